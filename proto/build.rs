@@ -1,0 +1,12 @@
+//! Compiles `evaluator.proto` with protox, so that building needs cargo and nothing else.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=evaluator.proto");
+    let descriptors = protox::compile(["evaluator.proto"], ["."])?;
+    tonic_prost_build::configure()
+        // Package bytes are large: keep them as slices of the buffer they arrived in.
+        .bytes(".")
+        .build_transport(false)
+        .compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! The five bytes that gRPC puts before each message: a compression flag and a length.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::Chunks;
+
+/// Bytes before a message: one flag byte and a big-endian length of four.
+pub const PREFIX_LEN: usize = 5;
+
+/// Why a body is not one whole message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The announced length is above the limit. Known before the message has arrived.
+    #[error("message of {size} bytes is larger than the limit of {limit} bytes")]
+    TooLarge {
+        /// Announced size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The body ended early.
+    #[error("the body ended after {have} bytes of a message")]
+    Incomplete {
+        /// Bytes that arrived, prefix included.
+        have: usize,
+    },
+    /// Bytes followed the message of a unary call.
+    #[error("more than one message in a unary call")]
+    Extra,
+    /// The flag byte is neither 0 nor 1.
+    #[error("unknown compression flag {0} in the message prefix")]
+    Flag(u8),
+}
+
+/// Collects the single message of a unary call from the DATA frames of its body.
+#[derive(Debug)]
+pub struct FrameReader {
+    limit: usize,
+    body: Chunks,
+    /// Compression flag and message length, once the prefix is in.
+    prefix: Option<(bool, usize)>,
+}
+
+impl FrameReader {
+    /// A reader that refuses messages longer than `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self { limit, body: Chunks::default(), prefix: None }
+    }
+
+    /// Takes the next slice of the body.
+    pub fn push(&mut self, data: Bytes) -> Result<(), FrameError> {
+        self.body.push(data);
+        if self.prefix.is_none() && self.body.len() >= PREFIX_LEN {
+            let head = self.body.slice(0..PREFIX_LEN).contiguous();
+            let compressed = match head[0] {
+                0 => false,
+                1 => true,
+                other => return Err(FrameError::Flag(other)),
+            };
+            let size = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+            if size > self.limit {
+                return Err(FrameError::TooLarge { size, limit: self.limit });
+            }
+            self.prefix = Some((compressed, size));
+        }
+        match self.prefix {
+            Some((_, size)) if self.body.len() > PREFIX_LEN + size => Err(FrameError::Extra),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes held so far.
+    pub fn held(&self) -> usize {
+        self.body.len()
+    }
+
+    /// The whole body, prefix included, and whether its message is compressed.
+    pub fn finish(self) -> Result<(Chunks, bool), FrameError> {
+        match self.prefix {
+            Some((compressed, size)) if self.body.len() == PREFIX_LEN + size => Ok((self.body, compressed)),
+            _ => Err(FrameError::Incomplete { have: self.body.len() }),
+        }
+    }
+}
+
+/// Puts the prefix of an uncompressed message before it. Copies nothing of the message.
+///
+/// gRPC cannot express a message above `u32::MAX` bytes; ours are bounded far below that by
+/// `--max-request-body-size`.
+pub fn frame(message: Chunks) -> Chunks {
+    let mut prefix = BytesMut::with_capacity(PREFIX_LEN);
+    prefix.put_u8(0);
+    prefix.put_u32(message.len() as u32);
+    std::iter::once(prefix.freeze()).chain(message).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(body: &[u8], cut: usize, limit: usize) -> Result<(Vec<u8>, bool), FrameError> {
+        let mut reader = FrameReader::new(limit);
+        for part in body.chunks(cut.max(1)) {
+            reader.push(Bytes::copy_from_slice(part))?;
+        }
+        reader.finish().map(|(body, compressed)| (body.contiguous().to_vec(), compressed))
+    }
+
+    proptest! {
+        #[test]
+        fn reads_what_was_framed_however_it_is_cut(
+            message in prop::collection::vec(any::<u8>(), 0..40), cut in 1usize..50,
+        ) {
+            let body = frame(Bytes::from(message).into()).contiguous();
+            prop_assert_eq!(read(&body, cut, 40), Ok((body.to_vec(), false)));
+        }
+
+        #[test]
+        fn never_panics(body in prop::collection::vec(any::<u8>(), 0..40), cut in 1usize..50) {
+            let _ = read(&body, cut, 30);
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_not_one_message() {
+        let cases: [(&[u8], FrameError); 6] = [
+            (b"", FrameError::Incomplete { have: 0 }),
+            (&[0, 0, 0], FrameError::Incomplete { have: 3 }),
+            (&[0, 0, 0, 0, 2, 9], FrameError::Incomplete { have: 6 }),
+            (&[0, 0, 0, 0, 1, 9, 9], FrameError::Extra),
+            (&[2, 0, 0, 0, 0], FrameError::Flag(2)),
+            (&[0, 0, 0, 1, 0], FrameError::TooLarge { size: 256, limit: 10 }),
+        ];
+        for (body, error) in cases {
+            assert_eq!(read(body, 50, 10), Err(error));
+        }
+        assert_eq!(read(&[1, 0, 0, 0, 0], 1, 10), Ok((vec![1, 0, 0, 0, 0], true)));
+    }
+}

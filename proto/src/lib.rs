@@ -1,0 +1,25 @@
+//! The wire contract of Porch's function evaluator, and how our hops read and forward it.
+//!
+//! A package may be several MiB and crosses three hops, so no hop decodes it: [`Chunks`] holds a
+//! message as the slices it arrived in, [`FrameReader`] cuts it out of the HTTP/2 body, [`peek`]
+//! reads the few bytes that routing needs, and the same bytes go out again. Fields that we do not
+//! know therefore survive a hop.
+
+mod chunks;
+mod frame;
+mod message;
+mod peek;
+
+pub use chunks::Chunks;
+pub use frame::{FrameError, FrameReader, PREFIX_LEN, frame};
+pub use message::{encode_request, encode_response};
+pub use peek::{MAX_NAME_BYTES, Peek, PeekError, Text, peek};
+
+/// Types, client and server generated from `evaluator.proto`.
+#[allow(missing_docs, clippy::pedantic, unreachable_pub)]
+pub mod evaluator {
+    tonic::include_proto!("evaluator");
+}
+
+/// The HTTP/2 path of the only method.
+pub const EVALUATE_FUNCTION_PATH: &str = "/evaluator.FunctionEvaluator/EvaluateFunction";

@@ -1,0 +1,63 @@
+//! Writes the two messages around a package without copying the package.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::encoding::{WireType, encode_key, encode_varint};
+
+use crate::Chunks;
+use crate::peek::{IMAGE_FIELD, RESOURCE_LIST_FIELD, TAG_FIELD};
+
+/// Field number of `EvaluateFunctionResponse.log`.
+const LOG_FIELD: u32 = 2;
+
+/// An `EvaluateFunctionRequest` in wire format; empty fields are left out, as proto3 has it.
+pub fn encode_request(resource_list: Chunks, image: &str, tag: &str) -> Chunks {
+    let mut out = Chunks::default();
+    put(&mut out, RESOURCE_LIST_FIELD, resource_list);
+    put(&mut out, IMAGE_FIELD, Bytes::copy_from_slice(image.as_bytes()).into());
+    put(&mut out, TAG_FIELD, Bytes::copy_from_slice(tag.as_bytes()).into());
+    out
+}
+
+/// An `EvaluateFunctionResponse` in wire format; empty fields are left out, as proto3 has it.
+pub fn encode_response(resource_list: Chunks, log: Bytes) -> Chunks {
+    let mut out = Chunks::default();
+    put(&mut out, RESOURCE_LIST_FIELD, resource_list);
+    put(&mut out, LOG_FIELD, log.into());
+    out
+}
+
+fn put(out: &mut Chunks, field: u32, value: Chunks) {
+    if value.is_empty() {
+        return;
+    }
+    let mut head = BytesMut::with_capacity(16);
+    encode_key(field, WireType::LengthDelimited, &mut head);
+    encode_varint(value.len() as u64, &mut head);
+    debug_assert!(head.remaining_mut() > 0);
+    out.push(head.freeze());
+    value.into_iter().for_each(|part| out.push(part));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluator::{EvaluateFunctionRequest, EvaluateFunctionResponse};
+    use prost::Message;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn prost_reads_what_we_write(
+            list in prop::collection::vec(any::<u8>(), 0..300), image in ".{0,20}", tag in ".{0,5}",
+        ) {
+            let list = Bytes::from(list);
+            let request = encode_request(list.clone().into(), &image, &tag).contiguous();
+            let decoded = EvaluateFunctionRequest::decode(request).unwrap();
+            prop_assert_eq!(decoded, EvaluateFunctionRequest { resource_list: list.clone(), image, tag });
+            let response = encode_response(list.clone().into(), Bytes::from_static(b"log")).contiguous();
+            let decoded = EvaluateFunctionResponse::decode(response).unwrap();
+            prop_assert_eq!(decoded.resource_list, list);
+            prop_assert_eq!(&decoded.log[..], b"log");
+        }
+    }
+}

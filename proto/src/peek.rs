@@ -1,0 +1,194 @@
+//! Reads the image and tag of a request, and where its package lies, without decoding the package.
+//!
+//! Go writes fields in order of their numbers, so the image stands behind the package bytes: the
+//! package is stepped over by its length.
+
+use std::ops::{Deref, Range};
+
+use bytes::Bytes;
+
+use crate::Chunks;
+
+pub(crate) const RESOURCE_LIST_FIELD: u32 = 1;
+pub(crate) const IMAGE_FIELD: u32 = 2;
+/// See `evaluator.proto`: the next free number, since the real one could not be read anywhere.
+pub(crate) const TAG_FIELD: u32 = 3;
+
+/// Longest image or tag that is accepted, in bytes: far above what any registry allows (255 bytes of
+/// name, 128 of tag), low enough to be a map key and part of an error text.
+pub const MAX_NAME_BYTES: usize = 4096;
+
+/// What a hop needs to know of an `EvaluateFunctionRequest`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peek {
+    /// The function image as sent; empty when the field is missing.
+    pub image: Text,
+    /// The tag constraint as sent; empty when the field is missing.
+    pub tag: Text,
+    /// Where the package bytes lie in the message.
+    pub resource_list: Range<usize>,
+}
+
+/// Why a message is not a readable `EvaluateFunctionRequest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PeekError {
+    /// A field runs past the end of the message.
+    #[error("the request is cut off: a field runs past its end")]
+    Truncated,
+    /// A varint of more than ten bytes, field number zero or an unknown wire type.
+    #[error("the request is not a protobuf message")]
+    Malformed,
+    /// One of the three known fields is not a length-delimited one.
+    #[error("field {0} of the request has the wrong wire type")]
+    WireType(u32),
+    /// The image or tag is too long.
+    #[error("field {field} of the request is longer than {MAX_NAME_BYTES} bytes")]
+    TooLong {
+        /// The field's number.
+        field: u32,
+    },
+    /// The image or tag is not UTF-8.
+    #[error("field {field} of the request is not UTF-8")]
+    NotUtf8 {
+        /// The field's number.
+        field: u32,
+    },
+}
+
+/// UTF-8 text that shares the buffer it was read from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text(Bytes);
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        // Checked when the text was made; checking again costs nanoseconds and needs no unsafe code.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+/// Reads a request in one pass over its field headers. When a field is repeated the last one counts.
+pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
+    let mut found = Peek { image: Text::default(), tag: Text::default(), resource_list: 0..0 };
+    let mut at = 0;
+    let end = message.len();
+    while at < end {
+        let key = varint(message, &mut at)?;
+        let field = u32::try_from(key >> 3).map_err(|_| PeekError::Malformed)?;
+        let len = match key & 7 {
+            _ if field == 0 => return Err(PeekError::Malformed),
+            2 => usize::try_from(varint(message, &mut at)?).map_err(|_| PeekError::Truncated)?,
+            _ if field <= TAG_FIELD => return Err(PeekError::WireType(field)),
+            0 => {
+                varint(message, &mut at)?;
+                0
+            }
+            1 => 8,
+            5 => 4,
+            // Groups (3 and 4) were never part of proto3.
+            _ => return Err(PeekError::Malformed),
+        };
+        let value = at..at.checked_add(len).filter(|&stop| stop <= end).ok_or(PeekError::Truncated)?;
+        at = value.end;
+        match field {
+            RESOURCE_LIST_FIELD => found.resource_list = value,
+            IMAGE_FIELD => found.image = text(message, value, field)?,
+            TAG_FIELD => found.tag = text(message, value, field)?,
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn text(message: &Chunks, value: Range<usize>, field: u32) -> Result<Text, PeekError> {
+    if value.len() > MAX_NAME_BYTES {
+        return Err(PeekError::TooLong { field });
+    }
+    let bytes = message.slice(value).contiguous();
+    match std::str::from_utf8(&bytes) {
+        Ok(_) => Ok(Text(bytes)),
+        Err(_) => Err(PeekError::NotUtf8 { field }),
+    }
+}
+
+fn varint(message: &Chunks, at: &mut usize) -> Result<u64, PeekError> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = message.byte(*at).ok_or(PeekError::Truncated)?;
+        *at += 1;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    Err(PeekError::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluator::EvaluateFunctionRequest;
+    use prost::Message;
+    use proptest::prelude::*;
+
+    fn cut(message: &[u8], size: usize) -> Chunks {
+        message.chunks(size.max(1)).map(Bytes::copy_from_slice).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn finds_what_prost_wrote_however_it_is_cut(
+            list in prop::collection::vec(any::<u8>(), 0..400), image in ".{0,40}", tag in ".{0,10}",
+            size in 1usize..500,
+        ) {
+            let request = EvaluateFunctionRequest { resource_list: list.clone().into(), image, tag };
+            let message = cut(&request.encode_to_vec(), size);
+            let found = peek(&message).unwrap();
+            prop_assert_eq!(&*found.image, request.image.as_str());
+            prop_assert_eq!(&*found.tag, request.tag.as_str());
+            prop_assert_eq!(&message.slice(found.resource_list).contiguous()[..], &list[..]);
+        }
+
+        #[test]
+        fn agrees_with_prost_on_noise(message in prop::collection::vec(any::<u8>(), 0..60), size in 1usize..9) {
+            let peeked = peek(&cut(&message, size));
+            if let (Ok(peeked), Ok(decoded)) = (peeked, EvaluateFunctionRequest::decode(&message[..])) {
+                prop_assert_eq!(&*peeked.image, decoded.image.as_str());
+                prop_assert_eq!(&*peeked.tag, decoded.tag.as_str());
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_stepped_over_and_the_last_image_counts() {
+        let message = [
+            &[0x22, 1, 9][..],           // field 4, bytes
+            &[0x28, 0x96, 1],            // field 5, varint
+            &[0x31, 0, 0, 0, 0, 0, 0, 0, 0], // field 6, fixed64
+            &[0x3d, 0, 0, 0, 0],         // field 7, fixed32
+            &[0x12, 1, b'a', 0x12, 1, b'b'],
+        ]
+        .concat();
+        assert_eq!(&*peek(&cut(&message, 2)).unwrap().image, "b");
+    }
+
+    #[test]
+    fn broken_messages_are_refused() {
+        let long = [&[0x12, 0x81, 0x20][..], &[b'a'; 4097]].concat();
+        let cases: [(&[u8], PeekError); 8] = [
+            (&[0x12], PeekError::Truncated),
+            (&[0x12, 5, b'a'], PeekError::Truncated),
+            (&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], PeekError::Truncated),
+            (&[0xff; 11], PeekError::Malformed),
+            (&[0x02, 0], PeekError::Malformed),
+            (&[0x23], PeekError::Malformed),
+            (&[0x10, 1], PeekError::WireType(2)),
+            (&[0x12, 2, 0xc3, 0x28], PeekError::NotUtf8 { field: 2 }),
+        ];
+        for (message, error) in cases {
+            assert_eq!(peek(&cut(message, 100)), Err(error), "{message:x?}");
+        }
+        assert_eq!(peek(&cut(&long, 100)), Err(PeekError::TooLong { field: 2 }));
+    }
+}
