@@ -1,0 +1,166 @@
+//! The admin port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and pages of the
+//! server's own. Read-only, HTTP/1.1, no secrets.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tracing::Instrument;
+
+use crate::health::Health;
+
+/// Connections served at once; more wait to be accepted.
+const MAX_CONNECTIONS: usize = 64;
+/// How long a client may take to send a request's headers.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Content type of `/metrics`.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Content type of JSON pages.
+pub const JSON: &str = "application/json";
+
+/// A page of the server's own, made anew on each request: path, content type, and its content.
+pub type Page = (&'static str, &'static str, Box<dyn Fn() -> String + Send + Sync>);
+
+/// What the admin port shows.
+pub struct Admin {
+    health: Health,
+    registry: Registry,
+    pages: Vec<Page>,
+}
+
+impl Admin {
+    /// Probes from `health`, metrics from `registry`, and `pages`.
+    pub fn new(health: Health, registry: Registry, pages: Vec<Page>) -> Arc<Self> {
+        Arc::new(Self { health, registry, pages })
+    }
+
+    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        if method != Method::GET && method != Method::HEAD {
+            return respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
+        }
+        match path {
+            "/healthz" => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
+            "/readyz" if self.health.is_serving() => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
+            "/readyz" => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting or draining\n".to_owned()),
+            "/metrics" => {
+                let mut text = String::new();
+                match encode(&mut text, &self.registry) {
+                    Ok(()) => respond(StatusCode::OK, OPENMETRICS, text),
+                    Err(_) => respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "encoding failed\n".to_owned()),
+                }
+            }
+            path => match self.pages.iter().find(|(at, ..)| *at == path) {
+                Some((_, content_type, page)) => respond(StatusCode::OK, content_type, page()),
+                None => {
+                    let mut known = vec!["/metrics", "/healthz", "/readyz"];
+                    known.extend(self.pages.iter().map(|(at, ..)| *at));
+                    respond(StatusCode::NOT_FOUND, TEXT, format!("pages: {}\n", known.join(" ")))
+                }
+            },
+        }
+    }
+}
+
+impl std::fmt::Debug for Admin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admin").finish_non_exhaustive()
+    }
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Serves the admin port for as long as the process lives: probes and metrics are wanted most while it
+/// drains. Its owner drops the future.
+pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        // The semaphore is never closed.
+        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        while connections.try_join_next().is_some() {}
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let admin = Arc::clone(&admin);
+                let span = tracing::debug_span!("admin", %peer);
+                connections.spawn(
+                    async move {
+                        connection(stream, admin).await;
+                        drop(slot);
+                    }
+                    .instrument(span),
+                );
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting an admin connection failed");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, admin: Arc<Admin>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = admin.answer(request.method(), request.uri().path());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "admin connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use prometheus_client::metrics::counter::Counter;
+
+    async fn get(admin: &Admin, path: &str) -> (u16, String) {
+        let response = admin.answer(&Method::GET, path);
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn pages_and_probes() {
+        let health = Health::new();
+        let mut registry = Registry::default();
+        let counter = Counter::<u64>::default();
+        registry.register("calls", "Calls", counter.clone());
+        counter.inc();
+        let page: Page = ("/shards", JSON, Box::new(|| "{}".to_owned()));
+        let admin = Admin::new(health.clone(), registry, vec![page]);
+        assert_eq!(get(&admin, "/healthz").await.0, 200);
+        assert_eq!(get(&admin, "/readyz").await.0, 503);
+        health.set("", true);
+        assert_eq!(get(&admin, "/readyz").await.0, 200);
+        assert!(get(&admin, "/metrics").await.1.contains("calls_total 1"));
+        assert_eq!(get(&admin, "/shards").await, (200, "{}".to_owned()));
+        assert_eq!(get(&admin, "/x").await, (404, "pages: /metrics /healthz /readyz /shards\n".to_owned()));
+        assert_eq!(admin.answer(&Method::POST, "/metrics").status(), 405);
+    }
+}

@@ -1,0 +1,222 @@
+//! One HTTP/2 connection to one peer, dialled on demand and shared by every call to it.
+//!
+//! hyper-util's pooling client hides what a router must know: whether a request was sent before its
+//! connection failed, and when a connection went down. So this holds hyper's own handle.
+
+use std::error::Error as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::SockRef;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tower_service::Service;
+use tracing::Instrument;
+
+use crate::grpc::{Body, MAX_HEADER_LIST_BYTES};
+
+/// Flow-control windows for answers, which are held whole as well.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+/// Streams that we reset and that the peer may still send on.
+const MAX_RESET_STREAMS: usize = 4096;
+
+/// How to dial and watch over a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Bound on lookup, connect and handshake together.
+    pub connect_timeout: Duration,
+    /// HTTP/2 ping interval, and how long the answer may take. `None` sends none: a grpc-go server
+    /// closes connections that ping it more often than every five minutes.
+    pub ping: Option<(Duration, Duration)>,
+    /// How long sent bytes may stay unacknowledged (`TCP_USER_TIMEOUT`).
+    pub user_timeout: Duration,
+}
+
+/// Why there is no connection. Cloned to every call that waited for the same dial.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ConnectError {
+    /// The name has no address.
+    #[error("no address found")]
+    Lookup(#[source] Arc<std::io::Error>),
+    /// No address accepted.
+    #[error("connection refused or unreachable")]
+    Connect(#[source] Arc<std::io::Error>),
+    /// The peer does not speak HTTP/2.
+    #[error("HTTP/2 handshake failed")]
+    Handshake(#[source] Arc<hyper::Error>),
+    /// The time for dialling passed.
+    #[error("no connection in time")]
+    Timeout,
+}
+
+/// Why a request got no response.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// Nothing of it was processed by the peer: it may be sent elsewhere freely.
+    #[error("the request was not sent")]
+    NotSent(#[source] Option<hyper::Error>),
+    /// It may have been processed.
+    #[error("the connection broke during the call")]
+    Broken(#[source] hyper::Error),
+}
+
+/// A peer's address and its connection, if there is one.
+#[derive(Debug)]
+pub struct Connection {
+    address: Arc<str>,
+    options: Options,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Idle,
+    Dialing(Shared<BoxFuture<'static, Result<Sender, ConnectError>>>),
+    Up(Sender),
+}
+
+/// hyper's handle on a connection.
+pub type Sender = SendRequest<Body>;
+
+impl Connection {
+    /// A connection to `host:port`, not dialled yet.
+    pub fn new(address: impl Into<Arc<str>>, options: Options) -> Self {
+        Self { address: address.into(), options, state: Mutex::default() }
+    }
+
+    /// `host:port` as given, which is also the `:authority` of requests.
+    pub fn address(&self) -> &Arc<str> {
+        &self.address
+    }
+
+    /// Whether a connection is up. It may break before the next request.
+    pub fn is_up(&self) -> bool {
+        matches!(&*self.lock(), State::Up(sender) if !sender.is_closed())
+    }
+
+    /// The handle of the connection, dialled if there is none. Calls that come during a dial share it.
+    pub async fn sender(&self) -> Result<Sender, ConnectError> {
+        let dialing = {
+            let mut state = self.lock();
+            match &*state {
+                State::Up(sender) if !sender.is_closed() => return Ok(sender.clone()),
+                State::Dialing(dialing) => dialing.clone(),
+                _ => {
+                    let dialing = dial(Arc::clone(&self.address), self.options).boxed().shared();
+                    *state = State::Dialing(dialing.clone());
+                    dialing
+                }
+            }
+        };
+        let dialed = dialing.clone().await;
+        let mut state = self.lock();
+        // Only the dial that everyone waits for may change the state: a later one could be under way.
+        if matches!(&*state, State::Dialing(current) if current.ptr_eq(&dialing)) {
+            *state = dialed.as_ref().map_or(State::Idle, |sender| State::Up(sender.clone()));
+        }
+        dialed
+    }
+
+    /// Forgets the connection, so that the next call dials. Calls in flight on it go on.
+    pub fn reset(&self) {
+        *self.lock() = State::Idle;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // Nothing panics while it is held; a poisoned state would still be a valid one.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A [`Sender`] as the clients that tonic generates want it.
+#[derive(Debug, Clone)]
+pub struct Channel(pub Sender);
+
+impl Service<Request<tonic::body::Body>> for Channel {
+    type Response = Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = BoxFuture<'static, Result<Response<Incoming>, hyper::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
+        self.0.send_request(request.map(Body::from)).boxed()
+    }
+}
+
+/// Sends `request` over `sender` and waits for the response headers.
+pub async fn send(sender: &mut Sender, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+    if sender.ready().await.is_err() {
+        return Err(SendError::NotSent(None));
+    }
+    sender.try_send_request(request).await.map_err(|failed| {
+        let returned = failed.message().is_some();
+        let error = failed.into_error();
+        if returned || was_refused(&error) { SendError::NotSent(Some(error)) } else { SendError::Broken(error) }
+    })
+}
+
+/// Whether the peer said that it did not process the stream: REFUSED_STREAM, or a GOAWAY without error
+/// whose last processed stream lies before it (RFC 9113, sections 6.8 and 8.7).
+fn was_refused(error: &hyper::Error) -> bool {
+    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
+        return error.is_canceled();
+    };
+    match error.reason() {
+        Some(h2::Reason::REFUSED_STREAM) => true,
+        Some(h2::Reason::NO_ERROR) => error.is_go_away() && error.is_remote(),
+        _ => false,
+    }
+}
+
+async fn dial(address: Arc<str>, options: Options) -> Result<Sender, ConnectError> {
+    timeout(options.connect_timeout, connect(&address, options)).await.unwrap_or(Err(ConnectError::Timeout))
+}
+
+async fn connect(address: &str, options: Options) -> Result<Sender, ConnectError> {
+    let addresses: Vec<SocketAddr> =
+        lookup_host(address).await.map_err(|error| ConnectError::Lookup(Arc::new(error)))?.collect();
+    let stream =
+        TcpStream::connect(&addresses[..]).await.map_err(|error| ConnectError::Connect(Arc::new(error)))?;
+    // Both only sharpen what works without them.
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(options.user_timeout));
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_reset_streams(MAX_RESET_STREAMS)
+        .max_local_error_reset_streams(None);
+    if let Some((interval, answer)) = options.ping {
+        builder.keep_alive_interval(interval).keep_alive_timeout(answer).keep_alive_while_idle(true);
+    }
+    let (sender, connection) = builder
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| ConnectError::Handshake(Arc::new(error)))?;
+    let span = tracing::debug_span!("connection", peer = address);
+    // Owned by its handles: it ends when the last of them is dropped and its calls are done.
+    tokio::spawn(
+        async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection ended");
+            }
+        }
+        .instrument(span),
+    );
+    Ok(sender)
+}

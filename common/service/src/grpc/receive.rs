@@ -1,0 +1,43 @@
+//! Takes the single message of a unary call, and its trailers, out of an HTTP/2 body.
+
+use http::HeaderMap;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use porch_fn_proto::{Chunks, FrameError, FrameReader};
+
+/// What a body held.
+#[derive(Debug)]
+pub struct Received {
+    /// The message with its prefix, as the slices it arrived in. Empty when the body had no bytes.
+    pub framed: Chunks,
+    /// Whether the message is compressed.
+    pub compressed: bool,
+    /// The trailers, if any were sent.
+    pub trailers: Option<HeaderMap>,
+}
+
+/// Why a body could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// It is not one whole message within the limit.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The stream or its connection broke.
+    #[error("the body broke off")]
+    Body(#[source] hyper::Error),
+}
+
+/// Reads `body` to its end. Holds at most `limit` bytes of message, and fails as soon as the prefix
+/// announces more.
+pub async fn receive(mut body: Incoming, limit: usize) -> Result<Received, ReceiveError> {
+    let mut reader = FrameReader::new(limit);
+    let mut trailers = None;
+    while let Some(frame) = body.frame().await {
+        match frame.map_err(ReceiveError::Body)?.into_data() {
+            Ok(data) => reader.push(data)?,
+            Err(other) => trailers = other.into_trailers().ok(),
+        }
+    }
+    let (framed, compressed) = if reader.held() == 0 { Default::default() } else { reader.finish()? };
+    Ok(Received { framed, compressed, trailers })
+}

@@ -1,0 +1,167 @@
+//! The server side of a unary call: limits, deadline and compression before the handler, one place for
+//! all three of our servers.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use hyper::body::Incoming;
+use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN};
+use tokio::time::{Instant, timeout_at};
+use tonic::Code;
+use tonic_health::pb::health_server::HealthServer;
+use tower_service::Service;
+
+use super::body::Body;
+use super::compression::{InflateError, inflate};
+use super::receive::{ReceiveError, receive};
+use super::reply::Reply;
+use super::timeout::parse_timeout;
+use crate::health::Health;
+
+/// A call whose message is in.
+#[derive(Debug)]
+pub struct Call {
+    /// Request headers as they came.
+    pub headers: HeaderMap,
+    /// The message with its prefix, byte for byte as it came: what a hop forwards.
+    pub framed: Chunks,
+    /// The message without prefix, inflated if it was compressed: what a hop reads.
+    pub message: Chunks,
+    /// When the caller stops waiting.
+    pub deadline: Instant,
+}
+
+/// What a server does with a call.
+pub trait Evaluate: Send + Sync + 'static {
+    /// Answers one call. The future is dropped at the deadline and when the caller goes away, and must
+    /// then let go of everything it started.
+    fn evaluate(&self, call: Call) -> impl Future<Output = Reply> + Send;
+}
+
+/// Limits of a server.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Largest message in bytes (`--max-request-body-size`).
+    pub max_message: usize,
+    /// How long a call may take whose caller set no deadline.
+    pub default_timeout: Duration,
+    /// What a caller reads when that time is up: names the flag.
+    pub default_timeout_text: &'static str,
+}
+
+/// Routes requests to the evaluator or to health.
+#[derive(Debug)]
+pub struct Server<E> {
+    evaluator: E,
+    health: HealthServer<Health>,
+    options: Options,
+}
+
+impl<E: Evaluate> Server<E> {
+    /// A server for `evaluator` that also answers for `health`.
+    pub fn new(evaluator: E, health: &Health, options: Options) -> Arc<Self> {
+        Arc::new(Self { evaluator, health: health.service(), options })
+    }
+
+    /// Answers one HTTP/2 request.
+    pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
+        let path = request.uri().path();
+        if path == EVALUATE_FUNCTION_PATH {
+            self.call(request).await.into_response()
+        } else if path.starts_with("/grpc.health.v1.Health/") {
+            let Ok(response) = self.health.clone().call(request).await.map_err(|never: Infallible| match never {});
+            response.map(Body::from)
+        } else {
+            let text = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction and \
+                        grpc.health.v1.Health";
+            Reply::failed(Code::Unimplemented, text).into_response()
+        }
+    }
+
+    async fn call(&self, request: Request<Incoming>) -> Reply {
+        let started = Instant::now();
+        let (head, body) = request.into_parts();
+        if head.method != Method::POST || !is_grpc(&head.headers) {
+            let text = "not a gRPC call: POST with content-type application/grpc is expected";
+            return Reply::failed(Code::Internal, text);
+        }
+        let asked = parse_timeout(&head.headers);
+        let deadline = started + asked.unwrap_or(self.options.default_timeout);
+        let answer = async {
+            match self.read(head.headers, body, deadline).await {
+                Ok(call) => self.evaluator.evaluate(call).await,
+                Err(reply) => reply,
+            }
+        };
+        timeout_at(deadline, answer).await.unwrap_or_else(|_| {
+            let text = if asked.is_some() { DEADLINE_TEXT } else { self.options.default_timeout_text };
+            Reply::failed(Code::DeadlineExceeded, text)
+        })
+    }
+
+    async fn read(&self, headers: HeaderMap, body: Incoming, deadline: Instant) -> Result<Call, Reply> {
+        let limit = self.options.max_message;
+        let received = receive(body, limit).await.map_err(|error| refuse_body(&error))?;
+        if received.framed.is_empty() {
+            return Err(Reply::failed(Code::Internal, "a unary call without a message"));
+        }
+        let message = received.framed.slice(PREFIX_LEN..received.framed.len());
+        let message = if received.compressed {
+            if headers.get("grpc-encoding").is_none_or(|encoding| encoding != "gzip") {
+                return Err(unknown_encoding());
+            }
+            let inflated = tokio::task::spawn_blocking(move || inflate(&message, limit)).await;
+            match inflated {
+                Ok(Ok(plain)) => plain.into(),
+                Ok(Err(InflateError::TooLarge(limit))) => return Err(too_large(None, limit)),
+                Ok(Err(error)) => return Err(Reply::failed(Code::Internal, &error.to_string())),
+                Err(_) => return Err(Reply::failed(Code::Internal, "inflating the message failed")),
+            }
+        } else {
+            message
+        };
+        Ok(Call { headers, framed: received.framed, message, deadline })
+    }
+}
+
+/// What grpc-go's servers say at the deadline.
+const DEADLINE_TEXT: &str = "context deadline exceeded";
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get(http::header::CONTENT_TYPE)
+        .and_then(|value| value.as_bytes().strip_prefix(b"application/grpc"))
+        .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+fn refuse_body(error: &ReceiveError) -> Reply {
+    match error {
+        ReceiveError::Frame(FrameError::TooLarge { size, limit }) => too_large(Some(*size), *limit),
+        ReceiveError::Frame(error) => Reply::failed(Code::Internal, &error.to_string()),
+        // The caller went away; nobody reads this.
+        ReceiveError::Body(_) => Reply::failed(Code::Cancelled, "the request broke off"),
+    }
+}
+
+fn too_large(size: Option<usize>, limit: usize) -> Reply {
+    // The first words are grpc-go's. An inflated size is not known: reading stops at the limit.
+    let size = size.map_or_else(|| "inflated, more".to_owned(), |size| size.to_string());
+    let text = format!(
+        "grpc: received message larger than max ({size} vs. {limit}): raise --max-request-body-size on router \
+         and runners, and in Porch the flag that must agree with it: --max-request-body-size (v1.5: \
+         --function-runner-grpc-max-message-size)"
+    );
+    Reply::failed(Code::ResourceExhausted, &text)
+}
+
+fn unknown_encoding() -> Reply {
+    let mut reply = Reply::failed(
+        Code::Unimplemented,
+        "grpc: the message is compressed in a way this server does not know; gzip and identity are accepted",
+    );
+    reply.headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity,gzip"));
+    reply
+}

@@ -1,0 +1,20 @@
+//! What every server of the project needs around its own logic: flags, gRPC over hyper, health, drain,
+//! admin endpoints, discovery and logs. Mechanisms only, no knowledge of pools or rings.
+//!
+//! The wrapper-server uses the default features, which keep it small; the router and the runner add
+//! `admin`, `client` and `discovery`.
+
+#[cfg(feature = "admin")]
+pub mod admin;
+#[cfg(feature = "client")]
+pub mod conn;
+#[cfg(feature = "discovery")]
+pub mod discovery;
+pub mod drain;
+pub mod flags;
+pub mod grpc;
+pub mod health;
+pub mod lifecycle;
+pub mod listen;
+pub mod serve;
+pub mod telemetry;

@@ -1,0 +1,90 @@
+//! How a server ends: unready, stop accepting, finish what is in hand, deadline, exit.
+
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{sleep, timeout};
+
+use crate::drain::Signal;
+use crate::health::Health;
+
+/// The two times of a drain.
+#[derive(Debug, Clone, Copy)]
+pub struct DrainTimes {
+    /// How long the server goes on accepting after it said NOT_SERVING (`--drain-delay`).
+    pub delay: Duration,
+    /// How long calls in flight may take after that (`--drain-timeout`).
+    pub timeout: Duration,
+}
+
+/// How a drain ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// Everything finished.
+    Finished,
+    /// Work was left when `--drain-timeout` had passed.
+    TimedOut,
+}
+
+/// Returns at SIGTERM or SIGINT, with its name.
+///
+/// # Errors
+/// When the handlers cannot be installed, which only a broken system refuses.
+pub async fn stop_signal() -> std::io::Result<&'static str> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    Ok(tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = int.recv() => "SIGINT",
+    })
+}
+
+/// Takes a server down in order. Returns when all drain watches are gone or the time is up.
+pub async fn drain(health: &Health, signal: &mut Signal, times: DrainTimes) -> Drained {
+    tracing::info!(delay = ?times.delay, timeout = ?times.timeout, "draining");
+    health.stop();
+    sleep(times.delay).await;
+    health.close();
+    signal.drain();
+    if timeout(times.timeout, signal.drained()).await.is_ok() {
+        tracing::info!("drained");
+        Drained::Finished
+    } else {
+        tracing::warn!("calls were still in flight when --drain-timeout passed");
+        Drained::TimedOut
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drain;
+    use tokio::time::Instant;
+
+    const TIMES: DrainTimes = DrainTimes { delay: Duration::from_secs(5), timeout: Duration::from_secs(300) };
+
+    #[tokio::test(start_paused = true)]
+    async fn goes_unready_before_it_stops_accepting() {
+        let health = Health::new();
+        health.set("", true);
+        let (mut signal, mut watch) = drain::channel();
+        let start = Instant::now();
+        let observer = health.clone();
+        let task = tokio::spawn(async move {
+            watch.draining().await;
+            (Instant::now(), observer.is_serving())
+        });
+        assert_eq!(super::drain(&health, &mut signal, TIMES).await, Drained::Finished);
+        let (stopped, serving) = task.await.unwrap();
+        assert_eq!(stopped - start, TIMES.delay);
+        assert!(!serving);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn gives_up_after_the_timeout() {
+        let (mut signal, _held) = drain::channel();
+        let start = Instant::now();
+        assert_eq!(super::drain(&Health::new(), &mut signal, TIMES).await, Drained::TimedOut);
+        assert_eq!(start.elapsed(), TIMES.delay + TIMES.timeout);
+    }
+}

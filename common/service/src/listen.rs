@@ -1,0 +1,57 @@
+//! Binds ports, eagerly, so that port 0 works and a conflict is an error before anything else starts.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tokio::net::TcpListener;
+
+/// Why a port could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}; see {flag}")]
+pub struct ListenError {
+    address: SocketAddr,
+    flag: &'static str,
+    source: io::Error,
+}
+
+/// Listens on `address`, or on all interfaces of both families when there is none. `flag` is named in the
+/// error.
+pub async fn listen(
+    address: Option<IpAddr>,
+    port: u16,
+    flag: &'static str,
+) -> Result<(TcpListener, SocketAddr), ListenError> {
+    let bound = match address {
+        Some(address) => bind(SocketAddr::new(address, port), flag).await,
+        // A dual-stack socket where the kernel has IPv6, which it may not.
+        None => match bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), flag).await {
+            Err(error) if error.source.kind() != io::ErrorKind::AddrInUse => {
+                bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), flag).await
+            }
+            bound => bound,
+        },
+    }?;
+    let address = bound.local_addr().map_err(|source| ListenError {
+        address: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port),
+        flag,
+        source,
+    })?;
+    Ok((bound, address))
+}
+
+async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address).await.map_err(|source| ListenError { address, flag, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_taken_port_names_the_flag() {
+        let (_held, address) = listen(None, 0, "--port").await.unwrap();
+        assert!(address.ip().is_unspecified());
+        let error = listen(None, address.port(), "--port").await.unwrap_err();
+        assert!(error.to_string().ends_with("see --port"), "{error}");
+    }
+}

@@ -1,0 +1,114 @@
+//! Accepts HTTP/2 connections and ends them in order.
+//!
+//! Porch holds one connection for ever, so connections are given a maximum age: a GOAWAY makes the
+//! caller dial again, which spreads callers over routers. Calls in flight are not touched by it.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tracing::Instrument;
+
+use crate::drain;
+use crate::grpc::{Body, MAX_HEADER_LIST_BYTES};
+
+/// Calls at once on one connection. Porch sends all of its calls over one.
+const MAX_CONCURRENT_STREAMS: u32 = 4096;
+/// Flow-control window of a stream: messages are held whole before they are used, so a small window
+/// would only add round trips. What a connection may have in flight is bounded by its own window.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+/// An idle peer that is gone without a word is noticed after this long.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// Callers that give up on many calls at once are not an attack here.
+const MAX_PENDING_RESETS: usize = MAX_CONCURRENT_STREAMS as usize;
+/// Pause after accept fails, for example for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves connections of `listener` with `handler` until the drain begins, then sends GOAWAY on each and
+/// returns when the last has finished. Dropping the future cuts them off.
+pub async fn serve<H, F>(
+    listener: TcpListener,
+    max_age: Option<Duration>,
+    handler: H,
+    mut drain: drain::Watch,
+) where
+    H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            () = drain.draining() => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let span = tracing::debug_span!("connection", %peer);
+                let age = max_age.map(jittered);
+                connections.spawn(connection(stream, age, handler.clone(), drain.clone()).instrument(span));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection failed");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn connection<H, F>(stream: TcpStream, age: Option<Duration>, handler: H, mut drain: drain::Watch)
+where
+    H: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
+    // Small frames follow large ones in every answer; Nagle would hold the trailers back.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let answer = handler(request);
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(None)
+        .keep_alive_interval(KEEP_ALIVE)
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let old = async {
+        match age {
+            Some(age) => sleep(age).await,
+            None => std::future::pending().await,
+        }
+    };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = async { tokio::select! { () = drain.draining() => (), () = old => () } } => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// Within a tenth of `age` either way, so that connections opened together do not end together.
+fn jittered(age: Duration) -> Duration {
+    age.mul_f64(0.9 + 0.2 * fastrand::f64())
+}
