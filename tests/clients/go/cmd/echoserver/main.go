@@ -1,0 +1,133 @@
+// Command echoserver is a function evaluator on grpc-go, the library of Porch's own
+// runner and wrapper-server. It checks the clients, and stands where those two
+// would: it takes the wrapper-server's flags, and ignores an entrypoint after `--`.
+//
+// It runs no function. The last part of the image's name says what it does; the
+// registry and folders before it do not matter, nor does any other name:
+//
+//	echo          answers with the request's resource list
+//	error:CODE    fails with CODE (INTERNAL without one); the request's resource list
+//	              is the message, or a fixed text of two lines when it is empty
+//	sleep:TIME    waits as Go's durations say (1s without one), then echoes
+//	big:BYTES     answers with so many bytes (5242880 without a number)
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	_ "google.golang.org/grpc/encoding/gzip" // lets clients compress
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"clients.test/go/evaluatorpb"
+)
+
+const fixedErrorText = "first line: žluťoučký kůň, 日本語, 50 % of \"it\"\nsecond line"
+
+func main() {
+	address := flag.String("address", "127.0.0.1", "`host` to listen on")
+	port := flag.Int("port", 9446, "`port` to listen on; 0 takes a free one, which is printed")
+	maxMessage := flag.Int("max-request-body-size", 6291456, "limit in `bytes` for a message sent or received")
+	flag.Int("verbosity", 0, "accepted, and without effect")
+	flag.Parse()
+	log.SetFlags(0)
+
+	listener, err := net.Listen("tcp", net.JoinHostPort(*address, strconv.Itoa(*port)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(*maxMessage), grpc.MaxSendMsgSize(*maxMessage))
+	evaluatorpb.RegisterFunctionEvaluatorServer(server, evaluator{})
+	healthServer := health.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, healthServer)
+
+	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	drained := make(chan struct{})
+	go func() {
+		<-stop.Done()
+		healthServer.Shutdown()
+		server.GracefulStop()
+		close(drained)
+	}()
+
+	fmt.Println("listening on", listener.Addr())
+	if err := server.Serve(listener); err != nil {
+		log.Fatal(err)
+	}
+	<-drained
+}
+
+type evaluator struct {
+	evaluatorpb.UnimplementedFunctionEvaluatorServer
+}
+
+func (evaluator) EvaluateFunction(ctx context.Context, request *evaluatorpb.EvaluateFunctionRequest) (*evaluatorpb.EvaluateFunctionResponse, error) {
+	name, argument := nameAndTag(request.GetImage())
+	echo := &evaluatorpb.EvaluateFunctionResponse{
+		ResourceList: request.GetResourceList(),
+		Log:          []byte(fmt.Sprintf("image %q tag %q\n", request.GetImage(), request.GetTag())),
+	}
+	switch name {
+	case "error":
+		return nil, errorStatus(argument, string(request.GetResourceList()))
+	case "sleep":
+		pause, err := time.ParseDuration(orDefault(argument, "1s"))
+		if err != nil {
+			return nil, status.Error(codes.InvalidArgument, err.Error())
+		}
+		select {
+		case <-time.After(pause):
+			return echo, nil
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	case "big":
+		size, err := strconv.Atoi(orDefault(argument, "5242880"))
+		if err != nil || size < 0 || size > 1<<30 {
+			return nil, status.Errorf(codes.InvalidArgument, "big: %q is no size", argument)
+		}
+		return &evaluatorpb.EvaluateFunctionResponse{ResourceList: bytes.Repeat([]byte{'#'}, size), Log: echo.Log}, nil
+	default:
+		return echo, nil
+	}
+}
+
+// nameAndTag splits the last part of an image reference; the tag latest, which callers
+// add by themselves, counts as none.
+func nameAndTag(image string) (name, tag string) {
+	name, tag, _ = strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
+	if tag == "latest" {
+		tag = ""
+	}
+	return name, tag
+}
+
+func errorStatus(name, message string) error {
+	c, known := code.Code_value[orDefault(name, "INTERNAL")]
+	if !known || c == 0 {
+		return status.Errorf(codes.InvalidArgument, "error: %q is no error code", name)
+	}
+	return status.Error(codes.Code(c), orDefault(message, fixedErrorText))
+}
+
+func orDefault(s, fallback string) string {
+	if s == "" {
+		return fallback
+	}
+	return s
+}

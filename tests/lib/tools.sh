@@ -1,0 +1,63 @@
+# shellcheck shell=sh
+# Which of the tools that foreign programs need this machine has, and how to get the
+# others. Sourced, POSIX sh.
+
+have() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# no_go MODULE_DIR, no_node, no_python: print what is missing, or nothing.
+no_go() {
+    if ! have go; then
+        echo 'go is not installed'
+        return
+    fi
+    need=$(sed -n 's/^go //p' "$1/go.mod")
+    # Asked for inside the module: there a newer toolchain is selected, or refused.
+    got=$(cd "$1" && go env GOVERSION 2>/dev/null | sed 's/^go//')
+    if [ "$(printf '%s\n%s\n' "$need" "${got:-0}" | sort -V | head -n 1)" != "$need" ]; then
+        echo "go $need or newer is needed, this is $(go version | cut -d ' ' -f 3)"
+    fi
+}
+
+no_node() {
+    if ! have node; then
+        echo 'node is not installed'
+    elif ! have npm; then
+        echo 'npm is not installed'
+    fi
+}
+
+no_python() {
+    if ! have python3; then
+        echo 'python3 is not installed'
+    elif ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; then
+        echo "python3 3.10 or newer is needed, this is $(python3 -V | cut -d ' ' -f 2)"
+    elif ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
+        echo "python3 lacks the venv module (Debian's package python3-venv)"
+    fi
+}
+
+# install_tools: has Debian's package manager bring what is missing. It never fails:
+# a tool that could not be had shows up as a skipped program with the reason.
+install_tools() {
+    packages=''
+    have go || packages="$packages golang-go"
+    have node || packages="$packages nodejs"
+    have npm || packages="$packages npm"
+    [ -z "$(no_python)" ] || packages="$packages python3 python3-venv"
+    if [ -z "$packages" ]; then
+        return 0
+    fi
+    if ! have apt-get || [ "$(id -u)" -ne 0 ]; then
+        echo "not installed, since that takes root and apt-get:$packages" >&2
+        return 0
+    fi
+    echo "installing:$packages" >&2
+    # shellcheck disable=SC2086
+    if ! { apt-get update -qq &&
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages; } >&2; then
+        echo "apt-get could not install:$packages" >&2
+    fi
+    return 0
+}
