@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -31,8 +32,15 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 /// Content type of JSON pages.
 pub const JSON: &str = "application/json";
 
-/// A page of the server's own, made anew on each request: path, content type, and its content.
-pub type Page = (&'static str, &'static str, Box<dyn Fn() -> String + Send + Sync>);
+/// A page of the server's own, made anew on each request.
+pub struct Page {
+    /// Where it is.
+    pub path: &'static str,
+    /// What it is, such as [`JSON`].
+    pub content_type: &'static str,
+    /// Makes its content.
+    pub content: Box<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>,
+}
 
 /// What the admin port shows.
 pub struct Admin {
@@ -47,7 +55,7 @@ impl Admin {
         Arc::new(Self { health, registry, pages })
     }
 
-    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    async fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
         if method != Method::GET && method != Method::HEAD {
             return respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
         }
@@ -62,11 +70,11 @@ impl Admin {
                     Err(_) => respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "encoding failed\n".to_owned()),
                 }
             }
-            path => match self.pages.iter().find(|(at, ..)| *at == path) {
-                Some((_, content_type, page)) => respond(StatusCode::OK, content_type, page()),
+            path => match self.pages.iter().find(|page| page.path == path) {
+                Some(page) => respond(StatusCode::OK, page.content_type, (page.content)().await),
                 None => {
                     let mut known = vec!["/metrics", "/healthz", "/readyz"];
-                    known.extend(self.pages.iter().map(|(at, ..)| *at));
+                    known.extend(self.pages.iter().map(|page| page.path));
                     respond(StatusCode::NOT_FOUND, TEXT, format!("pages: {}\n", known.join(" ")))
                 }
             },
@@ -120,8 +128,8 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
 
 async fn connection(stream: TcpStream, admin: Arc<Admin>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = admin.answer(request.method(), request.uri().path());
-        async move { Ok::<_, Infallible>(response) }
+        let admin = Arc::clone(&admin);
+        async move { Ok::<_, Infallible>(admin.answer(request.method(), request.uri().path()).await) }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -135,11 +143,12 @@ async fn connection(stream: TcpStream, admin: Arc<Admin>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
     use http_body_util::BodyExt;
     use prometheus_client::metrics::counter::Counter;
 
     async fn get(admin: &Admin, path: &str) -> (u16, String) {
-        let response = admin.answer(&Method::GET, path);
+        let response = admin.answer(&Method::GET, path).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, String::from_utf8(body.to_vec()).unwrap())
@@ -152,7 +161,11 @@ mod tests {
         let counter = Counter::<u64>::default();
         registry.register("calls", "Calls", counter.clone());
         counter.inc();
-        let page: Page = ("/shards", JSON, Box::new(|| "{}".to_owned()));
+        let page = Page {
+            path: "/shards",
+            content_type: JSON,
+            content: Box::new(|| async { "{}".to_owned() }.boxed()),
+        };
         let admin = Admin::new(health.clone(), registry, vec![page]);
         assert_eq!(get(&admin, "/healthz").await.0, 200);
         assert_eq!(get(&admin, "/readyz").await.0, 503);
@@ -161,6 +174,6 @@ mod tests {
         assert!(get(&admin, "/metrics").await.1.contains("calls_total 1"));
         assert_eq!(get(&admin, "/shards").await, (200, "{}".to_owned()));
         assert_eq!(get(&admin, "/x").await, (404, "pages: /metrics /healthz /readyz /shards\n".to_owned()));
-        assert_eq!(admin.answer(&Method::POST, "/metrics").status(), 405);
+        assert_eq!(admin.answer(&Method::POST, "/metrics").await.status(), 405);
     }
 }

@@ -3,15 +3,16 @@
 //! hyper-util's pooling client hides what a router must know: whether a request was sent before its
 //! connection failed, and when a connection went down. So this holds hyper's own handle.
 
-use std::error::Error as _;
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
-use http::{Request, Response};
+use http::uri::Authority;
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -41,6 +42,11 @@ pub struct Options {
     pub user_timeout: Duration,
 }
 
+/// What was given is not `host:port`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an address: HOST:PORT is expected, with IPv6 in brackets")]
+pub struct AddressError(Arc<str>);
+
 /// Why there is no connection. Cloned to every call that waited for the same dial.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectError {
@@ -58,21 +64,11 @@ pub enum ConnectError {
     Timeout,
 }
 
-/// Why a request got no response.
-#[derive(Debug, thiserror::Error)]
-pub enum SendError {
-    /// Nothing of it was processed by the peer: it may be sent elsewhere freely.
-    #[error("the request was not sent")]
-    NotSent(#[source] Option<hyper::Error>),
-    /// It may have been processed.
-    #[error("the connection broke during the call")]
-    Broken(#[source] hyper::Error),
-}
-
 /// A peer's address and its connection, if there is one.
 #[derive(Debug)]
 pub struct Connection {
     address: Arc<str>,
+    origin: Uri,
     options: Options,
     state: Mutex<State>,
 }
@@ -90,13 +86,29 @@ pub type Sender = SendRequest<Body>;
 
 impl Connection {
     /// A connection to `host:port`, not dialled yet.
-    pub fn new(address: impl Into<Arc<str>>, options: Options) -> Self {
-        Self { address: address.into(), options, state: Mutex::default() }
+    ///
+    /// # Errors
+    /// When `address` is not one.
+    pub fn new(address: impl Into<Arc<str>>, options: Options) -> Result<Self, AddressError> {
+        let address = address.into();
+        let authority = Authority::from_str(&address).ok().filter(|authority| authority.port().is_some());
+        let origin = authority.and_then(|authority| {
+            Uri::builder().scheme("http").authority(authority).path_and_query("/").build().ok()
+        });
+        match origin {
+            Some(origin) => Ok(Self { address, origin, options, state: Mutex::default() }),
+            None => Err(AddressError(address)),
+        }
     }
 
-    /// `host:port` as given, which is also the `:authority` of requests.
+    /// `host:port` as given.
     pub fn address(&self) -> &Arc<str> {
         &self.address
+    }
+
+    /// The scheme and authority of requests, with an empty path.
+    pub fn origin(&self) -> &Uri {
+        &self.origin
     }
 
     /// Whether a connection is up. It may break before the next request.
@@ -153,31 +165,6 @@ impl Service<Request<tonic::body::Body>> for Channel {
 
     fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
         self.0.send_request(request.map(Body::from)).boxed()
-    }
-}
-
-/// Sends `request` over `sender` and waits for the response headers.
-pub async fn send(sender: &mut Sender, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
-    if sender.ready().await.is_err() {
-        return Err(SendError::NotSent(None));
-    }
-    sender.try_send_request(request).await.map_err(|failed| {
-        let returned = failed.message().is_some();
-        let error = failed.into_error();
-        if returned || was_refused(&error) { SendError::NotSent(Some(error)) } else { SendError::Broken(error) }
-    })
-}
-
-/// Whether the peer said that it did not process the stream: REFUSED_STREAM, or a GOAWAY without error
-/// whose last processed stream lies before it (RFC 9113, sections 6.8 and 8.7).
-fn was_refused(error: &hyper::Error) -> bool {
-    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
-        return error.is_canceled();
-    };
-    match error.reason() {
-        Some(h2::Reason::REFUSED_STREAM) => true,
-        Some(h2::Reason::NO_ERROR) => error.is_go_away() && error.is_remote(),
-        _ => false,
     }
 }
 

@@ -18,3 +18,5 @@ pub mod lifecycle;
 pub mod listen;
 pub mod serve;
 pub mod telemetry;
+#[cfg(feature = "client")]
+pub mod unary;

@@ -1,5 +1,6 @@
 //! How a server ends: unready, stop accepting, finish what is in hand, deadline, exit.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,6 +38,25 @@ pub async fn stop_signal() -> std::io::Result<&'static str> {
         _ = term.recv() => "SIGTERM",
         _ = int.recv() => "SIGINT",
     })
+}
+
+/// Waits for a stop signal, drains, and returns the process's exit code. A second signal means now.
+pub async fn until_stopped(drain: impl Future<Output = Drained>) -> ExitCode {
+    let stopping = async {
+        tracing::info!(signal = stop_signal().await?, "stopping");
+        tokio::select! {
+            _ = drain => Ok(()),
+            again = stop_signal() => again.map(|_| ()),
+        }
+    };
+    match stopping.await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let error: std::io::Error = error;
+            tracing::error!(%error, "cannot listen for signals");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Takes a server down in order. Returns when all drain watches are gone or the time is up.

@@ -55,14 +55,14 @@ pub struct Options {
 /// Routes requests to the evaluator or to health.
 #[derive(Debug)]
 pub struct Server<E> {
-    evaluator: E,
+    evaluator: Arc<E>,
     health: HealthServer<Health>,
     options: Options,
 }
 
 impl<E: Evaluate> Server<E> {
     /// A server for `evaluator` that also answers for `health`.
-    pub fn new(evaluator: E, health: &Health, options: Options) -> Arc<Self> {
+    pub fn new(evaluator: Arc<E>, health: &Health, options: Options) -> Arc<Self> {
         Arc::new(Self { evaluator, health: health.service(), options })
     }
 

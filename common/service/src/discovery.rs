@@ -1,0 +1,26 @@
+//! Which servers make up a tier, as a stream of whole sets.
+//!
+//! The router finds runners with it, and a runner its peers. A [`Target`] says where to look, a
+//! [`Resolver`] looks, and [`watch`] turns answers into [`Snapshot`]s: always the complete set, sent only
+//! when it changed. [`Membership`] then decides, without I/O or a clock, which of them take part: a ring
+//! should neither be rebuilt for each pod of a rollout nor trust an address that comes and goes.
+//!
+//! What an answer means:
+//! - A lookup that fails (no answer, SERVFAIL, refused) changes nothing: the last good set stays.
+//! - An empty answer, or "no such name", is an answer. A headless Service without ready pods looks so.
+//! - IPv4 and IPv6 are looked up side by side. When only one of the two was answered, the other keeps its
+//!   last good addresses.
+
+mod dns;
+mod membership;
+mod resolver;
+mod target;
+mod watch;
+
+pub use self::{
+    dns::{DnsResolver, DnsSetupError},
+    membership::{COALESCE, Changes, FORGET_AFTER, HOLD_DOWN, Membership, State},
+    resolver::{Family, Lookup, LookupError, MAX_VALID_FOR, MIN_VALID_FOR, Resolver},
+    target::{HostPort, Target, TargetError},
+    watch::{LOOKUP_TIMEOUT, Snapshot, watch},
+};

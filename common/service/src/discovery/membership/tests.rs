@@ -1,0 +1,276 @@
+//! Membership by value, and by property against the rules as the module states them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn changes(joined: &[&str], held_down: &[&str], left: &[&str]) -> Changes {
+    let owned = |all: &[&str]| all.iter().map(ToString::to_string).collect();
+    Changes { joined: owned(joined), held_down: owned(held_down), left: owned(left) }
+}
+
+fn members(membership: &Membership) -> Vec<&str> {
+    membership.members().collect()
+}
+
+#[test]
+fn the_first_ones_join_at_once() {
+    let mut membership = Membership::new();
+    assert_eq!(membership.next_timer(), None);
+    assert_eq!(membership.update(["b", "a"], secs(0)), changes(&["a", "b"], &[], &[]));
+    assert_eq!(members(&membership), ["a", "b"]);
+    assert_eq!(membership.next_timer(), None);
+}
+
+#[test]
+fn later_ones_are_gathered_from_the_first_arrival() {
+    let mut membership = Membership::new();
+    membership.present("a", secs(0));
+    assert!(membership.present("b", secs(10)).is_empty());
+    assert_eq!(membership.state("b"), State::Arriving { by: secs(12) });
+    assert!(membership.present("c", secs(11)).is_empty());
+    assert!(membership.present("b", secs(11)).is_empty(), "repeating it does not start anew");
+    assert_eq!(membership.next_timer(), Some(secs(12)));
+    assert!(membership.tick(secs(12) - Duration::from_nanos(1)).is_empty());
+    assert_eq!(membership.tick(secs(12)), changes(&["b", "c"], &[], &[]));
+    assert_eq!(membership.state("b"), State::Joined);
+    assert_eq!(membership.next_timer(), None);
+}
+
+#[test]
+fn leaving_is_immediate_and_coming_back_takes_a_while() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b"], secs(0));
+    assert_eq!(membership.absent("b", secs(5)), changes(&[], &[], &["b"]));
+    assert_eq!(membership.state("b"), State::Gone);
+    assert!(membership.absent("b", secs(5)).is_empty());
+
+    assert_eq!(membership.present("b", secs(6)), changes(&[], &["b"], &[]));
+    assert_eq!(membership.state("b"), State::HeldDown { until: secs(36) });
+    assert_eq!(membership.held_down().collect::<Vec<_>>(), ["b"]);
+    assert_eq!(members(&membership), ["a"]);
+    assert!(membership.tick(secs(37)).is_empty());
+    assert_eq!(membership.next_timer(), Some(secs(38)));
+    assert_eq!(membership.tick(secs(38)), changes(&["b"], &[], &[]));
+    assert_eq!(membership.held_down().count(), 0);
+}
+
+#[test]
+fn a_hold_down_starts_again_with_each_absence() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b"], secs(0));
+    membership.absent("b", secs(5));
+    membership.present("b", secs(6));
+    assert_eq!(membership.absent("b", secs(35)), changes(&[], &[], &["b"]));
+    membership.present("b", secs(36));
+    assert_eq!(membership.state("b"), State::HeldDown { until: secs(66) });
+    assert!(membership.tick(secs(60)).is_empty());
+}
+
+#[test]
+fn an_arrival_that_goes_again_is_held_down_next_time() {
+    let mut membership = Membership::new();
+    membership.present("a", secs(0));
+    membership.present("b", secs(10));
+    assert_eq!(membership.absent("b", secs(11)), changes(&[], &[], &["b"]));
+    assert_eq!(membership.next_timer(), None);
+    assert_eq!(membership.present("b", secs(12)), changes(&[], &["b"], &[]));
+}
+
+#[test]
+fn a_held_down_one_joins_with_an_arrival_once_its_time_is_over() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b"], secs(0));
+    membership.absent("b", secs(0));
+    membership.present("b", secs(0));
+    membership.present("c", secs(29));
+    assert_eq!(membership.tick(secs(31)), changes(&["b", "c"], &[], &[]));
+}
+
+#[test]
+fn without_members_nobody_waits_but_the_held_down() {
+    let mut membership = Membership::new();
+    membership.present("a", secs(0));
+    membership.present("b", secs(10));
+    assert_eq!(membership.absent("a", secs(11)), changes(&["b"], &[], &["a"]));
+    membership.absent("b", secs(12));
+    assert_eq!(membership.present("a", secs(13)), changes(&[], &["a"], &[]));
+    assert_eq!(members(&membership), [""; 0]);
+    assert_eq!(membership.next_timer(), Some(secs(43)), "nobody else to gather with");
+    assert_eq!(membership.tick(secs(43)), changes(&["a"], &[], &[]));
+}
+
+#[test]
+fn a_whole_new_set_replaces_the_old_one_at_once() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b"], secs(0));
+    assert_eq!(membership.update(["b", "c"], secs(10)), changes(&[], &[], &["a"]));
+    assert_eq!(membership.update(["d"], secs(11)), changes(&["d"], &[], &["b", "c"]));
+}
+
+#[test]
+fn what_was_gone_for_long_counts_as_new_and_is_forgotten() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b", "c"], secs(0));
+    membership.absent("b", secs(1));
+    membership.absent("c", secs(1));
+    let before = secs(1) + FORGET_AFTER - Duration::from_nanos(1);
+    assert_eq!(membership.present("b", before), changes(&[], &["b"], &[]));
+    assert!(membership.present("c", secs(1) + FORGET_AFTER).is_empty());
+    assert!(matches!(membership.state("c"), State::Arriving { .. }));
+
+    for pod in 0..1_000_u64 {
+        membership.present(&pod.to_string(), secs(10_000 + 10 * pod));
+        membership.absent(&pod.to_string(), secs(10_005 + 10 * pod));
+    }
+    let known = format!("{membership:?}").matches("Gone").count();
+    assert!(known <= 61, "{known} addresses are remembered");
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Present(u8),
+    Absent(u8),
+    Update(Vec<u8>),
+    Tick,
+}
+
+fn event() -> impl Strategy<Value = (u64, Event)> {
+    let event = prop_oneof![
+        3 => (0..6_u8).prop_map(Event::Present),
+        2 => (0..6_u8).prop_map(Event::Absent),
+        1 => prop::collection::vec(0..6_u8, 0..6).prop_map(Event::Update),
+        1 => Just(Event::Tick),
+    ];
+    // Waits in milliseconds: mostly around the coalescing time, some around the others.
+    (prop_oneof![4 => 0..3_000_u64, 2 => 0..40_000_u64, 1 => 0..700_000_u64], event)
+}
+
+/// What an observer who only sees presence would say.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    present_since: Option<Duration>,
+    left_at: Option<Duration>,
+    /// It was away within `FORGET_AFTER` before it came.
+    returning: bool,
+}
+
+impl Seen {
+    fn present(&mut self, now: Duration) {
+        if self.present_since.is_none() {
+            self.present_since = Some(now);
+            self.returning = self.left_at.is_some_and(|left| now < left + FORGET_AFTER);
+        }
+    }
+
+    fn absent(&mut self, now: Duration) {
+        if self.present_since.take().is_some() {
+            self.left_at = Some(now);
+        }
+    }
+
+    /// Since when it may join.
+    fn ready_at(&self) -> Option<Duration> {
+        self.present_since.map(|since| if self.returning { since + HOLD_DOWN } else { since })
+    }
+}
+
+fn check(membership: &Membership, seen: &BTreeMap<String, Seen>, now: Duration) -> Result<(), TestCaseError> {
+    let someone_joined = membership.members().next().is_some();
+    for (address, seen) in seen {
+        let state = membership.state(address);
+        let Some(ready_at) = seen.ready_at() else {
+            prop_assert_eq!(state, State::Gone, "{} left", address);
+            continue;
+        };
+        prop_assert_ne!(state, State::Gone, "{} is present", address);
+        if ready_at > now {
+            prop_assert_eq!(state, State::HeldDown { until: ready_at }, "{} came back", address);
+        }
+        if now >= ready_at + COALESCE || (now >= ready_at && !someone_joined) {
+            prop_assert_eq!(state, State::Joined, "{} has waited long enough at {:?}", address, now);
+        }
+    }
+    Ok(())
+}
+
+fn replay(sets: &mut BTreeMap<String, &'static str>, changes: &Changes) -> Result<(), TestCaseError> {
+    for address in &changes.left {
+        // An arrival is in no list, so what left need not have been in one.
+        sets.remove(address);
+    }
+    for address in &changes.held_down {
+        prop_assert_eq!(sets.insert(address.clone(), "held"), None);
+    }
+    for address in &changes.joined {
+        prop_assert_ne!(sets.insert(address.clone(), "joined"), Some("joined"));
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn the_rules_hold_for_any_history(events in prop::collection::vec(event(), 1..60)) {
+        let mut membership = Membership::new();
+        let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+        let mut sets = BTreeMap::new();
+        let mut now = Duration::ZERO;
+        for (wait, event) in events {
+            let next = now + Duration::from_millis(wait);
+            // A driver wakes at each timer on the way.
+            while let Some(timer) = membership.next_timer().filter(|timer| *timer <= next) {
+                prop_assert!(timer >= now, "a timer in the past: {timer:?} at {now:?}");
+                let early = membership.clone().tick(timer - Duration::from_nanos(1));
+                prop_assert!(early.is_empty(), "{early:?} before its time");
+                now = timer;
+                let changes = membership.tick(now);
+                prop_assert!(!changes.joined.is_empty(), "the timer at {now:?} did nothing");
+                replay(&mut sets, &changes)?;
+                check(&membership, &seen, now)?;
+            }
+            now = next;
+            let changes = match event {
+                Event::Present(address) => {
+                    seen.entry(address.to_string()).or_default().present(now);
+                    membership.present(&address.to_string(), now)
+                }
+                Event::Absent(address) => {
+                    seen.entry(address.to_string()).or_default().absent(now);
+                    membership.absent(&address.to_string(), now)
+                }
+                Event::Update(addresses) => {
+                    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                    for address in &addresses {
+                        seen.entry(address.clone()).or_default().present(now);
+                    }
+                    for (_, seen) in seen.iter_mut().filter(|(known, _)| !addresses.contains(known)) {
+                        seen.absent(now);
+                    }
+                    membership.update(addresses.iter().map(String::as_str), now)
+                }
+                Event::Tick => membership.tick(now),
+            };
+            replay(&mut sets, &changes)?;
+            check(&membership, &seen, now)?;
+            let listed = |wanted| sets.iter().filter(move |(_, set)| **set == wanted).map(|(address, _)| address.as_str());
+            prop_assert!(membership.members().eq(listed("joined")));
+            prop_assert!(membership.held_down().eq(listed("held")));
+        }
+    }
+
+    #[test]
+    fn no_time_makes_it_panic(events in prop::collection::vec((any::<u64>(), any::<bool>(), 0..3_u8), 0..20)) {
+        let mut membership = Membership::new();
+        for (seconds, present, address) in events {
+            let (address, now) = (address.to_string(), secs(seconds));
+            if present { membership.present(&address, now) } else { membership.absent(&address, now) };
+            let _ = (membership.next_timer(), membership.state(&address));
+        }
+    }
+}

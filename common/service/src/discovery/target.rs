@@ -1,0 +1,281 @@
+//! Where to look for servers: the value of `--runners` and `--peers`.
+//!
+//! The forms are gRPC's names, so that users meet nothing new. Everything is checked here, once, so that a
+//! misspelt target ends the process at its start and not as an empty ring.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+/// Port of a DNS server when the target names none.
+const DNS_PORT: u16 = 53;
+
+/// The longest host name of DNS, without the final dot.
+const MAX_NAME: usize = 253;
+
+/// What every message about a target ends with.
+const ACCEPTED: &str = "use HOST:PORT, dns:///HOST:PORT or static:///HOST:PORT,HOST:PORT";
+
+/// A set of servers, by list or by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// `static:///a:9445,b:9445`: these, whatever happens to them.
+    Static(Vec<HostPort>),
+    /// `dns:///host:9445`, or `host:9445`: every address of the name.
+    Dns {
+        /// The DNS server of `dns://10.0.0.10:53/host:9445`; `None`: those of the system.
+        server: Option<SocketAddr>,
+        /// The name to look up and the port of the servers.
+        name: HostPort,
+    },
+}
+
+/// A host name or IP address, and a port. Prints as `host:port`, an IPv6 address in brackets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostPort {
+    /// As the user wrote it; an IP address in its canonical form, without brackets.
+    pub host: String,
+    /// Never 0.
+    pub port: u16,
+}
+
+/// A target that cannot be used. Each text is one line and says what is accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// Nothing to look up.
+    #[error("{target:?} names no host; {ACCEPTED}")]
+    Empty {
+        /// The whole target.
+        target: String,
+    },
+    /// The part before `://` is not one that we know.
+    #[error("{target:?} has the unknown scheme {scheme:?}; {ACCEPTED}")]
+    Scheme {
+        /// The whole target.
+        target: String,
+        /// The part before `://`.
+        scheme: String,
+    },
+    /// `scheme://` is not followed by a path, or by an authority where there can be none.
+    #[error("{target:?} needs three slashes; write {scheme}:///{hint}")]
+    Slashes {
+        /// The whole target.
+        target: String,
+        /// The part before `://`.
+        scheme: String,
+        /// What follows the slashes.
+        hint: &'static str,
+    },
+    /// One of the hosts is not `HOST:PORT`.
+    #[error("{part:?} {problem}; {ACCEPTED}")]
+    HostPort {
+        /// The part that is wrong.
+        part: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The authority of a `dns` target is not a DNS server's address.
+    #[error("{server:?} is not the address of a DNS server; use dns://IP:PORT/HOST:PORT or dns:///HOST:PORT")]
+    Server {
+        /// The authority.
+        server: String,
+    },
+    /// `kubernetes:///namespace/service:port`: right, but not built yet.
+    #[error("kubernetes:/// comes with a later version; use dns:///{service}.{namespace}:{port}")]
+    KubernetesNotYet {
+        /// The Service's namespace.
+        namespace: String,
+        /// The Service.
+        service: String,
+        /// The port of the servers.
+        port: u16,
+    },
+    /// A `kubernetes` target that is not `namespace/service:port`.
+    #[error("{target:?} is not kubernetes:///NAMESPACE/SERVICE:PORT; {ACCEPTED}")]
+    Kubernetes {
+        /// The whole target.
+        target: String,
+    },
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Parses a target. A host without a port gets `default_port`.
+    ///
+    /// # Errors
+    /// [`TargetError`] for everything else than the forms of [`Target`].
+    pub fn parse(text: &str, default_port: u16) -> Result<Self, TargetError> {
+        let target = text.trim();
+        let empty = || TargetError::Empty { target: target.to_owned() };
+        let Some((scheme, rest)) = target.split_once("://") else {
+            if target.is_empty() {
+                return Err(empty());
+            }
+            if let Some(scheme) = ["dns", "static", "kubernetes"]
+                .into_iter()
+                .find(|scheme| target.strip_prefix(scheme).is_some_and(|rest| rest.starts_with(":/")))
+            {
+                return Err(slashes(target, scheme));
+            }
+            return Ok(Self::Dns { server: None, name: HostPort::parse(target, default_port)? });
+        };
+        if !matches!(scheme, "static" | "dns" | "kubernetes") {
+            return Err(TargetError::Scheme { target: target.to_owned(), scheme: scheme.to_owned() });
+        }
+        let Some((authority, path)) = rest.split_once('/') else { return Err(slashes(target, scheme)) };
+        if path.is_empty() {
+            return Err(empty());
+        }
+        if scheme == "dns" {
+            let server = if authority.is_empty() { None } else { Some(parse_server(authority)?) };
+            return Ok(Self::Dns { server, name: HostPort::parse(path, default_port)? });
+        }
+        if !authority.is_empty() {
+            return Err(slashes(target, scheme));
+        }
+        if scheme == "kubernetes" {
+            return Err(parse_kubernetes(target, path, default_port));
+        }
+        let hosts = path.split(',').map(|host| HostPort::parse(host.trim(), default_port));
+        hosts.collect::<Result<_, _>>().map(Self::Static)
+    }
+
+    /// The DNS server that the target names, for [`DnsResolver::new`](super::DnsResolver::new).
+    pub fn dns_server(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Static(_) => None,
+            Self::Dns { server, .. } => *server,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Static(hosts) => {
+                f.write_str("static:///")?;
+                for (index, host) in hosts.iter().enumerate() {
+                    write!(f, "{}{host}", if index == 0 { "" } else { "," })?;
+                }
+                Ok(())
+            }
+            Self::Dns { server: None, name } => write!(f, "dns:///{name}"),
+            Self::Dns { server: Some(server), name } => write!(f, "dns://{server}/{name}"),
+        }
+    }
+}
+
+fn slashes(target: &str, scheme: &str) -> TargetError {
+    let hint = match scheme {
+        "static" => "HOST:PORT,HOST:PORT",
+        "kubernetes" => "NAMESPACE/SERVICE:PORT",
+        _ => "HOST:PORT",
+    };
+    TargetError::Slashes { target: target.to_owned(), scheme: scheme.to_owned(), hint }
+}
+
+fn parse_server(authority: &str) -> Result<SocketAddr, TargetError> {
+    let wrong = || TargetError::Server { server: authority.to_owned() };
+    let server = HostPort::parse(authority, DNS_PORT).map_err(|_| wrong())?;
+    Ok(SocketAddr::new(server.ip().ok_or_else(wrong)?, server.port))
+}
+
+/// Always an error: the form is known, so that users get the right advice, but nothing serves it yet.
+fn parse_kubernetes(target: &str, path: &str, default_port: u16) -> TargetError {
+    let parsed = path.split_once('/').and_then(|(namespace, service)| {
+        let service = HostPort::parse(service, default_port).ok()?;
+        (is_host_name(namespace) && is_host_name(&service.host)).then_some((namespace, service))
+    });
+    match parsed {
+        Some((namespace, HostPort { host: service, port })) => {
+            TargetError::KubernetesNotYet { namespace: namespace.to_owned(), service, port }
+        }
+        None => TargetError::Kubernetes { target: target.to_owned() },
+    }
+}
+
+// === impl HostPort ===
+
+impl HostPort {
+    /// Parses `host:port`, `host`, `[::1]:port`, `[::1]` or `::1`. Without a port it gets `default_port`.
+    ///
+    /// # Errors
+    /// [`TargetError::HostPort`], which says what is wrong.
+    pub fn parse(text: &str, default_port: u16) -> Result<Self, TargetError> {
+        let wrong = |problem| TargetError::HostPort { part: text.to_owned(), problem };
+        if text.is_empty() {
+            return Err(wrong("is not a host"));
+        }
+        if text.contains(',') {
+            return Err(wrong("is a list, which only static:/// takes"));
+        }
+        if let Some(rest) = text.strip_prefix('[') {
+            let (address, port) = rest.split_once(']').ok_or_else(|| wrong("lacks a closing bracket"))?;
+            let address: Ipv6Addr =
+                address.parse().map_err(|_| wrong("has no IPv6 address in its brackets"))?;
+            let port = match port.strip_prefix(':') {
+                Some(port) => parse_port(port).ok_or_else(|| wrong(PORT_PROBLEM))?,
+                None if port.is_empty() => default_port,
+                None => return Err(wrong("has text after its brackets")),
+            };
+            return Ok(Self { host: address.to_string(), port });
+        }
+        if let Ok(address) = text.parse::<Ipv6Addr>() {
+            return Ok(Self { host: address.to_string(), port: default_port });
+        }
+        let (host, port) = match text.split_once(':') {
+            Some((_, port)) if port.contains(':') => {
+                return Err(wrong("has too many colons: an IPv6 address with a port needs brackets"));
+            }
+            Some((host, port)) => (host, parse_port(port).ok_or_else(|| wrong(PORT_PROBLEM))?),
+            None => (text, default_port),
+        };
+        if !is_host_name(host) {
+            return Err(wrong("has no valid host name"));
+        }
+        Ok(Self { host: host.to_owned(), port })
+    }
+
+    /// The host as an IP address, if it is one and not a name.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.host.parse().ok()
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+const PORT_PROBLEM: &str = "has no port between 1 and 65535";
+
+fn parse_port(text: &str) -> Option<u16> {
+    // `u16::from_str` alone would take a plus sign.
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|port| digits && *port != 0)
+}
+
+/// An IPv4 address, or letters, digits, `-` and `_` in labels of at most 63, with a final dot or without.
+fn is_host_name(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    // No name ends in a number, so this is an address with a mistake, or a port alone.
+    let last = name.rsplit('.').next().unwrap_or_default();
+    if last.bytes().all(|byte| byte.is_ascii_digit()) {
+        return name.parse::<Ipv4Addr>().is_ok();
+    }
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    name.len() <= MAX_NAME && name.split('.').all(is_label)
+}

@@ -1,0 +1,129 @@
+//! Every form of a target, and the text for every mistake.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse(text: &str) -> Target {
+    Target::parse(text, 9445).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+#[test]
+fn every_form_and_how_it_prints() {
+    for (text, printed) in [
+        ("static:///a:1,b:2", "static:///a:1,b:2"),
+        ("static:///a, b", "static:///a:9445,b:9445"),
+        ("static:///[::1]:1,[::2],::3,127.0.0.1:4", "static:///[::1]:1,[::2]:9445,[::3]:9445,127.0.0.1:4"),
+        ("static:///localhost:1", "static:///localhost:1"),
+        ("dns:///runners:1", "dns:///runners:1"),
+        ("dns:///runners.ns.svc.cluster.local.:1", "dns:///runners.ns.svc.cluster.local.:1"),
+        ("dns:///my_runners", "dns:///my_runners:9445"),
+        ("dns://10.0.0.10/runners", "dns://10.0.0.10:53/runners:9445"),
+        ("dns://10.0.0.10:5353/runners:1", "dns://10.0.0.10:5353/runners:1"),
+        ("dns://[fd00::10]:5353/runners:1", "dns://[fd00::10]:5353/runners:1"),
+        ("dns://[fd00::10]/[::1]", "dns://[fd00::10]:53/[::1]:9445"),
+        ("runners", "dns:///runners:9445"),
+        (" runners:1\n", "dns:///runners:1"),
+        ("1runner:1", "dns:///1runner:1"),
+        ("10.0.0.1:1", "dns:///10.0.0.1:1"),
+        ("::1", "dns:///[::1]:9445"),
+        ("[0:0::1]:65535", "dns:///[::1]:65535"),
+    ] {
+        let target = parse(text);
+        assert_eq!(target.to_string(), printed, "{text}");
+        assert_eq!(parse(printed), target, "{text}");
+    }
+    assert_eq!(parse("dns://10.0.0.10/x").dns_server(), Some(([10, 0, 0, 10], 53).into()));
+    assert_eq!(parse("dns:///x").dns_server(), None);
+    assert_eq!(parse("static:///x").dns_server(), None);
+}
+
+#[test]
+fn each_mistake_is_one_line_that_says_what_is_accepted() {
+    let forms = "use HOST:PORT, dns:///HOST:PORT or static:///HOST:PORT,HOST:PORT";
+    let server = "use dns://IP:PORT/HOST:PORT or dns:///HOST:PORT";
+    for (text, expected) in [
+        ("", format!("\"\" names no host; {forms}")),
+        ("  ", format!("\"\" names no host; {forms}")),
+        ("dns:///", format!("\"dns:///\" names no host; {forms}")),
+        ("static:///", format!("\"static:///\" names no host; {forms}")),
+        ("static:///a:1,,b:2", format!("\"\" is not a host; {forms}")),
+        ("xds:///a:1", format!("\"xds:///a:1\" has the unknown scheme \"xds\"; {forms}")),
+        ("http://a:1/", format!("\"http://a:1/\" has the unknown scheme \"http\"; {forms}")),
+        ("static://a:1", "\"static://a:1\" needs three slashes; write static:///HOST:PORT,HOST:PORT".into()),
+        ("static:/a:1", "\"static:/a:1\" needs three slashes; write static:///HOST:PORT,HOST:PORT".into()),
+        (
+            "static://x/a:1",
+            "\"static://x/a:1\" needs three slashes; write static:///HOST:PORT,HOST:PORT".into(),
+        ),
+        ("dns://a:1", "\"dns://a:1\" needs three slashes; write dns:///HOST:PORT".into()),
+        ("dns://ns1/a:1", format!("\"ns1\" is not the address of a DNS server; {server}")),
+        ("dns://10.0.0.1:0/a:1", format!("\"10.0.0.1:0\" is not the address of a DNS server; {server}")),
+        ("a:1,b:2", format!("\"a:1,b:2\" is a list, which only static:/// takes; {forms}")),
+        ("dns:///a,b", format!("\"a,b\" is a list, which only static:/// takes; {forms}")),
+        ("a:0", format!("\"a:0\" has no port between 1 and 65535; {forms}")),
+        ("a:", format!("\"a:\" has no port between 1 and 65535; {forms}")),
+        ("a:+1", format!("\"a:+1\" has no port between 1 and 65535; {forms}")),
+        ("a:65536", format!("\"a:65536\" has no port between 1 and 65535; {forms}")),
+        ("a:http", format!("\"a:http\" has no port between 1 and 65535; {forms}")),
+        (":9445", format!("\":9445\" has no valid host name; {forms}")),
+        ("9445", format!("\"9445\" has no valid host name; {forms}")),
+        ("10.0.0.256:1", format!("\"10.0.0.256:1\" has no valid host name; {forms}")),
+        ("a..b:1", format!("\"a..b:1\" has no valid host name; {forms}")),
+        ("a b:1", format!("\"a b:1\" has no valid host name; {forms}")),
+        ("a\nb", format!("\"a\\nb\" has no valid host name; {forms}")),
+        ("b\u{e9}:1", format!("\"b\u{e9}:1\" has no valid host name; {forms}")),
+        ("a/b:1", format!("\"a/b:1\" has no valid host name; {forms}")),
+        (
+            "fd00::1:9445:x",
+            format!(
+                "\"fd00::1:9445:x\" has too many colons: an IPv6 address with a port needs brackets; {forms}"
+            ),
+        ),
+        ("[::1", format!("\"[::1\" lacks a closing bracket; {forms}")),
+        ("[a]:1", format!("\"[a]:1\" has no IPv6 address in its brackets; {forms}")),
+        ("[::1]1", format!("\"[::1]1\" has text after its brackets; {forms}")),
+        ("[::1]:", format!("\"[::1]:\" has no port between 1 and 65535; {forms}")),
+        (
+            "kubernetes:///porch-system/runners:1",
+            "kubernetes:/// comes with a later version; use dns:///runners.porch-system:1".into(),
+        ),
+        (
+            "kubernetes:///runners:1",
+            format!("\"kubernetes:///runners:1\" is not kubernetes:///NAMESPACE/SERVICE:PORT; {forms}"),
+        ),
+        (
+            "kubernetes://ns/runners:1",
+            "\"kubernetes://ns/runners:1\" needs three slashes; write kubernetes:///NAMESPACE/SERVICE:PORT"
+                .into(),
+        ),
+    ] {
+        let error = Target::parse(text, 9445).expect_err(text).to_string();
+        assert_eq!(error, expected, "{text}");
+        assert!(!error.contains('\n'));
+    }
+    let long = "x".repeat(64);
+    assert!(Target::parse(&long, 1).is_err());
+    assert!(Target::parse(&long[1..], 1).is_ok());
+    assert!(Target::parse(&[&long[1..]; 4].join("."), 1).is_err());
+}
+
+proptest! {
+    #[test]
+    fn parsing_never_panics_and_what_it_accepts_prints_as_itself(
+        text in r"(dns|static|kubernetes|x)?(:|:/|://|:///)?(([a-z0-9.:\[\]/,é-]|\PC){0,20})",
+    ) {
+        match Target::parse(&text, 9445) {
+            Ok(target) => prop_assert_eq!(Target::parse(&target.to_string(), 1), Ok(target)),
+            Err(error) => prop_assert!(!error.to_string().contains('\n')),
+        }
+    }
+
+    #[test]
+    fn every_address_survives(address: IpAddr, port in 1..=u16::MAX) {
+        let text = SocketAddr::new(address, port).to_string();
+        let parsed = HostPort::parse(&text, 1).unwrap();
+        prop_assert_eq!(parsed.ip(), Some(address));
+        prop_assert_eq!(parsed.to_string(), text);
+    }
+}

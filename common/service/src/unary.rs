@@ -1,0 +1,98 @@
+//! One unary call over a [`Connection`]: the raw frame out, the whole answer in.
+//!
+//! The answer is held until its trailers are there, so that a caller of this can still send the request
+//! elsewhere when the peer dies halfway. The error says what retrying needs to know: whether the peer may
+//! have begun.
+
+use std::error::Error as _;
+
+use http::{HeaderMap, Method, Request, Response, Uri, uri::PathAndQuery};
+use hyper::body::Incoming;
+use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
+
+use crate::conn::{ConnectError, Connection, Sender};
+use crate::grpc::{Body, ReceiveError, Reply, receive};
+
+/// Why a call got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The peer processed nothing of it: it may be sent elsewhere freely.
+    #[error("the request was not sent")]
+    NotSent,
+    /// The connection broke after the request was sent: the peer may have processed it.
+    #[error("the connection broke during the call")]
+    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The answer is larger than was allowed.
+    #[error("the answer of {size} bytes is larger than {limit} bytes")]
+    TooLarge {
+        /// Announced size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+}
+
+/// Sends `framed` to `EvaluateFunction` and takes an answer of at most `limit` bytes.
+pub async fn call(
+    connection: &Connection,
+    headers: HeaderMap,
+    framed: &Chunks,
+    limit: usize,
+) -> Result<Reply, CallError> {
+    // A connection that was closed since its last call (its peer drains, or was replaced) is noticed only
+    // now, and says nothing about whether the peer can be reached: dial once more.
+    let response = match send(connection.sender().await?, request(connection, &headers, framed)).await {
+        Err(CallError::NotSent) => {
+            send(connection.sender().await?, request(connection, &headers, framed)).await?
+        }
+        sent => sent?,
+    };
+    let (head, body) = response.into_parts();
+    match receive(body, limit).await {
+        Ok(received) => {
+            Ok(Reply { headers: head.headers, framed: received.framed, trailers: received.trailers })
+        }
+        Err(ReceiveError::Frame(FrameError::TooLarge { size, limit })) => {
+            Err(CallError::TooLarge { size, limit })
+        }
+        Err(error) => Err(CallError::Broken(error.into())),
+    }
+}
+
+fn request(connection: &Connection, headers: &HeaderMap, framed: &Chunks) -> Request<Body> {
+    let mut uri = connection.origin().clone().into_parts();
+    uri.path_and_query = Some(PathAndQuery::from_static(EVALUATE_FUNCTION_PATH));
+    let mut request = Request::new(Body::message(framed.clone(), None));
+    *request.method_mut() = Method::POST;
+    // Scheme, authority and path are all there, which is what from_parts asks for.
+    *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
+    request.headers_mut().clone_from(headers);
+    request
+}
+
+async fn send(mut sender: Sender, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
+    if sender.ready().await.is_err() {
+        return Err(CallError::NotSent);
+    }
+    sender.try_send_request(request).await.map_err(|failed| {
+        let returned = failed.message().is_some();
+        let error = failed.into_error();
+        if returned || was_refused(&error) { CallError::NotSent } else { CallError::Broken(error.into()) }
+    })
+}
+
+/// Whether the peer said that it did not process the stream: REFUSED_STREAM, or a GOAWAY without error
+/// whose last processed stream lies before it (RFC 9113, sections 6.8 and 8.7).
+fn was_refused(error: &hyper::Error) -> bool {
+    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
+        return error.is_canceled();
+    };
+    match error.reason() {
+        Some(h2::Reason::REFUSED_STREAM) => true,
+        Some(h2::Reason::NO_ERROR) => error.is_go_away() && error.is_remote(),
+        _ => false,
+    }
+}

@@ -1,0 +1,58 @@
+//! The router's flags.
+
+use std::net::IpAddr;
+
+use clap::Parser;
+use porch_fn_service::discovery::{Target, TargetError};
+use porch_fn_service::flags::GoDuration;
+
+/// Port of runners when --runners names none.
+const DEFAULT_PORT: u16 = 9445;
+
+/// Routes function calls from Porch to the runner that keeps the function's pods warm.
+///
+/// Point Porch at it with --function-runner=HOST:9445, and it at the runners' headless Service with --runners.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "porch-fn-router", version)]
+pub struct Flags {
+    /// Where the runners are: dns:///HOST:PORT (a headless Service), static:///A:PORT,B:PORT, or HOST:PORT (means dns)
+    #[arg(long, value_name = "TARGET", value_parser = target)]
+    pub runners: Target,
+    /// Address to listen on; all interfaces when not given
+    #[arg(long)]
+    pub address: Option<IpAddr>,
+    /// Port for function calls and gRPC health; 0 takes any and prints it
+    #[arg(long, default_value_t = 9445)]
+    pub port: u16,
+    /// Port for /metrics, /healthz, /readyz and /shards; 0 takes any and prints it
+    #[arg(long, env = "OTEL_EXPORTER_PROMETHEUS_PORT", default_value_t = 9464)]
+    pub admin_port: u16,
+    /// Largest request and answer in bytes; must agree with the runners' and Porch's
+    #[arg(long, default_value_t = 6_291_456)]
+    pub max_request_body_size: usize,
+    /// Prefix of images without a registry, as Porch has it
+    #[arg(long, default_value = "ghcr.io/kptdev/krm-functions-catalog")]
+    pub default_image_prefix: String,
+    /// How long a call may take whose caller sets no deadline
+    #[arg(long, default_value = "5m")]
+    pub request_timeout: GoDuration,
+    /// Age after which a caller's connection is asked to dial again, so that callers spread over routers; 0 means never
+    #[arg(long, default_value = "10m")]
+    pub max_connection_age: GoDuration,
+    /// Routers that share the runners: each takes its part of the spill rule's capacity
+    #[arg(long, default_value_t = 1)]
+    pub router_count: usize,
+    /// How long to go on accepting after SIGTERM, while callers learn of it
+    #[arg(long, default_value = "5s")]
+    pub drain_delay: GoDuration,
+    /// How long calls in flight may take after that
+    #[arg(long, default_value = "5m")]
+    pub drain_timeout: GoDuration,
+    /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
+    #[arg(long, default_value_t = porch_fn_service::telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
+    pub log_level: u8,
+}
+
+fn target(text: &str) -> Result<Target, TargetError> {
+    Target::parse(text, DEFAULT_PORT)
+}

@@ -1,0 +1,73 @@
+//! Why the router itself fails a call, and what the caller reads. What a runner answered passes through
+//! unchanged and never comes here.
+
+use porch_fn_proto::PeekError;
+use porch_fn_service::grpc::Reply;
+use tonic::Code;
+
+/// A failure of the router's own. The texts hold no names, addresses or times: Porch may commit them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RouteError {
+    /// The message is no `EvaluateFunctionRequest`.
+    #[error("{0}")]
+    Peek(#[from] PeekError),
+    /// The request names no image.
+    #[error("the request names no function image")]
+    NoImage,
+    /// No runner could be found in time. Holds the view's summary.
+    #[error("no function runner is ready: {0}; see the router's /shards page and --runners")]
+    NoRunner(String),
+    /// The call was sent twice and both runners broke off.
+    #[error(
+        "two function runners broke off during this call; it is not sent a third time, since the call itself \
+         may be what ends them: look for out-of-memory kills and panics in the runners' logs"
+    )]
+    BrokenTwice,
+    /// The call broke and the retry budget was empty.
+    #[error(
+        "a function runner broke off during this call, and too many calls are being retried already; see the \
+         router's /shards page"
+    )]
+    Budget,
+}
+
+impl RouteError {
+    fn code(&self) -> Code {
+        match self {
+            // What grpc-go's servers answer to a message they cannot unmarshal.
+            RouteError::Peek(_) => Code::Internal,
+            RouteError::NoImage => Code::InvalidArgument,
+            RouteError::NoRunner(_) | RouteError::BrokenTwice | RouteError::Budget => Code::Unavailable,
+        }
+    }
+}
+
+impl From<RouteError> for Reply {
+    fn from(error: RouteError) -> Self {
+        Reply::failed(error.code(), &error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use porch_fn_service::grpc::message_of;
+
+    #[test]
+    fn every_error_has_its_code_and_says_what_to_do() {
+        let summary = "0 of 3 runners ready: 2 unreachable, 1 draining".to_owned();
+        let table = [
+            (RouteError::Peek(PeekError::Truncated), Code::Internal, "cut off"),
+            (RouteError::NoImage, Code::InvalidArgument, "names no function image"),
+            (RouteError::NoRunner(summary), Code::Unavailable, "2 unreachable, 1 draining; see the router's /shards"),
+            (RouteError::BrokenTwice, Code::Unavailable, "runners' logs"),
+            (RouteError::Budget, Code::Unavailable, "/shards"),
+        ];
+        for (error, code, text) in table {
+            let reply = Reply::from(error);
+            assert_eq!(reply.code(), code);
+            let message = message_of(reply.status_headers());
+            assert!(message.contains(text), "{message}");
+        }
+    }
+}

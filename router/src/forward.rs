@@ -1,0 +1,60 @@
+//! One attempt: the call to one runner, and what its outcome means for the next attempt.
+
+use http::HeaderMap;
+use porch_fn_service::grpc::{Call, Reply, format_timeout, is_shed};
+use porch_fn_service::unary::{self, CallError};
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::shard::Shard;
+
+/// How one attempt ended.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    /// The runner answered: success or failure, it is the caller's.
+    Answered(Reply),
+    /// The runner refused before it began, with the trailer that says so.
+    Shed(Reply),
+    /// Nothing was processed: no connection, or the stream was refused.
+    NotSent,
+    /// The connection broke after the request was sent.
+    Broken,
+}
+
+/// Trailers by which our hops speak to each other; the caller never sees them.
+const OWN_PREFIX: &str = "porch-fn-";
+
+/// Sends `call` to `shard`: the identical bytes and metadata, except for what remains of the deadline.
+/// `limit` bounds the answer in bytes.
+pub(crate) async fn attempt(shard: &Shard, call: &Call, limit: usize) -> Attempt {
+    let mut headers = call.headers.clone();
+    format_timeout(&mut headers, call.deadline.saturating_duration_since(Instant::now()));
+    match unary::call(shard.connection(), headers, &call.framed, limit).await {
+        Ok(mut reply) => {
+            let shed = is_shed(reply.status_headers());
+            strip_own(reply.status_headers_mut());
+            if shed { Attempt::Shed(reply) } else { Attempt::Answered(reply) }
+        }
+        Err(CallError::TooLarge { size, limit }) => Attempt::Answered(too_large(size, limit)),
+        Err(CallError::Connect(_) | CallError::NotSent) => Attempt::NotSent,
+        Err(CallError::Broken(error)) => {
+            tracing::debug!(shard = %shard.identity(), error, "call broke");
+            Attempt::Broken
+        }
+    }
+}
+
+fn too_large(size: usize, limit: usize) -> Reply {
+    let text = format!(
+        "grpc: received message larger than max ({size} vs. {limit}): the function's answer is above the router's \
+         --max-request-body-size; raise it on router and runners, and Porch's limit with it"
+    );
+    Reply::failed(Code::ResourceExhausted, &text)
+}
+
+fn strip_own(trailers: &mut HeaderMap) {
+    let own: Vec<_> = trailers.keys().filter(|name| name.as_str().starts_with(OWN_PREFIX)).cloned().collect();
+    for name in own {
+        trailers.remove(name);
+    }
+}

@@ -1,0 +1,30 @@
+//! The router's process: flags, logs, signals, exit code. Everything else is in the library.
+
+use std::process::ExitCode;
+
+use porch_fn_router::{App, Flags};
+use porch_fn_service::{flags, lifecycle, telemetry};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let flags: Flags = match flags::parse(std::env::args_os()) {
+        Ok(flags) => flags,
+        Err(error) => return error.report(),
+    };
+    telemetry::init(flags.log_level);
+    let app = match App::start(flags).await {
+        Ok(app) => app,
+        Err(error) => {
+            eprintln!("porch-fn-router: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    #[allow(clippy::print_stdout)]
+    {
+        println!("porch-fn-router: listening on {}, admin on {}", app.address(), app.admin_address());
+    }
+    lifecycle::until_stopped(app.drain()).await
+}

@@ -1,0 +1,158 @@
+//! Keeps the snapshot that calls read in step with discovery: who is on the ring, and one prober for each.
+//!
+//! Discovery's [`Membership`] decides when an address joins, so that a rollout does not rebuild the ring
+//! for every pod; leaving is immediate. Whether a member may be picked is for its health to say, and never
+//! changes the ring.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use porch_fn_ring::{Identity, Ring};
+use porch_fn_service::conn::AddressError;
+use porch_fn_service::discovery::{Membership, Snapshot};
+use porch_fn_service::health::Health;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+use tracing::Instrument;
+
+use crate::metrics::Metrics;
+use crate::prober::probe;
+use crate::shard::Shard;
+use crate::view::View;
+use crate::wellness::Standing;
+
+/// The members and their probers.
+#[derive(Debug)]
+pub(crate) struct Members {
+    view: Arc<ArcSwap<View>>,
+    changed: Arc<watch::Sender<()>>,
+    health: Health,
+    metrics: Arc<Metrics>,
+    origin: Instant,
+    membership: Membership,
+    members: BTreeMap<Identity, Member>,
+    probers: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct Member {
+    shard: Arc<Shard>,
+    prober: AbortHandle,
+}
+
+impl Members {
+    /// Nobody yet. `changed` is sent to whenever a standing or the set changes.
+    pub(crate) fn new(
+        view: Arc<ArcSwap<View>>,
+        changed: Arc<watch::Sender<()>>,
+        health: Health,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            view,
+            changed,
+            health,
+            metrics,
+            origin: Instant::now(),
+            membership: Membership::new(),
+            members: BTreeMap::new(),
+            probers: JoinSet::new(),
+        }
+    }
+
+    /// Follows `snapshots` until their sender is gone and they never change, or until it is dropped.
+    pub(crate) async fn run(mut self, mut snapshots: watch::Receiver<Snapshot>) {
+        let mut changed = self.changed.subscribe();
+        let mut discovering = true;
+        self.discovered(&snapshots.borrow_and_update().clone());
+        loop {
+            let timer = self.membership.next_timer().map(|at| self.origin + at);
+            tokio::select! {
+                more = snapshots.changed(), if discovering => match more {
+                    Ok(()) => self.discovered(&snapshots.borrow_and_update().clone()),
+                    Err(_) => discovering = false,
+                },
+                () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {
+                    self.membership.tick(self.origin.elapsed());
+                    self.publish();
+                }
+                // Never an error: this task holds a sender.
+                _ = changed.changed() => self.show(),
+            }
+        }
+    }
+
+    fn discovered(&mut self, snapshot: &Snapshot) {
+        if snapshot.generation == 0 {
+            return;
+        }
+        self.membership.update(snapshot.endpoints.iter().map(String::as_str), self.origin.elapsed());
+        self.publish();
+        // Readiness waits for the first answer, even an empty one.
+        self.health.set("", true);
+    }
+
+    /// Publishes a new snapshot if the members changed.
+    fn publish(&mut self) {
+        let mut names: BTreeSet<_> = self.membership.members().map(Identity::from).collect();
+        if names.is_empty() {
+            names = self.membership.held_down().map(Identity::from).collect();
+        }
+        if self.members.keys().eq(&names) {
+            return;
+        }
+        let gone: Vec<_> = self.members.keys().filter(|known| !names.contains(*known)).cloned().collect();
+        for identity in gone {
+            if let Some(member) = self.members.remove(&identity) {
+                member.prober.abort();
+                self.health.remove(&health_name(&identity));
+                tracing::info!(shard = %identity, "runner left");
+            }
+        }
+        for identity in names {
+            if !self.members.contains_key(&identity) {
+                match self.start(identity.clone()) {
+                    Ok(member) => {
+                        tracing::info!(shard = %identity, "runner joined");
+                        self.members.insert(identity, member);
+                    }
+                    Err(error) => tracing::error!(%error, "ignoring a runner; see --runners"),
+                }
+            }
+        }
+        while self.probers.try_join_next().is_some() {}
+        match Ring::new(self.members.keys().cloned()) {
+            Ok(ring) => {
+                let shards = self.members.values().map(|member| Arc::clone(&member.shard)).collect();
+                self.view.store(Arc::new(View::new(ring, shards)));
+                self.metrics.ring_changed();
+            }
+            Err(error) => tracing::error!(%error, "keeping the last ring"),
+        }
+        self.changed.send_replace(());
+    }
+
+    fn start(&mut self, identity: Identity) -> Result<Member, AddressError> {
+        let span = tracing::info_span!("probe", shard = %identity);
+        let shard = Arc::new(Shard::new(identity, self.origin, Arc::clone(&self.changed))?);
+        let probed = Arc::clone(&shard);
+        let prober = self.probers.spawn(async move { probe(&probed).await }.instrument(span));
+        Ok(Member { shard, prober })
+    }
+
+    /// Mirrors standings to gRPC health and metrics.
+    fn show(&self) {
+        for (identity, member) in &self.members {
+            let out = matches!(member.shard.standing(), Standing::Out(_));
+            self.health.set(&health_name(identity), !out);
+        }
+        self.metrics.show(&self.view.load());
+    }
+}
+
+/// A shard's name in the router's gRPC health service.
+fn health_name(identity: &Identity) -> String {
+    format!("shard/{identity}")
+}

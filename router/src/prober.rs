@@ -1,0 +1,102 @@
+//! Asks one runner for its health, for as long as it is a member.
+//!
+//! A gRPC health `Watch` costs nothing while nothing changes and tells a drain the moment it begins. It
+//! runs on the connection that the calls use, so what breaks the calls breaks it too.
+
+use std::time::Duration;
+
+use porch_fn_service::conn::Channel;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::shard::Shard;
+use crate::wellness::{Reason, Sign};
+
+/// How long a health answer may take.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Interval of `Check` where a runner has no `Watch`.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Pauses between attempts to reach a runner that is out: they double from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Probes `shard` until the future is dropped.
+pub(crate) async fn probe(shard: &Shard) {
+    tokio::join!(ask(shard), end_hold_downs(shard));
+}
+
+async fn ask(shard: &Shard) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let began = Instant::now();
+        let error = match watch(shard).await {
+            Err(status) if status.code() == Code::Unimplemented => check(shard).await,
+            Err(status) => status,
+        };
+        tracing::debug!(shard = %shard.identity(), code = ?error.code(), "health stream ended");
+        shard.note(Sign::Bad(Reason::Unreachable));
+        // A stream that lived for a while broke for a new reason.
+        pause = if began.elapsed() > LAST_PAUSE { FIRST_PAUSE } else { (pause * 2).min(LAST_PAUSE) };
+        sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+    }
+}
+
+/// Follows the health stream and returns why it ended. `Infallible` in spirit: it never succeeds.
+async fn watch(shard: &Shard) -> Result<std::convert::Infallible, Status> {
+    let mut client = client(shard).await?;
+    let mut statuses = answer(client.watch(HealthCheckRequest::default())).await?.into_inner();
+    let mut next = answer(statuses.message()).await?;
+    while let Some(message) = next {
+        shard.note(sign(message.status()));
+        next = statuses.message().await?;
+    }
+    Err(Status::unavailable("the health stream ended"))
+}
+
+/// Asks again and again, for a runner without `Watch`.
+async fn check(shard: &Shard) -> Status {
+    loop {
+        let asked = async {
+            let mut client = client(shard).await?;
+            answer(client.check(HealthCheckRequest::default())).await
+        };
+        match asked.await {
+            Ok(response) => shard.note(sign(response.get_ref().status())),
+            Err(status) => return status,
+        }
+        sleep(CHECK_INTERVAL).await;
+    }
+}
+
+async fn client(shard: &Shard) -> Result<HealthClient<Channel>, Status> {
+    let connection = shard.connection();
+    let sender = connection.sender().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    Ok(HealthClient::with_origin(Channel(sender), connection.origin().clone()))
+}
+
+async fn answer<T>(asked: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    timeout(ANSWER, asked).await.unwrap_or_else(|_| Err(Status::deadline_exceeded("no health answer")))
+}
+
+fn sign(status: ServingStatus) -> Sign {
+    if status == ServingStatus::Serving { Sign::Serving } else { Sign::Bad(Reason::Draining) }
+}
+
+async fn end_hold_downs(shard: &Shard) {
+    let mut changed = shard.changes();
+    loop {
+        match shard.next_tick() {
+            Some(due) => {
+                tokio::select! {
+                    () = sleep_until(due) => shard.tick(),
+                    _ = changed.changed() => (),
+                }
+            }
+            None if changed.changed().await.is_err() => return,
+            None => (),
+        }
+    }
+}

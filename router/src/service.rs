@@ -1,0 +1,247 @@
+//! One call through the router: image, ring, preference order, attempts.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use lru::LruCache;
+use porch_fn_image::shard_key;
+use porch_fn_proto::peek;
+use porch_fn_ring::spill::{Demand, Spill, choices};
+use porch_fn_service::grpc::{Call, Evaluate, Reply};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use crate::budget::RetryBudget;
+use crate::error::RouteError;
+use crate::forward::{Attempt, attempt};
+use crate::metrics::{Metrics, Outcome};
+use crate::shard::Shard;
+use crate::view::View;
+
+/// Images whose demand is remembered. They are caller input, so they are bounded; the least recently
+/// used one starts again from nothing.
+const MAX_IMAGES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
+/// How long a call waits for a runner when there is none.
+const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);
+/// Times a call may be sent. A call that kills runners must not walk the ring.
+const MAX_SENT: usize = 2;
+
+/// Settings of the forwarding path.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `--default-image-prefix`.
+    pub default_prefix: String,
+    /// `--max-request-body-size` in bytes, for both directions.
+    pub max_message: usize,
+    /// The spill rule, with `--router-count`.
+    pub spill: Spill,
+}
+
+/// The router's evaluator. State is per process and soft: losing it costs locality for seconds.
+#[derive(Debug)]
+pub struct Router {
+    options: Options,
+    view: Arc<ArcSwap<View>>,
+    /// Wakes calls that wait for a runner.
+    changed: watch::Receiver<()>,
+    in_flight: AtomicUsize,
+    demand: Mutex<LruCache<String, Demand>>,
+    budget: Mutex<RetryBudget>,
+    metrics: Arc<Metrics>,
+    origin: Instant,
+}
+
+/// An image that was asked for lately.
+#[derive(Debug, Clone)]
+pub struct ImageLoad {
+    /// Its shard key.
+    pub key: String,
+    /// Its calls in flight through this router.
+    pub in_flight: usize,
+}
+
+impl Router {
+    /// A router over whatever `view` holds. `changed` is sent to when a runner's standing changes.
+    pub fn new(
+        options: Options,
+        view: Arc<ArcSwap<View>>,
+        changed: watch::Receiver<()>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            options,
+            view,
+            changed,
+            in_flight: AtomicUsize::new(0),
+            demand: Mutex::new(LruCache::new(MAX_IMAGES)),
+            budget: Mutex::default(),
+            metrics,
+            origin: Instant::now(),
+        }
+    }
+
+    /// The images asked for lately, busiest first, at most `limit`.
+    pub fn images(&self, limit: usize) -> Vec<ImageLoad> {
+        let mut images: Vec<_> = lock(&self.demand)
+            .iter()
+            .map(|(key, demand)| ImageLoad { key: key.clone(), in_flight: demand.in_flight() })
+            .collect();
+        images.sort_by(|a, b| b.in_flight.cmp(&a.in_flight).then_with(|| a.key.cmp(&b.key)));
+        images.truncate(limit);
+        images
+    }
+
+    async fn route(&self, call: Call) -> Result<Reply, RouteError> {
+        let peeked = peek(&call.message)?;
+        if peeked.image.is_empty() {
+            return Err(RouteError::NoImage);
+        }
+        let tag = (!peeked.tag.is_empty()).then_some(&*peeked.tag);
+        let key = shard_key(&peeked.image, tag, &self.options.default_prefix);
+        let load = self.enter(&key);
+        let mut changed = self.changed.clone();
+        let mut tries = Tries::default();
+        loop {
+            changed.mark_unchanged();
+            let view = self.view.load_full();
+            if let Some(reply) = self.try_view(&view, &key, &call, load.estimate, &mut tries).await? {
+                return Ok(reply);
+            }
+            // A runner that sheds is well: its refusal is the answer when nobody else takes the call.
+            if let Some(reply) = tries.refused.take() {
+                return Ok(reply);
+            }
+            let give_up = *tries.give_up.get_or_insert_with(|| Instant::now() + NO_RUNNER_WAIT);
+            if timeout_at(give_up, changed.changed()).await.is_err() {
+                return Err(RouteError::NoRunner(self.view.load().summary()));
+            }
+        }
+    }
+
+    /// Walks the preference order of one snapshot. `None` when no usable runner was left to try.
+    async fn try_view(
+        &self,
+        view: &View,
+        key: &str,
+        call: &Call,
+        estimate: f64,
+        tries: &mut Tries,
+    ) -> Result<Option<Reply>, RouteError> {
+        let (wanted, usable) = view.usable();
+        let preference = view.ring().preference(key);
+        let limits = self.options.spill.limits(self.in_flight.load(Ordering::Relaxed), usable, estimate);
+        let shards = view.shards();
+        let shard = |node: u16| shards.get(usize::from(node));
+        let order = choices(
+            preference,
+            shards.len(),
+            limits,
+            |node| shard(node).map_or(usize::MAX, |shard| shard.in_flight()),
+            |node| shard(node).is_some_and(|shard| shard.standing() == wanted),
+        );
+        for node in order {
+            let Some(shard) = shard(node) else { continue };
+            match self.send(shard, call).await {
+                Attempt::Answered(reply) => {
+                    if preference.first() != Some(&node) {
+                        self.metrics.off_owner.inc();
+                    }
+                    return Ok(Some(reply));
+                }
+                Attempt::NotSent => shard.broke(),
+                Attempt::Broken => {
+                    shard.broke();
+                    if let Err(error) = self.allow_another(tries) {
+                        return tries.refused.take().map(Some).ok_or(error);
+                    }
+                }
+                Attempt::Shed(reply) => {
+                    if self.allow_another(tries).is_err() {
+                        return Ok(Some(reply));
+                    }
+                    tries.refused = Some(reply);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn send(&self, shard: &Arc<Shard>, call: &Call) -> Attempt {
+        let _in_flight = shard.enter();
+        let attempt = attempt(shard, call, self.options.max_message).await;
+        self.metrics.attempt(match &attempt {
+            Attempt::Answered(_) => Outcome::Answered,
+            Attempt::Shed(_) => Outcome::Shed,
+            Attempt::NotSent => Outcome::NotSent,
+            Attempt::Broken => Outcome::Broken,
+        });
+        attempt
+    }
+
+    /// Counts an attempt that was sent and failed, and says whether there may be one more.
+    fn allow_another(&self, tries: &mut Tries) -> Result<(), RouteError> {
+        tries.sent += 1;
+        if tries.sent >= MAX_SENT {
+            Err(RouteError::BrokenTwice)
+        } else if lock(&self.budget).withdraw(self.origin.elapsed()) {
+            Ok(())
+        } else {
+            Err(RouteError::Budget)
+        }
+    }
+
+    /// Counts the call in, and says how busy its image was before it.
+    fn enter<'a>(&'a self, key: &'a str) -> Load<'a> {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        lock(&self.budget).deposit();
+        let now = self.origin.elapsed();
+        let mut images = lock(&self.demand);
+        let demand = images.get_or_insert_mut_ref(key, Demand::default);
+        let estimate = demand.estimate(now);
+        demand.add(now);
+        Load { router: self, key, estimate }
+    }
+}
+
+impl Evaluate for Router {
+    async fn evaluate(&self, call: Call) -> Reply {
+        let started = Instant::now();
+        let reply = self.route(call).await.unwrap_or_else(Reply::from);
+        self.metrics.answered(reply.code(), started.elapsed());
+        reply
+    }
+}
+
+/// What one call has used up.
+#[derive(Default)]
+struct Tries {
+    sent: usize,
+    /// The last refusal, which is the answer when nobody takes the call.
+    refused: Option<Reply>,
+    /// When to stop waiting for a runner; set when first there was none.
+    give_up: Option<Instant>,
+}
+
+/// A call in flight through the router, counted for its image.
+struct Load<'a> {
+    router: &'a Router,
+    key: &'a str,
+    estimate: f64,
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        self.router.in_flight.fetch_sub(1, Ordering::Relaxed);
+        if let Some(demand) = lock(&self.router.demand).peek_mut(self.key) {
+            demand.sub(self.router.origin.elapsed());
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nothing panics while it is held; a poisoned state would still be a valid one.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,98 @@
+//! The `/shards` page: ring, runners and images as JSON, for people, `porch-fn shards` and dashboards.
+
+use std::collections::BTreeMap;
+
+use porch_fn_ring::{HASH_SCHEME, VIRTUAL_NODES};
+use serde::{Deserialize, Serialize};
+
+use crate::service::Router;
+use crate::view::View;
+
+/// Images shown, busiest first.
+const MAX_IMAGES: usize = 1000;
+
+/// The page. Fields are only ever added.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Shards {
+    /// How images are hashed.
+    pub ring: RingInfo,
+    /// Every runner known.
+    pub shards: Vec<ShardInfo>,
+    /// Images asked for lately through this router.
+    pub images: Vec<ImageInfo>,
+}
+
+/// How images are hashed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RingInfo {
+    /// Version of the hash scheme: routers and runners of one version agree.
+    pub scheme: u32,
+    /// Points per runner.
+    pub virtual_nodes: u16,
+}
+
+/// One runner.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ShardInfo {
+    /// Its address, which is its name on the ring.
+    pub address: String,
+    /// `well`, `held down`, `starting`, `unreachable` or `draining`.
+    pub state: String,
+    /// This router's calls in flight on it.
+    pub in_flight: usize,
+    /// Calls this router sent to it.
+    pub calls: usize,
+    /// Those of them that broke off or could not be sent.
+    pub failures: usize,
+    /// How many of `images` it owns.
+    pub owned: usize,
+}
+
+/// One image.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ImageInfo {
+    /// Its shard key: the canonical reference, or the repository under a tag constraint.
+    pub image: String,
+    /// The runner that the ring gives it.
+    pub owner: String,
+    /// Its calls in flight through this router.
+    pub in_flight: usize,
+}
+
+impl Shards {
+    /// The page of this moment.
+    pub fn now(view: &View, router: &Router) -> Self {
+        let images: Vec<_> = router
+            .images(MAX_IMAGES)
+            .into_iter()
+            .map(|load| ImageInfo {
+                owner: view.ring().owner(&load.key).map(ToString::to_string).unwrap_or_default(),
+                image: load.key,
+                in_flight: load.in_flight,
+            })
+            .collect();
+        let mut owned: BTreeMap<&str, usize> = BTreeMap::new();
+        for image in &images {
+            *owned.entry(&image.owner).or_default() += 1;
+        }
+        let shards = view.shards().iter().map(|shard| {
+            let (calls, failures) = shard.totals();
+            ShardInfo {
+                address: shard.identity().to_string(),
+                state: shard.standing().as_str().to_owned(),
+                in_flight: shard.in_flight(),
+                calls,
+                failures,
+                owned: owned.get(shard.identity().as_str()).copied().unwrap_or_default(),
+            }
+        });
+        let shards = shards.collect();
+        Self { ring: RingInfo { scheme: HASH_SCHEME, virtual_nodes: VIRTUAL_NODES }, shards, images }
+    }
+
+    /// As JSON text.
+    pub fn to_json(&self) -> String {
+        // Strings and numbers only: serialising cannot fail.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}

@@ -1,0 +1,141 @@
+//! The runner's flags: every flag and default of Porch's function runner, and our own.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use porch_fn_service::flags::{CommaList, GoDuration};
+
+/// Defaults of `--functions` and `--config`: absent files are fine there, and an error when named.
+pub(crate) const DEFAULT_FUNCTIONS: &str = "./functions";
+pub(crate) const DEFAULT_CONFIG: &str = "./config.yaml";
+
+/// Flags that parse, as Porch's manifests set them, and do nothing in this version.
+pub(crate) const NOT_EFFECTIVE_YET: [&str; 7] = [
+    "pod-namespace",
+    "function-pod-template",
+    "enable-private-registries",
+    "registry-auth-secret-path",
+    "registry-auth-secret-name",
+    "enable-private-registries-tls",
+    "tls-secret-path",
+];
+
+/// Runs KRM functions for Porch: as local executables, or in pods that it keeps warm.
+///
+/// Takes the place of Porch's function runner with the same flags; behind porch-fn-router it can be scaled.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "porch-fn-runner", version)]
+pub struct Flags {
+    /// Address to listen on; all interfaces when not given
+    #[arg(long)]
+    pub address: Option<IpAddr>,
+    /// Port for function calls and gRPC health; 0 takes any and prints it
+    #[arg(long, default_value_t = 9445)]
+    pub port: u16,
+    /// Port for /metrics, /healthz, /readyz and /pods; 0 takes any and prints it
+    #[arg(long, env = "OTEL_EXPORTER_PROMETHEUS_PORT", default_value_t = 9464)]
+    pub admin_port: u16,
+    /// Runtimes to leave out: exec, pod
+    #[arg(long, default_value = "")]
+    pub disable_runtimes: CommaList,
+    /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
+    #[arg(long, default_value_t = porch_fn_service::telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
+    pub log_level: u8,
+    /// Largest message in bytes; must agree with the router's and Porch's
+    #[arg(long, default_value_t = 6_291_456)]
+    pub max_request_body_size: usize,
+    /// Prefix of images without a registry, as Porch has it
+    #[arg(long, default_value = "ghcr.io/kptdev/krm-functions-catalog")]
+    pub default_image_prefix: String,
+    /// How long a call may take whose caller sets no deadline
+    #[arg(long, default_value = "5m")]
+    pub request_timeout: GoDuration,
+    /// How long to go on accepting after SIGTERM, while routers learn of it
+    #[arg(long, default_value = "1s")]
+    pub drain_delay: GoDuration,
+    /// How long calls in flight may take after that
+    #[arg(long, default_value = "5m")]
+    pub drain_timeout: GoDuration,
+
+    /// Exec runtime: directory with the functions' executables
+    #[arg(long, default_value = DEFAULT_FUNCTIONS)]
+    pub functions: PathBuf,
+    /// Exec runtime: file that says which executable runs which images
+    #[arg(long, default_value = DEFAULT_CONFIG)]
+    pub config: PathBuf,
+    /// Exec runtime: functions that run at once; 0 means two per core
+    #[arg(long, default_value_t = 0)]
+    pub max_parallel_executions: usize,
+    /// Exec runtime: environment variables passed on beside PATH, HOME, TMPDIR, TZ, proxies and certificates
+    #[arg(long, default_value = "")]
+    pub exec_env: CommaList,
+
+    /// Pod runtime: where pods run; local means wrapper-server processes on this machine
+    #[arg(long, value_enum, default_value_t = PodBackend::None)]
+    pub pod_backend: PodBackend,
+    /// Pod runtime, local: file that says which command stands for which image
+    #[arg(long)]
+    pub local_functions: Option<PathBuf>,
+    /// Pod runtime, local: the wrapper-server executable
+    #[arg(long, default_value = "wrapper-server")]
+    pub wrapper_server: PathBuf,
+    /// Pod runtime: file with per-image limits and the images to warm up
+    #[arg(long)]
+    pub pod_cache_config: Option<PathBuf>,
+    /// Pod runtime: start the pods of --pod-cache-config at start
+    #[arg(long, default_value_t = true)]
+    pub warm_up_pod_cache: bool,
+    /// Pod runtime: how long an unused pod is kept
+    #[arg(long, default_value = "30m")]
+    pub pod_ttl: GoDuration,
+    /// Pod runtime: how often to look for pods to collect
+    #[arg(long, default_value = "1m")]
+    pub scan_interval: GoDuration,
+    /// Pod runtime: load of a function's least loaded pod at which one more is started
+    #[arg(long, default_value_t = 2)]
+    pub max_waitlist_length: u32,
+    /// Pod runtime: most pods of one function
+    #[arg(long, default_value_t = 1)]
+    pub max_parallel_pods_per_function: u32,
+    /// Pod runtime: most calls at once in one pod
+    #[arg(long, default_value_t = 16)]
+    pub max_concurrent_per_pod: u32,
+    /// Pod runtime: most calls of one function that wait for a pod
+    #[arg(long, default_value_t = 1000)]
+    pub max_queue_per_function: u32,
+    /// Pod runtime: how long a pod may take to become ready
+    #[arg(long, default_value = "1m")]
+    pub pod_ready_timeout: GoDuration,
+    /// Pod runtime: namespace of function pods
+    #[arg(long, default_value = "porch-fn-system")]
+    pub pod_namespace: String,
+    /// Pod runtime: ConfigMap with the pod and Service templates
+    #[arg(long, default_value = "")]
+    pub function_pod_template: String,
+
+    /// Use credentials of private registries
+    #[arg(long, default_value_t = false)]
+    pub enable_private_registries: bool,
+    /// File with the registry credentials
+    #[arg(long, default_value = "/var/tmp/config-secret/.dockerconfigjson")]
+    pub registry_auth_secret_path: PathBuf,
+    /// Name of the pull secret for function pods
+    #[arg(long, default_value = "auth-secret")]
+    pub registry_auth_secret_name: String,
+    /// Use a private CA for registries
+    #[arg(long, default_value_t = false)]
+    pub enable_private_registries_tls: bool,
+    /// Directory with that CA
+    #[arg(long, default_value = "/var/tmp/tls-secret/")]
+    pub tls_secret_path: PathBuf,
+}
+
+/// Where function pods run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PodBackend {
+    /// Nowhere: only the exec runtime.
+    None,
+    /// As wrapper-server processes on this machine.
+    Local,
+}

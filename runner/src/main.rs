@@ -1,0 +1,30 @@
+//! The runner's process: flags, logs, signals, exit code. Everything else is in the library.
+
+use std::process::ExitCode;
+
+use porch_fn_runner::{App, Flags, Pods};
+use porch_fn_service::{flags, lifecycle, telemetry};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let (flags, set) = match flags::parse_with_set::<Flags>(std::env::args_os()) {
+        Ok(parsed) => parsed,
+        Err(error) => return error.report(),
+    };
+    telemetry::init(flags.log_level);
+    let app = match App::start(flags, &set, Pods::Flags).await {
+        Ok(app) => app,
+        Err(error) => {
+            eprintln!("porch-fn-runner: {error}");
+            return error.exit_code();
+        }
+    };
+    #[allow(clippy::print_stdout)]
+    {
+        println!("porch-fn-runner: listening on {}, admin on {}", app.address(), app.admin_address());
+    }
+    lifecycle::until_stopped(app.drain()).await
+}

@@ -1,0 +1,76 @@
+//! The runner's metrics. Labels are bounded: codes and runtimes, never images.
+
+use std::time::Duration;
+
+use porch_fn_service::grpc::code_name;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use tonic::Code;
+
+/// From a cached call to the default deadline: warm calls take milliseconds, cold ones seconds.
+const SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
+
+/// Which runtime answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum Runtime {
+    Exec,
+    Pod,
+    None,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    runtime: Runtime,
+    code: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RuntimeLabel {
+    runtime: Runtime,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ActionLabel {
+    action: &'static str,
+}
+
+/// Counters of calls and of what the pool did.
+#[derive(Debug)]
+pub struct Metrics {
+    calls: Family<CallLabels, Counter>,
+    seconds: Family<RuntimeLabel, Histogram>,
+    pool_actions: Family<ActionLabel, Counter>,
+}
+
+impl Metrics {
+    /// Registers everything in `registry`.
+    pub fn new(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            calls: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            pool_actions: Family::default(),
+        };
+        let registry = registry.sub_registry_with_prefix("porch_fn_runner");
+        registry.register("calls", "Calls answered, by runtime and gRPC code", metrics.calls.clone());
+        registry.register_with_unit(
+            "call",
+            "Time from request to answer, by runtime",
+            Unit::Seconds,
+            metrics.seconds.clone(),
+        );
+        registry.register("pool_actions", "What the pod pool did", metrics.pool_actions.clone());
+        metrics
+    }
+
+    pub(crate) fn answered(&self, runtime: Runtime, code: Code, took: Duration) {
+        self.calls.get_or_create(&CallLabels { runtime, code: code_name(code) }).inc();
+        self.seconds.get_or_create(&RuntimeLabel { runtime }).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn pool_action(&self, action: &'static str) {
+        self.pool_actions.get_or_create(&ActionLabel { action }).inc();
+    }
+}

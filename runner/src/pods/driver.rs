@@ -1,0 +1,291 @@
+//! The actor around the pure pool: one task owns it, feeds it events and time, and carries out what it
+//! decides. Calls talk to it through [`Handle`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use porch_fn_pool::{
+    Action, Config, Event, FunctionStats, ImageKey, Pool, Rejection, RequestId, ShardKey, Time, Uid, Verdict,
+    Why,
+};
+use porch_fn_service::conn::Connection;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+use crate::metrics::Metrics;
+use crate::pods::backend::{Backend, Order};
+
+/// What callers and the wiring ask of the driver.
+#[derive(Debug)]
+enum Command {
+    Request { id: RequestId, image: ImageKey, shard_key: ShardKey, deadline: Instant, answer: Answer },
+    Cancel { id: RequestId },
+    Finished { id: RequestId, verdict: Verdict },
+    Warm { image: ImageKey, shard_key: ShardKey },
+    Stats { answer: oneshot::Sender<Vec<FunctionStats>> },
+}
+
+type Answer = oneshot::Sender<Result<Arc<Connection>, AcquireError>>;
+
+/// Why a call got no pod.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AcquireError {
+    /// The pool's rules say no.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    /// The pod vanished between the grant and now.
+    #[error("the function's pod vanished")]
+    Vanished,
+    /// The runner is shutting down.
+    #[error("the runner is shutting down")]
+    Stopped,
+}
+
+/// A cloneable way to the driver. Its queue is unbounded because dropping a call must never wait; it is
+/// bounded by the calls in flight, each of which sends at most two commands.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
+    commands: mpsc::UnboundedSender<Command>,
+    next_id: Arc<AtomicU64>,
+}
+
+/// A pod that a call may use. Dropping it without [`finish`](Self::finish) tells the pool that the caller
+/// went away.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    connection: Arc<Connection>,
+    ticket: Ticket,
+}
+
+/// A call's place in the pool, waiting or granted.
+#[derive(Debug)]
+struct Ticket {
+    id: RequestId,
+    commands: mpsc::UnboundedSender<Command>,
+    finished: bool,
+}
+
+impl Handle {
+    /// Waits for a pod of `image`. Dropping the future gives the place back.
+    pub(crate) async fn acquire(
+        &self,
+        image: ImageKey,
+        shard_key: ShardKey,
+        deadline: Instant,
+    ) -> Result<Lease, AcquireError> {
+        let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let (answer, granted) = oneshot::channel();
+        let mut ticket = Ticket { id, commands: self.commands.clone(), finished: false };
+        let request = Command::Request { id, image, shard_key, deadline, answer };
+        self.commands.send(request).map_err(|_| AcquireError::Stopped)?;
+        match granted.await {
+            Ok(Ok(connection)) => Ok(Lease { connection, ticket }),
+            Ok(Err(error)) => {
+                // The pool has forgotten a rejected call, and the driver has ended one whose pod vanished.
+                ticket.finished = true;
+                Err(error)
+            }
+            Err(_) => Err(AcquireError::Stopped),
+        }
+    }
+
+    /// Starts one pod of `image` if there is none.
+    pub(crate) fn warm(&self, image: ImageKey, shard_key: ShardKey) {
+        // A stopped driver has nothing to warm.
+        let _ = self.commands.send(Command::Warm { image, shard_key });
+    }
+
+    /// What the pool holds, per function.
+    pub(crate) async fn stats(&self) -> Vec<FunctionStats> {
+        let (answer, stats) = oneshot::channel();
+        let _ = self.commands.send(Command::Stats { answer });
+        stats.await.unwrap_or_default()
+    }
+}
+
+impl Lease {
+    /// The connection to the pod.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Gives the pod back with what the call showed about it.
+    pub(crate) fn finish(mut self, verdict: Verdict) {
+        self.ticket.finished = true;
+        let _ = self.ticket.commands.send(Command::Finished { id: self.ticket.id, verdict });
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.finished {
+            let _ = self.commands.send(Command::Cancel { id: self.id });
+        }
+    }
+}
+
+/// The actor.
+pub(crate) struct Driver<B> {
+    pool: Pool,
+    backend: B,
+    events: mpsc::UnboundedReceiver<Event>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    waiting: HashMap<RequestId, Answer>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+    actions: Vec<Action>,
+}
+
+impl<B: Backend> Driver<B> {
+    /// A driver of an empty pool over `backend`, and the way to it.
+    pub(crate) fn new(
+        config: Config,
+        backend: B,
+        events: mpsc::UnboundedReceiver<Event>,
+        metrics: Arc<Metrics>,
+    ) -> (Self, Handle) {
+        let (sender, commands) = mpsc::unbounded_channel();
+        let driver = Self {
+            pool: Pool::new(config),
+            backend,
+            events,
+            commands,
+            waiting: HashMap::new(),
+            clock: Clock::new(),
+            metrics,
+            actions: Vec::new(),
+        };
+        (driver, Handle { commands: sender, next_id: Arc::default() })
+    }
+
+    /// Runs until every handle is gone.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let timer = self.pool.next_timer().map(|due| self.clock.instant(due));
+            // No order among the three is needed: the pool takes events as they come.
+            let event = tokio::select! {
+                command = self.commands.recv() => match command {
+                    Some(command) => self.command(command),
+                    None => return,
+                },
+                Some(event) = self.events.recv() => Some(event),
+                () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => Some(Event::Tick),
+            };
+            if let Some(event) = event {
+                self.step(event);
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) -> Option<Event> {
+        Some(match command {
+            Command::Request { id, image, shard_key, deadline, answer } => {
+                self.waiting.insert(id, answer);
+                Event::Request { id, image, shard_key, deadline: self.clock.time(deadline) }
+            }
+            Command::Cancel { id } => {
+                self.waiting.remove(&id);
+                Event::Cancel { id }
+            }
+            Command::Finished { id, verdict } => Event::Finished { id, verdict },
+            Command::Warm { image, shard_key } => Event::Warm { image, shard_key },
+            Command::Stats { answer } => {
+                let _ = answer.send(self.pool.stats());
+                return None;
+            }
+        })
+    }
+
+    fn step(&mut self, event: Event) {
+        tracing::trace!(?event, "pool event");
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let mut actions = std::mem::take(&mut self.actions);
+            self.pool.step_into(event, self.clock.now(), &mut actions);
+            for action in actions.drain(..) {
+                tracing::trace!(?action, "pool action");
+                events.extend(self.act(action));
+            }
+            self.actions = actions;
+        }
+    }
+
+    /// Carries out one action; returns what it means for the pool at once.
+    fn act(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Grant { id, uid, .. } => return self.grant(id, &uid),
+            Action::Reject { id, error } => {
+                if let Some(answer) = self.waiting.remove(&id) {
+                    // A caller that is gone cancels by itself.
+                    let _ = answer.send(Err(error.into()));
+                }
+            }
+            Action::Create { name, shard_key, version, config_time, reclaim_after } => {
+                tracing::info!(image = %name.image, slot = name.slot, "creating pod");
+                self.metrics.pool_action("create");
+                self.backend.order(Order::Create { name, shard_key, version, config_time, reclaim_after });
+            }
+            Action::Delete { uid, resource_version, name, why } => {
+                tracing::info!(image = %name.image, slot = name.slot, ?why, "deleting pod");
+                self.metrics.pool_action(match why {
+                    Why::Failed => "delete failed",
+                    Why::Expired => "delete expired",
+                    Why::Replaced => "delete replaced",
+                    Why::Surplus => "delete surplus",
+                });
+                self.backend.order(Order::Delete { uid, resource_version, name });
+            }
+            Action::Push { uid, resource_version, name, until } => {
+                self.metrics.pool_action("push");
+                self.backend.order(Order::Push { uid, resource_version, name, until });
+            }
+            Action::Probe { uid, name, on } => self.backend.order(Order::Probe { uid, name, on }),
+        }
+        None
+    }
+
+    fn grant(&mut self, id: RequestId, uid: &Uid) -> Option<Event> {
+        // Without an entry the caller has cancelled, and its Cancel has been or will be stepped.
+        let answer = self.waiting.remove(&id)?;
+        match self.backend.connection(uid) {
+            Some(connection) => {
+                let _ = answer.send(Ok(connection));
+                None
+            }
+            None => {
+                let _ = answer.send(Err(AcquireError::Vanished));
+                Some(Event::Finished { id, verdict: Verdict::Broken })
+            }
+        }
+    }
+}
+
+/// The pool's wall clock, which follows tokio's, so that tests can pause it and a step of the system clock
+/// cannot end deadlines.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    origin: Instant,
+    origin_time: Time,
+}
+
+impl Clock {
+    fn new() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { origin: Instant::now(), origin_time: Time::from_millis(0) + since_epoch }
+    }
+
+    fn now(&self) -> Time {
+        self.time(Instant::now())
+    }
+
+    fn time(&self, instant: Instant) -> Time {
+        self.origin_time + instant.saturating_duration_since(self.origin)
+    }
+
+    /// Rounded up: a timer must not go off before its time has come.
+    fn instant(&self, time: Time) -> Instant {
+        self.origin + time.since(self.origin_time) + Duration::from_millis(1)
+    }
+}

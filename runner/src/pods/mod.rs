@@ -1,0 +1,126 @@
+//! The pod runtime: a call waits for a pod of its function, and the pod's wrapper runs it.
+
+mod backend;
+pub(crate) mod cache_config;
+mod driver;
+mod error;
+pub mod local;
+mod page;
+
+use std::sync::Arc;
+
+use http::header::{CONTENT_TYPE, TE};
+use http::{HeaderMap, HeaderValue};
+use porch_fn_image::{Image, shard_key};
+use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
+use porch_fn_proto::frame;
+use porch_fn_service::grpc::{Call, Reply, format_timeout};
+use porch_fn_service::unary::{self, CallError};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+pub use backend::{Backend, Catalog, Order};
+pub(crate) use driver::Handle;
+pub(crate) use page::page;
+
+use crate::evaluate::Evaluation;
+use crate::metrics::Metrics;
+use driver::{AcquireError, Driver};
+use error::{PodError, wrap_failure};
+
+/// Pods that one call may break or find broken. The function may be what breaks them.
+const MAX_PODS_TRIED: usize = 2;
+
+/// Runs calls in pods.
+#[derive(Debug)]
+pub struct PodRuntime {
+    pool: Handle,
+    catalog: Arc<dyn Catalog>,
+    default_prefix: String,
+    max_message: usize,
+}
+
+impl PodRuntime {
+    /// A runtime over `backend` and the events that it sends, and the future that drives it until the
+    /// runtime is dropped.
+    pub fn new(
+        config: Config,
+        backend: impl Backend,
+        events: mpsc::UnboundedReceiver<Event>,
+        catalog: Arc<dyn Catalog>,
+        default_prefix: String,
+        max_message: usize,
+        metrics: Arc<Metrics>,
+    ) -> (Self, impl Future<Output = ()> + Send) {
+        let (driver, pool) = Driver::new(config, backend, events, metrics);
+        (Self { pool, catalog, default_prefix, max_message }, driver.run())
+    }
+
+    /// Asks for one pod of each image, without waiting for any.
+    pub fn warm_up(&self, images: impl IntoIterator<Item = Image>) {
+        for image in images {
+            let image = ImageKey::from(image.as_str());
+            let shard_key = ShardKey::from(&image);
+            self.pool.warm(image, shard_key);
+        }
+    }
+
+    /// A way to the pool, for status pages.
+    pub(crate) fn pool(&self) -> Handle {
+        self.pool.clone()
+    }
+
+    /// Runs `image` in a pod if the catalog knows it.
+    pub(crate) async fn evaluate(&self, image: &str, tag: &str, call: &Call) -> Evaluation {
+        let parsed = match Image::parse(image, &self.default_prefix) {
+            Ok(parsed) => parsed,
+            Err(error) => return Evaluation::Answered(PodError::Image(error).reply(image)),
+        };
+        if !self.catalog.knows(&parsed) {
+            return Evaluation::NotFound;
+        }
+        let tag = (!tag.is_empty()).then_some(tag);
+        let shard_key = ShardKey::new(&*shard_key(image, tag, &self.default_prefix));
+        let ran = self.run(&ImageKey::from(parsed.as_str()), &shard_key, call).await;
+        Evaluation::Answered(match ran {
+            Ok(reply) => wrap_failure(reply, image),
+            Err(error) => error.reply(image),
+        })
+    }
+
+    async fn run(&self, image: &ImageKey, shard_key: &ShardKey, call: &Call) -> Result<Reply, PodError> {
+        // Compressed or not, the pod gets the plain message: a wrapper may know no compression.
+        let framed = frame(call.message.clone());
+        for _ in 0..MAX_PODS_TRIED {
+            let lease = match self.pool.acquire(image.clone(), shard_key.clone(), call.deadline).await {
+                Ok(lease) => lease,
+                Err(AcquireError::Vanished) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            match unary::call(lease.connection(), headers(call.deadline), &framed, self.max_message).await {
+                Ok(reply) => {
+                    lease.finish(Verdict::Served);
+                    return Ok(reply);
+                }
+                Err(CallError::TooLarge { size, limit }) => {
+                    lease.finish(Verdict::Served);
+                    return Err(PodError::TooLarge { size, limit });
+                }
+                Err(error) => {
+                    tracing::debug!(%image, %error, "call to a pod broke");
+                    lease.finish(Verdict::Broken);
+                }
+            }
+        }
+        Err(PodError::Broken)
+    }
+}
+
+/// What a wrapper needs to know. The caller's own metadata ends at the runner, as in the original.
+fn headers(deadline: Instant) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(3);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    format_timeout(&mut headers, deadline.saturating_duration_since(Instant::now()));
+    headers
+}

@@ -1,0 +1,34 @@
+//! The `/pods` page: what the pool holds, as JSON.
+
+use serde::Serialize;
+
+use super::Handle;
+
+/// One function. Fields are only ever added.
+#[derive(Serialize)]
+struct FunctionInfo {
+    image: String,
+    ready: usize,
+    starting: usize,
+    terminating: usize,
+    in_flight: usize,
+    waiting: usize,
+}
+
+/// The page of this moment.
+pub(crate) async fn page(pool: Handle) -> String {
+    let stats = pool.stats().await;
+    let functions: Vec<_> = stats
+        .into_iter()
+        .map(|function| FunctionInfo {
+            image: function.image.to_string(),
+            ready: function.ready,
+            starting: function.starting,
+            terminating: function.terminating,
+            in_flight: function.in_flight,
+            waiting: function.waiting,
+        })
+        .collect();
+    // Strings and numbers only: serialising cannot fail.
+    serde_json::to_string_pretty(&functions).unwrap_or_default()
+}
