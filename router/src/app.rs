@@ -58,8 +58,7 @@ impl App {
     /// Binds both ports and starts everything.
     pub async fn start(flags: Flags) -> Result<Self, AppError> {
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
-        let (admin_listener, admin_address) =
-            listen(flags.address, flags.admin_port, "--admin-port").await?;
+        let (admin_listener, admin_address) = listen(flags.address, flags.admin_port, "--admin-port").await?;
         let mut registry = Registry::default();
         let metrics = Arc::new(Metrics::new(&mut registry));
         let health = Health::new();
@@ -104,12 +103,10 @@ impl App {
         };
         let max_age = Some(Duration::from(flags.max_connection_age)).filter(|age| !age.is_zero());
         let mut serving = JoinSet::new();
-        serving.spawn(
-            serve::serve(listener, max_age, handler, drain).instrument(tracing::info_span!("serve")),
-        );
+        serving
+            .spawn(serve::serve(listener, max_age, handler, drain).instrument(tracing::info_span!("serve")));
 
-        let drain_times =
-            DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
+        let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
         Ok(Self { address, admin_address, health, signal, drain_times, background, server: serving })
     }
 

@@ -59,7 +59,11 @@ mod tests {
         let table = [
             (RouteError::Peek(PeekError::Truncated), Code::Internal, "cut off"),
             (RouteError::NoImage, Code::InvalidArgument, "names no function image"),
-            (RouteError::NoRunner(summary), Code::Unavailable, "2 unreachable, 1 draining; see the router's /shards"),
+            (
+                RouteError::NoRunner(summary),
+                Code::Unavailable,
+                "2 unreachable, 1 draining; see the router's /shards",
+            ),
             (RouteError::BrokenTwice, Code::Unavailable, "runners' logs"),
             (RouteError::Budget, Code::Unavailable, "/shards"),
         ];

@@ -1,7 +1,7 @@
 //! The router: a stateless gRPC proxy that sends each function call to the runner which keeps that
 //! function's pods warm.
 //!
-//! A call's image is peeked out of its raw frame and hashed to an order of runners ([`View`]); the first
+//! A call's image is peeked out of its raw frame and hashed to an order of runners; the first
 //! that is well and not overloaded gets the identical bytes; what breaks moves on to the next.
 //! `app.rs` wires it; everything that decides is in small pure modules (`wellness`, `budget`, and the
 //! ring crate).
@@ -22,5 +22,3 @@ mod wellness;
 
 pub use app::{App, AppError};
 pub use config::Flags;
-pub use service::{ImageLoad, Options, Router};
-pub use view::View;

@@ -22,9 +22,6 @@ async fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    #[allow(clippy::print_stdout)]
-    {
-        println!("porch-fn-router: listening on {}, admin on {}", app.address(), app.admin_address());
-    }
+    println!("porch-fn-router: listening on {}, admin on {}", app.address(), app.admin_address());
     lifecycle::until_stopped(app.drain()).await
 }

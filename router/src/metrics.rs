@@ -44,7 +44,7 @@ struct StateLabel {
 
 /// Counters of the forwarding path and gauges of membership.
 #[derive(Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     calls: Family<CodeLabel, Counter>,
     seconds: Histogram,
     attempts: Family<OutcomeLabel, Counter>,
@@ -56,7 +56,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Registers everything in `registry`.
-    pub fn new(registry: &mut Registry) -> Self {
+    pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             calls: Family::default(),
             seconds: Histogram::new(SECONDS),

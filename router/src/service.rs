@@ -1,12 +1,13 @@
 //! One call through the router: image, ring, preference order, attempts.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use lru::LruCache;
+use parking_lot::Mutex;
 use porch_fn_image::shard_key;
 use porch_fn_proto::peek;
 use porch_fn_ring::spill::{Demand, Spill, choices};
@@ -31,18 +32,18 @@ const MAX_SENT: usize = 2;
 
 /// Settings of the forwarding path.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub(crate) struct Options {
     /// `--default-image-prefix`.
-    pub default_prefix: String,
+    pub(crate) default_prefix: String,
     /// `--max-request-body-size` in bytes, for both directions.
-    pub max_message: usize,
+    pub(crate) max_message: usize,
     /// The spill rule, with `--router-count`.
-    pub spill: Spill,
+    pub(crate) spill: Spill,
 }
 
 /// The router's evaluator. State is per process and soft: losing it costs locality for seconds.
 #[derive(Debug)]
-pub struct Router {
+pub(crate) struct Router {
     options: Options,
     view: Arc<ArcSwap<View>>,
     /// Wakes calls that wait for a runner.
@@ -56,16 +57,16 @@ pub struct Router {
 
 /// An image that was asked for lately.
 #[derive(Debug, Clone)]
-pub struct ImageLoad {
+pub(crate) struct ImageLoad {
     /// Its shard key.
-    pub key: String,
+    pub(crate) key: String,
     /// Its calls in flight through this router.
-    pub in_flight: usize,
+    pub(crate) in_flight: usize,
 }
 
 impl Router {
     /// A router over whatever `view` holds. `changed` is sent to when a runner's standing changes.
-    pub fn new(
+    pub(crate) fn new(
         options: Options,
         view: Arc<ArcSwap<View>>,
         changed: watch::Receiver<()>,
@@ -84,8 +85,10 @@ impl Router {
     }
 
     /// The images asked for lately, busiest first, at most `limit`.
-    pub fn images(&self, limit: usize) -> Vec<ImageLoad> {
-        let mut images: Vec<_> = lock(&self.demand)
+    pub(crate) fn images(&self, limit: usize) -> Vec<ImageLoad> {
+        let mut images: Vec<_> = self
+            .demand
+            .lock()
             .iter()
             .map(|(key, demand)| ImageLoad { key: key.clone(), in_flight: demand.in_flight() })
             .collect();
@@ -186,7 +189,7 @@ impl Router {
         tries.sent += 1;
         if tries.sent >= MAX_SENT {
             Err(RouteError::BrokenTwice)
-        } else if lock(&self.budget).withdraw(self.origin.elapsed()) {
+        } else if self.budget.lock().withdraw(self.origin.elapsed()) {
             Ok(())
         } else {
             Err(RouteError::Budget)
@@ -196,9 +199,9 @@ impl Router {
     /// Counts the call in, and says how busy its image was before it.
     fn enter<'a>(&'a self, key: &'a str) -> Load<'a> {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        lock(&self.budget).deposit();
+        self.budget.lock().deposit();
         let now = self.origin.elapsed();
-        let mut images = lock(&self.demand);
+        let mut images = self.demand.lock();
         let demand = images.get_or_insert_mut_ref(key, Demand::default);
         let estimate = demand.estimate(now);
         demand.add(now);
@@ -235,13 +238,8 @@ struct Load<'a> {
 impl Drop for Load<'_> {
     fn drop(&mut self) {
         self.router.in_flight.fetch_sub(1, Ordering::Relaxed);
-        if let Some(demand) = lock(&self.router.demand).peek_mut(self.key) {
+        if let Some(demand) = self.router.demand.lock().peek_mut(self.key) {
             demand.sub(self.router.origin.elapsed());
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Nothing panics while it is held; a poisoned state would still be a valid one.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,10 @@
 //! One runner as the router knows it: its connection, its load and whether it may be picked.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use porch_fn_ring::Identity;
 use porch_fn_service::conn::{self, AddressError, Connection};
 use tokio::sync::watch;
@@ -20,7 +21,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A runner. Shared by all calls; everything in it is atomic or held under a lock for nanoseconds.
 #[derive(Debug)]
-pub struct Shard {
+pub(crate) struct Shard {
     identity: Identity,
     connection: Connection,
     in_flight: AtomicUsize,
@@ -57,7 +58,7 @@ impl Shard {
     }
 
     /// Its name on the ring.
-    pub fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }
 
@@ -67,17 +68,17 @@ impl Shard {
     }
 
     /// This router's calls in flight on it.
-    pub fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
     /// Calls sent to it so far, and how many of them broke.
-    pub fn totals(&self) -> (usize, usize) {
+    pub(crate) fn totals(&self) -> (usize, usize) {
         (self.calls.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
     }
 
     /// Whether it may be picked.
-    pub fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> Standing {
         decode(self.standing.load(Ordering::Relaxed))
     }
 
@@ -93,7 +94,7 @@ impl Shard {
 
     /// When [`tick`](Self::tick) is due.
     pub(crate) fn next_tick(&self) -> Option<Instant> {
-        self.wellness().next_tick().map(|at| self.origin + at)
+        self.wellness.lock().next_tick().map(|at| self.origin + at)
     }
 
     /// Hears of changes of standing, its own and others'.
@@ -115,7 +116,7 @@ impl Shard {
     }
 
     fn update(&self, step: impl FnOnce(&mut Wellness, Duration) -> Option<Standing>) {
-        let mut wellness = self.wellness();
+        let mut wellness = self.wellness.lock();
         let Some(standing) = step(&mut wellness, self.origin.elapsed()) else { return };
         // Stored before the lock is let go, so that the last change wins here too.
         self.standing.store(encode(standing), Ordering::Relaxed);
@@ -128,11 +129,6 @@ impl Shard {
             Standing::HeldDown => tracing::info!(shard = %self.identity, "runner is back, held down"),
         }
         self.changed.send_replace(());
-    }
-
-    fn wellness(&self) -> std::sync::MutexGuard<'_, Wellness> {
-        // Nothing panics while it is held; a poisoned state would still be a valid one.
-        self.wellness.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -61,7 +61,7 @@ pub struct ImageInfo {
 
 impl Shards {
     /// The page of this moment.
-    pub fn now(view: &View, router: &Router) -> Self {
+    pub(crate) fn now(view: &View, router: &Router) -> Self {
         let images: Vec<_> = router
             .images(MAX_IMAGES)
             .into_iter()
@@ -91,7 +91,7 @@ impl Shards {
     }
 
     /// As JSON text.
-    pub fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         // Strings and numbers only: serialising cannot fail.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }

@@ -13,7 +13,7 @@ use crate::wellness::Standing;
 
 /// Ring and runners of one moment.
 #[derive(Debug)]
-pub struct View {
+pub(crate) struct View {
     ring: Ring,
     /// Indexed as the ring's nodes are.
     shards: Vec<Arc<Shard>>,
@@ -27,12 +27,12 @@ impl View {
     }
 
     /// The ring.
-    pub fn ring(&self) -> &Ring {
+    pub(crate) fn ring(&self) -> &Ring {
         &self.ring
     }
 
     /// The runners, in the order of the ring's nodes.
-    pub fn shards(&self) -> &[Arc<Shard>] {
+    pub(crate) fn shards(&self) -> &[Arc<Shard>] {
         &self.shards
     }
 

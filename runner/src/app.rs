@@ -91,8 +91,7 @@ impl App {
         }
         let disabled = disabled_runtimes(&flags)?;
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
-        let (admin_listener, admin_address) =
-            listen(flags.address, flags.admin_port, "--admin-port").await?;
+        let (admin_listener, admin_address) = listen(flags.address, flags.admin_port, "--admin-port").await?;
         let mut registry = Registry::default();
         let metrics = Arc::new(Metrics::new(&mut registry));
         let health = Health::new();
@@ -140,7 +139,9 @@ impl App {
             None => None,
         };
         if exec.is_none() && pods.is_none() {
-            tracing::warn!("no runtime is enabled: every call is answered NOT_FOUND; see --config and --pod-backend");
+            tracing::warn!(
+                "no runtime is enabled: every call is answered NOT_FOUND; see --config and --pod-backend"
+            );
         }
 
         let pages = Admin::new(health.clone(), registry, pages);
@@ -158,8 +159,7 @@ impl App {
         let mut serving = JoinSet::new();
         serving.spawn(serve::serve(listener, None, handler, drain).instrument(tracing::info_span!("serve")));
         health.set("", true);
-        let drain_times =
-            DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
+        let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
         Ok(Self { address, admin_address, health, signal, drain_times, server: serving, background, local })
     }
 
@@ -197,7 +197,8 @@ fn disabled_runtimes(flags: &Flags) -> Result<Disabled, AppError> {
             "exec" => disabled.exec = true,
             "pod" => disabled.pod = true,
             other => {
-                let text = format!("--disable-runtimes: there is no runtime {other:?}; exec and pod are accepted");
+                let text =
+                    format!("--disable-runtimes: there is no runtime {other:?}; exec and pod are accepted");
                 return Err(AppError::Flags(text));
             }
         }

@@ -39,7 +39,8 @@ mod tests {
     fn only_what_is_named_is_passed_on() {
         let all = [("PATH", "/bin"), ("AWS_SECRET_ACCESS_KEY", "x"), ("MODE", "fast"), ("TZ", "UTC")];
         let all = all.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-        let names: Vec<_> = environment(all, &["MODE".to_owned()]).into_iter().map(|(name, _)| name).collect();
+        let names: Vec<_> =
+            environment(all, &["MODE".to_owned()]).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["PATH", "MODE", "TZ"]);
     }
 }

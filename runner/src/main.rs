@@ -22,9 +22,6 @@ async fn main() -> ExitCode {
             return error.exit_code();
         }
     };
-    #[allow(clippy::print_stdout)]
-    {
-        println!("porch-fn-runner: listening on {}, admin on {}", app.address(), app.admin_address());
-    }
+    println!("porch-fn-runner: listening on {}, admin on {}", app.address(), app.admin_address());
     lifecycle::until_stopped(app.drain()).await
 }

@@ -67,7 +67,9 @@ impl Admin {
                 let mut text = String::new();
                 match encode(&mut text, &self.registry) {
                     Ok(()) => respond(StatusCode::OK, OPENMETRICS, text),
-                    Err(_) => respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "encoding failed\n".to_owned()),
+                    Err(_) => {
+                        respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "encoding failed\n".to_owned())
+                    }
                 }
             }
             path => match self.pages.iter().find(|page| page.path == path) {

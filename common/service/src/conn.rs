@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use socket2::SockRef;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
@@ -113,13 +114,13 @@ impl Connection {
 
     /// Whether a connection is up. It may break before the next request.
     pub fn is_up(&self) -> bool {
-        matches!(&*self.lock(), State::Up(sender) if !sender.is_closed())
+        matches!(&*self.state.lock(), State::Up(sender) if !sender.is_closed())
     }
 
     /// The handle of the connection, dialled if there is none. Calls that come during a dial share it.
     pub async fn sender(&self) -> Result<Sender, ConnectError> {
         let dialing = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             match &*state {
                 State::Up(sender) if !sender.is_closed() => return Ok(sender.clone()),
                 State::Dialing(dialing) => dialing.clone(),
@@ -131,7 +132,7 @@ impl Connection {
             }
         };
         let dialed = dialing.clone().await;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // Only the dial that everyone waits for may change the state: a later one could be under way.
         if matches!(&*state, State::Dialing(current) if current.ptr_eq(&dialing)) {
             *state = dialed.as_ref().map_or(State::Idle, |sender| State::Up(sender.clone()));
@@ -141,12 +142,7 @@ impl Connection {
 
     /// Forgets the connection, so that the next call dials. Calls in flight on it go on.
     pub fn reset(&self) {
-        *self.lock() = State::Idle;
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // Nothing panics while it is held; a poisoned state would still be a valid one.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.state.lock() = State::Idle;
     }
 }
 

@@ -74,8 +74,7 @@ impl ExecRuntime {
     async fn run(&self, image: &str, path: &Path, resource_list: Chunks) -> Reply {
         let environment = Environment::Only(self.environment.clone());
         let program = Program::new(path, std::iter::empty::<&str>(), environment);
-        let limits =
-            Limits { stdout: self.max_message, stderr_head: STDERR_HEAD, stderr_tail: STDERR_TAIL };
+        let limits = Limits { stdout: self.max_message, stderr_head: STDERR_HEAD, stderr_tail: STDERR_TAIL };
         let quoted = go_quote(image);
         // The server drops this future at the deadline, which ends the process.
         match run(&program, resource_list, &limits, None).await {

@@ -82,7 +82,10 @@ pub(super) fn wrap_failure(mut reply: Reply, image: &str) -> Reply {
 }
 
 fn wrapped(image: &str, code: Code, message: &str) -> String {
-    format!("unable to evaluate {image} with pod evaluator: rpc error: code = {} desc = {message}", go_name(code))
+    format!(
+        "unable to evaluate {image} with pod evaluator: rpc error: code = {} desc = {message}",
+        go_name(code)
+    )
 }
 
 /// A code as grpc-go prints it.
@@ -121,8 +124,18 @@ mod tests {
     fn every_error_has_its_code_and_words() {
         let rejected = |error: Rejection| PodError::Acquire(AcquireError::Rejected(error));
         let table = [
-            (rejected(Rejection::QueueFull { limit: 7 }), Code::ResourceExhausted, true, "--max-queue-per-function"),
-            (rejected(Rejection::DeadlineExceeded), Code::DeadlineExceeded, false, "function evaluation timed out for"),
+            (
+                rejected(Rejection::QueueFull { limit: 7 }),
+                Code::ResourceExhausted,
+                true,
+                "--max-queue-per-function",
+            ),
+            (
+                rejected(Rejection::DeadlineExceeded),
+                Code::DeadlineExceeded,
+                false,
+                "function evaluation timed out for",
+            ),
             (
                 rejected(Rejection::PodFailed { reason: Reason::NameTaken }),
                 Code::Unknown,
@@ -137,7 +150,12 @@ mod tests {
             ),
             (PodError::Acquire(AcquireError::Vanished), Code::Unavailable, true, "vanished"),
             (PodError::Acquire(AcquireError::Stopped), Code::Unavailable, true, "shutting down"),
-            (PodError::Broken, Code::Unavailable, false, "rpc error: code = Unavailable desc = the function's pods"),
+            (
+                PodError::Broken,
+                Code::Unavailable,
+                false,
+                "rpc error: code = Unavailable desc = the function's pods",
+            ),
             (PodError::TooLarge { size: 9, limit: 8 }, Code::ResourceExhausted, false, "(9 vs. 8)"),
         ];
         for (error, code, shed, text) in table {

@@ -8,6 +8,7 @@ pub mod local;
 mod page;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
@@ -59,6 +60,10 @@ impl PodRuntime {
     /// Asks for one pod of each image, without waiting for any.
     pub fn warm_up(&self, images: impl IntoIterator<Item = Image>) {
         for image in images {
+            if !self.catalog.knows(&image) {
+                tracing::warn!(%image, "cannot be warmed up: no pod can be made of it");
+                continue;
+            }
             let image = ImageKey::from(image.as_str());
             let shard_key = ShardKey::from(&image);
             self.pool.warm(image, shard_key);
@@ -91,8 +96,9 @@ impl PodRuntime {
     async fn run(&self, image: &ImageKey, shard_key: &ShardKey, call: &Call) -> Result<Reply, PodError> {
         // Compressed or not, the pod gets the plain message: a wrapper may know no compression.
         let framed = frame(call.message.clone());
+        let wait_until = call.deadline - margin(call.deadline.saturating_duration_since(Instant::now()));
         for _ in 0..MAX_PODS_TRIED {
-            let lease = match self.pool.acquire(image.clone(), shard_key.clone(), call.deadline).await {
+            let lease = match self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await {
                 Ok(lease) => lease,
                 Err(AcquireError::Vanished) => continue,
                 Err(error) => return Err(error.into()),
@@ -114,6 +120,11 @@ impl PodRuntime {
         }
         Err(PodError::Broken)
     }
+}
+
+/// How long before its deadline a call stops waiting for a pod, so that its caller still reads why.
+fn margin(remaining: Duration) -> Duration {
+    (remaining / 10).min(Duration::from_millis(100))
 }
 
 /// What a wrapper needs to know. The caller's own metadata ends at the runner, as in the original.

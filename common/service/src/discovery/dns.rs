@@ -54,14 +54,18 @@ pub enum DnsSetupError {
 // === impl DnsResolver ===
 
 impl DnsResolver {
-    /// A resolver that asks `server`, or those of the system. Without any it asks 127.0.0.1, as the C
-    /// library and Go do. The search list applies in both cases.
+    /// A resolver that asks `server`, or else those of the system, or else 127.0.0.1 as the C library and
+    /// Go do. The system's search list applies in every case.
     ///
     /// # Errors
     /// [`DnsSetupError`] when the configuration cannot be used.
     pub fn new(server: Option<SocketAddr>) -> Result<Self, DnsSetupError> {
-        let (config, options) =
-            read_system_conf().unwrap_or_else(|_| (ResolverConfig::default(), ResolverOpts::default()));
+        let (config, options) = read_system_conf().unwrap_or_else(|error| {
+            if server.is_none() {
+                tracing::warn!(%error, "/etc/resolv.conf names no DNS server: asking 127.0.0.1");
+            }
+            (ResolverConfig::from_parts(None, Vec::new(), Vec::new()), ResolverOpts::default())
+        });
         Self::build(server, config, options)
     }
 

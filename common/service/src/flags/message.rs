@@ -37,7 +37,13 @@ pub(super) fn describe(error: &clap::Error, command: &Command, args: &[OsString]
         },
         ErrorKind::MissingRequiredArgument => {
             let missing = list(error, ContextKind::InvalidArg, flag_name).join(", ");
-            format!("{missing} must be set; see --help")
+            if missing.starts_with('<') {
+                // The name of an argument that is no flag does not show where it goes.
+                let usage = command.clone().render_usage().to_string();
+                format!("{missing} must be set; usage: {}", plain(usage.trim_start_matches("Usage: ")))
+            } else {
+                format!("{missing} must be set; see --help")
+            }
         }
         ErrorKind::ArgumentConflict => {
             let prior = list(error, ContextKind::PriorArg, flag_name).join(", ");

@@ -221,7 +221,10 @@ fn what_follows_two_dashes_is_left_alone() {
         parse(argv(&["-port=1", "--", "/bin/fn", "-port=2", "--help", "--", "x"])).expect("accepted");
     assert_eq!(wrapper.port, 1);
     assert_eq!(wrapper.entrypoint, ["/bin/fn", "-port=2", "--help", "--", "x"]);
-    assert_eq!(error::<Wrapper>(&[]), "wrapper-server: <ENTRYPOINT>... must be set; see --help");
+    assert_eq!(
+        error::<Wrapper>(&[]),
+        "wrapper-server: <ENTRYPOINT>... must be set; usage: wrapper-server [OPTIONS] -- <ENTRYPOINT>..."
+    );
 }
 
 #[test]
@@ -232,11 +235,11 @@ fn subcommands_have_their_own_flags() {
     };
     assert!(runners == 5 && quiet);
     let Tool::Eval { image, pairs, .. } =
-        parse(argv(&["eval", "-image", "up", "--", "-a=b"])).expect("accepted")
+        parse(argv(&["eval", "-image", "-up", "--", "-a=b"])).expect("accepted")
     else {
         panic!("another command")
     };
-    assert_eq!((image.as_str(), pairs), ("up", vec!["-a=b".to_owned()]));
+    assert_eq!((image.as_str(), pairs), ("-up", vec!["-a=b".to_owned()]));
     let Tool::Wrapper(wrapper) = parse(argv(&["wrapper", "-port=1", "--", "cat"])).expect("accepted") else {
         panic!("another command")
     };

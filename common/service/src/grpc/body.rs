@@ -60,4 +60,3 @@ impl http_body::Body for Body {
         }
     }
 }
-

@@ -17,7 +17,10 @@ pub use body::Body;
 pub use receive::{ReceiveError, Received, receive};
 pub use reply::Reply;
 pub use server::{Call, Evaluate, Options, Server};
-pub use status::{MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, code_name, code_of, cut_message, is_shed, message_of, set_message};
+pub use status::{
+    MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, code_name, code_of, cut_message, is_shed, message_of,
+    set_message,
+};
 pub use timeout::{format_timeout, parse_timeout};
 
 /// Header list that every hop accepts, in bytes. A status message of [`MAX_MESSAGE_BYTES`] takes up to

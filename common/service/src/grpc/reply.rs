@@ -23,7 +23,8 @@ pub struct Reply {
 impl Reply {
     /// Success with an `EvaluateFunctionResponse` of these two fields.
     pub fn evaluated(resource_list: Chunks, log: Bytes) -> Self {
-        let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"))]);
+        let trailers =
+            HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"))]);
         let framed = frame(encode_response(resource_list, log));
         Self { headers: grpc_headers(), framed, trailers: Some(trailers) }
     }

@@ -72,7 +72,8 @@ impl<E: Evaluate> Server<E> {
         if path == EVALUATE_FUNCTION_PATH {
             self.call(request).await.into_response()
         } else if path.starts_with("/grpc.health.v1.Health/") {
-            let Ok(response) = self.health.clone().call(request).await.map_err(|never: Infallible| match never {});
+            let Ok(response) =
+                self.health.clone().call(request).await.map_err(|never: Infallible| match never {});
             response.map(Body::from)
         } else {
             let text = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction and \

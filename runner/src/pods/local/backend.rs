@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use porch_fn_pool::{Event, Uid};
 use porch_fn_service::conn::{self, Channel, Connection};
 use tokio::sync::mpsc;
@@ -53,7 +54,7 @@ impl LocalBackend {
     }
 
     fn probe(&self, uid: Uid) {
-        let mut probes = lock(&self.probes);
+        let mut probes = self.probes.lock();
         while probes.tasks.try_join_next().is_some() {}
         probes.by_pod.retain(|_, probe| !probe.is_finished());
         let (cluster, connections, events) =
@@ -90,7 +91,7 @@ impl Backend for LocalBackend {
             }
             Order::Probe { uid, on: true, .. } => return self.probe(uid),
             Order::Probe { uid, on: false, .. } => {
-                if let Some(probe) = lock(&self.probes).by_pod.remove(&uid) {
+                if let Some(probe) = self.probes.lock().by_pod.remove(&uid) {
                     probe.abort();
                 }
                 return;
@@ -108,7 +109,7 @@ impl Backend for LocalBackend {
 /// The connection to a pod, made when first wanted; those of pods that are gone are let go on the way.
 fn connection(cluster: &LocalCluster, connections: &Connections, uid: &Uid) -> Option<Arc<Connection>> {
     let address = cluster.address(uid).ok()??;
-    let mut connections = lock(connections);
+    let mut connections = connections.lock();
     match connections.entry(uid.clone()) {
         Entry::Occupied(known) => Some(Arc::clone(known.get())),
         Entry::Vacant(_) => {
@@ -138,9 +139,4 @@ async fn serves(connection: &Connection) -> bool {
     let mut client = HealthClient::with_origin(Channel(sender), connection.origin().clone());
     let answer = client.check(HealthCheckRequest::default()).await;
     answer.is_ok_and(|answer| answer.get_ref().status() == ServingStatus::Serving)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it is held; a poisoned state would still be a valid one.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

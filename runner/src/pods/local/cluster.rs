@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use porch_fn_pool::{
     Creation, Deletion, Event, Phase, Pod, PodName, Pushing, Reason, ResourceVersion, ShardKey, Time, Uid,
     Version,
@@ -70,7 +71,7 @@ impl LocalCluster {
     /// A backend for one runner, and the events of all pods from now on, with those there are first.
     pub fn attach(&self) -> (LocalBackend, mpsc::UnboundedReceiver<Event>) {
         let (sender, events) = mpsc::unbounded_channel();
-        let mut state = self.lock();
+        let mut state = self.inner.state.lock();
         let pods = state.pods.values().map(|local| local.pod.clone()).collect();
         // The receiver is in hand.
         let _ = sender.send(Event::Synced(pods));
@@ -81,7 +82,7 @@ impl LocalCluster {
     /// Ends all processes and waits for them.
     pub async fn stop(&self) {
         let mut supervisors = {
-            let mut state = self.lock();
+            let mut state = self.inner.state.lock();
             state.stopping = true;
             for local in state.pods.values() {
                 local.stop.send_replace(true);
@@ -102,7 +103,7 @@ impl LocalCluster {
         let Some(command) = self.inner.options.functions.command(&name.image).map(<[String]>::to_vec) else {
             return refused("no command stands for this image; add it to --local-functions");
         };
-        let mut state = self.lock();
+        let mut state = self.inner.state.lock();
         if state.stopping {
             return refused("the runner is shutting down");
         }
@@ -127,12 +128,14 @@ impl LocalCluster {
         let span = tracing::info_span!("pod", image = %pod.name.image, slot = pod.name.slot);
         let cluster = self.clone();
         while state.supervisors.try_join_next().is_some() {}
-        state.supervisors.spawn(async move { cluster.supervise(uid, &command, stopped).await }.instrument(span));
+        state
+            .supervisors
+            .spawn(async move { cluster.supervise(uid, &command, stopped).await }.instrument(span));
         Creation::Ok(pod)
     }
 
     pub(super) fn delete(&self, uid: &Uid, judged: &ResourceVersion) -> Deletion {
-        let mut state = self.lock();
+        let mut state = self.inner.state.lock();
         let version = state.version();
         let Some(local) = state.pods.get_mut(uid) else { return Deletion::NotFound };
         if local.pod.resource_version != *judged {
@@ -153,7 +156,7 @@ impl LocalCluster {
     }
 
     pub(super) fn push(&self, uid: &Uid, judged: &ResourceVersion, until: Time) -> Pushing {
-        let mut state = self.lock();
+        let mut state = self.inner.state.lock();
         let version = state.version();
         let Some(local) = state.pods.get_mut(uid) else { return Pushing::Gone };
         if local.pod.terminating_since.is_some() {
@@ -171,7 +174,7 @@ impl LocalCluster {
 
     /// Where the pod's wrapper listens. `None` when it does not yet; an error when there is no such pod.
     pub(super) fn address(&self, uid: &Uid) -> Result<Option<SocketAddr>, NoPod> {
-        self.lock().pods.get(uid).map(|local| local.address).ok_or(NoPod)
+        self.inner.state.lock().pods.get(uid).map(|local| local.address).ok_or(NoPod)
     }
 
     /// Follows one process from its start to its end.
@@ -184,7 +187,7 @@ impl LocalCluster {
         };
         match process::run(&self.inner.options, command, stopped, listening).await {
             Ended::Stopped => {
-                let mut state = self.lock();
+                let mut state = self.inner.state.lock();
                 state.pods.remove(&uid);
                 state.tell(&Event::Gone { uid });
             }
@@ -199,18 +202,13 @@ impl LocalCluster {
     }
 
     fn change(&self, uid: &Uid, change: impl FnOnce(&mut LocalPod)) {
-        let mut state = self.lock();
+        let mut state = self.inner.state.lock();
         let version = state.version();
         let Some(local) = state.pods.get_mut(uid) else { return };
         change(local);
         local.pod.resource_version = version;
         let seen = Event::Seen(local.pod.clone());
         state.tell(&seen);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is held; a poisoned state would still be a valid one.
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -124,7 +124,10 @@ mod tests {
         let key = ImageKey::from("example.com/functions/annotate:v1");
         assert_eq!(functions.command(&key).unwrap(), ["cat", "-u"]);
         assert!(functions.knows(&Image::parse("annotate:v1", "example.com/functions").unwrap()));
-        let other = LocalFunctions::parse("functions: [{image: annotate:v1, command: [cat]}]", "example.com/functions");
+        let other = LocalFunctions::parse(
+            "functions: [{image: annotate:v1, command: [cat]}]",
+            "example.com/functions",
+        );
         assert_ne!(functions.template(&key), other.unwrap().template(&key));
         for (text, expected) in [
             ("functions: [{image: a:v1, command: []}]", "has no command"),

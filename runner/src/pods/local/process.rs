@@ -35,13 +35,18 @@ pub(super) async fn run(
     let mut child = match start(options, command) {
         Ok(child) => child,
         Err(error) => {
-            return Ended::Failed(format!("the wrapper-server cannot be started: {error}; see --wrapper-server"));
+            return Ended::Failed(format!(
+                "the wrapper-server cannot be started: {error}; see --wrapper-server"
+            ));
         }
     };
     let told = async {
         // A lost sender means that the cluster is gone: the same.
         let _ = stopped.wait_for(|&stopped| stopped).await;
     };
+    // Held until the end: `wait` would close it. When this process ends, however it does, the wrapper's
+    // standard input does, and with it the wrapper.
+    let _stdin = child.stdin.take();
     let mut stdout = child.stdout.take();
     let ended = async {
         if let Some(stdout) = stdout.as_mut()
@@ -84,7 +89,6 @@ fn start(options: &LocalOptions, command: &[String]) -> std::io::Result<Child> {
         .envs(environment(std::env::vars_os(), &[]))
         // An interrupt at the terminal is for us: we drain, and then end our pods.
         .process_group(0)
-        // Held open by the child handle: when this process ends, however it does, the wrapper's stdin does.
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)

@@ -1,0 +1,46 @@
+//! A line on the terminal while something takes long, so that nobody wonders whether it hangs.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, interval_at};
+
+/// How long to stay silent, and how often to update the line after that.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Shows progress on standard error, if that is a terminal, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    task: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Begins after one second.
+    pub(crate) fn start(what: String) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self { task: None };
+        }
+        let task = tokio::spawn(async move {
+            let started = Instant::now();
+            let mut ticks = interval_at(started + SECOND, SECOND);
+            loop {
+                ticks.tick().await;
+                let mut stderr = std::io::stderr().lock();
+                let _ = write!(stderr, "\r{what} ... {}s", started.elapsed().as_secs());
+                let _ = stderr.flush();
+            }
+        });
+        Self { task: Some(task) }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+            // Erase the line for what comes next.
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
