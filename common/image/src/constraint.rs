@@ -1,0 +1,268 @@
+//! Version constraints as Porch's callers write them in the `tag` field.
+//!
+//! kpt reads them with Go's Masterminds/semver v3. Its language is not that of the `semver` crate (`||`,
+//! hyphen ranges, `!=`, a `v` in front, `=1.2` for `1.2.x`), so it is read here; the versions themselves
+//! are that crate's. The meaning is that of v3.5.0, corners included. One difference: a hyphen range may
+//! follow a space or a bare `||`, where the library misreads it.
+
+use std::cmp::Ordering;
+
+use semver::{BuildMetadata, Prerelease, Version};
+
+/// Longest constraint, in bytes, as in the Go library.
+const MAX_LEN: usize = 512;
+
+/// A text that is not a version constraint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConstraintError {
+    /// More than 512 bytes.
+    #[error("version constraint of {length} bytes is too long: it may have {MAX_LEN}")]
+    TooLong {
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// A part that is no comparison with a version.
+    #[error(
+        "version constraint {constraint:?} cannot be read at {part:?}: write versions such as v1.2.3, 1.2 or \
+         1.x, each after =, !=, >, >=, <, <=, ~, ^ or nothing, or a range 1.2 - 1.4; ',' means and, '||' \
+         means or"
+    )]
+    Syntax {
+        /// The whole constraint.
+        constraint: String,
+        /// Where reading stopped.
+        part: String,
+    },
+}
+
+/// A set of versions, such as `>=1.2 <2`, `~1.2.3`, `^0.4`, `1.x || 3.1 - 3.4`.
+///
+/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. kpt takes a tag that
+/// [`parse_version`] reads for a literal tag and looks nothing up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Constraint {
+    /// One of these lists must hold, and of it every comparison.
+    alternatives: Vec<Vec<Comparison>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Comparison {
+    operator: Operator,
+    /// What is not written out is 0.
+    version: Version,
+    written: Written,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operator {
+    Equal,
+    NotEqual,
+    Greater,
+    GreaterEqual,
+    Less,
+    LessEqual,
+    Tilde,
+    Caret,
+}
+
+/// How far a version is written out before a wildcard or its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Nothing,
+    Major,
+    Minor,
+    Patch,
+}
+
+/// Longer ones first.
+const OPERATORS: [(&str, Operator); 11] = [
+    ("!=", Operator::NotEqual),
+    (">=", Operator::GreaterEqual),
+    ("=>", Operator::GreaterEqual),
+    ("<=", Operator::LessEqual),
+    ("=<", Operator::LessEqual),
+    ("~>", Operator::Tilde),
+    ("=", Operator::Equal),
+    (">", Operator::Greater),
+    ("<", Operator::Less),
+    ("~", Operator::Tilde),
+    ("^", Operator::Caret),
+];
+
+impl Constraint {
+    /// Reads a constraint.
+    ///
+    /// # Errors
+    /// A [`ConstraintError`] that quotes the part at fault.
+    pub fn parse(constraint: &str) -> Result<Self, ConstraintError> {
+        if constraint.len() > MAX_LEN {
+            return Err(ConstraintError::TooLong { length: constraint.len() });
+        }
+        let alternatives = constraint.split("||").map(parse_all).collect::<Result<_, _>>();
+        let alternatives = alternatives.map_err(|part| ConstraintError::Syntax {
+            constraint: constraint.to_owned(),
+            part: part.to_owned(),
+        })?;
+        Ok(Self { alternatives })
+    }
+
+    /// Whether `version` is in the set. A prerelease is only where the alternative names a prerelease itself.
+    pub fn matches(&self, version: &Version) -> bool {
+        self.alternatives.iter().any(|all| {
+            let prereleases = all.iter().any(|comparison| !comparison.version.pre.is_empty());
+            (prereleases || version.pre.is_empty()) && all.iter().all(|comparison| comparison.holds(version))
+        })
+    }
+
+    /// The tag with the highest version in the set.
+    ///
+    /// Tags that are no versions are left out, and so are builds of a commit, `…-git-…`, as in kpt. Of tags
+    /// for one version (`v1.2`, `v1.2.0`) it is the last in byte order, whatever the order of `tags`.
+    pub fn highest<'a>(&self, tags: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+        tags.into_iter()
+            .filter(|tag| !tag.contains("-git-"))
+            .filter_map(|tag| Some((parse_version(tag)?, tag)))
+            .filter(|(version, _)| self.matches(version))
+            .max_by(|(a, a_tag), (b, b_tag)| a.cmp_precedence(b).then_with(|| a_tag.cmp(b_tag)))
+            .map(|(_, tag)| tag)
+    }
+}
+
+/// Reads a version leniently: `v1.2.3`, `1.2` and `v1` are versions, and leading zeros do not matter.
+pub fn parse_version(text: &str) -> Option<Version> {
+    match parse_partial(text)? {
+        (version, written, false) if written != Written::Nothing => Some(version),
+        _ => None,
+    }
+}
+
+/// Comparisons separated by spaces or commas; the error is where reading stopped.
+fn parse_all(text: &str) -> Result<Vec<Comparison>, &str> {
+    let mut all = Vec::new();
+    let mut rest = trim(text);
+    loop {
+        let sign = OPERATORS.iter().find_map(|(sign, operator)| Some((*operator, rest.strip_prefix(sign)?)));
+        let (operand, after) = split_word(sign.map_or(rest, |(_, operand)| trim(operand)));
+        let range = trim(after).strip_prefix('-').filter(|upper| upper.starts_with(is_space));
+        let after = match (sign, range) {
+            (None, Some(upper)) => {
+                let (upper, after) = split_word(trim(upper));
+                all.push(Comparison::new(Operator::GreaterEqual, operand).ok_or(rest)?);
+                all.push(Comparison::new(Operator::LessEqual, upper).ok_or(rest)?);
+                after
+            }
+            (sign, _) => {
+                let operator = sign.map_or(Operator::Equal, |(operator, _)| operator);
+                all.push(Comparison::new(operator, operand).ok_or(rest)?);
+                after
+            }
+        };
+        rest = trim(after);
+        match rest.strip_prefix(',') {
+            Some(next) => rest = trim(next),
+            None if rest.is_empty() => return Ok(all),
+            None => {}
+        }
+    }
+}
+
+/// `v1.2.3-pre+build` with parts left out or `x`. The flag says that there was an `x`.
+fn parse_partial(text: &str) -> Option<(Version, Written, bool)> {
+    let text = text.strip_prefix('v').unwrap_or(text);
+    let (text, build) = text.split_once('+').map_or((text, None), |(text, build)| (text, Some(build)));
+    let (core, pre) = text.split_once('-').map_or((text, None), |(core, pre)| (core, Some(pre)));
+    // `Prerelease` and `BuildMetadata` check the rest, but take an empty text for "none".
+    if pre == Some("") || build == Some("") {
+        return None;
+    }
+
+    let mut numbers = [0; 3];
+    let mut known = 0;
+    let mut wildcard = false;
+    for (index, part) in core.split('.').enumerate() {
+        let number = numbers.get_mut(index)?;
+        if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'x' | b'X' | b'*')) {
+            return None;
+        }
+        // Behind a wildcard nothing counts any more.
+        wildcard |= matches!(part, "x" | "X" | "*");
+        if !wildcard {
+            *number = part.parse().ok()?;
+            known = index + 1;
+        }
+    }
+    let [major, minor, patch] = numbers;
+    let written = match known {
+        0 => Written::Nothing,
+        1 => Written::Major,
+        2 => Written::Minor,
+        _ => Written::Patch,
+    };
+    let pre = Prerelease::new(pre.unwrap_or_default()).ok()?;
+    let build = BuildMetadata::new(build.unwrap_or_default()).ok()?;
+    Some((Version { major, minor, patch, pre, build }, written, wildcard))
+}
+
+fn trim(text: &str) -> &str {
+    text.trim_matches(is_space)
+}
+
+fn is_space(c: char) -> bool {
+    c.is_ascii_whitespace()
+}
+
+fn split_word(text: &str) -> (&str, &str) {
+    let end = text.find(|c| is_space(c) || c == ',').unwrap_or(text.len());
+    text.split_at(end)
+}
+
+impl Comparison {
+    fn new(operator: Operator, operand: &str) -> Option<Self> {
+        let (version, written, _) = parse_partial(operand)?;
+        Some(Self { operator, version, written })
+    }
+
+    fn holds(&self, version: &Version) -> bool {
+        let own = &self.version;
+        let order = version.cmp_precedence(own);
+        let majors = version.major.cmp(&own.major);
+        let minors = majors.then(version.minor.cmp(&own.minor));
+        match (self.operator, self.written) {
+            (Operator::Equal, Written::Patch) => order.is_eq(),
+            (Operator::Equal | Operator::Tilde, written) => {
+                order.is_ge()
+                    && match written {
+                        Written::Major => majors.is_eq(),
+                        Written::Minor => minors.is_eq(),
+                        // `~0.0.0` is everything, like `*`.
+                        _ => minors.is_eq() || (own.major, own.minor, own.patch) == (0, 0, 0),
+                    }
+            }
+            (Operator::NotEqual, Written::Major) => majors.is_ne(),
+            (Operator::NotEqual, Written::Minor) => minors.is_ne() || version.pre != own.pre,
+            (Operator::NotEqual, _) => order.is_ne(),
+            (Operator::Greater, Written::Major) => majors.is_gt(),
+            (Operator::Greater, Written::Minor) => minors.is_gt(),
+            (Operator::Greater, _) => order.is_gt(),
+            (Operator::GreaterEqual, _) => order.is_ge(),
+            (Operator::Less, _) => order.is_lt(),
+            (Operator::LessEqual, Written::Patch) => order.is_le(),
+            (Operator::LessEqual, Written::Major) => majors.is_le(),
+            (Operator::LessEqual, _) => minors.is_le(),
+            (Operator::Caret, written) => order.is_ge() && self.caret(version, written, majors, minors),
+        }
+    }
+
+    /// Up to the next change of the leftmost number that is not 0.
+    fn caret(&self, version: &Version, written: Written, majors: Ordering, minors: Ordering) -> bool {
+        let own = &self.version;
+        if own.major > 0 || written == Written::Major {
+            majors.is_eq()
+        } else if own.minor > 0 || written == Written::Minor {
+            minors.is_eq()
+        } else {
+            // `^*` too is 0.0.0 alone: a corner of the original.
+            minors.is_eq() && version.patch == own.patch
+        }
+    }
+}

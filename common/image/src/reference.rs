@@ -1,0 +1,281 @@
+//! Image references in one canonical form.
+//!
+//! `set-image:v0.4`, `ghcr.io/kptdev/krm-functions-catalog/set-image:v0.4` and the same name in other
+//! spellings have to be one function everywhere. The grammar is the distribution project's, the short forms
+//! are Docker's (`foo/bar` is on Docker Hub) and kpt's (a bare name gets the default prefix).
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+/// Longest text that is looked at, in bytes. No valid reference comes near it; it bounds error texts.
+pub const MAX_REFERENCE_LEN: usize = 1024;
+
+const MAX_NAME_LEN: usize = 255;
+const MAX_TAG_LEN: usize = 128;
+const DOCKER_HUB: &str = "docker.io";
+
+/// Why a text is not an image reference. The texts are the same for the same input.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the fields are the parts that the message names")]
+pub enum ReferenceError {
+    /// Nothing before the tag or digest.
+    #[error("image reference {image:?} has no name: write [registry/]name[:tag][@digest]")]
+    NoName { image: String },
+    /// More than [`MAX_REFERENCE_LEN`] bytes.
+    #[error("image reference of {length} bytes is too long: the name may have 255 bytes and the tag 128")]
+    TooLong { length: usize },
+    /// The first part looks like a host and is none.
+    #[error(
+        "image reference {image:?} has a malformed registry {registry:?}: write host[:port], the host in \
+         letters, digits, '-' and '.', or an IPv6 address in brackets"
+    )]
+    Registry { image: String, registry: String },
+    /// A part of the repository's path.
+    #[error(
+        "image reference {image:?} has a malformed repository part {part:?}: write lowercase letters and \
+         digits, separated by '.', '_', '__' or '-'"
+    )]
+    Repository { image: String, part: String },
+    /// Registry and repository together.
+    #[error("image reference {image:?} has a name of {length} bytes: it may have 255")]
+    NameTooLong { image: String, length: usize },
+    /// The text after the colon.
+    #[error(
+        "image reference {image:?} has a malformed tag {tag:?}: write up to 128 letters, digits, '_', '.' \
+         and '-', the first neither '.' nor '-'"
+    )]
+    Tag { image: String, tag: String },
+    /// The text after the `@`.
+    #[error(
+        "image reference {image:?} has a malformed digest {digest:?}: write algorithm:hex in lowercase, for \
+         sha256 with 64 digits"
+    )]
+    Digest { image: String, digest: String },
+}
+
+/// A valid image reference in canonical form: `registry/path[:tag][@digest]`, with a tag, a digest or both.
+///
+/// Compared, ordered and hashed by that text. Cloning is cheap.
+#[derive(Clone)]
+pub struct Image {
+    /// ASCII only, so the lengths below are character boundaries.
+    text: Arc<str>,
+    registry_len: usize,
+    repository_len: usize,
+    /// Where the `@` of the digest is; the text's length without one.
+    tag_end: usize,
+}
+
+impl Image {
+    /// Reads a reference and makes it canonical:
+    ///
+    /// * a name without `/` gets `default_prefix` and a `/` in front, unless the prefix is empty;
+    /// * neither tag nor digest means `latest`;
+    /// * the first part is the registry if it holds a `.` or `:` or is `localhost`, else it is Docker Hub's;
+    /// * `index.docker.io` is `docker.io`, where a single name is in `library/`;
+    /// * a registry is lowercased.
+    ///
+    /// # Errors
+    /// A [`ReferenceError`] that quotes the reference with the prefix already applied.
+    pub fn parse(image: &str, default_prefix: &str) -> Result<Self, ReferenceError> {
+        let length = image.len().max(default_prefix.len());
+        if length > MAX_REFERENCE_LEN {
+            return Err(ReferenceError::TooLong { length });
+        }
+        let (rest, digest) = match image.split_once('@') {
+            Some((rest, digest)) => (rest, Some(digest)),
+            None => (image, None),
+        };
+        // A colon before the last slash belongs to a port.
+        let (name, tag) = match rest.rsplit_once(':') {
+            Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
+            _ => (rest, None),
+        };
+        if name.is_empty() {
+            return Err(ReferenceError::NoName { image: image.into() });
+        }
+        let prefix = default_prefix.trim_end_matches('/');
+        if name.contains('/') || prefix.is_empty() {
+            Self::from_parts(image, name, tag, digest)
+        } else {
+            Self::from_parts(&format!("{prefix}/{image}"), &format!("{prefix}/{name}"), tag, digest)
+        }
+    }
+
+    /// `image` is the whole reference, for error texts.
+    fn from_parts(
+        image: &str,
+        name: &str,
+        tag: Option<&str>,
+        digest: Option<&str>,
+    ) -> Result<Self, ReferenceError> {
+        let image = || image.to_owned();
+        let (registry, path) = match name.split_once('/') {
+            Some((first, path)) if looks_like_host(first) => (first, path),
+            _ => (DOCKER_HUB, name),
+        };
+        if !is_registry(registry) {
+            return Err(ReferenceError::Registry { image: image(), registry: registry.into() });
+        }
+        if let Some(part) = path.split('/').find(|part| !is_path_part(part)) {
+            return Err(ReferenceError::Repository { image: image(), part: part.into() });
+        }
+        if let Some(tag) = tag.filter(|tag| !is_tag(tag)) {
+            return Err(ReferenceError::Tag { image: image(), tag: tag.into() });
+        }
+        if let Some(digest) = digest.filter(|digest| !is_digest(digest)) {
+            return Err(ReferenceError::Digest { image: image(), digest: digest.into() });
+        }
+
+        let mut text = registry.to_ascii_lowercase();
+        if text == "index.docker.io" {
+            text.replace_range(.., DOCKER_HUB);
+        }
+        let registry_len = text.len();
+        if text == DOCKER_HUB && !path.contains('/') {
+            text.push_str("/library");
+        }
+        text.push('/');
+        text.push_str(path);
+        let repository_len = text.len();
+        if repository_len > MAX_NAME_LEN {
+            return Err(ReferenceError::NameTooLong { image: image(), length: repository_len });
+        }
+        if let Some(tag) = tag.or(digest.is_none().then_some("latest")) {
+            text.push(':');
+            text.push_str(tag);
+        }
+        let tag_end = text.len();
+        if let Some(digest) = digest {
+            text.push('@');
+            text.push_str(digest);
+        }
+        Ok(Self { text: text.into(), registry_len, repository_len, tag_end })
+    }
+
+    /// The canonical reference.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The registry: `host` or `host:port`.
+    pub fn registry(&self) -> &str {
+        &self.text[..self.registry_len]
+    }
+
+    /// Registry and path, without tag and digest.
+    pub fn repository(&self) -> &str {
+        &self.text[..self.repository_len]
+    }
+
+    /// The last part of the path.
+    pub fn name(&self) -> &str {
+        let repository = self.repository();
+        repository.rsplit_once('/').map_or(repository, |(_, name)| name)
+    }
+
+    /// The tag; `None` only when there is a digest.
+    pub fn tag(&self) -> Option<&str> {
+        self.text[self.repository_len..self.tag_end].strip_prefix(':')
+    }
+
+    /// The digest, `algorithm:hex`.
+    pub fn digest(&self) -> Option<&str> {
+        self.text[self.tag_end..].strip_prefix('@')
+    }
+}
+
+fn looks_like_host(part: &str) -> bool {
+    part.contains(['.', ':']) || part.eq_ignore_ascii_case("localhost")
+}
+
+fn is_registry(registry: &str) -> bool {
+    if let Some(rest) = registry.strip_prefix('[') {
+        return rest.split_once(']').is_some_and(|(address, port)| {
+            address.parse::<Ipv6Addr>().is_ok()
+                && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+        });
+    }
+    let (host, port) = registry.split_once(':').map_or((registry, None), |(host, port)| (host, Some(port)));
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    host.split('.').all(is_label) && port.is_none_or(is_port)
+}
+
+fn is_port(port: &str) -> bool {
+    // Digits only: the integer parser takes a sign as well.
+    port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+fn is_path_part(part: &str) -> bool {
+    let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let separator =
+        |between: &str| matches!(between, "" | "." | "_" | "__") || between.bytes().all(|b| b == b'-');
+    part.starts_with(word) && part.ends_with(word) && part.split(word).all(separator)
+}
+
+fn is_tag(tag: &str) -> bool {
+    tag.len() <= MAX_TAG_LEN
+        && tag.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && tag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+}
+
+fn is_digest(digest: &str) -> bool {
+    let Some((algorithm, hex)) = digest.split_once(':') else { return false };
+    let is_word =
+        |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let length = match algorithm {
+        "sha256" => 64..=64,
+        "sha512" => 128..=128,
+        _ => 32..=128,
+    };
+    algorithm.len() <= 32
+        && algorithm.split(['+', '.', '_', '-']).all(is_word)
+        && length.contains(&hex.len())
+        && hex.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'))
+}
+
+impl fmt::Display for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.text, f)
+    }
+}
+
+impl PartialEq for Image {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Image {}
+
+impl PartialOrd for Image {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Image {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl Hash for Image {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}

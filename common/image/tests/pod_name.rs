@@ -1,0 +1,92 @@
+//! Pod names: an agreement between versions, always valid, never shared.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::HashMap;
+
+use porch_fn_image::{Image, pod_name, pod_name_past};
+use proptest::prelude::*;
+
+fn image(text: &str) -> Image {
+    Image::parse(text, "ghcr.io/kptdev/krm-functions-catalog").unwrap()
+}
+
+/// DNS-1035 as Kubernetes checks it.
+fn is_dns_1035(name: &str) -> bool {
+    name.len() <= 63
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// A change of these names orphans the pods of the version before.
+#[test]
+fn names_are_those_of_every_version() {
+    let sha = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    let long = format!("a.b/{}:v1.0.0-{}", "long-name-".repeat(9) + "end", "Alpha.".repeat(9));
+    for (reference, slot, expected) in [
+        ("set-namespace:v0.4.1", 0, "set-namespace-v041-0-1ab4667a"),
+        ("set-namespace:v0.4.1", 1, "set-namespace-v041-1-a71a49de"),
+        ("mirror.example/set-namespace:v0.4.1", 0, "set-namespace-v041-0-83e9b31e"),
+        ("set-namespace", 0, "set-namespace-latest-0-a8584fcc"),
+        ("my_fn.v2:Feature_X.1", 0, "my-fn-v2-feature-x1-0-35e0587d"),
+        ("3scale:_.", 7, "fn-3scale-7-ca2512fa"),
+        (&format!("fn@{sha}"), 0, "fn-e3b0c44298fc-0-0b50d5b1"),
+        (&format!("fn:v1@{sha}"), 0, "fn-v1-0-c69b6f1c"),
+        (&long, u32::MAX, "long-name-long-name-lo-v100-alphaalphaalpha-4294967295-833a8776"),
+    ] {
+        assert_eq!(pod_name(&image(reference), slot), expected, "{reference}");
+    }
+    assert_eq!(pod_name_past(&image("fn:v1"), 0, "6c1d4f0e-5b0c-4a53-8a40-0d7f3f3f0f4e"), "fn-v1-0-b075073d");
+}
+
+#[test]
+fn no_two_pods_share_a_name() {
+    let names: Vec<String> = ["fn", "fn-a", "fn_a", "fn.a", "1fn", &"n".repeat(60), &("n".repeat(60) + "m")]
+        .map(String::from)
+        .into();
+    let tags =
+        ["v0.4.1", "v04.1", "v0-41", "V0.4.1", "latest", "LATEST", "_", &"t".repeat(30), &"t".repeat(31)];
+    let mut seen = HashMap::new();
+    for registry in ["a.b", "a.b:5000", "docker.io", "docker.io/x", "c.d/e/f"] {
+        for name in &names {
+            for tag in tags {
+                for slot in (0..20).chain([u32::MAX]) {
+                    let image = image(&format!("{registry}/{name}:{tag}"));
+                    for uid in [None, Some("1"), Some("0b0f")] {
+                        let name = match uid {
+                            None => pod_name(&image, slot),
+                            Some(uid) => pod_name_past(&image, slot, uid),
+                        };
+                        assert!(is_dns_1035(&name), "{name}");
+                        let other = seen.insert(name.clone(), (image.clone(), slot, uid));
+                        assert_eq!(other, None, "{name}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(seen.len() > 15_000, "{}", seen.len());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn names_are_always_valid(
+        path in r"[a-z0-9]{1,30}((\.|_|__|-{1,3}|/)[a-z0-9]{1,20}){0,6}",
+        tag in r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?",
+        digest in r"(@sha256:[0-9a-f]{64})?",
+        slot: u32,
+        uid in r"\PC{0,40}",
+    ) {
+        let image = image(&format!("a.b/{path}{tag}{digest}"));
+        for name in [pod_name(&image, slot), pod_name_past(&image, slot, &uid)] {
+            prop_assert!(is_dns_1035(&name), "{}", name);
+            let infix = format!("-{slot}-");
+            prop_assert!(name.contains(&infix));
+        }
+        prop_assert_ne!(pod_name(&image, slot), pod_name(&image, slot ^ 1));
+        prop_assert_eq!(pod_name(&image, slot), pod_name(&image.clone(), slot));
+    }
+}

@@ -1,0 +1,203 @@
+//! Image references: a table of spellings and errors, and the properties of the canonical form.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeSet, HashSet};
+
+use porch_fn_image::{Image, MAX_REFERENCE_LEN, ReferenceError, shard_key};
+use proptest::prelude::*;
+
+const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
+const SHA256: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+fn canonical(image: &str) -> String {
+    Image::parse(image, PREFIX).map_or_else(|error| format!("error: {error}"), |image| image.to_string())
+}
+
+#[test]
+fn spellings_of_one_image_have_one_canonical_form() {
+    for (image, expected) in [
+        ("set-image", "ghcr.io/kptdev/krm-functions-catalog/set-image:latest"),
+        ("set-image:v0.4.1", "ghcr.io/kptdev/krm-functions-catalog/set-image:v0.4.1"),
+        (
+            "ghcr.io/kptdev/krm-functions-catalog/set-image:v0.4.1",
+            "ghcr.io/kptdev/krm-functions-catalog/set-image:v0.4.1",
+        ),
+        ("GHCR.io/a/b", "ghcr.io/a/b:latest"),
+        ("gcr.io/kpt-fn/set-image:v0.1.1", "gcr.io/kpt-fn/set-image:v0.1.1"),
+        ("foo/bar", "docker.io/foo/bar:latest"),
+        ("foo/bar/baz:1", "docker.io/foo/bar/baz:1"),
+        ("docker.io/busybox", "docker.io/library/busybox:latest"),
+        ("index.docker.io/busybox:1.36", "docker.io/library/busybox:1.36"),
+        ("index.docker.io/foo/bar", "docker.io/foo/bar:latest"),
+        ("localhost/fn", "localhost/fn:latest"),
+        ("localhost:5000/fn:dev", "localhost:5000/fn:dev"),
+        ("registry:5000/team/fn", "registry:5000/team/fn:latest"),
+        ("10.0.0.1/fn", "10.0.0.1/fn:latest"),
+        ("[::1]:5000/fn", "[::1]:5000/fn:latest"),
+        ("[2001:DB8::1]/fn", "[2001:db8::1]/fn:latest"),
+        ("a.b/c.d/e_f__g---h:T_.-x", "a.b/c.d/e_f__g---h:T_.-x"),
+        ("localhost:5000", "ghcr.io/kptdev/krm-functions-catalog/localhost:5000"),
+    ] {
+        assert_eq!(canonical(image), expected, "{image}");
+    }
+    assert_eq!(canonical(&format!("fn@{SHA256}")), format!("{PREFIX}/fn@{SHA256}"));
+    assert_eq!(canonical(&format!("a.b/fn:v1@{SHA256}")), format!("a.b/fn:v1@{SHA256}"));
+}
+
+#[test]
+fn the_prefix_is_for_bare_names_only() {
+    let with = |prefix| Image::parse("fn", prefix).unwrap().to_string();
+    assert_eq!(with(""), "docker.io/library/fn:latest");
+    assert_eq!(with("a.b/c/"), "a.b/c/fn:latest");
+    assert_eq!(with("team"), "docker.io/team/fn:latest");
+    assert_eq!(with("localhost:5000"), "localhost:5000/fn:latest");
+    assert_eq!(Image::parse("x/fn", "a.b/c").unwrap().registry(), "docker.io");
+}
+
+#[test]
+fn parts() {
+    let parts = |image: &str| {
+        let image = Image::parse(image, PREFIX).unwrap();
+        let own = |part: Option<&str>| part.unwrap_or("-").to_owned();
+        [
+            image.registry().into(),
+            image.repository().into(),
+            image.name().into(),
+            own(image.tag()),
+            own(image.digest()),
+        ]
+    };
+    assert_eq!(parts("fn:v1"), ["ghcr.io", "ghcr.io/kptdev/krm-functions-catalog/fn", "fn", "v1", "-"]);
+    assert_eq!(parts("h:1/a/b"), ["h:1", "h:1/a/b", "b", "latest", "-"]);
+    assert_eq!(parts(&format!("a.b/c@{SHA256}")), ["a.b", "a.b/c", "c", "-", SHA256]);
+    assert_eq!(parts(&format!("a.b/c:v1@{SHA256}")), ["a.b", "a.b/c", "c", "v1", SHA256]);
+}
+
+#[test]
+fn identity_is_the_canonical_text() {
+    let image = |image| Image::parse(image, PREFIX).unwrap();
+    assert_eq!(image("fn"), image("ghcr.io/kptdev/krm-functions-catalog/fn:latest"));
+    assert_ne!(image("fn:v1"), image("fn:v2"));
+    let set: HashSet<_> = [image("fn"), image("fn:latest"), image("fn:v1")].into();
+    assert_eq!(set.len(), 2);
+    let sorted: Vec<_> =
+        BTreeSet::from([image("fn:v2"), image("a.b/c"), image("fn:v1")]).into_iter().collect();
+    assert_eq!(sorted, [image("a.b/c"), image("fn:v1"), image("fn:v2")]);
+}
+
+#[test]
+fn errors_name_the_part_and_what_is_accepted() {
+    for (image, expected) in [
+        ("", r#"image reference "" has no name: write [registry/]name[:tag][@digest]"#),
+        (":v1", r#"":v1" has no name"#),
+        (
+            "Set-Image",
+            r#"krm-functions-catalog/Set-Image" has a malformed repository part "Set-Image": write lower"#,
+        ),
+        ("a.b/c//d", r#"repository part """#),
+        ("a.b/", r#"repository part """#),
+        ("/a", r#"repository part """#),
+        ("a.b/-c", r#"repository part "-c""#),
+        ("a.b/c_", r#"repository part "c_""#),
+        ("a.b/c..d", r#"repository part "c..d""#),
+        ("a.b/c___d", r#"repository part "c___d""#),
+        ("a.b/größe", r#"repository part "größe""#),
+        ("a b", r#"repository part "a b""#),
+        ("Foo/bar", r#"repository part "Foo""#),
+        ("a_b.c/d", r#"malformed registry "a_b.c": write host[:port]"#),
+        ("a..b/c", r#"registry "a..b""#),
+        ("-a.b/c", r#"registry "-a.b""#),
+        ("a.b:/c", r#"registry "a.b:""#),
+        ("a.b:0/c", r#"registry "a.b:0""#),
+        ("a.b:+1/c", r#"registry "a.b:+1""#),
+        ("a.b:65536/c", r#"registry "a.b:65536""#),
+        ("[::1/c", r#"registry "[::1""#),
+        ("[::1]x/c", r#"registry "[::1]x""#),
+        ("[::1]:/c", r#"registry "[::1]:""#),
+        ("a.b/c:", r#"malformed tag "": write up to 128"#),
+        ("a.b/c:.x", r#"tag ".x""#),
+        ("a.b/c:-x", r#"tag "-x""#),
+        ("a.b/c:x+y", r#"tag "x+y""#),
+        ("a.b/c@", r#"malformed digest "": write algorithm:hex"#),
+        ("a.b/c@sha256:abc", r#"digest "sha256:abc""#),
+        ("a.b/c@sha256:0123456789abcdef0123456789abcdef", r#"digest "sha256:0"#),
+        ("a.b/c@md5_:0123456789abcdef0123456789abcdef", r#"digest "md5_:"#),
+        ("a.b/c@x:0123456789ABCDEF0123456789abcdef", r#"digest "x:0"#),
+    ] {
+        let error = canonical(image);
+        assert!(error.starts_with("error: ") && error.contains(expected), "{image}: {error}");
+    }
+}
+
+#[test]
+fn lengths_are_bounded() {
+    let tag = |length| Image::parse(&format!("a.b/c:{}", "t".repeat(length)), "");
+    assert!(tag(128).is_ok());
+    assert!(matches!(tag(129), Err(ReferenceError::Tag { .. })));
+    let name = |length: usize| Image::parse(&format!("a.b/{}", "n".repeat(length - 4)), "");
+    assert_eq!(name(255).unwrap().repository().len(), 255);
+    assert!(matches!(name(256), Err(ReferenceError::NameTooLong { length: 256, .. })));
+    let huge = "n".repeat(MAX_REFERENCE_LEN + 1);
+    assert_eq!(Image::parse(&huge, ""), Err(ReferenceError::TooLong { length: MAX_REFERENCE_LEN + 1 }));
+    assert!(Image::parse("fn", &huge).is_err());
+}
+
+#[test]
+fn shard_keys() {
+    let key = |image, tag| shard_key(image, tag, PREFIX).into_owned();
+    assert_eq!(key("fn:v1", None), "ghcr.io/kptdev/krm-functions-catalog/fn:v1");
+    assert_eq!(key("fn:v1", None), key("ghcr.io/kptdev/krm-functions-catalog/fn:v1", None));
+    assert_eq!(key("fn", Some("~0.4")), "ghcr.io/kptdev/krm-functions-catalog/fn");
+    assert_eq!(key("fn:v1", Some("~0.4")), key("fn", Some("v0.4.1")), "a version is a constraint");
+    assert_eq!(key("fn:v1", Some("")), key("fn:v1", None), "an empty field is none");
+    assert_eq!(key("fn:v1", Some("latest")), key("fn:v1", None), "no constraint");
+    assert_eq!(key("Not a reference", None), "Not a reference");
+    assert_eq!(key("Not a reference", Some("1.x")), "Not a reference");
+    assert_eq!(key("", None), "");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn parsing_never_panics(
+        image in r"\PC*",
+        likely in r"[a-zA-Z0-9:/@._\[\]-]{0,40}",
+        prefix in r"[a-z0-9:/.\[\]]{0,12}",
+    ) {
+        for text in [&image, &likely] {
+            for prefix in [PREFIX, &prefix] {
+                let _ = Image::parse(text, prefix);
+                let _ = shard_key(text, Some(text), prefix);
+            }
+        }
+    }
+
+    #[test]
+    fn the_canonical_form_reads_as_itself(
+        registry in r"(([a-zA-Z0-9]{1,5}\.[a-z]{2}|localhost|docker\.io|index\.docker\.io|\[::1\])(:[1-9][0-9]{0,3})?/)?",
+        // No dot in the first part, which would make it a registry.
+        path in r"[a-z0-9]{1,6}((_|__|-{1,3})[a-z0-9]{1,6}){0,2}(/[a-z0-9]{1,6}((\.|__|-)[a-z0-9]{1,6})?){0,2}",
+        tag in r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,20})?",
+        digest in r"(@(sha256:[0-9a-f]{64}|x\+y:[0-9a-f]{32,40}))?",
+        prefix in r"[a-z0-9]{1,5}(\.[a-z]{2})?(/[a-z]{1,3})?|",
+    ) {
+        let text = format!("{registry}{path}{tag}{digest}");
+        let image = Image::parse(&text, &prefix).unwrap();
+        let again = Image::parse(image.as_str(), "another.example/prefix").unwrap();
+        prop_assert_eq!(again.as_str(), image.as_str());
+        prop_assert_eq!(
+            (again.registry(), again.repository(), again.name(), again.tag(), again.digest()),
+            (image.registry(), image.repository(), image.name(), image.tag(), image.digest())
+        );
+
+        // The parts make up the whole.
+        let part = |sign: char, part: Option<&str>| part.map(|part| format!("{sign}{part}")).unwrap_or_default();
+        let whole = image.repository().to_owned() + &part(':', image.tag()) + &part('@', image.digest());
+        prop_assert_eq!(whole, image.as_str());
+        let (before, after) = (format!("{}/", image.registry()), format!("/{}", image.name()));
+        prop_assert!(image.repository().starts_with(&before) && image.repository().ends_with(&after));
+        prop_assert!(image.tag().is_some() || image.digest().is_some());
+    }
+}

@@ -1,0 +1,79 @@
+//! Golden vectors: routers and runners of different processes and versions must agree on the ring.
+//!
+//! `golden.txt` was written once. When this test fails, the hash scheme changed: every image would move on an
+//! upgrade, and old and new routers would disagree meanwhile. If that is meant, raise `HASH_SCHEME` and write
+//! the file anew with `cargo test -p porch-fn-ring --test golden -- --ignored`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use porch_fn_ring::{HASH_SCHEME, Ring};
+
+const GOLDEN: &str = include_str!("golden.txt");
+
+fn ring(names: &str) -> Ring {
+    Ring::new(names.split(' ').map(Into::into)).unwrap()
+}
+
+fn preference(ring: &Ring, key: &str) -> String {
+    let names: Vec<&str> =
+        ring.preference(key).iter().map(|&n| ring.nodes()[usize::from(n)].as_str()).collect();
+    names.join(" ")
+}
+
+#[test]
+fn preference_orders_are_those_of_the_golden_file() {
+    let mut current = None;
+    let mut vectors = 0;
+    for line in GOLDEN.lines().filter(|line| !line.starts_with('#')) {
+        let (word, rest) = line.split_once('\t').unwrap();
+        if word == "scheme" {
+            assert_eq!(rest, HASH_SCHEME.to_string(), "write the golden file for the new scheme");
+        } else if word == "ring" {
+            current = Some(ring(rest));
+        } else {
+            assert_eq!(preference(current.as_ref().unwrap(), word), rest, "{word}");
+            vectors += 1;
+        }
+    }
+    assert_eq!(vectors, 3 * KEYS.len());
+}
+
+const KEYS: [&str; 12] = [
+    "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1",
+    "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.2",
+    "ghcr.io/kptdev/krm-functions-catalog/set-namespace",
+    "ghcr.io/kptdev/krm-functions-catalog/apply-replacements:latest",
+    "ghcr.io/kptdev/krm-functions-catalog/starlark:v0.5.0",
+    "ghcr.io/kptdev/krm-functions-catalog/kubeconform:v0.1.1",
+    "docker.io/library/busybox:1.36",
+    "localhost:5000/team/fn_a:dev",
+    "[::1]:5000/fn@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "Not a reference",
+    "größe",
+    "x",
+];
+
+#[test]
+#[ignore = "writes golden.txt for a new hash scheme"]
+fn write_golden_file() {
+    let mut text =
+        String::from("# Written by golden.rs; see there. Tab separated: key, its runners best first.\n");
+    writeln!(text, "scheme\t{HASH_SCHEME}").unwrap();
+    let sixty = (1..=60).map(|n| format!("r{n:02}")).collect::<Vec<_>>().join(" ");
+    for names in [
+        "10.0.0.1:9445 10.0.0.2:9445 10.0.0.3:9445 10.0.0.4:9445 10.0.0.5:9445",
+        "[2001:db8::1]:9445 [2001:db8::2]:9445 runner-a.example:9445",
+        &sixty,
+    ] {
+        let ring = ring(names);
+        writeln!(text, "ring\t{names}").unwrap();
+        for key in KEYS {
+            writeln!(text, "{key}\t{}", preference(&ring, key)).unwrap();
+        }
+    }
+    let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests", "golden.txt"].iter().collect();
+    std::fs::write(path, text).unwrap();
+}

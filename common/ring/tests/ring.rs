@@ -1,0 +1,172 @@
+//! Properties of the ring: order, agreement, movement on a change of membership, balance.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::HashSet;
+
+use porch_fn_ring::{FULL_LIST_NODES, Identity, MAX_NODES, Ring, RingError, SUCCESSORS};
+use proptest::prelude::*;
+
+fn runner(seed: usize, n: usize) -> Identity {
+    format!("10.{seed}.{}.{}:9445", n >> 8, n & 255).into()
+}
+
+fn runners(seed: usize, count: usize) -> Vec<Identity> {
+    (0..count).map(|n| runner(seed, n)).collect()
+}
+
+fn ring(nodes: impl IntoIterator<Item = Identity>) -> Ring {
+    Ring::new(nodes).unwrap()
+}
+
+fn keys(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("ghcr.io/kptdev/krm-functions-catalog/function-{n}:v0.4.1")).collect()
+}
+
+/// A preference order by name, which can be compared between rings.
+fn order<'a>(ring: &'a Ring, key: &str) -> Vec<&'a Identity> {
+    ring.preference(key).iter().map(|&n| &ring.nodes()[usize::from(n)]).collect()
+}
+
+#[test]
+fn empty_and_single() {
+    let empty = ring([]);
+    assert_eq!((empty.preference("a"), empty.owner("a"), empty.nodes().len()), (&[][..], None, 0));
+    let single = ring(runners(0, 1));
+    assert_eq!((single.preference("a"), single.owner("a")), (&[0][..], Some(&runner(0, 0))));
+    assert_eq!(single.preference("").len(), 1);
+}
+
+#[test]
+fn preference_orders_are_whole_up_to_the_limit_and_distinct() {
+    for (count, length) in
+        [(2, 2), (FULL_LIST_NODES, FULL_LIST_NODES), (FULL_LIST_NODES + 1, SUCCESSORS), (200, SUCCESSORS)]
+    {
+        let ring = ring(runners(1, count));
+        for key in keys(50) {
+            let preference = ring.preference(&key);
+            let distinct: HashSet<_> = preference.iter().filter(|&&n| usize::from(n) < count).collect();
+            assert_eq!((preference.len(), distinct.len()), (length, length), "{count} runners, {key}");
+            assert_eq!(ring.owner(&key), Some(order(&ring, &key)[0]));
+        }
+    }
+}
+
+#[test]
+fn too_many_runners_are_refused() {
+    let count = MAX_NODES + 1;
+    let many = (0..count).map(|n| Identity::from(n.to_string()));
+    assert_eq!(Ring::new(many).unwrap_err(), RingError::TooManyNodes { count });
+}
+
+/// The successors the slow way: whoever owns the key after its owner is gone comes next.
+#[test]
+fn the_order_is_that_of_owners_removed_one_by_one() {
+    let full = ring(runners(2, 12));
+    for key in keys(20) {
+        let mut left = runners(2, 12);
+        for expected in order(&full, &key) {
+            let smaller = ring(left.clone());
+            assert_eq!(smaller.owner(&key), Some(expected));
+            left.retain(|node| node != expected);
+        }
+        assert!(left.is_empty());
+    }
+}
+
+#[test]
+fn skipping_runners_of_a_truncated_order_is_removing_them() {
+    let all = runners(3, 80);
+    let full = ring(all.clone());
+    let (gone, kept): (Vec<_>, Vec<_>) = all.into_iter().enumerate().partition(|(n, _)| n % 7 == 0);
+    let gone: HashSet<Identity> = gone.into_iter().map(|(_, node)| node).collect();
+    let smaller = ring(kept.into_iter().map(|(_, node)| node));
+    for key in keys(200) {
+        let skipped: Vec<_> = order(&full, &key).into_iter().filter(|node| !gone.contains(node)).collect();
+        assert_eq!(skipped, order(&smaller, &key)[..skipped.len()]);
+    }
+}
+
+/// 10 rings that grow from 1 to 21 runners: 200 joins. (Read backwards they are 200 leaves.)
+#[test]
+fn a_join_moves_its_share_and_only_to_the_newcomer() {
+    const KEYS: usize = 1000;
+    let keys = keys(KEYS);
+    let mut ratios = Vec::new();
+    for seed in 0..10 {
+        let mut before = ring(runners(seed, 1));
+        for count in 1..=20 {
+            let newcomer = runner(seed, count);
+            let after = ring(runners(seed, count + 1));
+            let mut moved = 0;
+            for key in &keys {
+                let (old, new) = (before.owner(key), after.owner(key));
+                if old != new {
+                    assert_eq!(new, Some(&newcomer), "{key} moved between survivors");
+                    moved += 1;
+                }
+            }
+            ratios.push(f64::from(moved) * (count + 1) as f64 / KEYS as f64);
+            before = after;
+        }
+    }
+    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+    let worst = ratios.iter().copied().fold(0.0, f64::max);
+    println!("moved / (K/(N+1)) over {} joins: mean {mean:.3}, worst {worst:.3}", ratios.len());
+    assert_eq!(ratios.len(), 200);
+    assert!(mean <= 1.1, "mean {mean}");
+    assert!(mean >= 0.9, "a newcomer must get its share too: mean {mean}");
+    assert!(worst <= 1.5, "worst {worst}");
+}
+
+#[test]
+fn keys_are_balanced() {
+    const PER_RUNNER: usize = 2000;
+    for (count, bound) in [(5, 1.2), (50, 1.25)] {
+        let keys = keys(PER_RUNNER * count);
+        let ring = ring(runners(4, count));
+        let mut owned = vec![0; count];
+        for key in &keys {
+            owned[usize::from(ring.preference(key)[0])] += 1;
+        }
+        let peak = *owned.iter().max().unwrap() as f64 / PER_RUNNER as f64;
+        println!("{count} runners: peak/mean {peak:.3}");
+        assert!(peak <= bound, "{count} runners: peak/mean {peak}");
+        assert!(owned.iter().all(|&keys| keys >= PER_RUNNER / 2), "{owned:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn input_order_and_duplicates_do_not_matter(
+        nodes in prop::collection::vec("[a-z]{1,3}", 1..12),
+        shuffled in any::<prop::sample::Index>(),
+        key in ".*",
+    ) {
+        let mut other: Vec<Identity> = nodes.iter().rev().map(|n| n.as_str().into()).collect();
+        let middle = shuffled.index(other.len());
+        other.rotate_left(middle);
+        other.push(other[middle].clone());
+        let one = ring(nodes.iter().map(|n| n.as_str().into()));
+        let two = ring(other);
+        prop_assert_eq!(one.nodes(), two.nodes());
+        prop_assert_eq!(one.preference(&key), two.preference(&key));
+    }
+
+    #[test]
+    fn skipping_runners_is_removing_them(
+        present in prop::collection::vec(any::<bool>(), 1..20),
+        key in ".*",
+    ) {
+        let all = runners(5, present.len());
+        let kept: Vec<Identity> =
+            all.iter().zip(&present).filter(|&(_, &present)| present).map(|(node, _)| node.clone()).collect();
+        let full = ring(all);
+        let smaller = ring(kept.clone());
+        let skipped: Vec<&Identity> =
+            order(&full, &key).into_iter().filter(|node| kept.contains(node)).collect();
+        prop_assert_eq!(skipped, order(&smaller, &key));
+    }
+}
