@@ -13,8 +13,10 @@ fn bench(c: &mut Criterion) {
     for size in [2 * 1024, 1024 * 1024, 5 * 1024 * 1024] {
         let whole = encode_request(Bytes::from(vec![b'x'; size]).into(), IMAGE, "").contiguous();
         let one: Chunks = whole.clone().into();
-        let frames: Chunks =
-            (0..whole.len()).step_by(GO_FRAME).map(|at| whole.slice(at..whole.len().min(at + GO_FRAME))).collect();
+        let frames: Chunks = (0..whole.len())
+            .step_by(GO_FRAME)
+            .map(|at| whole.slice(at..whole.len().min(at + GO_FRAME)))
+            .collect();
         group.bench_function(BenchmarkId::new("contiguous", size), |b| b.iter(|| peek(&one)));
         group.bench_function(BenchmarkId::new("data frames", size), |b| b.iter(|| peek(&frames)));
     }

@@ -42,8 +42,8 @@ fn put(out: &mut Chunks, field: u32, value: Chunks) {
 mod tests {
     use super::*;
     use crate::evaluator::{EvaluateFunctionRequest, EvaluateFunctionResponse};
-    use prost::Message;
     use proptest::prelude::*;
+    use prost::Message;
 
     proptest! {
         #[test]

@@ -129,8 +129,8 @@ fn varint(message: &Chunks, at: &mut usize) -> Result<u64, PeekError> {
 mod tests {
     use super::*;
     use crate::evaluator::EvaluateFunctionRequest;
-    use prost::Message;
     use proptest::prelude::*;
+    use prost::Message;
 
     fn cut(message: &[u8], size: usize) -> Chunks {
         message.chunks(size.max(1)).map(Bytes::copy_from_slice).collect()
@@ -163,10 +163,10 @@ mod tests {
     #[test]
     fn unknown_fields_are_stepped_over_and_the_last_image_counts() {
         let message = [
-            &[0x22, 1, 9][..],           // field 4, bytes
-            &[0x28, 0x96, 1],            // field 5, varint
+            &[0x22, 1, 9][..],               // field 4, bytes
+            &[0x28, 0x96, 1],                // field 5, varint
             &[0x31, 0, 0, 0, 0, 0, 0, 0, 0], // field 6, fixed64
-            &[0x3d, 0, 0, 0, 0],         // field 7, fixed32
+            &[0x3d, 0, 0, 0, 0],             // field 7, fixed32
             &[0x12, 1, b'a', 0x12, 1, b'b'],
         ]
         .concat();

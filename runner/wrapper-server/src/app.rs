@@ -1,0 +1,121 @@
+//! Wires the wrapper-server, and runs it as a process.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use porch_fn_service::drain;
+use porch_fn_service::flags;
+use porch_fn_service::grpc::{self, Server};
+use porch_fn_service::health::Health;
+use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
+use porch_fn_service::listen::{ListenError, listen};
+use porch_fn_service::{serve, telemetry};
+use tokio::io::AsyncReadExt;
+use tokio::task::JoinSet;
+use tracing::Instrument;
+
+use crate::config::Flags;
+use crate::process::{Environment, Program};
+use crate::service::Wrapper;
+
+/// A running wrapper. Dropping it ends calls in flight and their processes.
+#[derive(Debug)]
+pub struct App {
+    address: SocketAddr,
+    health: Health,
+    signal: drain::Signal,
+    drain_times: DrainTimes,
+    server: JoinSet<()>,
+}
+
+impl App {
+    /// Binds the port and serves. Returns an error only for the port: a function that cannot be found is
+    /// told to each caller.
+    pub async fn start(flags: &Flags) -> Result<Self, ListenError> {
+        let (listener, address) = listen(flags.address, flags.port, "--port").await?;
+        let (signal, drain) = drain::channel();
+        let health = Health::new();
+        let (name, args) = flags
+            .entrypoint
+            .split_first()
+            .map_or((OsString::new(), &[][..]), |(name, args)| (name.clone(), args));
+        let program = Program::new(name, args, Environment::Inherit);
+        if let Err(error) = program.executable() {
+            tracing::error!(%error, "the function's entry point cannot be run");
+        }
+        let wrapper = Wrapper::new(program, flags.max_request_body_size, flags.max_concurrent_calls);
+        let options = grpc::Options {
+            max_message: flags.max_request_body_size,
+            default_timeout: flags.request_timeout.into(),
+            default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
+        };
+        let service = Server::new(Arc::new(wrapper), &health, options);
+        let handler = move |request| {
+            let service = Arc::clone(&service);
+            async move { service.handle(request).await }
+        };
+        let mut server = JoinSet::new();
+        server.spawn(serve::serve(listener, None, handler, drain).instrument(tracing::info_span!("serve")));
+        health.set("", true);
+        // Nothing routes to a wrapper but its runner, which sees the pod terminate: no delay.
+        let drain_times = DrainTimes { delay: Duration::ZERO, timeout: flags.drain_timeout.into() };
+        Ok(Self { address, health, signal, drain_times, server })
+    }
+
+    /// Where calls are taken.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops accepting, finishes calls in flight, and ends those that outlast the deadline.
+    pub async fn drain(mut self) -> Drained {
+        let drained = lifecycle::drain(&self.health, &mut self.signal, self.drain_times).await;
+        self.server.shutdown().await;
+        drained
+    }
+}
+
+/// The whole process, from its arguments to its exit code.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let flags: Flags = match flags::parse(args) {
+        Ok(flags) => flags,
+        Err(error) => return error.report(),
+    };
+    telemetry::init(flags.verbosity);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("wrapper-server: cannot start threads: {error}; raise the pod's limits");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = runtime.block_on(serve_until_stopped(&flags));
+    // A read of standard input cannot be cancelled; waiting for it would keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    code
+}
+
+async fn serve_until_stopped(flags: &Flags) -> ExitCode {
+    let app = match App::start(flags).await {
+        Ok(app) => app,
+        Err(error) => {
+            eprintln!("wrapper-server: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    println!("wrapper-server: listening on {}", app.address());
+    tokio::select! {
+        code = lifecycle::until_stopped(app.drain()) => code,
+        () = stdin_closed(), if flags.exit_with_stdin => ExitCode::SUCCESS,
+    }
+}
+
+/// Returns when whoever holds the other end of standard input is gone.
+async fn stdin_closed() {
+    let mut stdin = tokio::io::stdin();
+    let mut ignored = [0; 256];
+    while matches!(stdin.read(&mut ignored).await, Ok(1..)) {}
+}

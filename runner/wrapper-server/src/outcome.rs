@@ -1,0 +1,131 @@
+//! What a call of a function means to Porch: an answer, or a status code and a text.
+//!
+//! Codes and texts are those of Porch's own wrapper-server, since the texts end up in package statuses and in git.
+//! Two things differ on purpose: an empty output is an error, and stderr is cut instead of failing the call.
+//!
+//! | outcome | code | text |
+//! |---|---|---|
+//! | exit 0, a `ResourceList` | OK | stdout byte for byte; stderr is the log |
+//! | exit 0 with an `error` result | OK | the same, and a warning for our log |
+//! | exit other than 0, a `ResourceList` | INTERNAL | `failed to evaluate function … with structured results: …` |
+//! | any exit, anything else on stdout | INTERNAL | `failed to parse the output of function …` |
+//! | not started | INTERNAL | `Failed to execute function …` |
+//! | too much on stdout | `RESOURCE_EXHAUSTED` | `grpc: trying to send message larger than max …` |
+//! | deadline | `DEADLINE_EXCEEDED` | `context deadline exceeded` |
+
+use bytes::Bytes;
+use tonic::{Code, Status};
+
+use crate::go_text::go_quote;
+use crate::process::{Finished, Limits, MARKER_LIMIT, RunError};
+use crate::resource_list::{self, cut};
+
+/// A function's answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evaluated {
+    /// The function's stdout, unchanged.
+    pub resource_list: Bytes,
+    /// What was kept of its stderr, cut further if both would not fit into one message.
+    pub log: Bytes,
+    /// Something for our own log: the function succeeded but reported an error.
+    pub warning: Option<String>,
+}
+
+/// A call that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The status code.
+    pub code: Code,
+    /// The status message; the same for the same input and output, and a few hundred KiB at most.
+    pub message: String,
+}
+
+impl From<Failure> for Status {
+    fn from(failure: Failure) -> Self {
+        Self::new(failure.code, failure.message)
+    }
+}
+
+/// The limits that keep an answer within a gRPC message of `max_message` bytes.
+pub fn limits(max_message: usize) -> Limits {
+    Limits {
+        stdout: max_message.saturating_sub(FIELD_OVERHEAD),
+        stderr_head: STDERR_HEAD,
+        stderr_tail: STDERR_TAIL,
+    }
+}
+
+/// How much of the beginning of stderr is kept, in bytes: the first fault.
+const STDERR_HEAD: usize = 16 * 1024;
+
+/// How much of the end of stderr is kept, in bytes: a stack trace and what led to it.
+const STDERR_TAIL: usize = 48 * 1024;
+
+/// What a bytes field of up to 256 MiB costs in a message besides its bytes: its tag and its length.
+const FIELD_OVERHEAD: usize = 5;
+
+/// How much of an image's name is repeated, in bytes. It is the caller's input.
+const IMAGE_LIMIT: usize = 1024;
+
+/// Judges a call of the function `image` that was run within [`limits`] of `max_message`.
+///
+/// Reads the whole output, which takes about 30 ms of CPU time per MiB.
+pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -> Result<Evaluated, Failure> {
+    let function = go_quote(&cut(image, IMAGE_LIMIT));
+    let Finished { status, stdout, mut stderr } =
+        ran.map_err(|error| not_finished(&function, &error, max_message))?;
+
+    let results = match resource_list::check(&stdout) {
+        Ok(results) if status.success() => results,
+        Ok(results) => {
+            let stderr = stderr.into_text();
+            return Err(internal(format!(
+                "failed to evaluate function {function} with structured results: {results} and stderr: {stderr}"
+            )));
+        }
+        Err(invalid) => {
+            let stderr = stderr.into_text();
+            return Err(internal(format!(
+                "failed to parse the output of function {function} with stderr '{stderr}': {invalid}"
+            )));
+        }
+    };
+    let warning =
+        results.has_error.then(|| format!("function {function} succeeded but reported an error: {results}"));
+    let room = max_message.saturating_sub(stdout.len() + 2 * FIELD_OVERHEAD);
+    let log = match room.checked_sub(MARKER_LIMIT) {
+        Some(room) => {
+            stderr.shrink(room);
+            stderr.into_bytes()
+        }
+        None => Bytes::new(),
+    };
+    Ok(Evaluated { resource_list: stdout, log, warning })
+}
+
+fn not_finished(function: &str, error: &RunError, max_message: usize) -> Failure {
+    match error {
+        RunError::Lookup(_) | RunError::Start { .. } | RunError::Io { .. } => {
+            // The parentheses are for stderr, of which there is none.
+            internal(format!("Failed to execute function {function}: {error} ()"))
+        }
+        RunError::StdoutTooLarge { .. } => Failure {
+            code: Code::ResourceExhausted,
+            // The function was ended at once, so how much it would have written is not known.
+            message: format!(
+                "grpc: trying to send message larger than max ({} vs. {max_message}): the output of function \
+                 {function} is too long; raise --max-request-body-size of router, runner and wrapper-server, and \
+                 Porch's --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), to one value",
+                max_message.saturating_add(1)
+            ),
+        },
+        RunError::Deadline => Failure { code: Code::DeadlineExceeded, message: error.to_string() },
+    }
+}
+
+fn internal(message: String) -> Failure {
+    Failure { code: Code::Internal, message }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! One function process per call: bytes in, bytes out, and nothing left behind.
+//!
+//! A call ends when the process that was started has exited and its stdout is at its end, or at the deadline, or when
+//! stdout grows past its limit. Whichever comes first, the whole process group is killed then. The standard library
+//! and Tokio both reap a child as soon as they see it exit, which would leave its group without a safe name: so this
+//! is built on a pidfd (Linux 5.3) instead.
+//!
+//! A descendant that leaves the group (`setsid`) is not killed. It cannot hold a call up either, unless it holds
+//! stdout.
+
+mod group;
+mod program;
+mod stderr;
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::fs::File;
+use std::future::pending;
+use std::io::{self, Read as _};
+use std::process::ExitStatus;
+
+use bytes::{BufMut as _, Bytes};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::pipe;
+use tokio::time::Instant;
+
+use crate::go_text::go_os_error;
+use group::Group;
+
+pub use program::{Environment, LookupError, Program};
+pub(crate) use stderr::MARKER_LIMIT;
+pub use stderr::Stderr;
+
+/// How much of a function's output is taken, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest stdout; a longer one ends the call.
+    pub stdout: usize,
+    /// How much of the beginning of stderr is kept.
+    pub stderr_head: usize,
+    /// How much of the end of stderr is kept.
+    pub stderr_tail: usize,
+}
+
+/// A function process that ran to its end.
+#[derive(Debug)]
+pub struct Finished {
+    /// How the process that was started ended.
+    pub status: ExitStatus,
+    /// All of its stdout, and that of the processes it left running.
+    pub stdout: Bytes,
+    /// What was kept of stderr.
+    pub stderr: Stderr,
+}
+
+/// Why a function process did not run to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// There is no such program.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+    /// The system refused to start the program.
+    #[error("fork/exec {}: {}", executable.display(), go_os_error(source))]
+    Start {
+        /// The absolute path of the program.
+        executable: OsString,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Stdout grew past its limit; the process was ended at once.
+    #[error("the function wrote more than {limit} bytes to stdout; raise --max-request-body-size")]
+    StdoutTooLarge {
+        /// [`Limits::stdout`].
+        limit: usize,
+    },
+    /// The deadline passed; the process was ended.
+    #[error("context deadline exceeded")]
+    Deadline,
+    /// A pipe or the process could not be waited for.
+    #[error("{operation}: {}", go_os_error(source))]
+    Io {
+        /// What was being done.
+        operation: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+/// Runs `program` once, with the chunks of `stdin` as its input.
+///
+/// A program that does not read its input is no error. A deadline that has passed starts nothing. Dropping the future
+/// kills the process group; a task on the current runtime reaps it.
+///
+/// # Panics
+///
+/// Outside a Tokio runtime with I/O and time enabled.
+pub async fn run(
+    program: &Program,
+    stdin: impl IntoIterator<Item = Bytes>,
+    limits: &Limits,
+    deadline: Option<Instant>,
+) -> Result<Finished, RunError> {
+    if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        return Err(RunError::Deadline);
+    }
+    let (group, mut pipes) = Group::start(program)?;
+    let mut stderr = Stderr::new(limits.stderr_head, limits.stderr_tail);
+
+    let finished = async {
+        let exit = async { group.leader_exit().await.map_err(io_error("waiting for the function's exit")) };
+        tokio::try_join!(read_stdout(&mut pipes.stdout, limits.stdout), exit)
+    };
+    // These two do not decide when a call ends: a process left behind may keep either pipe open and never use it.
+    let alongside = async {
+        tokio::try_join!(write_stdin(pipes.stdin, stdin), read_stderr(&mut pipes.stderr, &mut stderr))?;
+        pending::<Result<Infallible, RunError>>().await
+    };
+    let stdout = tokio::select! {
+        biased;
+        finished = finished => finished?.0,
+        Err(failed) = alongside => return Err(failed),
+        () = passed(deadline) => return Err(RunError::Deadline),
+    };
+
+    let status = group.end().map_err(io_error("reaping the function's process"))?;
+    read_rest_of_stderr(pipes.stderr, &mut stderr).map_err(io_error("reading the function's stderr"))?;
+    Ok(Finished { status, stdout, stderr })
+}
+
+async fn write_stdin(
+    mut pipe: pipe::Sender,
+    chunks: impl IntoIterator<Item = Bytes>,
+) -> Result<(), RunError> {
+    for chunk in chunks {
+        match pipe.write_all(&chunk).await {
+            Ok(()) => {}
+            // The function has closed its stdin: it needs no more.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+            {
+                break;
+            }
+            Err(error) => return Err(io_error("writing the function's stdin")(error)),
+        }
+    }
+    Ok(())
+}
+
+async fn read_stdout(pipe: &mut pipe::Receiver, limit: usize) -> Result<Bytes, RunError> {
+    const FIRST: usize = 64 * 1024;
+    // One byte more than allowed tells an output of just the limit from a longer one.
+    let most = limit.saturating_add(1);
+    let mut stdout = Vec::new();
+    loop {
+        if stdout.len() == stdout.capacity() {
+            let capacity = stdout.len().saturating_mul(2).max(FIRST).min(most);
+            stdout.reserve_exact(capacity - stdout.len());
+        }
+        let spare = stdout.capacity() - stdout.len();
+        let read = pipe.read_buf(&mut (&mut stdout).limit(spare)).await;
+        if read.map_err(io_error("reading the function's stdout"))? == 0 {
+            return Ok(stdout.into());
+        }
+        if stdout.len() > limit {
+            return Err(RunError::StdoutTooLarge { limit });
+        }
+    }
+}
+
+async fn read_stderr(pipe: &mut pipe::Receiver, stderr: &mut Stderr) -> Result<(), RunError> {
+    let mut buffer = Vec::with_capacity(STDERR_BUFFER);
+    while pipe.read_buf(&mut buffer).await.map_err(io_error("reading the function's stderr"))? > 0 {
+        stderr.push(&buffer);
+        buffer.clear();
+    }
+    Ok(())
+}
+
+/// Takes what is in the pipe now, without waiting for a process that keeps it open.
+fn read_rest_of_stderr(pipe: pipe::Receiver, stderr: &mut Stderr) -> io::Result<()> {
+    // As much as a pipe can be made to hold without privileges: a writer that goes on must not keep this going.
+    const MOST: u64 = 1024 * 1024;
+    // Not through Tokio, which asks the system only after its driver has seen the pipe become readable.
+    let mut rest = File::from(pipe.into_nonblocking_fd()?).take(MOST);
+    let mut buffer = [0; STDERR_BUFFER];
+    loop {
+        match rest.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(read) => stderr.push(&buffer[..read]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+const STDERR_BUFFER: usize = 8 * 1024;
+
+async fn passed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => pending().await,
+    }
+}
+
+fn io_error(operation: &'static str) -> impl Fn(io::Error) -> RunError {
+    move |source| RunError::Io { operation, source }
+}
+
+#[cfg(test)]
+mod tests;

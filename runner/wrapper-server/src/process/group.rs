@@ -1,0 +1,162 @@
+//! A function's process group, from its start to its last zombie.
+//!
+//! The leader is reaped only after the group was killed: while it is a zombie its number cannot be given to another
+//! process or group, so the kill hits nothing else. That is also why its exit is learned from a pidfd, which leaves
+//! it unreaped.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Child, ExitStatus};
+
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
+use tokio::runtime::Handle;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Program, RunError};
+
+/// A running process group. Dropping it kills every process in it and leaves the reaping to a task.
+pub(super) struct Group {
+    /// `None` once it is on its way to be reaped.
+    leader: Option<Leader>,
+    /// Where the reaping task goes, since a drop may happen anywhere.
+    runtime: Handle,
+}
+
+/// Our ends of the leader's pipes.
+pub(super) struct Pipes {
+    pub(super) stdin: pipe::Sender,
+    pub(super) stdout: pipe::Receiver,
+    pub(super) stderr: pipe::Receiver,
+}
+
+struct Leader {
+    child: Child,
+    /// The leader's number, which is the group's as well.
+    pgid: Pid,
+    /// Readable once the leader has exited.
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+// === impl Group ===
+
+impl Group {
+    /// Starts `program` as the leader of a new group.
+    pub(super) fn start(program: &Program) -> Result<(Self, Pipes), RunError> {
+        let mut command = program.command()?;
+        let mut child = command
+            .spawn()
+            .map_err(|source| RunError::Start { executable: command.get_program().into(), source })?;
+        let pgid = Pid::from_child(&child);
+        match attach(&mut child, pgid) {
+            Ok((pidfd, pipes)) => {
+                let leader = Leader { child, pgid, pidfd };
+                Ok((Self { leader: Some(leader), runtime: Handle::current() }, pipes))
+            }
+            Err(source) => {
+                kill(pgid);
+                // A process that was just killed does not keep its parent waiting.
+                let _ = child.wait();
+                Err(RunError::Io { operation: "watching the function's process", source })
+            }
+        }
+    }
+
+    /// Waits until the leader has exited, without reaping it.
+    pub(super) async fn leader_exit(&self) -> io::Result<()> {
+        match &self.leader {
+            Some(leader) => leader.exit().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Kills what is left of the group and reaps the leader, which must have exited.
+    pub(super) fn end(mut self) -> io::Result<ExitStatus> {
+        // Only `end` and `drop` take the leader, and both are the last use.
+        let Some(mut leader) = self.leader.take() else { return Err(io::ErrorKind::NotFound.into()) };
+        kill(leader.pgid);
+        let status = leader.child.wait()?;
+        if !reap_members(leader.pgid) {
+            self.runtime.spawn(reap_dying_members(leader.pgid));
+        }
+        Ok(status)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(mut leader) = self.leader.take() {
+            kill(leader.pgid);
+            // Killed processes take a moment to die. The task ends with them, and the runtime owns it.
+            self.runtime.spawn(async move {
+                if leader.exit().await.is_ok() && leader.child.wait().is_ok() {
+                    reap_dying_members(leader.pgid).await;
+                }
+            });
+        }
+    }
+}
+
+// === impl Leader ===
+
+impl Leader {
+    async fn exit(&self) -> io::Result<()> {
+        self.pidfd.readable().await.map(|_ready| ())
+    }
+}
+
+fn attach(child: &mut Child, pid: Pid) -> io::Result<(AsyncFd<OwnedFd>, Pipes)> {
+    fn piped<T: Into<OwnedFd>>(end: Option<T>) -> io::Result<OwnedFd> {
+        end.map(Into::into).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
+    }
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    let pipes = Pipes {
+        stdin: pipe::Sender::from_owned_fd(piped(child.stdin.take())?)?,
+        stdout: pipe::Receiver::from_owned_fd(piped(child.stdout.take())?)?,
+        stderr: pipe::Receiver::from_owned_fd(piped(child.stderr.take())?)?,
+    };
+    Ok((watch(pidfd)?, pipes))
+}
+
+#[expect(
+    deprecated,
+    reason = "the successor is unsafe; what it demands of its argument holds for every OwnedFd"
+)]
+fn watch(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(pidfd, Interest::READABLE)
+}
+
+fn kill(pgid: Pid) {
+    // The leader is an unreaped child, so the group exists. What may not be signalled changed its user: it is left.
+    if let Err(error) = rustix::process::kill_process_group(pgid, Signal::KILL) {
+        tracing::debug!(pgid = pgid.as_raw_nonzero(), %error, "could not kill the function's process group");
+    }
+}
+
+/// Reaps the members of a killed group that became children of this process, as orphans do where it is PID 1.
+/// Says whether none is left.
+fn reap_members(pgid: Pid) -> bool {
+    loop {
+        match rustix::process::waitpgid(pgid, WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+            Ok(None) => return false,
+            Err(_no_child) => return true,
+        }
+    }
+}
+
+/// [`reap_members`], waiting for those that are still dying. Each one's death is a SIGCHLD to this process, and the
+/// group's number is not given away while it has members.
+async fn reap_dying_members(pgid: Pid) {
+    if reap_members(pgid) {
+        return;
+    }
+    let Ok(mut child_died) = signal(SignalKind::child()) else { return };
+    while !reap_members(pgid) {
+        if child_died.recv().await.is_none() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The parser's events as a walk over nodes: each is either looked into or skipped.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
+
+use super::Invalid;
+
+/// As deep as Go's YAML library goes. (The parser itself stops flow collections at 255.)
+const MAX_DEPTH: usize = 10_000;
+
+/// A place in the function's stdout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+/// An output that is fit for the parser.
+pub(super) struct Text<'a> {
+    yaml: Cow<'a, str>,
+    /// How many characters were put before the first line.
+    prefix: usize,
+}
+
+impl<'a> Text<'a> {
+    pub(super) fn new(output: &'a [u8]) -> Result<Self, Invalid> {
+        let line_of = |end: usize| output[..end].split(|&byte| byte == b'\n').count();
+        let text = std::str::from_utf8(output)
+            .map_err(|error| Invalid::Encoding { line: line_of(error.valid_up_to()) })?;
+        if let Some((at, character)) = control_character(text) {
+            return Err(Invalid::ControlCharacter { line: line_of(at), code: character.into() });
+        }
+        let text = text.strip_prefix(BOM).unwrap_or(text);
+        let mut yaml = Cow::Borrowed(text);
+        if text.contains(BOM) {
+            // The parser refuses it even inside quotes, where Go and JSON allow it.
+            yaml = text.replace(BOM, "\u{2060}").into();
+        }
+        let mut prefix = 0;
+        if text.starts_with('{') {
+            // A `{` that begins a line may be a key, for all the parser knows, and it would hold the tokens of the
+            // whole document until it knows better: 70 times the document's size.
+            yaml = format!("--- {yaml}").into();
+            prefix = 4;
+        }
+        Ok(Self { yaml, prefix })
+    }
+}
+
+const BOM: char = '\u{feff}';
+
+/// The first character that YAML does not allow in a document, and where it is.
+fn control_character(text: &str) -> Option<(usize, char)> {
+    let bytes = text.as_bytes();
+    // In UTF-8 one byte more follows 0xc2, and two more follow 0xef.
+    let at = (0..bytes.len()).find(|&at| match bytes[at] {
+        b'\t' | b'\n' | b'\r' => false,
+        ..0x20 | 0x7f => true,
+        // U+0080 to U+009F but for NEL.
+        0xc2 => bytes[at + 1] < 0xa0 && bytes[at + 1] != 0x85,
+        // U+FFFE and U+FFFF.
+        0xef => bytes[at + 1] == 0xbf && bytes[at + 2] >= 0xbe,
+        _ => false,
+    })?;
+    Some((at, text[at..].chars().next()?))
+}
+
+/// The beginning of a node. A list or a mapping goes on in the events that follow.
+pub(super) struct Node<'a> {
+    pub(super) value: Value<'a>,
+    pub(super) at: Position,
+}
+
+pub(super) enum Value<'a> {
+    Null,
+    Text(Cow<'a, str>),
+    Alias,
+    List,
+    Mapping,
+}
+
+impl Node<'_> {
+    pub(super) fn must_be_a_list(&self, part: &'static str) -> Result<(), Invalid> {
+        if matches!(self.value, Value::List) { Ok(()) } else { Err(self.not_a("list", part)) }
+    }
+
+    pub(super) fn must_be_a_mapping(&self, part: &'static str) -> Result<(), Invalid> {
+        if matches!(self.value, Value::Mapping) { Ok(()) } else { Err(self.not_a("mapping", part)) }
+    }
+
+    pub(super) fn not_a(&self, expected: &'static str, part: &'static str) -> Invalid {
+        let found = match self.value {
+            Value::Null => "null",
+            Value::Text(_) => "scalar",
+            Value::Alias => "YAML alias",
+            Value::List => "list",
+            Value::Mapping => "mapping",
+        };
+        Invalid::Type { part, expected, found, at: self.at }
+    }
+}
+
+/// The events of one document.
+pub(super) struct Events<'a> {
+    parser: Parser<'a, StrInput<'a>>,
+    prefix: usize,
+    /// How many collections are open.
+    depth: usize,
+}
+
+impl<'a> Events<'a> {
+    pub(super) fn new(text: &'a Text<'_>) -> Self {
+        Self { parser: Parser::new_from_str(&text.yaml), prefix: text.prefix, depth: 0 }
+    }
+
+    /// The root of the first document, if there is a document.
+    pub(super) fn document(&mut self) -> Result<Option<Node<'a>>, Invalid> {
+        loop {
+            match self.next()? {
+                (Event::StreamStart, _) => {}
+                (Event::DocumentStart(_), _) => return self.node(),
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    /// Makes sure that nothing follows the root.
+    pub(super) fn end(&mut self) -> Result<(), Invalid> {
+        loop {
+            match self.next()? {
+                (Event::StreamEnd, _) => return Ok(()),
+                (Event::DocumentStart(_), at) => return Err(Invalid::AnotherDocument(at)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Passes what is left of `node`, which was just begun.
+    pub(super) fn skip(&mut self, node: &Node<'a>) -> Result<(), Invalid> {
+        if matches!(node.value, Value::List | Value::Mapping) {
+            let outside = self.depth - 1;
+            while self.depth > outside {
+                self.next()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `element` with each node of the list that was just begun; it must look into the node or skip it.
+    pub(super) fn each_element(
+        &mut self,
+        mut element: impl FnMut(&mut Self, Node<'a>) -> Result<(), Invalid>,
+    ) -> Result<(), Invalid> {
+        while let Some(node) = self.node()? {
+            element(self, node)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `entry` with each key and value of the mapping that was just begun; it must look into the value or skip
+    /// it. A key that is not a scalar is given as an empty one.
+    pub(super) fn each_entry(
+        &mut self,
+        mut entry: impl FnMut(&mut Self, &str, Node<'a>) -> Result<(), Invalid>,
+    ) -> Result<(), Invalid> {
+        while let Some(key) = self.node()? {
+            self.skip(&key)?;
+            let Some(value) = self.node()? else { return Ok(()) };
+            entry(self, if let Value::Text(key) = &key.value { key } else { "" }, value)?;
+        }
+        Ok(())
+    }
+
+    /// The beginning of the next node, or nothing at the end of the collection.
+    fn node(&mut self) -> Result<Option<Node<'a>>, Invalid> {
+        let (event, at) = self.next()?;
+        let value = match event {
+            Event::Scalar(text, ScalarStyle::Plain, ..)
+                if matches!(&*text, "" | "~" | "null" | "Null" | "NULL") =>
+            {
+                Value::Null
+            }
+            Event::Scalar(text, ..) => Value::Text(text),
+            Event::Alias(_) => Value::Alias,
+            Event::SequenceStart(..) => Value::List,
+            Event::MappingStart(..) => Value::Mapping,
+            _ => return Ok(None),
+        };
+        Ok(Some(Node { value, at }))
+    }
+
+    fn next(&mut self) -> Result<(Event<'a>, Position), Invalid> {
+        let (event, span) = match self.parser.next_event() {
+            Some(Ok(next)) => next,
+            Some(Err(error)) => {
+                let at = self.position(error.marker());
+                return Err(Invalid::Syntax { at, problem: error.info().to_owned() });
+            }
+            // Only after the end of the stream, where no walk goes on.
+            None => return Err(Invalid::Empty),
+        };
+        let at = self.position(&span.start);
+        match event {
+            Event::SequenceStart(..) | Event::MappingStart(..) => self.depth += 1,
+            Event::SequenceEnd | Event::MappingEnd => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        if self.depth > MAX_DEPTH {
+            return Err(Invalid::TooDeep { at, limit: MAX_DEPTH });
+        }
+        Ok((event, at))
+    }
+
+    fn position(&self, marker: &Marker) -> Position {
+        let prefix = if marker.line() == 1 { self.prefix } else { 0 };
+        Position { line: marker.line(), column: 1 + marker.col().saturating_sub(prefix) }
+    }
+}

@@ -1,0 +1,70 @@
+//! One call through the wrapper: a place, a process, a judgement.
+
+use porch_fn_proto::peek;
+use porch_fn_service::grpc::{Call, Evaluate, Reply};
+use tokio::sync::Semaphore;
+use tonic::Code;
+
+use crate::outcome::{self, Evaluated, Failure};
+use crate::process::{Program, run};
+
+/// Outputs up to this size are judged at once; larger ones take milliseconds that others would wait.
+const JUDGED_INLINE: usize = 64 * 1024;
+
+/// The wrapper's evaluator.
+#[derive(Debug)]
+pub struct Wrapper {
+    program: Program,
+    max_message: usize,
+    max_calls: usize,
+    places: Semaphore,
+}
+
+impl Wrapper {
+    /// Runs `program`, at most `max_calls` times at once, with messages of at most `max_message` bytes.
+    pub fn new(program: Program, max_message: usize, max_calls: usize) -> Self {
+        Self { program, max_message, max_calls, places: Semaphore::new(max_calls) }
+    }
+
+    async fn run(&self, call: Call) -> Result<Evaluated, Failure> {
+        let peeked = peek(&call.message)
+            .map_err(|error| Failure { code: Code::Internal, message: error.to_string() })?;
+        let stdin = call.message.slice(peeked.resource_list);
+        // Let go of the request's other parts while the function runs.
+        drop((call.message, call.framed));
+        let limits = outcome::limits(self.max_message);
+        let ran = run(&self.program, stdin, &limits, Some(call.deadline)).await;
+        let max_message = self.max_message;
+        if ran.as_ref().is_ok_and(|finished| finished.stdout.len() > JUDGED_INLINE) {
+            let image = peeked.image.to_string();
+            let judged = tokio::task::spawn_blocking(move || outcome::judge(&image, ran, max_message)).await;
+            return judged.unwrap_or_else(|_| {
+                let message = "the function's output could not be judged".to_owned();
+                Err(Failure { code: Code::Internal, message })
+            });
+        }
+        outcome::judge(&peeked.image, ran, max_message)
+    }
+}
+
+impl Evaluate for Wrapper {
+    async fn evaluate(&self, call: Call) -> Reply {
+        let Ok(_place) = self.places.try_acquire() else {
+            let text = format!(
+                "{} calls already run in this function's pod: retry later, raise \
+                 --max-parallel-pods-per-function, or raise the wrapper-server's --max-concurrent-calls",
+                self.max_calls
+            );
+            return Reply::shed(Code::ResourceExhausted, &text);
+        };
+        match self.run(call).await {
+            Ok(evaluated) => {
+                if let Some(warning) = evaluated.warning {
+                    tracing::warn!("{warning}");
+                }
+                Reply::evaluated(evaluated.resource_list.into(), evaluated.log)
+            }
+            Err(failure) => Reply::failed(failure.code, &failure.message),
+        }
+    }
+}
