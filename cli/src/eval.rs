@@ -122,7 +122,7 @@ async fn eval(args: Args) -> Result<(), EvalError> {
     let config = function_config(&args)?;
     let (input, list) = read(&args, config.as_ref())?;
     let reply = call(&args, list).await?;
-    let response = answer(reply)?;
+    let response = answer(&reply)?;
     if !response.log.is_empty() {
         eprintln!("{}", String::from_utf8_lossy(&response.log).trim_end());
     }
@@ -185,7 +185,7 @@ async fn call(args: &Args, list: Bytes) -> Result<Reply, EvalError> {
     }
 }
 
-fn answer(reply: Reply) -> Result<EvaluateFunctionResponse, EvalError> {
+fn answer(reply: &Reply) -> Result<EvaluateFunctionResponse, EvalError> {
     let code = reply.code();
     if code != Code::Ok {
         return Err(EvalError::Failed { code, message: message_of(reply.status_headers()) });

@@ -57,7 +57,7 @@ enum UpError {
     Functions(String),
     #[error("runner: {0}")]
     Runner(#[from] runner::AppError),
-    #[error("router: {0}; another program may hold the port, --port=0 --admin-port=0 takes any")]
+    #[error("router: {0}; 0 takes any port")]
     Router(#[from] router::AppError),
 }
 

@@ -42,12 +42,6 @@ impl Chunks {
         &self.parts
     }
 
-    /// The byte at `offset`, if there is one.
-    pub fn byte(&self, offset: usize) -> Option<u8> {
-        let (index, within) = self.locate(offset)?;
-        self.parts[index].get(within).copied()
-    }
-
     /// The bytes of `range`, cut off at the end of the message. Shares the payload.
     pub fn slice(&self, range: Range<usize>) -> Chunks {
         let mut out = Chunks::default();
@@ -63,6 +57,22 @@ impl Chunks {
         out
     }
 
+    /// The bytes of `range` as one slice, cut off at the end of the message. Copies only when they lie in
+    /// more than one part.
+    pub fn contiguous_slice(&self, range: Range<usize>) -> Bytes {
+        match self.locate(range.start) {
+            Some((index, within)) if range.end <= self.ends[index] && range.start < range.end => {
+                self.parts[index].slice(within..within + range.len())
+            }
+            _ => self.slice(range).contiguous(),
+        }
+    }
+
+    /// Reads from the first byte on.
+    pub(crate) fn cursor(&self) -> Cursor<'_> {
+        Cursor { chunks: self, index: 0, within: 0 }
+    }
+
     /// All bytes as one slice. Copies only when there is more than one part.
     pub fn contiguous(&self) -> Bytes {
         match self.parts.as_slice() {
@@ -70,7 +80,9 @@ impl Chunks {
             [one] => one.clone(),
             parts => {
                 let mut joined = BytesMut::with_capacity(self.len());
-                parts.iter().for_each(|part| joined.extend_from_slice(part));
+                for part in parts {
+                    joined.extend_from_slice(part);
+                }
                 joined.freeze()
             }
         }
@@ -88,6 +100,57 @@ impl Chunks {
     }
 }
 
+/// A place in a message. Reading on costs nothing, skipping a binary search at most.
+#[derive(Debug)]
+pub(crate) struct Cursor<'a> {
+    chunks: &'a Chunks,
+    index: usize,
+    /// Within `parts[index]`, and its length at most.
+    within: usize,
+}
+
+impl Cursor<'_> {
+    /// Offset of the next byte.
+    pub(crate) fn offset(&self) -> usize {
+        let start = match self.index {
+            0 => 0,
+            index => self.chunks.ends[index - 1],
+        };
+        start + self.within
+    }
+
+    /// The next byte; `None` at the end.
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        // No part is empty, so one step over its end suffices.
+        let part = self.chunks.parts.get(self.index)?;
+        let (part, within) = match self.within {
+            within if within < part.len() => (part, within),
+            _ => {
+                let next = self.chunks.parts.get(self.index + 1)?;
+                self.index += 1;
+                (next, 0)
+            }
+        };
+        self.within = within + 1;
+        part.get(within).copied()
+    }
+
+    /// Goes `len` bytes further; `None`, and nowhere, when that is past the end.
+    pub(crate) fn skip(&mut self, len: usize) -> Option<()> {
+        let part = self.chunks.parts.get(self.index).map_or(0, Bytes::len);
+        if len <= part - self.within {
+            self.within += len;
+            return Some(());
+        }
+        let target = self.offset().checked_add(len)?;
+        let index = self.chunks.ends.partition_point(|&end| end < target);
+        let end = *self.chunks.ends.get(index)?;
+        self.index = index;
+        self.within = self.chunks.parts[index].len() - (end - target);
+        Some(())
+    }
+}
+
 impl From<Bytes> for Chunks {
     fn from(bytes: Bytes) -> Self {
         let mut chunks = Chunks::default();
@@ -99,7 +162,9 @@ impl From<Bytes> for Chunks {
 impl FromIterator<Bytes> for Chunks {
     fn from_iter<I: IntoIterator<Item = Bytes>>(parts: I) -> Self {
         let mut chunks = Chunks::default();
-        parts.into_iter().for_each(|part| chunks.push(part));
+        for part in parts {
+            chunks.push(part);
+        }
         chunks
     }
 }
@@ -129,12 +194,23 @@ mod tests {
             let chunks: Chunks = parts.into_iter().map(Bytes::from).collect();
             prop_assert_eq!(chunks.len(), joined.len());
             prop_assert_eq!(&chunks.contiguous()[..], &joined[..]);
-            for offset in 0..joined.len() + 2 {
-                prop_assert_eq!(chunks.byte(offset), joined.get(offset).copied());
+            let mut cursor = chunks.cursor();
+            for (offset, &byte) in joined.iter().enumerate() {
+                prop_assert_eq!(cursor.offset(), offset);
+                prop_assert_eq!(cursor.byte(), Some(byte));
             }
+            prop_assert_eq!(cursor.byte(), None);
+            let mut cursor = chunks.cursor();
+            prop_assert_eq!(cursor.skip(start), (start <= joined.len()).then_some(()));
+            let skipped = if start <= joined.len() { start } else { 0 };
+            prop_assert_eq!(cursor.offset(), skipped);
+            prop_assert_eq!(cursor.skip(len), (skipped + len <= joined.len()).then_some(()));
+            let skipped = if skipped + len <= joined.len() { skipped + len } else { skipped };
+            prop_assert_eq!(cursor.byte(), joined.get(skipped).copied());
             let end = (start + len).min(joined.len());
             let expected = joined.get(start.min(end)..end).unwrap_or_default();
             prop_assert_eq!(&chunks.slice(start..start + len).contiguous()[..], expected);
+            prop_assert_eq!(&chunks.contiguous_slice(start..start + len)[..], expected);
         }
     }
 

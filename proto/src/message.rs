@@ -1,6 +1,6 @@
 //! Writes the two messages around a package without copying the package.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 use crate::Chunks;
@@ -33,9 +33,10 @@ fn put(out: &mut Chunks, field: u32, value: Chunks) {
     let mut head = BytesMut::with_capacity(16);
     encode_key(field, WireType::LengthDelimited, &mut head);
     encode_varint(value.len() as u64, &mut head);
-    debug_assert!(head.remaining_mut() > 0);
     out.push(head.freeze());
-    value.into_iter().for_each(|part| out.push(part));
+    for part in value {
+        out.push(part);
+    }
 }
 
 #[cfg(test)]

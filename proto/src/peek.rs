@@ -7,7 +7,7 @@ use std::ops::{Deref, Range};
 
 use bytes::Bytes;
 
-use crate::Chunks;
+use crate::chunks::{Chunks, Cursor};
 
 pub(crate) const RESOURCE_LIST_FIELD: u32 = 1;
 pub(crate) const IMAGE_FIELD: u32 = 2;
@@ -71,17 +71,17 @@ impl Deref for Text {
 /// Reads a request in one pass over its field headers. When a field is repeated the last one counts.
 pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
     let mut found = Peek { image: Text::default(), tag: Text::default(), resource_list: 0..0 };
-    let mut at = 0;
+    let mut cursor = message.cursor();
     let end = message.len();
-    while at < end {
-        let key = varint(message, &mut at)?;
+    while cursor.offset() < end {
+        let key = varint(&mut cursor)?;
         let field = u32::try_from(key >> 3).map_err(|_| PeekError::Malformed)?;
         let len = match key & 7 {
             _ if field == 0 => return Err(PeekError::Malformed),
-            2 => usize::try_from(varint(message, &mut at)?).map_err(|_| PeekError::Truncated)?,
+            2 => usize::try_from(varint(&mut cursor)?).map_err(|_| PeekError::Truncated)?,
             _ if field <= TAG_FIELD => return Err(PeekError::WireType(field)),
             0 => {
-                varint(message, &mut at)?;
+                varint(&mut cursor)?;
                 0
             }
             1 => 8,
@@ -89,8 +89,9 @@ pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
             // Groups (3 and 4) were never part of proto3.
             _ => return Err(PeekError::Malformed),
         };
-        let value = at..at.checked_add(len).filter(|&stop| stop <= end).ok_or(PeekError::Truncated)?;
-        at = value.end;
+        let start = cursor.offset();
+        cursor.skip(len).ok_or(PeekError::Truncated)?;
+        let value = start..start + len;
         match field {
             RESOURCE_LIST_FIELD => found.resource_list = value,
             IMAGE_FIELD => found.image = text(message, value, field)?,
@@ -105,18 +106,17 @@ fn text(message: &Chunks, value: Range<usize>, field: u32) -> Result<Text, PeekE
     if value.len() > MAX_NAME_BYTES {
         return Err(PeekError::TooLong { field });
     }
-    let bytes = message.slice(value).contiguous();
+    let bytes = message.contiguous_slice(value);
     match std::str::from_utf8(&bytes) {
         Ok(_) => Ok(Text(bytes)),
         Err(_) => Err(PeekError::NotUtf8 { field }),
     }
 }
 
-fn varint(message: &Chunks, at: &mut usize) -> Result<u64, PeekError> {
+fn varint(cursor: &mut Cursor<'_>) -> Result<u64, PeekError> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
-        let byte = message.byte(*at).ok_or(PeekError::Truncated)?;
-        *at += 1;
+        let byte = cursor.byte().ok_or(PeekError::Truncated)?;
         value |= u64::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
             return Ok(value);

@@ -16,14 +16,6 @@ use crate::pods::PodRuntime;
 pub(crate) const STDERR_HEAD: usize = 32 * 1024;
 pub(crate) const STDERR_TAIL: usize = 32 * 1024;
 
-/// What a runtime made of a call.
-pub(crate) enum Evaluation {
-    /// The runtime does not have this function: the next one is asked.
-    NotFound,
-    /// It has, and this is the answer, good or bad.
-    Answered(Reply),
-}
-
 /// The runner's evaluator.
 #[derive(Debug)]
 pub struct Runner {
@@ -33,7 +25,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// A runner with these runtimes. With none it answers NOT_FOUND to everything.
+    /// A runner with these runtimes. With none it answers `NOT_FOUND` to everything.
     pub fn new(exec: Option<ExecRuntime>, pods: Option<PodRuntime>, metrics: Arc<Metrics>) -> Self {
         Self { exec, pods, metrics }
     }
@@ -51,12 +43,12 @@ impl Runner {
         }
         if let Some(exec) = &self.exec {
             let resource_list = call.message.slice(peeked.resource_list.clone());
-            if let Evaluation::Answered(reply) = exec.evaluate(image, resource_list).await {
+            if let Some(reply) = exec.evaluate(image, resource_list).await {
                 return (reply, Runtime::Exec);
             }
         }
         if let Some(pods) = &self.pods
-            && let Evaluation::Answered(reply) = pods.evaluate(image, &peeked.tag, &call).await
+            && let Some(reply) = pods.evaluate(image, &peeked.tag, &call).await
         {
             return (reply, Runtime::Pod);
         }

@@ -12,6 +12,7 @@ mod evaluate;
 pub mod exec;
 mod metrics;
 pub mod pods;
+mod yaml;
 
 pub use app::{App, AppError, Pods};
 pub use config::{Flags, PodBackend};

@@ -1,10 +1,13 @@
 //! The exec runtime's configuration file: which executable runs which images.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 
 use porch_fn_image::Image;
 use serde::Deserialize;
+
+use crate::yaml;
 
 /// Largest file that is read, in bytes.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
@@ -69,7 +72,7 @@ impl Executables {
     }
 
     fn parse(text: &str, functions: &Path, prefix: &str) -> Result<Self, String> {
-        let file: Option<File> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        let file: Option<File> = yaml::parse(text)?;
         let mut executables = Self { by_image: HashMap::new(), prefix: prefix.to_owned() };
         for Function { function, images } in file.unwrap_or_default().functions {
             if function.is_empty() {
@@ -77,12 +80,14 @@ impl Executables {
             }
             let path = functions.join(&function);
             for image in images {
-                let key = executables.key(&image);
                 // As in the original: the first one counts.
-                if executables.by_image.contains_key(&key) {
-                    tracing::warn!(image, function, "duplicate image in --config is ignored");
-                } else {
-                    executables.by_image.insert(key, path.clone());
+                match executables.by_image.entry(key(&image, prefix)) {
+                    Entry::Occupied(_) => {
+                        tracing::warn!(image, function, "duplicate image in --config is ignored");
+                    }
+                    Entry::Vacant(place) => {
+                        place.insert(path.clone());
+                    }
                 }
             }
         }
@@ -91,7 +96,7 @@ impl Executables {
 
     /// The executable of `image`, if it has one. A short name and its full form are the same image.
     pub fn find(&self, image: &str) -> Option<&Path> {
-        self.by_image.get(&self.key(image)).map(PathBuf::as_path)
+        self.by_image.get(&key(image, &self.prefix)).map(PathBuf::as_path)
     }
 
     /// All images and their executables.
@@ -103,11 +108,11 @@ impl Executables {
     pub fn is_empty(&self) -> bool {
         self.by_image.is_empty()
     }
+}
 
-    /// The original compares names as they are; so are those that are no image reference.
-    fn key(&self, image: &str) -> String {
-        Image::parse(image, &self.prefix).map_or_else(|_| image.to_owned(), |image| image.as_str().to_owned())
-    }
+/// The original compares names as they are; so are those that are no image reference.
+fn key(image: &str, prefix: &str) -> String {
+    Image::parse(image, prefix).map_or_else(|_| image.to_owned(), |image| image.as_str().to_owned())
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use wrapper_server::{go_exit_text, go_quote};
 pub use config::{ConfigError, Executables};
 
 use crate::environment::environment;
-use crate::evaluate::{Evaluation, STDERR_HEAD, STDERR_TAIL};
+use crate::evaluate::{STDERR_HEAD, STDERR_TAIL};
 
 /// Calls that wait for one of `--max-parallel-executions` places.
 const MAX_QUEUE: usize = 1000;
@@ -54,21 +54,21 @@ impl ExecRuntime {
         }
     }
 
-    /// Runs `image` if it has an executable. Queueing and running end when the future is dropped.
-    pub(crate) async fn evaluate(&self, image: &str, resource_list: Chunks) -> Evaluation {
-        let Some(path) = self.executables.find(image) else { return Evaluation::NotFound };
+    /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Queueing and running end when the future is dropped.
+    pub(crate) async fn evaluate(&self, image: &str, resource_list: Chunks) -> Option<Reply> {
+        let path = self.executables.find(image)?;
         let Some(waiting) = Waiting::enter(&self.waiting) else {
             let text = format!(
                 "{MAX_QUEUE} calls already wait for the exec runtime, which runs {} at once: retry later, or raise \
                  --max-parallel-executions",
                 self.parallel
             );
-            return Evaluation::Answered(Reply::shed(Code::ResourceExhausted, &text));
+            return Some(Reply::shed(Code::ResourceExhausted, &text));
         };
         // The semaphore is never closed.
         let _place = self.places.acquire().await;
         drop(waiting);
-        Evaluation::Answered(self.run(image, path, resource_list).await)
+        Some(self.run(image, path, resource_list).await)
     }
 
     async fn run(&self, image: &str, path: &Path, resource_list: Chunks) -> Reply {

@@ -68,6 +68,6 @@ pub trait Backend: Send + 'static {
 
 /// Says which images can have pods at all; asked on the path of each call.
 pub trait Catalog: std::fmt::Debug + Send + Sync + 'static {
-    /// Whether pods of `image` can be made. `false` is NOT_FOUND to the caller.
+    /// Whether pods of `image` can be made. `false` is `NOT_FOUND` to the caller.
     fn knows(&self, image: &Image) -> bool;
 }

@@ -10,6 +10,8 @@ use porch_fn_pool::{ImageKey, Override};
 use porch_fn_service::flags::parse_duration;
 use serde::Deserialize;
 
+use crate::yaml;
+
 /// Largest file that is read, in bytes.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -74,7 +76,7 @@ pub(crate) fn read(path: &Path, prefix: &str) -> Result<Vec<Entry>, CacheConfigE
 }
 
 fn parse(text: &str, prefix: &str) -> Result<Vec<Entry>, String> {
-    let file: Option<File> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let file: Option<File> = yaml::parse(text)?;
     let items = match file {
         None => Vec::new(),
         Some(File::List(items)) => items,

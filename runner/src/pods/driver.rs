@@ -249,16 +249,12 @@ impl<B: Backend> Driver<B> {
     fn grant(&mut self, id: RequestId, uid: &Uid) -> Option<Event> {
         // Without an entry the caller has cancelled, and its Cancel has been or will be stepped.
         let answer = self.waiting.remove(&id)?;
-        match self.backend.connection(uid) {
-            Some(connection) => {
-                let _ = answer.send(Ok(connection));
-                None
-            }
-            None => {
-                let _ = answer.send(Err(AcquireError::Vanished));
-                Some(Event::Finished { id, verdict: Verdict::Broken })
-            }
-        }
+        let Some(connection) = self.backend.connection(uid) else {
+            let _ = answer.send(Err(AcquireError::Vanished));
+            return Some(Event::Finished { id, verdict: Verdict::Broken });
+        };
+        let _ = answer.send(Ok(connection));
+        None
     }
 }
 

@@ -24,7 +24,6 @@ pub use backend::{Backend, Catalog, Order};
 pub(crate) use driver::Handle;
 pub(crate) use page::page;
 
-use crate::evaluate::Evaluation;
 use crate::metrics::Metrics;
 use driver::{AcquireError, Driver};
 use error::{PodError, wrap_failure};
@@ -75,19 +74,19 @@ impl PodRuntime {
         self.pool.clone()
     }
 
-    /// Runs `image` in a pod if the catalog knows it.
-    pub(crate) async fn evaluate(&self, image: &str, tag: &str, call: &Call) -> Evaluation {
+    /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is asked.
+    pub(crate) async fn evaluate(&self, image: &str, tag: &str, call: &Call) -> Option<Reply> {
         let parsed = match Image::parse(image, &self.default_prefix) {
             Ok(parsed) => parsed,
-            Err(error) => return Evaluation::Answered(PodError::Image(error).reply(image)),
+            Err(error) => return Some(PodError::Image(error).reply(image)),
         };
         if !self.catalog.knows(&parsed) {
-            return Evaluation::NotFound;
+            return None;
         }
         let tag = (!tag.is_empty()).then_some(tag);
         let shard_key = ShardKey::new(&*shard_key(image, tag, &self.default_prefix));
         let ran = self.run(&ImageKey::from(parsed.as_str()), &shard_key, call).await;
-        Evaluation::Answered(match ran {
+        Some(match ran {
             Ok(reply) => wrap_failure(reply, image),
             Err(error) => error.reply(image),
         })

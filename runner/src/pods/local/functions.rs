@@ -9,6 +9,7 @@ use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::pods::backend::Catalog;
+use crate::yaml;
 
 /// Largest file that is read, in bytes.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
@@ -67,7 +68,7 @@ impl LocalFunctions {
     }
 
     fn parse(text: &str, prefix: &str) -> Result<Self, String> {
-        let file: Option<File> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        let file: Option<File> = yaml::parse(text)?;
         let mut functions = Self::default();
         for Function { image, command } in file.unwrap_or_default().functions {
             functions.add(&image, command, prefix)?;

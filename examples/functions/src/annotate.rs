@@ -1,0 +1,65 @@
+//! `annotate`: a mutator that sets annotations on every resource.
+
+use serde_json::{Value, json};
+
+use crate::resource_list::{FunctionError, ResourceList, is_local_config};
+
+/// Sets the annotations given as the data of a ConfigMap on every item, except those that are local config.
+pub fn annotate(list: &mut ResourceList) -> Result<bool, FunctionError> {
+    let data = list.config_data().filter(|data| !data.is_empty()).cloned().ok_or_else(|| {
+        FunctionError::Config("no annotations given: pass them as key=value pairs behind --".to_owned())
+    })?;
+    let mut changed = 0;
+    for item in list.items_mut().iter_mut().filter(|item| !is_local_config(item)) {
+        let Some(metadata) = object(item, "metadata") else { continue };
+        let Some(annotations) = object(metadata, "annotations") else { continue };
+        for (name, value) in &data {
+            annotations[name] = json!(value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        }
+        changed += 1;
+    }
+    eprintln!("annotated {changed} resources");
+    Ok(true)
+}
+
+/// The object under `key`, made when it is missing; `None` when something else is there.
+fn object<'a>(parent: &'a mut Value, key: &str) -> Option<&'a mut Value> {
+    let child = parent.as_object_mut()?.entry(key).or_insert(Value::Null);
+    if child.is_null() {
+        *child = json!({});
+    }
+    child.is_object().then_some(child)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(items: &str, config: &str) -> Result<ResourceList, FunctionError> {
+        let mut list = ResourceList::parse(&format!("kind: ResourceList\nitems: {items}\n{config}")).unwrap();
+        annotate(&mut list).map(|_| list)
+    }
+
+    #[test]
+    fn every_resource_is_annotated_but_local_config() {
+        let items = "[{kind: A}, {kind: B, metadata: {annotations: {owner: old, x: y}}}, \
+                     {kind: C, metadata: {annotations: {config.kubernetes.io/local-config: 'true'}}}]";
+        let list = run(items, "functionConfig: {data: {owner: me, n: 1}}").unwrap();
+        let annotations = |index: usize| list.items()[index]["metadata"]["annotations"].clone();
+        assert_eq!(annotations(0), json!({"owner": "me", "n": "1"}));
+        assert_eq!(annotations(1), json!({"owner": "me", "x": "y", "n": "1"}));
+        assert_eq!(annotations(2), json!({"config.kubernetes.io/local-config": "true"}));
+    }
+
+    #[test]
+    fn without_annotations_it_says_how_to_give_them() {
+        assert!(run("[]", "").unwrap_err().to_string().contains("key=value"));
+    }
+
+    #[test]
+    fn odd_items_are_left_alone() {
+        let items = "[3, {metadata: 4}, {metadata: {annotations: []}}]";
+        let list = run(items, "functionConfig: {data: {owner: me}}").unwrap();
+        assert_eq!(list.items()[1], json!({"metadata": 4}));
+    }
+}

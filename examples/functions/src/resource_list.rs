@@ -1,0 +1,111 @@
+//! A ResourceList as a tree, which is all that two small functions need.
+
+use serde_json::{Map, Value, json};
+
+/// Why a function cannot do its work. Results of its work are in the list, not here.
+#[derive(Debug, thiserror::Error)]
+pub enum FunctionError {
+    /// The input is not YAML.
+    #[error("the input is not YAML: {0}")]
+    Parse(String),
+    /// The input is YAML, but no ResourceList.
+    #[error("the input is not a ResourceList with a list of items")]
+    NotAResourceList,
+    /// The function's config is missing or of another shape.
+    #[error("{0}")]
+    Config(String),
+    /// The output cannot be written as YAML.
+    #[error("writing the output: {0}")]
+    Emit(String),
+}
+
+/// Items, config and results of one call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResourceList(Map<String, Value>);
+
+impl ResourceList {
+    /// Parses a ResourceList. A list without items is an empty one.
+    pub fn parse(text: &str) -> Result<Self, FunctionError> {
+        // As in Go's YAML: `y` and `on` are words.
+        let options = serde_saphyr::options! { strict_booleans: true };
+        let value: Value = serde_saphyr::from_str_with_options(text, options)
+            .map_err(|error| FunctionError::Parse(error.to_string()))?;
+        let Value::Object(mut list) = value else { return Err(FunctionError::NotAResourceList) };
+        let items = list.entry("items").or_insert_with(|| json!([]));
+        if items.is_null() {
+            *items = json!([]);
+        }
+        if list.get("kind") != Some(&json!("ResourceList")) || !list["items"].is_array() {
+            return Err(FunctionError::NotAResourceList);
+        }
+        Ok(Self(list))
+    }
+
+    /// As YAML.
+    pub fn to_yaml(&self) -> Result<String, FunctionError> {
+        serde_saphyr::to_string(&self.0).map_err(|error| FunctionError::Emit(error.to_string()))
+    }
+
+    /// The items.
+    pub fn items(&self) -> &[Value] {
+        self.0.get("items").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    /// The items, to change.
+    pub fn items_mut(&mut self) -> &mut [Value] {
+        self.0.get_mut("items").and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
+    }
+
+    /// The data of a ConfigMap given as the function's config.
+    pub fn config_data(&self) -> Option<&Map<String, Value>> {
+        self.0.get("functionConfig")?.get("data")?.as_object()
+    }
+
+    /// Adds a result about `item`.
+    pub fn add_result(&mut self, result: Value) {
+        let results = self.0.entry("results").or_insert_with(|| json!([]));
+        if !results.is_array() {
+            *results = json!([]);
+        }
+        if let Some(results) = results.as_array_mut() {
+            results.push(result);
+        }
+    }
+
+    /// The results so far.
+    pub fn results(&self) -> &[Value] {
+        self.0.get("results").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// An annotation of `item`.
+pub(crate) fn annotation<'a>(item: &'a Value, name: &str) -> Option<&'a str> {
+    item.get("metadata")?.get("annotations")?.get(name)?.as_str()
+}
+
+/// Whether `item` is for tools only and never applied to a cluster.
+pub(crate) fn is_local_config(item: &Value) -> bool {
+    annotation(item, "config.kubernetes.io/local-config") == Some("true")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_resource_lists_are_taken() {
+        assert!(ResourceList::parse("kind: ResourceList").unwrap().items().is_empty());
+        assert!(ResourceList::parse("kind: ResourceList\nitems: null").unwrap().items().is_empty());
+        for other in ["kind: List", "[]", "3", "kind: ResourceList\nitems: 3", ""] {
+            assert!(ResourceList::parse(other).is_err(), "{other}");
+        }
+        assert!(matches!(ResourceList::parse("a: ["), Err(FunctionError::Parse(_))));
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let text = "kind: ResourceList\nitems:\n- kind: ConfigMap\n  data: {a: \"1\", b: \"true\", c: \"x: y\"}\n";
+        let list = ResourceList::parse(text).unwrap();
+        assert_eq!(ResourceList::parse(&list.to_yaml().unwrap()).unwrap(), list);
+    }
+}
