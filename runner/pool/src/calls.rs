@@ -1,0 +1,86 @@
+//! The life of a call: granted at once or queued, handed a pod later, cancelled or finished. A call is counted in
+//! exactly one place at any time, so that leaving that place is all there is to leaving.
+
+use crate::breakage::Breakage;
+use crate::event::{Action, Rejection, Verdict};
+use crate::function::Function;
+use crate::queue::Waiter;
+use crate::shared::{Call, Place, Turn};
+use crate::types::{RequestId, Time};
+
+// === impl Function ===
+
+impl Function {
+    /// Takes in a call.
+    pub(crate) fn request(&mut self, id: RequestId, deadline: Time, turn: &mut Turn<'_>) {
+        if deadline <= turn.now {
+            turn.reject(id, Rejection::DeadlineExceeded);
+        } else if let Some(error) = self.paused_error(turn.now) {
+            turn.reject(id, error);
+        } else if let Some(index) = self.pick_unless_queue(turn) {
+            let crowded = self.is_crowded(turn);
+            self.grant(index, id, deadline, turn);
+            if crowded {
+                self.scale_beyond(turn);
+            }
+        } else if self.queue.len() >= self.settings.limits.queue as usize {
+            turn.reject(id, Rejection::QueueFull { limit: self.settings.limits.queue });
+        } else {
+            let ticket = self.queue.push(Waiter { id, deadline, since: turn.now });
+            let place = Place::Queue(ticket);
+            turn.shared.calls.insert(id, Call { image: self.image.clone(), place });
+        }
+    }
+
+    /// A call does not overtake those that wait.
+    fn pick_unless_queue(&mut self, turn: &Turn<'_>) -> Option<usize> {
+        if self.queue.is_empty() { self.pick(turn) } else { None }
+    }
+
+    fn grant(&mut self, index: usize, id: RequestId, deadline: Time, turn: &mut Turn<'_>) {
+        let tracked = &mut self.pods[index];
+        tracked.calls.push((id, deadline));
+        let (uid, name) = (tracked.pod.uid.clone(), tracked.pod.name.clone());
+        turn.shared.calls.insert(id, Call { image: self.image.clone(), place: Place::Pod(uid.clone()) });
+        turn.out.push(Action::Grant { id, uid, name });
+    }
+
+    /// Hands pods to the calls that wait, in their order.
+    pub(crate) fn grant_waiters(&mut self, turn: &mut Turn<'_>) {
+        while !self.queue.is_empty() {
+            let Some(index) = self.pick(turn) else { break };
+            let Some(waiter) = self.queue.pop() else { break };
+            self.grant(index, waiter.id, waiter.deadline, turn);
+            if turn.shared.broken(Breakage::UncountedHandover) {
+                self.pods[index].calls.pop();
+            }
+        }
+    }
+
+    /// Removes a call from wherever it is.
+    pub(crate) fn leave(&mut self, id: RequestId, place: &Place, verdict: Verdict, turn: &mut Turn<'_>) {
+        match place {
+            Place::Queue(ticket) => {
+                self.queue.remove(*ticket);
+            }
+            Place::Pod(uid) => {
+                if let Some(tracked) = self.pod_mut(uid) {
+                    tracked.calls.retain(|&(other, _)| other != id);
+                    if verdict == Verdict::Broken {
+                        Self::unready(tracked);
+                    }
+                } else {
+                    turn.shared.forget_orphan(id, place);
+                }
+            }
+        }
+    }
+
+    /// A waiter whose deadline has come.
+    pub(crate) fn pop_expired(&mut self, turn: &Turn<'_>) -> Option<RequestId> {
+        if turn.shared.broken(Breakage::IgnoreDeadline) {
+            return None;
+        }
+        self.queue.pop_expired(turn.now).map(|waiter| waiter.id)
+    }
+}

@@ -1,0 +1,141 @@
+//! The owner's periodic look: which pods nobody needs any more.
+//!
+//! A healthy pod is deleted in one way only: past its `reclaim_after`, unused here, and in exactly the state judged. To
+//! be rid of a pod early (it was replaced, or there are too many) the owner gives notice: it brings `reclaim_after`
+//! near and stops using the pod. A runner with a call on it objects by pushing, as it would for any pod about to
+//! lapse, and the owner asks again one scan later.
+
+use crate::breakage::Breakage;
+use crate::event::{Deletion, Why};
+use crate::function::Function;
+use crate::shared::Turn;
+use crate::tracked::Tracked;
+use crate::types::{Time, Uid};
+
+// === impl Function ===
+
+impl Function {
+    /// Once per scan interval.
+    pub(crate) fn scan(&mut self, turn: &mut Turn<'_>) {
+        if turn.now < self.scan_at {
+            return;
+        }
+        self.scan_at = turn.now + turn.shared.config.scan_interval;
+        if !turn.may_collect() {
+            return;
+        }
+        self.give_lifetime(turn);
+        self.collect(turn);
+        self.choose_surplus(turn);
+        self.start_replacement(turn);
+    }
+
+    /// A pod without `reclaim_after` would never lapse.
+    fn give_lifetime(&mut self, turn: &mut Turn<'_>) {
+        let until = self.reclaim_at(None, turn);
+        for tracked in &mut self.pods {
+            let timeless = tracked.pod.reclaim_after.is_none() && tracked.owned_since.is_some();
+            if timeless && tracked.lives() && tracked.push.is_none() && turn.now >= tracked.push_after {
+                tracked.send_push(until, turn);
+            }
+        }
+    }
+
+    fn collect(&mut self, turn: &mut Turn<'_>) {
+        let wanted = !self.queue.is_empty();
+        for tracked in &mut self.pods {
+            let owned = tracked.owned_since.is_some() || turn.shared.broken(Breakage::CollectUnowned);
+            let lapsed = tracked.pod.reclaim_after.is_some_and(|reclaim_after| turn.now > reclaim_after);
+            let in_use = !tracked.calls.is_empty() || (wanted && tracked.retiring.is_none());
+            if owned && lapsed && tracked.lives() && !in_use && tracked.push.is_none() {
+                let why = tracked.retiring.unwrap_or(Why::Expired);
+                tracked.send_delete(why, turn);
+            }
+        }
+    }
+
+    /// Marks pods above the limit, as long as those that stay are ready.
+    fn choose_surplus(&mut self, turn: &Turn<'_>) {
+        let limit = self.settings.limits.max_pods as usize;
+        loop {
+            let staying = |tracked: &&Tracked| tracked.ready() && tracked.retiring.is_none();
+            if self.pods.iter().filter(staying).count() <= limit {
+                return;
+            }
+            let current = &self.settings.template.version;
+            let victim = self
+                .pods
+                .iter_mut()
+                .filter(|tracked| tracked.ready() && tracked.retiring.is_none() && tracked.may_replace(turn))
+                .max_by_key(|tracked| (tracked.pod.version != *current, tracked.pod.name.slot));
+            let Some(victim) = victim else { return };
+            victim.retiring = Some(Why::Surplus);
+        }
+    }
+
+    /// Gives notice to retiring pods that are idle here, and lets those stay that are needed after all.
+    pub(crate) fn retire(&mut self, turn: &mut Turn<'_>) {
+        self.retire_replaced();
+        if self.pods.iter().all(|tracked| tracked.retiring.is_none()) {
+            return;
+        }
+        let limit = self.settings.limits.max_pods as usize;
+        let staying = self.pods.iter().filter(|other| other.ready() && other.retiring.is_none()).count();
+        let notice = turn.shared.config.notice();
+        let until = turn.now + notice;
+        let again = self.scan_at;
+        let may_collect = turn.may_collect();
+        for tracked in &mut self.pods {
+            match tracked.retiring {
+                Some(Why::Surplus) if staying < limit => tracked.retiring = None,
+                Some(why) if tracked.calls.is_empty() && tracked.lives() && may_collect => {
+                    if turn.shared.broken(Breakage::RetireAtOnce) {
+                        tracked.send_delete(why, turn);
+                    } else if !tracked.lapses_within(notice, turn.now)
+                        && tracked.push.is_none()
+                        && turn.now >= tracked.push_after
+                        && tracked.noticed.is_none_or(|again| turn.now >= again)
+                    {
+                        tracked.noticed = Some(again);
+                        tracked.send_push(until, turn);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes note of a delete's answer.
+    pub(crate) fn deleted(&mut self, uid: &Uid, result: Deletion, turn: &mut Turn<'_>) {
+        let retry = turn.shared.config.retry_interval();
+        let Some(index) = self.find(uid) else { return };
+        let tracked = &mut self.pods[index];
+        match result {
+            Deletion::Ok => {
+                tracked.delete = None;
+                tracked.doomed = true;
+            }
+            Deletion::Conflict => {
+                tracked.delete = None;
+                tracked.delete_after = turn.now + retry;
+            }
+            Deletion::NotFound => self.untrack(index, turn),
+            Deletion::Unknown => {
+                if let Some(delete) = &mut tracked.delete {
+                    delete.unknown = Some(turn.now);
+                }
+                turn.doubt();
+            }
+        }
+    }
+}
+
+// === impl Tracked ===
+
+impl Tracked {
+    /// Owned for long enough that no other runner is likely to think the same of itself.
+    pub(crate) fn may_replace(&self, turn: &Turn<'_>) -> bool {
+        let stable = |since: Time| since + turn.shared.config.replace_after <= turn.now;
+        self.owned_since.is_some_and(stable)
+    }
+}

@@ -1,0 +1,156 @@
+//! What an operator can turn: one set of defaults for all images, and what differs for one image.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::types::{ImageKey, Time, Version};
+
+/// The pool's configuration. `Default` is the documented defaults, with an empty version.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// For images without an override.
+    pub limits: Limits,
+    /// What new pods are made from, for images without an override.
+    pub template: Template,
+    /// What differs per image.
+    pub overrides: Overrides,
+    /// How often the owner looks for pods to collect or replace (`--scan-interval`).
+    pub scan_interval: Duration,
+    /// How long a pod may take to become ready, and a call may wait without any ready pod (`--pod-ready-timeout`).
+    pub ready_timeout: Duration,
+    /// The largest difference between two runners' clocks, with a margin. A pod's time to live is at least four
+    /// times this. Runners on one machine may set 1 s.
+    pub skew: Duration,
+    /// How long a pod must have been owned without a break before it is replaced.
+    pub replace_after: Duration,
+    /// How long past its deletion timestamp a pod may hold its name.
+    pub stuck_after: Duration,
+}
+
+/// Limits of one image, on this runner's own counts except `max_pods`, which holds for all runners together. A limit of
+/// zero counts as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Pods that are not terminating (`--max-parallel-pods-per-function`).
+    pub max_pods: u32,
+    /// Load of the least loaded pod from which on one more pod is started (`--max-waitlist-length`).
+    pub waitlist: u32,
+    /// Calls in flight per pod (`--max-concurrent-per-pod`).
+    pub per_pod: u32,
+    /// Calls waiting for a pod (`--max-queue-per-function`).
+    pub queue: u32,
+    /// How long an unused pod stays (`--pod-ttl`).
+    pub ttl: Duration,
+}
+
+/// What a new pod is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// A pod with another version is replaced by its owner.
+    pub version: Version,
+    /// A pod whose configuration is newer than this is not replaced. `None` counts as the oldest.
+    pub config_time: Option<Time>,
+}
+
+/// What differs for one image. Zero and `None` mean: as for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Override {
+    /// See [`Limits::max_pods`].
+    pub max_pods: u32,
+    /// See [`Limits::waitlist`].
+    pub waitlist: u32,
+    /// See [`Limits::per_pod`].
+    pub per_pod: u32,
+    /// See [`Limits::queue`].
+    pub queue: u32,
+    /// See [`Limits::ttl`].
+    pub ttl: Duration,
+    /// See [`Template`].
+    pub template: Option<Template>,
+}
+
+/// Finds an image's override. A function and not a table, since the configuration names functions by patterns that
+/// only the driver understands. Must give the same answer until the next `Configure`.
+#[derive(Clone)]
+pub struct Overrides(Arc<dyn Fn(&ImageKey) -> Override + Send + Sync>);
+
+/// What holds for one image.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) limits: Limits,
+    pub(crate) template: Template,
+}
+
+// === impl Config ===
+
+impl Config {
+    pub(crate) fn settings(&self, image: &ImageKey) -> Settings {
+        let own = self.overrides.find(image);
+        let or = |own: u32, all: u32| if own == 0 { all.max(1) } else { own };
+        Settings {
+            limits: Limits {
+                max_pods: or(own.max_pods, self.limits.max_pods),
+                waitlist: or(own.waitlist, self.limits.waitlist),
+                per_pod: or(own.per_pod, self.limits.per_pod),
+                queue: or(own.queue, self.limits.queue),
+                ttl: if own.ttl.is_zero() { self.limits.ttl } else { own.ttl },
+            },
+            template: own.template.unwrap_or_else(|| self.template.clone()),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            template: Template { version: Version::from(""), config_time: None },
+            overrides: Overrides::none(),
+            scan_interval: Duration::from_mins(1),
+            ready_timeout: Duration::from_mins(1),
+            skew: Duration::from_secs(30),
+            replace_after: Duration::from_mins(1),
+            stuck_after: Duration::from_secs(10),
+        }
+    }
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_pods: 1, waitlist: 2, per_pod: 16, queue: 1000, ttl: Duration::from_mins(30) }
+    }
+}
+
+// === impl Overrides ===
+
+impl Overrides {
+    /// Every image as all others.
+    pub fn none() -> Self {
+        Self::by(|_| Override::default())
+    }
+
+    /// Asks `find` for each image once.
+    pub fn by(find: impl Fn(&ImageKey) -> Override + Send + Sync + 'static) -> Self {
+        Self(Arc::new(find))
+    }
+
+    /// Exact images.
+    pub fn table(table: HashMap<ImageKey, Override>) -> Self {
+        Self::by(move |image| table.get(image).cloned().unwrap_or_default())
+    }
+
+    /// What differs for `image`.
+    pub fn find(&self, image: &ImageKey) -> Override {
+        (self.0)(image)
+    }
+}
+
+impl fmt::Debug for Overrides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Overrides(..)")
+    }
+}

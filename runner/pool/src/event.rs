@@ -1,0 +1,318 @@
+//! What goes into the pool and what comes out of it: the whole contract between the pure rules and the driver.
+//!
+//! The driver owes the pool: exactly one [`Event::Finished`] or [`Event::Cancel`] for every grant, exactly one answer
+//! for every [`Action::Create`], [`Action::Delete`] and [`Action::Push`] (`Unknown` or `Unreachable` when it gave up),
+//! and [`Event::WatchLost`] whenever it may have missed a change.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::types::{
+    ImageKey, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid, Version,
+};
+
+/// Something happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A call wants a pod. Answered by one `Grant` or one `Reject`, unless it is cancelled before.
+    Request {
+        /// Never used before.
+        id: RequestId,
+        /// What to run.
+        image: ImageKey,
+        /// Written into a pod that is created for it.
+        shard_key: ShardKey,
+        /// Past it the call is rejected.
+        deadline: Time,
+    },
+    /// The caller of a waiting or granted call is gone. After a `Reject` or `Finished` it is ignored.
+    Cancel {
+        /// The call.
+        id: RequestId,
+    },
+    /// A granted call is over.
+    Finished {
+        /// The call.
+        id: RequestId,
+        /// What it showed about the pod.
+        verdict: Verdict,
+    },
+    /// Watch: a pod was added or changed.
+    Seen(Pod),
+    /// Watch: a pod was deleted.
+    Gone {
+        /// The pod.
+        uid: Uid,
+    },
+    /// Watch: the full list. Replaces everything known; pods missing from it are gone.
+    Synced(Vec<Pod>),
+    /// Watch: a gap begins, which the next `Synced` ends.
+    WatchLost,
+    /// The answer to `Create`.
+    Created {
+        /// As asked.
+        name: PodName,
+        /// What came of it.
+        result: Creation,
+    },
+    /// The answer to `Delete`.
+    Deleted {
+        /// As asked.
+        uid: Uid,
+        /// What came of it.
+        result: Deletion,
+    },
+    /// The answer to `Push`.
+    Pushed {
+        /// As asked.
+        uid: Uid,
+        /// What came of it.
+        result: Pushing,
+    },
+    /// Our own probe: the pod's wrapper serves.
+    Ready {
+        /// The pod.
+        uid: Uid,
+    },
+    /// Our own probe: the pod's wrapper no longer serves. The pool asks for a new probe.
+    NotReady {
+        /// The pod.
+        uid: Uid,
+    },
+    /// The pod cannot start or has died.
+    Failed {
+        /// The pod.
+        uid: Uid,
+        /// Why.
+        reason: Reason,
+    },
+    /// Flags or files changed. Pools start with the configuration given to [`Pool::new`](crate::Pool::new).
+    Configure(Config),
+    /// The set of runners changed. Pools start with [`Ownership::All`].
+    Own(Ownership),
+    /// Start one pod of the image unless there is one.
+    Warm {
+        /// What to warm up.
+        image: ImageKey,
+        /// Written into the pod.
+        shard_key: ShardKey,
+    },
+    /// A timer went off: [`Pool::next_timer`](crate::Pool::next_timer) has come. Early ones are harmless.
+    Tick,
+}
+
+/// What a call showed about its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The pod answered, be it with the function's failure.
+    Served,
+    /// The pod could not be reached or died in the call: it is not handed out again until probed ready.
+    Broken,
+}
+
+/// The answer to a create.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Creation {
+    /// Created.
+    Ok(Pod),
+    /// A pod of ours holds the name. The watch will show it.
+    Exists,
+    /// Not allowed or not possible: quota, admission, an invalid image, a name held by a foreign pod.
+    Refused(Reason),
+    /// No answer: the pod may exist or not.
+    Unknown,
+}
+
+/// The answer to a delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// Accepted: the pod terminates.
+    Ok,
+    /// The pod is not in the state that was judged.
+    Conflict,
+    /// There is no such pod.
+    NotFound,
+    /// No answer: the pod may terminate or not.
+    Unknown,
+}
+
+/// The answer to a push.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pushing {
+    /// Written; the pod as it is now.
+    Ok(Pod),
+    /// The pod is not in the state that was judged.
+    Conflict,
+    /// The pod does not exist or terminates.
+    Gone,
+    /// No answer.
+    Unreachable,
+}
+
+/// Who owns what, by this runner's view of its peers.
+#[derive(Clone)]
+pub enum Ownership {
+    /// A single runner: everything.
+    All,
+    /// Not among the peers: nothing.
+    None,
+    /// What the ring says.
+    Of(Arc<dyn Owns + Send + Sync>),
+}
+
+/// The ring's answer for one key. Must not change between two [`Event::Own`]s.
+pub trait Owns {
+    /// Whether this runner owns the key.
+    fn owns(&self, shard_key: &ShardKey) -> bool;
+}
+
+// === impl Ownership ===
+
+impl Ownership {
+    /// Whether this runner owns the key.
+    pub fn owns(&self, shard_key: &ShardKey) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::Of(ring) => ring.owns(shard_key),
+        }
+    }
+}
+
+impl std::fmt::Debug for Ownership {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::All => "All",
+            Self::None => "None",
+            Self::Of(_) => "Of(..)",
+        })
+    }
+}
+
+impl<F: Fn(&ShardKey) -> bool> Owns for F {
+    fn owns(&self, shard_key: &ShardKey) -> bool {
+        self(shard_key)
+    }
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Run the call on this pod.
+    Grant {
+        /// The call.
+        id: RequestId,
+        /// The pod.
+        uid: Uid,
+        /// Its name.
+        name: PodName,
+    },
+    /// Answer the call with an error.
+    Reject {
+        /// The call.
+        id: RequestId,
+        /// The error.
+        error: Rejection,
+    },
+    /// Create a pod; answer with `Created`.
+    Create {
+        /// The name that arbitrates.
+        name: PodName,
+        /// To be written into the pod.
+        shard_key: ShardKey,
+        /// The configured version.
+        version: Version,
+        /// That configuration's time.
+        config_time: Option<Time>,
+        /// To be written into the pod.
+        reclaim_after: Time,
+    },
+    /// Delete a pod under both preconditions; answer with `Deleted`.
+    Delete {
+        /// The pod.
+        uid: Uid,
+        /// The state that was judged.
+        resource_version: ResourceVersion,
+        /// Its name.
+        name: PodName,
+        /// For the log and the metrics.
+        why: Why,
+    },
+    /// Write `reclaim_after` under both preconditions, exactly as given (it may be earlier than what is there: that
+    /// is how a pod is retired); answer with `Pushed`.
+    Push {
+        /// The pod.
+        uid: Uid,
+        /// The state that was judged.
+        resource_version: ResourceVersion,
+        /// Its name.
+        name: PodName,
+        /// The new `reclaim_after`.
+        until: Time,
+    },
+    /// Probe the pod until `Ready` or `Failed` was reported, or stop. One `Ready` ends the probe. A pod that is gone
+    /// or terminates needs none: the driver may stop by itself, and is told so.
+    Probe {
+        /// The pod.
+        uid: Uid,
+        /// Its name.
+        name: PodName,
+        /// Start or stop.
+        on: bool,
+    },
+}
+
+/// Why a pod is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// It failed to start, died, or was not ready in time.
+    Failed,
+    /// Unused past its `reclaim_after`.
+    Expired,
+    /// Past its `reclaim_after`, which was brought forward since a pod of the configured version took over.
+    Replaced,
+    /// Past its `reclaim_after`, which was brought forward since the image has more pods than allowed.
+    Surplus,
+}
+
+/// Why a call gets no pod. The texts are deterministic: no names, uids or moments.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// `RESOURCE_EXHAUSTED`: the image's queue is full.
+    #[error(
+        "{limit} calls already wait for a pod of this function: retry later, or raise --max-queue-per-function \
+         or --max-parallel-pods-per-function"
+    )]
+    QueueFull {
+        /// `--max-queue-per-function`, or what overrides it for the image.
+        limit: u32,
+    },
+    /// `DEADLINE_EXCEEDED`: the call's deadline passed in the queue.
+    #[error(
+        "the deadline passed while the call waited for a pod of this function: allow a longer deadline, warm the \
+         function up, or raise --max-parallel-pods-per-function"
+    )]
+    DeadlineExceeded,
+    /// The pod could not be created or could not start.
+    #[error("the function's pod failed to start: {reason}")]
+    PodFailed {
+        /// What happened and what to do about it.
+        reason: Reason,
+    },
+    /// `DEADLINE_EXCEEDED`: pods were tried, and none was ready in time.
+    #[error(
+        "no pod of this function was ready within {}s{}: check that its image starts in that time, or raise \
+         --pod-ready-timeout", timeout.as_secs_f64(), because(waiting.as_ref())
+    )]
+    NotReady {
+        /// `--pod-ready-timeout`.
+        timeout: Duration,
+        /// What the last pod waited for, when it said so.
+        waiting: Option<Reason>,
+    },
+}
+
+fn because(waiting: Option<&Reason>) -> String {
+    waiting.map_or_else(String::new, |reason| format!(" ({reason})"))
+}

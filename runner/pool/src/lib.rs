@@ -1,0 +1,70 @@
+//! The pool of function pods as a pure state machine: events in, actions out, time as an argument.
+//!
+//! Several runners share one set of pods through the API server, without leases, locks or a leader. Each runs a
+//! [`Pool`]; what they know of each other is what they read in the pods. Everything here is deterministic and without
+//! I/O, so that the whole of it, with several pools and everything that can go wrong between them, runs as a property
+//! test. A driver carries the [`Action`]s out and reports [`Event`]s.
+//!
+//! ```text
+//!               Create                   probe succeeds
+//!   (nothing) ─────────► starting ───────────────────────► ready ◄─────────┐
+//!       ▲                 │    ▲                            │  │           │ pushed by
+//!       │       not ready │    │ call broken: probe again   │  │ notice    │ any user
+//!       │         in time,│    └────────────────────────────┘  ▼           │
+//!       │       or it died│                                 leaving ───────┘
+//!       │                 ▼                                    │
+//!       │               failed                                 │ past reclaim_after, unused here:
+//!       │                 │ the owner or the creator           │ the owner, and nobody else
+//!       │  gone           ▼                                    ▼
+//!       └──────────── terminating ◄────────────────────────── Delete (uid and resource version as judged)
+//! ```
+//!
+//! The rules, each with the module that holds it:
+//!
+//! - **Names arbitrate** (`scale`). A pod's name follows from image and slot. Runners that start a pod at the same time
+//!   collide on the name, and the loser takes the winner's pod. Slots `0..max_pods` are the limit, for all runners
+//!   together; one more slot serves only to replace a pod. A name whose holder is stuck in termination is passed.
+//! - **Whoever is asked serves** (`select`). Any ready pod with room takes a call at once, whatever it was made from
+//!   and whoever owns it. Past the concurrency of the pods calls queue, in order and bounded.
+//! - **One more pod** (`scale`) when the least loaded one has as many calls as the waitlist is long.
+//! - **A failed start is told at once** (`start`, `probe`) to those who wait for nothing else, and the next start waits
+//!   a little longer each time.
+//! - **A pod in use is not deleted** (`reclaim`, `collect`). Users push `reclaim_after` forward, early enough for every
+//!   clock. The owner alone deletes, only past it, and never in a state other than the one it judged. To be rid of
+//!   a pod early it gives notice, by bringing `reclaim_after` near; a user objects by pushing it away.
+//! - **Versions are replaced, not evicted** (`replace`): by the owner, one at a time, the new pod first.
+//! - **The watch is late** (`watch`). No judgement rests on its being current: writes carry what was judged, answers
+//!   that it has overtaken are dropped, and after a gap the owner waits until others could have spoken.
+//!
+//! Ownership decides who collects and replaces, never who may serve or start a pod. When a shard moves, nothing
+//! happens: the new owner finds the pods that run.
+
+mod breakage;
+mod calls;
+mod collect;
+mod config;
+mod event;
+mod function;
+#[cfg(test)]
+mod model;
+mod pool;
+mod probe;
+mod queue;
+mod reclaim;
+mod replace;
+mod scale;
+mod select;
+mod shared;
+mod start;
+#[cfg(test)]
+mod tests;
+mod tracked;
+mod types;
+mod watch;
+
+pub use config::{Config, Limits, Override, Overrides, Template};
+pub use event::{Action, Creation, Deletion, Event, Ownership, Owns, Pushing, Rejection, Verdict, Why};
+pub use pool::{FunctionStats, Pool};
+pub use types::{
+    ImageKey, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid, Version,
+};

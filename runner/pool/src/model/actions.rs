@@ -1,0 +1,292 @@
+//! What the pools ask for, carried out: calls run in pods, requests travel to the API server and back. Most of what
+//! must always hold is checked here.
+
+use super::server::{GRACE, Manifest, Refusal, Truth};
+use super::world::{Happening, World};
+use crate::event::{Action, Creation, Deletion, Event, Pushing, Rejection, Verdict, Why};
+use crate::types::{PodName, RequestId, ResourceVersion, Time, Uid};
+
+/// A request on its way to the API server.
+#[derive(Clone, Debug)]
+pub(crate) enum ApiRequest {
+    Create(Manifest),
+    Delete { uid: Uid, judged: ResourceVersion, why: Why },
+    Push { uid: Uid, judged: ResourceVersion, until: Time },
+}
+
+/// When a lost answer is given up.
+const API_TIMEOUT: u64 = 10_000;
+
+// === impl World ===
+
+impl World {
+    pub(crate) fn perform(&mut self, runner: usize, action: Action) {
+        let request = match action {
+            Action::Grant { id, uid, .. } => return self.granted(runner, id, &uid),
+            Action::Reject { id, error } => return self.rejected(runner, id, &error),
+            Action::Probe { uid, on, .. } => return self.probe(runner, uid, on),
+            Action::Create { name, shard_key, version, config_time, reclaim_after } => {
+                self.check_create(runner, &name);
+                let reclaim_after = Some(reclaim_after);
+                ApiRequest::Create(Manifest { name, shard_key, version, config_time, reclaim_after })
+            }
+            Action::Delete { uid, resource_version: judged, name, why } => {
+                self.check_delete(runner, &uid, &name, why);
+                self.provoke(100);
+                ApiRequest::Delete { uid, judged, why }
+            }
+            Action::Push { uid, resource_version: judged, until, .. } => {
+                let before = self.server.get(&uid).and_then(|object| object.pod.reclaim_after);
+                if before > Some(until) {
+                    self.provoke(300);
+                }
+                ApiRequest::Push { uid, judged, until }
+            }
+        };
+        let (life, sent) = (self.runners[runner].life, self.now);
+        let latency = self.latency();
+        self.at(self.now + latency, Happening::Arrive { runner, life, sent, request });
+    }
+
+    fn latency(&mut self) -> u64 {
+        let slow = !self.calm && self.rng.chance(self.slow);
+        if slow { self.rng.between(500, 5000) } else { self.rng.between(1, 200) }
+    }
+
+    /// An owner is about to part with a pod: the worst moment for a request.
+    fn provoke(&mut self, within: u64) {
+        if !self.calm && self.rng.chance(50) {
+            self.after(0, within, Happening::Burst);
+        }
+    }
+
+    fn check_create(&mut self, runner: usize, name: &PodName) {
+        let state = &self.runners[runner];
+        let limit = state.config.limits.max_pods;
+        if !state.synced {
+            self.violate("a pod is created before the existing ones are known");
+        } else if name.slot > limit {
+            self.violate(format!("slot {} with a limit of {limit}", name.slot));
+        } else if name.slot == limit {
+            self.count("surge");
+            let owns = self.runners[runner].view.iter().any(|key| key.as_str() == name.image.as_str());
+            if !owns {
+                self.violate("the surge slot is used by a runner that is not the owner");
+            }
+        }
+        if name.past.is_some() {
+            self.count("passed a stuck pod");
+        }
+    }
+
+    fn check_delete(&mut self, runner: usize, uid: &Uid, name: &PodName, why: Why) {
+        let state = &self.runners[runner];
+        let owns = state.view.iter().any(|key| key.as_str() == name.image.as_str());
+        let cleans_up = why == Why::Failed && state.created.contains(uid);
+        if !owns && !cleans_up {
+            self.violate(format!("a pod is deleted ({why:?}) by a runner that is not the owner"));
+        }
+    }
+
+    /// A call is handed a pod and runs, unless the pod is no longer there.
+    fn granted(&mut self, runner: usize, id: RequestId, uid: &Uid) {
+        self.count("granted");
+        let waiting = self.calls.get_mut(&id).filter(|call| call.runner == runner && call.pod.is_none());
+        let Some(call) = waiting else {
+            return self.violate(format!("call {id:?} is granted a second time or after its end"));
+        };
+        call.pod = Some(uid.clone());
+        let deadline = call.deadline;
+        let per_pod = self.runners[runner].config.limits.per_pod as usize;
+        let alive = self
+            .server
+            .get_mut(uid)
+            .filter(|object| object.truth != Truth::Dead && object.pod.terminating_since.is_none());
+        let Some(object) = alive else {
+            self.count("granted a dead pod");
+            return self.after(1, 500, Happening::CallEnds { id, verdict: Verdict::Broken });
+        };
+        if object.truth == Truth::Starting {
+            return self.violate("a pod is granted that was never ready");
+        }
+        object.calls.push((runner, id));
+        if object.calls.iter().filter(|(other, _)| *other == runner).count() > per_pod {
+            self.violate("more calls in a pod than allowed");
+        }
+        let longest = if self.calm { 2000 } else { self.rng.pick(&[500, 5000, 120_000, 280_000]) };
+        let verdict = if !self.calm && self.rng.chance(3) { Verdict::Broken } else { Verdict::Served };
+        self.after(10, longest, Happening::CallEnds { id, verdict });
+        self.at(deadline, Happening::CallerGone { id });
+    }
+
+    fn rejected(&mut self, runner: usize, id: RequestId, error: &Rejection) {
+        self.count(match error {
+            Rejection::QueueFull { .. } => "rejected: queue full",
+            Rejection::DeadlineExceeded => "rejected: deadline",
+            Rejection::PodFailed { .. } => "rejected: pod failed",
+            Rejection::NotReady { .. } => "rejected: not ready",
+        });
+        match self.calls.remove(&id) {
+            Some(call) if call.runner == runner && call.pod.is_none() => {
+                if call.must_succeed {
+                    self.violate(format!("a call is rejected although all is well: {error:?}"));
+                }
+            }
+            _ => self.violate(format!("call {id:?} is rejected a second time or after its end")),
+        }
+    }
+
+    fn probe(&mut self, runner: usize, uid: Uid, on: bool) {
+        if !on {
+            self.runners[runner].probing.remove(&uid);
+            return;
+        }
+        self.runners[runner].probing.insert(uid.clone());
+        if self.server.get(&uid).is_some_and(|object| object.truth == Truth::Ready) {
+            self.after(1, 300, Happening::Probed { runner, uid });
+        }
+    }
+
+    pub(crate) fn call_ends(&mut self, id: RequestId, verdict: Verdict) {
+        if let Some(runner) = self.forget_call(id) {
+            self.feed(runner, Event::Finished { id, verdict });
+        }
+    }
+
+    pub(crate) fn caller_gone(&mut self, id: RequestId) {
+        if let Some(runner) = self.forget_call(id) {
+            self.count("cancelled");
+            self.feed(runner, Event::Cancel { id });
+        }
+    }
+
+    fn forget_call(&mut self, id: RequestId) -> Option<usize> {
+        let call = self.calls.remove(&id)?;
+        if let Some(object) = call.pod.and_then(|uid| self.server.get_mut(&uid)) {
+            object.calls.retain(|&(_, other)| other != id);
+        }
+        Some(call.runner)
+    }
+
+    /// A request reaches the API server, if it is there.
+    pub(crate) fn arrive(&mut self, runner: usize, life: u64, sent: u64, request: ApiRequest) {
+        let cut_off = self.outage.1 > self.now || self.outage.0 >= sent;
+        // A push that only one runner fails to make cannot be made up for: the pool uses the pod anyway, by design.
+        let may_drop = !self.calm && !matches!(request, ApiRequest::Push { .. });
+        let lost = cut_off || (may_drop && self.rng.chance(3));
+        let unknown = match &request {
+            ApiRequest::Create(manifest) => {
+                Event::Created { name: manifest.name.clone(), result: Creation::Unknown }
+            }
+            ApiRequest::Delete { uid, .. } => Event::Deleted { uid: uid.clone(), result: Deletion::Unknown },
+            ApiRequest::Push { uid, .. } => Event::Pushed { uid: uid.clone(), result: Pushing::Unreachable },
+        };
+        let timeout = sent + API_TIMEOUT;
+        if lost {
+            self.count("request lost");
+            return self.at(timeout, Happening::Answer { runner, life, event: unknown });
+        }
+        let event = self.apply(request);
+        if !self.calm && matches!(event, Event::Pushed { .. }) && self.rng.chance(10) {
+            let time = self.now + self.rng.between(0, API_TIMEOUT);
+            return self.at(time, Happening::Answer { runner, life, event });
+        }
+        if !self.calm && self.rng.chance(3) {
+            self.count("answer lost");
+            return self.at(timeout, Happening::Answer { runner, life, event: unknown });
+        }
+        let latency = self.latency();
+        self.at(self.now + latency, Happening::Answer { runner, life, event });
+    }
+
+    fn apply(&mut self, request: ApiRequest) -> Event {
+        match request {
+            ApiRequest::Create(manifest) => {
+                let name = manifest.name.clone();
+                let result = self.apply_create(manifest);
+                Event::Created { name, result }
+            }
+            ApiRequest::Delete { uid, judged, why } => {
+                let result = self.apply_delete(&uid, &judged, why);
+                Event::Deleted { uid, result }
+            }
+            ApiRequest::Push { uid, judged, until } => {
+                let terminating =
+                    self.server.get(&uid).is_some_and(|object| object.pod.terminating_since.is_some());
+                let result = match self.server.check(&uid, &judged) {
+                    _ if terminating => Pushing::Gone,
+                    Err(Refusal::NotFound) => Pushing::Gone,
+                    Err(Refusal::Conflict) => Pushing::Conflict,
+                    Ok(()) => self
+                        .server
+                        .update(&uid, |object| object.pod.reclaim_after = Some(until))
+                        .map_or(Pushing::Gone, Pushing::Ok),
+                };
+                self.count(if matches!(result, Pushing::Conflict) { "push: conflict" } else { "push" });
+                Event::Pushed { uid, result }
+            }
+        }
+    }
+
+    fn apply_create(&mut self, manifest: Manifest) -> Creation {
+        if !self.calm && self.rng.chance(4) {
+            return Creation::Refused(crate::types::Reason::Other("exceeded quota".into()));
+        }
+        let image = manifest.name.image.clone();
+        let Some(pod) = self.server.create(manifest) else {
+            self.count("create: exists");
+            return Creation::Exists;
+        };
+        self.count("created");
+        self.draw_fate(pod.uid.clone());
+        let counted = self
+            .server
+            .objects
+            .values()
+            .filter(|object| object.pod.name.image == image && object.pod.terminating_since.is_none());
+        // A pod that passed a stuck one has a name besides those of the slots.
+        let (passing, counted): (Vec<_>, Vec<_>) = counted.partition(|object| object.pod.name.past.is_some());
+        if counted.len() > self.highest_limit as usize + 1 || passing.len() > self.highest_limit as usize + 1
+        {
+            self.violate(format!("{} + {} pods, limit {}", counted.len(), passing.len(), self.highest_limit));
+        }
+        Creation::Ok(pod)
+    }
+
+    fn apply_delete(&mut self, uid: &Uid, judged: &ResourceVersion, why: Why) -> Deletion {
+        match self.server.check(uid, judged) {
+            Err(Refusal::NotFound) => return Deletion::NotFound,
+            Err(Refusal::Conflict) => {
+                self.count("delete: conflict");
+                return Deletion::Conflict;
+            }
+            Ok(()) => {}
+        }
+        let Some(object) = self.server.get(uid) else { return Deletion::NotFound };
+        if object.pod.terminating_since.is_some() {
+            return Deletion::Ok;
+        }
+        let in_use = !object.calls.is_empty();
+        // A pod may become ready in the moment in which its time is up.
+        let well = object.truth == Truth::Ready && object.ready_since.is_some_and(|at| at + GRACE < self.now);
+        if in_use && (why != Why::Failed || well) {
+            self.violate(format!("pod {uid} is deleted ({why:?}) while in use"));
+        } else if why == Why::Failed && well {
+            self.violate(format!("pod {uid} is deleted as failed although it serves"));
+        }
+        self.count(match why {
+            Why::Failed => "deleted: failed",
+            Why::Expired => "deleted: expired",
+            Why::Replaced => "deleted: replaced",
+            Why::Surplus => "deleted: surplus",
+        });
+        self.terminate(uid);
+        Deletion::Ok
+    }
+
+    pub(crate) fn note_answer(&mut self, runner: usize, event: &Event) {
+        if let Event::Created { result: Creation::Ok(pod), .. } = event {
+            self.runners[runner].created.insert(pod.uid.clone());
+        }
+    }
+}

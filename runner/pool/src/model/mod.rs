@@ -1,0 +1,21 @@
+//! Several pools against a model of the API server: the test of the rules that hold between runners.
+//!
+//! A history is one seed. It draws a configuration, then runs ten minutes or so of requests with everything that can
+//! go wrong (late and broken watches, lost answers, outages, skewed clocks, changing owners and versions, pods that
+//! start slowly, fail, die, hang in termination or are deleted by others), then lets the faults end and checks that
+//! every image works and, at the end, that nothing is left. Whatever must always hold is checked at every step.
+
+mod actions;
+mod chaos;
+mod rng;
+mod runner;
+mod server;
+mod world;
+
+use std::collections::BTreeMap;
+
+pub(crate) use rng::Rng;
+pub(crate) use world::run;
+
+/// How often something happened in a history, to show that the histories are not empty.
+pub(crate) type Counts = BTreeMap<&'static str, u64>;

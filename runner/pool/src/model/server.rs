@@ -1,0 +1,140 @@
+//! The model's API server and the kubelets behind it: what is really there, as against what the pools believe.
+
+use std::collections::BTreeMap;
+
+use crate::types::{Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid, Version};
+
+/// Seconds between a delete and the deletion timestamp.
+pub(crate) const GRACE: u64 = 30_000;
+
+/// A pod object and the truth about its containers.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(crate) pod: Pod,
+    pub(crate) truth: Truth,
+    /// Calls that run in it right now, by runner.
+    pub(crate) calls: Vec<(usize, RequestId)>,
+    /// Made under another pod's name in its slot.
+    pub(crate) ready_since: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Truth {
+    Starting,
+    Ready,
+    Dead,
+}
+
+/// What a watch reports.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Seen(Pod),
+    Gone(Uid),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Server {
+    pub(crate) objects: BTreeMap<PodName, Object>,
+    /// Everything that ever changed.
+    pub(crate) log: Vec<Change>,
+    /// A list as of some time ago, and the length of the log then: what a lagging replica would answer.
+    pub(crate) stale: (Vec<Pod>, usize),
+    versions: u64,
+    uids: u64,
+}
+
+/// What a create carries.
+#[derive(Clone, Debug)]
+pub(crate) struct Manifest {
+    pub(crate) name: PodName,
+    pub(crate) shard_key: ShardKey,
+    pub(crate) version: Version,
+    pub(crate) config_time: Option<Time>,
+    pub(crate) reclaim_after: Option<Time>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    NotFound,
+    Conflict,
+}
+
+// === impl Server ===
+
+impl Server {
+    fn next_version(&mut self) -> ResourceVersion {
+        self.versions += 1;
+        ResourceVersion::from(self.versions.to_string())
+    }
+
+    pub(crate) fn get(&self, uid: &Uid) -> Option<&Object> {
+        self.objects.values().find(|object| object.pod.uid == *uid)
+    }
+
+    pub(crate) fn get_mut(&mut self, uid: &Uid) -> Option<&mut Object> {
+        self.objects.values_mut().find(|object| object.pod.uid == *uid)
+    }
+
+    /// Creates a pod, unless the name is taken.
+    pub(crate) fn create(&mut self, manifest: Manifest) -> Option<Pod> {
+        if self.objects.contains_key(&manifest.name) {
+            return None;
+        }
+        self.uids += 1;
+        let pod = Pod {
+            uid: Uid::from(self.uids.to_string()),
+            resource_version: self.next_version(),
+            shard_key: manifest.shard_key,
+            terminating_since: None,
+            phase: Phase::Pending(None),
+            version: manifest.version,
+            config_time: manifest.config_time,
+            reclaim_after: manifest.reclaim_after,
+            name: manifest.name.clone(),
+        };
+        let object =
+            Object { pod: pod.clone(), truth: Truth::Starting, calls: Vec::new(), ready_since: None };
+        self.objects.insert(manifest.name, object);
+        self.log.push(Change::Seen(pod.clone()));
+        Some(pod)
+    }
+
+    /// Checks the preconditions of a write.
+    pub(crate) fn check(&self, uid: &Uid, judged: &ResourceVersion) -> Result<(), Refusal> {
+        let object = self.get(uid).ok_or(Refusal::NotFound)?;
+        if object.pod.resource_version == *judged { Ok(()) } else { Err(Refusal::Conflict) }
+    }
+
+    /// Changes an object, under a new version.
+    pub(crate) fn update(&mut self, uid: &Uid, change: impl FnOnce(&mut Object)) -> Option<Pod> {
+        let version = self.next_version();
+        let object = self.get_mut(uid)?;
+        change(object);
+        object.pod.resource_version = version;
+        let pod = object.pod.clone();
+        self.log.push(Change::Seen(pod.clone()));
+        Some(pod)
+    }
+
+    pub(crate) fn terminate(&mut self, uid: &Uid, now: u64) {
+        self.update(uid, |object| object.pod.terminating_since = Some(Time::from_millis(now + GRACE)));
+    }
+
+    pub(crate) fn fail(&mut self, uid: &Uid) {
+        self.update(uid, |object| {
+            object.truth = Truth::Dead;
+            object.pod.phase = Phase::Failed(Reason::Other("it exited with code 1".into()));
+        });
+    }
+
+    pub(crate) fn remove(&mut self, uid: &Uid) {
+        let Some(name) = self.get(uid).map(|object| object.pod.name.clone()) else { return };
+        self.objects.remove(&name);
+        self.log.push(Change::Gone(uid.clone()));
+    }
+
+    /// The pods as they are, and the length of the log.
+    pub(crate) fn list(&self) -> (Vec<Pod>, usize) {
+        (self.objects.values().map(|object| object.pod.clone()).collect(), self.log.len())
+    }
+}

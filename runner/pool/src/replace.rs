@@ -1,0 +1,63 @@
+//! Replacing a pod that was made from another version: the new one first, the old one after, one at a time.
+//!
+//! Any ready pod serves, whatever it was made from, so a replacement is never urgent: only the owner does it, only
+//! after a while of undisturbed ownership, and never against a configuration newer than its own. A rolling upgrade of
+//! the runners, where neighbours disagree on the version for a while, therefore does not make pods flap.
+
+use crate::event::Why;
+use crate::function::Function;
+use crate::shared::Turn;
+use crate::tracked::{Health, Tracked};
+use crate::types::{PodName, Uid};
+
+/// A replacement under way.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    old: Uid,
+    new: PodName,
+}
+
+// === impl Function ===
+
+impl Function {
+    /// Creates the successor of one outdated pod, in a free slot or the surge slot.
+    pub(crate) fn start_replacement(&mut self, turn: &mut Turn<'_>) {
+        let limit = self.settings.limits.max_pods;
+        let busy = self.replacement.is_some()
+            || self.starting() > 0
+            || self.pods.iter().any(|tracked| tracked.retiring.is_some() || tracked.delete.is_some())
+            || self.count() > limit as usize;
+        if busy {
+            return;
+        }
+        let template = &self.settings.template;
+        let outdated = |tracked: &&Tracked| {
+            tracked.ready()
+                && tracked.pod.version != template.version
+                && tracked.pod.config_time <= template.config_time
+                && tracked.may_replace(turn)
+                && !tracked.is_leaving(turn.shared.config.leaving(), turn.now)
+        };
+        let Some(old) = self.pods.iter().find(outdated) else { return };
+        let (old, shard_key) = (old.pod.uid.clone(), old.pod.shard_key.clone());
+        self.shard_key = shard_key;
+        self.replacement = self.create_in(0..=limit, turn).map(|new| Replacement { old, new });
+    }
+
+    /// Retires the old pod once the new one is ready; gives up when one of them is gone.
+    pub(crate) fn retire_replaced(&mut self) {
+        let Some(Replacement { old, new }) = &self.replacement else { return };
+        let successor = self.pods.iter().find(|tracked| tracked.pod.name == *new && tracked.lives());
+        let ready = successor.is_some_and(|tracked| tracked.health == Health::Ready);
+        let coming = successor.is_some() || self.starts.iter().any(|start| start.name == *new);
+        let (old, over) = (old.clone(), !coming);
+        let Some(tracked) = self.pod_mut(&old).filter(|tracked| tracked.counts() && !over) else {
+            if let Some(tracked) = self.pod_mut(&old) {
+                tracked.retiring = None;
+            }
+            self.replacement = None;
+            return;
+        };
+        tracked.retiring = (ready && tracked.owned_since.is_some()).then_some(Why::Replaced);
+    }
+}

@@ -1,0 +1,136 @@
+//! When one more pod is started, and under which name.
+//!
+//! The load of a pod is its calls in flight and its share of the calls that wait; a pod on its way has the share of
+//! those that it was started for. One more is started when the least loaded pod has `--max-waitlist-length` of them.
+//! Nothing is booked on a particular pod: the shares follow from the totals, so a caller who leaves takes his share
+//! along.
+
+use crate::breakage::Breakage;
+use crate::event::Action;
+use crate::function::Function;
+use crate::shared::Turn;
+use crate::start::Start;
+use crate::tracked::Tracked;
+use crate::types::{PodName, Time};
+
+/// Whether a slot can take a new pod.
+enum Slot {
+    Free(PodName),
+    /// By a pod that lives, or one whose end cannot be foretold.
+    Held,
+    /// By a terminating pod, which is passed from then on.
+    HeldUntil(Time),
+}
+
+// === impl Function ===
+
+impl Function {
+    /// Starts what the waiting calls and a warm-up ask for.
+    pub(crate) fn scale(&mut self, turn: &mut Turn<'_>) {
+        self.name_free_at = None;
+        while self.waiters_want_pod(turn) || (self.warm && self.count() == 0) {
+            if !self.create(turn) {
+                break;
+            }
+        }
+    }
+
+    /// Every ready pod has so many calls that the next one should find one more pod.
+    pub(crate) fn is_crowded(&self, turn: &Turn<'_>) -> bool {
+        let waitlist = self.waitlist();
+        self.serving(turn).all(|tracked| tracked.load() >= waitlist)
+    }
+
+    /// A call was granted although all pods were crowded: starts one more pod, unless those that are on their way
+    /// will take the excess.
+    pub(crate) fn scale_beyond(&mut self, turn: &mut Turn<'_>) {
+        if self.excess(turn) > self.starting() * self.waitlist() {
+            self.create(turn);
+        }
+    }
+
+    fn waiters_want_pod(&self, turn: &Turn<'_>) -> bool {
+        let waitlist = self.waitlist();
+        let room: usize = self.serving(turn).map(|tracked| waitlist.saturating_sub(tracked.load())).sum();
+        let waiting = self.queue.len();
+        waiting > room && waiting - room + self.excess(turn) > self.starting() * waitlist
+    }
+
+    /// Calls in flight that would rather have been on another pod.
+    fn excess(&self, turn: &Turn<'_>) -> usize {
+        let waitlist = self.waitlist();
+        self.serving(turn).map(|tracked| tracked.load().saturating_sub(waitlist)).sum()
+    }
+
+    fn waitlist(&self) -> usize {
+        self.settings.limits.waitlist as usize
+    }
+
+    /// Creates a pod in the lowest free slot below the limit, if it may.
+    fn create(&mut self, turn: &mut Turn<'_>) -> bool {
+        if self.count() >= self.settings.limits.max_pods as usize {
+            return false;
+        }
+        self.create_in(0..self.settings.limits.max_pods, turn).is_some()
+    }
+
+    /// Creates a pod in the first of `slots` that is free.
+    pub(crate) fn create_in(
+        &mut self,
+        slots: impl Iterator<Item = u32>,
+        turn: &mut Turn<'_>,
+    ) -> Option<PodName> {
+        if !turn.may_create() || self.is_paused(turn.now) {
+            return None;
+        }
+        let name = self.free_name(slots, turn)?;
+        self.starts.push(Start::new(name.clone(), turn.now));
+        turn.out.push(Action::Create {
+            name: name.clone(),
+            shard_key: self.shard_key.clone(),
+            version: self.settings.template.version.clone(),
+            config_time: self.settings.template.config_time,
+            reclaim_after: self.reclaim_at(self.queue.last_deadline(), turn),
+        });
+        Some(name)
+    }
+
+    fn free_name(&mut self, slots: impl Iterator<Item = u32>, turn: &Turn<'_>) -> Option<PodName> {
+        if turn.shared.broken(Breakage::NameByCount) {
+            let slot = u32::try_from(self.count()).ok()?;
+            return Some(PodName { image: self.image.clone(), slot, past: None });
+        }
+        for slot in slots {
+            match self.slot(slot, turn) {
+                Slot::Free(name) => return Some(name),
+                Slot::Held => {}
+                Slot::HeldUntil(time) => {
+                    self.name_free_at = Some(self.name_free_at.map_or(time, |other| other.min(time)));
+                }
+            }
+        }
+        None
+    }
+
+    fn slot(&self, slot: u32, turn: &Turn<'_>) -> Slot {
+        if self.starts.iter().any(|start| start.name.slot == slot && start.unseen()) {
+            return Slot::Held;
+        }
+        let holders = || self.pods.iter().filter(|tracked| tracked.pod.name.slot == slot);
+        let mut free_at = None;
+        for holder in holders() {
+            let Some(since) = holder.pod.terminating_since else { return Slot::Held };
+            free_at = free_at.max(Some(since + turn.shared.config.stuck_after));
+        }
+        if let Some(time) = free_at.filter(|&time| time > turn.now) {
+            return Slot::HeldUntil(time);
+        }
+        // Every holder is stuck. There is one candidate more than holders, so one of them is free.
+        let pasts = std::iter::once(None).chain(holders().map(|holder| Some(holder.uid().clone())));
+        let taken = |past: &Option<_>| holders().any(|holder: &Tracked| holder.pod.name.past == *past);
+        pasts
+            .map(|past| (taken(&past), past))
+            .find_map(|(taken, past)| (!taken).then_some(past))
+            .map_or(Slot::Held, |past| Slot::Free(PodName { image: self.image.clone(), slot, past }))
+    }
+}

@@ -1,0 +1,128 @@
+//! What all images have in common, and the turn: one event being worked on at one moment.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use crate::breakage::Breakage;
+use crate::config::Config;
+use crate::event::{Action, Ownership, Rejection};
+use crate::queue::Ticket;
+use crate::types::{ImageKey, RequestId, Time, Uid};
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) ownership: Ownership,
+    pub(crate) watch: Watch,
+    /// Every call that waits or runs.
+    pub(crate) calls: HashMap<RequestId, Call>,
+    /// Calls on pods that are no longer known. A pod can come back: a list may be older than the pod.
+    pub(crate) orphans: HashMap<Uid, Vec<(RequestId, Time)>>,
+    pub(crate) images: HashMap<Uid, ImageKey>,
+    pub(crate) timers: BTreeSet<(Time, ImageKey)>,
+    #[cfg(test)]
+    pub(crate) broken: Option<Breakage>,
+}
+
+/// How much the view of the pods can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watch {
+    /// Nothing is known yet.
+    Never,
+    /// Complete, but late. Nothing is collected before the given moment.
+    Current { collect_from: Time },
+    /// Changes are being missed.
+    Lost,
+}
+
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) image: ImageKey,
+    pub(crate) place: Place,
+}
+
+#[derive(Debug)]
+pub(crate) enum Place {
+    Queue(Ticket),
+    Pod(Uid),
+}
+
+pub(crate) struct Turn<'a> {
+    pub(crate) now: Time,
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) out: &'a mut Vec<Action>,
+}
+
+// === impl Shared ===
+
+impl Shared {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            config,
+            ownership: Ownership::All,
+            watch: Watch::Never,
+            calls: HashMap::new(),
+            orphans: HashMap::new(),
+            images: HashMap::new(),
+            timers: BTreeSet::new(),
+            #[cfg(test)]
+            broken: None,
+        }
+    }
+
+    /// A call on a pod that is no longer known is over.
+    pub(crate) fn forget_orphan(&mut self, id: RequestId, place: &Place) {
+        let Place::Pod(uid) = place else { return };
+        let Some(calls) = self.orphans.get_mut(uid) else { return };
+        calls.retain(|&(other, _)| other != id);
+        if calls.is_empty() {
+            self.orphans.remove(uid);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn broken(&self, rule: Breakage) -> bool {
+        self.broken == Some(rule)
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "the tests' version looks")]
+    pub(crate) const fn broken(&self, _rule: Breakage) -> bool {
+        false
+    }
+}
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    pub(crate) fn reject(&mut self, id: RequestId, error: Rejection) {
+        self.shared.calls.remove(&id);
+        self.out.push(Action::Reject { id, error });
+    }
+
+    pub(crate) fn skew(&self) -> Duration {
+        self.shared.config.skew
+    }
+
+    /// Whether the view is good enough to judge a pod unused.
+    pub(crate) fn may_collect(&self) -> bool {
+        match self.shared.watch {
+            Watch::Current { collect_from } => {
+                self.now >= collect_from || self.shared.broken(Breakage::NoWaitAfterGap)
+            }
+            Watch::Never | Watch::Lost => false,
+        }
+    }
+
+    /// A request was not answered: the others may not reach the API server either, so this is a gap as well.
+    pub(crate) fn doubt(&mut self) {
+        let from = self.now + self.shared.config.scan_interval;
+        if let Watch::Current { collect_from } = &mut self.shared.watch {
+            *collect_from = from.max(*collect_from);
+        }
+    }
+
+    pub(crate) fn may_create(&self) -> bool {
+        self.shared.watch != Watch::Never || self.shared.broken(Breakage::CreateBeforeSync)
+    }
+}

@@ -1,0 +1,12 @@
+//! The rules by value, one file per subject, and the histories of several pools.
+
+mod adoption;
+mod calls;
+mod collecting;
+mod fuzz;
+mod histories;
+mod reclaim;
+mod replacing;
+mod rig;
+mod scaling;
+mod starting;

@@ -1,0 +1,103 @@
+//! Any event in any order, from a clock that may go back: nothing panics, no call is answered twice, timers advance.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::rig::{limits, name, other, uid};
+use crate::config::{Config, Limits};
+use crate::event::{Action, Creation, Deletion, Event, Ownership, Pushing, Verdict};
+use crate::model::Rng;
+use crate::pool::Pool;
+use crate::types::{Phase, Pod, RequestId, Time};
+
+fn pod(rng: &mut Rng, now: Time) -> Pod {
+    let slot = rng.between(0, 3) as u32;
+    let time = |rng: &mut Rng| rng.chance(50).then(|| now + Duration::from_millis(rng.between(0, 99_999)));
+    Pod {
+        name: name(slot),
+        uid: uid(rng.between(0, 7) as u32),
+        resource_version: rng.between(0, 5).to_string().into(),
+        shard_key: "key".into(),
+        terminating_since: time(rng),
+        phase: match rng.between(0, 3) {
+            0 => Phase::Pending(Some(other("unschedulable"))),
+            1 => Phase::Failed(other("exit code 1")),
+            _ => Phase::Running,
+        },
+        version: rng.pick(&["new", "old"]).into(),
+        config_time: time(rng),
+        reclaim_after: time(rng),
+    }
+}
+
+fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
+    let some_uid = uid(rng.between(0, 7) as u32);
+    let id = RequestId(rng.between(0, *next));
+    match rng.between(0, 19) {
+        0..=4 => {
+            *next += 1;
+            let deadline = now + Duration::from_millis(rng.between(0, 300_000));
+            Event::Request { id: RequestId(*next), image: name(0).image, shard_key: "key".into(), deadline }
+        }
+        5 => Event::Cancel { id },
+        6 => Event::Finished { id, verdict: rng.pick(&[Verdict::Served, Verdict::Broken]) },
+        7 | 8 => Event::Seen(pod(rng, now)),
+        9 => Event::Gone { uid: some_uid },
+        10 => Event::Synced((0..rng.between(0, 3)).map(|_| pod(rng, now)).collect()),
+        11 => Event::WatchLost,
+        12 => {
+            let result = match rng.between(0, 3) {
+                0 => Creation::Exists,
+                1 => Creation::Refused(other("quota")),
+                2 => Creation::Unknown,
+                _ => Creation::Ok(pod(rng, now)),
+            };
+            Event::Created { name: name(rng.between(0, 3) as u32), result }
+        }
+        13 => {
+            use Deletion::{Conflict, NotFound, Ok, Unknown};
+            Event::Deleted { uid: some_uid, result: rng.pick(&[Ok, Conflict, NotFound, Unknown]) }
+        }
+        14 => {
+            let result = match rng.between(0, 3) {
+                0 => Pushing::Conflict,
+                1 => Pushing::Gone,
+                2 => Pushing::Unreachable,
+                _ => Pushing::Ok(pod(rng, now)),
+            };
+            Event::Pushed { uid: some_uid, result }
+        }
+        15 => Event::Ready { uid: some_uid },
+        16 => Event::NotReady { uid: some_uid },
+        17 => Event::Failed { uid: some_uid, reason: other("out of memory") },
+        18 if rng.chance(50) => Event::Own(if rng.chance(50) { Ownership::All } else { Ownership::None }),
+        18 => {
+            let limit = |rng: &mut Rng| rng.between(0, 3) as u32;
+            Event::Configure(Config {
+                limits: Limits { max_pods: limit(rng), waitlist: limit(rng), ..Limits::default() },
+                ..limits(1, 1)
+            })
+        }
+        _ => Event::Tick,
+    }
+}
+
+#[test]
+fn anything_may_happen() {
+    for seed in 0..2000 {
+        let mut rng = Rng::new(seed);
+        let mut pool = Pool::new(limits(2, 1));
+        let mut now = Time::from_millis(rng.pick(&[0, 1_000_000_000, u64::MAX - 1_000_000]));
+        let (mut next, mut answered) = (0, BTreeSet::new());
+        for _ in 0..200 {
+            let later = now.as_millis().saturating_add(rng.pick(&[0, 10, 1000, 60_000]));
+            now = if rng.chance(2) { Time::from_millis(later / 2) } else { Time::from_millis(later) };
+            let event = event(&mut rng, now, &mut next);
+            for action in pool.step(event, now) {
+                if let Action::Grant { id, .. } | Action::Reject { id, .. } = action {
+                    assert!(answered.insert(id), "seed {seed}: {id:?} is answered twice");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Pods of another version are replaced by their owner, without a failed call.
+
+use super::rig::{NOTHING, Rig, config, limits};
+use crate::config::Template;
+use crate::event::{Creation, Deletion, Event, Pushing};
+use crate::types::{Pod, Time, Version};
+
+fn outdated(rig: &mut Rig, slot: u32) -> Pod {
+    Pod { version: Version::from("old"), config_time: Some(Time::from_millis(4000)), ..rig.pod(slot) }
+}
+
+/// With an outdated ready pod in slot 0, and the successor being created in the surge slot.
+fn replacing() -> Rig {
+    let mut rig = Rig::with_pods(config(), &[0]);
+    let pod = outdated(&mut rig, 0);
+    rig.seen(pod);
+    assert_eq!(rig.pass(60), ["create 1"], "the surge slot");
+    let pod = outdated(&mut rig, 0);
+    rig.seen(pod);
+    rig
+}
+
+#[test]
+fn the_new_pod_first_then_notice_then_the_delete() {
+    let mut rig = replacing();
+    assert_eq!(rig.request(1), ["grant 1 u0"], "the old one serves meanwhile");
+    let pod = rig.pod(1);
+    rig.created(1);
+    rig.seen(pod);
+    assert_eq!(rig.request(2), ["grant 2 u0"]);
+    assert_eq!(rig.ready(1), NOTHING, "the old one has calls");
+    assert_eq!(rig.request(3), ["grant 3 u1"], "but gets no more");
+    rig.request(4);
+    assert_eq!(rig.request(5), ["grant 5 u1"], "however loaded the new one is");
+    rig.served(1);
+    assert_eq!(rig.served(2), ["push u0 +60"], "idle: notice is given");
+    let noticed = Pod { reclaim_after: Some(rig.now + super::rig::seconds(60)), ..outdated(&mut rig, 0) };
+    rig.pushed(0, Pushing::Ok(noticed));
+    let lines = rig.pass(125);
+    assert_eq!(lines.iter().filter(|line| line.contains("u0")).collect::<Vec<_>>(), ["delete u0 Replaced"]);
+    rig.deleted(0, Deletion::Ok);
+    rig.gone(0);
+    assert_eq!(rig.counts(), [1, 0, 3, 0]);
+    let pod = rig.pod(1);
+    rig.seen(pod);
+    assert_eq!(rig.pass(300).iter().filter(|line| line.starts_with("create")).count(), 0, "done");
+}
+
+#[test]
+fn a_runner_that_uses_the_old_pod_objects_and_is_asked_again() {
+    let mut rig = replacing();
+    rig.created(1);
+    assert_eq!(rig.ready(1), ["push u0 +60"]);
+    let noticed = Pod { reclaim_after: Some(rig.now + super::rig::seconds(60)), ..outdated(&mut rig, 0) };
+    rig.pushed(0, Pushing::Ok(noticed));
+    let pushed = outdated(&mut rig, 0);
+    assert_eq!(rig.seen(pushed), NOTHING, "another runner has a call on it");
+    assert_eq!(rig.pass(60), ["push u0 +60"]);
+}
+
+#[test]
+fn notice_makes_another_runner_push_what_it_uses_and_avoid_the_rest() {
+    let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
+    rig.own(false);
+    let old = outdated(&mut rig, 0);
+    rig.seen(old);
+    rig.request(1);
+    rig.request(2);
+    let noticed = Pod { reclaim_after: Some(rig.now + super::rig::seconds(60)), ..outdated(&mut rig, 0) };
+    assert_eq!(rig.seen(noticed), ["push u0 +1800"], "the objection");
+    rig.served(1);
+    rig.pushed(0, Pushing::Conflict);
+    let noticed = Pod { reclaim_after: Some(rig.now + super::rig::seconds(60)), ..outdated(&mut rig, 0) };
+    assert_eq!(rig.seen(noticed), NOTHING, "idle now");
+    for id in 10..25 {
+        assert_eq!(rig.request(id), [format!("grant {id} u1")]);
+    }
+    assert_eq!(rig.request(25), NOTHING, "rather queue than use what is being replaced");
+}
+
+#[test]
+fn below_the_limit_a_free_slot_is_used() {
+    let mut rig = Rig::with_pods(limits(3, 2), &[0]);
+    let pod = outdated(&mut rig, 0);
+    rig.seen(pod);
+    assert_eq!(rig.pass(60), ["create 1"]);
+}
+
+#[test]
+fn one_at_a_time() {
+    let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
+    for slot in [0, 1] {
+        let pod = outdated(&mut rig, slot);
+        rig.seen(pod);
+    }
+    assert_eq!(rig.pass(60), ["create 2"]);
+    rig.created(2);
+    assert_eq!(rig.pass(50), NOTHING);
+    assert_eq!(rig.ready(2), ["push u0 +60"], "and the other one stays");
+}
+
+#[test]
+fn only_after_a_minute_of_ownership() {
+    let mut rig = Rig::with_pods(config(), &[0]);
+    let pod = outdated(&mut rig, 0);
+    rig.seen(pod);
+    rig.own(false);
+    rig.own(true);
+    assert_eq!(rig.pass(59), NOTHING);
+    assert_eq!(rig.pass(61), ["create 1"]);
+}
+
+#[test]
+fn never_against_a_newer_configuration() {
+    for (pod_time, own_time, replaced) in
+        [(4000, 5000, true), (5000, 5000, true), (6000, 5000, false), (6000, 0, false), (0, 0, true)]
+    {
+        let time = |millis: u64| (millis > 0).then_some(Time::from_millis(millis));
+        let mut config = config();
+        config.template = Template { version: "new".into(), config_time: time(own_time) };
+        let mut rig = Rig::with_pods(config, &[0]);
+        let pod = Pod { config_time: time(pod_time), ..outdated(&mut rig, 0) };
+        rig.seen(pod);
+        let expected: &[&str] = if replaced { &["create 1"] } else { &[] };
+        assert_eq!(rig.pass(60), expected, "{pod_time} against {own_time}");
+    }
+}
+
+#[test]
+fn a_new_configuration_replaces_what_runs() {
+    let mut rig = Rig::with_pods(config(), &[0]);
+    rig.config.template = Template { version: "newer".into(), config_time: Some(Time::from_millis(6000)) };
+    assert_eq!(rig.step(Event::Configure(rig.config.clone())), NOTHING);
+    assert_eq!(rig.pass(60), ["create 1"]);
+}
+
+#[test]
+fn a_successor_that_fails_leaves_the_old_pod_in_service() {
+    let mut rig = replacing();
+    rig.created(1);
+    assert_eq!(rig.failed(1, "image not found"), ["unprobe u1", "delete u1 Failed"]);
+    rig.gone(1);
+    assert_eq!(rig.request(1), ["grant 1 u0"]);
+    rig.served(1);
+    assert_eq!(rig.pass(60), ["create 1"], "and is tried again");
+    let pod = outdated(&mut rig, 0);
+    rig.seen(pod);
+    assert_eq!(rig.creation(1, Creation::Refused(super::rig::other("quota"))), NOTHING);
+    assert_eq!(rig.request(2), ["grant 2 u0"], "nobody is told of the failure");
+}
+
+#[test]
+fn a_successor_that_dies_before_the_old_pod_went_gives_the_old_one_back() {
+    let mut rig = replacing();
+    rig.created(1);
+    rig.ready(1);
+    let noticed = rig.lapsing(0, 60);
+    rig.pushed(0, Pushing::Ok(noticed));
+    assert_eq!(
+        rig.failed(1, "out of memory"),
+        ["push u0 +1800", "delete u1 Failed"],
+        "the notice is taken back"
+    );
+    assert_eq!(rig.request(1), ["grant 1 u0"]);
+}
+
+#[test]
+fn losing_the_ownership_ends_the_replacement_and_deletes_nothing() {
+    let mut rig = replacing();
+    rig.created(1);
+    rig.own(false);
+    assert_eq!(rig.ready(1), NOTHING);
+    assert_eq!(rig.pass(4000), NOTHING);
+}

@@ -1,0 +1,221 @@
+//! A pool in hand: events go in as short calls, actions come out as short lines.
+//!
+//! `create 0`, `grant 7 u0`, `reject 7 QueueFull`, `push u0 +1800`, `delete u0 Expired`, `probe u0`, `unprobe u0`;
+//! moments are seconds from now, and pod `u0` is the one in slot 0.
+
+use std::time::Duration;
+
+use crate::config::{Config, Limits, Template};
+use crate::event::{Action, Creation, Deletion, Event, Ownership, Pushing, Rejection, Verdict};
+use crate::pool::Pool;
+use crate::types::{
+    ImageKey, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid, Version,
+};
+
+pub(crate) const IMAGE: &str = "registry/fn:v1";
+
+pub(crate) struct Rig {
+    pub(crate) pool: Pool,
+    pub(crate) now: Time,
+    pub(crate) config: Config,
+    changes: u64,
+}
+
+pub(crate) fn config() -> Config {
+    Config {
+        template: Template { version: "new".into(), config_time: Some(Time::from_millis(5000)) },
+        ..Config::default()
+    }
+}
+
+pub(crate) fn limits(max_pods: u32, waitlist: u32) -> Config {
+    Config { limits: Limits { max_pods, waitlist, ..Limits::default() }, ..config() }
+}
+
+pub(crate) fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub(crate) fn name(slot: u32) -> PodName {
+    PodName { image: IMAGE.into(), slot, past: None }
+}
+
+pub(crate) fn other(text: &str) -> Reason {
+    Reason::Other(text.into())
+}
+
+// === impl Rig ===
+
+impl Rig {
+    /// A single runner that has seen that there are no pods.
+    pub(crate) fn new(config: Config) -> Self {
+        let mut rig = Self::unsynced(config);
+        assert_eq!(rig.step(Event::Synced(Vec::new())), NOTHING);
+        rig
+    }
+
+    pub(crate) fn unsynced(config: Config) -> Self {
+        let now = Time::from_millis(1_000_000_000);
+        Self { pool: Pool::new(config.clone()), now, config, changes: 0 }
+    }
+
+    /// With ready pods in these slots, idle, and past every wait for stable ownership.
+    pub(crate) fn with_pods(config: Config, slots: &[u32]) -> Self {
+        let mut rig = Self::new(config);
+        for &slot in slots {
+            let pod = rig.pod(slot);
+            rig.seen(pod);
+            rig.ready(slot);
+        }
+        rig.pass(90);
+        for &slot in slots {
+            let pod = rig.pod(slot);
+            rig.seen(pod);
+        }
+        rig
+    }
+
+    pub(crate) fn step(&mut self, event: Event) -> Vec<String> {
+        let actions = self.pool.step(event, self.now);
+        assert!(self.pool.next_timer().is_none_or(|timer| timer > self.now), "the timer does not advance");
+        actions.iter().map(|action| self.show(action)).collect()
+    }
+
+    /// Lets time pass, ticking whenever the pool asks for it.
+    pub(crate) fn pass(&mut self, span: u64) -> Vec<String> {
+        let end = self.now + seconds(span);
+        let mut lines = Vec::new();
+        while let Some(timer) = self.pool.next_timer().filter(|&timer| timer <= end) {
+            self.now = self.now.max(timer);
+            lines.extend(self.step(Event::Tick));
+        }
+        self.now = end;
+        lines
+    }
+
+    pub(crate) fn request(&mut self, id: u64) -> Vec<String> {
+        self.request_within(id, 300)
+    }
+
+    pub(crate) fn request_within(&mut self, id: u64, patience: u64) -> Vec<String> {
+        let image = ImageKey::from(IMAGE);
+        let deadline = self.now + seconds(patience);
+        self.step(Event::Request { id: RequestId(id), shard_key: ShardKey::from(&image), image, deadline })
+    }
+
+    pub(crate) fn cancel(&mut self, id: u64) -> Vec<String> {
+        self.step(Event::Cancel { id: RequestId(id) })
+    }
+
+    pub(crate) fn served(&mut self, id: u64) -> Vec<String> {
+        self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Served })
+    }
+
+    pub(crate) fn broken(&mut self, id: u64) -> Vec<String> {
+        self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Broken })
+    }
+
+    /// The pod in a slot, as a watch would show it now: pending, of the configured version, with a full lifetime.
+    pub(crate) fn pod(&mut self, slot: u32) -> Pod {
+        self.changes += 1;
+        Pod {
+            name: name(slot),
+            uid: uid(slot),
+            resource_version: ResourceVersion::from(self.changes.to_string()),
+            shard_key: IMAGE.into(),
+            terminating_since: None,
+            phase: Phase::Pending(None),
+            version: Version::from("new"),
+            config_time: Some(Time::from_millis(5000)),
+            reclaim_after: Some(self.now + self.config.limits.ttl),
+        }
+    }
+
+    /// That pod, lapsing in so many seconds.
+    pub(crate) fn lapsing(&mut self, slot: u32, span: u64) -> Pod {
+        Pod { reclaim_after: Some(self.now + seconds(span)), ..self.pod(slot) }
+    }
+
+    /// That pod with its deletion timestamp in so many seconds.
+    pub(crate) fn terminating(&mut self, slot: u32, span: u64) -> Pod {
+        Pod { terminating_since: Some(self.now + seconds(span)), ..self.pod(slot) }
+    }
+
+    pub(crate) fn seen(&mut self, pod: Pod) -> Vec<String> {
+        self.step(Event::Seen(pod))
+    }
+
+    pub(crate) fn gone(&mut self, slot: u32) -> Vec<String> {
+        self.step(Event::Gone { uid: uid(slot) })
+    }
+
+    pub(crate) fn ready(&mut self, slot: u32) -> Vec<String> {
+        self.step(Event::Ready { uid: uid(slot) })
+    }
+
+    pub(crate) fn failed(&mut self, slot: u32, reason: &str) -> Vec<String> {
+        self.step(Event::Failed { uid: uid(slot), reason: other(reason) })
+    }
+
+    pub(crate) fn created(&mut self, slot: u32) -> Vec<String> {
+        let pod = self.pod(slot);
+        self.creation(slot, Creation::Ok(pod))
+    }
+
+    pub(crate) fn creation(&mut self, slot: u32, result: Creation) -> Vec<String> {
+        self.step(Event::Created { name: name(slot), result })
+    }
+
+    pub(crate) fn deleted(&mut self, slot: u32, result: Deletion) -> Vec<String> {
+        self.step(Event::Deleted { uid: uid(slot), result })
+    }
+
+    pub(crate) fn pushed(&mut self, slot: u32, result: Pushing) -> Vec<String> {
+        self.step(Event::Pushed { uid: uid(slot), result })
+    }
+
+    pub(crate) fn own(&mut self, owned: bool) -> Vec<String> {
+        self.step(Event::Own(if owned { Ownership::All } else { Ownership::None }))
+    }
+
+    /// `[ready, starting, in flight, waiting]`.
+    pub(crate) fn counts(&self) -> [usize; 4] {
+        let stats = self.pool.stats();
+        stats.first().map_or([0; 4], |stats| [stats.ready, stats.starting, stats.in_flight, stats.waiting])
+    }
+
+    fn show(&self, action: &Action) -> String {
+        let from_now = |time: Time| {
+            let millis = time.as_millis().cast_signed() - self.now.as_millis().cast_signed();
+            format!("{}{}", if millis < 0 { "" } else { "+" }, millis as f64 / 1000.0)
+        };
+        match action {
+            Action::Grant { id, uid, .. } => format!("grant {} {uid}", id.0),
+            Action::Reject { id, error } => format!(
+                "reject {} {}",
+                id.0,
+                match error {
+                    Rejection::QueueFull { .. } => "QueueFull".to_owned(),
+                    Rejection::DeadlineExceeded => "DeadlineExceeded".to_owned(),
+                    Rejection::PodFailed { reason } => format!("PodFailed {reason}"),
+                    Rejection::NotReady { waiting: None, .. } => "NotReady".to_owned(),
+                    Rejection::NotReady { waiting: Some(reason), .. } => format!("NotReady {reason}"),
+                }
+            ),
+            Action::Create { name, .. } => match &name.past {
+                None => format!("create {}", name.slot),
+                Some(past) => format!("create {} past {past}", name.slot),
+            },
+            Action::Delete { uid, why, .. } => format!("delete {uid} {why:?}"),
+            Action::Push { uid, until, .. } => format!("push {uid} {}", from_now(*until)),
+            Action::Probe { uid, on: true, .. } => format!("probe {uid}"),
+            Action::Probe { uid, on: false, .. } => format!("unprobe {uid}"),
+        }
+    }
+}
+
+pub(crate) fn uid(slot: u32) -> Uid {
+    Uid::from(format!("u{slot}"))
+}
+
+pub(crate) const NOTHING: [&str; 0] = [];

@@ -1,0 +1,265 @@
+//! Pods that start, or do not.
+
+use super::rig::{IMAGE, NOTHING, Rig, config, limits, other};
+use crate::event::{Creation, Deletion, Event};
+use crate::types::{Phase, Pod, Reason};
+
+#[test]
+fn all_who_wait_for_a_pod_get_it() {
+    let mut rig = Rig::new(config());
+    assert_eq!(rig.request(1), ["create 0"]);
+    assert_eq!(rig.request(2), NOTHING);
+    assert_eq!(rig.created(0), ["probe u0"]);
+    assert_eq!(rig.request(3), NOTHING);
+    assert_eq!(rig.ready(0), ["grant 1 u0", "grant 2 u0", "grant 3 u0"]);
+}
+
+#[test]
+fn a_refused_create_reaches_all_who_wait() {
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    rig.request(2);
+    assert_eq!(
+        rig.creation(0, Creation::Refused(other("quota"))),
+        ["reject 1 PodFailed quota", "reject 2 PodFailed quota"]
+    );
+    assert_eq!(rig.request(3), ["reject 3 PodFailed quota"], "and all who come during the pause");
+    rig.pass(1);
+    assert_eq!(rig.request(4), ["create 0"]);
+}
+
+#[test]
+fn a_foreign_pod_under_the_name_is_told() {
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    let lines = rig.creation(0, Creation::Refused(Reason::NameTaken));
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0].contains("does not manage"), "{lines:?}");
+}
+
+#[test]
+fn pauses_double_up_to_thirty_seconds_and_end_with_success() {
+    let mut rig = Rig::new(config());
+    let mut pauses = Vec::new();
+    for id in 0..7 {
+        assert_eq!(rig.request(id), ["create 0"]);
+        rig.creation(0, Creation::Refused(other("quota")));
+        let mut pause = 0;
+        while rig.request(100 + id).len() == 1 && rig.pool.stats()[0].starting == 0 {
+            rig.pass(1);
+            pause += 1;
+        }
+        // The request that ended the loop has started a pod.
+        rig.creation(0, Creation::Refused(other("quota")));
+        pauses.push(pause);
+        rig.pass(30);
+    }
+    assert_eq!(pauses, [1, 4, 16, 30, 30, 30, 30], "every second pause is slept through");
+    rig.request(50);
+    rig.created(0);
+    rig.ready(0);
+    rig.gone(0);
+    assert_eq!(rig.request(51), ["create 0"]);
+    rig.creation(0, Creation::Refused(other("quota")));
+    rig.pass(1);
+    assert_eq!(rig.request(52), ["create 0"], "back to one second");
+}
+
+#[test]
+fn a_failure_is_forgotten_after_a_while() {
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    rig.creation(0, Creation::Refused(other("quota")));
+    assert!(!rig.pool.is_empty());
+    rig.pass(61);
+    assert!(rig.pool.is_empty());
+}
+
+#[test]
+fn a_pod_that_cannot_start_fails_its_waiters_and_is_deleted() {
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    rig.created(0);
+    assert_eq!(
+        rig.failed(0, "image not found"),
+        ["unprobe u0", "reject 1 PodFailed image not found", "delete u0 Failed"]
+    );
+    assert_eq!(rig.failed(0, "image not found"), NOTHING, "once");
+    assert_eq!(rig.deleted(0, Deletion::Ok), NOTHING);
+    rig.gone(0);
+    rig.pass(1);
+    assert_eq!(rig.request(2), ["create 0"]);
+}
+
+#[test]
+fn a_failure_seen_by_the_watch_is_the_same() {
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    rig.created(0);
+    let pod = Pod { phase: Phase::Failed(other("exit code 1")), ..rig.pod(0) };
+    assert_eq!(rig.seen(pod), ["unprobe u0", "reject 1 PodFailed exit code 1", "delete u0 Failed"]);
+}
+
+#[test]
+fn waiters_stay_while_another_pod_is_on_its_way() {
+    let mut rig = Rig::new(limits(2, 1));
+    rig.request(1);
+    rig.request(2);
+    rig.created(0);
+    rig.created(1);
+    assert_eq!(rig.failed(0, "image not found"), ["unprobe u0", "delete u0 Failed"]);
+    assert_eq!(rig.ready(1), ["grant 1 u1", "grant 2 u1"], "they are handed to the other pod");
+}
+
+#[test]
+fn the_creator_cleans_up_and_so_does_the_owner_but_nobody_else() {
+    let mut rig = Rig::new(config());
+    rig.own(false);
+    rig.request(1);
+    rig.created(0);
+    assert!(rig.failed(0, "image not found").contains(&"delete u0 Failed".to_owned()), "the creator");
+
+    let mut rig = Rig::new(config());
+    rig.own(false);
+    let pod = Pod { phase: Phase::Failed(other("exit code 1")), ..rig.pod(0) };
+    assert_eq!(rig.seen(pod), NOTHING);
+    assert_eq!(rig.request(1), NOTHING, "its slot is taken until the owner has deleted it");
+    assert_eq!(rig.own(true), ["delete u0 Failed"]);
+    rig.deleted(0, Deletion::Ok);
+    assert_eq!(rig.gone(0), ["create 0"]);
+}
+
+#[test]
+fn a_conflict_or_a_lost_answer_repeats_the_delete_of_a_failed_pod() {
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    rig.created(0);
+    rig.failed(0, "image not found");
+    assert_eq!(rig.deleted(0, Deletion::Conflict), NOTHING, "look again");
+    let pod = rig.pod(0);
+    assert_eq!(rig.seen(pod), ["delete u0 Failed"]);
+    assert_eq!(rig.deleted(0, Deletion::Unknown), NOTHING);
+    assert_eq!(rig.pass(5), ["delete u0 Failed"]);
+    assert_eq!(rig.deleted(0, Deletion::NotFound), NOTHING);
+    rig.pass(120);
+    assert!(rig.pool.is_empty());
+}
+
+#[test]
+fn a_pod_that_is_not_ready_in_time_has_failed() {
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    rig.created(0);
+    let pod = Pod { phase: Phase::Pending(Some(other("unschedulable"))), ..rig.pod(0) };
+    rig.seen(pod);
+    assert_eq!(rig.pass(59), NOTHING);
+    assert_eq!(rig.pass(1), ["reject 1 NotReady unschedulable", "delete u0 Failed"]);
+    rig.deleted(0, Deletion::Conflict);
+    assert_eq!(rig.ready(0), NOTHING, "ready after all, before the delete succeeded");
+    assert_eq!(rig.request(2), ["grant 2 u0", "push u0 +1800"]);
+}
+
+#[test]
+fn a_pod_that_others_can_use_is_not_deleted_for_being_unreachable_from_here() {
+    let mut rig = Rig::with_pods(config(), &[0]);
+    rig.request(1);
+    rig.broken(1);
+    rig.pass(30);
+    let pushed = rig.pod(0);
+    rig.seen(pushed);
+    assert_eq!(rig.pass(30), NOTHING, "somebody pushed it meanwhile");
+    assert_eq!(rig.pass(60), ["delete u0 Failed"], "but not any more");
+}
+
+#[test]
+fn a_call_waits_for_the_ready_timeout_at_most_without_any_ready_pod() {
+    let mut rig = Rig::unsynced(config());
+    assert_eq!(rig.request(1), NOTHING);
+    rig.pass(10);
+    assert_eq!(rig.request(2), NOTHING);
+    assert_eq!(rig.pass(50), ["reject 1 NotReady"]);
+    assert_eq!(rig.pass(10), ["reject 2 NotReady"]);
+}
+
+#[test]
+fn a_pod_that_vanishes_while_it_starts_is_started_again_after_a_pause() {
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    rig.created(0);
+    assert_eq!(rig.gone(0), ["unprobe u0"]);
+    assert_eq!(rig.request(2), NOTHING, "nobody is told of a failure");
+    assert_eq!(rig.pass(1), ["create 0"]);
+}
+
+#[test]
+fn a_pod_that_served_and_died_is_started_again_without_a_pause() {
+    let mut rig = Rig::with_pods(config(), &[0]);
+    rig.request(1);
+    assert_eq!(rig.failed(0, "out of memory"), ["delete u0 Failed"]);
+    assert_eq!(rig.request(2), NOTHING);
+    rig.broken(1);
+    rig.deleted(0, Deletion::Ok);
+    assert_eq!(rig.gone(0), ["create 0"]);
+}
+
+#[test]
+fn a_lost_answer_waits_for_the_watch_and_then_tries_again() {
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    assert_eq!(rig.creation(0, Creation::Unknown), NOTHING);
+    assert_eq!(rig.pass(4), NOTHING);
+    assert_eq!(rig.pass(1), ["create 0"]);
+    rig.creation(0, Creation::Unknown);
+    let pod = rig.pod(0);
+    assert_eq!(rig.seen(pod), ["probe u0"], "it was created after all");
+    assert_eq!(rig.ready(0), ["grant 1 u0"]);
+}
+
+#[test]
+fn an_answer_that_never_comes_is_a_lost_one() {
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    rig.pass(59);
+    assert_eq!(rig.request(2), NOTHING);
+    assert_eq!(rig.pass(1), ["reject 1 NotReady"]);
+    assert_eq!(rig.pass(5), ["create 0"]);
+}
+
+#[test]
+fn the_watch_and_the_answer_may_come_in_any_order() {
+    // The watch first, down to the end of the pod.
+    let mut rig = Rig::new(config());
+    rig.request(1);
+    let pod = rig.pod(0);
+    assert_eq!(rig.seen(pod.clone()), ["probe u0"]);
+    assert_eq!(rig.counts(), [0, 1, 0, 1], "one pod, not two");
+    rig.gone(0);
+    assert_eq!(rig.creation(0, Creation::Ok(pod)), NOTHING, "it has come and gone");
+    assert_eq!(rig.pass(2), ["create 0"]);
+
+    // The answer first, and the watch never.
+    rig.created(0);
+    rig.ready(0);
+    rig.served(1);
+    rig.pass(60);
+    assert_eq!(rig.request(2), ["create 0"], "what the watch does not show in time is not there");
+}
+
+#[test]
+fn a_warm_up_starts_one_pod_and_is_content_with_one_that_is_there() {
+    let warm = || Event::Warm { image: IMAGE.into(), shard_key: IMAGE.into() };
+    let mut rig = Rig::unsynced(config());
+    assert_eq!(rig.step(warm()), NOTHING, "not before the pods are known");
+    assert_eq!(rig.step(Event::Synced(Vec::new())), ["create 0"]);
+    assert_eq!(rig.step(warm()), NOTHING);
+    rig.created(0);
+    rig.ready(0);
+    assert_eq!(rig.step(warm()), NOTHING);
+    rig.gone(0);
+    assert!(rig.pool.is_empty(), "it is asked for once");
+
+    assert_eq!(rig.step(warm()), ["create 0"]);
+    assert_eq!(rig.creation(0, Creation::Refused(other("quota"))), NOTHING);
+    rig.pass(120);
+    assert!(rig.pool.is_empty(), "and given up when it fails");
+}

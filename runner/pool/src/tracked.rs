@@ -1,0 +1,144 @@
+//! One pod as this runner tracks it: what was observed, and what this runner knows and does besides.
+
+use std::time::Duration;
+
+use crate::event::Why;
+use crate::types::{Pod, RequestId, ResourceVersion, Time, Uid};
+
+#[derive(Debug)]
+pub(crate) struct Tracked {
+    pub(crate) pod: Pod,
+    /// By when the watch must have shown a pod that is known from a create's answer alone; `None` once it has.
+    pub(crate) confirm_by: Option<Time>,
+    /// Its failure is ours to clean up.
+    pub(crate) created_here: bool,
+    pub(crate) owned_since: Option<Time>,
+    pub(crate) health: Health,
+    /// It was ready once: its end is not a failed start.
+    pub(crate) served: bool,
+    /// Calls of this runner in flight, with their deadlines.
+    pub(crate) calls: Vec<(RequestId, Time)>,
+    pub(crate) push: Option<Push>,
+    /// No push before this.
+    pub(crate) push_after: Time,
+    /// The API server did not answer a push: until then the pod is used without.
+    pub(crate) waived_until: Time,
+    pub(crate) delete: Option<Delete>,
+    /// No delete of a failed pod before this.
+    pub(crate) delete_after: Time,
+    /// A delete was accepted, or a push found it gone; the watch has not shown it yet.
+    pub(crate) doomed: bool,
+    /// Its owner wants to be rid of it early.
+    pub(crate) retiring: Option<Why>,
+    /// Notice was given. No further one before this, since another runner may have objected.
+    pub(crate) noticed: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// Nobody has asked yet.
+    Unknown,
+    Probing {
+        since: Time,
+        /// `reclaim_after` at that time: if it has moved since, another runner gets through to the pod.
+        reclaim_after: Option<Time>,
+    },
+    Ready,
+    /// Not ready in time: to be deleted, unless it turns ready before that succeeds.
+    Overdue,
+    /// Its object says so: it never recovers.
+    Failed,
+}
+
+/// A push under way.
+#[derive(Debug)]
+pub(crate) struct Push {
+    pub(crate) sent: Time,
+    pub(crate) judged: ResourceVersion,
+}
+
+/// A delete under way.
+#[derive(Debug)]
+pub(crate) struct Delete {
+    pub(crate) sent: Time,
+    /// The moment of an answer that said nothing.
+    pub(crate) unknown: Option<Time>,
+}
+
+// === impl Tracked ===
+
+impl Tracked {
+    pub(crate) fn new(pod: Pod, owned_since: Option<Time>) -> Self {
+        Self {
+            pod,
+            confirm_by: None,
+            created_here: false,
+            owned_since,
+            health: Health::Unknown,
+            served: false,
+            calls: Vec::new(),
+            push: None,
+            push_after: Time::default(),
+            waived_until: Time::default(),
+            delete: None,
+            delete_after: Time::default(),
+            doomed: false,
+            retiring: None,
+            noticed: None,
+        }
+    }
+
+    pub(crate) fn uid(&self) -> &Uid {
+        &self.pod.uid
+    }
+
+    /// Counts towards the limit: not terminating, as far as known.
+    pub(crate) fn counts(&self) -> bool {
+        self.pod.terminating_since.is_none() && !self.doomed
+    }
+
+    /// Can serve now or later.
+    pub(crate) fn lives(&self) -> bool {
+        self.counts() && self.delete.is_none() && !self.failed()
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        matches!(self.health, Health::Overdue | Health::Failed)
+    }
+
+    pub(crate) fn ready(&self) -> bool {
+        self.lives() && self.health == Health::Ready
+    }
+
+    pub(crate) fn starting(&self) -> bool {
+        self.lives() && self.health != Health::Ready
+    }
+
+    /// On its way, and somebody here wants it: its end would be a failed start.
+    pub(crate) fn awaited(&self) -> bool {
+        self.lives() && !self.served && matches!(self.health, Health::Probing { .. })
+    }
+
+    pub(crate) fn load(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// This runner cleans up when the pod fails.
+    pub(crate) fn ours(&self) -> bool {
+        self.created_here || self.owned_since.is_some()
+    }
+
+    /// Whether `reclaim_after` is less than `margin` away, or unknown.
+    pub(crate) fn lapses_within(&self, margin: Duration, now: Time) -> bool {
+        self.pod.reclaim_after.is_none_or(|reclaim_after| reclaim_after <= now + margin)
+    }
+
+    /// Safe from its owner for long enough to be used right now; otherwise a push comes first.
+    pub(crate) fn guarded(&self, skew: Duration, now: Time) -> bool {
+        !self.lapses_within(skew, now) || now < self.waived_until
+    }
+
+    pub(crate) fn last_deadline(&self) -> Option<Time> {
+        self.calls.iter().map(|&(_, deadline)| deadline).max()
+    }
+}
