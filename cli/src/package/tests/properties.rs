@@ -1,0 +1,257 @@
+//! Properties over generated YAML: what people write, and what a slip of the finger makes of it.
+
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::super::annotations::{INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT};
+use super::super::file::File;
+use super::super::write::rebuilt;
+use super::super::yaml::{Body, Node, expand, parse, same};
+use super::super::{Package, split};
+use super::{returned, sent_items, tree};
+
+/// Metadata whose text comes back to the letter.
+const EXACT: &[&str] = &[
+    "",
+    "metadata:\n  name: a\n",
+    "metadata: # kpt-merge: a/b\n  name: a\n  # foot\n",
+    "metadata:\n    name: a\n    labels:\n        x: y\n",
+    "metadata:\n  name: a\n  annotations:\n    foo: bar # c\n    # tail\n",
+    "metadata:\n\n  # head\n  annotations: # why\n    # head\n    a/b: |\n      block\n\n  name: a\n",
+    "metadata: {name: a}\n",
+    "metadata: { name: \"a\" }  # c\n",
+    "metadata: { name: 'a' , # c }\n  annotations: { b: \"c\" # d\n  }}\n",
+    "metadata:\n  name: \"a\" # b\n  # c\n",
+    "metadata: {\n  name: a,\n  annotations: {x: y,},\n}\n",
+    "metadata: &m\n  name: &n a\n  annotations: &o\n    x: *n\n",
+    "metadata:\n  name: \"a\"\n  finalizers:\n  - x\n  -\n",
+    "metadata:\n  name: |-\n    a\n  # after\n\n",
+    "metadata:\n  annotations:\n    x: 'ü'\n  name: a\n  creationTimestamp:\n",
+    "\"metadata\":\n  \"name\": >\n    a\n   \n\n",
+];
+
+/// Metadata that is written another way once annotations have been in it.
+const INEXACT: &[&str] = &[
+    "metadata: {}\n",
+    "metadata:\n",
+    "metadata: ~ # none\n",
+    "metadata: null\n",
+    "metadata:\n  name: a\n  annotations: {}\n",
+    "metadata:\n  name: a\n  annotations:\n",
+    "metadata:\n  annotations: null # none\n  name: a\n",
+    "? metadata\n: name: a\n",
+    "metadata:\n  ? name\n  : a\n",
+    "x-base: &x {name: a}\nmetadata: *x\n",
+    "x-base: &x {b: c}\nmetadata:\n  annotations: *x\n",
+    "metadata:\n  annotations:\n    internal.config.kubernetes.io/path: 'old.yaml'\n    a: b\n",
+    "metadata: {annotations: {config.kubernetes.io/index: '9'}}\n",
+];
+
+/// Other entries; `N` is replaced so that keys are unique.
+const FRAGMENTS: &[&str] = &[
+    "# comment\n",
+    "\n",
+    "    # deep comment\n",
+    "specN:\n  a: 1\n\n  b: {c: d}   # e\n",
+    "dataN:\n  s: |\n    x\n     y\n\n    z\n",
+    "keepN:\n  s: |2+\n      x\n\n\n",
+    "spacesN: |\n  a\n    \n  b\n   \n",
+    "foldN: >-\n  a\n  b\n\n  c\n",
+    "quotedN: \"a\n  b\\\n  c  \n\n  d\"\n",
+    "singleN: 'it''s\n  # no comment'\n",
+    "plainN: a\n  b\n\n  c#d # e\n",
+    "baseN: &b {x: 1}\nuseN: *b\nmergeN:\n  <<: *b\n",
+    "bracesN: { a: \"b\" , # c\n  d: { } }\n",
+    "flowN: [a,\n  b, {c: d},\n  ]\n",
+    "listN:\n- a\n- b: c\n  d: e\n-\n  - x\n",
+    "wideN:\n  - a # b\n  # c\n  - - b\n    - c\n",
+    "üN: \"é→\" # ☃\n",
+    "tabN:\t\"x\"\t# c\n",
+    "'q N': 1\n\"a N\": -b\n",
+    "emptyN:\nnoneN: ~\n",
+    "tagN: !!str 1\nlocalN: !l x\n",
+    "urlN: http://a/b#c\n",
+    "jsonN: {\"a\": [1, 2.50, true, null]}\n",
+];
+
+fn fragment() -> impl Strategy<Value = String> {
+    (select(FRAGMENTS), 0..1000_u32).prop_map(|(fragment, n)| fragment.replace('N', &n.to_string()))
+}
+
+#[derive(Debug, Clone)]
+struct Generated {
+    text: String,
+    documents: usize,
+    exact: bool,
+}
+
+fn document() -> impl Strategy<Value = (String, bool)> {
+    let metadata = prop_oneof![
+        3 => select(EXACT).prop_map(|metadata| (metadata, true)),
+        1 => select(INEXACT).prop_map(|metadata| (metadata, false)),
+    ];
+    let fragments = || prop::collection::vec(fragment(), 0..4).prop_map(|all| all.concat());
+    (fragments(), fragments(), metadata, fragments()).prop_map(|(head, middle, (metadata, exact), tail)| {
+        (format!("{head}apiVersion: v1\n{middle}kind: A\n{metadata}{tail}"), exact)
+    })
+}
+
+fn file() -> impl Strategy<Value = Generated> {
+    let start = select(&["", "---\n", "# c\n---\n", "%YAML 1.2\n---\n", "\u{feff}", "--- # c\n\n\n"][..]);
+    let between = select(
+        &["---\n", "--- # c\n", "---\n---\n", "...\n---\n", "---\n# alone\n---\n", "...\n%YAML 1.2\n# x\n---\n"][..],
+    );
+    let end = select(&["", "", "---\n", "...\n", "---\n# alone\n"][..]);
+    let documents = prop::collection::vec((between, document()), 1..4);
+    (start, documents, end, any::<bool>(), any::<bool>()).prop_map(|(start, documents, end, windows, cut)| {
+        let mut text = start.to_owned();
+        for (at, (between, (document, _))) in documents.iter().enumerate() {
+            text.push_str(if at == 0 { "" } else { between });
+            text.push_str(document);
+        }
+        text.push_str(end);
+        let ends_in_comment_or_value = text.trim_end_matches('\n').len();
+        if cut && end.is_empty() && !text.ends_with("\n\n") {
+            text.truncate(ends_in_comment_or_value);
+        }
+        if windows {
+            text = text.replace('\n', "\r\n");
+        }
+        Generated {
+            text,
+            documents: documents.len(),
+            exact: !cut && documents.iter().all(|(_, (_, exact))| *exact),
+        }
+    })
+}
+
+/// A text with a few characters removed or put in where they hurt most.
+fn mutated(text: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
+    let noise = select(
+        &["", "\n", " ", "  ", "\t", "-", "- ", ":", ": ", "#", " #", "|", ">", "{", "}", "[", "]", ",", "'", "\""]
+            [..],
+    );
+    let more = select(&["&a ", "*a", "!", "!!x ", "? ", "---\n", "...\n", "%", "\r", "\u{feff}", "ü", "\0", "<<", "@"][..]);
+    let edit = (any::<prop::sample::Index>(), 0..4_usize, prop_oneof![3 => noise, 1 => more]);
+    (text, prop::collection::vec(edit, 1..5)).prop_map(|(text, edits)| {
+        let mut characters: Vec<char> = text.chars().collect();
+        for (at, removed, added) in edits {
+            let at = at.index(characters.len() + 1);
+            let end = (at + removed).min(characters.len());
+            characters.splice(at..end, added.chars());
+        }
+        characters.into_iter().collect()
+    })
+}
+
+/// The tree without what kyaml and we take away: our annotations, then empty annotations and metadata.
+pub(super) fn bare(node: &Node) -> Node {
+    let mut node = node.clone();
+    let ours = [PATH, INDEX, LEGACY_PATH, LEGACY_INDEX, SEQINDENT];
+    let is_empty = |node: &Node| node.is_null() || node.entries().is_some_and(<[_]>::is_empty);
+    let Body::Mapping { entries: top, .. } = &mut node.body else { return node };
+    for (key, metadata) in top.iter_mut() {
+        let Body::Mapping { entries, .. } = &mut metadata.body else { continue };
+        if key.text() != Some("metadata") {
+            continue;
+        }
+        for (key, annotations) in entries.iter_mut() {
+            if let Body::Mapping { entries, .. } = &mut annotations.body
+                && key.text() == Some("annotations")
+            {
+                entries.retain(|(key, _)| !key.text().is_some_and(|key| ours.contains(&key)));
+            }
+        }
+        entries.retain(|(key, value)| key.text() != Some("annotations") || !is_empty(value));
+    }
+    top.retain(|(key, value)| key.text() != Some("metadata") || !is_empty(value));
+    node
+}
+
+fn same_but_for_annotations(sent: &Node, document: &Node) -> bool {
+    // An alias that contains itself cannot be written out.
+    let expanded = |node: &Node| bare(&expand(node, node).unwrap_or_else(|| node.clone()));
+    same(&expanded(sent), &expanded(document))
+}
+
+/// What must hold for every file that can be read.
+fn check(package: &Package) -> Result<(), TestCaseError> {
+    let file = &package.files[0];
+    let sent = sent_items(package);
+    prop_assert_eq!(sent.len(), file.documents.len());
+    for (at, (item, document)) in sent.iter().zip(&file.documents).enumerate() {
+        let document = file.text[document.range.clone()].replace("\r\n", "\n");
+        // A block scalar at the very end has no newline in its value; the parser used here adds one.
+        let whole = parse(&document).ok().flatten();
+        let is_same = |document: &Node| same_but_for_annotations(item, document);
+        let ends_open = !document.ends_with('\n') && document.contains(['|', '>']);
+        prop_assert!(ends_open || whole.is_none_or(|document| is_same(&document)), "document {}", at);
+        let get = |key| item.get("metadata")?.get("annotations")?.get(key)?.text().map(str::to_owned);
+        prop_assert_eq!(get(PATH), Some("a.yaml".to_owned()));
+        prop_assert_eq!(get(LEGACY_INDEX), Some(at.to_string()));
+    }
+    let output = returned(package);
+    let items = output.files.get(Path::new("a.yaml")).map_or(&[][..], Vec::as_slice);
+    prop_assert_eq!(items.len(), file.documents.len());
+    prop_assert_eq!(&rebuilt(file, items, items), &file.text);
+    Ok(())
+}
+
+fn read(text: &str) -> Result<Package, (usize, super::DocumentError)> {
+    let file = File::parse(PathBuf::from("a.yaml"), "a.yaml", text.to_owned())?;
+    Ok(Package { files: vec![file], skipped_links: Vec::new() })
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Any file in any usual layout can be sent, comes back, and gives the same file.
+    #[test]
+    fn files_survive_the_round_trip(generated in file()) {
+        let package = read(&generated.text).map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
+        prop_assert_eq!(package.files[0].documents.len(), generated.documents);
+        check(&package)?;
+        if generated.exact {
+            let texts = super::returned_texts(&generated.text);
+            for (text, document) in texts.iter().zip(&package.files[0].documents) {
+                let document = generated.text[document.range.clone()].replace("\r\n", "\n");
+                prop_assert_eq!(text, &document);
+            }
+        }
+    }
+
+    /// A slip either makes a file unreadable or leaves one that survives as well; nothing panics.
+    #[test]
+    fn damaged_files_are_refused_or_survive(text in mutated(file().prop_map(|file| file.text))) {
+        if let Ok(package) = read(&text) {
+            check(&package)?;
+        }
+    }
+
+    /// A function may answer anything.
+    #[test]
+    fn damaged_outputs_never_panic(
+        list in mutated(file().prop_map(|file| read(&file.text).unwrap().to_resource_list(None)))
+    ) {
+        if let Ok(output) = split(list.as_bytes()) {
+            for item in output.files.values().flatten() {
+                prop_assert!(!item.text.is_empty());
+                tree(&item.text);
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_panics(text in r#"[-a-b:#|>{}\[\],'"&*!?%@ü\t\r\n .0-9]{0,60}"#) {
+        let _ = read(&text);
+        let _ = split(text.as_bytes());
+        let _ = split(format!("kind: ResourceList\nitems:\n{text}").as_bytes());
+        let _ = super::super::FunctionConfig::parse(&text);
+    }
+}

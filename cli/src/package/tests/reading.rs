@@ -1,0 +1,114 @@
+//! Which files belong to a package.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::super::{ReadError, read};
+
+const RESOURCE: &str = "apiVersion: v1\nkind: A\n";
+
+fn package(files: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    dir
+}
+
+fn paths(dir: &Path) -> Vec<String> {
+    let package = read(dir, 1 << 20).unwrap();
+    package.paths().map(|path| path.to_str().unwrap().to_owned()).collect()
+}
+
+#[track_caller]
+fn assert_error(dir: &TempDir, limit: u64, message: &str) {
+    assert_eq!(read(dir.path(), limit).unwrap_err().to_string(), message);
+}
+
+#[test]
+fn all_yaml_below_the_directory_in_kyamls_order() {
+    let names = ["Kptfile", "a/b.yml", "a.yaml", "a/.hidden/c.yaml", "sub/Kptfile", "z.json", "é.yaml"];
+    let mut files: Vec<_> = names.iter().map(|name| (*name, RESOURCE)).collect();
+    files.extend([("README.md", "# no"), (".git/x.yaml", "not: krm"), ("sub/.git", "gitdir: x"), ("a.yaml.bak", "")]);
+    let dir = package(&files);
+    assert_eq!(paths(dir.path()), ["Kptfile", "a/.hidden/c.yaml", "a/b.yml", "a.yaml", "sub/Kptfile", "z.json", "é.yaml"]);
+    // A trailing slash and a link to the package itself change nothing.
+    let link = tempfile::tempdir().unwrap();
+    symlink(dir.path(), link.path().join("link")).unwrap();
+    assert_eq!(paths(&link.path().join("link/")), paths(dir.path()));
+}
+
+#[test]
+fn krmignore_covers_its_own_package_only() {
+    let dir = package(&[
+        (".krmignore", "# comment\n*.tmp.yaml\n/only-top.yaml\nskipped/\n!kept.tmp.yaml\n"),
+        ("Kptfile", RESOURCE),
+        ("a.tmp.yaml", "not: krm"),
+        ("kept.tmp.yaml", RESOURCE),
+        ("only-top.yaml", "not: krm"),
+        ("d/only-top.yaml", RESOURCE),
+        ("d/x.tmp.yaml", "not: krm"),
+        ("d/.krmignore", "*.yaml"),
+        ("skipped/x.yaml", "not: krm"),
+        ("sub/Kptfile", RESOURCE),
+        ("sub/.krmignore", "s.yaml"),
+        ("sub/s.yaml", "not: krm"),
+        ("sub/x.tmp.yaml", RESOURCE),
+    ]);
+    assert_eq!(paths(dir.path()), ["Kptfile", "d/only-top.yaml", "kept.tmp.yaml", "sub/Kptfile", "sub/x.tmp.yaml"]);
+}
+
+#[test]
+fn symbolic_links_are_not_followed() {
+    let dir = package(&[("a.yaml", RESOURCE)]);
+    let other = package(&[("secret.yaml", RESOURCE)]);
+    symlink(other.path(), dir.path().join("dir")).unwrap();
+    symlink(other.path().join("secret.yaml"), dir.path().join("link.yaml")).unwrap();
+    symlink("/dev/zero", dir.path().join("zero.txt")).unwrap();
+    let package = read(dir.path(), 1 << 20).unwrap();
+    assert_eq!(package.paths().collect::<Vec<_>>(), [Path::new("a.yaml")]);
+    assert_eq!(package.skipped_links(), [PathBuf::from("link.yaml")]);
+}
+
+#[test]
+fn the_size_is_bounded() {
+    let dir = package(&[("a.yaml", RESOURCE), ("b.yaml", RESOURCE)]);
+    let size = 2 * RESOURCE.len() as u64;
+    assert_eq!(read(dir.path(), size).unwrap().item_count(), 2);
+    assert_error(
+        &dir,
+        size - 1,
+        "the package is larger than 45 bytes; raise --max-request-body-size here and on the router and the \
+         runners, or list files in .krmignore",
+    );
+}
+
+#[test]
+fn errors_name_the_file_and_what_to_do() {
+    let dir = package(&[("d/a.yaml", "---\napiVersion: v1\nkind: A\n---\nname: x\n")]);
+    assert_error(
+        &dir,
+        1 << 20,
+        "d/a.yaml, document 2: it has no apiVersion, so it is not a KRM resource; complete it, or list the file \
+         in .krmignore",
+    );
+    let dir = package(&[("b.yaml", "")]);
+    fs::write(dir.path().join("b.yaml"), b"a: \xff\n").unwrap();
+    assert_error(&dir, 1 << 20, "b.yaml is not UTF-8; convert it, or list it in .krmignore");
+    let dir = package(&[(".krmignore", "a{b")]);
+    assert!(matches!(read(dir.path(), 1), Err(ReadError::IgnoreFile { .. })));
+    let missing = dir.path().join("missing");
+    assert!(matches!(read(&missing, 1), Err(ReadError::List { path, .. }) if path == missing));
+    assert!(matches!(read(&dir.path().join(".krmignore"), 1), Err(ReadError::List { .. })));
+}
+
+#[test]
+fn kustomizations_may_lack_kind_and_api_version() {
+    let dir = package(&[("k/kustomization.yaml", "resources: [a.yaml]\n")]);
+    assert_eq!(read(dir.path(), 1 << 20).unwrap().item_count(), 1);
+}

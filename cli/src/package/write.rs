@@ -1,0 +1,280 @@
+//! Puts a function's answer back into the package it was asked about.
+//!
+//! All checks come before the first write: a function is somebody else's code, and the paths in its answer
+//! are not to be trusted. Each file is then replaced as a whole or not at all.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use thiserror::Error;
+
+use super::annotations::alone;
+use super::file::{File, Package};
+use super::output::{Item, Output, SplitError, split};
+use super::yaml::{expand, json, no_new_comments, patch, same};
+
+/// What [`write`] did; the paths are relative to the package.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Changes {
+    /// Files that were not there before.
+    pub created: Vec<PathBuf>,
+    /// Files with new content.
+    pub updated: Vec<PathBuf>,
+    /// Files whose items the function dropped.
+    pub deleted: Vec<PathBuf>,
+}
+
+impl Changes {
+    /// True when every file is as it was.
+    pub fn is_empty(&self) -> bool {
+        self.created.is_empty() && self.updated.is_empty() && self.deleted.is_empty()
+    }
+}
+
+/// One line per file; "nothing changed" when there is none.
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("nothing changed");
+        }
+        let lists = [("created", &self.created), ("updated", &self.updated), ("deleted", &self.deleted)];
+        let lines = lists.iter().flat_map(|(what, paths)| paths.iter().map(move |path| (what, path)));
+        for (at, (what, path)) in lines.enumerate() {
+            let newline = if at == 0 { "" } else { "\n" };
+            write!(f, "{newline}{what} {}", path.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// Why nothing was written, or, for [`WriteError::Write`] and [`WriteError::Delete`], where it stopped.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    /// A path leaves the package or points into `.git`.
+    #[error("the function wants to write {}, which is outside the package; nothing was written", path.display())]
+    Outside {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A directory on the way to a file is a symbolic link or no directory.
+    #[error(
+        "the function wants to write {}, but {} is not a plain directory; nothing was written",
+        path.display(), parent.display()
+    )]
+    BadParent {
+        /// The path.
+        path: PathBuf,
+        /// What stands in its way.
+        parent: PathBuf,
+    },
+    /// Something that was not read as part of the package has that name.
+    #[error(
+        "the function wants to write {}, which exists but was not read as part of the package; move it away, \
+         nothing was written", path.display()
+    )]
+    NotRead {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Somebody changed a file while the function ran.
+    #[error("{} has changed since it was read; run the function again, nothing was written", path.display())]
+    ChangedMeanwhile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The package that was read does not survive its own round trip.
+    #[error("cannot compare with the package as it was read: {0}; report this with the package, nothing was written")]
+    Compare(#[from] SplitError),
+    /// A file could not be written; those before it are.
+    #[error("cannot write {}: {error}; check permissions and space, then run the function again", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A file could not be deleted; all others are written.
+    #[error("cannot delete {}: {error}; delete it yourself, since the function dropped its items", path.display())]
+    Delete {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+/// Writes `output` into `dir`, from where `package` was read. Only files whose content changes are touched,
+/// and files whose items are all gone are deleted. Where an item was sent before, the values that changed are
+/// edited in the user's text, so that comments and layout stay; a function's own layout counts only for new
+/// items, for changes of order or of the length of a list, and when it adds comments. New files get mode 0666
+/// less the umask, others keep theirs.
+pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<Changes, WriteError> {
+    let sent = split(package.to_resource_list(None).as_bytes())?.files;
+    let mut changed = BTreeMap::new();
+    for (path, items) in &output.files {
+        check(dir, package, output, path)?;
+        let file = package.file(path);
+        let text = match file {
+            Some(file) => rebuilt(file, items, sent.get(path).map_or(&[], Vec::as_slice)),
+            None => new_file(path, items),
+        };
+        if file.is_none_or(|file| file.text != text) {
+            changed.insert(path, text);
+        }
+    }
+    let gone = |file: &&File| !file.documents.is_empty() && !output.files.contains_key(&file.path);
+    let deleted: Vec<&File> = package.files.iter().filter(gone).collect();
+    for path in changed.keys().copied().chain(deleted.iter().map(|file| &file.path)) {
+        check_unchanged(dir, package, path)?;
+    }
+
+    let mut changes = Changes::default();
+    for (path, text) in changed {
+        replace(&dir.join(path), &text)
+            .map_err(|error| WriteError::Write { path: path.clone(), error })?;
+        let list = if package.file(path).is_some() { &mut changes.updated } else { &mut changes.created };
+        list.push(path.clone());
+    }
+    for File { path, .. } in deleted {
+        fs::remove_file(dir.join(path)).map_err(|error| WriteError::Delete { path: path.clone(), error })?;
+        changes.deleted.push(path.clone());
+    }
+    Ok(changes)
+}
+
+// === checks ===
+
+fn check(dir: &Path, package: &Package, output: &Output, path: &Path) -> Result<(), WriteError> {
+    let is_plain = |part| matches!(part, Component::Normal(name) if name != ".git");
+    if path.as_os_str().is_empty() || !path.components().all(is_plain) {
+        return Err(WriteError::Outside { path: path.to_owned() });
+    }
+    let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
+    for parent in parents {
+        let found = fs::symlink_metadata(dir.join(parent));
+        let is_bad = found.is_ok_and(|found| !found.is_dir());
+        if is_bad || output.files.contains_key(parent) {
+            return Err(WriteError::BadParent { path: path.to_owned(), parent: parent.to_owned() });
+        }
+    }
+    if package.file(path).is_none() && fs::symlink_metadata(dir.join(path)).is_ok() {
+        return Err(WriteError::NotRead { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+fn check_unchanged(dir: &Path, package: &Package, path: &Path) -> Result<(), WriteError> {
+    let Some(file) = package.file(path) else { return Ok(()) };
+    let is_file = fs::symlink_metadata(dir.join(path)).is_ok_and(|found| found.is_file());
+    let text = fs::read(dir.join(path)).unwrap_or_default();
+    if is_file && text == file.text.as_bytes() {
+        return Ok(());
+    }
+    Err(WriteError::ChangedMeanwhile { path: path.to_owned() })
+}
+
+// === content ===
+
+const SEPARATOR: &str = "---\n";
+
+fn new_file(path: &Path, items: &[Item]) -> String {
+    if let [item] = items {
+        return shown(path, &item.text);
+    }
+    items.iter().map(|item| item.text.as_str()).collect::<Vec<_>>().join(SEPARATOR)
+}
+
+/// A file with new items: what stood between its documents stays, and so does the text of an item that says
+/// nothing new.
+pub(super) fn rebuilt(file: &File, items: &[Item], sent: &[Item]) -> String {
+    let windows_lines = file.text.contains("\r\n");
+    let separator = if windows_lines { "---\r\n" } else { SEPARATOR };
+    let mut out = String::with_capacity(file.text.len());
+    for (at, item) in items.iter().enumerate() {
+        let known = file.documents.get(item.index);
+        if !out.is_empty() && !out.ends_with('\n') {
+            out.push('\n');
+        }
+        // The first item takes over what the file begins with.
+        let frame = if at == 0 { Some(frame(file, 0)) } else { known.map(|_| frame(file, item.index)) };
+        out.push_str(frame.filter(|frame| at == 0 || !frame.is_empty()).unwrap_or(separator));
+        let text = match sent.iter().find(|sent| sent.index == item.index) {
+            Some(sent) => merged(sent, item),
+            None => Some(Cow::Borrowed(item.text.as_str())),
+        };
+        match (text, known) {
+            (None, Some(document)) => out.push_str(&file.text[document.range.clone()]),
+            (text, _) => {
+                // Block style cannot start on the line of its separator.
+                if out.ends_with([' ', '\t']) {
+                    out.truncate(out.trim_end_matches([' ', '\t']).len());
+                    out.push('\n');
+                }
+                let text = text.unwrap_or(Cow::Borrowed(item.text.as_str()));
+                let text = if items.len() == 1 { shown(&file.path, &text) } else { text.into_owned() };
+                out.push_str(&if windows_lines { text.replace('\n', "\r\n") } else { text });
+            }
+        }
+    }
+    let end = file.documents.last().map_or(0, |last| last.range.end);
+    out.push_str(&file.text[end..]);
+    out
+}
+
+/// The text of an item that was sent before, `None` when nothing is new. The values that changed are edited in
+/// the text that was sent, unless the function has comments to add. Values are compared with aliases written
+/// out, as many libraries do it.
+fn merged<'a>(sent: &Item, item: &'a Item) -> Option<Cow<'a, str>> {
+    if item.text == sent.text {
+        return None;
+    }
+    let function = || Cow::Borrowed(item.text.as_str());
+    let (Some(new), Some(old)) = (alone(&item.text), alone(&sent.text)) else { return Some(function()) };
+    if !no_new_comments((&item.text, &new), (&sent.text, &old)) {
+        return Some(function());
+    }
+    let same_values = expand(&new, &new).zip(expand(&old, &old)).is_some_and(|(new, old)| same(&new, &old));
+    if same_values {
+        return None;
+    }
+    // Where the edits cost a comment that the function has kept, its text is the better one.
+    let keeps_comments = |patched: &String| {
+        alone(patched).is_some_and(|tree| no_new_comments((&item.text, &new), (patched, &tree)))
+    };
+    Some(patch(&sent.text, &old, &new).filter(keeps_comments).map_or_else(function, Cow::Owned))
+}
+
+/// What stands before a document, from the end of the one before it.
+fn frame(file: &File, index: usize) -> &str {
+    let end = file.documents.get(index).map_or(0, |document| document.range.start);
+    let start = index.checked_sub(1).and_then(|above| file.documents.get(above)).map_or(0, |above| above.range.end);
+    &file.text[start..end]
+}
+
+/// The text of a file's only item. JSON stays JSON, as in kpt.
+fn shown(path: &Path, text: &str) -> String {
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let value = if is_json { alone(text).as_ref().and_then(json) } else { None };
+    let pretty = value.and_then(|value| serde_json::to_string_pretty(&value).ok());
+    pretty.map_or_else(|| text.to_owned(), |pretty| pretty + "\n")
+}
+
+/// Replaces or creates a file in one step, so that no reader ever sees half of it.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(parent)?;
+    let old = fs::metadata(path).ok().map(|old| old.permissions());
+    let mut builder = tempfile::Builder::new();
+    // The umask takes its share of what a new file is given.
+    let mut file = builder.prefix(".porch-fn-").permissions(Permissions::from_mode(0o666)).tempfile_in(parent)?;
+    file.write_all(text.as_bytes())?;
+    if let Some(old) = old {
+        file.as_file().set_permissions(old)?;
+    }
+    file.persist(path).map(drop).map_err(|error| error.error)
+}

@@ -1,0 +1,87 @@
+//! Scalars: which of them are certainly strings, and how to write a string so that it stays one.
+
+/// How a scalar is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::package) enum Style {
+    /// Without quotes: the text decides whether it is a string, a number, a boolean or null.
+    Plain,
+    /// In single quotes, and to be kept so.
+    SingleQuoted,
+    /// In double quotes, or in none where that makes no difference.
+    DoubleQuoted,
+    /// A literal or folded block.
+    Block,
+}
+
+/// A scalar as its text says it; nothing is resolved to a number or a boolean.
+#[derive(Debug, Clone)]
+pub(in crate::package) struct Scalar {
+    /// The content, after folding and unescaping.
+    pub(in crate::package) text: String,
+    /// How it was written.
+    pub(in crate::package) style: Style,
+}
+
+impl Scalar {
+    /// True for an absent value, `~` and `null`.
+    pub(in crate::package) fn is_null(&self) -> bool {
+        self.style == Style::Plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+    }
+
+    /// True when every YAML version reads this scalar as a string. False means "perhaps not".
+    pub(in crate::package) fn is_string(&self) -> bool {
+        self.style != Style::Plain || self.text.contains('\n') || is_plain_string(&self.text)
+    }
+
+    /// True when both stand for the same value. Quoting does not matter where it changes nothing.
+    pub(in crate::package) fn same(&self, other: &Self) -> bool {
+        self.text == other.text && self.is_string() == other.is_string()
+    }
+}
+
+/// Words that YAML 1.1 or 1.2 reads as a boolean or null, in lower case.
+const RESERVED: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+
+/// True when `text` is read as a string without quotes. Careful on purpose: it starts with a letter, `_` or
+/// `/`, and holds only characters that mean nothing to YAML.
+pub(super) fn is_plain_string(text: &str) -> bool {
+    let starts_well = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_' || c == '/');
+    starts_well
+        && !text.ends_with(' ')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ' '))
+        && !RESERVED.contains(&text.to_ascii_lowercase().as_str())
+}
+
+/// `text` in single quotes where it can be, else in double quotes with escapes.
+pub(super) fn single_quoted(text: &str) -> String {
+    if text.chars().any(needs_escape) {
+        return double_quoted(text);
+    }
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// `text` in double quotes: valid in YAML and in JSON.
+pub(super) fn double_quoted(text: &str) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            // All such characters lie in the basic plane, so four digits are enough.
+            c if needs_escape(c) => _ = write!(out, "\\u{:04x}", u32::from(c)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Control characters, byte order marks and the line breaks that only some YAML versions know.
+pub(super) fn needs_escape(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+}
