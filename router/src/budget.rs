@@ -63,6 +63,6 @@ mod tests {
         }
         // 100 by share of calls; floating point may cost one.
         assert!((99..=100).contains(&granted(&mut budget, 500, Duration::from_secs(1))));
-        assert_eq!(granted(&mut budget, 5000, Duration::from_secs(3600)), 1000, "the reserve is a cap");
+        assert_eq!(granted(&mut budget, 5000, Duration::from_hours(1)), 1000, "the reserve is a cap");
     }
 }

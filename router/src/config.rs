@@ -16,6 +16,8 @@ const DEFAULT_PORT: u16 = 9445;
 #[command(name = "porch-fn-router", version)]
 pub struct Flags {
     /// Where the runners are: dns:///HOST:PORT (a headless Service), static:///A:PORT,B:PORT, or HOST:PORT (means dns)
+    // Read in --help, where Markdown means nothing.
+    #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "TARGET", value_parser = target)]
     pub runners: Target,
     /// Address to listen on; all interfaces when not given

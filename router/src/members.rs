@@ -32,7 +32,7 @@ pub(crate) struct Members {
     metrics: Arc<Metrics>,
     origin: Instant,
     membership: Membership,
-    members: BTreeMap<Identity, Member>,
+    shards: BTreeMap<Identity, Member>,
     probers: JoinSet<()>,
 }
 
@@ -57,7 +57,7 @@ impl Members {
             metrics,
             origin: Instant::now(),
             membership: Membership::new(),
-            members: BTreeMap::new(),
+            shards: BTreeMap::new(),
             probers: JoinSet::new(),
         }
     }
@@ -100,32 +100,32 @@ impl Members {
         if names.is_empty() {
             names = self.membership.held_down().map(Identity::from).collect();
         }
-        if self.members.keys().eq(&names) {
+        if self.shards.keys().eq(&names) {
             return;
         }
-        let gone: Vec<_> = self.members.keys().filter(|known| !names.contains(*known)).cloned().collect();
+        let gone: Vec<_> = self.shards.keys().filter(|known| !names.contains(*known)).cloned().collect();
         for identity in gone {
-            if let Some(member) = self.members.remove(&identity) {
+            if let Some(member) = self.shards.remove(&identity) {
                 member.prober.abort();
                 self.health.remove(&health_name(&identity));
                 tracing::info!(shard = %identity, "runner left");
             }
         }
         for identity in names {
-            if !self.members.contains_key(&identity) {
+            if !self.shards.contains_key(&identity) {
                 match self.start(identity.clone()) {
                     Ok(member) => {
                         tracing::info!(shard = %identity, "runner joined");
-                        self.members.insert(identity, member);
+                        self.shards.insert(identity, member);
                     }
                     Err(error) => tracing::error!(%error, "ignoring a runner; see --runners"),
                 }
             }
         }
         while self.probers.try_join_next().is_some() {}
-        match Ring::new(self.members.keys().cloned()) {
+        match Ring::new(self.shards.keys().cloned()) {
             Ok(ring) => {
-                let shards = self.members.values().map(|member| Arc::clone(&member.shard)).collect();
+                let shards = self.shards.values().map(|member| Arc::clone(&member.shard)).collect();
                 self.view.store(Arc::new(View::new(ring, shards)));
                 self.metrics.ring_changed();
             }
@@ -144,7 +144,7 @@ impl Members {
 
     /// Mirrors standings to gRPC health and metrics.
     fn show(&self) {
-        for (identity, member) in &self.members {
+        for (identity, member) in &self.shards {
             let out = matches!(member.shard.standing(), Standing::Out(_));
             self.health.set(&health_name(identity), !out);
         }

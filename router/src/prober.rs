@@ -13,7 +13,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::shard::Shard;
-use crate::wellness::{Reason, Sign};
+use crate::wellness::{Reason, Sign, Standing};
 
 /// How long a health answer may take.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -51,9 +51,23 @@ async fn watch(shard: &Shard) -> Result<std::convert::Infallible, Status> {
     let mut next = answer(statuses.message()).await?;
     while let Some(message) = next {
         shard.note(sign(message.status()));
-        next = statuses.message().await?;
+        next = tokio::select! {
+            next = statuses.message() => next?,
+            // The stream has nothing new to say of a runner that broke a call: ask again.
+            () = unreachable(shard) => return Err(Status::unavailable("a call broke")),
+        };
     }
     Err(Status::unavailable("the health stream ended"))
+}
+
+/// Returns when `shard` is out because a call did not get through.
+async fn unreachable(shard: &Shard) {
+    let mut changed = shard.changes();
+    while shard.standing() != Standing::Out(Reason::Unreachable) {
+        if changed.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Asks again and again, for a runner without `Watch`.

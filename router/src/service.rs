@@ -14,6 +14,7 @@ use porch_fn_ring::spill::{Demand, Spill, choices};
 use porch_fn_service::grpc::{Call, Evaluate, Reply};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
+use tonic::Code;
 
 use crate::budget::RetryBudget;
 use crate::error::RouteError;
@@ -27,6 +28,8 @@ use crate::view::View;
 const MAX_IMAGES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// How long a call waits for a runner when there is none.
 const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);
+/// How long before its deadline such a call ends, so that its caller reads why and not only that time is up.
+const NO_RUNNER_MARGIN: Duration = Duration::from_millis(50);
 /// Times a call may be sent. A call that kills runners must not walk the ring.
 const MAX_SENT: usize = 2;
 
@@ -117,7 +120,7 @@ impl Router {
             if let Some(reply) = tries.refused.take() {
                 return Ok(reply);
             }
-            let give_up = *tries.give_up.get_or_insert_with(|| Instant::now() + NO_RUNNER_WAIT);
+            let give_up = *tries.give_up.get_or_insert_with(|| give_up(call.deadline));
             if timeout_at(give_up, changed.changed()).await.is_err() {
                 return Err(RouteError::NoRunner(self.view.load().summary()));
             }
@@ -211,10 +214,26 @@ impl Router {
 
 impl Evaluate for Router {
     async fn evaluate(&self, call: Call) -> Reply {
-        let started = Instant::now();
+        let mut ending =
+            Ending { metrics: &self.metrics, started: Instant::now(), deadline: call.deadline, code: None };
         let reply = self.route(call).await.unwrap_or_else(Reply::from);
-        self.metrics.answered(reply.code(), started.elapsed());
+        ending.code = Some(reply.code());
         reply
+    }
+}
+
+/// Counts how a call ended, also when it is dropped: at its deadline, or because the caller is gone.
+struct Ending<'a> {
+    metrics: &'a Metrics,
+    started: Instant,
+    deadline: Instant,
+    code: Option<Code>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let dropped = if Instant::now() < self.deadline { Code::Cancelled } else { Code::DeadlineExceeded };
+        self.metrics.answered(self.code.unwrap_or(dropped), self.started.elapsed());
     }
 }
 
@@ -242,4 +261,10 @@ impl Drop for Load<'_> {
             demand.sub(self.router.origin.elapsed());
         }
     }
+}
+
+/// When a call stops waiting for a runner.
+fn give_up(deadline: Instant) -> Instant {
+    let now = Instant::now();
+    deadline.checked_sub(NO_RUNNER_MARGIN).unwrap_or(now).min(now + NO_RUNNER_WAIT)
 }

@@ -25,7 +25,7 @@ pub(crate) enum Reason {
     Unknown,
     /// It cannot be dialled, or its connection broke.
     Unreachable,
-    /// It says NOT_SERVING: it starts or drains.
+    /// It says `NOT_SERVING`: it starts or drains.
     Draining,
 }
 

@@ -34,14 +34,19 @@ tier_skip() {
 
 # build_foreign TESTS_DIR OUTDIR: builds the functions and the clients. Each program
 # that the machine cannot build is a skip, each that fails to build is a failure.
+# Sets $foreign_skips to the names of the former.
 build_foreign() {
+    foreign_skips=''
     for foreign in functions clients; do
         echo "== build of tests/$foreign" >&2
         foreign_lines=$("$1/$foreign/build" "$2") || true
         while IFS=' ' read -r verdict name rest; do
             case $verdict in
             built) ;;
-            skipped) tier_skip "tests/$foreign ${name%:}" "$rest" ;;
+            skipped)
+                tier_skip "tests/$foreign ${name%:}" "$rest"
+                foreign_skips="$foreign_skips ${name%:}"
+                ;;
             *) tier_fail "tests/$foreign ${name%:}" "${rest:-the build script stopped early}" ;;
             esac
         done <<LINES

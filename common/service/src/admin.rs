@@ -72,14 +72,15 @@ impl Admin {
                     }
                 }
             }
-            path => match self.pages.iter().find(|page| page.path == path) {
-                Some(page) => respond(StatusCode::OK, page.content_type, (page.content)().await),
-                None => {
+            path => {
+                if let Some(page) = self.pages.iter().find(|page| page.path == path) {
+                    respond(StatusCode::OK, page.content_type, (page.content)().await)
+                } else {
                     let mut known = vec!["/metrics", "/healthz", "/readyz"];
                     known.extend(self.pages.iter().map(|page| page.path));
                     respond(StatusCode::NOT_FOUND, TEXT, format!("pages: {}\n", known.join(" ")))
                 }
-            },
+            }
         }
     }
 }

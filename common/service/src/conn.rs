@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tower_service::Service;
 use tracing::Instrument;
 
-use crate::grpc::{Body, MAX_HEADER_LIST_BYTES};
+use crate::grpc::{Body, MAX_ANSWER_HEADER_LIST_BYTES};
 
 /// Flow-control windows for answers, which are held whole as well.
 const STREAM_WINDOW: u32 = 1024 * 1024;
@@ -179,7 +179,7 @@ async fn connect(address: &str, options: Options) -> Result<Sender, ConnectError
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .max_header_list_size(MAX_ANSWER_HEADER_LIST_BYTES)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)

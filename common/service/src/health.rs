@@ -1,7 +1,7 @@
 //! gRPC health (`grpc.health.v1`), by name and with true state.
 //!
 //! tonic-health ends the `Watch` stream of a name it does not know. The protocol says that the stream
-//! stays open with SERVICE_UNKNOWN, and the router relies on it for shards that are yet to come; hence
+//! stays open with `SERVICE_UNKNOWN`, and the router relies on it for shards that are yet to come; hence
 //! this small service on the same generated types.
 
 use std::collections::BTreeMap;
@@ -27,14 +27,14 @@ pub struct Health {
 #[derive(Debug, Default)]
 struct State {
     serving: BTreeMap<String, bool>,
-    /// Draining has begun: the server as a whole stays NOT_SERVING whatever is set later.
+    /// Draining has begun: the server as a whole stays `NOT_SERVING` whatever is set later.
     stopping: bool,
     /// Watch streams end, so that their connections can close.
     closed: bool,
 }
 
 impl Health {
-    /// The whole server NOT_SERVING until said otherwise.
+    /// The whole server `NOT_SERVING` until said otherwise.
     pub fn new() -> Self {
         let serving = BTreeMap::from([(SERVER.to_owned(), false)]);
         Self { state: Arc::new(watch::Sender::new(State { serving, ..State::default() })) }
@@ -52,12 +52,12 @@ impl Health {
         });
     }
 
-    /// Forgets `name`: its watchers hear SERVICE_UNKNOWN.
+    /// Forgets `name`: its watchers hear `SERVICE_UNKNOWN`.
     pub fn remove(&self, name: &str) {
         self.state.send_if_modified(|state| state.serving.remove(name).is_some());
     }
 
-    /// Makes the server as a whole NOT_SERVING for good. The first step of a drain.
+    /// Makes the server as a whole `NOT_SERVING` for good. The first step of a drain.
     pub fn stop(&self) {
         self.state.send_modify(|state| {
             state.stopping = true;

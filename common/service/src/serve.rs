@@ -26,8 +26,8 @@ const MAX_CONCURRENT_STREAMS: u32 = 4096;
 /// would only add round trips. What a connection may have in flight is bounded by its own window.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-/// An idle peer that is gone without a word is noticed after this long.
-const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// A peer that is gone without a word, or never says one, is noticed after this long.
+const KEEP_ALIVE: Duration = Duration::from_mins(1);
 /// Callers that give up on many calls at once are not an attack here.
 const MAX_PENDING_RESETS: usize = MAX_CONCURRENT_STREAMS as usize;
 /// Pause after accept fails, for example for want of file descriptors.
@@ -74,6 +74,13 @@ where
 {
     // Small frames follow large ones in every answer; Nagle would hold the trailers back.
     let _ = stream.set_nodelay(true);
+    // hyper ends a connection in order only after its first bytes: one that says nothing would hold up a drain.
+    let mut first = [0];
+    tokio::select! {
+        read = stream.peek(&mut first) => if !matches!(read, Ok(1..)) { return },
+        () = drain.draining() => return,
+        () = sleep(KEEP_ALIVE) => return,
+    }
     let service = service_fn(move |request| {
         let answer = handler(request);
         async move { Ok::<_, Infallible>(answer.await) }

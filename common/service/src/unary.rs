@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
 
 use crate::conn::{ConnectError, Connection, Sender};
-use crate::grpc::{Body, ReceiveError, Reply, receive};
+use crate::grpc::{Body, ReceiveError, Reply, bound_message, code_of, receive};
 
 /// Why a call got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,14 @@ pub async fn call(
     let (head, body) = response.into_parts();
     match receive(body, limit).await {
         Ok(received) => {
-            Ok(Reply { headers: head.headers, framed: received.framed, trailers: received.trailers })
+            let mut reply =
+                Reply { headers: head.headers, framed: received.framed, trailers: received.trailers };
+            // The peer ended too early, or it was no gRPC server that spoke, but a proxy before it.
+            if code_of(reply.status_headers()).is_none() {
+                return Err(CallError::Broken("the answer has no gRPC status".into()));
+            }
+            bound_message(reply.status_headers_mut());
+            Ok(reply)
         }
         Err(ReceiveError::Frame(FrameError::TooLarge { size, limit })) => {
             Err(CallError::TooLarge { size, limit })
@@ -84,7 +91,7 @@ async fn send(mut sender: Sender, request: Request<Body>) -> Result<Response<Inc
     })
 }
 
-/// Whether the peer said that it did not process the stream: REFUSED_STREAM, or a GOAWAY without error
+/// Whether the peer said that it did not process the stream: `REFUSED_STREAM`, or a GOAWAY without error
 /// whose last processed stream lies before it (RFC 9113, sections 6.8 and 8.7).
 fn was_refused(error: &hyper::Error) -> bool {
     let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {

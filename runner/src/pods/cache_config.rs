@@ -137,7 +137,7 @@ mod tests {
         let entries = parse(list, PREFIX).unwrap();
         assert_eq!(entries[0].image.as_str(), "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1");
         let expected =
-            Override { max_pods: 4, waitlist: 3, ttl: Duration::from_secs(3600), ..Override::default() };
+            Override { max_pods: 4, waitlist: 3, ttl: Duration::from_hours(1), ..Override::default() };
         assert_eq!(entries[0].limits, expected);
         assert_eq!(entries[1].limits, Override::default(), "unset means as for all");
 

@@ -143,7 +143,7 @@ mod tests {
                 "unable to get the grpc client to the pod for example.com/f:v1: ",
             ),
             (
-                rejected(Rejection::NotReady { timeout: Duration::from_secs(60), waiting: None }),
+                rejected(Rejection::NotReady { timeout: Duration::from_mins(1), waiting: None }),
                 Code::DeadlineExceeded,
                 false,
                 "--pod-ready-timeout",

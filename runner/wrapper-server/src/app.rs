@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use porch_fn_service::health::Health;
 use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
 use porch_fn_service::listen::{ListenError, listen};
 use porch_fn_service::{serve, telemetry};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::unix::pipe;
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
@@ -93,7 +95,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let code = runtime.block_on(serve_until_stopped(&flags));
-    // A read of standard input cannot be cancelled; waiting for it would keep the process.
+    // A read of a standard input that is no pipe cannot be cancelled; waiting for it would keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
     code
 }
@@ -115,7 +117,15 @@ async fn serve_until_stopped(flags: &Flags) -> ExitCode {
 
 /// Returns when whoever holds the other end of standard input is gone.
 async fn stdin_closed() {
-    let mut stdin = tokio::io::stdin();
+    // Tokio's own stdin blocks a thread, which would hold up the exit.
+    let pipe = std::io::stdin().as_fd().try_clone_to_owned().and_then(pipe::Receiver::from_owned_fd);
+    match pipe {
+        Ok(pipe) => end_of(pipe).await,
+        Err(_no_pipe) => end_of(tokio::io::stdin()).await,
+    }
+}
+
+async fn end_of(mut input: impl AsyncRead + Unpin) {
     let mut ignored = [0; 256];
-    while matches!(stdin.read(&mut ignored).await, Ok(1..)) {}
+    while matches!(input.read(&mut ignored).await, Ok(1..)) {}
 }

@@ -15,9 +15,9 @@ fn children() -> Vec<String> {
         let parent = stat.rsplit_once(')').and_then(|(_, tail)| tail.split_ascii_whitespace().nth(1));
         parent.is_some_and(|parent| parent == getpid().to_string())
     };
-    let processes = std::fs::read_dir("/proc").unwrap();
+    let processes = std::fs::read_dir("/proc").expect("/proc is mounted");
     processes
-        .filter_map(|process| std::fs::read_to_string(process.unwrap().path().join("stat")).ok())
+        .filter_map(|process| std::fs::read_to_string(process.ok()?.path().join("stat")).ok())
         .filter(is_ours)
         .collect()
 }

@@ -1,7 +1,7 @@
 //! Unary gRPC on hyper, for hops that hold a message without decoding it.
 //!
 //! tonic's own server and transport cannot be used on this path: they decode and re-encode, answer an
-//! oversized message with OUT_OF_RANGE and an expired `grpc-timeout` with CANCELLED, and cap header
+//! oversized message with `OUT_OF_RANGE` and an expired `grpc-timeout` with CANCELLED, and cap header
 //! lists at 16 KiB, which turns a long error text into a broken stream. What is written here is only
 //! the unary call; statuses are tonic's, health is tonic's generated service.
 
@@ -18,11 +18,16 @@ pub use receive::{ReceiveError, Received, receive};
 pub use reply::Reply;
 pub use server::{Call, Evaluate, Options, Server};
 pub use status::{
-    MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, code_name, code_of, cut_message, is_shed, message_of,
-    set_message,
+    MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, bound_message, code_name, code_of, cut_message, is_shed,
+    message_of, set_message,
 };
 pub use timeout::{format_timeout, parse_timeout};
 
-/// Header list that every hop accepts, in bytes. A status message of [`MAX_MESSAGE_BYTES`] takes up to
+/// Header list of a request that every hop accepts, and that our answers stay below, in bytes. A status message of [`MAX_MESSAGE_BYTES`] takes up to
 /// three times its length when it is percent-encoded, and must fit with room for metadata.
 pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
+
+/// Header list of an answer that we accept, in bytes: what grpc-go accepts. Servers that are not ours, such as
+/// Porch's own wrapper-server, do not bound their messages; `unary` does it for them.
+#[cfg(feature = "client")]
+pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 16 * 1024 * 1024;

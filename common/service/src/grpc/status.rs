@@ -55,6 +55,15 @@ pub fn set_message(headers: &mut HeaderMap, code: Code, message: &str) {
     let _ = Status::new(code, cut_message(message)).add_header(headers);
 }
 
+/// Cuts the message in `headers` if it is above [`MAX_MESSAGE_BYTES`], as [`cut_message`] does.
+pub fn bound_message(headers: &mut HeaderMap) {
+    // Decoding never makes it longer.
+    if headers.get("grpc-message").is_some_and(|value| value.len() > MAX_MESSAGE_BYTES) {
+        let code = code_of(headers).unwrap_or(Code::Unknown);
+        set_message(headers, code, &message_of(headers));
+    }
+}
+
 /// Whether the call was refused before it began, so that it may be sent elsewhere.
 pub fn is_shed(headers: &HeaderMap) -> bool {
     headers.get(SHED_TRAILER) == Some(&HeaderValue::from_static(SHED_VALUE))

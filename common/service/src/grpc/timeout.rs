@@ -56,8 +56,8 @@ mod tests {
 
     #[test]
     fn reads_every_unit_and_ignores_noise() {
-        assert_eq!(parse("2H"), Some(Duration::from_secs(7200)));
-        assert_eq!(parse("3M"), Some(Duration::from_secs(180)));
+        assert_eq!(parse("2H"), Some(Duration::from_hours(2)));
+        assert_eq!(parse("3M"), Some(Duration::from_mins(3)));
         assert_eq!(parse("4S"), Some(Duration::from_secs(4)));
         assert_eq!(parse("500m"), Some(Duration::from_millis(500)));
         assert_eq!(parse("6u"), Some(Duration::from_micros(6)));

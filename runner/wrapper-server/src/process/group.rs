@@ -59,7 +59,10 @@ impl Group {
                 kill(pgid);
                 // A process that was just killed does not keep its parent waiting.
                 let _ = child.wait();
-                Err(RunError::Io { operation: "watching the function's process", source })
+                Err(RunError::Io {
+                    operation: "watching the function's process (needs Linux 5.3 or newer)",
+                    source,
+                })
             }
         }
     }

@@ -40,24 +40,17 @@ impl<'a> Text<'a> {
         if let Some((at, character)) = control_character(text) {
             return Err(Invalid::ControlCharacter { line: line_of(at), code: character.into() });
         }
-        let text = text.strip_prefix(BOM).unwrap_or(text);
-        let mut yaml = Cow::Borrowed(text);
-        if text.contains(BOM) {
-            // The parser refuses it even inside quotes, where Go and JSON allow it.
-            yaml = text.replace(BOM, "\u{2060}").into();
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        if !text.starts_with('{') {
+            return Ok(Self { yaml: text.into(), prefix: 0 });
         }
-        let mut prefix = 0;
-        if text.starts_with('{') {
-            // A `{` that begins a line may be a key, for all the parser knows, and it would hold the tokens of the
-            // whole document until it knows better: 70 times the document's size.
-            yaml = format!("--- {yaml}").into();
-            prefix = 4;
-        }
-        Ok(Self { yaml, prefix })
+        Ok(Self { yaml: format!("{PREFIX}{text}").into(), prefix: PREFIX.len() })
     }
 }
 
-const BOM: char = '\u{feff}';
+/// Put before a document in flow style. A `{` that begins a line may be a key, for all the parser knows, and it would
+/// hold the tokens of the whole document until it knows better: 70 times the document's size.
+const PREFIX: &str = "--- ";
 
 /// The first character that YAML does not allow in a document, and where it is.
 fn control_character(text: &str) -> Option<(usize, char)> {

@@ -17,8 +17,10 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
+	"os"
 	"os/signal"
 	"strconv"
 	"strings"
@@ -43,6 +45,7 @@ func main() {
 	port := flag.Int("port", 9446, "`port` to listen on; 0 takes a free one, which is printed")
 	maxMessage := flag.Int("max-request-body-size", 6291456, "limit in `bytes` for a message sent or received")
 	flag.Int("verbosity", 0, "accepted, and without effect")
+	exitWithStdin := flag.Bool("exit-with-stdin", false, "end when standard input does")
 	flag.Parse()
 	log.SetFlags(0)
 
@@ -64,6 +67,13 @@ func main() {
 		server.GracefulStop()
 		close(drained)
 	}()
+
+	if *exitWithStdin {
+		go func() {
+			io.Copy(io.Discard, os.Stdin)
+			os.Exit(0)
+		}()
+	}
 
 	fmt.Println("listening on", listener.Addr())
 	if err := server.Serve(listener); err != nil {

@@ -1,0 +1,266 @@
+//! Two callers of a router. [`Caller`] is tonic's client, as a user would have it. [`RawCaller`] shows the wire
+//! itself: it sends any request in any pieces and enforces nothing, so that what comes back is the server's.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream, SendStream};
+use http::{HeaderMap, Method, Request, StatusCode, Version};
+use porch_fn_proto::evaluator::function_evaluator_client::FunctionEvaluatorClient;
+use porch_fn_proto::evaluator::{EvaluateFunctionRequest, EvaluateFunctionResponse};
+use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, encode_request, frame};
+use porch_fn_service::grpc::{code_of, message_of};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Response, Status};
+
+use crate::fake_runner::{headers, soon};
+
+/// Above every message and header list under test.
+const LARGE: u32 = 32 * 1024 * 1024;
+
+/// tonic's client on one connection, with its size limits out of the way.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    channel: Channel,
+}
+
+impl Caller {
+    /// Connects to the router at `address`.
+    ///
+    /// # Panics
+    /// When it cannot be reached.
+    pub async fn connect(address: SocketAddr) -> Self {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a URI");
+        let endpoint = endpoint.http2_max_header_list_size(LARGE).initial_stream_window_size(LARGE);
+        Self { channel: soon("a connection", endpoint.connect()).await.expect("a router") }
+    }
+
+    /// tonic's channel, for other services and settings.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// The evaluator's client, for settings of its own.
+    pub fn client(&self) -> FunctionEvaluatorClient<Channel> {
+        let limit = LARGE as usize;
+        FunctionEvaluatorClient::new(self.channel())
+            .max_decoding_message_size(limit)
+            .max_encoding_message_size(limit)
+    }
+
+    /// Runs the function of `image` on `package`, without a deadline.
+    ///
+    /// # Errors
+    /// The status that the call ended with.
+    pub async fn evaluate(
+        &self,
+        image: &str,
+        package: impl Into<Bytes>,
+    ) -> Result<Response<EvaluateFunctionResponse>, Status> {
+        self.send(tonic::Request::new(request(image, package))).await
+    }
+
+    /// Sends `request` with the metadata and deadline it has.
+    ///
+    /// # Errors
+    /// The status that the call ended with.
+    pub async fn send(
+        &self,
+        request: tonic::Request<EvaluateFunctionRequest>,
+    ) -> Result<Response<EvaluateFunctionResponse>, Status> {
+        soon("an answer", self.client().evaluate_function(request)).await
+    }
+
+    /// The name of the fake runner that echoed a call of `image`.
+    ///
+    /// # Panics
+    /// When the call fails.
+    pub async fn runner_of(&self, image: &str) -> String {
+        let answer = self.evaluate(image, "package").await.expect("an echo").into_inner();
+        assert_eq!(answer.resource_list, "package");
+        String::from_utf8(answer.log.to_vec()).expect("a name")
+    }
+}
+
+/// A request for one run.
+pub fn request(image: &str, package: impl Into<Bytes>) -> EvaluateFunctionRequest {
+    EvaluateFunctionRequest { resource_list: package.into(), image: image.to_owned(), tag: String::new() }
+}
+
+/// The same as it goes over the wire, with its prefix.
+pub fn framed(image: &str, package: impl Into<Bytes>) -> Bytes {
+    frame(encode_request(Chunks::from(package.into()), image, "")).contiguous()
+}
+
+/// A bare HTTP/2 connection.
+#[derive(Debug)]
+pub struct RawCaller {
+    sender: SendRequest<Bytes>,
+    address: SocketAddr,
+    connection: JoinHandle<Result<(), h2::Error>>,
+}
+
+/// A call whose request may not be complete yet. Dropping it resets the stream.
+#[derive(Debug)]
+pub struct RawCall {
+    response: ResponseFuture,
+    body: SendStream<Bytes>,
+}
+
+/// What came back, whole.
+#[derive(Debug)]
+pub struct RawAnswer {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// Response headers.
+    pub headers: HeaderMap,
+    /// All DATA frames.
+    pub body: Bytes,
+    /// `None` in a "trailers-only" answer.
+    pub trailers: Option<HeaderMap>,
+}
+
+impl RawCaller {
+    /// Connects to the router at `address`.
+    ///
+    /// # Panics
+    /// When it cannot be reached.
+    pub async fn connect(address: SocketAddr) -> Self {
+        let stream = soon("a connection", TcpStream::connect(address)).await.expect("a router");
+        let handshake = h2::client::Builder::new()
+            .initial_window_size(LARGE)
+            .initial_connection_window_size(LARGE)
+            .max_header_list_size(LARGE)
+            .handshake(stream);
+        let (sender, connection) = soon("a handshake", handshake).await.expect("HTTP/2");
+        Self { sender, address, connection: tokio::spawn(connection) }
+    }
+
+    /// The head of a gRPC call of the evaluator.
+    ///
+    /// # Panics
+    /// Never: its parts are valid.
+    pub fn head(&self) -> Request<()> {
+        let uri = format!("http://{}{EVALUATE_FUNCTION_PATH}", self.address);
+        let mut request = Request::builder().method(Method::POST).version(Version::HTTP_2).uri(uri);
+        let fields = [("content-type", "application/grpc"), ("te", "trailers")];
+        request.headers_mut().expect("no error so far").extend(headers(&fields));
+        request.body(()).expect("a request")
+    }
+
+    /// Begins a call by sending its headers.
+    ///
+    /// # Panics
+    /// When the connection is not up any more.
+    pub async fn begin(&self, head: Request<()>) -> RawCall {
+        let sender = soon("a stream", self.sender.clone().ready()).await;
+        let sent = sender.expect("an open connection").send_request(head, false);
+        let (response, body) = sent.expect("a valid request");
+        RawCall { response, body }
+    }
+
+    /// A whole call: `head` with more headers, and `body`.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub async fn call(&self, fields: &[(&'static str, &str)], body: Bytes) -> RawAnswer {
+        let mut head = self.head();
+        head.headers_mut().extend(headers(fields));
+        let mut call = self.begin(head).await;
+        call.send(body, true);
+        call.answer().await
+    }
+
+    /// The bare sender.
+    pub fn sender(&self) -> SendRequest<Bytes> {
+        self.sender.clone()
+    }
+
+    /// Whether the connection has ended.
+    pub fn is_closed(&self) -> bool {
+        self.connection.is_finished()
+    }
+
+    /// Waits for the connection's end and says how it ended.
+    ///
+    /// # Errors
+    /// When it did not end by a GOAWAY without error.
+    ///
+    /// # Panics
+    /// When it stays open.
+    pub async fn closed(self) -> Result<(), h2::Error> {
+        // The sender keeps it open from this side.
+        let Self { sender, connection, .. } = self;
+        let ended = soon("the connection's end", connection).await.expect("no panic");
+        drop(sender);
+        ended
+    }
+}
+
+impl RawCall {
+    /// Sends a piece of the body, and with `end` says that it was the last.
+    ///
+    /// # Panics
+    /// When the stream is closed.
+    pub fn send(&mut self, piece: Bytes, end: bool) {
+        self.body.send_data(piece, end).expect("an open stream");
+    }
+
+    /// Gives the call up.
+    pub fn cancel(mut self) {
+        self.body.send_reset(Reason::CANCEL);
+    }
+
+    /// The answer. The request needs not be complete for that.
+    ///
+    /// # Panics
+    /// When the stream breaks.
+    pub async fn answer(self) -> RawAnswer {
+        soon("an answer", self.try_answer()).await.expect("an answer, not a broken stream")
+    }
+
+    /// The answer, or how the stream broke.
+    ///
+    /// # Errors
+    /// When the stream is reset or the connection ends.
+    pub async fn try_answer(self) -> Result<RawAnswer, h2::Error> {
+        let (head, mut body) = self.response.await?.into_parts();
+        let data = read(&mut body).await?;
+        let trailers = body.trailers().await?;
+        Ok(RawAnswer { status: head.status, headers: head.headers, body: data.into(), trailers })
+    }
+}
+
+async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
+    let mut read = Vec::new();
+    while let Some(data) = body.data().await {
+        let data = data?;
+        body.flow_control().release_capacity(data.len())?;
+        read.extend_from_slice(&data);
+    }
+    Ok(read)
+}
+
+impl RawAnswer {
+    /// The headers that carry the status.
+    pub fn status_headers(&self) -> &HeaderMap {
+        self.trailers.as_ref().unwrap_or(&self.headers)
+    }
+
+    /// The gRPC status.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn code(&self) -> Code {
+        assert_eq!(self.status, StatusCode::OK, "gRPC has its own status");
+        code_of(self.status_headers()).expect("a grpc-status")
+    }
+
+    /// The status message, decoded.
+    pub fn message(&self) -> String {
+        message_of(self.status_headers())
+    }
+}

@@ -1,0 +1,153 @@
+//! A caller over our own client code, which adds nothing to what the server says: tonic's client would race
+//! the server with a deadline of its own. What foreign clients see is tested with foreign clients.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, TE};
+use http::{HeaderMap, HeaderValue};
+use porch_fn_proto::evaluator::EvaluateFunctionResponse;
+use porch_fn_proto::{Chunks, PREFIX_LEN, encode_request, frame};
+use porch_fn_service::conn::{self, Channel, Connection};
+use porch_fn_service::grpc::{Reply, format_timeout, message_of};
+use porch_fn_service::unary::{self, CallError};
+use prost::Message;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+/// Far above every limit under test.
+const MAX_ANSWER: usize = 256 * 1024 * 1024;
+const OPTIONS: conn::Options = conn::Options {
+    connect_timeout: Duration::from_secs(20),
+    ping: None,
+    user_timeout: Duration::from_secs(20),
+};
+
+/// One connection to a router, runner or wrapper.
+#[derive(Debug)]
+pub struct Client {
+    connection: Connection,
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The status code.
+    pub code: Code,
+    /// The status message.
+    pub message: String,
+    /// The function's stdout.
+    pub resource_list: Bytes,
+    /// The function's stderr.
+    pub log: Bytes,
+    /// All that stood beside the status.
+    pub trailers: HeaderMap,
+}
+
+impl Client {
+    /// A client of the server at `address`, connected at its first call.
+    ///
+    /// # Panics
+    /// Never: a socket address is a valid authority.
+    pub fn new(address: SocketAddr) -> Self {
+        Self { connection: Connection::new(address.to_string(), OPTIONS).expect("an address") }
+    }
+
+    /// Calls `image` without a deadline, as Porch does.
+    ///
+    /// # Panics
+    /// When the call breaks off without a status.
+    pub async fn call(&self, image: &str, input: impl Into<Bytes>) -> Answer {
+        self.try_call(image, input, None).await.expect("an answer with a status")
+    }
+
+    /// Calls `image` with a deadline, which the server alone enforces.
+    ///
+    /// # Panics
+    /// When the call breaks off without a status.
+    pub async fn call_within(&self, image: &str, input: impl Into<Bytes>, timeout: Duration) -> Answer {
+        self.try_call(image, input, Some(timeout)).await.expect("an answer with a status")
+    }
+
+    /// Calls `image`. Dropping the future cancels the call.
+    ///
+    /// # Errors
+    /// When the call breaks off without a status.
+    ///
+    /// # Panics
+    /// When the answer is no gRPC message.
+    pub async fn try_call(
+        &self,
+        image: &str,
+        input: impl Into<Bytes>,
+        timeout: Option<Duration>,
+    ) -> Result<Answer, CallError> {
+        let request = frame(encode_request(Chunks::from(input.into()), image, ""));
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        if let Some(timeout) = timeout {
+            format_timeout(&mut headers, timeout);
+        }
+        unary::call(&self.connection, headers, &request, MAX_ANSWER).await.map(Answer::from)
+    }
+
+    /// The server's health, by name.
+    ///
+    /// # Errors
+    /// What the server answers to a name it does not know.
+    pub async fn health(&self, name: &str) -> Result<ServingStatus, tonic::Status> {
+        let sender = self.connection.sender().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+        let mut client = HealthClient::with_origin(Channel(sender), self.connection.origin().clone());
+        let answer = client.check(HealthCheckRequest { service: name.to_owned() }).await?;
+        Ok(answer.get_ref().status())
+    }
+}
+
+impl Answer {
+    /// The log as text.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&self.log).into_owned()
+    }
+
+    /// The resource list of a call that must have succeeded.
+    ///
+    /// # Panics
+    /// When it did not.
+    #[track_caller]
+    pub fn output(&self) -> &Bytes {
+        assert_eq!((self.code, self.message.as_str()), (Code::Ok, ""));
+        &self.resource_list
+    }
+
+    /// Asserts code and message of a call that must have failed.
+    ///
+    /// # Panics
+    /// When they differ.
+    #[track_caller]
+    pub fn fails(&self, code: Code, message: &str) {
+        assert_eq!((self.code, self.message.as_str()), (code, message));
+    }
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        let status = reply.status_headers();
+        let message = if reply.framed.is_empty() {
+            EvaluateFunctionResponse::default()
+        } else {
+            let message = reply.framed.slice(PREFIX_LEN..reply.framed.len()).contiguous();
+            EvaluateFunctionResponse::decode(message).expect("an EvaluateFunctionResponse")
+        };
+        Self {
+            code: reply.code(),
+            message: message_of(status),
+            trailers: status.clone(),
+            resource_list: message.resource_list,
+            log: message.log,
+        }
+    }
+}

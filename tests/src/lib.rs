@@ -1,0 +1,9 @@
+//! What the end-to-end tests share: fake runners, a process harness, callers.
+
+pub mod caller;
+pub mod client;
+pub mod fake_runner;
+pub mod fleet;
+pub mod foreign;
+pub mod load;
+pub mod process;

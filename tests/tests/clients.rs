@@ -1,0 +1,296 @@
+//! Clients that share no code with us, through router, runner and local pods: grpc-go, dialled as Porch does,
+//! grpcio (gRPC's C core) and grpcurl. And the runner before a wrapper that is a grpc-go server, as Porch's is.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use porch_fn_tests::client::Client;
+use porch_fn_tests::foreign::{self, Report};
+use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag};
+use rustix::process::Signal;
+use tonic::Code;
+
+const INPUT: &str = "# žluťoučký kůň\nkind: ResourceList\nitems: []\n";
+
+struct Stack {
+    sandbox: Sandbox,
+    router: Server,
+    runner: Server,
+}
+
+impl Stack {
+    /// Functions that do what these tests need.
+    async fn start() -> Self {
+        let sandbox = Sandbox::new();
+        let functions = [
+            ("cat", "exec cat"),
+            ("log", "echo 'příliš' >&2; exec cat"),
+            ("fail", "printf 'první řádka: 50 %%\\ndruhá \"řádka\"\\n' >&2; exit 1"),
+            ("fail-8k", "echo first >&2; yes 'žluťoučký' | head -c 8162 >&2; echo last >&2; exit 1"),
+            ("fail-100k", "echo first >&2; yes 'žluťoučký' | head -c 102298 >&2; echo last >&2; exit 1"),
+            ("sleep", "sleep 30 & wait"),
+            ("big", "printf 'kind: ResourceList\\n#'; head -c 7340032 /dev/zero | tr '\\0' '#'"),
+        ];
+        let mut local = String::from("functions:\n");
+        for (name, script) in functions {
+            let path = sandbox.script(name, script);
+            local.push_str(&format!("- image: ex.io/{name}:v1\n  command: ['{}']\n", path.display()));
+        }
+        let local = sandbox.write("pods.yaml", local);
+        let flags = [
+            "--pod-backend=local".into(),
+            flag("local-functions", local),
+            flag("wrapper-server", binary("wrapper-server")),
+        ];
+        let runner = sandbox.server("porch-fn-runner", flags).await;
+        let runners = [flag("runners", format!("static:///{}", runner.address()))];
+        let router = sandbox.server("porch-fn-router", runners).await;
+        sandbox.write("in.yaml", INPUT);
+        Self { sandbox, router, runner }
+    }
+
+    /// Calls the function once, unless `more` says otherwise.
+    async fn call(&self, client: &PathBuf, function: &str, more: &[&str]) -> Report {
+        let address = self.router.address().to_string();
+        let image = format!("ex.io/{function}:v1");
+        let args = ["--addr", &address, "--image", &image, "--in", "in.yaml", "--out", "out.yaml"];
+        Report::of(&self.sandbox, client, &[&args, more].concat()).await
+    }
+
+    fn output(&self) -> Vec<u8> {
+        std::fs::read(self.sandbox.path("out.yaml")).unwrap()
+    }
+
+    /// What our own client reads.
+    async fn ours(&self, function: &str) -> String {
+        let answer = Client::new(self.router.address()).call(&format!("ex.io/{function}:v1"), INPUT).await;
+        assert_eq!(answer.code, Code::Internal);
+        answer.message
+    }
+}
+
+/// The two clients, and what the second needs for long error texts.
+fn clients() -> Vec<(PathBuf, &'static [&'static str])> {
+    let go = foreign::client("grpcgo").map(|path| (path, &[][..]));
+    let python = foreign::client("grpcpy").map(|path| (path, &["--max-metadata", "1048576"][..]));
+    go.into_iter().chain(python).collect()
+}
+
+fn name(client: &Path) -> std::path::Display<'_> {
+    Path::new(client.file_name().unwrap_or_default()).display()
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn an_answer_and_its_log_arrive() {
+    let stack = Stack::start().await;
+    for (client, _) in clients() {
+        for compression in [&[][..], &["--gzip"]] {
+            let report = stack.call(&client, "log", compression).await;
+            report.succeeded(1);
+            assert_eq!(report.log(), "příliš\n");
+            assert_eq!(stack.output(), INPUT.as_bytes());
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn an_error_text_arrives_with_its_lines_and_letters() {
+    let stack = Stack::start().await;
+    for (client, _) in clients() {
+        let report = stack.call(&client, "fail", &[]).await;
+        let expected = "unable to evaluate ex.io/fail:v1 with pod evaluator: rpc error: code = Internal desc = failed to \
+                        parse the output of function \"ex.io/fail:v1\" with stderr 'první řádka: 50 %\ndruhá \"řádka\"\n': \
+                        expected exactly one object, got 0: the function must write a ResourceList to stdout";
+        assert_eq!((report.code(), report.message()), ("INTERNAL", expected));
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn a_long_error_text_arrives_whole_or_cleanly_cut() {
+    let stack = Stack::start().await;
+    for (client, long_texts) in clients() {
+        for (function, cut) in [("fail-8k", false), ("fail-100k", true)] {
+            let report = stack.call(&client, function, long_texts).await;
+            let text = report.message();
+            figure(&format!("{}: {function} gives {} bytes of text", name(&client), text.len()));
+            assert_eq!(report.code(), "INTERNAL", "{text}");
+            assert_eq!(text, stack.ours(function).await);
+            assert!(text.contains("stderr 'first\nžluťoučký\n") && text.contains("\nlast\n': "), "{text}");
+            assert_eq!(text.contains("bytes of stderr left out"), cut);
+            assert!(!text.contains('\u{fffd}'), "a letter was cut in two");
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn a_deadline_is_deadline_exceeded_and_ends_the_function() {
+    let stack = Stack::start().await;
+    for (client, _) in clients() {
+        let report = stack.call(&client, "sleep", &["--timeout", "500ms"]).await;
+        assert_eq!(report.code(), "DEADLINE_EXCEEDED", "{}", report.message());
+        figure(&format!("{}: a 500 ms deadline returns after {:.3?}", name(&client), report.elapsed()));
+        assert!(report.elapsed() < Duration::from_millis(2500), "{:?}", report.elapsed());
+        stack.sandbox.gone("sleep 30").await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn five_mib_pass_and_seven_are_refused_with_the_flags_to_raise() {
+    let stack = Stack::start().await;
+    let of = |mib: usize| {
+        let mut list = b"kind: ResourceList\n".to_vec();
+        while list.len() < mib << 20 {
+            list.extend_from_slice(b"# a line of a comment that is long enough to be one\n");
+        }
+        list
+    };
+    for (client, _) in clients() {
+        for compression in [&[][..], &["--gzip"]] {
+            let more = [compression, &["--max-message", "16777216"]].concat();
+            stack.sandbox.write("in.yaml", of(5));
+            stack.call(&client, "cat", &more).await.succeeded(1);
+            assert!(stack.output() == of(5));
+            stack.sandbox.write("in.yaml", of(7));
+            let report = stack.call(&client, "cat", &more).await;
+            assert_eq!(report.code(), "RESOURCE_EXHAUSTED", "{}", report.message());
+            let text = report.message();
+            assert!(text.starts_with("grpc: received message larger than max ("), "{text}");
+            assert!(text.contains("--max-request-body-size on router and runners"), "{text}");
+            assert!(text.contains("--function-runner-grpc-max-message-size"), "{text}");
+        }
+        // The same for an answer.
+        stack.sandbox.write("in.yaml", INPUT);
+        let report = stack.call(&client, "big", &["--max-message", "16777216"]).await;
+        let text = report.message();
+        assert_eq!(report.code(), "RESOURCE_EXHAUSTED", "{text}");
+        assert!(text.contains("grpc: trying to send message larger than max (") && text.contains("--max-request-body-size"), "{text}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn two_hundred_calls_at_once_share_a_connection() {
+    let stack = Stack::start().await;
+    for (client, _) in clients() {
+        let report = stack.call(&client, "cat", &["--n", "200", "--c", "200"]).await;
+        report.succeeded(200);
+        assert!(report.connections().is_none_or(|connections| connections == 1), "{report:?}");
+        figure(&format!("{}: 200 calls at once take {:.3?}", name(&client), report.elapsed()));
+    }
+}
+
+const HEALTH_PROTO: &str = r#"
+syntax = "proto3";
+package grpc.health.v1;
+message HealthCheckRequest { string service = 1; }
+message HealthCheckResponse {
+  enum ServingStatus { UNKNOWN = 0; SERVING = 1; NOT_SERVING = 2; SERVICE_UNKNOWN = 3; }
+  ServingStatus status = 1;
+}
+service Health {
+  rpc Check(HealthCheckRequest) returns (HealthCheckResponse);
+  rpc Watch(HealthCheckRequest) returns (stream HealthCheckResponse);
+}
+"#;
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn grpcurl_reads_the_health_of_router_runner_and_shard() {
+    let Some(grpcurl) = foreign::client("grpcurl") else { return };
+    let stack = Stack::start().await;
+    stack.sandbox.write("health.proto", HEALTH_PROTO);
+    let ask = async |server: &Server, method: &str, name: &str| {
+        let (data, address) = (format!("{{\"service\": \"{name}\"}}"), server.address().to_string());
+        let method = format!("grpc.health.v1.Health/{method}");
+        let args = ["-plaintext", "-max-time", "2", "-proto", "health.proto", "-d", &data, &address, &method];
+        let ended = stack.sandbox.run(&grpcurl, args, b"").await;
+        let text = [&ended.stdout[..], &ended.stderr[..]].concat();
+        String::from_utf8_lossy(&text).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let shard = format!("shard/{}", stack.runner.address());
+    for (server, name) in [(&stack.router, ""), (&stack.runner, ""), (&stack.router, &*shard)] {
+        eventually(&format!("{name:?} serves"), async || {
+            (ask(server, "Check", name).await == "{ \"status\": \"SERVING\" }").then_some(())
+        })
+        .await;
+    }
+    let unknown = ask(&stack.router, "Check", "shard/nobody").await;
+    assert!(unknown.contains("NotFound"), "{unknown}");
+    // A watch of an unknown name stays open until the client's own time is up.
+    let watched = ask(&stack.router, "Watch", "shard/nobody").await;
+    assert!(watched.starts_with("{ \"status\": \"SERVICE_UNKNOWN\" }") && watched.contains("DeadlineExceeded"), "{watched}");
+
+    stack.runner.signal(Signal::STOP);
+    eventually("the router sees the shard fall", async || {
+        (ask(&stack.router, "Check", &shard).await == "{ \"status\": \"NOT_SERVING\" }").then_some(())
+    })
+    .await;
+    assert_eq!(ask(&stack.router, "Check", "").await, "{ \"status\": \"SERVING\" }", "a dependency is not its own health");
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn grpcurl_evaluates() {
+    let Some(grpcurl) = foreign::client("grpcurl") else { return };
+    let stack = Stack::start().await;
+    let protos = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/go/evaluatorpb");
+    // "kind: ResourceList\n"
+    let data = "{\"image\": \"ex.io/cat:v1\", \"resource_list\": \"a2luZDogUmVzb3VyY2VMaXN0Cg==\"}";
+    let address = stack.router.address().to_string();
+    let method = "evaluator.FunctionEvaluator/EvaluateFunction";
+    let args = ["-plaintext", "-import-path", protos, "-proto", "evaluator.proto", "-d", data, &address, method];
+    let ended = stack.sandbox.run(&grpcurl, args, b"").await;
+    let answer: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(answer["resourceList"], "a2luZDogUmVzb3VyY2VMaXN0Cg==", "{answer}");
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn the_runner_understands_a_wrapper_on_grpc_go() {
+    let Some(echoserver) = foreign::client("echoserver") else { return };
+    let sandbox = Sandbox::new();
+    let images = ["echo:v1", "error:INTERNAL", "error:NOT_FOUND", "error:RESOURCE_EXHAUSTED", "sleep:30s", "big:7000000"];
+    let local: String = images.iter().map(|image| format!("- {{image: '{image}', command: [ignored]}}\n")).collect();
+    let flags = [
+        "--pod-backend=local".into(),
+        flag("local-functions", sandbox.write("pods.yaml", format!("functions:\n{local}"))),
+        flag("wrapper-server", echoserver),
+        "--drain-delay=0s".into(),
+    ];
+    let mut runner = sandbox.server("porch-fn-runner", flags).await;
+    let client = Client::new(runner.address());
+
+    let answer = client.call("echo:v1", INPUT).await;
+    assert_eq!(answer.output(), INPUT.as_bytes());
+    assert_eq!(answer.log(), "image \"echo:v1\" tag \"\"\n");
+    let five_mib = vec![b'#'; 5 << 20];
+    assert!(client.call("echo:v1", five_mib.clone()).await.output()[..] == five_mib);
+
+    let long = "žluťoučký\n".repeat(7000);
+    for (code, go) in [
+        (Code::Internal, "Internal"),
+        // A pod's NOT_FOUND is the function's and ends the search.
+        (Code::NotFound, "NotFound"),
+        (Code::ResourceExhausted, "ResourceExhausted"),
+    ] {
+        let image = format!("error:{}", porch_fn_service::grpc::code_name(code));
+        for text in ["two\nlines: ž", &long] {
+            let expected = format!("unable to evaluate {image} with pod evaluator: rpc error: code = {go} desc = {text}");
+            client.call(&image, text.to_owned()).await.fails(code, &expected);
+        }
+    }
+
+    let answer = client.call_within("sleep:30s", INPUT, Duration::from_millis(500)).await;
+    assert_eq!(answer.code, Code::DeadlineExceeded, "{answer:?}");
+    let answer = client.call("big:7000000", INPUT).await;
+    assert_eq!(answer.code, Code::ResourceExhausted);
+    assert!(answer.message.contains("grpc: trying to send message larger than max (7000"), "{}", answer.message);
+
+    assert_eq!(runner.terminate().await.code(), Some(0));
+    assert_eq!(sandbox.descendants(), []);
+}

@@ -1,0 +1,248 @@
+//! Three runners and a router, each a process: who answers what, and what callers notice when one of them is
+//! killed, stopped, hung or replaced. They must notice nothing.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use porch_fn_image::shard_key;
+use porch_fn_ring::{Identity, Ring};
+use porch_fn_tests::client::Client;
+use porch_fn_tests::load::{Load, Report};
+use porch_fn_tests::process::{Sandbox, Server, eventually, figure, flag};
+use rustix::process::Signal;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+const INPUT: &str = "kind: ResourceList\n";
+const CALLERS: usize = 64;
+const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
+
+struct Cluster {
+    sandbox: Sandbox,
+    images: Vec<String>,
+    runners: Vec<Server>,
+    router: Server,
+}
+
+impl Cluster {
+    /// Each runner's function writes the runner's number to the log.
+    async fn start() -> Self {
+        let sandbox = Sandbox::new();
+        let images: Vec<_> = (0..200).map(|number| format!("function-{number}:v1")).collect();
+        let config = format!(
+            "functions:\n- function: echo\n  images: [{}]\n- function: gated\n  images: ['gated:v1', 'gated:v2', 'gated:v3']\n",
+            images.iter().map(|image| format!("'{image}'")).collect::<Vec<_>>().join(", ")
+        );
+        sandbox.write("exec.yaml", config);
+        let mut runners = Vec::new();
+        for number in 0..3 {
+            sandbox.script(&format!("{number}/echo"), &format!("echo {number} >&2; exec cat"));
+            let gated = "touch $TMPDIR/gated.$$; until [ -e $TMPDIR/go ]; do sleep 0.02; done; exec cat";
+            sandbox.script(&format!("{number}/gated"), gated);
+            runners.push(start_runner(&sandbox, number, 0).await);
+        }
+        let addresses: Vec<_> = runners.iter().map(Server::address).collect();
+        let router = start_router(&sandbox, &addresses).await;
+        Self { sandbox, images, runners, router }
+    }
+
+    /// The number of the runner that answers each image, in one call after the other.
+    async fn answering(&self, router: &Server) -> Vec<usize> {
+        let client = Client::new(router.address());
+        let mut answering = Vec::new();
+        for image in &self.images {
+            let answer = client.call(image, INPUT).await;
+            assert_eq!(answer.output(), INPUT);
+            answering.push(answer.log().trim().parse().unwrap());
+        }
+        answering
+    }
+
+    /// The number of the runner that the ring gives each image.
+    fn owners(&self) -> Vec<usize> {
+        let names: Vec<_> = self.runners.iter().map(|runner| runner.address().to_string()).collect();
+        let ring = Ring::new(names.iter().map(|name| Identity::from(name.as_str()))).unwrap();
+        let owner = |image: &String| {
+            let owner = ring.owner(&shard_key(image, None, PREFIX)).unwrap().to_string();
+            names.iter().position(|name| *name == owner).unwrap()
+        };
+        self.images.iter().map(owner).collect()
+    }
+
+    /// The state of a runner on the router's `/shards` page.
+    async fn state(&self, number: usize) -> String {
+        let page = self.router.json("/shards").await;
+        let address = self.runners[number].address().to_string();
+        let mut shards = page["shards"].as_array().unwrap().iter();
+        shards.find(|shard| shard["address"] == *address).unwrap()["state"].as_str().unwrap().to_owned()
+    }
+
+    fn load(&self) -> Load {
+        Load::start(self.router.address(), CALLERS, &self.images)
+    }
+}
+
+/// Runners have addresses of their own, so that the port of one that is down stays free for it.
+async fn start_runner(sandbox: &Sandbox, number: usize, port: u16) -> Server {
+    let args = [
+        flag("address", format!("127.0.0.{}", 2 + number)),
+        flag("port", port.to_string()),
+        flag("functions", sandbox.path(&number.to_string())),
+        flag("config", sandbox.path("exec.yaml")),
+        "--max-parallel-executions=64".into(),
+        "--log-level=1".into(),
+    ];
+    sandbox.server("porch-fn-runner", args).await
+}
+
+async fn start_router(sandbox: &Sandbox, runners: &[SocketAddr]) -> Server {
+    let runners: Vec<_> = runners.iter().map(ToString::to_string).collect();
+    let args = [flag("runners", format!("static:///{}", runners.join(","))), "--drain-delay=200ms".into()];
+    let router = sandbox.server("porch-fn-router", args).await;
+    eventually("the router knows all runners as well", async || {
+        let shards = router.json("/shards").await["shards"].as_array().unwrap().clone();
+        (shards.len() == runners.len() && shards.iter().all(|shard| shard["state"] == "well")).then_some(())
+    })
+    .await;
+    router
+}
+
+/// Waits until the load has had that many more answers.
+async fn more(load: &Load, calls: usize) {
+    let enough = load.answered() + calls;
+    eventually("the load goes on", async || (load.answered() >= enough).then_some(())).await;
+}
+
+fn show(what: &str, report: &Report) {
+    figure(&format!("{what}: {} calls, {:?} failed, slowest {:.3?}", report.succeeded, report.failed, report.slowest));
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn two_hundred_images_spread_and_each_stays_with_its_owner() {
+    let cluster = Cluster::start().await;
+    let owners = cluster.owners();
+    for _ in 0..3 {
+        assert_eq!(cluster.answering(&cluster.router).await, owners);
+    }
+    // Another router, another process, the same answer.
+    let addresses: Vec<_> = cluster.runners.iter().rev().map(Server::address).collect();
+    let second = start_router(&cluster.sandbox, &addresses).await;
+    assert_eq!(cluster.answering(&second).await, owners);
+
+    let mut spread = BTreeMap::<_, usize>::new();
+    owners.iter().for_each(|owner| *spread.entry(*owner).or_default() += 1);
+    figure(&format!("200 images over three runners: {:?}", spread.values().collect::<Vec<_>>()));
+    assert!(spread.len() == 3 && spread.values().all(|&images| images >= 30), "{spread:?}");
+    let page = cluster.router.json("/shards").await;
+    for (number, runner) in cluster.runners.iter().enumerate() {
+        let mut shards = page["shards"].as_array().unwrap().iter();
+        let shard = shards.find(|shard| shard["address"] == *runner.address().to_string()).unwrap();
+        assert_eq!(shard["owned"].as_u64().unwrap() as usize, spread[&number], "{shard}");
+        assert_eq!(shard["calls"].as_u64().unwrap() as usize, 3 * spread[&number], "{shard}");
+        assert_eq!(shard["failures"], 0);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_hold_down() {
+    let mut cluster = Cluster::start().await;
+    let owners = cluster.owners();
+    let load = cluster.load();
+    more(&load, 500).await;
+    cluster.runners[1].signal(Signal::KILL);
+    cluster.runners[1].ended().await;
+    more(&load, 1000).await;
+    let report = load.stop().await;
+    let (_, metrics) = cluster.router.page("/metrics").await;
+    let broken = metrics.lines().find(|line| line.starts_with("porch_fn_router_attempts_total{outcome=\"Broken\"}"));
+    let broken: usize = broken.and_then(|line| line.rsplit(' ').next()).map_or(0, |count| count.parse().unwrap());
+    show(&format!("kill -9 of one of three runners under 64 callers, {broken} of them on it"), &report);
+    report.all_succeeded();
+    assert!(broken > 0, "nobody was hit: this showed nothing");
+
+    let without = cluster.answering(&cluster.router).await;
+    for (owner, now) in owners.iter().zip(&without) {
+        assert!(if *owner == 1 { *now != 1 } else { now == owner }, "{owner} to {now}");
+    }
+
+    let port = cluster.runners[1].address().port();
+    cluster.runners[1] = start_runner(&cluster.sandbox, 1, port).await;
+    let back = Instant::now();
+    eventually("it is held down", async || (cluster.state(1).await == "held down").then_some(())).await;
+    assert_eq!(cluster.answering(&cluster.router).await, without);
+    // As long as the rest of the hold-down, with as much again.
+    let well = timeout(Duration::from_mins(1), async {
+        while cluster.state(1).await != "well" {
+            sleep(Duration::from_millis(100)).await;
+        }
+    });
+    well.await.expect("the hold-down ends");
+    figure(&format!("a runner that came back has its images again after {:.1?}", back.elapsed()));
+    assert!(back.elapsed() > Duration::from_secs(25), "{:?}", back.elapsed());
+    assert_eq!(cluster.answering(&cluster.router).await, owners);
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_rolling_restart_under_load_costs_no_call() {
+    let mut cluster = Cluster::start().await;
+    let load = cluster.load();
+    for number in 0..3 {
+        more(&load, 300).await;
+        let port = cluster.runners[number].address().port();
+        assert_eq!(cluster.runners[number].terminate().await.code(), Some(0));
+        more(&load, 300).await;
+        cluster.runners[number] = start_runner(&cluster.sandbox, number, port).await;
+        eventually("it is held down", async || (cluster.state(number).await == "held down").then_some(())).await;
+    }
+    more(&load, 300).await;
+    let report = load.stop().await;
+    show("SIGTERM of three of three runners, one after the other, under 64 callers", &report);
+    report.all_succeeded();
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_hung_runner_costs_seconds_and_no_call() {
+    let cluster = Cluster::start().await;
+    let load = cluster.load();
+    more(&load, 300).await;
+    cluster.runners[2].signal(Signal::STOP);
+    more(&load, 1000).await;
+    let report = load.stop().await;
+    assert_eq!(cluster.state(2).await, "unreachable");
+    cluster.runners[2].signal(Signal::CONT);
+    show("SIGSTOP of one of three runners under 64 callers", &report);
+    report.all_succeeded();
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_router_that_is_stopped_finishes_its_calls() {
+    let mut cluster = Cluster::start().await;
+    let client = Client::new(cluster.router.address());
+    let calls = join_all((0..CALLERS).map(|call| client.call(["gated:v1", "gated:v2", "gated:v3"][call % 3], INPUT)));
+    let stopped = async {
+        eventually("all calls run", async || {
+            let files = std::fs::read_dir(cluster.sandbox.directory()).unwrap();
+            let running = files.filter(|file| {
+                file.as_ref().is_ok_and(|file| file.file_name().to_string_lossy().starts_with("gated."))
+            });
+            (running.count() == CALLERS).then_some(())
+        })
+        .await;
+        cluster.router.signal(Signal::TERM);
+        eventually("the router takes no more", async || {
+            TcpStream::connect(cluster.router.address()).await.is_err().then_some(())
+        })
+        .await;
+        cluster.sandbox.write("go", "");
+    };
+    let (answers, ()) = tokio::join!(calls, stopped);
+    answers.iter().for_each(|answer| assert_eq!(answer.output(), INPUT));
+    assert_eq!(cluster.router.ended().await.code(), Some(0));
+}

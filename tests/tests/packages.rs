@@ -1,0 +1,221 @@
+//! Real packages through router, runner and wrapper: what comes back is, byte for byte, what the function writes
+//! when it is run by hand on the same input.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use porch_fn::package::{self, FunctionConfig};
+use porch_fn_tests::client::Client;
+use porch_fn_tests::foreign;
+use porch_fn_tests::process::{Sandbox, Server, binary, figure, flag};
+use tokio::time::Instant;
+use tonic::Code;
+
+/// The size to which packages are multiplied: an answer that grows by a sixth still passes.
+const LARGE: u64 = 5 << 20;
+
+/// Sets an annotation on each Deployment from the package's own Kptfile. NAME is replaced.
+const REPLACEMENTS: &str = "\
+apiVersion: fn.kpt.dev/v1alpha1
+kind: ApplyReplacements
+metadata:
+  name: origin
+replacements:
+- source:
+    kind: Kptfile
+    name: NAME
+    fieldPath: metadata.name
+  targets:
+  - select:
+      kind: Deployment
+    fieldPaths:
+    - metadata.annotations.origin
+    options:
+      create: true
+";
+
+const STARLARK: &str = "\
+apiVersion: fn.kpt.dev/v1alpha1
+kind: StarlarkRun
+metadata:
+  name: replicas
+source: |
+  for item in ctx.resource_list[\"items\"]:
+    if item[\"kind\"] == \"Deployment\":
+      item[\"spec\"][\"replicas\"] = 3
+";
+
+/// A function, its program, and its functionConfig for a package of some name.
+struct Function {
+    name: &'static str,
+    program: PathBuf,
+    config: fn(&str) -> Option<FunctionConfig>,
+    /// Whether it writes back what it read.
+    echoes: bool,
+}
+
+fn pairs(pairs: &[&str]) -> Option<FunctionConfig> {
+    Some(FunctionConfig::from_pairs(pairs).unwrap())
+}
+
+/// `cat`, and those that this machine can build.
+fn functions() -> Vec<Function> {
+    let cat = Function { name: "cat", program: "/bin/cat".into(), config: |_| None, echoes: true };
+    let foreign: [(&str, fn(&str) -> Option<FunctionConfig>); 6] = [
+        ("set-namespace", |_| pairs(&["namespace=shop"])),
+        ("starlark", |_| Some(FunctionConfig::parse(STARLARK).unwrap())),
+        ("apply-replacements", |name| Some(FunctionConfig::parse(&REPLACEMENTS.replace("NAME", name)).unwrap())),
+        ("label-setter", |_| pairs(&["team=blue", "tier=1"])),
+        ("validator", |_| None),
+        ("namespace-generator", |_| pairs(&["name=team-a", "owner=Žofie", "quota=10"])),
+    ];
+    let found = foreign.into_iter().filter_map(|(name, config)| {
+        Some(Function { name, program: foreign::function(name)?, config, echoes: false })
+    });
+    std::iter::once(cat).chain(found).collect()
+}
+
+/// The packages of tests/packages, by name.
+fn packages() -> Vec<(String, PathBuf)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages");
+    let mut packages: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("Kptfile").is_file())
+        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path))
+        .collect();
+    packages.sort();
+    assert_eq!(packages.len(), 6, "{packages:?}");
+    packages
+}
+
+struct Stack {
+    sandbox: Sandbox,
+    functions: Vec<Function>,
+    _runner: Server,
+    router: Server,
+}
+
+impl Stack {
+    async fn start() -> Self {
+        let sandbox = Sandbox::new();
+        let functions = functions();
+        let entry = |function: &Function| {
+            format!("- image: ex.io/{}:v1\n  command: ['{}']\n", function.name, function.program.display())
+        };
+        let local = format!("functions:\n{}", functions.iter().map(entry).collect::<String>());
+        let flags = [
+            "--pod-backend=local".into(),
+            flag("local-functions", sandbox.write("pods.yaml", local)),
+            flag("wrapper-server", binary("wrapper-server")),
+        ];
+        let runner = sandbox.server("porch-fn-runner", flags).await;
+        let runners = [flag("runners", format!("static:///{}", runner.address()))];
+        let router = sandbox.server("porch-fn-router", runners).await;
+        Self { sandbox, functions, _runner: runner, router }
+    }
+
+    /// Runs the function by hand and through the whole path, compares the two, and says whether it succeeded.
+    async fn compare(&self, function: &Function, package: &str, list: String) -> bool {
+        let what = format!("{} on {package}", function.name);
+        let by_hand = self.sandbox.run(&function.program, [OsString::new(); 0], list.as_bytes()).await;
+        let image = format!("ex.io/{}:v1", function.name);
+        let answer = Client::new(self.router.address()).call(&image, list.clone()).await;
+        let stderr = String::from_utf8_lossy(&by_hand.stderr);
+        if by_hand.status.success() {
+            assert_eq!((answer.code, answer.message.as_str()), (Code::Ok, ""), "{what}");
+            assert!(answer.resource_list[..] == by_hand.stdout[..], "{what} differs");
+            assert!(!function.echoes || answer.resource_list == list, "{what} differs");
+            assert_eq!(answer.log(), stderr, "{what}");
+        } else {
+            assert_eq!(answer.code, Code::Internal, "{what}");
+            // A long one is cut in its middle.
+            let (first, last) = (stderr.lines().next().unwrap(), stderr.lines().last().unwrap());
+            let shown = answer.message.split_once(&format!(" and stderr: {first}\n")).unwrap().1;
+            assert!(stderr.ends_with(&format!("{last}\n")) && shown.ends_with(&format!("{last}\n")), "{what}");
+            assert!(stderr.len() > 60_000 || answer.message.ends_with(&*stderr), "{what}");
+        }
+        by_hand.status.success()
+    }
+}
+
+fn list(directory: &Path, name: &str, function: &Function) -> String {
+    let package = package::read(directory, 2 * LARGE).unwrap();
+    assert!(package.item_count() > 0, "{name}");
+    package.to_resource_list((function.config)(name).as_ref())
+}
+
+/// Copies of the package side by side under a Kptfile of their own, of [`LARGE`] bytes in all.
+fn multiplied(package: &Path, name: &str, sandbox: &Sandbox) -> PathBuf {
+    let root = sandbox.path(&format!("large/{name}"));
+    let kptfile = format!("apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: many-{name}\n");
+    sandbox.write(&format!("large/{name}/Kptfile"), kptfile);
+    let cat = |directory: &Path| package::read(directory, 2 * LARGE).unwrap().to_resource_list(None).len() as u64;
+    // A path's annotation is a few bytes longer in a copy.
+    let one = cat(package) + 8 * package::read(package, LARGE).unwrap().item_count() as u64;
+    for copy in 0..LARGE / one {
+        copy_files(package, &root.join(format!("c{copy:04}")));
+    }
+    let size = cat(&root);
+    assert!(LARGE * 95 / 100 < size && size < LARGE * 105 / 100, "{name}: {size}");
+    root
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_files(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/functions; tests/run runs it"]
+async fn every_package_comes_back_as_from_the_function_itself() {
+    let stack = Stack::start().await;
+    for function in &stack.functions {
+        let mut succeeded = 0;
+        for (name, directory) in packages() {
+            let list = list(&directory, &name, function);
+            succeeded += usize::from(stack.compare(function, &name, list).await);
+        }
+        figure(&format!("{}: {succeeded} of 6 packages succeed, all as by hand", function.name));
+        assert!(succeeded >= 3, "{} says little about {succeeded} packages", function.name);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/functions; tests/run runs it"]
+async fn so_does_every_package_at_five_mib() {
+    let stack = Stack::start().await;
+    for (name, directory) in packages() {
+        let large = multiplied(&directory, &name, &stack.sandbox);
+        for function in &stack.functions {
+            let list = list(&large, &format!("many-{name}"), function);
+            let (size, began) = (list.len(), Instant::now());
+            let succeeded = stack.compare(function, &name, list).await;
+            figure(&format!("{} on {name} at {size} bytes: ok {succeeded}, {:.1?} for both ways", function.name, began.elapsed()));
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/functions; tests/run runs it"]
+async fn a_validators_results_are_in_the_error_text() {
+    let Some(program) = foreign::function("validator") else { return };
+    let function = Function { name: "validator", program, config: |_| None, echoes: false };
+    let list = include_str!("../functions/testdata/validator.yaml");
+    let stack = Stack::start().await;
+    assert!(!stack.compare(&function, "its testdata", list.to_owned()).await);
+    let answer = Client::new(stack.router.address()).call_within("ex.io/validator:v1", list, Duration::from_secs(20)).await;
+    let expected = "unable to evaluate ex.io/validator:v1 with pod evaluator: rpc error: code = Internal desc = failed to \
+                    evaluate function \"ex.io/validator:v1\" with structured results: [error] apps/v1/Deployment/shop/web";
+    assert!(answer.message.starts_with(expected), "{}", answer.message);
+}

@@ -1,0 +1,126 @@
+//! Who stops waiting when, what the caller reads, and that the runner hears of it. All on the wire itself: a
+//! client with a clock of its own would hide what the server says.
+
+use bytes::Bytes;
+use porch_fn_service::grpc::parse_timeout;
+use porch_fn_tests::caller::framed;
+use porch_fn_tests::fake_runner::{Answer, Gate, Reply};
+use porch_fn_tests::fleet::Fleet;
+use tokio::time::{Duration, Instant, sleep};
+use tonic::Code;
+
+const IMAGE: &str = "set-image:v1";
+
+/// A fleet of one runner that never answers.
+async fn held(flags: &[&str]) -> Fleet {
+    let fleet = Fleet::with(1, flags).await;
+    fleet.runners[0].otherwise(Gate::new().echo());
+    fleet
+}
+
+/// Waits until the router has nothing in flight.
+async fn wait_idle(fleet: &Fleet) {
+    while fleet.shards().await.shards.iter().any(|shard| shard.in_flight > 0) {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(fleet.shards().await.images.iter().all(|image| image.in_flight == 0));
+}
+
+#[tokio::test]
+async fn an_expired_deadline_is_deadline_exceeded_and_the_runner_hears_of_it() {
+    let fleet = held(&[]).await;
+    let raw = fleet.raw().await;
+    let started = Instant::now();
+    let answer = raw.call(&[("grpc-timeout", "200m")], framed(IMAGE, "package")).await;
+    assert_eq!(
+        (answer.code(), answer.message().as_str()),
+        (Code::DeadlineExceeded, "context deadline exceeded")
+    );
+    let waited = started.elapsed();
+    assert!(waited >= Duration::from_millis(200) && waited < Duration::from_secs(3), "{waited:?}");
+    fleet.runners[0].wait("the cancellation", |log| log.abandoned == 1).await;
+    wait_idle(&fleet).await;
+    fleet.wait_metric("porch_fn_router_calls_total{code=\"DEADLINE_EXCEEDED\"}", 1).await;
+    fleet.wait_all("well").await;
+}
+
+#[tokio::test]
+async fn the_deadline_also_ends_a_request_that_does_not_arrive() {
+    let fleet = Fleet::of(1).await;
+    let raw = fleet.raw().await;
+    let mut head = raw.head();
+    head.headers_mut().insert("grpc-timeout", "200m".parse().unwrap());
+    let mut call = raw.begin(head).await;
+    let body = framed(IMAGE, "package");
+    call.send(body.slice(..body.len() / 2), false);
+    let answer = call.answer().await;
+    assert_eq!(answer.code(), Code::DeadlineExceeded);
+    assert_eq!(fleet.taken(), [0]);
+}
+
+#[tokio::test]
+async fn a_caller_without_a_deadline_is_bounded_by_request_timeout_which_the_text_names() {
+    let fleet = held(&["--request-timeout=200ms"]).await;
+    let raw = fleet.raw().await;
+    // A malformed deadline is none, as other gRPC servers have it.
+    for fields in [&[][..], &[("grpc-timeout", "soon")]] {
+        let started = Instant::now();
+        let answer = raw.call(fields, framed(IMAGE, "package")).await;
+        assert_eq!(answer.code(), Code::DeadlineExceeded);
+        assert!(answer.message().contains("--request-timeout"), "{}", answer.message());
+        assert!(started.elapsed() >= Duration::from_millis(200));
+        let sent = parse_timeout(&fleet.runners[0].log().calls.last().unwrap().headers);
+        assert!(sent.is_some_and(|sent| sent <= Duration::from_millis(200)), "{sent:?}");
+    }
+}
+
+#[tokio::test]
+async fn request_timeout_does_not_shorten_a_deadline_that_the_caller_set() {
+    let fleet = Fleet::with(1, &["--request-timeout=50ms"]).await;
+    let gate = Gate::new();
+    fleet.runners[0].otherwise(gate.echo());
+    let raw = fleet.raw().await;
+    let call = raw.call(&[("grpc-timeout", "99999999H")], framed(IMAGE, "package"));
+    let opened = async {
+        sleep(Duration::from_millis(200)).await;
+        gate.open();
+    };
+    let (answer, ()) = tokio::join!(call, opened);
+    assert_eq!(answer.code(), Code::Ok, "{}", answer.message());
+}
+
+#[tokio::test]
+async fn a_cancelled_call_is_cancelled_at_the_runner() {
+    let fleet = held(&[]).await;
+    let raw = fleet.raw().await;
+    let mut call = raw.begin(raw.head()).await;
+    call.send(framed(IMAGE, "package"), true);
+    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    call.cancel();
+    fleet.runners[0].wait("the cancellation", |log| log.abandoned == 1).await;
+    wait_idle(&fleet).await;
+
+    // A caller that is gone altogether.
+    let caller = fleet.caller().await;
+    let calling = tokio::spawn(async move { caller.evaluate(IMAGE, "package").await.map(drop) });
+    fleet.runners[0].wait("the call", |log| log.calls.len() == 2).await;
+    calling.abort();
+    fleet.runners[0].wait("the cancellation", |log| log.abandoned == 2).await;
+    wait_idle(&fleet).await;
+    fleet.wait_metric("porch_fn_router_calls_total{code=\"CANCELLED\"}", 2).await;
+    fleet.wait_all("well").await;
+}
+
+#[tokio::test]
+async fn a_runner_that_says_deadline_exceeded_itself_is_believed() {
+    let fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    let reply = Reply::status(Code::DeadlineExceeded, "the function was stopped");
+    fleet.runners[0].on(&image, Answer::Reply(reply));
+    let answer = fleet.raw().await.call(&[("grpc-timeout", "10S")], framed(&image, Bytes::new())).await;
+    assert_eq!(
+        (answer.code(), answer.message().as_str()),
+        (Code::DeadlineExceeded, "the function was stopped")
+    );
+    assert_eq!(fleet.taken(), [1, 0]);
+}

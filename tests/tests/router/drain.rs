@@ -1,0 +1,166 @@
+//! How the router ends, and how it ends single connections.
+
+use std::net::SocketAddr;
+
+use futures_util::future::join_all;
+use porch_fn_service::lifecycle::Drained;
+use porch_fn_tests::caller::{Caller, RawCaller, framed};
+use porch_fn_tests::client::Client;
+use porch_fn_tests::fake_runner::{Gate, soon};
+use porch_fn_tests::fleet::{Fleet, get};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::{Duration, Instant};
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+const IMAGE: &str = "set-image:v1";
+
+/// A router that is about to drain, and one call that is in flight on its runner.
+struct Draining {
+    fleet: Fleet,
+    gate: Gate,
+    held: JoinHandle<Result<(), tonic::Status>>,
+}
+
+impl Draining {
+    async fn with(flags: &[&str]) -> Self {
+        let fleet = Fleet::with(1, flags).await;
+        let gate = Gate::new();
+        fleet.runners[0].on(IMAGE, gate.echo());
+        let caller = fleet.caller().await;
+        let held = tokio::spawn(async move { caller.evaluate(IMAGE, "package").await.map(drop) });
+        fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+        Self { fleet, gate, held }
+    }
+}
+
+/// Waits until nobody listens on `address`.
+async fn refused(address: SocketAddr) {
+    let gone = async { while TcpStream::connect(address).await.is_ok() {} };
+    soon("the port to be closed", gone).await;
+}
+
+#[tokio::test]
+async fn a_drain_says_so_first_and_finishes_what_it_has() {
+    let Draining { fleet, gate, held } = Draining::with(&["--drain-delay=500ms"]).await;
+    let (address, admin) = (fleet.router.address(), fleet.router.admin_address());
+    let caller = fleet.caller().await;
+    let mut health = HealthClient::new(fleet.caller().await.channel());
+    let mut watched = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    let serving = watched.message().await.unwrap().unwrap().status();
+    assert_eq!(serving, ServingStatus::Serving);
+    assert_eq!(get(admin, "/readyz").await.0, 200);
+
+    let started = Instant::now();
+    let drain = tokio::spawn(fleet.router.drain());
+    let pushed = soon("the change", watched.message()).await.unwrap().unwrap().status();
+    assert_eq!(pushed, ServingStatus::NotServing);
+    assert_eq!(get(admin, "/readyz").await, (503, "starting or draining\n".to_owned()));
+    assert_eq!(get(admin, "/healthz").await.0, 200, "it is no reason to restart it");
+    // Until callers have heard of it, calls are taken as ever, on old connections and new ones.
+    assert_eq!(caller.runner_of("other:v1").await, "0");
+    assert_eq!(Caller::connect(address).await.runner_of("other:v1").await, "0");
+    assert!(started.elapsed() < Duration::from_millis(500), "too slow a machine for this test's delay");
+
+    refused(address).await;
+    assert!(started.elapsed() >= Duration::from_millis(500));
+    assert!(soon("the stream's end", watched.message()).await.unwrap().is_none());
+    assert!(!drain.is_finished() && !held.is_finished());
+    assert_eq!(get(admin, "/readyz").await.0, 503);
+    assert!(get(admin, "/metrics").await.1.contains("porch_fn_router_calls_total{code=\"OK\"} 2"));
+
+    gate.open();
+    soon("the held call", held).await.unwrap().unwrap();
+    assert_eq!(soon("the drain", drain).await.unwrap(), Drained::Finished);
+    refused(admin).await;
+}
+
+#[tokio::test]
+async fn what_is_not_finished_in_time_is_cut_off_and_the_runner_hears_of_it() {
+    let Draining { fleet, held, .. } = Draining::with(&["--drain-delay=0s", "--drain-timeout=200ms"]).await;
+    let started = Instant::now();
+    let drained = soon("the drain", fleet.router.drain()).await;
+    assert_eq!(drained, Drained::TimedOut);
+    assert!(started.elapsed() >= Duration::from_millis(200));
+    let status = soon("the held call", held).await.unwrap().unwrap_err();
+    assert_ne!(status.code(), Code::Ok);
+    fleet.runners[0].wait("the cancellation", |log| log.abandoned == 1).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_never_spoke_does_not_hold_up_a_drain() {
+    let fleet = Fleet::with(1, &["--drain-delay=0s"]).await;
+    let silent = TcpStream::connect(fleet.router.address()).await.unwrap();
+    assert_eq!(soon("the drain", fleet.router.drain()).await, Drained::Finished);
+    drop(silent);
+}
+
+#[tokio::test]
+async fn idle_connections_and_health_streams_do_not_hold_up_a_drain() {
+    let fleet = Fleet::with(1, &["--drain-delay=0s"]).await;
+    let idle = fleet.caller().await;
+    idle.runner_of(IMAGE).await;
+    let mut health = HealthClient::new(fleet.caller().await.channel());
+    let mut watched = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    watched.message().await.unwrap();
+    assert_eq!(soon("the drain", fleet.router.drain()).await, Drained::Finished);
+    drop((idle, watched));
+}
+
+#[tokio::test]
+async fn an_old_connection_is_ended_and_loses_no_call() {
+    let fleet = Fleet::with(1, &["--max-connection-age=200ms"]).await;
+    let gate = Gate::new();
+    fleet.runners[0].on(IMAGE, gate.echo());
+    let raw = fleet.raw().await;
+    let mut call = raw.begin(raw.head()).await;
+    call.send(framed(IMAGE, "package"), true);
+    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    // No more calls are taken on it: that is the GOAWAY.
+    let refuses = async {
+        while let Ok(mut sender) = raw.sender().ready().await {
+            if sender.send_request(raw.head(), false).is_err() {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the GOAWAY", refuses).await;
+    gate.open();
+    assert_eq!(call.answer().await.code(), Code::Ok);
+    soon("the connection's end", raw.closed()).await.expect("a GOAWAY without error");
+}
+
+#[tokio::test]
+async fn callers_do_not_notice_that_their_connections_are_ended() {
+    let fleet = Fleet::with(2, &["--max-connection-age=50ms"]).await;
+    // As grpc-go does, this client sends what was never taken once more on a new connection.
+    let client = Client::new(fleet.router.address());
+    let until = Instant::now() + Duration::from_millis(500);
+    let callers = (0..8).map(|number| {
+        let client = &client;
+        async move {
+            let mut calls = 0;
+            while Instant::now() < until {
+                client.call(&format!("fn-{number}:v1"), "package").await.output();
+                calls += 1;
+            }
+            calls
+        }
+    });
+    let calls: usize = join_all(callers).await.into_iter().sum();
+    assert_eq!(fleet.taken().iter().sum::<usize>(), calls, "none is lost and none is sent twice");
+}
+
+#[tokio::test]
+async fn connections_are_kept_for_ever_with_an_age_of_zero() {
+    let fleet = Fleet::with(1, &["--max-connection-age=0s"]).await;
+    let raw = RawCaller::connect(fleet.router.address()).await;
+    for _ in 0..3 {
+        assert_eq!(raw.call(&[], framed(IMAGE, "package")).await.code(), Code::Ok);
+    }
+    assert!(!raw.is_closed());
+}

@@ -1,0 +1,175 @@
+//! Error texts of every size, and requests that are none.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use porch_fn_service::grpc;
+use porch_fn_tests::caller::framed;
+use porch_fn_tests::fake_runner::{Answer, Reply};
+use porch_fn_tests::fleet::Fleet;
+use tonic::Code;
+
+const IMAGE: &str = "set-image:v1";
+
+/// What functions print: lines, percent signs, several languages. Newlines cost three bytes on the wire.
+fn text_of(size: usize) -> String {
+    let line = "Fehler: 100 % der Größe von „name“ – 大きすぎる\n";
+    let mut text = line.repeat(size / line.len());
+    text.push_str(&"\n".repeat(size - text.len()));
+    text
+}
+
+/// The status headers that our own servers make of `text`.
+fn status_headers(text: &str) -> HeaderMap {
+    grpc::Reply::failed(Code::Internal, text).headers
+}
+
+/// `headers` as the whole answer, and as the trailers of one that began with a message.
+fn both_forms(headers: &HeaderMap) -> [Reply; 2] {
+    let started = Reply::ok(Bytes::from_static(b"partial"), "");
+    let mut trailers = headers.clone();
+    trailers.remove("content-type");
+    [Reply { headers: headers.clone(), ..Reply::default() }, Reply { trailers: Some(trailers), ..started }]
+}
+
+#[tokio::test]
+async fn long_error_texts_arrive_whole() {
+    let fleet = Fleet::of(1).await;
+    let caller = fleet.caller().await;
+    for size in [8 * 1024, 100 * 1024] {
+        let text = text_of(size);
+        assert_eq!(text.len(), size);
+        for reply in both_forms(&status_headers(&text)) {
+            fleet.runners[0].otherwise(Answer::Reply(reply));
+            let status = caller.evaluate(IMAGE, "package").await.unwrap_err();
+            assert_eq!(status.code(), Code::Internal, "{:.200}", status.message());
+            assert!(status.message() == text, "{size} bytes arrived changed");
+        }
+    }
+    fleet.wait_all("well").await;
+}
+
+#[tokio::test]
+async fn an_error_text_of_a_mebibyte_arrives_cleanly_cut() {
+    let fleet = Fleet::of(1).await;
+    let caller = fleet.caller().await;
+    let text = format!("the beginning\n{}\nthe end", text_of(1024 * 1024));
+    for reply in both_forms(&status_headers(&text)) {
+        fleet.runners[0].otherwise(Answer::Reply(reply));
+        let status = caller.evaluate(IMAGE, "package").await.unwrap_err();
+        let message = status.message();
+        assert_eq!(status.code(), Code::Internal, "{message:.200}");
+        assert!(message.starts_with("the beginning\nFehler"), "{message:.200}");
+        assert!(message.ends_with("\nthe end") && message.contains("bytes left out"));
+        assert!(message.len() <= grpc::MAX_MESSAGE_BYTES);
+    }
+    fleet.wait_all("well").await;
+}
+
+#[tokio::test]
+async fn a_text_that_its_server_did_not_bound_arrives_cleanly_cut() {
+    let fleet = Fleet::of(1).await;
+    let caller = fleet.caller().await;
+    let mut headers = status_headers("");
+    let text = format!("the%20beginning{}the%20end", "%0A".repeat(1024 * 1024));
+    headers.insert("grpc-message", text.parse().unwrap());
+    headers.insert("grpc-status-details-bin", "CAU".parse().unwrap());
+    for reply in both_forms(&headers) {
+        fleet.runners[0].otherwise(Answer::Reply(reply));
+        let status = caller.evaluate(IMAGE, "package").await.unwrap_err();
+        let message = status.message();
+        assert_eq!(status.code(), Code::Internal, "{message:.200}");
+        assert!(
+            message.starts_with("the beginning\n\n") && message.ends_with("\n\nthe end"),
+            "{message:.200}"
+        );
+        assert!(message.contains("bytes left out"));
+        assert!(message.len() <= grpc::MAX_MESSAGE_BYTES);
+        assert_eq!(status.details(), [8, 5], "the details stay");
+    }
+    fleet.wait_all("well").await;
+}
+
+#[tokio::test]
+async fn requests_that_are_none_are_refused_in_clear_words() {
+    let fleet = Fleet::of(1).await;
+    let raw = fleet.raw().await;
+    let one = framed(IMAGE, "package");
+    let two = Bytes::from([&one[..], &one[..]].concat());
+    let frame = |message: &[u8]| Bytes::from([&[0, 0, 0, 0, message.len() as u8][..], message].concat());
+    let cases: [(&str, Bytes, Code, &str); 9] = [
+        ("no message", Bytes::new(), Code::Internal, "a unary call without a message"),
+        ("two messages", two, Code::Internal, "more than one message in a unary call"),
+        ("half a message", one.slice(..9), Code::Internal, "the body ended after 9 bytes of a message"),
+        ("half a prefix", one.slice(..3), Code::Internal, "the body ended after 3 bytes of a message"),
+        ("not a prefix", Bytes::from_static(b"hello"), Code::Internal, "unknown compression flag 104"),
+        ("garbage", frame(&[0xff; 20]), Code::Internal, "the request is not a protobuf message"),
+        ("a field past the end", frame(&[0x12, 9, b'a']), Code::Internal, "the request is cut off"),
+        (
+            "an image that is no text",
+            frame(&[0x12, 1, 0xff]),
+            Code::Internal,
+            "field 2 of the request is not UTF-8",
+        ),
+        ("no image", frame(&[0x0a, 1, b'a']), Code::InvalidArgument, "the request names no function image"),
+    ];
+    for (name, body, code, text) in cases {
+        let answer = raw.call(&[], body).await;
+        assert_eq!(answer.code(), code, "{name}");
+        assert!(answer.message().starts_with(text), "{name}: {}", answer.message());
+    }
+    assert_eq!(raw.call(&[], one).await.code(), Code::Ok, "the connection has taken no harm");
+    assert_eq!(fleet.taken(), [1]);
+}
+
+#[tokio::test]
+async fn what_is_no_call_of_ours_is_refused_in_clear_words() {
+    let fleet = Fleet::of(1).await;
+    let raw = fleet.raw().await;
+    let no_call = "not a gRPC call: POST with content-type application/grpc is expected";
+    let unknown = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction";
+    let uri = |path: &str| format!("http://{}{path}", fleet.router.address()).parse().unwrap();
+
+    let mut get = raw.head();
+    *get.method_mut() = Method::GET;
+    let mut json = raw.head();
+    json.headers_mut().insert("content-type", "application/json".parse().unwrap());
+    let mut lookalike = raw.head();
+    lookalike.headers_mut().insert("content-type", "application/grpcx".parse().unwrap());
+    let mut untyped = raw.head();
+    untyped.headers_mut().remove("content-type");
+    let mut method = raw.head();
+    *method.uri_mut() = uri("/evaluator.FunctionEvaluator/Other");
+    let mut service = raw.head();
+    *service.uri_mut() = uri("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
+    let mut root = raw.head();
+    *root.uri_mut() = uri("/");
+    let mut health = raw.head();
+    *health.uri_mut() = uri("/grpc.health.v1.Health/Other");
+
+    let cases = [
+        (get, Code::Internal, no_call),
+        (json, Code::Internal, no_call),
+        (lookalike, Code::Internal, no_call),
+        (untyped, Code::Internal, no_call),
+        (method, Code::Unimplemented, unknown),
+        (service, Code::Unimplemented, unknown),
+        (root, Code::Unimplemented, unknown),
+        (health, Code::Unimplemented, ""),
+    ];
+    for (head, code, text) in cases {
+        let shown = format!("{head:?}");
+        let mut call = raw.begin(head).await;
+        call.send(framed(IMAGE, "package"), true);
+        let answer = call.answer().await;
+        assert_eq!(answer.code(), code, "{shown}");
+        assert!(answer.message().starts_with(text), "{shown}: {}", answer.message());
+    }
+
+    for content_type in ["application/grpc+proto", "application/grpc;charset=utf-8"] {
+        let mut head = raw.head();
+        head.headers_mut().insert("content-type", content_type.parse().unwrap());
+        let mut call = raw.begin(head).await;
+        call.send(framed(IMAGE, "package"), true);
+        assert_eq!(call.answer().await.code(), Code::Ok, "{content_type}");
+    }
+}

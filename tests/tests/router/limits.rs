@@ -1,0 +1,195 @@
+//! Sizes and compression: what is refused, when, and in which words.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use porch_fn_proto::PREFIX_LEN;
+use porch_fn_tests::caller::{framed, request};
+use porch_fn_tests::fake_runner::{Answer, Reply, headers};
+use porch_fn_tests::fleet::Fleet;
+use prost::Message;
+use tokio::time::{Duration, Instant};
+use tonic::Code;
+use tonic::codec::CompressionEncoding;
+
+const LIMIT: usize = 64 * 1024;
+const LIMIT_FLAG: &str = "--max-request-body-size=65536";
+const IMAGE: &str = "set-image:v1";
+
+/// A request of exactly `size` bytes, without its prefix.
+fn request_of(size: usize) -> Bytes {
+    let message = (0..size)
+        .rev()
+        .map(|length| framed(IMAGE, vec![b'x'; length]))
+        .find(|message| message.len() == PREFIX_LEN + size);
+    message.expect("a length that fits")
+}
+
+/// An answer of exactly `size` bytes, without its prefix.
+fn answer_of(size: usize) -> Reply {
+    let reply = (0..size)
+        .rev()
+        .map(|length| Reply::ok(vec![b'x'; length].into(), ""))
+        .find(|reply| reply.body.len() == PREFIX_LEN + size);
+    reply.expect("a length that fits")
+}
+
+fn gzip(plain: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(plain).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// `message` in a frame that says that it is compressed.
+fn compressed_frame(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap();
+    [&[1][..], &length.to_be_bytes(), message].concat().into()
+}
+
+#[tokio::test]
+async fn a_request_at_the_limit_passes_and_one_byte_more_does_not() {
+    let fleet = Fleet::with(1, &[LIMIT_FLAG]).await;
+    let raw = fleet.raw().await;
+    fleet.runners[0].otherwise(Answer::Reply(Reply::ok(Bytes::new(), "")));
+    let fits = request_of(LIMIT);
+    assert_eq!(raw.call(&[], fits.clone()).await.code(), Code::Ok);
+    assert_eq!(fleet.runners[0].log().calls[0].framed, fits);
+
+    let answer = raw.call(&[], request_of(LIMIT + 1)).await;
+    assert_eq!(answer.code(), Code::ResourceExhausted);
+    assert_eq!(
+        answer.message(),
+        "grpc: received message larger than max (65537 vs. 65536): raise --max-request-body-size on router and \
+         runners, and in Porch the flag that must agree with it: --max-request-body-size (v1.5: \
+         --function-runner-grpc-max-message-size)"
+    );
+    assert_eq!(fleet.taken(), [1]);
+}
+
+#[tokio::test]
+async fn an_answer_at_the_limit_passes_and_one_byte_more_does_not() {
+    let fleet = Fleet::with(2, &[LIMIT_FLAG]).await;
+    let raw = fleet.raw().await;
+    let image = fleet.image(&[0, 1]);
+    let fits = answer_of(LIMIT);
+    fleet.runners[0].on(&image, Answer::Reply(fits.clone()));
+    let answer = raw.call(&[], framed(&image, "package")).await;
+    assert_eq!((answer.code(), answer.body), (Code::Ok, fits.body));
+
+    fleet.runners[0].on(&image, Answer::Reply(answer_of(LIMIT + 1)));
+    let answer = raw.call(&[], framed(&image, "package")).await;
+    assert_eq!(answer.code(), Code::ResourceExhausted);
+    let text = answer.message();
+    assert!(text.starts_with("grpc: received message larger than max (65537 vs. 65536): "), "{text}");
+    assert!(text.contains("--max-request-body-size") && text.contains("Porch"), "{text}");
+    assert_eq!(fleet.taken(), [2, 0], "another runner would answer the same");
+    fleet.wait_all("well").await;
+}
+
+#[tokio::test]
+async fn an_oversized_request_is_refused_before_it_has_arrived() {
+    let fleet = Fleet::of(1).await;
+    let raw = fleet.raw().await;
+    let mut call = raw.begin(raw.head()).await;
+    let seven_mebibytes = 7u32 * 1024 * 1024;
+    call.send([&[0][..], &seven_mebibytes.to_be_bytes(), b"the beginning"].concat().into(), false);
+    let answer = call.answer().await;
+    assert_eq!(answer.code(), Code::ResourceExhausted);
+    assert!(answer.message().contains("(7340032 vs. 6291456)"), "{}", answer.message());
+    // The connection has taken no harm.
+    assert_eq!(raw.call(&[], framed(IMAGE, "package")).await.code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn a_client_that_sends_seven_mebibytes_reads_the_refusal() {
+    let fleet = Fleet::of(1).await;
+    let caller = fleet.caller().await;
+    for _ in 0..3 {
+        let status = caller.evaluate(IMAGE, vec![b'x'; 7 * 1024 * 1024]).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        assert!(status.message().contains("--max-request-body-size"), "{status:?}");
+    }
+    assert_eq!(caller.runner_of(IMAGE).await, "0");
+}
+
+#[tokio::test]
+async fn a_compressed_request_is_routed_by_its_image_and_forwarded_as_it_is() {
+    let fleet = Fleet::of(3).await;
+    let raw = fleet.raw().await;
+    for index in 0..3 {
+        let image = fleet.image(&[index]);
+        let sent = compressed_frame(&gzip(&request(&image, "package ".repeat(100)).encode_to_vec()));
+        fleet.runners[index].otherwise(Answer::Reply(Reply::ok(Bytes::new(), "")));
+        let answer = raw.call(&[("grpc-encoding", "gzip")], sent.clone()).await;
+        assert_eq!(answer.code(), Code::Ok, "{}", answer.message());
+        let call = fleet.runners[index].log().calls.remove(0);
+        assert_eq!(call.framed, sent);
+        assert_eq!(call.headers["grpc-encoding"], "gzip");
+    }
+    assert_eq!(fleet.taken(), [1, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_client_may_compress_both_ways() {
+    let fleet = Fleet::of(1).await;
+    let plain = porch_fn_proto::evaluator::EvaluateFunctionResponse {
+        resource_list: "answer ".repeat(100).into(),
+        log: Bytes::new(),
+    };
+    let mut reply = Reply::ok(Bytes::new(), "");
+    reply.headers.extend(headers(&[("grpc-encoding", "gzip")]));
+    reply.body = compressed_frame(&gzip(&plain.encode_to_vec()));
+    fleet.runners[0].otherwise(Answer::Reply(reply));
+    let gzip = CompressionEncoding::Gzip;
+    let mut client = fleet.caller().await.client().send_compressed(gzip).accept_compressed(gzip);
+    let answer = client.evaluate_function(request(IMAGE, "package ".repeat(100))).await.unwrap();
+    assert_eq!(answer.into_inner(), plain);
+    let call = fleet.runners[0].log().calls.remove(0);
+    assert_eq!(call.framed[0], 1, "the compression flag");
+    assert_eq!(call.headers["grpc-accept-encoding"], "gzip,identity");
+}
+
+#[tokio::test]
+async fn a_compression_that_the_router_does_not_know_is_refused_with_those_it_does() {
+    let fleet = Fleet::of(1).await;
+    let raw = fleet.raw().await;
+    let body = compressed_frame(b"whatever");
+    for fields in [&[("grpc-encoding", "snappy")][..], &[]] {
+        let answer = raw.call(fields, body.clone()).await;
+        assert_eq!(answer.code(), Code::Unimplemented);
+        assert!(answer.message().contains("gzip and identity are accepted"), "{}", answer.message());
+        assert_eq!(answer.headers["grpc-accept-encoding"], "identity,gzip");
+    }
+    let answer = raw.call(&[("grpc-encoding", "gzip")], body).await;
+    assert_eq!(answer.code(), Code::Internal);
+    assert!(answer.message().starts_with("the message is not valid gzip"), "{}", answer.message());
+    // An encoding is only of interest where it is used.
+    let answer = raw.call(&[("grpc-encoding", "snappy")], framed(IMAGE, "package")).await;
+    assert_eq!(answer.code(), Code::Ok);
+    assert_eq!(fleet.taken(), [1]);
+}
+
+#[tokio::test]
+async fn a_message_that_inflates_past_the_limit_is_refused_without_being_inflated() {
+    const DEFAULT_LIMIT: usize = 6 * 1024 * 1024;
+    let fleet = Fleet::of(1).await;
+    // The members of a gzip file follow each other: these stand for gigabytes.
+    let member = gzip(&vec![0; 1024 * 1024]);
+    let bomb = member.repeat(DEFAULT_LIMIT / member.len());
+    let just_too_large = gzip(&request(IMAGE, vec![b'x'; DEFAULT_LIMIT]).encode_to_vec());
+    let raw = fleet.raw().await;
+    for message in [bomb, just_too_large] {
+        let started = Instant::now();
+        let answer = raw.call(&[("grpc-encoding", "gzip")], compressed_frame(&message)).await;
+        assert_eq!(answer.code(), Code::ResourceExhausted, "{}", answer.message());
+        let text = answer.message();
+        assert!(
+            text.starts_with("grpc: received message larger than max (inflated, more vs. 6291456): "),
+            "{text}"
+        );
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    }
+    assert_eq!(fleet.taken(), [0]);
+}

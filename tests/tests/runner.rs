@@ -1,0 +1,232 @@
+//! The runner's exec runtime through its front door, and its flags.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use porch_fn_runner::{App, Flags, Pods};
+use porch_fn_service::flags;
+use porch_fn_tests::client::Client;
+use porch_fn_tests::process::{Sandbox, eventually};
+use tonic::Code;
+use tonic_health::pb::health_check_response::ServingStatus;
+
+const IMAGE: &str = "example.com/functions/set-image:v1";
+const INPUT: &str = "kind: ResourceList\n";
+
+/// A runner in this process with one exec function, which is this shell script and runs as [`IMAGE`] and as
+/// `short:v2`. `$DIR` is the sandbox.
+struct Runner {
+    sandbox: Sandbox,
+    _app: App,
+    client: Client,
+}
+
+impl Runner {
+    async fn start(flags: &[&str], script: &str) -> Self {
+        let sandbox = Sandbox::new();
+        sandbox.script("functions/f", &format!("DIR={}\n{script}", sandbox.directory().display()));
+        let config = format!(
+            "functions:\n- function: f\n  images: [{IMAGE}, 'short:v2']\n- function: gone\n  images: [gone:v1]\n"
+        );
+        let config = format!("--config={}", sandbox.write("config.yaml", config).display());
+        let functions = format!("--functions={}", sandbox.path("functions").display());
+        let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0", &config, &functions];
+        let (flags, set) =
+            flags::parse_with_set::<Flags>([&own[..], flags].concat().iter().map(Into::into)).unwrap();
+        let app = App::start(flags, &set, Pods::Flags).await.unwrap();
+        let client = Client::new(app.address());
+        Self { sandbox, _app: app, client }
+    }
+
+    fn files_with(&self, part: &str) -> usize {
+        let files = std::fs::read_dir(self.sandbox.directory()).unwrap();
+        files.filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().contains(part)).count()
+    }
+}
+
+/// Leaves a file that says it runs, and answers once `go` is there.
+const GATED: &str = "touch $DIR/$$.started; until [ -e $DIR/go ]; do sleep 0.01; done; cat";
+
+#[tokio::test]
+async fn an_answer_is_the_functions_output_whatever_it_is() {
+    // As in the original, the exec runtime does not look at the output.
+    let runner = Runner::start(&[], "cat; echo not a list; echo log >&2").await;
+    let answer = runner.client.call(IMAGE, INPUT).await;
+    assert_eq!(answer.output(), "kind: ResourceList\nnot a list\n");
+    assert_eq!(answer.log(), "log\n");
+}
+
+#[tokio::test]
+async fn a_short_name_and_its_full_form_are_one_function() {
+    let runner = Runner::start(&[], "cat").await;
+    for image in ["short:v2", "ghcr.io/kptdev/krm-functions-catalog/short:v2"] {
+        assert_eq!(runner.client.call(image, INPUT).await.output(), INPUT);
+    }
+    let runner = Runner::start(&["--default-image-prefix=example.com/mine/"], "cat").await;
+    assert_eq!(runner.client.call("example.com/mine/short:v2", INPUT).await.output(), INPUT);
+}
+
+#[tokio::test]
+async fn failures_read_as_in_the_original() {
+    for (script, exit) in [
+        ("echo 'boom: ž' >&2; exit 3", "exit status 3 (boom: ž\n)"),
+        ("cat; echo half >&2; exit 1", "exit status 1 (half\n)"),
+        ("kill -KILL $$", "signal: killed ()"),
+        ("exit 0", "it wrote nothing to standard output ()"),
+    ] {
+        let runner = Runner::start(&[], script).await;
+        let expected = format!("Failed to execute function \"{IMAGE}\": {exit}");
+        runner.client.call(IMAGE, INPUT).await.fails(Code::Internal, &expected);
+    }
+}
+
+#[tokio::test]
+async fn a_missing_executable_fails_its_own_calls_only() {
+    let runner = Runner::start(&[], "cat").await;
+    let path = runner.sandbox.path("functions/gone");
+    let path = path.display();
+    let expected = format!(
+        "Failed to execute function \"gone:v1\": exec: \"{path}\": stat {path}: no such file or directory ()"
+    );
+    runner.client.call("gone:v1", INPUT).await.fails(Code::Internal, &expected);
+    runner.client.call(IMAGE, INPUT).await.output();
+}
+
+#[tokio::test]
+async fn what_no_runtime_has_is_not_found() {
+    let runner = Runner::start(&[], "cat").await;
+    for image in ["other:v1", "set-image:v1", "Not An Image", "short"] {
+        let expected = format!("function \"{image}\" not found");
+        runner.client.call(image, INPUT).await.fails(Code::NotFound, &expected);
+    }
+    let text = "the request names no function image";
+    runner.client.call("", INPUT).await.fails(Code::InvalidArgument, text);
+}
+
+#[tokio::test]
+async fn disabled_runtimes_have_no_functions() {
+    for disabled in ["exec", "exec,pod"] {
+        let runner = Runner::start(&[&format!("--disable-runtimes={disabled}")], "cat").await;
+        let expected = format!("function \"{IMAGE}\" not found");
+        runner.client.call(IMAGE, INPUT).await.fails(Code::NotFound, &expected);
+        assert_eq!(runner.client.health("").await.unwrap(), ServingStatus::Serving);
+    }
+}
+
+#[tokio::test]
+async fn an_output_past_the_limit_ends_the_function_at_once() {
+    let runner = Runner::start(&["--max-request-body-size=100000"], "yes; sleep 1000").await;
+    let answer = runner.client.call(IMAGE, INPUT).await;
+    assert_eq!(answer.code, Code::ResourceExhausted);
+    let text = "grpc: trying to send message larger than max (100001 vs. 100000)";
+    assert!(answer.message.starts_with(text) && answer.message.contains("--max-request-body-size"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_deadline_ends_the_function() {
+    let runner = Runner::start(&[], "echo $$ >$DIR/pid; exec sleep 1000").await;
+    let answer = runner.client.call_within(IMAGE, INPUT, Duration::from_millis(300)).await;
+    answer.fails(Code::DeadlineExceeded, "context deadline exceeded");
+    let process = format!("/proc/{}", runner.sandbox.appears("pid").await.trim());
+    eventually("the function is gone", async || (!std::path::Path::new(&process).exists()).then_some(())).await;
+}
+
+#[tokio::test]
+async fn no_more_run_at_once_than_allowed_and_those_that_wait_keep_their_deadlines() {
+    let runner = Runner::start(&["--max-parallel-executions=2"], GATED).await;
+    let third = async {
+        eventually("two run", async || (runner.files_with(".started") == 2).then_some(())).await;
+        let third = runner.client.call_within(IMAGE, INPUT, Duration::from_millis(300)).await;
+        assert_eq!(runner.files_with(".started"), 2, "the third never began");
+        runner.sandbox.write("go", "");
+        third
+    };
+    let (first, second, third) =
+        tokio::join!(runner.client.call(IMAGE, INPUT), runner.client.call(IMAGE, INPUT), third);
+    assert_eq!((&first.output()[..], &second.output()[..]), (INPUT.as_bytes(), INPUT.as_bytes()));
+    third.fails(Code::DeadlineExceeded, "context deadline exceeded");
+    // Its place in the queue is given back.
+    assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT);
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_for_another_to_take() {
+    let runner = Runner::start(&["--max-parallel-executions=1"], GATED).await;
+    // One runs, a thousand wait, one is too many: the only one to be answered.
+    let mut calls: FuturesUnordered<_> = (0..1002).map(|_| runner.client.call(IMAGE, INPUT)).collect();
+    let refused = calls.next().await.unwrap();
+    assert_eq!(refused.trailers.get("porch-fn-retry").unwrap(), "shed");
+    refused.fails(
+        Code::ResourceExhausted,
+        "1000 calls already wait for the exec runtime, which runs 1 at once: retry later, or raise \
+         --max-parallel-executions",
+    );
+}
+
+/// A flag of the original's documentation: name, default, another value, how it reads.
+type Documented = (&'static str, &'static str, &'static str, fn(&Flags) -> String);
+
+const DOCUMENTED: [Documented; 19] = [
+    ("port", "9445", "1", |flags| flags.port.to_string()),
+    ("disable-runtimes", "", "exec,pod", |flags| flags.disable_runtimes.to_string()),
+    ("log-level", "2", "5", |flags| flags.log_level.to_string()),
+    ("functions", "./functions", "/f", |flags| flags.functions.display().to_string()),
+    ("config", "./config.yaml", "/c", |flags| flags.config.display().to_string()),
+    ("pod-cache-config", "", "/p", |flags| {
+        flags.pod_cache_config.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+    }),
+    ("warm-up-pod-cache", "true", "false", |flags| flags.warm_up_pod_cache.to_string()),
+    ("pod-namespace", "porch-fn-system", "n", |flags| flags.pod_namespace.clone()),
+    ("pod-ttl", "30m0s", "1h30m0s", |flags| flags.pod_ttl.to_string()),
+    ("scan-interval", "1m0s", "500ms", |flags| flags.scan_interval.to_string()),
+    ("function-pod-template", "", "t", |flags| flags.function_pod_template.clone()),
+    ("max-request-body-size", "6291456", "7", |flags| flags.max_request_body_size.to_string()),
+    ("max-waitlist-length", "2", "7", |flags| flags.max_waitlist_length.to_string()),
+    ("max-parallel-pods-per-function", "1", "7", |flags| flags.max_parallel_pods_per_function.to_string()),
+    ("enable-private-registries", "false", "true", |flags| flags.enable_private_registries.to_string()),
+    ("registry-auth-secret-path", "/var/tmp/config-secret/.dockerconfigjson", "/s", |flags| {
+        flags.registry_auth_secret_path.display().to_string()
+    }),
+    ("registry-auth-secret-name", "auth-secret", "s", |flags| flags.registry_auth_secret_name.clone()),
+    ("enable-private-registries-tls", "false", "true", |flags| flags.enable_private_registries_tls.to_string()),
+    ("tls-secret-path", "/var/tmp/tls-secret/", "/t", |flags| flags.tls_secret_path.display().to_string()),
+];
+
+fn parse(args: &[&str]) -> Result<Flags, flags::FlagError> {
+    flags::parse(std::iter::once(&"porch-fn-runner").chain(args).map(Into::into))
+}
+
+#[test]
+fn every_documented_flag_has_its_default_and_gos_spellings() {
+    let defaults = parse(&[]).unwrap();
+    for (name, default, other, read) in DOCUMENTED {
+        assert_eq!(read(&defaults), default, "--{name}");
+        for joined in [format!("--{name}={other}"), format!("-{name}={other}")] {
+            assert_eq!(read(&parse(&[&joined]).unwrap()), other, "{joined}");
+        }
+        for bare in [format!("--{name}"), format!("-{name}")] {
+            if ["true", "false"].contains(&default) {
+                assert_eq!(read(&parse(&[&bare]).unwrap()), "true", "{bare}");
+            } else {
+                assert_eq!(read(&parse(&[&bare, other]).unwrap()), other, "{bare} {other}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unknown_and_malformed_flags_are_one_line() {
+    for (args, expected) in [
+        (&["--pod-tll=1m"][..], "porch-fn-runner: unknown flag --pod-tll (did you mean --pod-ttl?); see --help"),
+        (&["--nonsense"], "porch-fn-runner: unknown flag --nonsense; see --help"),
+        (&["--port=many"], "porch-fn-runner: --port: \"many\" is not a whole number"),
+        (&["--log-level=6"], "porch-fn-runner: --log-level: \"6\" is out of range; use 0..=5"),
+        (&["--pod-backend=docker"], "porch-fn-runner: --pod-backend: \"docker\" is not accepted; use one of none, local"),
+    ] {
+        let error = parse(args).unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.exit_code()), (expected, 64));
+    }
+    let error = parse(&["--pod-ttl=soon"]).unwrap_err().to_string();
+    assert!(error.starts_with("porch-fn-runner: --pod-ttl: ") && error.contains("30m") && !error.contains('\n'), "{error}");
+}
