@@ -157,9 +157,9 @@ impl Router {
                     }
                     return Ok(Some(reply));
                 }
-                Attempt::NotSent => shard.broke(),
+                Attempt::NotSent => shard.failed(),
                 Attempt::Broken => {
-                    shard.broke();
+                    shard.failed();
                     if let Err(error) = self.allow_another(tries) {
                         return tries.refused.take().map(Some).ok_or(error);
                     }

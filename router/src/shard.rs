@@ -102,10 +102,13 @@ impl Shard {
         self.changed.subscribe()
     }
 
-    /// Counts a call that broke, and takes the runner out until a health check brings it back.
-    pub(crate) fn broke(&self) {
+    /// Counts a call that did not get through. If there is no connection, the runner is out until a health
+    /// check brings it back; a stream that was refused or reset says nothing about the others.
+    pub(crate) fn failed(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        self.note(Sign::Bad(Reason::Unreachable));
+        if !self.connection.is_up() {
+            self.note(Sign::Bad(Reason::Unreachable));
+        }
     }
 
     /// Counts a call for as long as the guard lives.

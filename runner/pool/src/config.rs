@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use crate::types::{ImageKey, Time, Version};
 
+/// A timer shorter than this would keep the pool busy with itself.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The pool's configuration. `Default` is the documented defaults, with an empty version.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -86,6 +89,13 @@ pub(crate) struct Settings {
 // === impl Config ===
 
 impl Config {
+    /// With intervals that leave time for anything else.
+    pub(crate) fn sane(mut self) -> Self {
+        self.scan_interval = self.scan_interval.max(SHORTEST_INTERVAL);
+        self.ready_timeout = self.ready_timeout.max(SHORTEST_INTERVAL);
+        self
+    }
+
     pub(crate) fn settings(&self, image: &ImageKey) -> Settings {
         let own = self.overrides.find(image);
         let or = |own: u32, all: u32| if own == 0 { all.max(1) } else { own };

@@ -39,7 +39,7 @@ pub struct FunctionStats {
 impl Pool {
     /// An empty pool. It creates nothing before the first [`Event::Synced`].
     pub fn new(config: Config) -> Self {
-        Self { functions: HashMap::new(), shared: Shared::new(config) }
+        Self { functions: HashMap::new(), shared: Shared::new(config.sane()) }
     }
 
     /// Takes in one event at `now` and says what to do.
@@ -97,7 +97,7 @@ impl Pool {
                 function.fail(index, Rejection::PodFailed { reason }, turn);
             }),
             Event::Configure(config) => {
-                turn.shared.config = config;
+                turn.shared.config = config.sane();
                 for function in functions.values_mut() {
                     function.configure(&turn);
                 }

@@ -25,18 +25,18 @@ const LONGEST_RETRY: Duration = Duration::from_secs(5);
 impl Config {
     /// How long an unused pod stays: the TTL, but never so short that clocks could tell it differently.
     pub(crate) fn lifetime(&self, ttl: Duration) -> Duration {
-        ttl.max(4 * self.skew).max(SHORTEST_LIFETIME)
+        ttl.max(self.skew.saturating_mul(4)).max(SHORTEST_LIFETIME)
     }
 
     /// How far ahead a pod's end is announced: time enough for a late watch and a push.
     pub(crate) fn notice(&self) -> Duration {
-        2 * self.skew
+        self.skew.saturating_mul(2)
     }
 
     /// How close a lapse must be for a pod to be left alone where there is a choice. More than the notice by any
     /// clock, and less than what is left to a pod in regular use, which is three quarters of its lifetime.
     pub(crate) fn leaving(&self) -> Duration {
-        3 * self.skew
+        self.skew.saturating_mul(3)
     }
 
     /// How far `reclaim_after` may lag behind before it is pushed again.

@@ -57,13 +57,16 @@ async fn refused_streams_are_passed_by_without_limit() {
 }
 
 #[tokio::test]
-async fn a_runner_that_broke_one_call_comes_back_though_its_health_stream_never_ended() {
+async fn a_reset_stream_says_nothing_about_its_runner() {
     for how in [How::Reset(Reason::REFUSED_STREAM), How::Reset(Reason::INTERNAL_ERROR)] {
         let fleet = Fleet::of(2).await;
         let image = fleet.image(&[0, 1]);
         fleet.runners[0].on(&image, Answer::Break(Point::Start, how));
-        assert_eq!(fleet.caller().await.runner_of(&image).await, "1");
-        fleet.wait_states(&[(0, "held down"), (1, "well")]).await;
+        let caller = fleet.caller().await;
+        assert_eq!(caller.runner_of(&image).await, "1");
+        fleet.wait_states(&[(0, "well"), (1, "well")]).await;
+        fleet.runners[0].on(&image, Answer::Echo);
+        assert_eq!(caller.runner_of(&image).await, "0");
     }
 }
 

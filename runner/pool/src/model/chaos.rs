@@ -1,13 +1,13 @@
-//! Everything that the pools do not control: requests, faults, owners, configuration, and the life of pods.
+//! Everything that the pools do not control: requests, faults, owners and configuration.
 
 use std::time::Duration;
 
 use super::rng::Rng;
-use super::server::{GRACE, Manifest, Truth};
+use super::server::Manifest;
 use super::world::{Call, Happening, World};
 use crate::config::{Config, Limits, Template};
-use crate::event::{Event, Verdict};
-use crate::types::{PodName, RequestId, ShardKey, Time, Uid, Version};
+use crate::event::Event;
+use crate::types::{ImageKey, PodName, RequestId, ShardKey, Time, Version};
 
 pub(crate) fn draw_config(rng: &mut Rng) -> Config {
     let seconds = |seconds| Duration::from_secs(seconds);
@@ -26,20 +26,32 @@ pub(crate) fn draw_config(rng: &mut Rng) -> Config {
     }
 }
 
-/// How long a steady load lasts, and for how much of it no call may fail.
-const STEADY: u64 = 1_800_000;
-const STEADY_SETTLED: u64 = 1_700_000;
-
-/// What a history is mostly about: some races need several faults of one kind in a row.
-pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [u64] {
-    const ALL: &[u64] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
-    const CONNECTION: &[u64] = &[0, 2, 2, 8, 11];
-    const CONFIGURATION: &[u64] = &[3, 5, 5, 5, 11];
-    const PODS: &[u64] = &[0, 6, 6, 9, 10];
-    rng.pick(&[ALL, CONNECTION, CONFIGURATION, PODS])
+/// Something that goes wrong or changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    WatchGap,
+    Outage,
+    Owners,
+    Configuration,
+    PodEnds,
+    Restart,
+    OldRelease,
+    WarmUp,
+    Lag,
 }
 
-fn key(image: &crate::types::ImageKey) -> ShardKey {
+/// What a history is mostly about: some races need several faults of one kind in a row.
+pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
+    use Fault::{Configuration, Lag, OldRelease, Outage, Owners, PodEnds, Restart, WarmUp, WatchGap};
+    rng.pick(&[
+        &[WatchGap, Outage, Owners, Configuration, PodEnds, PodEnds, Restart, OldRelease, WarmUp, Lag],
+        &[WatchGap, Outage, Outage, Restart, Lag],
+        &[Owners, Configuration, Configuration, Configuration, Lag],
+        &[WatchGap, PodEnds, PodEnds, OldRelease, WarmUp],
+    ])
+}
+
+pub(crate) fn key(image: &ImageKey) -> ShardKey {
     ShardKey::from(image)
 }
 
@@ -120,18 +132,18 @@ impl World {
             self.server.stale = self.server.list();
         }
         match self.rng.pick(self.focus) {
-            0 | 1 => self.lose_watch(runner),
-            2 => self.begin_outage(),
-            3 | 4 => self.reown(),
-            5 => self.reconfigure(),
-            6 | 7 => self.hit_pod(),
-            8 => self.restart(runner),
-            9 => self.foreign_create(),
-            10 => {
+            Fault::WatchGap => self.lose_watch(runner),
+            Fault::Outage => self.begin_outage(),
+            Fault::Owners => self.reown(),
+            Fault::Configuration => self.reconfigure(),
+            Fault::PodEnds => self.hit_pod(),
+            Fault::Restart => self.restart(runner),
+            Fault::OldRelease => self.create_old(),
+            Fault::WarmUp => {
                 let image = self.images[self.rng.index(self.images.len())].clone();
                 self.feed(runner, Event::Warm { shard_key: key(&image), image });
             }
-            _ => self.runners[runner].lag = self.rng.between(0, 15_000),
+            Fault::Lag => self.runners[runner].lag = self.rng.between(0, 15_000),
         }
         let pause = self.rng.pick(&[1000, 30_000, 60_000]);
         self.after(1, pause, Happening::Chaos);
@@ -239,26 +251,8 @@ impl World {
         self.after(1, 5000, Happening::Relist { runner, watch });
     }
 
-    fn any_pod(&mut self) -> Option<Uid> {
-        if self.server.objects.is_empty() {
-            return None;
-        }
-        let index = self.rng.index(self.server.objects.len());
-        self.server.objects.values().nth(index).map(|object| object.pod.uid.clone())
-    }
-
-    /// Somebody or something ends a pod.
-    fn hit_pod(&mut self) {
-        let Some(uid) = self.any_pod() else { return };
-        match self.rng.between(0, 2) {
-            0 => self.pod_fails(&uid),
-            1 => self.terminate(&uid),
-            _ => self.pod_ends(&uid),
-        }
-    }
-
     /// A pod of an older release of the runner, which wrote nothing into it.
-    fn foreign_create(&mut self) {
+    fn create_old(&mut self) {
         let image = self.images[self.rng.index(self.images.len())].clone();
         let slot = self.rng.between(0, u64::from(self.config.limits.max_pods) - 1) as u32;
         let manifest = Manifest {
@@ -270,136 +264,6 @@ impl World {
         };
         if let Some(pod) = self.server.create(manifest) {
             self.draw_fate(pod.uid);
-        }
-    }
-
-    pub(crate) fn draw_fate(&mut self, uid: Uid) {
-        let fate = if self.calm { 99 } else { self.rng.between(0, 99) };
-        match fate {
-            0..10 => self.after(100, 10_000, Happening::PodFails { uid }),
-            10..15 => {}
-            15..30 => self.after(10_000, 70_000, Happening::PodReady { uid }),
-            _ => self.after(200, 4000, Happening::PodReady { uid }),
-        }
-    }
-
-    pub(crate) fn pod_ready(&mut self, uid: &Uid) {
-        let starting = self
-            .server
-            .get(uid)
-            .is_some_and(|object| object.truth == Truth::Starting && object.pod.terminating_since.is_none());
-        if !starting {
-            return;
-        }
-        let now = self.now;
-        self.server.update(uid, |object| {
-            object.truth = Truth::Ready;
-            object.ready_since = Some(now);
-            object.pod.phase = crate::types::Phase::Running;
-        });
-        // Before anybody knows of it, which may be just before the owner turns to the pod that this one replaces.
-        if !self.calm && self.rng.chance(50) {
-            self.after(1, 300, Happening::Burst);
-        }
-        for runner in 0..self.runners.len() {
-            if self.runners[runner].probing.contains(uid) {
-                self.after(1, 300, Happening::Probed { runner, uid: uid.clone() });
-            }
-        }
-    }
-
-    pub(crate) fn pod_fails(&mut self, uid: &Uid) {
-        if self.server.get(uid).is_some_and(|object| object.truth != Truth::Dead) {
-            self.break_calls(uid);
-            self.server.fail(uid);
-        }
-    }
-
-    pub(crate) fn terminate(&mut self, uid: &Uid) {
-        let Some(object) = self.server.get(uid).filter(|object| object.pod.terminating_since.is_none())
-        else {
-            return;
-        };
-        let busy = !object.calls.is_empty();
-        self.server.terminate(uid, self.now);
-        let uid = uid.clone();
-        if !self.calm && self.rng.chance(10) {
-            self.count("stuck pod");
-            self.after(GRACE + 1000, GRACE + 200_000, Happening::PodEnds { uid });
-        } else if busy {
-            self.at(self.now + GRACE, Happening::PodEnds { uid });
-        } else {
-            self.after(1, 3000, Happening::PodEnds { uid });
-        }
-    }
-
-    pub(crate) fn pod_ends(&mut self, uid: &Uid) {
-        self.break_calls(uid);
-        self.server.remove(uid);
-    }
-
-    fn break_calls(&mut self, uid: &Uid) {
-        let calls = self.server.get_mut(uid).map(|object| std::mem::take(&mut object.calls));
-        for (_, id) in calls.into_iter().flatten() {
-            self.after(1, 500, Happening::CallEnds { id, verdict: Verdict::Broken });
-        }
-    }
-
-    /// The faults end, and so do the calls: one owner per image, one configuration, every watch on its way back.
-    pub(crate) fn become_calm(&mut self) {
-        self.calm = true;
-        for id in self.calls.keys().copied().collect::<Vec<_>>() {
-            self.caller_gone(id);
-        }
-        let owners: Vec<_> = self.images.iter().map(|_| self.rng.index(self.runners.len())).collect();
-        // Later than anything that is still under way.
-        let later = self.now.max(self.outage.1) + 60_000;
-        for runner in 0..self.runners.len() {
-            let config = self.config.clone();
-            self.at(later, Happening::Configure { runner, config });
-            let owned = owners.iter().enumerate().filter(|(_, owner)| **owner == runner);
-            let view = owned.map(|(image, _)| key(&self.images[image])).collect();
-            self.at(later, Happening::Own { runner, view });
-        }
-        if self.rng.chance(10) {
-            let until = later + STEADY;
-            self.at(later, Happening::Steady { until });
-        } else {
-            self.at(later + 600_000, Happening::Checkup);
-        }
-    }
-
-    pub(crate) fn steady(&mut self, until: u64) {
-        if self.now < until {
-            // What the faults left behind is gone after some minutes; replacements still go on.
-            let must_succeed = self.now + STEADY_SETTLED > until;
-            for runner in 0..self.runners.len() {
-                let image = self.rng.index(self.images.len());
-                self.request(runner, image, 60_000, must_succeed);
-            }
-            return self.after(1000, 10_000, Happening::Steady { until });
-        }
-        self.count("steady");
-        let limit = self.config.limits.max_pods as usize;
-        for image in self.images.clone() {
-            let of_image = || self.server.objects.values().filter(|object| object.pod.name.image == image);
-            let outdated =
-                of_image().filter(|object| object.pod.version != self.config.template.version).count();
-            let count = of_image().count();
-            if outdated > 0 || count > limit {
-                self.violate(format!(
-                    "{outdated} of {count} pods outdated, limit {limit}, after half an hour"
-                ));
-            }
-        }
-        self.at(self.now + 300_000, Happening::Checkup);
-    }
-
-    pub(crate) fn checkup(&mut self) {
-        for runner in 0..self.runners.len() {
-            for image in 0..self.images.len() {
-                self.request(runner, image, 120_000, true);
-            }
         }
     }
 }

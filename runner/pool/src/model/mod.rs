@@ -6,7 +6,9 @@
 //! every image works and, at the end, that nothing is left. Whatever must always hold is checked at every step.
 
 mod actions;
+mod calm;
 mod chaos;
+mod pods;
 mod rng;
 mod runner;
 mod server;

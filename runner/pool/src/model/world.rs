@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Counts;
 use super::actions::ApiRequest;
+use super::chaos::Fault;
 use super::rng::Rng;
 use super::runner::{OFFSETS, Runner};
 use super::server::{Change, Server, Truth};
@@ -113,7 +114,7 @@ pub(crate) struct World {
     pub(crate) highest_limit: u32,
     pub(crate) outage: (u64, u64),
     pub(crate) calm: bool,
-    pub(crate) focus: &'static [u64],
+    pub(crate) focus: &'static [Fault],
     /// Percentage of requests to the API server that take seconds.
     pub(crate) slow: u64,
     pub(crate) counts: Counts,

@@ -73,8 +73,20 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
         18 if rng.chance(50) => Event::Own(if rng.chance(50) { Ownership::All } else { Ownership::None }),
         18 => {
             let limit = |rng: &mut Rng| rng.between(0, 3) as u32;
+            let span = |rng: &mut Rng| Duration::from_millis(rng.pick(&[0, 1, 60_000, 60_000, u64::MAX]));
             Event::Configure(Config {
-                limits: Limits { max_pods: limit(rng), waitlist: limit(rng), ..Limits::default() },
+                limits: Limits {
+                    max_pods: limit(rng),
+                    waitlist: limit(rng),
+                    per_pod: limit(rng),
+                    queue: limit(rng),
+                    ttl: span(rng),
+                },
+                scan_interval: span(rng),
+                ready_timeout: span(rng),
+                skew: rng.pick(&[Duration::ZERO, Duration::from_secs(30), Duration::MAX]),
+                replace_after: span(rng),
+                stuck_after: span(rng),
                 ..limits(1, 1)
             })
         }

@@ -59,7 +59,7 @@ fn notices(rule: Breakage, words: &[&str]) {
         model::run(*seed, Some(rule), false)
             .is_err_and(|violation| words.iter().any(|words| violation.contains(words)))
     };
-    let found = (0..10_000).find(noticed);
+    let found = (0..20_000).find(noticed);
     println!("{rule:?}: history {found:?}");
     assert!(found.is_some(), "{rule:?} goes unnoticed");
 }

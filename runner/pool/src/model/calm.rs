@@ -1,0 +1,70 @@
+//! The end of a history: the faults are over, and what must work when all is well is looked at.
+
+use super::chaos::key;
+use super::world::{Happening, World};
+
+/// How long a steady load lasts, and for how much of it no call may fail.
+const STEADY: u64 = 1_800_000;
+const STEADY_SETTLED: u64 = 1_700_000;
+
+// === impl World ===
+
+impl World {
+    /// The faults end, and so do the calls: one owner per image, one configuration, every watch on its way back.
+    pub(crate) fn become_calm(&mut self) {
+        self.calm = true;
+        for id in self.calls.keys().copied().collect::<Vec<_>>() {
+            self.caller_gone(id);
+        }
+        let owners: Vec<_> = self.images.iter().map(|_| self.rng.index(self.runners.len())).collect();
+        // Later than anything that is still under way.
+        let later = self.now.max(self.outage.1) + 60_000;
+        for runner in 0..self.runners.len() {
+            let config = self.config.clone();
+            self.at(later, Happening::Configure { runner, config });
+            let owned = owners.iter().enumerate().filter(|(_, owner)| **owner == runner);
+            let view = owned.map(|(image, _)| key(&self.images[image])).collect();
+            self.at(later, Happening::Own { runner, view });
+        }
+        if self.rng.chance(10) {
+            let until = later + STEADY;
+            self.at(later, Happening::Steady { until });
+        } else {
+            self.at(later + 600_000, Happening::Checkup);
+        }
+    }
+
+    pub(crate) fn steady(&mut self, until: u64) {
+        if self.now < until {
+            // What the faults left behind is gone after some minutes; replacements still go on.
+            let must_succeed = self.now + STEADY_SETTLED > until;
+            for runner in 0..self.runners.len() {
+                let image = self.rng.index(self.images.len());
+                self.request(runner, image, 60_000, must_succeed);
+            }
+            return self.after(1000, 10_000, Happening::Steady { until });
+        }
+        self.count("steady");
+        let limit = self.config.limits.max_pods as usize;
+        for image in self.images.clone() {
+            let of_image = || self.server.objects.values().filter(|object| object.pod.name.image == image);
+            let outdated =
+                of_image().filter(|object| object.pod.version != self.config.template.version).count();
+            let count = of_image().count();
+            if outdated > 0 || count > limit {
+                self.violate(format!(
+                    "{outdated} of {count} pods outdated, limit {limit}, after half an hour"
+                ));
+            }
+        }
+        self.at(self.now + 300_000, Happening::Checkup);
+    }
+
+    pub(crate) fn checkup(&mut self) {
+        for runner in 0..self.runners.len() {
+            for image in 0..self.images.len() {
+                self.request(runner, image, 120_000, true);
+            }
+        }
+    }
+}

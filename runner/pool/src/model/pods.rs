@@ -1,0 +1,100 @@
+//! The life of pods in the model: they start, serve, fail, and end, by themselves or because somebody wills it.
+
+use super::server::{GRACE, Truth};
+use super::world::{Happening, World};
+use crate::event::Verdict;
+use crate::types::{Phase, Uid};
+
+// === impl World ===
+
+impl World {
+    pub(crate) fn any_pod(&mut self) -> Option<Uid> {
+        if self.server.objects.is_empty() {
+            return None;
+        }
+        let index = self.rng.index(self.server.objects.len());
+        self.server.objects.values().nth(index).map(|object| object.pod.uid.clone())
+    }
+
+    /// Somebody or something ends a pod.
+    pub(crate) fn hit_pod(&mut self) {
+        let Some(uid) = self.any_pod() else { return };
+        match self.rng.between(0, 2) {
+            0 => self.pod_fails(&uid),
+            1 => self.terminate(&uid),
+            _ => self.pod_ends(&uid),
+        }
+    }
+
+    pub(crate) fn draw_fate(&mut self, uid: Uid) {
+        let fate = if self.calm { 99 } else { self.rng.between(0, 99) };
+        match fate {
+            0..10 => self.after(100, 10_000, Happening::PodFails { uid }),
+            10..15 => {}
+            15..30 => self.after(10_000, 70_000, Happening::PodReady { uid }),
+            _ => self.after(200, 4000, Happening::PodReady { uid }),
+        }
+    }
+
+    pub(crate) fn pod_ready(&mut self, uid: &Uid) {
+        let starting = self
+            .server
+            .get(uid)
+            .is_some_and(|object| object.truth == Truth::Starting && object.pod.terminating_since.is_none());
+        if !starting {
+            return;
+        }
+        let now = self.now;
+        self.server.update(uid, |object| {
+            object.truth = Truth::Ready;
+            object.ready_since = Some(now);
+            object.pod.phase = Phase::Running;
+        });
+        // Before anybody knows of it, which may be just before the owner turns to the pod that this one replaces.
+        if !self.calm && self.rng.chance(50) {
+            self.after(1, 300, Happening::Burst);
+        }
+        for runner in 0..self.runners.len() {
+            if self.runners[runner].probing.contains(uid) {
+                self.after(1, 300, Happening::Probed { runner, uid: uid.clone() });
+            }
+        }
+    }
+
+    pub(crate) fn pod_fails(&mut self, uid: &Uid) {
+        if self.server.get(uid).is_some_and(|object| object.truth != Truth::Dead) {
+            self.break_calls(uid);
+            self.server.fail(uid);
+        }
+    }
+
+    pub(crate) fn terminate(&mut self, uid: &Uid) {
+        let Some(object) = self.server.get(uid).filter(|object| object.pod.terminating_since.is_none())
+        else {
+            return;
+        };
+        let busy = !object.calls.is_empty();
+        self.server.terminate(uid, self.now);
+        let uid = uid.clone();
+        if !self.calm && self.rng.chance(10) {
+            self.count("stuck pod");
+            self.after(GRACE + 1000, GRACE + 200_000, Happening::PodEnds { uid });
+        } else if busy {
+            self.at(self.now + GRACE, Happening::PodEnds { uid });
+        } else {
+            self.after(1, 3000, Happening::PodEnds { uid });
+        }
+    }
+
+    pub(crate) fn pod_ends(&mut self, uid: &Uid) {
+        self.break_calls(uid);
+        self.server.remove(uid);
+    }
+
+    fn break_calls(&mut self, uid: &Uid) {
+        let calls = self.server.get_mut(uid).map(|object| std::mem::take(&mut object.calls));
+        for (_, id) in calls.into_iter().flatten() {
+            self.after(1, 500, Happening::CallEnds { id, verdict: Verdict::Broken });
+        }
+    }
+}
