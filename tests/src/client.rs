@@ -100,7 +100,8 @@ impl Client {
     /// # Errors
     /// What the server answers to a name it does not know.
     pub async fn health(&self, name: &str) -> Result<ServingStatus, tonic::Status> {
-        let sender = self.connection.sender().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+        let sender =
+            self.connection.sender().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
         let mut client = HealthClient::with_origin(Channel(sender), self.connection.origin().clone());
         let answer = client.check(HealthCheckRequest { service: name.to_owned() }).await?;
         Ok(answer.get_ref().status())

@@ -54,7 +54,8 @@ impl Load {
         let callers = (0..callers)
             .map(|caller| {
                 let client = Arc::clone(&clients[caller % CONNECTIONS]);
-                let work = work(caller, client, Arc::clone(&images), Arc::clone(&stop), Arc::clone(&answered));
+                let work =
+                    work(caller, client, Arc::clone(&images), Arc::clone(&stop), Arc::clone(&answered));
                 Box::pin(work) as std::pin::Pin<Box<dyn Future<Output = Report> + Send>>
             })
             .collect();
@@ -131,6 +132,12 @@ impl Report {
     #[track_caller]
     pub fn all_succeeded(&self) {
         assert!(self.succeeded > 0, "there was no load");
-        assert!(self.failed.is_empty(), "{:?} failed beside {} calls: {:?}", self.failed, self.succeeded, self.texts);
+        assert!(
+            self.failed.is_empty(),
+            "{:?} failed beside {} calls: {:?}",
+            self.failed,
+            self.succeeded,
+            self.texts
+        );
     }
 }

@@ -93,7 +93,11 @@ pub fn binary(name: &str) -> PathBuf {
         PathBuf::from,
     );
     let path = directory.join(name);
-    assert!(path.is_file(), "{} is missing: tests/run builds it, or cargo build --workspace --bins", path.display());
+    assert!(
+        path.is_file(),
+        "{} is missing: tests/run builds it, or cargo build --workspace --bins",
+        path.display()
+    );
     path
 }
 
@@ -103,10 +107,12 @@ pub fn binary(name: &str) -> PathBuf {
 /// When nobody answers.
 pub async fn get(admin: SocketAddr, path: &str) -> (u16, String) {
     let stream = TcpStream::connect(admin).await.expect("the admin port accepts");
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("the admin port speaks HTTP");
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .expect("the admin port speaks HTTP");
     let connection = tokio::spawn(connection);
-    let request = Request::get(path).header("host", "admin").body(Empty::<Bytes>::new()).expect("a valid path");
+    let request =
+        Request::get(path).header("host", "admin").body(Empty::<Bytes>::new()).expect("a valid path");
     let response = sender.send_request(request).await.expect("an answer");
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.expect("a whole answer").to_bytes();

@@ -168,7 +168,11 @@ async fn five_mib_pass_and_seven_are_refused_with_the_flags_to_raise() {
         let report = stack.call(&client, "big", &["--max-message", "16777216"]).await;
         let text = report.message();
         assert_eq!(report.code(), "RESOURCE_EXHAUSTED", "{text}");
-        assert!(text.contains("grpc: trying to send message larger than max (") && text.contains("--max-request-body-size"), "{text}");
+        assert!(
+            text.contains("grpc: trying to send message larger than max (")
+                && text.contains("--max-request-body-size"),
+            "{text}"
+        );
     }
 }
 
@@ -223,14 +227,21 @@ async fn grpcurl_reads_the_health_of_router_runner_and_shard() {
     assert!(unknown.contains("NotFound"), "{unknown}");
     // A watch of an unknown name stays open until the client's own time is up.
     let watched = ask(&stack.router, "Watch", "shard/nobody").await;
-    assert!(watched.starts_with("{ \"status\": \"SERVICE_UNKNOWN\" }") && watched.contains("DeadlineExceeded"), "{watched}");
+    assert!(
+        watched.starts_with("{ \"status\": \"SERVICE_UNKNOWN\" }") && watched.contains("DeadlineExceeded"),
+        "{watched}"
+    );
 
     stack.runner.signal(Signal::STOP);
     eventually("the router sees the shard fall", async || {
         (ask(&stack.router, "Check", &shard).await == "{ \"status\": \"NOT_SERVING\" }").then_some(())
     })
     .await;
-    assert_eq!(ask(&stack.router, "Check", "").await, "{ \"status\": \"SERVING\" }", "a dependency is not its own health");
+    assert_eq!(
+        ask(&stack.router, "Check", "").await,
+        "{ \"status\": \"SERVING\" }",
+        "a dependency is not its own health"
+    );
 }
 
 #[tokio::test]
@@ -243,7 +254,8 @@ async fn grpcurl_evaluates() {
     let data = "{\"image\": \"ex.io/cat:v1\", \"resource_list\": \"a2luZDogUmVzb3VyY2VMaXN0Cg==\"}";
     let address = stack.router.address().to_string();
     let method = "evaluator.FunctionEvaluator/EvaluateFunction";
-    let args = ["-plaintext", "-import-path", protos, "-proto", "evaluator.proto", "-d", data, &address, method];
+    let args =
+        ["-plaintext", "-import-path", protos, "-proto", "evaluator.proto", "-d", data, &address, method];
     let ended = stack.sandbox.run(&grpcurl, args, b"").await;
     let answer: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!(answer["resourceList"], "a2luZDogUmVzb3VyY2VMaXN0Cg==", "{answer}");
@@ -254,8 +266,16 @@ async fn grpcurl_evaluates() {
 async fn the_runner_understands_a_wrapper_on_grpc_go() {
     let Some(echoserver) = foreign::client("echoserver") else { return };
     let sandbox = Sandbox::new();
-    let images = ["echo:v1", "error:INTERNAL", "error:NOT_FOUND", "error:RESOURCE_EXHAUSTED", "sleep:30s", "big:7000000"];
-    let local: String = images.iter().map(|image| format!("- {{image: '{image}', command: [ignored]}}\n")).collect();
+    let images = [
+        "echo:v1",
+        "error:INTERNAL",
+        "error:NOT_FOUND",
+        "error:RESOURCE_EXHAUSTED",
+        "sleep:30s",
+        "big:7000000",
+    ];
+    let local: String =
+        images.iter().map(|image| format!("- {{image: '{image}', command: [ignored]}}\n")).collect();
     let flags = [
         "--pod-backend=local".into(),
         flag("local-functions", sandbox.write("pods.yaml", format!("functions:\n{local}"))),
@@ -280,7 +300,9 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
     ] {
         let image = format!("error:{}", porch_fn_service::grpc::code_name(code));
         for text in ["two\nlines: ž", &long] {
-            let expected = format!("unable to evaluate {image} with pod evaluator: rpc error: code = {go} desc = {text}");
+            let expected = format!(
+                "unable to evaluate {image} with pod evaluator: rpc error: code = {go} desc = {text}"
+            );
             client.call(&image, text.to_owned()).await.fails(code, &expected);
         }
     }
@@ -289,7 +311,11 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
     assert_eq!(answer.code, Code::DeadlineExceeded, "{answer:?}");
     let answer = client.call("big:7000000", INPUT).await;
     assert_eq!(answer.code, Code::ResourceExhausted);
-    assert!(answer.message.contains("grpc: trying to send message larger than max (7000"), "{}", answer.message);
+    assert!(
+        answer.message.contains("grpc: trying to send message larger than max (7000"),
+        "{}",
+        answer.message
+    );
 
     assert_eq!(runner.terminate().await.code(), Some(0));
     assert_eq!(sandbox.descendants(), []);

@@ -116,7 +116,10 @@ async fn more(load: &Load, calls: usize) {
 }
 
 fn show(what: &str, report: &Report) {
-    figure(&format!("{what}: {} calls, {:?} failed, slowest {:.3?}", report.succeeded, report.failed, report.slowest));
+    figure(&format!(
+        "{what}: {} calls, {:?} failed, slowest {:.3?}",
+        report.succeeded, report.failed, report.slowest
+    ));
 }
 
 #[tokio::test]
@@ -158,8 +161,10 @@ async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_hold_d
     more(&load, 1000).await;
     let report = load.stop().await;
     let (_, metrics) = cluster.router.page("/metrics").await;
-    let broken = metrics.lines().find(|line| line.starts_with("porch_fn_router_attempts_total{outcome=\"Broken\"}"));
-    let broken: usize = broken.and_then(|line| line.rsplit(' ').next()).map_or(0, |count| count.parse().unwrap());
+    let broken =
+        metrics.lines().find(|line| line.starts_with("porch_fn_router_attempts_total{outcome=\"Broken\"}"));
+    let broken: usize =
+        broken.and_then(|line| line.rsplit(' ').next()).map_or(0, |count| count.parse().unwrap());
     show(&format!("kill -9 of one of three runners under 64 callers, {broken} of them on it"), &report);
     report.all_succeeded();
     assert!(broken > 0, "nobody was hit: this showed nothing");
@@ -197,7 +202,8 @@ async fn a_rolling_restart_under_load_costs_no_call() {
         assert_eq!(cluster.runners[number].terminate().await.code(), Some(0));
         more(&load, 300).await;
         cluster.runners[number] = start_runner(&cluster.sandbox, number, port).await;
-        eventually("it is held down", async || (cluster.state(number).await == "held down").then_some(())).await;
+        eventually("it is held down", async || (cluster.state(number).await == "held down").then_some(()))
+            .await;
     }
     more(&load, 300).await;
     let report = load.stop().await;
@@ -225,7 +231,8 @@ async fn a_hung_runner_costs_seconds_and_no_call() {
 async fn a_router_that_is_stopped_finishes_its_calls() {
     let mut cluster = Cluster::start().await;
     let client = Client::new(cluster.router.address());
-    let calls = join_all((0..CALLERS).map(|call| client.call(["gated:v1", "gated:v2", "gated:v3"][call % 3], INPUT)));
+    let calls =
+        join_all((0..CALLERS).map(|call| client.call(["gated:v1", "gated:v2", "gated:v3"][call % 3], INPUT)));
     let stopped = async {
         eventually("all calls run", async || {
             let files = std::fs::read_dir(cluster.sandbox.directory()).unwrap();

@@ -72,7 +72,8 @@ async fn four_long_calls_with_a_waitlist_of_two_make_exactly_two_pods() {
 async fn two_calls_overlap_in_one_pod() {
     let sandbox = Sandbox::new();
     // Each ends only when both have begun.
-    let script = "touch $TMPDIR/$$.began; until [ $(ls $TMPDIR | grep -c began) -ge 2 ]; do sleep 0.01; done; cat";
+    let script =
+        "touch $TMPDIR/$$.began; until [ $(ls $TMPDIR | grep -c began) -ge 2 ]; do sleep 0.01; done; cat";
     let runner = sandbox.server("porch-fn-runner", one_function(&sandbox, script, &[])).await;
     let client = Client::new(runner.address());
     let (first, second) = tokio::join!(client.call(IMAGE, INPUT), client.call(IMAGE, INPUT));
@@ -160,7 +161,8 @@ async fn a_pod_in_use_is_not_collected() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_killed_pod_is_replaced_and_its_call_runs_again() {
     let sandbox = Sandbox::new();
-    let script = "[ -e $TMPDIR/first ] && { echo again >&2; exec cat; }; touch $TMPDIR/first; exec sleep 1000";
+    let script =
+        "[ -e $TMPDIR/first ] && { echo again >&2; exec cat; }; touch $TMPDIR/first; exec sleep 1000";
     let runner = sandbox.server("porch-fn-runner", one_function(&sandbox, script, &[])).await;
     let client = Client::new(runner.address());
     let kill = async {
@@ -201,7 +203,10 @@ async fn a_function_that_kills_its_pods_does_not_walk_through_them() {
 async fn a_caller_that_gives_up_leaves_the_pod_starting() {
     let sandbox = Sandbox::new();
     let mut flags = one_function(&sandbox, "exec cat", &[]);
-    let slow = format!("touch $TMPDIR/starting; until [ -e $TMPDIR/go ]; do sleep 0.01; done; exec {} \"$@\"", binary("wrapper-server").display());
+    let slow = format!(
+        "touch $TMPDIR/starting; until [ -e $TMPDIR/go ]; do sleep 0.01; done; exec {} \"$@\"",
+        binary("wrapper-server").display()
+    );
     flags.push(flag("wrapper-server", sandbox.script("slow-wrapper", &slow)));
     let runner = sandbox.server("porch-fn-runner", flags).await;
     let client = Client::new(runner.address());
@@ -210,7 +215,8 @@ async fn a_caller_that_gives_up_leaves_the_pod_starting() {
     assert_eq!(answer.code, Code::DeadlineExceeded, "{answer:?}");
     {
         let call = client.call(IMAGE, INPUT);
-        let waits = eventually("the call waits", async || (count(&runner, "waiting").await == 1).then_some(()));
+        let waits =
+            eventually("the call waits", async || (count(&runner, "waiting").await == 1).then_some(()));
         tokio::select! {
             answer = call => panic!("{answer:?}"),
             () = waits => {}
@@ -241,7 +247,11 @@ async fn a_pod_that_crashes_at_its_start_fails_its_callers_at_once_with_the_reas
     for answer in answers {
         assert_eq!(answer.code, Code::Unknown);
         let text = "unable to get the grpc client to the pod for example.com/functions/f:v1: ";
-        assert!(answer.message.starts_with(text) && answer.message.contains("exit status 3"), "{}", answer.message);
+        assert!(
+            answer.message.starts_with(text) && answer.message.contains("exit status 3"),
+            "{}",
+            answer.message
+        );
     }
 }
 
@@ -255,7 +265,11 @@ async fn a_pod_that_never_gets_ready_fails_its_callers_after_the_ready_timeout()
     let answer = Client::new(runner.address()).call(IMAGE, INPUT).await;
     assert_eq!(answer.code, Code::DeadlineExceeded);
     let text = "unable to get the grpc client to the pod for example.com/functions/f:v1: ";
-    assert!(answer.message.starts_with(text) && answer.message.contains("--pod-ready-timeout"), "{}", answer.message);
+    assert!(
+        answer.message.starts_with(text) && answer.message.contains("--pod-ready-timeout"),
+        "{}",
+        answer.message
+    );
 }
 
 #[tokio::test]

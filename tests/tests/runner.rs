@@ -31,7 +31,8 @@ impl Runner {
         );
         let config = format!("--config={}", sandbox.write("config.yaml", config).display());
         let functions = format!("--functions={}", sandbox.path("functions").display());
-        let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0", &config, &functions];
+        let own =
+            ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0", &config, &functions];
         let (flags, set) =
             flags::parse_with_set::<Flags>([&own[..], flags].concat().iter().map(Into::into)).unwrap();
         let app = App::start(flags, &set, Pods::Flags).await.unwrap();
@@ -120,7 +121,10 @@ async fn an_output_past_the_limit_ends_the_function_at_once() {
     let answer = runner.client.call(IMAGE, INPUT).await;
     assert_eq!(answer.code, Code::ResourceExhausted);
     let text = "grpc: trying to send message larger than max (100001 vs. 100000)";
-    assert!(answer.message.starts_with(text) && answer.message.contains("--max-request-body-size"), "{answer:?}");
+    assert!(
+        answer.message.starts_with(text) && answer.message.contains("--max-request-body-size"),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test]
@@ -129,7 +133,8 @@ async fn a_deadline_ends_the_function() {
     let answer = runner.client.call_within(IMAGE, INPUT, Duration::from_millis(300)).await;
     answer.fails(Code::DeadlineExceeded, "context deadline exceeded");
     let process = format!("/proc/{}", runner.sandbox.appears("pid").await.trim());
-    eventually("the function is gone", async || (!std::path::Path::new(&process).exists()).then_some(())).await;
+    eventually("the function is gone", async || (!std::path::Path::new(&process).exists()).then_some(()))
+        .await;
 }
 
 #[tokio::test]
@@ -189,7 +194,9 @@ const DOCUMENTED: [Documented; 19] = [
         flags.registry_auth_secret_path.display().to_string()
     }),
     ("registry-auth-secret-name", "auth-secret", "s", |flags| flags.registry_auth_secret_name.clone()),
-    ("enable-private-registries-tls", "false", "true", |flags| flags.enable_private_registries_tls.to_string()),
+    ("enable-private-registries-tls", "false", "true", |flags| {
+        flags.enable_private_registries_tls.to_string()
+    }),
     ("tls-secret-path", "/var/tmp/tls-secret/", "/t", |flags| flags.tls_secret_path.display().to_string()),
 ];
 
@@ -218,15 +225,24 @@ fn every_documented_flag_has_its_default_and_gos_spellings() {
 #[test]
 fn unknown_and_malformed_flags_are_one_line() {
     for (args, expected) in [
-        (&["--pod-tll=1m"][..], "porch-fn-runner: unknown flag --pod-tll (did you mean --pod-ttl?); see --help"),
+        (
+            &["--pod-tll=1m"][..],
+            "porch-fn-runner: unknown flag --pod-tll (did you mean --pod-ttl?); see --help",
+        ),
         (&["--nonsense"], "porch-fn-runner: unknown flag --nonsense; see --help"),
         (&["--port=many"], "porch-fn-runner: --port: \"many\" is not a whole number"),
         (&["--log-level=6"], "porch-fn-runner: --log-level: \"6\" is out of range; use 0..=5"),
-        (&["--pod-backend=docker"], "porch-fn-runner: --pod-backend: \"docker\" is not accepted; use one of none, local"),
+        (
+            &["--pod-backend=docker"],
+            "porch-fn-runner: --pod-backend: \"docker\" is not accepted; use one of none, local",
+        ),
     ] {
         let error = parse(args).unwrap_err();
         assert_eq!((error.to_string().as_str(), error.exit_code()), (expected, 64));
     }
     let error = parse(&["--pod-ttl=soon"]).unwrap_err().to_string();
-    assert!(error.starts_with("porch-fn-runner: --pod-ttl: ") && error.contains("30m") && !error.contains('\n'), "{error}");
+    assert!(
+        error.starts_with("porch-fn-runner: --pod-ttl: ") && error.contains("30m") && !error.contains('\n'),
+        "{error}"
+    );
 }

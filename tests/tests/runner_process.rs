@@ -78,7 +78,9 @@ async fn functions_see_what_they_need_of_the_environment_and_no_secrets() {
         answer.output();
         let seen = answer.log();
         let has = |variable: &str| seen.lines().any(|line| line.starts_with(variable));
-        for expected in ["PATH=", "HOME=", "TMPDIR=", "TZ=Europe/Prague", "HTTPS_PROXY=http://proxy.example:3128"] {
+        for expected in
+            ["PATH=", "HOME=", "TMPDIR=", "TZ=Europe/Prague", "HTTPS_PROXY=http://proxy.example:3128"]
+        {
             assert!(has(expected), "{image} has no {expected} in\n{seen}");
         }
         assert!(!seen.contains("PLANTED_SECRET") && !seen.contains("CARGO"), "{image}:\n{seen}");
@@ -98,14 +100,20 @@ async fn mistakes_in_flags_and_files_end_it_with_64_and_one_line() {
         ("--functions=nowhere", "porch-fn-runner: --functions nowhere: no such file or directory"),
         ("--config=broken.yaml", "porch-fn-runner: --config broken.yaml: "),
         ("--pod-backend=local", "porch-fn-runner: --pod-backend=local needs --local-functions FILE"),
-        ("--disable-runtimes=pods", "porch-fn-runner: --disable-runtimes: there is no runtime \"pods\"; exec and pod are accepted"),
+        (
+            "--disable-runtimes=pods",
+            "porch-fn-runner: --disable-runtimes: there is no runtime \"pods\"; exec and pod are accepted",
+        ),
     ];
     for (argument, expected) in table {
         let args = ["--port=0", "--admin-port=0", "--log-level=0", argument];
         let ended = sandbox.run(binary("porch-fn-runner"), args, b"").await;
         let stderr = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(64), "{argument}: {stderr}");
-        assert!(stderr.starts_with(expected) && stderr.trim_end().lines().count() == 1, "{argument}: {stderr}");
+        assert!(
+            stderr.starts_with(expected) && stderr.trim_end().lines().count() == 1,
+            "{argument}: {stderr}"
+        );
     }
 }
 
@@ -134,7 +142,11 @@ async fn every_log_level_serves_and_says_nothing_of_packages() {
         let mut runner = sandbox.server("porch-fn-runner", flags).await;
         let client = Client::new(runner.address());
         for image in ["exec:v1", "pod:v1"] {
-            assert_eq!(client.call(image, "kind: ResourceList # confidential").await.code, Code::Ok, "{level}");
+            assert_eq!(
+                client.call(image, "kind: ResourceList # confidential").await.code,
+                Code::Ok,
+                "{level}"
+            );
         }
         assert_eq!(runner.terminate().await.code(), Some(0));
         assert!(!runner.log().contains("confidential"), "{}", runner.log());
@@ -152,7 +164,10 @@ async fn a_taken_port_is_told() {
     let ended = sandbox.run(binary("porch-fn-runner"), args, b"").await;
     assert_eq!(ended.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&ended.stderr);
-    assert!(stderr.starts_with("porch-fn-runner: cannot listen on ") && stderr.ends_with("; see --port\n"), "{stderr}");
+    assert!(
+        stderr.starts_with("porch-fn-runner: cannot listen on ") && stderr.ends_with("; see --port\n"),
+        "{stderr}"
+    );
 }
 
 #[tokio::test]
@@ -179,8 +194,10 @@ async fn sigterm_finishes_calls_and_leaves_no_pod() {
             (runner.page("/readyz").await == (503, "starting or draining\n".into())).then_some(())
         })
         .await;
-        eventually("the port is closed", async || TcpStream::connect(runner.address()).await.is_err().then_some(()))
-            .await;
+        eventually("the port is closed", async || {
+            TcpStream::connect(runner.address()).await.is_err().then_some(())
+        })
+        .await;
         assert_eq!(runner.page("/healthz").await.0, 200);
         sandbox.write("go", "");
     };
@@ -197,7 +214,8 @@ async fn local_pods_end_with_a_runner_that_is_killed() {
     sandbox.write("slow.sh", "touch $TMPDIR/started; sleep 1000 & wait");
     let flags = both_runtimes(&sandbox);
     let slow = sandbox.path("slow.sh");
-    sandbox.write("pods.yaml", format!("functions: [{{image: 'pod:v1', command: [sh, '{}']}}]", slow.display()));
+    sandbox
+        .write("pods.yaml", format!("functions: [{{image: 'pod:v1', command: [sh, '{}']}}]", slow.display()));
     let mut runner = sandbox.server("porch-fn-runner", flags).await;
     let client = Client::new(runner.address());
     let killed = async {

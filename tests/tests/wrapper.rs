@@ -138,7 +138,8 @@ async fn an_output_past_the_limit_ends_the_function_at_once() {
 
 #[tokio::test]
 async fn a_request_past_the_limit_starts_nothing() {
-    let wrapper = Wrapper::of(&["--max-request-body-size=1000"], &["sh", "-c", "touch $TMPDIR/ran; cat"]).await;
+    let wrapper =
+        Wrapper::of(&["--max-request-body-size=1000"], &["sh", "-c", "touch $TMPDIR/ran; cat"]).await;
     let answer = wrapper.client.call(IMAGE, vec![b'#'; 1001]).await;
     assert_eq!(answer.code, Code::ResourceExhausted);
     assert!(answer.message.starts_with("grpc: received message larger than max ("), "{}", answer.message);
@@ -189,14 +190,20 @@ async fn stderr_is_kept_at_both_ends() {
     let answer = evaluate("cat; echo first >&2; yes | head -c 1000000 >&2; echo last >&2").await;
     answer.output();
     let log = answer.log();
-    assert!(log.starts_with("first\ny\n") && log.ends_with("y\nlast\n") && log.len() < 100_000, "{}", log.len());
+    assert!(
+        log.starts_with("first\ny\n") && log.ends_with("y\nlast\n") && log.len() < 100_000,
+        "{}",
+        log.len()
+    );
     assert!(log.contains("bytes of stderr left out"));
 }
 
 #[tokio::test]
 async fn a_long_error_text_arrives_whole() {
     // Past the 16 KiB at which HTTP/2 libraries refuse headers by default, and in three bytes a character.
-    let answer = evaluate("for i in $(seq 4000); do echo 'chybička: žluťoučký'; done | head -c 60000 >&2; exit 1").await;
+    let answer =
+        evaluate("for i in $(seq 4000); do echo 'chybička: žluťoučký'; done | head -c 60000 >&2; exit 1")
+            .await;
     assert_eq!(answer.code, Code::Internal);
     assert!(answer.message.contains("žluťoučký\nchybička"), "{}", answer.message);
     assert!(answer.message.len() > 60_000, "{}", answer.message.len());

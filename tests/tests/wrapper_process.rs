@@ -122,7 +122,8 @@ async fn the_entrypoint_is_looked_up_on_path() {
     // The catalog's images have a bare `function` for an entry point.
     let sandbox = Sandbox::new();
     sandbox.script("bin/function", "echo \"from $0 with $*\" >&2; exec cat");
-    let path = std::env::join_paths([sandbox.path("bin"), Path::new("/usr/bin").into(), Path::new("/bin").into()]);
+    let path =
+        std::env::join_paths([sandbox.path("bin"), Path::new("/usr/bin").into(), Path::new("/bin").into()]);
     let args = ["--", "function", "--mode", "x"];
     let with_path = |command: &mut Command| {
         command.env("PATH", path.unwrap());

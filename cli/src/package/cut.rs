@@ -1,4 +1,4 @@
-//! Cuts the items of a `ResourceList` out of its text, comments included.
+//! Cuts the items of a ResourceList out of its text, comments included.
 //!
 //! A comment line between two items belongs to the one above when it is indented as far as that item's keys,
 //! else to the one below: that is how both kpt's libraries and people place them.
@@ -52,7 +52,8 @@ fn region(text: &str, from: usize, item: &Node) -> Option<Region> {
         let content = candidate.trim_start_matches(' ');
         if content.strip_prefix('-').is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\n'])) {
             let dash = line + candidate.len() - content.len();
-            let column = item.span.start - text[..item.span.start].rfind('\n').map_or(0, |newline| newline + 1);
+            let column =
+                item.span.start - text[..item.span.start].rfind('\n').map_or(0, |newline| newline + 1);
             let end = tail(text, line_end(text, item.span.end), column);
             return Some(Region { head: from..line, dash, end, column });
         }

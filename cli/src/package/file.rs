@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::annotations::{self, AnnotateError, Place, alone, realise};
-use super::yaml::{
-    Body, Edit, Node, ParseError, Section, Style, document, expand, indent, parse, sections,
-};
+use super::yaml::{Body, Edit, Node, ParseError, Section, Style, document, expand, indent, parse, sections};
 
 /// Kustomize's own files name neither kind nor apiVersion; kpt lets them pass.
 const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
@@ -36,7 +34,7 @@ pub(super) struct File {
 pub(super) struct Document {
     /// Its place in the file's text.
     pub(super) range: Range<usize>,
-    /// The item of a `ResourceList`: `- ` and the annotated text.
+    /// The item of a ResourceList: `- ` and the annotated text.
     pub(super) item: String,
 }
 
@@ -118,7 +116,10 @@ fn item(file: &str, section: &Section, path: &str, index: usize) -> Result<Optio
     };
     if let Some(at) = text.find('\r') {
         let line = file[..section.body.start].matches('\n').count() + text[..at].matches('\n').count() + 1;
-        return Err(DocumentError::Syntax { line, message: "a carriage return without a newline".to_owned() });
+        return Err(DocumentError::Syntax {
+            line,
+            message: "a carriage return without a newline".to_owned(),
+        });
     }
     let text = match parse(&text) {
         Ok(None) => return Ok(None),
@@ -159,7 +160,7 @@ fn unix_lines(text: &str) -> Cow<'_, str> {
     if text.contains("\r\n") { Cow::Owned(text.replace("\r\n", "\n")) } else { Cow::Borrowed(text) }
 }
 
-/// A document whose tags need a `%TAG` directive, written anew with the tags in full: inside a `ResourceList`
+/// A document whose tags need a `%TAG` directive, written anew with the tags in full: inside a ResourceList
 /// there can be no directive.
 fn without_tag_directives(text: &str, directives: &str) -> Option<String> {
     if !directives.contains("%TAG") {
@@ -246,7 +247,8 @@ fn sequence_indent(text: &str) -> &'static str {
         if !line[dash..].starts_with("- ") {
             continue;
         }
-        let Some(above) = lines[..at].iter().rev().find(|line| !line.trim_matches(' ').starts_with('#')) else {
+        let Some(above) = lines[..at].iter().rev().find(|line| !line.trim_matches(' ').starts_with('#'))
+        else {
             continue;
         };
         let key_line = above.split('#').next().unwrap_or(above);

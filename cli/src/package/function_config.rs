@@ -44,13 +44,13 @@ pub enum FunctionConfigError {
     /// The document is not a KRM resource.
     #[error("the function config has no {0}; complete the file given to --fn-config")]
     NotKrm(&'static str),
-    /// The text cannot be put into a `ResourceList`.
+    /// The text cannot be put into a ResourceList.
     #[error("the function config uses YAML that cannot be put into a ResourceList; write it in plainer YAML")]
     Unsupported,
 }
 
 impl FunctionConfig {
-    /// A `ConfigMap` named `function-input` with one entry of `data` for each `key=value`, as kpt makes it. All
+    /// A ConfigMap named `function-input` with one entry of `data` for each `key=value`, as kpt makes it. All
     /// values are strings. A key that comes twice has its last value.
     pub fn from_pairs<S: AsRef<str>>(pairs: &[S]) -> Result<Self, FunctionConfigError> {
         let mut data: Vec<(Node, Node)> = Vec::new();

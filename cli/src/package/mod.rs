@@ -1,9 +1,10 @@
-//! kpt packages as functions see them: a directory of YAML in, a `ResourceList` out, and back.
+//! kpt packages as functions see them: a directory of YAML in, a ResourceList out, and back.
 //!
 //! kpt does this with kyaml's `LocalPackageReadWriter`; `porch-fn eval` has to send a function the same items
 //! with the same annotations, or its answer would differ from what Porch renders. Unlike kyaml, nothing here
-//! is re-formatted: items travel as the text that the user wrote, and an item that comes back as it was sent
-//! leaves its file untouched, byte for byte.
+//! is re-formatted: items travel as the text that the user wrote, and of an item that comes back only the
+//! values that changed are edited in that text. A function that changes nothing leaves every file untouched,
+//! byte for byte.
 //!
 //! ```text
 //! read(dir) ──▶ Package ──to_resource_list──▶ function ──▶ split ──▶ Output ──write(dir)──▶ Changes

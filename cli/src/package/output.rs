@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use super::annotations::{self, INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT, alone, realise};
+use super::cut::items;
 use super::file::{is_kustomization, missing_krm_field};
 use super::results::{self, ResultItem};
-use super::cut::items;
 use super::yaml::{Node, ParseError, apply, document, expand, parse, same, widen};
 
 /// A function's answer, sorted by file.
@@ -85,7 +85,7 @@ pub enum SplitError {
     },
 }
 
-/// Takes the `ResourceList` in `output` apart. Each item keeps the text that the function gave it, with its
+/// Takes the ResourceList in `output` apart. Each item keeps the text that the function gave it, with its
 /// comments; items of a list written as JSON are written anew as YAML. An item without a path gets kyaml's:
 /// `<namespace>/<kind>_<name>.yaml`; one without an index goes to the end of its file.
 pub fn split(output: &[u8]) -> Result<Output, SplitError> {
@@ -125,7 +125,8 @@ fn placed_item(at: usize, root: &Node, item: &Node, cut: Option<String>) -> Resu
         .map(|index| index.parse().map_err(|_| SplitError::BadIndex { item: at, index: index.to_owned() }))
         .transpose()?;
     // A carriage return breaks lines for YAML alone; files must not have it.
-    let stands_alone = |text: &String| !text.contains('\r') && alone(text).is_some_and(|node| same(&node, item));
+    let stands_alone =
+        |text: &String| !text.contains('\r') && alone(text).is_some_and(|node| same(&node, item));
     let text = cut
         .filter(stands_alone)
         .or_else(|| document(&expand(root, item)?).ok())

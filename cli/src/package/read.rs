@@ -87,7 +87,7 @@ pub enum ReadError {
 
 /// Reads the package in `dir`: every `*.yaml`, `*.yml`, `*.json` and `Kptfile` below it, in the order of their
 /// paths. `.git` and symbolic links are left out; other hidden files are not. The files may hold `max_bytes`
-/// in all, which bounds the memory used; the `ResourceList` is some 10 % larger.
+/// in all, which bounds the memory used; the ResourceList is some 10 % larger.
 pub fn read(dir: &Path, max_bytes: u64) -> Result<Package, ReadError> {
     let mut walk = Walk { root: dir, left: max_bytes, limit: max_bytes, package: Package::default() };
     let ignored = walk.ignore_file(dir)?;

@@ -1,4 +1,4 @@
-//! The `ResourceList` that a function reads on stdin.
+//! The ResourceList that a function reads on stdin.
 
 use thiserror::Error;
 
@@ -8,7 +8,7 @@ use super::yaml::{Node, ParseError, append_entries, apply, indent, parse, remove
 
 const FUNCTION_CONFIG: &str = "functionConfig";
 
-/// Why a functionConfig cannot be put into a `ResourceList`.
+/// Why a functionConfig cannot be put into a ResourceList.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ResourceListError {
     /// The input is not UTF-8.
@@ -31,7 +31,7 @@ pub enum ResourceListError {
 }
 
 impl Package {
-    /// The package as a `ResourceList` in YAML: items in the order of their paths, each as its text with the
+    /// The package as a ResourceList in YAML: items in the order of their paths, each as its text with the
     /// annotations for path and index added.
     pub fn to_resource_list(&self, function_config: Option<&FunctionConfig>) -> String {
         let items = self.files.iter().flat_map(|file| &file.documents).map(|document| document.item.as_str());
@@ -45,13 +45,14 @@ impl Package {
     }
 }
 
-/// `list`, a `ResourceList` in YAML or JSON, with `config` in place of its functionConfig. All else stays as it
+/// `list`, a ResourceList in YAML or JSON, with `config` in place of its functionConfig. All else stays as it
 /// is, to the byte.
 pub fn set_function_config(list: &[u8], config: &FunctionConfig) -> Result<String, ResourceListError> {
     let text = std::str::from_utf8(list).map_err(|_| ResourceListError::NotUtf8)?;
     let mut text = text.strip_prefix('\u{feff}').unwrap_or(text).to_owned();
     let mut root = resource_list(&text)?;
-    let old = root.entries().and_then(|all| all.iter().position(|(key, _)| key.text() == Some(FUNCTION_CONFIG)));
+    let old =
+        root.entries().and_then(|all| all.iter().position(|(key, _)| key.text() == Some(FUNCTION_CONFIG)));
     if let Some(old) = old {
         let edits = remove_entries(&text, &root, &[old]).ok_or(ResourceListError::Unsupported)?;
         text = apply(&text, &edits).ok_or(ResourceListError::Unsupported)?;
@@ -80,7 +81,8 @@ fn field(config: &FunctionConfig) -> String {
 }
 
 fn resource_list(text: &str) -> Result<Node, ResourceListError> {
-    let syntax = |error: ParseError| ResourceListError::Syntax { line: error.line(), message: error.to_string() };
+    let syntax =
+        |error: ParseError| ResourceListError::Syntax { line: error.line(), message: error.to_string() };
     parse(text)
         .map_err(syntax)?
         .filter(|root| root.get("kind").and_then(Node::text) == Some("ResourceList"))

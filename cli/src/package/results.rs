@@ -19,7 +19,7 @@ pub enum Severity {
     Info,
 }
 
-/// One entry of a `ResourceList`'s `results`.
+/// One entry of a ResourceList's `results`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResultItem {
     /// How bad it is.

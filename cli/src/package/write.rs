@@ -88,7 +88,9 @@ pub enum WriteError {
         path: PathBuf,
     },
     /// The package that was read does not survive its own round trip.
-    #[error("cannot compare with the package as it was read: {0}; report this with the package, nothing was written")]
+    #[error(
+        "cannot compare with the package as it was read: {0}; report this with the package, nothing was written"
+    )]
     Compare(#[from] SplitError),
     /// A file could not be written; those before it are.
     #[error("cannot write {}: {error}; check permissions and space, then run the function again", path.display())]
@@ -135,8 +137,7 @@ pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<Changes, 
 
     let mut changes = Changes::default();
     for (path, text) in changed {
-        replace(&dir.join(path), &text)
-            .map_err(|error| WriteError::Write { path: path.clone(), error })?;
+        replace(&dir.join(path), &text).map_err(|error| WriteError::Write { path: path.clone(), error })?;
         let list = if package.file(path).is_some() { &mut changes.updated } else { &mut changes.created };
         list.push(path.clone());
     }
@@ -252,7 +253,8 @@ fn merged<'a>(sent: &Item, item: &'a Item) -> Option<Cow<'a, str>> {
 /// What stands before a document, from the end of the one before it.
 fn frame(file: &File, index: usize) -> &str {
     let end = file.documents.get(index).map_or(0, |document| document.range.start);
-    let start = index.checked_sub(1).and_then(|above| file.documents.get(above)).map_or(0, |above| above.range.end);
+    let start =
+        index.checked_sub(1).and_then(|above| file.documents.get(above)).map_or(0, |above| above.range.end);
     &file.text[start..end]
 }
 
@@ -271,7 +273,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let old = fs::metadata(path).ok().map(|old| old.permissions());
     let mut builder = tempfile::Builder::new();
     // The umask takes its share of what a new file is given.
-    let mut file = builder.prefix(".porch-fn-").permissions(Permissions::from_mode(0o666)).tempfile_in(parent)?;
+    let mut file =
+        builder.prefix(".porch-fn-").permissions(Permissions::from_mode(0o666)).tempfile_in(parent)?;
     file.write_all(text.as_bytes())?;
     if let Some(old) = old {
         file.as_file().set_permissions(old)?;

@@ -5,7 +5,8 @@ use super::{package, tree};
 
 #[test]
 fn pairs_become_a_config_map_of_strings() {
-    let pairs = ["namespace=foo", "n=1", "t=true", "url=http://a/b=c#d", "empty=", "a b= x ", "m=x\n y", "n=2"];
+    let pairs =
+        ["namespace=foo", "n=1", "t=true", "url=http://a/b=c#d", "empty=", "a b= x ", "m=x\n y", "n=2"];
     let config = FunctionConfig::from_pairs(&pairs).unwrap();
     assert_eq!(
         config.as_str(),
@@ -23,7 +24,10 @@ fn pairs_become_a_config_map_of_strings() {
 fn a_pair_needs_a_key_and_a_sign() {
     for pair in ["x", "=x", ""] {
         let error = FunctionConfig::from_pairs(&[pair]).unwrap_err().to_string();
-        assert_eq!(error, format!("{pair:?} is not key=value; write the function's arguments as key=value after --"));
+        assert_eq!(
+            error,
+            format!("{pair:?} is not key=value; write the function's arguments as key=value after --")
+        );
     }
 }
 
@@ -33,7 +37,12 @@ fn a_file_holds_one_resource() {
     let config = FunctionConfig::parse(text).unwrap();
     assert_eq!(config.as_str(), "# head\napiVersion: v1\nkind: A\ndata: |-\n  x\n");
     let list = Package::default().to_resource_list(Some(&config));
-    assert!(list.ends_with("items: []\nfunctionConfig:\n  # head\n  apiVersion: v1\n  kind: A\n  data: |-\n    x\n"), "{list}");
+    assert!(
+        list.ends_with(
+            "items: []\nfunctionConfig:\n  # head\n  apiVersion: v1\n  kind: A\n  data: |-\n    x\n"
+        ),
+        "{list}"
+    );
 
     let error = |text: &str| FunctionConfig::parse(text).unwrap_err();
     assert!(matches!(error("# none\n"), FunctionConfigError::NotOneDocument(0)));

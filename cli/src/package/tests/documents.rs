@@ -1,5 +1,7 @@
 //! One document at a time: what a function gets to see of it, and what comes back.
 
+use std::fmt::Write;
+
 use super::super::file::DocumentError;
 use super::super::yaml::Body;
 use super::{package, returned_texts, sent_items, tree, try_package};
@@ -65,7 +67,10 @@ fn annotations_go_to_the_end_of_metadata() {
 #[test]
 fn metadata_is_made_where_there_is_none() {
     let document = "apiVersion: v1\nkind: A\n# foot\n";
-    assert_item(document, "- apiVersion: v1\n  kind: A\n  metadata:\n    annotations:\n      ANNOTATIONS\n  # foot\n");
+    assert_item(
+        document,
+        "- apiVersion: v1\n  kind: A\n  metadata:\n    annotations:\n      ANNOTATIONS\n  # foot\n",
+    );
     assert_returned(document, document);
 }
 
@@ -89,7 +94,9 @@ fn empty_and_null_annotations_are_filled_and_then_go_as_in_kyaml() {
         let comment = if value.ends_with('e') { " # none" } else { "" };
         assert_item(
             &document,
-            &format!("- apiVersion: v1\n  kind: A\n  metadata:\n    name: n\n    annotations: {{INLINE}}{comment}\n"),
+            &format!(
+                "- apiVersion: v1\n  kind: A\n  metadata:\n    name: n\n    annotations: {{INLINE}}{comment}\n"
+            ),
         );
         assert_returned(&document, "apiVersion: v1\nkind: A\nmetadata:\n  name: n\n");
     }
@@ -140,7 +147,8 @@ fn a_block_at_the_end_of_a_file_gains_no_newline() {
 
 #[test]
 fn tags_that_need_a_directive_are_written_in_full() {
-    let document = "%TAG !e! tag:e.org,2000:\n---\napiVersion: v1\nkind: A\nmetadata: {name: n}\nx: !e!y {a: 'b: c'}\n";
+    let document =
+        "%TAG !e! tag:e.org,2000:\n---\napiVersion: v1\nkind: A\nmetadata: {name: n}\nx: !e!y {a: 'b: c'}\n";
     let items = sent_items(&package(document));
     assert_eq!(items[0].get("x").and_then(|x| x.tag.as_deref()), Some("tag:e.org,2000:y"));
     assert_eq!(items[0].get("x").and_then(|x| x.get("a")).and_then(|a| a.text()), Some("b: c"));
@@ -150,7 +158,9 @@ fn tags_that_need_a_directive_are_written_in_full() {
 fn empty_documents_do_not_count() {
     let file = "---\n# licence\n---\napiVersion: v1\nkind: A\n---\n\n--- # none\n~\n---\nkind: B\napiVersion: v1\n...\n";
     let items = sent_items(&package(file));
-    let index = |item: &super::Node| super::super::annotations::get(item, "config.kubernetes.io/index").map(str::to_owned);
+    let index = |item: &super::Node| {
+        super::super::annotations::get(item, "config.kubernetes.io/index").map(str::to_owned)
+    };
     assert_eq!(items.iter().map(index).collect::<Vec<_>>(), [Some("0".to_owned()), Some("1".to_owned())]);
     assert_eq!(returned_texts(file), ["apiVersion: v1\nkind: A\n", "kind: B\napiVersion: v1\n"]);
 }
@@ -203,7 +213,7 @@ fn aliases_that_explode_are_refused() {
     let mut document = String::from("apiVersion: v1\nkind: A\nx0: &x0 [a, a, a, a, a, a, a, a]\n");
     for level in 1..12 {
         let aliases = vec![format!("*x{}", level - 1); 8].join(", ");
-        document += &format!("x{level}: &x{level} [{aliases}]\n");
+        writeln!(document, "x{level}: &x{level} [{aliases}]").unwrap();
     }
     assert!(try_package(&document).is_ok(), "as text they are small");
     document += "y: &y {}\nmetadata: *y\n";
@@ -222,5 +232,7 @@ fn windows_lines_are_sent_as_unix_lines() {
 fn an_empty_package_is_an_empty_list() {
     let list = package("# nothing\n").to_resource_list(None);
     assert_eq!(list, "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n");
-    assert!(matches!(&tree(&list).get("items").unwrap().body, Body::Sequence { items, .. } if items.is_empty()));
+    assert!(
+        matches!(&tree(&list).get("items").unwrap().body, Body::Sequence { items, .. } if items.is_empty())
+    );
 }

@@ -87,9 +87,15 @@ fn items_are_placed_by_their_annotations() {
     };
     let text = |name: &str| format!("apiVersion: v1\nkind: A\nmetadata:\n  name: {name}\n");
     let list = [
-        item("second", "      internal.config.kubernetes.io/path: ./d//f.yaml\n      internal.config.kubernetes.io/index: '10'\n"),
+        item(
+            "second",
+            "      internal.config.kubernetes.io/path: ./d//f.yaml\n      internal.config.kubernetes.io/index: '10'\n",
+        ),
         item("none", "      config.kubernetes.io/path: 'd/f.yaml'\n"),
-        item("first", "      config.kubernetes.io/path: \"d/e/../f.yaml\"\n      config.kubernetes.io/index: \"9\"\n"),
+        item(
+            "first",
+            "      config.kubernetes.io/path: \"d/e/../f.yaml\"\n      config.kubernetes.io/index: \"9\"\n",
+        ),
         item(
             "new-name-wins",
             "      config.kubernetes.io/path: old.yaml\n      internal.config.kubernetes.io/path: new.yaml\n",
@@ -113,8 +119,16 @@ fn new_items_get_kyamls_path() {
          ConfigMap, metadata: {name: a, namespace: n}}\n- {apiVersion: v1, kind: A}\n",
         &[
             ("a_.yaml", 0, "{apiVersion: v1, kind: A}\n"),
-            ("n/configmap_a.yaml", 0, "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: n}}\n"),
-            ("n/configmap_a.yaml", 1, "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: n}}\n"),
+            (
+                "n/configmap_a.yaml",
+                0,
+                "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: n}}\n",
+            ),
+            (
+                "n/configmap_a.yaml",
+                1,
+                "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: n}}\n",
+            ),
         ],
     );
 }
@@ -127,7 +141,11 @@ fn own_annotations_survive() {
          - apiVersion: v1\n  kind: A\n  metadata: {annotations: {config.kubernetes.io/path: 'y.yaml', a: b, \
          config.kubernetes.io/index: '0'}}\n",
         &[
-            ("x.yaml", 0, "apiVersion: v1\nkind: A\nmetadata:\n  annotations:\n    # why\n    a: b\n    c: |\n      d\n  name: a\n"),
+            (
+                "x.yaml",
+                0,
+                "apiVersion: v1\nkind: A\nmetadata:\n  annotations:\n    # why\n    a: b\n    c: |\n      d\n  name: a\n",
+            ),
             ("y.yaml", 0, "apiVersion: v1\nkind: A\nmetadata: {annotations: {a: b}}\n"),
         ],
     );
@@ -145,16 +163,23 @@ fn sequences_are_indented_again_where_the_user_had_them_so() {
     let wide = "  a:\n    # c\n    - b:\n        - |\n          x\n\n          y\n      c: d\n  e: []\n";
     let mixed = "  a:\n  - b\n  c:\n    - d\n";
     let text = |sequences: &str| {
-        format!("apiVersion: v1\nkind: A\nmetadata:\n  name: a\n{sequences}").replace("\n  a", "\na")
+        format!("apiVersion: v1\nkind: A\nmetadata:\n  name: a\n{sequences}")
+            .replace("\n  a", "\na")
             .lines()
             .scan(false, |inside, line| {
                 *inside |= line == "a:";
-                Some(if *inside { line.strip_prefix("  ").unwrap_or(line).to_owned() } else { line.to_owned() })
+                Some(if *inside {
+                    line.strip_prefix("  ").unwrap_or(line).to_owned()
+                } else {
+                    line.to_owned()
+                })
             })
             .map(|line| line + "\n")
             .collect::<String>()
     };
-    for (style, sent, expected) in [("wide", compact, wide), ("compact", compact, compact), ("wide", wide, wide), ("wide", mixed, mixed)] {
+    for (style, sent, expected) in
+        [("wide", compact, wide), ("compact", compact, compact), ("wide", wide, wide), ("wide", mixed, mixed)]
+    {
         assert_items(&item(style, sent), &[("a_a.yaml", 0, &text(expected))]);
     }
 }

@@ -35,7 +35,12 @@ fn every_document_comes_back_as_it_was_written() {
         for file in &package.files {
             for (document, item) in file.documents.iter().zip(&output.files[&file.path]) {
                 let text = &file.text[document.range.clone()];
-                assert_eq!(item.text.trim_end_matches('\n'), text.trim_end_matches('\n'), "{}", file.path.display());
+                assert_eq!(
+                    item.text.trim_end_matches('\n'),
+                    text.trim_end_matches('\n'),
+                    "{}",
+                    file.path.display()
+                );
             }
         }
     }
@@ -45,9 +50,10 @@ fn every_document_comes_back_as_it_was_written() {
 fn items_equal_their_documents_but_for_the_annotations() {
     for (name, _) in PACKAGES {
         let package = read(&packages().join(name), u64::MAX).unwrap();
-        let documents = package.files.iter().flat_map(|file| {
-            file.documents.iter().map(|document| tree(&file.text[document.range.clone()]))
-        });
+        let documents = package
+            .files
+            .iter()
+            .flat_map(|file| file.documents.iter().map(|document| tree(&file.text[document.range.clone()])));
         for (sent, document) in sent_items(&package).iter().zip(documents) {
             assert_same(&bare(sent), &bare(&document));
         }
@@ -60,13 +66,17 @@ fn an_identity_function_changes_no_file() {
         let dir = tempfile::tempdir().unwrap();
         copy(&packages().join(name), dir.path());
         let package = read(dir.path(), u64::MAX).unwrap();
-        let before: Vec<_> = package.paths().map(|path| fs::metadata(dir.path().join(path)).unwrap()).collect();
+        let before: Vec<_> =
+            package.paths().map(|path| fs::metadata(dir.path().join(path)).unwrap()).collect();
         let changes = write(dir.path(), &package, &returned(&package)).unwrap();
         assert_eq!(changes, Changes::default(), "{name}");
         for (path, before) in package.paths().zip(before) {
             let after = fs::metadata(dir.path().join(path)).unwrap();
             assert_eq!(after.modified().unwrap(), before.modified().unwrap());
-            assert_eq!(fs::read(dir.path().join(path)).unwrap(), fs::read(packages().join(name).join(path)).unwrap());
+            assert_eq!(
+                fs::read(dir.path().join(path)).unwrap(),
+                fs::read(packages().join(name).join(path)).unwrap()
+            );
         }
     }
 }

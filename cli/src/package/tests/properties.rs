@@ -9,7 +9,7 @@ use super::super::annotations::{INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDEN
 use super::super::file::File;
 use super::super::write::rebuilt;
 use super::super::yaml::{Body, Node, expand, parse, same};
-use super::super::{Package, split};
+use super::super::{Item, Package, split};
 use super::{returned, sent_items, tree};
 
 /// Metadata whose text comes back to the letter.
@@ -101,7 +101,14 @@ fn document() -> impl Strategy<Value = (String, bool)> {
 fn file() -> impl Strategy<Value = Generated> {
     let start = select(&["", "---\n", "# c\n---\n", "%YAML 1.2\n---\n", "\u{feff}", "--- # c\n\n\n"][..]);
     let between = select(
-        &["---\n", "--- # c\n", "---\n---\n", "...\n---\n", "---\n# alone\n---\n", "...\n%YAML 1.2\n# x\n---\n"][..],
+        &[
+            "---\n",
+            "--- # c\n",
+            "---\n---\n",
+            "...\n---\n",
+            "---\n# alone\n---\n",
+            "...\n%YAML 1.2\n# x\n---\n",
+        ][..],
     );
     let end = select(&["", "", "---\n", "...\n", "---\n# alone\n"][..]);
     let documents = prop::collection::vec((between, document()), 1..4);
@@ -130,10 +137,14 @@ fn file() -> impl Strategy<Value = Generated> {
 /// A text with a few characters removed or put in where they hurt most.
 fn mutated(text: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
     let noise = select(
-        &["", "\n", " ", "  ", "\t", "-", "- ", ":", ": ", "#", " #", "|", ">", "{", "}", "[", "]", ",", "'", "\""]
-            [..],
+        &[
+            "", "\n", " ", "  ", "\t", "-", "- ", ":", ": ", "#", " #", "|", ">", "{", "}", "[", "]", ",",
+            "'", "\"",
+        ][..],
     );
-    let more = select(&["&a ", "*a", "!", "!!x ", "? ", "---\n", "...\n", "%", "\r", "\u{feff}", "ü", "\0", "<<", "@"][..]);
+    let more = select(
+        &["&a ", "*a", "!", "!!x ", "? ", "---\n", "...\n", "%", "\r", "\u{feff}", "ü", "\0", "<<", "@"][..],
+    );
     let edit = (any::<prop::sample::Index>(), 0..4_usize, prop_oneof![3 => noise, 1 => more]);
     (text, prop::collection::vec(edit, 1..5)).prop_map(|(text, edits)| {
         let mut characters: Vec<char> = text.chars().collect();
@@ -176,6 +187,11 @@ fn same_but_for_annotations(sent: &Node, document: &Node) -> bool {
     same(&expanded(sent), &expanded(document))
 }
 
+/// The items that a function that changes nothing returns.
+fn items(package: &Package) -> Vec<Item> {
+    returned(package).files.remove(Path::new("a.yaml")).unwrap_or_default()
+}
+
 /// What must hold for every file that can be read.
 fn check(package: &Package) -> Result<(), TestCaseError> {
     let file = &package.files[0];
@@ -192,10 +208,9 @@ fn check(package: &Package) -> Result<(), TestCaseError> {
         prop_assert_eq!(get(PATH), Some("a.yaml".to_owned()));
         prop_assert_eq!(get(LEGACY_INDEX), Some(at.to_string()));
     }
-    let output = returned(package);
-    let items = output.files.get(Path::new("a.yaml")).map_or(&[][..], Vec::as_slice);
+    let items = items(package);
     prop_assert_eq!(items.len(), file.documents.len());
-    prop_assert_eq!(&rebuilt(file, items, items), &file.text);
+    prop_assert_eq!(&rebuilt(file, &items, &items), &file.text);
     Ok(())
 }
 
@@ -231,6 +246,20 @@ proptest! {
     fn damaged_files_are_refused_or_survive(text in mutated(file().prop_map(|file| file.text))) {
         if let Ok(package) = read(&text) {
             check(&package)?;
+        }
+    }
+
+    /// After a function the file says what the function said, however much of the old text stays.
+    #[test]
+    fn files_say_what_the_function_returned(old in file(), new in file()) {
+        let (old, new) = (read(&old.text).unwrap(), read(&new.text).unwrap());
+        let (sent, answer) = (items(&old), items(&new));
+        let text = rebuilt(&old.files[0], &answer, &sent);
+        let written = read(&text).map_err(|error| TestCaseError::fail(format!("{error:?} in {text}")))?;
+        let written: Vec<_> = items(&written).iter().map(|item| tree(&item.text)).collect();
+        prop_assert_eq!(written.len(), answer.len());
+        for (written, item) in written.iter().zip(&answer) {
+            prop_assert!(same_but_for_annotations(written, &tree(&item.text)), "{}\n{}", text, item.text);
         }
     }
 

@@ -34,9 +34,17 @@ fn assert_error(dir: &TempDir, limit: u64, message: &str) {
 fn all_yaml_below_the_directory_in_kyamls_order() {
     let names = ["Kptfile", "a/b.yml", "a.yaml", "a/.hidden/c.yaml", "sub/Kptfile", "z.json", "é.yaml"];
     let mut files: Vec<_> = names.iter().map(|name| (*name, RESOURCE)).collect();
-    files.extend([("README.md", "# no"), (".git/x.yaml", "not: krm"), ("sub/.git", "gitdir: x"), ("a.yaml.bak", "")]);
+    files.extend([
+        ("README.md", "# no"),
+        (".git/x.yaml", "not: krm"),
+        ("sub/.git", "gitdir: x"),
+        ("a.yaml.bak", ""),
+    ]);
     let dir = package(&files);
-    assert_eq!(paths(dir.path()), ["Kptfile", "a/.hidden/c.yaml", "a/b.yml", "a.yaml", "sub/Kptfile", "z.json", "é.yaml"]);
+    assert_eq!(
+        paths(dir.path()),
+        ["Kptfile", "a/.hidden/c.yaml", "a/b.yml", "a.yaml", "sub/Kptfile", "z.json", "é.yaml"]
+    );
     // A trailing slash and a link to the package itself change nothing.
     let link = tempfile::tempdir().unwrap();
     symlink(dir.path(), link.path().join("link")).unwrap();
@@ -60,7 +68,10 @@ fn krmignore_covers_its_own_package_only() {
         ("sub/s.yaml", "not: krm"),
         ("sub/x.tmp.yaml", RESOURCE),
     ]);
-    assert_eq!(paths(dir.path()), ["Kptfile", "d/only-top.yaml", "kept.tmp.yaml", "sub/Kptfile", "sub/x.tmp.yaml"]);
+    assert_eq!(
+        paths(dir.path()),
+        ["Kptfile", "d/only-top.yaml", "kept.tmp.yaml", "sub/Kptfile", "sub/x.tmp.yaml"]
+    );
 }
 
 #[test]

@@ -67,13 +67,19 @@ fn only_what_changes_is_written() {
         output.files.remove(Path::new("d/c.yaml"));
         file(output, "new/c.yaml").push(item(0, C));
     });
-    let expected =
-        Changes { created: paths(&["new/c.yaml"]), updated: paths(&["a.yaml"]), deleted: paths(&["d/c.yaml"]) };
+    let expected = Changes {
+        created: paths(&["new/c.yaml"]),
+        updated: paths(&["a.yaml"]),
+        deleted: paths(&["d/c.yaml"]),
+    };
     let changes = changes.unwrap();
     assert_eq!(changes, expected);
     assert_eq!(changes.to_string(), "created new/c.yaml\nupdated a.yaml\ndeleted d/c.yaml");
     assert_eq!(Changes::default().to_string(), "nothing changed");
-    assert_eq!((fixture.text("a.yaml"), fixture.text("new/c.yaml")), (A.replace("why", "why not"), C.to_owned()));
+    assert_eq!(
+        (fixture.text("a.yaml"), fixture.text("new/c.yaml")),
+        (A.replace("why", "why not"), C.to_owned())
+    );
     assert!(!fixture.dir.path().join("d/c.yaml").exists());
     let after = fs::metadata(fixture.dir.path().join("b.yaml")).unwrap();
     assert_eq!(after.modified().unwrap(), before.modified().unwrap());
@@ -159,13 +165,19 @@ fn changed_values_are_edited_in_the_users_text() {
     assert_edited(("n: 1", "n: '1'"), ("n: 1", "n: '1'"));
     assert_edited(("kind: A", "kind: \"it's\""), ("kind: A", "kind: 'it''s'"));
     assert_edited(("    - b\n", "    - 2\n"), ("\"b\"] # args", "2] # args"));
-    assert_edited(("- b\n", "- |\n      b\n      c\n"), ("args: [a, \"b\"] # args\n", "args:\n        - a\n        - |\n          b\n          c\n"));
+    assert_edited(
+        ("- b\n", "- |\n      b\n      c\n"),
+        ("args: [a, \"b\"] # args\n", "args:\n        - a\n        - |\n          b\n          c\n"),
+    );
 }
 
 #[test]
 fn fields_come_and_go_in_the_users_text() {
     assert_edited(("spec", "  namespace: n\nspec"), ("# n\n", "# n\n  namespace: n\n"));
-    assert_edited(("  text", "  a: 1\n  b: {c: [d]}\n  text"), (" , }\n", " , }\n    a: 1\n    b:\n      c:\n      - d\n"));
+    assert_edited(
+        ("  text", "  a: 1\n  b: {c: [d]}\n  text"),
+        (" , }\n", " , }\n    a: 1\n    b:\n      c:\n      - d\n"),
+    );
     assert_edited(("b\\n\"\n", "b\\n\"\n  new: ''\n"), ("    # end", "    new: ''\n    # end"));
     assert_edited(("a: b\n", "a: b\n    c: 'd'\n"), ("a: b ", "a: b, \"c\": \"d\" "));
     assert_edited(("  map:\n    a: b\n", ""), ("    map: {a: b , }\n", ""));
@@ -191,7 +203,7 @@ fn a_function_has_its_way_with_comments_and_order() {
         REWRITTEN.replace("kind: A", "kind: A # because"),
         REWRITTEN.replace("kind: A\n", "").replace("apiVersion", "kind: A\napiVersion"),
         // It kept a comment that the edit would lose.
-        REWRITTEN.replace("  - name: x\n    n: 1\n", "").replace("z", "z # x"),
+        REWRITTEN.replace("  - name: x\n    n: 1\n", "").replace('z', "z # x"),
     ] {
         let fixture = Fixture::new(&[("a.yaml", WRITTEN)]);
         fixture.write(|output| file(output, "a.yaml")[0].text = returned.clone()).unwrap();
@@ -205,7 +217,8 @@ fn json_files_stay_json() {
     let fixture = Fixture::new(&[("a.json", json), ("b.json", json)]);
     fixture
         .write(|output| {
-            file(output, "a.json")[0].text = "apiVersion: v1\nkind: B # c\nn: [1, 2.5, ~, true, '1', a]\n".to_owned();
+            file(output, "a.json")[0].text =
+                "apiVersion: v1\nkind: B # c\nn: [1, 2.5, ~, true, '1', a]\n".to_owned();
         })
         .unwrap();
     let pretty = "{\n  \"apiVersion\": \"v1\",\n  \"kind\": \"B\",\n  \"n\": [\n    1,\n    2.5,\n    null,\n    true,\n    \
@@ -262,7 +275,8 @@ fn bad_paths_are_refused_before_anything_is_written() {
     });
     assert!(matches!(error, Err(WriteError::BadParent { .. })));
     // The same through the front door.
-    let list = "kind: ResourceList\nitems:\n- {apiVersion: v1, kind: A, metadata: {name: x, namespace: ..}}\n";
+    let list =
+        "kind: ResourceList\nitems:\n- {apiVersion: v1, kind: A, metadata: {name: x, namespace: ..}}\n";
     let output = split(list.as_bytes()).unwrap();
     assert!(matches!(write(fixture.dir.path(), &fixture.package, &output), Err(WriteError::Outside { .. })));
 }

@@ -77,7 +77,9 @@ pub(super) fn append_after(text: &str, mapping: &Node, index: usize, new: &[Entr
         return Some(insert(value.span.end, format!(", {}", flow_entries(new).ok()?)));
     }
     let (first, _) = entries.first()?;
-    let column = text[..first.span.start].rfind('\n').map_or(first.span.start, |newline| first.span.start - newline - 1);
+    let column = text[..first.span.start]
+        .rfind('\n')
+        .map_or(first.span.start, |newline| first.span.start - newline - 1);
     let mut lines = String::new();
     block_entries(&mut lines, new, column).ok()?;
     Some(insert(line_end(text, value.span.end.max(key.span.end)), lines))

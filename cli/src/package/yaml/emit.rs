@@ -157,9 +157,8 @@ fn inline(scalar: &Scalar) -> String {
         // A plain scalar over several lines is a string; quotes keep its line breaks.
         Style::Plain if text.contains('\n') => double_quoted(text),
         Style::Plain => text.to_owned(),
-        Style::SingleQuoted => single_quoted(text),
         Style::DoubleQuoted | Style::Block if is_plain_string(text) => text.to_owned(),
-        Style::DoubleQuoted | Style::Block => single_quoted(text),
+        Style::SingleQuoted | Style::DoubleQuoted | Style::Block => single_quoted(text),
     }
 }
 

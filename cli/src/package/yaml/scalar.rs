@@ -1,4 +1,6 @@
-//! Scalars: which of them are certainly strings, and how to write a string so that it stays one.
+//! Scalars, and how to write a string so that it stays one.
+
+use super::resolve::{canonical, may_be_special};
 
 /// How a scalar is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,26 +32,31 @@ impl Scalar {
 
     /// True when every YAML version reads this scalar as a string. False means "perhaps not".
     pub(in crate::package) fn is_string(&self) -> bool {
-        self.style != Style::Plain || self.text.contains('\n') || is_plain_string(&self.text)
+        self.style != Style::Plain || self.text.contains('\n') || !may_be_special(&self.text)
     }
 
-    /// True when both stand for the same value. Quoting does not matter where it changes nothing.
+    /// True when both stand for the same value: neither quotes that change nothing count, nor how a number is
+    /// written. Libraries that go by JSON's types write `0644` as 420.
     pub(in crate::package) fn same(&self, other: &Self) -> bool {
-        self.text == other.text && self.is_string() == other.is_string()
+        match (self.is_string(), other.is_string()) {
+            (true, true) => self.text == other.text,
+            (false, false) if self.text == other.text => true,
+            (false, false) => {
+                canonical(&self.text).is_some_and(|value| Some(value) == canonical(&other.text))
+            }
+            _ => false,
+        }
     }
 }
 
-/// Words that YAML 1.1 or 1.2 reads as a boolean or null, in lower case.
-const RESERVED: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
-
-/// True when `text` is read as a string without quotes. Careful on purpose: it starts with a letter, `_` or
-/// `/`, and holds only characters that mean nothing to YAML.
+/// True when `text` is a string without quotes wherever it stands. Careful on purpose: it starts with a
+/// letter, `_` or `/`, and holds only characters that mean nothing to YAML.
 pub(super) fn is_plain_string(text: &str) -> bool {
     let starts_well = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_' || c == '/');
     starts_well
         && !text.ends_with(' ')
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ' '))
-        && !RESERVED.contains(&text.to_ascii_lowercase().as_str())
+        && !may_be_special(text)
 }
 
 /// `text` in single quotes where it can be, else in double quotes with escapes.

@@ -28,15 +28,25 @@ fn spans_are_bytes_and_end_with_the_content() {
     spans(text, &tree(text), &mut found);
     assert_eq!(
         found,
-        [
-            "é", "\"a\\\"\"", "'k'''", "'it''s'", "b", "x→\n\n", "☃", "ü", "\"b\"", "p", "&a !!str q\n  r"
-        ]
+        ["é", "\"a\\\"\"", "'k'''", "'it''s'", "b", "x→\n\n", "☃", "ü", "\"b\"", "p", "&a !!str q\n  r"]
     );
 }
 
 #[test]
 fn flow_mappings_end_with_their_brace() {
-    for text in ["{a: b}", "{a: b,}", "{a: b , # c }\n # }\n }", "{}", "{ }", "{ # c\n }", "{ a: b }", "&a !!map { a: b }", "{a: {b: c,},}", "{a}", "{a: }"] {
+    for text in [
+        "{a: b}",
+        "{a: b,}",
+        "{a: b , # c }\n # }\n }",
+        "{}",
+        "{ }",
+        "{ # c\n }",
+        "{ a: b }",
+        "&a !!map { a: b }",
+        "{a: {b: c,},}",
+        "{a}",
+        "{a: }",
+    ] {
         let root = tree(text);
         assert_eq!(root.span, 0..text.len(), "{text}");
         assert!(matches!(root.body, Body::Mapping { flow: true, .. }), "{text}");
@@ -67,12 +77,10 @@ fn documents_are_told_apart_by_their_lines() {
     assert_eq!(parts("# c\n\na\n"), [("", "# c\n\na\n")]);
     assert_eq!(parts("\u{feff}# c\n---\n\n  \n# d\na\n"), [("# c\n", "# d\na\n")]);
     assert_eq!(parts("a: '\n---\nb'\n"), [("", "a: '\n"), ("", "b'\n")]);
-    assert_eq!(parts("a\n--- # c\nb\n---\n---\nc\n...\n%YAML 1.2\n---\r\nd"), [
-        ("", "a\n"),
-        ("", "b\n"),
-        ("", "c\n"),
-        ("%YAML 1.2\n", "d")
-    ]);
+    assert_eq!(
+        parts("a\n--- # c\nb\n---\n---\nc\n...\n%YAML 1.2\n---\r\nd"),
+        [("", "a\n"), ("", "b\n"), ("", "c\n"), ("%YAML 1.2\n", "d")]
+    );
     assert_eq!(parts("--- a\n---b\n----\n"), [("", "a\n---b\n----\n")]);
     assert_eq!(parts("...\n...\n# c\na\n...\nb\n"), [("", "# c\na\n"), ("", "b\n")]);
 }
@@ -82,14 +90,100 @@ fn only_sure_strings_go_without_quotes() {
     for text in ["a", "a-b.c/d e", "/x", "_", "v1", "e3", "nan", "NULLs"] {
         assert!(is_plain_string(text), "{text}");
     }
-    for text in ["", "1", "-a", ".5", "a:", "a: b", "a #b", "yes", "Null", "TRUE", "a ", "é", "a\nb", "~", "[a", "0x1"] {
+    for text in [
+        "", "1", "-a", ".5", "a:", "a: b", "a #b", "yes", "Null", "TRUE", "a ", "é", "a\nb", "~", "[a", "0x1",
+    ] {
         assert!(!is_plain_string(text), "{text}");
     }
 }
 
 #[test]
+fn plain_text_is_told_from_numbers_words_and_dates() {
+    let is_string =
+        |text: &str| tree(&format!("a: {text}\n")).get("a").and_then(Node::scalar).unwrap().is_string();
+    for text in
+        ["a:b", "1.10.0", "100m", "1Mi", "10.0.0.1", "é", "a b", "nginx:1.29", "1-b", "0xg", "08:x", "--"]
+    {
+        assert!(is_string(text), "{text}");
+    }
+    for text in [
+        "1",
+        "-1",
+        "+1.5",
+        ".5",
+        "1e3",
+        "0x1f",
+        "0o7",
+        "0644",
+        "1_000",
+        "y",
+        "No",
+        "2001-01-01",
+        "12:30",
+        "-.inf",
+        "~",
+    ] {
+        assert!(!is_string(text), "{text}");
+    }
+}
+
+#[test]
+fn values_are_the_same_in_any_spelling() {
+    let is_same = |a: &str, b: &str| same(&tree(&format!("a: {a}\n")), &tree(&format!("a: {b}\n")));
+    for (a, b) in [
+        ("0644", "420"),
+        ("0x1F", "31"),
+        ("0o17", "15"),
+        ("1_000", "1000"),
+        ("1.50", "1.5"),
+        ("1e3", "1000.0"),
+        ("1000", "1e3"),
+        ("-0x10", "-16"),
+        ("~", "null"),
+        ("", "~"),
+        ("True", "true"),
+        ("nginx:1.29", "'nginx:1.29'"),
+        ("1.10.0", "\"1.10.0\""),
+    ] {
+        assert!(is_same(a, b), "{a} {b}");
+    }
+    for (a, b) in [
+        ("0644", "644"),
+        ("1", "'1'"),
+        ("~", "''"),
+        ("true", "'true'"),
+        ("yes", "'yes'"),
+        ("yes", "true"),
+        ("1", "2"),
+        ("1.5", "1.50001"),
+        ("2001-01-01", "'2001-01-01'"),
+        ("12:30", "750"),
+        ("08", "8.5"),
+        ("null", "false"),
+        ("9007199254740993.0", "9007199254740992"),
+    ] {
+        assert!(!is_same(a, b), "{a} {b}");
+    }
+}
+
+#[test]
 fn any_string_survives_quoting() {
-    let texts = ["", "a", "it's", "\"", "\\", "a\tb", "a\nb", " a ", "# a", "a: b", "\u{85}\u{2028}\u{feff}\u{0}", "é☃𝄞", "%", "- "];
+    let texts = [
+        "",
+        "a",
+        "it's",
+        "\"",
+        "\\",
+        "a\tb",
+        "a\nb",
+        " a ",
+        "# a",
+        "a: b",
+        "\u{85}\u{2028}\u{feff}\u{0}",
+        "é☃𝄞",
+        "%",
+        "- ",
+    ];
     for text in texts {
         for quoted in [single_quoted(text), double_quoted(text)] {
             assert_eq!(tree(&format!("k: {quoted}\n")).get("k").and_then(Node::text), Some(text), "{quoted}");
@@ -121,9 +215,7 @@ fn any_tree_can_be_written() {
 #[test]
 fn trees_differ_where_values_do() {
     let base = tree("a: [1, '2', x]\nb: &n {c: d}\ne: *n\n");
-    for same_text in ["a:\n- 1\n- \"2\"\n- 'x' # c\n'b': &m\n  c: |-\n    d\ne: *m\n"] {
-        assert!(same(&base, &tree(same_text)), "{same_text}");
-    }
+    assert!(same(&base, &tree("a:\n- 1\n- \"2\"\n- 'x' # c\n'b': &m\n  c: |-\n    d\ne: *m\n")));
     for other in [
         "a: ['1', '2', x]\nb: &n {c: d}\ne: *n\n",
         "a: [1, 2, x]\nb: &n {c: d}\ne: *n\n",

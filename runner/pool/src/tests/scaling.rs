@@ -78,6 +78,16 @@ fn the_lowest_free_slot_is_used() {
 }
 
 #[test]
+fn a_pod_left_in_the_surge_slot_counts() {
+    let mut rig = Rig::with_pods(limits(2, 1), &[1, 2]);
+    assert_eq!(rig.request(1), ["grant 1 u1"]);
+    assert_eq!(rig.request(2), ["grant 2 u2"]);
+    assert_eq!(rig.request(3), ["grant 3 u1"], "two pods are the limit, although slot 0 is free");
+    rig.gone(1);
+    assert_eq!(rig.request(4), ["grant 4 u2", "create 0"]);
+}
+
+#[test]
 fn a_terminating_pod_keeps_its_name_until_it_is_gone() {
     let mut rig = Rig::with_pods(limits(1, 2), &[0]);
     let pod = rig.terminating(0, 30);
