@@ -17,7 +17,7 @@ use tonic::Code;
 use crate::client::Client;
 
 /// A load ends by itself after this long.
-const LONGEST: Duration = Duration::from_secs(180);
+const LONGEST: Duration = Duration::from_mins(3);
 /// Connections that the callers share. Porch has one per process.
 const CONNECTIONS: usize = 4;
 /// Failures of which the text is kept.

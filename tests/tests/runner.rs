@@ -1,5 +1,7 @@
 //! The runner's exec runtime through its front door, and its flags.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::time::Duration;
 
 use futures_util::StreamExt;

@@ -1,6 +1,8 @@
 //! The wrapper-server through its front door: each row of the outcome table is one gRPC call. Codes and texts
 //! are what Porch shows its users and may commit to git, so they are compared whole.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::time::Duration;
 
 use porch_fn_service::flags;

@@ -203,3 +203,34 @@ async fn connect(address: &str, options: Options) -> Result<Sender, ConnectError
     );
     Ok(sender)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpSocket;
+
+    /// A caller that gives up in the middle of a dial, with nobody else waiting for it, must not leave its
+    /// dial behind: whoever comes later would find its time over.
+    #[tokio::test]
+    async fn a_dial_that_nobody_waits_for_is_given_up() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        // The kernel keeps one connection for us and lets further ones wait.
+        let listener = socket.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let _first = TcpStream::connect(address).await.unwrap();
+        let options = Options {
+            connect_timeout: Duration::from_secs(20),
+            ping: None,
+            user_timeout: Duration::from_secs(30),
+        };
+        let connection = Connection::new(address.to_string(), options).unwrap();
+        assert!(connection.sender().now_or_never().is_none());
+        tokio::time::pause();
+        tokio::time::advance(options.connect_timeout * 2).await;
+        tokio::time::resume();
+        listener.accept().await.unwrap();
+        connection.sender().await.unwrap();
+        assert!(connection.is_up());
+    }
+}

@@ -16,7 +16,8 @@ const WORKLOADS: [(&str, &str); 6] = [
 
 /// Refuses workloads whose containers request no cpu or memory; warns about missing memory limits.
 pub fn require_resources(list: &mut ResourceList) -> Result<bool, FunctionError> {
-    let results: Vec<Value> = list.items().iter().filter(|item| !is_local_config(item)).flat_map(check).collect();
+    let results: Vec<Value> =
+        list.items().iter().filter(|item| !is_local_config(item)).flat_map(check).collect();
     let errors = results.iter().filter(|result| result["severity"] == "error").count();
     if errors > 0 {
         eprintln!("{errors} resource requests are missing");
@@ -37,7 +38,8 @@ fn check(item: &Value) -> Vec<Value> {
     let mut results = Vec::new();
     for (index, container) in containers.iter().enumerate() {
         let name = container["name"].as_str().unwrap_or_default();
-        let wanted = [("error", "requests", "cpu"), ("error", "requests", "memory"), ("warning", "limits", "memory")];
+        let wanted =
+            [("error", "requests", "cpu"), ("error", "requests", "memory"), ("warning", "limits", "memory")];
         for (severity, part, resource) in wanted {
             if container["resources"][part][resource].is_null() {
                 let path = format!("{field}[{index}].resources.{part}.{resource}");
@@ -65,7 +67,8 @@ fn result(item: &Value, severity: &str, path: &str, message: &str) -> Value {
         "field": {"path": path},
     });
     if let Some(file) = annotation(item, "internal.config.kubernetes.io/path") {
-        let index = annotation(item, "internal.config.kubernetes.io/index").and_then(|index| index.parse().ok());
+        let index =
+            annotation(item, "internal.config.kubernetes.io/index").and_then(|index| index.parse().ok());
         result["file"] = json!({"path": file, "index": index.unwrap_or(0u32)});
     }
     result

@@ -26,8 +26,14 @@ pub struct ResourceList(Map<String, Value>);
 impl ResourceList {
     /// Parses a ResourceList. A list without items is an empty one.
     pub fn parse(text: &str) -> Result<Self, FunctionError> {
-        // As in Go's YAML: `y` and `on` are words.
-        let options = serde_saphyr::options! { strict_booleans: true };
+        let options = serde_saphyr::options! {
+            // As in Go's YAML: `y` and `on` are words, and 0644 is octal.
+            strict_booleans: true,
+            legacy_octal_numbers: true,
+            ignore_binary_tag_for_string: true,
+            // A package of several MiB; the runner bounds its bytes.
+            budget: serde_saphyr::budget! { max_nodes: 20_000_000, max_events: 40_000_000, max_depth: 256 },
+        };
         let value: Value = serde_saphyr::from_str_with_options(text, options)
             .map_err(|error| FunctionError::Parse(error.to_string()))?;
         let Value::Object(mut list) = value else { return Err(FunctionError::NotAResourceList) };
@@ -103,8 +109,19 @@ mod tests {
     }
 
     #[test]
+    fn values_mean_what_they_mean_to_kubernetes() {
+        let odd = "{mode: 0644, octal: 0o17, hex: 0x1F, yes: on, y: n, binary: !!binary aGk=, merged: {<<: {a: 1}}}";
+        let list = ResourceList::parse(&format!("kind: ResourceList\nitems: [{odd}]\n")).unwrap();
+        let expected = json!({
+            "mode": 420, "octal": 15, "hex": 31, "yes": "on", "y": "n", "binary": "aGk=", "merged": {"a": 1},
+        });
+        assert_eq!(list.items(), [expected]);
+    }
+
+    #[test]
     fn what_is_written_is_read_again() {
-        let text = "kind: ResourceList\nitems:\n- kind: ConfigMap\n  data: {a: \"1\", b: \"true\", c: \"x: y\"}\n";
+        let text =
+            "kind: ResourceList\nitems:\n- kind: ConfigMap\n  data: {a: \"1\", b: \"true\", c: \"x: y\"}\n";
         let list = ResourceList::parse(text).unwrap();
         assert_eq!(ResourceList::parse(&list.to_yaml().unwrap()).unwrap(), list);
     }

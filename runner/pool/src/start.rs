@@ -147,7 +147,7 @@ impl Function {
     pub(crate) fn start_shown(&mut self, pod: &Pod) {
         let Some(index) = self.starts.iter().position(|start| start.name == pod.name) else { return };
         match self.starts[index].stage {
-            Stage::Sent { at } if pod.terminating_since.is_none() => {
+            Stage::Sent { at } => {
                 self.starts[index].stage = Stage::Shown { uid: pod.uid.clone(), at };
             }
             Stage::Awaited { .. } => {

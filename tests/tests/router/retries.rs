@@ -13,6 +13,7 @@ use tonic::Code;
 const NOT_SENT: &str = "porch_fn_router_attempts_total{outcome=\"NotSent\"}";
 const BROKEN: &str = "porch_fn_router_attempts_total{outcome=\"Broken\"}";
 const SHED: &str = "porch_fn_router_attempts_total{outcome=\"Shed\"}";
+const IMAGE: &str = "set-image:v1";
 
 /// Every way in which a hop breaks once the request was sent.
 fn breaks() -> impl Iterator<Item = Answer> {
@@ -157,6 +158,40 @@ async fn an_only_runner_is_the_one_more_when_it_is_back() {
 }
 
 #[tokio::test]
+async fn an_only_runner_that_resets_a_stream_is_the_one_more_at_once() {
+    let fleet = Fleet::of(1).await;
+    fleet.runners[0].on(IMAGE, Answer::Break(Point::Start, How::Reset(Reason::INTERNAL_ERROR)));
+    let started = Instant::now();
+    let status = fleet.caller().await.evaluate(IMAGE, "package").await.unwrap_err();
+    assert!(status.message().starts_with("two function runners broke off"), "{status:?}");
+    assert_eq!(fleet.taken(), [2]);
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn an_only_runner_that_refuses_streams_is_asked_again_until_it_takes_the_call() {
+    let fleet = Fleet::of(1).await;
+    fleet.runners[0].on(IMAGE, Answer::Break(Point::Start, How::Reset(Reason::REFUSED_STREAM)));
+    let caller = fleet.caller().await;
+    let call = tokio::spawn(async move { caller.runner_of(IMAGE).await });
+    // Each attempt is two.
+    fleet.runners[0].wait("a second attempt", |log| log.calls.len() >= 3).await;
+    fleet.runners[0].on(IMAGE, Answer::Echo);
+    assert_eq!(soon("an answer", call).await.unwrap(), "0");
+}
+
+#[tokio::test]
+async fn when_all_that_are_ready_refuse_the_caller_reads_just_that() {
+    let fleet = Fleet::of(2).await;
+    for runner in &fleet.runners {
+        runner.otherwise(Answer::Break(Point::Start, How::Reset(Reason::REFUSED_STREAM)));
+    }
+    let answer = fleet.raw().await.call(&[("grpc-timeout", "1S")], framed(IMAGE, "package")).await;
+    assert_eq!(answer.code(), Code::Unavailable);
+    assert!(answer.message().starts_with("no ready function runner took the call"), "{}", answer.message());
+}
+
+#[tokio::test]
 async fn what_is_no_grpc_answer_is_a_broken_hop() {
     // As a proxy between the hops would say it, with and without a text.
     for body in ["", "upstream connect error"] {
@@ -289,25 +324,26 @@ async fn when_a_runner_dies_all_of_its_calls_move_on() {
 
 #[tokio::test]
 async fn the_calls_of_a_hung_runner_move_on() {
-    let mut fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
-    fleet.runners[0].on(&image, Gate::new().echo());
+    let mut fleet = Fleet::of(3).await;
+    let (small, large) = (fleet.image(&[0, 2]), fleet.image(&[1, 2]));
+    fleet.runners[0].on(&small, Gate::new().echo());
     let caller = fleet.caller().await;
     let held = tokio::spawn({
-        let (caller, image) = (caller.clone(), image.clone());
-        async move { caller.runner_of(&image).await }
+        let (caller, small) = (caller.clone(), small.clone());
+        async move { caller.runner_of(&small).await }
     });
     fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
     fleet.runners[0].hang().await;
+    fleet.runners[1].hang().await;
     let hung = Instant::now();
-    // One that is there already, one that comes to a connection which looks alive, and one whose bytes do
-    // not fit into the socket any more.
-    let late = caller.runner_of(&image);
-    let large = caller.evaluate(&image, vec![b'x'; 5 * 1024 * 1024]);
+    // One call that is there already, one that comes to a connection which looks alive, and one whose bytes do
+    // not fit into the socket.
+    let late = caller.runner_of(&small);
+    let large = caller.evaluate(&large, vec![b'x'; 5 * 1024 * 1024]);
     let (held, late, large) = soon("answers", Box::pin(async { tokio::join!(held, late, large) })).await;
-    assert_eq!((held.unwrap().as_str(), late.as_str()), ("1", "1"));
-    assert_eq!(large.unwrap().into_inner().log, "1");
+    assert_eq!((held.unwrap().as_str(), late.as_str()), ("2", "2"));
+    assert_eq!(large.unwrap().into_inner().log, "2");
     // Pings go every 2 s and are waited for 2 s; the rest is for a slow machine.
     assert!(hung.elapsed() < Duration::from_secs(10), "{:?}", hung.elapsed());
-    fleet.wait_states(&[(0, "unreachable")]).await;
+    fleet.wait_states(&[(0, "unreachable"), (1, "unreachable"), (2, "well")]).await;
 }

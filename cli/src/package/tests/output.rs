@@ -81,6 +81,14 @@ fn aliases_across_items_are_written_out() {
 }
 
 #[test]
+fn line_breaks_that_files_must_not_have_are_taken_out() {
+    assert_items(
+        "items:\r\n- apiVersion: v1\r\n  kind: A\r\n  x: 'a\r    b'\r\n",
+        &[("a_.yaml", 0, "apiVersion: v1\nkind: A\nx: a b\n")],
+    );
+}
+
+#[test]
 fn items_are_placed_by_their_annotations() {
     let item = |name: &str, annotations: &str| {
         format!("- apiVersion: v1\n  kind: A\n  metadata:\n    name: {name}\n    annotations:\n{annotations}")

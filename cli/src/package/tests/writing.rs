@@ -141,13 +141,48 @@ fn other_formatting_is_no_change() {
 }
 
 /// A document as a person writes it.
-const WRITTEN: &str = "# head\napiVersion: v1\nkind: A # why\n\nmetadata:\n  name: \"a\" # n\n  # foot\nspec:\n    # list\n    \
-                       list:\n      - name: x # x\n        n: 1\n      - name: z\n        args: [a, \"b\"] # args\n\n    map: {a: b , }\n    \
-                       text: |\n        a\n\n        b\n    # end\n";
+const WRITTEN: &str = r#"# head
+apiVersion: v1
+kind: A # why
+
+metadata:
+  name: "a" # n
+  # foot
+spec:
+    # list
+    list:
+      - name: x # x
+        n: 1
+      - name: z
+        args: [a, "b"] # args
+
+    none: # nothing
+    map: {a: b , }
+    text: |
+        a
+
+        b
+    # end
+"#;
 
 /// The same as a library without a sense of comments writes it.
-const REWRITTEN: &str = "apiVersion: v1\nkind: A\nmetadata:\n  name: a\nspec:\n  list:\n  - name: x\n    n: 1\n  - name: z\n    \
-                         args:\n    - a\n    - b\n  map:\n    a: b\n  text: \"a\\n\\nb\\n\"\n";
+const REWRITTEN: &str = r#"apiVersion: v1
+kind: A
+metadata:
+  name: a
+spec:
+  list:
+  - name: x
+    n: 1
+  - name: z
+    args:
+    - a
+    - b
+  none: null
+  map:
+    a: b
+  text: "a\n\nb\n"
+"#;
 
 /// A function returns REWRITTEN with a change; the file becomes WRITTEN with one.
 #[track_caller]
@@ -187,7 +222,14 @@ fn fields_come_and_go_in_the_users_text() {
 }
 
 #[test]
-fn a_list_of_another_length_is_written_anew() {
+fn lists_are_written_anew_when_their_length_or_the_order_in_them_changes() {
+    assert_edited(
+        ("- name: x\n    n: 1\n", "- n: 1\n    name: x\n"),
+        (
+            "list:\n      - name: x # x\n        n: 1\n      - name: z\n        args: [a, \"b\"] # args\n\n",
+            "list:\n    - n: 1\n      name: x\n    - name: z\n      args:\n      - a\n      - b\n",
+        ),
+    );
     assert_edited(
         ("  - name: x\n    n: 1\n", ""),
         (

@@ -216,6 +216,9 @@ fn any_tree_can_be_written() {
 fn trees_differ_where_values_do() {
     let base = tree("a: [1, '2', x]\nb: &n {c: d}\ne: *n\n");
     assert!(same(&base, &tree("a:\n- 1\n- \"2\"\n- 'x' # c\n'b': &m\n  c: |-\n    d\ne: *m\n")));
+    let aliases = |which: &str| tree(&format!("a: &x 1\nb: &y 1\nc: *{which}\n"));
+    assert!(same(&aliases("x"), &aliases("x")) && !same(&aliases("x"), &aliases("y")));
+    assert!(same(&tree("<<: {a: b}\n"), &tree("!!merge <<: {a: b}\n")), "as Go's YAML library writes it");
     for other in [
         "a: ['1', '2', x]\nb: &n {c: d}\ne: *n\n",
         "a: [1, 2, x]\nb: &n {c: d}\ne: *n\n",

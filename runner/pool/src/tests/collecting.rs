@@ -21,6 +21,15 @@ fn an_unused_pod_goes_at_the_first_scan_past_its_reclaim_after() {
 }
 
 #[test]
+fn a_pod_goes_past_its_reclaim_after_and_not_at_it() {
+    let mut rig = Rig::with_pods(config(), &[0]);
+    let pod = rig.lapsing(0, 30);
+    rig.seen(pod);
+    assert_eq!(rig.pass(30), NOTHING, "a scan at that very moment");
+    assert_eq!(rig.pass(60), ["delete u0 Expired"]);
+}
+
+#[test]
 fn a_delete_carries_what_was_judged() {
     let mut rig = Rig::with_pods(config(), &[0]);
     let pod = Pod { resource_version: "77".into(), ..rig.lapsing(0, 1) };
@@ -47,14 +56,11 @@ fn a_pod_in_use_or_wanted_is_not_collected() {
     let mut rig = Rig::with_pods(config(), &[0]);
     let pod = rig.lapsing(0, 1);
     rig.seen(pod);
-    rig.pass(20);
+    assert_eq!(rig.pass(28), NOTHING);
     assert_eq!(rig.request(1), ["push u0 +1800"]);
     rig.pushed(0, Pushing::Conflict);
-    assert_eq!(
-        rig.pass(60).iter().filter(|line| line.starts_with("delete")).count(),
-        0,
-        "a call waits for it"
-    );
+    assert_eq!(rig.pass(4), NOTHING, "a scan, but a call waits for the pod");
+    assert_eq!(rig.pass(1), ["push u0 +1800"]);
 }
 
 #[test]

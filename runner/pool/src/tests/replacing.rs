@@ -100,6 +100,35 @@ fn one_at_a_time() {
 }
 
 #[test]
+fn not_while_another_pod_starts_or_there_are_too_many() {
+    let mut rig = Rig::with_pods(limits(3, 2), &[0]);
+    let pod = outdated(&mut rig, 0);
+    rig.seen(pod);
+    let pod = rig.pod(1);
+    assert_eq!(rig.seen(pod), ["probe u1"]);
+    assert_eq!(rig.pass(59), NOTHING);
+    rig.ready(1);
+    assert_eq!(rig.pass(60), ["create 2"]);
+
+    let mut rig = Rig::with_pods(limits(2, 2), &[0, 5]);
+    for slot in [0, 5] {
+        let pod = outdated(&mut rig, slot);
+        rig.seen(pod);
+    }
+    rig.step(Event::Configure(config()));
+    assert_eq!(rig.pass(60), ["push u5 +60"], "one too many goes first");
+}
+
+#[test]
+fn of_too_many_the_outdated_one_goes() {
+    let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
+    let pod = outdated(&mut rig, 0);
+    rig.seen(pod);
+    rig.step(Event::Configure(config()));
+    assert_eq!(rig.pass(60), ["push u0 +60"]);
+}
+
+#[test]
 fn only_after_a_minute_of_ownership() {
     let mut rig = Rig::with_pods(config(), &[0]);
     let pod = outdated(&mut rig, 0);

@@ -172,6 +172,20 @@ fn a_pod_that_others_can_use_is_not_deleted_for_being_unreachable_from_here() {
 }
 
 #[test]
+fn another_runners_pod_that_is_not_ready_in_time_is_left_to_its_owner() {
+    let mut rig = Rig::new(config());
+    rig.own(false);
+    let pod = rig.pod(0);
+    rig.seen(pod);
+    assert_eq!(rig.request(1), ["probe u0"]);
+    rig.pass(30);
+    rig.request(2);
+    assert_eq!(rig.pass(30), ["reject 1 NotReady", "reject 2 NotReady"], "no hope is put in it for now");
+    assert_eq!(rig.request(3), NOTHING);
+    assert_eq!(rig.ready(0), ["grant 3 u0"], "the probe goes on");
+}
+
+#[test]
 fn a_call_waits_for_the_ready_timeout_at_most_without_any_ready_pod() {
     let mut rig = Rig::unsynced(config());
     assert_eq!(rig.request(1), NOTHING);
@@ -198,6 +212,22 @@ fn a_pod_that_served_and_died_is_started_again_without_a_pause() {
     assert_eq!(rig.failed(0, "out of memory"), ["delete u0 Failed"]);
     assert_eq!(rig.request(2), NOTHING);
     rig.broken(1);
+    rig.deleted(0, Deletion::Ok);
+    assert_eq!(rig.gone(0), ["create 0"]);
+}
+
+#[test]
+fn the_end_of_a_pod_that_served_is_no_failed_start() {
+    let mut rig = Rig::with_pods(config(), &[0]);
+    rig.request(1);
+    rig.broken(1);
+    assert_eq!(rig.request(2), NOTHING);
+    assert_eq!(
+        rig.failed(0, "out of memory"),
+        ["unprobe u0", "delete u0 Failed"],
+        "the call goes on waiting"
+    );
+    assert_eq!(rig.ready(0), NOTHING, "a late report does not bring it back");
     rig.deleted(0, Deletion::Ok);
     assert_eq!(rig.gone(0), ["create 0"]);
 }
@@ -241,6 +271,10 @@ fn the_watch_and_the_answer_may_come_in_any_order() {
     rig.created(0);
     rig.ready(0);
     rig.served(1);
+    rig.step(Event::WatchLost);
+    rig.pass(120);
+    assert_eq!(rig.counts()[0], 1, "a watch that is lost shows nothing at all");
+    rig.step(Event::Synced(Vec::new()));
     rig.pass(60);
     assert_eq!(rig.request(2), ["create 0"], "what the watch does not show in time is not there");
 }

@@ -31,11 +31,11 @@ impl Stack {
             ("sleep", "sleep 30 & wait"),
             ("big", "printf 'kind: ResourceList\\n#'; head -c 7340032 /dev/zero | tr '\\0' '#'"),
         ];
-        let mut local = String::from("functions:\n");
-        for (name, script) in functions {
+        let entry = |(name, script)| {
             let path = sandbox.script(name, script);
-            local.push_str(&format!("- image: ex.io/{name}:v1\n  command: ['{}']\n", path.display()));
-        }
+            format!("- image: ex.io/{name}:v1\n  command: ['{}']", path.display())
+        };
+        let local = format!("functions:\n{}\n", functions.map(entry).join("\n"));
         let local = sandbox.write("pods.yaml", local);
         let flags = [
             "--pod-backend=local".into(),
@@ -274,11 +274,10 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
         "sleep:30s",
         "big:7000000",
     ];
-    let local: String =
-        images.iter().map(|image| format!("- {{image: '{image}', command: [ignored]}}\n")).collect();
+    let local = images.map(|image| format!("{{image: '{image}', command: [ignored]}}")).join(", ");
     let flags = [
         "--pod-backend=local".into(),
-        flag("local-functions", sandbox.write("pods.yaml", format!("functions:\n{local}"))),
+        flag("local-functions", sandbox.write("pods.yaml", format!("functions: [{local}]"))),
         flag("wrapper-server", echoserver),
         "--drain-delay=0s".into(),
     ];
@@ -307,6 +306,22 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
         }
     }
 
+    // 100 KiB, which nothing on the way needs to cut.
+    let router =
+        sandbox.server("porch-fn-router", [flag("runners", format!("static:///{}", runner.address()))]).await;
+    let text = "žluťoučký kůň\n".repeat(5690);
+    sandbox.write("long.txt", &text);
+    let expected = format!(
+        "unable to evaluate error:INTERNAL with pod evaluator: rpc error: code = Internal desc = {text}"
+    );
+    for (client, long_texts) in clients() {
+        let address = router.address().to_string();
+        let args = ["--addr", &address, "--image", "error:INTERNAL", "--in", "long.txt"];
+        let report = Report::of(&sandbox, &client, &[&args, long_texts].concat()).await;
+        assert_eq!((report.code(), report.message()), ("INTERNAL", expected.as_str()));
+        figure(&format!("{}: {} bytes of text arrive whole", name(&client), report.message().len()));
+    }
+
     let answer = client.call_within("sleep:30s", INPUT, Duration::from_millis(500)).await;
     assert_eq!(answer.code, Code::DeadlineExceeded, "{answer:?}");
     let answer = client.call("big:7000000", INPUT).await;
@@ -318,5 +333,5 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
     );
 
     assert_eq!(runner.terminate().await.code(), Some(0));
-    assert_eq!(sandbox.descendants(), []);
+    assert_eq!(sandbox.descendants_with("--exit-with-stdin"), []);
 }

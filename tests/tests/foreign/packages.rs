@@ -1,7 +1,6 @@
 //! Real packages through router, runner and wrapper: what comes back is, byte for byte, what the function writes
 //! when it is run by hand on the same input.
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,34 +46,38 @@ source: |
       item[\"spec\"][\"replicas\"] = 3
 ";
 
+type Config = fn(&str) -> Option<FunctionConfig>;
+
 /// A function, its program, and its functionConfig for a package of some name.
 struct Function {
     name: &'static str,
     program: PathBuf,
-    config: fn(&str) -> Option<FunctionConfig>,
+    config: Config,
     /// Whether it writes back what it read.
     echoes: bool,
     /// Whether it takes minutes for six packages of [`LARGE`] bytes: one is enough then.
     slow: bool,
 }
 
-fn pairs(pairs: &[&str]) -> Option<FunctionConfig> {
-    Some(FunctionConfig::from_pairs(pairs).unwrap())
+fn pairs(pairs: &[&str]) -> FunctionConfig {
+    FunctionConfig::from_pairs(pairs).unwrap()
+}
+
+fn parsed(text: &str) -> FunctionConfig {
+    FunctionConfig::parse(text).unwrap()
 }
 
 /// `cat`, and those that this machine can build.
 fn functions() -> Vec<Function> {
     let cat =
         Function { name: "cat", program: "/bin/cat".into(), config: |_| None, echoes: true, slow: false };
-    let foreign: [(&str, fn(&str) -> Option<FunctionConfig>); 6] = [
-        ("set-namespace", |_| pairs(&["namespace=shop"])),
-        ("starlark", |_| Some(FunctionConfig::parse(STARLARK).unwrap())),
-        ("apply-replacements", |name| {
-            Some(FunctionConfig::parse(&REPLACEMENTS.replace("NAME", name)).unwrap())
-        }),
-        ("label-setter", |_| pairs(&["team=blue", "tier=1"])),
+    let foreign: [(&str, Config); 6] = [
+        ("set-namespace", |_| Some(pairs(&["namespace=shop"]))),
+        ("starlark", |_| Some(parsed(STARLARK))),
+        ("apply-replacements", |name| Some(parsed(&REPLACEMENTS.replace("NAME", name)))),
+        ("label-setter", |_| Some(pairs(&["team=blue", "tier=1"]))),
         ("validator", |_| None),
-        ("namespace-generator", |_| pairs(&["name=team-a", "owner=Žofie", "quota=10"])),
+        ("namespace-generator", |_| Some(pairs(&["name=team-a", "owner=Žofie", "quota=10"]))),
     ];
     let found = foreign.into_iter().filter_map(|(name, config)| {
         let slow = ["starlark", "apply-replacements"].contains(&name);
@@ -109,9 +112,10 @@ impl Stack {
         let sandbox = Sandbox::new();
         let functions = functions();
         let entry = |function: &Function| {
-            format!("- image: ex.io/{}:v1\n  command: ['{}']\n", function.name, function.program.display())
+            format!("{{image: 'ex.io/{}:v1', command: ['{}']}}", function.name, function.program.display())
         };
-        let local = format!("functions:\n{}", functions.iter().map(entry).collect::<String>());
+        let local = functions.iter().map(entry).collect::<Vec<_>>().join(", ");
+        let local = format!("functions: [{local}]");
         let flags = [
             "--pod-backend=local".into(),
             flag("local-functions", sandbox.write("pods.yaml", local)),
@@ -128,7 +132,7 @@ impl Stack {
         let what = format!("{} on {package}", function.name);
         let image = format!("ex.io/{}:v1", function.name);
         let client = Client::new(self.router.address());
-        let by_hand = self.sandbox.run(&function.program, [OsString::new(); 0], list.as_bytes());
+        let by_hand = self.sandbox.run(&function.program, [""; 0], list.as_bytes());
         let (by_hand, answer) = tokio::join!(by_hand, client.call(&image, list.clone()));
         let stderr = String::from_utf8_lossy(&by_hand.stderr);
         if by_hand.status.success() {
@@ -227,7 +231,7 @@ async fn so_does_every_package_at_five_mib() {
 async fn a_validators_results_are_in_the_error_text() {
     let Some(program) = foreign::function("validator") else { return };
     let function = Function { name: "validator", program, config: |_| None, echoes: false, slow: false };
-    let list = include_str!("../functions/testdata/validator.yaml");
+    let list = include_str!("../../functions/testdata/validator.yaml");
     let stack = Stack::start().await;
     assert!(!stack.compare(&function, "its testdata", list.to_owned()).await);
     let answer = Client::new(stack.router.address())

@@ -62,7 +62,9 @@ async fn four_long_calls_with_a_waitlist_of_two_make_exactly_two_pods() {
             () = tokio::time::sleep(Duration::from_millis(20)) => most = most.max(pods(&sandbox).len()),
         }
     };
-    answers.iter().for_each(|answer| assert_eq!(answer.output(), INPUT));
+    for answer in answers {
+        assert_eq!(answer.output(), INPUT);
+    }
     assert_eq!((most, count(&runner, "ready").await), (2, 2));
     assert_eq!(metric(&runner, "porch_fn_runner_pool_actions_total{action=\"create\"}").await, 2);
 }

@@ -136,7 +136,9 @@ async fn two_hundred_images_spread_and_each_stays_with_its_owner() {
     assert_eq!(cluster.answering(&second).await, owners);
 
     let mut spread = BTreeMap::<_, usize>::new();
-    owners.iter().for_each(|owner| *spread.entry(*owner).or_default() += 1);
+    for owner in &owners {
+        *spread.entry(*owner).or_default() += 1;
+    }
     figure(&format!("200 images over three runners: {:?}", spread.values().collect::<Vec<_>>()));
     assert!(spread.len() == 3 && spread.values().all(|&images| images >= 30), "{spread:?}");
     let page = cluster.router.json("/shards").await;
@@ -250,6 +252,8 @@ async fn a_router_that_is_stopped_finishes_its_calls() {
         cluster.sandbox.write("go", "");
     };
     let (answers, ()) = tokio::join!(calls, stopped);
-    answers.iter().for_each(|answer| assert_eq!(answer.output(), INPUT));
+    for answer in answers {
+        assert_eq!(answer.output(), INPUT);
+    }
     assert_eq!(cluster.router.ended().await.code(), Some(0));
 }

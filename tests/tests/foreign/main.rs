@@ -1,0 +1,7 @@
+//! Our binaries among programs that share no code with them: gRPC clients on other libraries, and KRM functions
+//! on others' SDKs.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod clients;
+mod packages;

@@ -1,0 +1,9 @@
+//! Our binaries as processes: what signals, exit codes, standard input, environments, and the death of a
+//! neighbour do to them.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod cluster;
+mod pods;
+mod runner;
+mod wrapper;
