@@ -10,7 +10,7 @@ use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
 use porch_fn_proto::{PREFIX_LEN, encode_request, evaluator::EvaluateFunctionResponse, frame};
 use porch_fn_service::conn::{self, AddressError, Connection};
-use porch_fn_service::flags::GoDuration;
+use porch_fn_service::flags::{EXIT_USAGE, GoDuration};
 use porch_fn_service::grpc::{Reply, code_name, format_timeout, message_of};
 use porch_fn_service::unary::{self, CallError};
 use prost::Message;
@@ -86,6 +86,8 @@ enum EvalError {
     Address(#[from] AddressError),
     #[error("cannot reach {address}: {error}; is it running? `porch-fn up` starts one; see --address")]
     Connect { address: String, error: conn::ConnectError },
+    #[error("{0}; raise --max-request-body-size, to no more than the router's")]
+    TooLarge(CallError),
     #[error("{0}; see the router's log")]
     Call(CallError),
     #[error("no answer in time; see --timeout")]
@@ -107,7 +109,19 @@ pub(crate) async fn run(args: Args) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("porch-fn eval: {error}");
-            ExitCode::FAILURE
+            error.exit_code()
+        }
+    }
+}
+
+impl EvalError {
+    /// 64 for what is wrong with the command line, so that 1 is left for functions that fail.
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Config(_) | Self::TwoConfigs | Self::WriteStdin | Self::Address(_) => {
+                ExitCode::from(EXIT_USAGE)
+            }
+            _ => ExitCode::FAILURE,
         }
     }
 }
@@ -156,7 +170,11 @@ fn read(args: &Args, config: Option<&FunctionConfig>) -> Result<(Input, Bytes), 
         return Err(EvalError::WriteStdin);
     }
     let mut list = Vec::new();
-    std::io::stdin().lock().take(limit as u64 + 1).read_to_end(&mut list).map_err(EvalError::Stdin)?;
+    std::io::stdin()
+        .lock()
+        .take((limit as u64).saturating_add(1))
+        .read_to_end(&mut list)
+        .map_err(EvalError::Stdin)?;
     if list.len() > limit {
         return Err(EvalError::StdinTooLarge(limit));
     }
@@ -179,7 +197,10 @@ async fn call(args: &Args, list: Bytes) -> Result<Reply, EvalError> {
     let called = unary::call(&connection, headers, &request, args.max_request_body_size);
     match timeout(limit, called).await {
         Ok(Ok(reply)) => Ok(reply),
-        Ok(Err(CallError::Connect(error))) => Err(EvalError::Connect { address: args.address.clone(), error }),
+        Ok(Err(CallError::Connect(error))) => {
+            Err(EvalError::Connect { address: args.address.clone(), error })
+        }
+        Ok(Err(error @ CallError::TooLarge { .. })) => Err(EvalError::TooLarge(error)),
         Ok(Err(error)) => Err(EvalError::Call(error)),
         Err(_) => Err(EvalError::Timeout),
     }

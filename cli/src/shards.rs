@@ -117,9 +117,11 @@ fn tables(page: &Shards) -> String {
         text.push_str("no runners known; see the router's --runners\n");
     }
     if !page.images.is_empty() {
-        let rows = page.images.iter().take(MAX_IMAGES).map(|image| {
-            vec![image.image.clone(), image.owner.clone(), image.in_flight.to_string()]
-        });
+        let rows = page
+            .images
+            .iter()
+            .take(MAX_IMAGES)
+            .map(|image| vec![image.image.clone(), image.owner.clone(), image.in_flight.to_string()]);
         text.push('\n');
         text.push_str(&table(&["IMAGE", "OWNER", "IN FLIGHT"], rows.collect()));
         if page.images.len() > MAX_IMAGES {
@@ -152,7 +154,10 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let rows = vec![vec!["10.0.0.1:9445".to_owned(), "well".to_owned()], vec!["a:1".to_owned(), "draining".to_owned()]];
+        let rows = vec![
+            vec!["10.0.0.1:9445".to_owned(), "well".to_owned()],
+            vec!["a:1".to_owned(), "draining".to_owned()],
+        ];
         assert_eq!(
             table(&["RUNNER", "STATE"], rows),
             "RUNNER          STATE\n10.0.0.1:9445   well\na:1             draining\n"

@@ -22,6 +22,10 @@ const EXAMPLES: [(&str, &str); 2] = [
     ("porch-fn.example/require-resources:v1", "require-resources"),
 ];
 
+/// Runner flags that `up` decides.
+const OWN_FLAGS: [&str; 6] =
+    ["address", "port", "log-level", "pod-backend", "local-functions", "wrapper-server"];
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Runners to start
@@ -73,6 +77,10 @@ pub(crate) async fn run(args: Args) -> ExitCode {
             eprintln!("porch-fn up: {error}");
             ExitCode::from(EXIT_USAGE)
         }
+        Err(UpError::Runner(error)) => {
+            eprintln!("porch-fn up: runner: {error}");
+            error.exit_code()
+        }
         Err(error) => {
             eprintln!("porch-fn up: {error}");
             ExitCode::FAILURE
@@ -89,11 +97,7 @@ struct Cluster {
 }
 
 async fn start(args: Args) -> Result<Cluster, UpError> {
-    let fixed = ["porch-fn-runner", "--port=0", "--admin-port=0", "--drain-delay=0"].map(OsString::from);
-    let address = OsString::from(format!("--address={}", args.address));
-    let (runner_flags, set) = flags::parse_with_set::<runner::Flags>(
-        fixed.into_iter().chain([address]).chain(args.runner_flags),
-    )?;
+    let (runner_flags, set) = runner_flags(args.address, args.runner_flags)?;
     let functions = functions(args.local_functions, &runner_flags.default_image_prefix)?;
     let images = functions.images().into_iter().map(str::to_owned).collect();
     let own = std::env::current_exe().map_err(UpError::OwnPath)?;
@@ -126,6 +130,24 @@ async fn start(args: Args) -> Result<Cluster, UpError> {
     Ok(Cluster { router, runners, pods, images })
 }
 
+/// The flags that the user gave for each runner, and ours.
+fn runner_flags(
+    address: IpAddr,
+    given: Vec<OsString>,
+) -> Result<(runner::Flags, flags::SetFlags), FlagError> {
+    let program = || std::iter::once(OsString::from("porch-fn-runner"));
+    let (_, set) = flags::parse_with_set::<runner::Flags>(program().chain(given.iter().cloned()))?;
+    if let Some(flag) = set.among(&OWN_FLAGS).first() {
+        let message = format!("--{flag} cannot be set behind --: `up` sets it for its runners; see --help");
+        return Err(FlagError::usage("porch-fn up", message));
+    }
+    let default = OsString::from("--drain-delay=0");
+    // The admin port can come from the environment as well: of a repeated flag the last counts.
+    let own = ["--port=0".to_owned(), "--admin-port=0".to_owned(), format!("--address={address}")];
+    let own = own.into_iter().map(OsString::from);
+    flags::parse_with_set(program().chain([default]).chain(given).chain(own))
+}
+
 fn functions(file: Option<PathBuf>, prefix: &str) -> Result<LocalFunctions, UpError> {
     let mut functions = match file {
         Some(path) => {
@@ -135,6 +157,10 @@ fn functions(file: Option<PathBuf>, prefix: &str) -> Result<LocalFunctions, UpEr
     };
     let own = std::env::current_exe().map_err(UpError::OwnPath)?.display().to_string();
     for (image, name) in EXAMPLES {
+        // The user's own function of that name counts.
+        if functions.images().contains(&image) {
+            continue;
+        }
         let command = vec![own.clone(), EXAMPLE_FUNCTION.to_owned(), name.to_owned()];
         functions.add(image, command, prefix).map_err(UpError::Functions)?;
     }
@@ -161,6 +187,7 @@ impl Cluster {
     }
 
     async fn drain(self) -> lifecycle::Drained {
+        println!("\nEnding, once calls in flight have finished; Ctrl-C again ends them, too.");
         let mut drained = self.router.drain().await;
         for runner in join_all(self.runners.into_iter().map(runner::App::drain)).await {
             if runner == lifecycle::Drained::TimedOut {
@@ -174,7 +201,11 @@ impl Cluster {
 
 /// The flag that `eval` needs to find this router, if it needs one.
 fn eval_flag(address: SocketAddr) -> String {
-    if address.to_string() == crate::eval::DEFAULT_ADDRESS { String::new() } else { format!(" --address {address}") }
+    if address.to_string() == crate::eval::DEFAULT_ADDRESS {
+        String::new()
+    } else {
+        format!(" --address {address}")
+    }
 }
 
 fn shards_flag(admin: SocketAddr) -> String {

@@ -20,38 +20,38 @@ pub struct Flags {
     #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "TARGET", value_parser = target)]
     pub runners: Target,
-    /// Address to listen on; all interfaces when not given
-    #[arg(long)]
+    /// IP address to listen on; all interfaces when not given
+    #[arg(long, value_name = "IP")]
     pub address: Option<IpAddr>,
     /// Port for function calls and gRPC health; 0 takes any and prints it
-    #[arg(long, default_value_t = 9445)]
+    #[arg(long, value_name = "PORT", default_value_t = 9445)]
     pub port: u16,
     /// Port for /metrics, /healthz, /readyz and /shards; 0 takes any and prints it
-    #[arg(long, env = "OTEL_EXPORTER_PROMETHEUS_PORT", default_value_t = 9464)]
+    #[arg(long, value_name = "PORT", env = "OTEL_EXPORTER_PROMETHEUS_PORT", default_value_t = 9464)]
     pub admin_port: u16,
     /// Largest request and answer in bytes; must agree with the runners' and Porch's
-    #[arg(long, default_value_t = 6_291_456)]
+    #[arg(long, value_name = "BYTES", default_value_t = 6_291_456)]
     pub max_request_body_size: usize,
     /// Prefix of images without a registry, as Porch has it
-    #[arg(long, default_value = "ghcr.io/kptdev/krm-functions-catalog")]
+    #[arg(long, value_name = "PREFIX", default_value = "ghcr.io/kptdev/krm-functions-catalog")]
     pub default_image_prefix: String,
     /// How long a call may take whose caller sets no deadline
-    #[arg(long, default_value = "5m")]
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub request_timeout: GoDuration,
     /// Age after which a caller's connection is asked to dial again, so that callers spread over routers; 0 means never
-    #[arg(long, default_value = "10m")]
+    #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub max_connection_age: GoDuration,
     /// Routers that share the runners: each takes its part of the spill rule's capacity
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub router_count: usize,
     /// How long to go on accepting after SIGTERM, while callers learn of it
-    #[arg(long, default_value = "5s")]
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
     pub drain_delay: GoDuration,
     /// How long calls in flight may take after that
-    #[arg(long, default_value = "5m")]
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub drain_timeout: GoDuration,
-    /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
-    #[arg(long, default_value_t = porch_fn_service::telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
+    /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 details, 5 everything
+    #[arg(long, value_name = "LEVEL", default_value_t = porch_fn_service::telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
     pub log_level: u8,
 }
 

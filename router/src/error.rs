@@ -17,6 +17,12 @@ pub enum RouteError {
     /// No runner could be found in time. Holds the view's summary.
     #[error("no function runner is ready: {0}; see the router's /shards page and --runners")]
     NoRunner(String),
+    /// Runners were ready, and each refused or reset the call's stream for as long as it waited.
+    #[error(
+        "no ready function runner took the call: each refused or reset its stream; see the runners' logs, and \
+         what stands between them and the router"
+    )]
+    NotTaken,
     /// The call was sent twice and both runners broke off.
     #[error(
         "two function runners broke off during this call; it is not sent a third time, since the call itself \
@@ -37,7 +43,9 @@ impl RouteError {
             // What grpc-go's servers answer to a message they cannot unmarshal.
             RouteError::Peek(_) => Code::Internal,
             RouteError::NoImage => Code::InvalidArgument,
-            RouteError::NoRunner(_) | RouteError::BrokenTwice | RouteError::Budget => Code::Unavailable,
+            RouteError::NoRunner(_) | RouteError::NotTaken | RouteError::BrokenTwice | RouteError::Budget => {
+                Code::Unavailable
+            }
         }
     }
 }
@@ -64,6 +72,7 @@ mod tests {
                 Code::Unavailable,
                 "2 unreachable, 1 draining; see the router's /shards",
             ),
+            (RouteError::NotTaken, Code::Unavailable, "runners' logs"),
             (RouteError::BrokenTwice, Code::Unavailable, "runners' logs"),
             (RouteError::Budget, Code::Unavailable, "/shards"),
         ];

@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 use tonic::Code;
 
 use crate::view::View;
-use crate::wellness::{Reason, Standing};
+use crate::wellness::Standing;
 
 /// From a cached call to the default deadline: warm calls take milliseconds, cold ones seconds.
 const SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
@@ -98,14 +98,7 @@ impl Metrics {
     }
 
     pub(crate) fn show(&self, view: &View) {
-        let standings = [
-            Standing::Well,
-            Standing::HeldDown,
-            Standing::Out(Reason::Unknown),
-            Standing::Out(Reason::Unreachable),
-            Standing::Out(Reason::Draining),
-        ];
-        for standing in standings {
+        for standing in Standing::ALL {
             let count = view.shards().iter().filter(|shard| shard.standing() == standing).count();
             let state = StateLabel { state: standing.as_str() };
             self.shards.get_or_create(&state).set(i64::try_from(count).unwrap_or(i64::MAX));

@@ -39,8 +39,11 @@ async fn ask(shard: &Shard) {
         tracing::debug!(shard = %shard.identity(), code = ?error.code(), "health stream ended");
         shard.note(Sign::Bad(Reason::Unreachable));
         // A stream that lived for a while broke for a new reason.
-        pause = if began.elapsed() > LAST_PAUSE { FIRST_PAUSE } else { (pause * 2).min(LAST_PAUSE) };
+        if began.elapsed() > LAST_PAUSE {
+            pause = FIRST_PAUSE;
+        }
         sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        pause = (pause * 2).min(LAST_PAUSE);
     }
 }
 

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use lru::LruCache;
 use parking_lot::Mutex;
 use porch_fn_image::shard_key;
-use porch_fn_proto::peek;
+use porch_fn_proto::{Chunks, peek};
 use porch_fn_ring::spill::{Demand, Spill, choices};
 use porch_fn_service::grpc::{Call, Evaluate, Reply};
 use tokio::sync::watch;
@@ -30,6 +30,8 @@ const MAX_IMAGES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);
 /// How long before its deadline such a call ends, so that its caller reads why and not only that time is up.
 const NO_RUNNER_MARGIN: Duration = Duration::from_millis(50);
+/// Pause before runners are asked again that are ready and yet did not take a call: they reset its stream.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Times a call may be sent. A call that kills runners must not walk the ring.
 const MAX_SENT: usize = 2;
 
@@ -100,13 +102,9 @@ impl Router {
         images
     }
 
-    async fn route(&self, call: Call) -> Result<Reply, RouteError> {
-        let peeked = peek(&call.message)?;
-        if peeked.image.is_empty() {
-            return Err(RouteError::NoImage);
-        }
-        let tag = (!peeked.tag.is_empty()).then_some(&*peeked.tag);
-        let key = shard_key(&peeked.image, tag, &self.options.default_prefix);
+    async fn route(&self, mut call: Call) -> Result<Reply, RouteError> {
+        // Taken out: an inflated message is not needed any longer.
+        let key = self.key(&std::mem::take(&mut call.message))?;
         let load = self.enter(&key);
         let mut changed = self.changed.clone();
         let mut tries = Tries::default();
@@ -121,10 +119,26 @@ impl Router {
                 return Ok(reply);
             }
             let give_up = *tries.give_up.get_or_insert_with(|| give_up(call.deadline));
-            if timeout_at(give_up, changed.changed()).await.is_err() {
-                return Err(RouteError::NoRunner(self.view.load().summary()));
+            let again = if self.view.load().usable().1 > 0 { Instant::now() + ASK_AGAIN } else { give_up };
+            let unchanged = timeout_at(again.min(give_up), changed.changed()).await.is_err();
+            if unchanged && Instant::now() >= give_up {
+                let view = self.view.load();
+                return Err(match view.usable() {
+                    (_, 0) => RouteError::NoRunner(view.summary()),
+                    _ => RouteError::NotTaken,
+                });
             }
         }
+    }
+
+    /// The shard key of the request's image.
+    fn key(&self, message: &Chunks) -> Result<String, RouteError> {
+        let peeked = peek(message)?;
+        if peeked.image.is_empty() {
+            return Err(RouteError::NoImage);
+        }
+        let tag = (!peeked.tag.is_empty()).then_some(&*peeked.tag);
+        Ok(shard_key(&peeked.image, tag, &self.options.default_prefix).into_owned())
     }
 
     /// Walks the preference order of one snapshot. `None` when no usable runner was left to try.
@@ -138,7 +152,9 @@ impl Router {
     ) -> Result<Option<Reply>, RouteError> {
         let (wanted, usable) = view.usable();
         let preference = view.ring().preference(key);
-        let limits = self.options.spill.limits(self.in_flight.load(Ordering::Relaxed), usable, estimate);
+        // Without this call itself, as the rule wants it.
+        let others = self.in_flight.load(Ordering::Relaxed).saturating_sub(1);
+        let limits = self.options.spill.limits(others, usable, estimate);
         let shards = view.shards();
         let shard = |node: u16| shards.get(usize::from(node));
         let order = choices(
@@ -193,6 +209,8 @@ impl Router {
         if tries.sent >= MAX_SENT {
             Err(RouteError::BrokenTwice)
         } else if self.budget.lock().withdraw(self.origin.elapsed()) {
+            // It had found a runner: what it waited before counts no longer.
+            tries.give_up = None;
             Ok(())
         } else {
             Err(RouteError::Budget)
@@ -243,7 +261,7 @@ struct Tries {
     sent: usize,
     /// The last refusal, which is the answer when nobody takes the call.
     refused: Option<Reply>,
-    /// When to stop waiting for a runner; set when first there was none.
+    /// When to stop waiting for a runner; set when there was none to send to.
     give_up: Option<Instant>,
 }
 

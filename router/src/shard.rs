@@ -135,20 +135,12 @@ impl Shard {
     }
 }
 
-const STANDINGS: [Standing; 5] = [
-    Standing::Well,
-    Standing::HeldDown,
-    Standing::Out(Reason::Unknown),
-    Standing::Out(Reason::Unreachable),
-    Standing::Out(Reason::Draining),
-];
-
 fn encode(standing: Standing) -> u8 {
-    STANDINGS.iter().zip(0..).find(|&(&known, _)| known == standing).map_or(u8::MAX, |(_, code)| code)
+    Standing::ALL.iter().zip(0..).find(|&(&known, _)| known == standing).map_or(u8::MAX, |(_, code)| code)
 }
 
 fn decode(code: u8) -> Standing {
-    STANDINGS.get(usize::from(code)).copied().unwrap_or(Standing::Out(Reason::Unknown))
+    Standing::ALL.get(usize::from(code)).copied().unwrap_or(Standing::Out(Reason::Unknown))
 }
 
 /// A call in flight on a runner.

@@ -45,7 +45,7 @@ impl Reason {
 pub(crate) enum Sign {
     /// A health check said SERVING.
     Serving,
-    /// A health check said something else, or a call or dial failed.
+    /// A health check said something else or failed, or a call found no connection.
     Bad(Reason),
 }
 
@@ -61,6 +61,15 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
+    /// All of them.
+    pub(crate) const ALL: [Standing; 5] = [
+        Standing::Well,
+        Standing::HeldDown,
+        Standing::Out(Reason::Unknown),
+        Standing::Out(Reason::Unreachable),
+        Standing::Out(Reason::Draining),
+    ];
+
     /// The word that stands in `/shards` and metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {

@@ -113,7 +113,7 @@ impl App {
         };
         let pods = match pods {
             Some((cluster, functions)) => {
-                let (config, warm_up) = pool_config(&flags, &functions)?;
+                let (config, warm_up) = pool_config(&flags, set, &functions)?;
                 let (backend, events) = cluster.attach();
                 let (runtime, driver) = PodRuntime::new(
                     config,
@@ -140,7 +140,8 @@ impl App {
         };
         if exec.is_none() && pods.is_none() {
             tracing::warn!(
-                "no runtime is enabled: every call is answered NOT_FOUND; see --config and --pod-backend"
+                "no runtime is enabled: every call is answered NOT_FOUND; see --config, --pod-backend and \
+                 --disable-runtimes"
             );
         }
 
@@ -206,19 +207,22 @@ fn disabled_runtimes(flags: &Flags) -> Result<Disabled, AppError> {
     Ok(disabled)
 }
 
+/// Whether the file or directory that `--flag` names is there. One that the user named must be.
+fn present(flag: &str, path: &Path, set: &SetFlags) -> Result<bool, AppError> {
+    if path.exists() {
+        return Ok(true);
+    }
+    if set.contains(flag) {
+        let text = format!("--{flag} {}: no such file or directory", path.display());
+        return Err(AppError::Flags(text));
+    }
+    tracing::info!(path = %path.display(), "the default of --{flag} does not exist");
+    Ok(false)
+}
+
 fn exec_runtime(flags: &Flags, set: &SetFlags) -> Result<Option<ExecRuntime>, AppError> {
-    let missing = |flag: &str, path: &Path| -> Result<bool, AppError> {
-        if path.exists() {
-            return Ok(false);
-        }
-        if set.contains(flag) {
-            return Err(AppError::Flags(format!("--{flag} {}: no such file or directory", path.display())));
-        }
-        tracing::info!(path = %path.display(), "the default of --{flag} does not exist");
-        Ok(true)
-    };
-    missing("functions", &flags.functions)?;
-    if missing("config", &flags.config)? {
+    present("functions", &flags.functions, set)?;
+    if !present("config", &flags.config, set)? {
         return Ok(None);
     }
     let executables = Executables::read(&flags.config, &flags.functions, &flags.default_image_prefix)?;
@@ -245,10 +249,15 @@ fn local_cluster(flags: &Flags) -> Result<(LocalCluster, LocalFunctions), AppErr
 }
 
 /// The pool's configuration, and the images to warm up.
-fn pool_config(flags: &Flags, functions: &LocalFunctions) -> Result<(Config, Vec<Image>), AppError> {
-    let entries = match &flags.pod_cache_config {
-        Some(path) => cache_config::read(path, &flags.default_image_prefix)?,
-        None => Vec::new(),
+fn pool_config(
+    flags: &Flags,
+    set: &SetFlags,
+    functions: &LocalFunctions,
+) -> Result<(Config, Vec<Image>), AppError> {
+    let entries = if present("pod-cache-config", &flags.pod_cache_config, set)? {
+        cache_config::read(&flags.pod_cache_config, &flags.default_image_prefix)?
+    } else {
+        Vec::new()
     };
     let overrides = cache_config::overrides(&entries);
     let functions = functions.clone();

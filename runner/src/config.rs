@@ -9,6 +9,8 @@ use porch_fn_service::flags::{CommaList, GoDuration};
 /// Defaults of `--functions` and `--config`: absent files are fine there, and an error when named.
 pub(crate) const DEFAULT_FUNCTIONS: &str = "./functions";
 pub(crate) const DEFAULT_CONFIG: &str = "./config.yaml";
+/// The same of `--pod-cache-config`: where Porch's manifests mount the ConfigMap.
+pub(crate) const DEFAULT_POD_CACHE_CONFIG: &str = "/pod-cache-config/pod-cache-config.yaml";
 
 /// Flags that parse, as Porch's manifests set them, and do nothing in this version.
 pub(crate) const NOT_EFFECTIVE_YET: [&str; 7] = [
@@ -64,7 +66,7 @@ pub struct Flags {
     /// Exec runtime: file that says which executable runs which images
     #[arg(long, default_value = DEFAULT_CONFIG)]
     pub config: PathBuf,
-    /// Exec runtime: functions that run at once; 0 means two per core
+    /// Exec runtime: functions that run at once, more wait; 0 means two per core
     #[arg(long, default_value_t = 0)]
     pub max_parallel_executions: usize,
     /// Exec runtime: environment variables passed on beside PATH, HOME, TMPDIR, TZ, proxies and certificates
@@ -81,8 +83,8 @@ pub struct Flags {
     #[arg(long, default_value = "wrapper-server")]
     pub wrapper_server: PathBuf,
     /// Pod runtime: file with per-image limits and the images to warm up
-    #[arg(long)]
-    pub pod_cache_config: Option<PathBuf>,
+    #[arg(long, default_value = DEFAULT_POD_CACHE_CONFIG)]
+    pub pod_cache_config: PathBuf,
     /// Pod runtime: start the pods of --pod-cache-config at start
     #[arg(long, default_value_t = true)]
     pub warm_up_pod_cache: bool,

@@ -12,10 +12,6 @@ use crate::exec::ExecRuntime;
 use crate::metrics::{Metrics, Runtime};
 use crate::pods::PodRuntime;
 
-/// What is kept of a function's standard error, in bytes, at either end.
-pub(crate) const STDERR_HEAD: usize = 32 * 1024;
-pub(crate) const STDERR_TAIL: usize = 32 * 1024;
-
 /// The runner's evaluator.
 #[derive(Debug)]
 pub struct Runner {
@@ -59,9 +55,79 @@ impl Runner {
 
 impl Evaluate for Runner {
     async fn evaluate(&self, call: Call) -> Reply {
-        let started = Instant::now();
+        let (started, deadline) = (Instant::now(), call.deadline);
+        let mut counted = Counted { metrics: &self.metrics, started, deadline, answer: None };
         let (reply, runtime) = self.run(call).await;
-        self.metrics.answered(runtime, reply.code(), started.elapsed());
+        counted.answer = Some((runtime, reply.code()));
         reply
+    }
+}
+
+/// Counts its call when it is dropped, since the server drops calls: at their deadlines, and when their callers go
+/// away.
+struct Counted<'a> {
+    metrics: &'a Metrics,
+    started: Instant,
+    deadline: Instant,
+    answer: Option<(Runtime, Code)>,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        let cut_off = if Instant::now() >= self.deadline { Code::DeadlineExceeded } else { Code::Cancelled };
+        let (runtime, code) = self.answer.unwrap_or((Runtime::None, cut_off));
+        self.metrics.answered(runtime, code, self.started.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use http::HeaderMap;
+    use porch_fn_pool::Config;
+    use porch_fn_proto::{encode_request, frame};
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
+
+    #[tokio::test]
+    async fn calls_that_the_server_drops_are_counted() {
+        let mut registry = Registry::default();
+        let metrics = Arc::new(Metrics::new(&mut registry));
+        let mut functions = LocalFunctions::default();
+        functions.add("example.com/f:v1", vec!["cat".to_owned()], "example.com").unwrap();
+        let options = LocalOptions {
+            wrapper: Vec::new(),
+            max_message: 1024,
+            log_level: 0,
+            functions: functions.clone(),
+        };
+        let (backend, events) = LocalCluster::new(options).attach();
+        // Nobody drives the pool: calls wait.
+        let (pods, _driver) = PodRuntime::new(
+            Config::default(),
+            backend,
+            events,
+            Arc::new(functions),
+            "example.com".to_owned(),
+            1024,
+            Arc::clone(&metrics),
+        );
+        let runner = Runner::new(None, Some(pods), metrics);
+        for wait in [Duration::ZERO, Duration::from_mins(1)] {
+            let message = encode_request("kind: ResourceList".into(), "f:v1", "");
+            let deadline = Instant::now() + wait;
+            let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
+            assert!(runner.evaluate(call).now_or_never().is_none());
+        }
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for code in ["DEADLINE_EXCEEDED", "CANCELLED"] {
+            assert!(text.contains(&format!("code=\"{code}\"}} 1")), "{text}");
+        }
     }
 }

@@ -130,6 +130,18 @@ async fn an_output_past_the_limit_ends_the_function_at_once() {
 }
 
 #[tokio::test]
+async fn an_answer_is_never_longer_than_the_limit() {
+    let runner = Runner::start(&["--max-request-body-size=100000"], "yes | head -c 99998").await;
+    // These bytes would fit alone, but not in a message.
+    let answer = runner.client.call(IMAGE, INPUT).await;
+    assert_eq!(answer.code, Code::ResourceExhausted, "{answer:?}");
+    let runner =
+        Runner::start(&["--max-request-body-size=100000"], "yes | head -c 99990; echo log >&2").await;
+    let answer = runner.client.call(IMAGE, INPUT).await;
+    assert_eq!((answer.output().len(), answer.log().len()), (99_990, 0));
+}
+
+#[tokio::test]
 async fn a_deadline_ends_the_function() {
     let runner = Runner::start(&[], "echo $$ >$DIR/pid; exec sleep 1000").await;
     let answer = runner.client.call_within(IMAGE, INPUT, Duration::from_millis(300)).await;
@@ -180,8 +192,8 @@ const DOCUMENTED: [Documented; 19] = [
     ("log-level", "2", "5", |flags| flags.log_level.to_string()),
     ("functions", "./functions", "/f", |flags| flags.functions.display().to_string()),
     ("config", "./config.yaml", "/c", |flags| flags.config.display().to_string()),
-    ("pod-cache-config", "", "/p", |flags| {
-        flags.pod_cache_config.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+    ("pod-cache-config", "/pod-cache-config/pod-cache-config.yaml", "/p", |flags| {
+        flags.pod_cache_config.display().to_string()
     }),
     ("warm-up-pod-cache", "true", "false", |flags| flags.warm_up_pod_cache.to_string()),
     ("pod-namespace", "porch-fn-system", "n", |flags| flags.pod_namespace.clone()),

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{BoxFuture, Shared, WeakShared};
 use http::uri::Authority;
 use http::{Request, Response, Uri};
 use hyper::body::Incoming;
@@ -78,8 +78,22 @@ pub struct Connection {
 enum State {
     #[default]
     Idle,
-    Dialing(Shared<BoxFuture<'static, Result<Sender, ConnectError>>>),
+    /// Held by the calls that wait for it: a dial that nobody polls would run into its timeout and fail the
+    /// next call.
+    Dialing(WeakShared<Dial>),
     Up(Sender),
+}
+
+type Dial = BoxFuture<'static, Result<Sender, ConnectError>>;
+
+impl State {
+    /// The dial under way, if anyone waits for it.
+    fn dialing(&self) -> Option<Shared<Dial>> {
+        match self {
+            State::Dialing(dialing) => dialing.upgrade(),
+            State::Idle | State::Up(_) => None,
+        }
+    }
 }
 
 /// hyper's handle on a connection.
@@ -102,11 +116,6 @@ impl Connection {
         }
     }
 
-    /// `host:port` as given.
-    pub fn address(&self) -> &Arc<str> {
-        &self.address
-    }
-
     /// The scheme and authority of requests, with an empty path.
     pub fn origin(&self) -> &Uri {
         &self.origin
@@ -121,28 +130,25 @@ impl Connection {
     pub async fn sender(&self) -> Result<Sender, ConnectError> {
         let dialing = {
             let mut state = self.state.lock();
-            match &*state {
-                State::Up(sender) if !sender.is_closed() => return Ok(sender.clone()),
-                State::Dialing(dialing) => dialing.clone(),
-                _ => {
-                    let dialing = dial(Arc::clone(&self.address), self.options).boxed().shared();
-                    *state = State::Dialing(dialing.clone());
-                    dialing
-                }
+            if let State::Up(sender) = &*state
+                && !sender.is_closed()
+            {
+                return Ok(sender.clone());
             }
+            state.dialing().unwrap_or_else(|| {
+                let dialing = dial(Arc::clone(&self.address), self.options).boxed().shared();
+                // Some, since it was not polled yet.
+                *state = dialing.downgrade().map_or(State::Idle, State::Dialing);
+                dialing
+            })
         };
         let dialed = dialing.clone().await;
         let mut state = self.state.lock();
         // Only the dial that everyone waits for may change the state: a later one could be under way.
-        if matches!(&*state, State::Dialing(current) if current.ptr_eq(&dialing)) {
+        if state.dialing().is_some_and(|current| current.ptr_eq(&dialing)) {
             *state = dialed.as_ref().map_or(State::Idle, |sender| State::Up(sender.clone()));
         }
         dialed
-    }
-
-    /// Forgets the connection, so that the next call dials. Calls in flight on it go on.
-    pub fn reset(&self) {
-        *self.state.lock() = State::Idle;
     }
 }
 

@@ -46,11 +46,6 @@ impl Watch {
         // An error means that the signal is gone: the process is ending, which is a drain too.
         let _ = self.draining.wait_for(|&draining| draining).await;
     }
-
-    /// Whether draining has begun.
-    pub fn is_draining(&self) -> bool {
-        *self.draining.borrow()
-    }
 }
 
 #[cfg(test)]

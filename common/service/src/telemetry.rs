@@ -24,13 +24,9 @@ pub fn init(level: u8) {
         4 => (LevelFilter::DEBUG, LevelFilter::INFO),
         _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
     };
-    let filter = Targets::new().with_default(theirs).with_targets([
-        ("porch_fn", ours),
-        ("porch_fn_router", ours),
-        ("porch_fn_runner", ours),
-        ("porch_fn_service", ours),
-        ("wrapper_server", ours),
-    ]);
+    // Prefixes: the first covers all of our crates but one.
+    let targets = [("porch_fn", ours), ("wrapper_server", ours)];
+    let filter = Targets::new().with_default(theirs).with_targets(targets);
     let format = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());

@@ -17,7 +17,7 @@ impl Function {
             turn.reject(id, Rejection::DeadlineExceeded);
         } else if let Some(error) = self.paused_error(turn.now) {
             turn.reject(id, error);
-        } else if let Some(index) = self.pick_unless_queue(turn) {
+        } else if let Some(index) = self.pick(turn) {
             let crowded = self.is_crowded(turn);
             self.grant(index, id, deadline, turn);
             if crowded {
@@ -30,11 +30,6 @@ impl Function {
             let place = Place::Queue(ticket);
             turn.shared.calls.insert(id, Call { image: self.image.clone(), place });
         }
-    }
-
-    /// A call does not overtake those that wait.
-    fn pick_unless_queue(&mut self, turn: &Turn<'_>) -> Option<usize> {
-        if self.queue.is_empty() { self.pick(turn) } else { None }
     }
 
     fn grant(&mut self, index: usize, id: RequestId, deadline: Time, turn: &mut Turn<'_>) {

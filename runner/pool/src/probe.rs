@@ -74,7 +74,8 @@ impl Function {
                 _ => Rejection::NotReady { timeout, waiting: None },
             };
             // Whoever pushes can use the pod: then the fault is between us and it.
-            let used_by_others = tracked.pod.reclaim_after > reclaim_after;
+            let used_by_others =
+                tracked.pod.reclaim_after > reclaim_after && tracked.pod.reclaim_after != tracked.asked;
             if tracked.ours() && !used_by_others {
                 let awaited = tracked.awaited();
                 self.pods[index].health = Health::Overdue;

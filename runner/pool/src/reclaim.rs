@@ -160,6 +160,7 @@ impl Function {
 impl Tracked {
     pub(crate) fn send_push(&mut self, until: Time, turn: &mut Turn<'_>) {
         let judged = self.pod.resource_version.clone();
+        self.asked = Some(until);
         self.push = Some(Push { sent: turn.now, judged: judged.clone() });
         turn.out.push(Action::Push {
             uid: self.pod.uid.clone(),

@@ -19,6 +19,8 @@ pub(crate) struct Tracked {
     /// Calls of this runner in flight, with their deadlines.
     pub(crate) calls: Vec<(RequestId, Time)>,
     pub(crate) push: Option<Push>,
+    /// What the last push of ours asked for: a `reclaim_after` other than this was written by somebody else.
+    pub(crate) asked: Option<Time>,
     /// No push before this.
     pub(crate) push_after: Time,
     /// The API server did not answer a push: until then the pod is used without.
@@ -78,6 +80,7 @@ impl Tracked {
             served: false,
             calls: Vec::new(),
             push: None,
+            asked: None,
             push_after: Time::default(),
             waived_until: Time::default(),
             delete: None,

@@ -10,13 +10,12 @@ use porch_fn_proto::Chunks;
 use porch_fn_service::grpc::Reply;
 use tokio::sync::Semaphore;
 use tonic::Code;
-use wrapper_server::process::{Environment, Limits, Program, RunError, run};
-use wrapper_server::{go_exit_text, go_quote};
+use wrapper_server::outcome;
+use wrapper_server::process::{Environment, Program, run};
 
 pub use config::{ConfigError, Executables};
 
 use crate::environment::environment;
-use crate::evaluate::{STDERR_HEAD, STDERR_TAIL};
 
 /// Calls that wait for one of `--max-parallel-executions` places.
 const MAX_QUEUE: usize = 1000;
@@ -33,8 +32,8 @@ pub struct ExecRuntime {
 }
 
 impl ExecRuntime {
-    /// A runtime for `executables`; `parallel` run at once. `exec_env` names variables to pass on beside
-    /// the usual ones.
+    /// A runtime for `executables`; `parallel` run at once (zero counts as one). `exec_env` names variables to
+    /// pass on beside the usual ones.
     pub fn new(executables: Executables, exec_env: &[String], parallel: usize, max_message: usize) -> Self {
         for (image, path) in executables.iter() {
             if path.exists() {
@@ -44,6 +43,7 @@ impl ExecRuntime {
             }
         }
         let environment = environment(std::env::vars_os(), exec_env);
+        let parallel = parallel.clamp(1, Semaphore::MAX_PERMITS);
         Self {
             executables,
             environment,
@@ -54,7 +54,8 @@ impl ExecRuntime {
         }
     }
 
-    /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Queueing and running end when the future is dropped.
+    /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Queueing and running
+    /// end when the future is dropped.
     pub(crate) async fn evaluate(&self, image: &str, resource_list: Chunks) -> Option<Reply> {
         let path = self.executables.find(image)?;
         let Some(waiting) = Waiting::enter(&self.waiting) else {
@@ -74,40 +75,11 @@ impl ExecRuntime {
     async fn run(&self, image: &str, path: &Path, resource_list: Chunks) -> Reply {
         let environment = Environment::Only(self.environment.clone());
         let program = Program::new(path, std::iter::empty::<&str>(), environment);
-        let limits = Limits { stdout: self.max_message, stderr_head: STDERR_HEAD, stderr_tail: STDERR_TAIL };
-        let quoted = go_quote(image);
         // The server drops this future at the deadline, which ends the process.
-        match run(&program, resource_list, &limits, None).await {
-            Ok(finished) if finished.status.success() && finished.stdout.is_empty() => {
-                let log = finished.stderr.into_bytes();
-                let log = String::from_utf8_lossy(&log);
-                let text = format!(
-                    "Failed to execute function {quoted}: it wrote nothing to standard output ({log})"
-                );
-                Reply::failed(Code::Internal, &text)
-            }
-            Ok(finished) if finished.status.success() => {
-                let room = self.max_message.saturating_sub(finished.stdout.len()).saturating_sub(64);
-                let mut log = finished.stderr.into_bytes();
-                log.truncate(room);
-                Reply::evaluated(finished.stdout.into(), log)
-            }
-            Ok(finished) => {
-                let log = finished.stderr.into_bytes();
-                let (exit, log) = (go_exit_text(finished.status), String::from_utf8_lossy(&log));
-                Reply::failed(Code::Internal, &format!("Failed to execute function {quoted}: {exit} ({log})"))
-            }
-            Err(RunError::StdoutTooLarge { limit }) => Reply::failed(
-                Code::ResourceExhausted,
-                &format!(
-                    "grpc: trying to send message larger than max ({} vs. {limit}): function {quoted} wrote more \
-                     than --max-request-body-size allows; raise it on router and runners, and Porch's limit with it",
-                    limit + 1
-                ),
-            ),
-            Err(error) => {
-                Reply::failed(Code::Internal, &format!("Failed to execute function {quoted}: {error} ()"))
-            }
+        let ran = run(&program, resource_list, &outcome::limits(self.max_message), None).await;
+        match outcome::judge_exit(image, ran, self.max_message) {
+            Ok(evaluated) => Reply::evaluated(evaluated.resource_list.into(), evaluated.log),
+            Err(failure) => Reply::failed(failure.code, &failure.message),
         }
     }
 }
@@ -128,5 +100,17 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_number_of_places_is_accepted() {
+        for (asked, given) in [(0, 1), (3, 3), (usize::MAX, Semaphore::MAX_PERMITS)] {
+            assert_eq!(ExecRuntime::new(Executables::default(), &[], asked, 1024).parallel, given);
+        }
     }
 }

@@ -2,13 +2,16 @@
 //! list of objects, and a map of image to time to live.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use porch_fn_image::Image;
 use porch_fn_pool::{ImageKey, Override};
 use porch_fn_service::flags::parse_duration;
-use serde::Deserialize;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::yaml;
 
@@ -46,11 +49,34 @@ pub(crate) struct Entry {
     pub(crate) limits: Override,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
 enum File {
     List(Vec<Item>),
     Map(HashMap<String, String>),
+}
+
+/// By hand: serde's untagged enums cannot say what is wrong, nor where.
+impl<'de> Deserialize<'de> for File {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = File;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list or a map")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<File, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(File::List)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<File, A::Error> {
+                HashMap::deserialize(MapAccessDeserializer::new(map)).map(File::Map)
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 #[derive(Deserialize)]
@@ -154,6 +180,8 @@ mod tests {
         assert!(error.contains("\"a:v1\"") && error.contains("soon"), "{error}");
         assert!(parse("- {name: 'UPPER/Case'}", PREFIX).unwrap_err().contains("UPPER/Case"));
         assert!(parse("3", PREFIX).is_err());
+        let error = parse("- name: a:v1\n- name: b:v1\n  maxWaitlistLength: many\n", PREFIX).unwrap_err();
+        assert!(error.contains("line 3"), "{error}");
     }
 
     proptest! {

@@ -35,8 +35,8 @@ pub(crate) enum AcquireError {
     /// The pool's rules say no.
     #[error(transparent)]
     Rejected(#[from] Rejection),
-    /// The pod vanished between the grant and now.
-    #[error("the function's pod vanished")]
+    /// The pod vanished between the grant and now, or cannot be reached.
+    #[error("the function's pods vanished or cannot be reached: retry later; the runner's log says more")]
     Vanished,
     /// The runner is shutting down.
     #[error("the runner is shutting down")]
@@ -44,7 +44,7 @@ pub(crate) enum AcquireError {
 }
 
 /// A cloneable way to the driver. Its queue is unbounded because dropping a call must never wait; it is
-/// bounded by the calls in flight, each of which sends at most two commands.
+/// bounded by the calls in flight, each of which sends two commands for each pod that it tries.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     commands: mpsc::UnboundedSender<Command>,

@@ -96,6 +96,7 @@ impl PodRuntime {
         // Compressed or not, the pod gets the plain message: a wrapper may know no compression.
         let framed = frame(call.message.clone());
         let wait_until = call.deadline - margin(call.deadline.saturating_duration_since(Instant::now()));
+        let mut sent = false;
         for _ in 0..MAX_PODS_TRIED {
             let lease = match self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await {
                 Ok(lease) => lease,
@@ -113,11 +114,13 @@ impl PodRuntime {
                 }
                 Err(error) => {
                     tracing::debug!(%image, %error, "call to a pod broke");
+                    sent |= matches!(error, CallError::Broken(_));
                     lease.finish(Verdict::Broken);
                 }
             }
         }
-        Err(PodError::Broken)
+        // What no pod has begun to run, the hop before may send elsewhere.
+        Err(if sent { PodError::Broken } else { AcquireError::Vanished.into() })
     }
 }
 
@@ -134,3 +137,6 @@ fn headers(deadline: Instant) -> HeaderMap {
     format_timeout(&mut headers, deadline.saturating_duration_since(Instant::now()));
     headers
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 //! Porch's function runner puts this in front of the function in every pod. The parts are kept apart so that each
 //! can be tested by itself: [`process`] runs one process and never looks at its output, [`resource_list`] reads an
 //! output and never runs anything, and [`outcome`] turns both into the status code and text that Porch knows.
-//! The runner's exec runtime uses [`process`] too. `service.rs` puts them behind the gRPC method, `app.rs` wires the
+//! The runner's exec runtime uses [`process`] and [`outcome`] too. `service.rs` puts them behind the gRPC method, `app.rs` wires the
 //! server.
 
 mod app;

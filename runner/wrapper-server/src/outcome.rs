@@ -16,8 +16,8 @@
 use bytes::Bytes;
 use tonic::{Code, Status};
 
-use crate::go_text::go_quote;
-use crate::process::{Finished, Limits, MARKER_LIMIT, RunError};
+use crate::go_text::{go_exit_text, go_quote};
+use crate::process::{Finished, Limits, MARKER_LIMIT, RunError, Stderr};
 use crate::resource_list::{self, cut};
 
 /// A function's answer.
@@ -72,7 +72,7 @@ const IMAGE_LIMIT: usize = 1024;
 /// Reads the whole output, which takes about 30 ms of CPU time per MiB.
 pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -> Result<Evaluated, Failure> {
     let function = go_quote(&cut(image, IMAGE_LIMIT));
-    let Finished { status, stdout, mut stderr } =
+    let Finished { status, stdout, stderr } =
         ran.map_err(|error| not_finished(&function, &error, max_message))?;
 
     let results = match resource_list::check(&stdout) {
@@ -92,6 +92,29 @@ pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -
     };
     let warning =
         results.has_error.then(|| format!("function {function} succeeded but reported an error: {results}"));
+    Ok(evaluated(stdout, stderr, warning, max_message))
+}
+
+/// As [`judge`], but by the exit code alone, as Porch's exec runtime does: the output is not looked at, and a function
+/// that failed is told with its exit code. Here, too, an empty output is an error.
+pub fn judge_exit(
+    image: &str,
+    ran: Result<Finished, RunError>,
+    max_message: usize,
+) -> Result<Evaluated, Failure> {
+    let function = go_quote(&cut(image, IMAGE_LIMIT));
+    let Finished { status, stdout, stderr } =
+        ran.map_err(|error| not_finished(&function, &error, max_message))?;
+    if !status.success() {
+        return Err(not_executed(&function, &go_exit_text(status), &stderr.into_text()));
+    }
+    if stdout.is_empty() {
+        return Err(not_executed(&function, "it wrote nothing to standard output", &stderr.into_text()));
+    }
+    Ok(evaluated(stdout, stderr, None, max_message))
+}
+
+fn evaluated(stdout: Bytes, mut stderr: Stderr, warning: Option<String>, max_message: usize) -> Evaluated {
     let room = max_message.saturating_sub(stdout.len() + 2 * FIELD_OVERHEAD);
     let log = match room.checked_sub(MARKER_LIMIT) {
         Some(room) => {
@@ -100,14 +123,13 @@ pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -
         }
         None => Bytes::new(),
     };
-    Ok(Evaluated { resource_list: stdout, log, warning })
+    Evaluated { resource_list: stdout, log, warning }
 }
 
 fn not_finished(function: &str, error: &RunError, max_message: usize) -> Failure {
     match error {
         RunError::Lookup(_) | RunError::Start { .. } | RunError::Io { .. } => {
-            // The parentheses are for stderr, of which there is none.
-            internal(format!("Failed to execute function {function}: {error} ()"))
+            not_executed(function, &error.to_string(), "")
         }
         RunError::StdoutTooLarge { .. } => Failure {
             code: Code::ResourceExhausted,
@@ -121,6 +143,10 @@ fn not_finished(function: &str, error: &RunError, max_message: usize) -> Failure
         },
         RunError::Deadline => Failure { code: Code::DeadlineExceeded, message: error.to_string() },
     }
+}
+
+fn not_executed(function: &str, reason: &str, stderr: &str) -> Failure {
+    internal(format!("Failed to execute function {function}: {reason} ({stderr})"))
 }
 
 fn internal(message: String) -> Failure {

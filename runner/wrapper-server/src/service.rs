@@ -21,8 +21,10 @@ pub struct Wrapper {
 }
 
 impl Wrapper {
-    /// Runs `program`, at most `max_calls` times at once, with messages of at most `max_message` bytes.
+    /// Runs `program`, at most `max_calls` times at once (zero counts as one), with messages of at most `max_message`
+    /// bytes.
     pub fn new(program: Program, max_message: usize, max_calls: usize) -> Self {
+        let max_calls = max_calls.clamp(1, Semaphore::MAX_PERMITS);
         Self { program, max_message, max_calls, places: Semaphore::new(max_calls) }
     }
 
@@ -65,6 +67,20 @@ impl Evaluate for Wrapper {
                 Reply::evaluated(evaluated.resource_list.into(), evaluated.log)
             }
             Err(failure) => Reply::failed(failure.code, &failure.message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Environment;
+
+    #[test]
+    fn any_number_of_places_is_accepted() {
+        for (asked, given) in [(0, 1), (3, 3), (usize::MAX, Semaphore::MAX_PERMITS)] {
+            let program = Program::new("cat", [""; 0], Environment::Inherit);
+            assert_eq!(Wrapper::new(program, 1024, asked).max_calls, given);
         }
     }
 }

@@ -151,6 +151,18 @@ async fn a_held_down_runner_is_used_by_the_very_call_that_finds_the_last_other_o
 }
 
 #[tokio::test]
+async fn a_runner_that_a_call_could_not_reach_returns_though_its_old_health_stream_never_ended() {
+    let mut fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    fleet.runners[0].close_port().await;
+    fleet.runners[0].go_away();
+    assert_eq!(fleet.caller().await.runner_of(&image).await, "1");
+    fleet.wait_states(&[(0, "unreachable")]).await;
+    fleet.runners[0].restart().await;
+    fleet.wait_states(&[(0, "held down")]).await;
+}
+
+#[tokio::test]
 async fn a_runner_without_watch_is_asked_by_check() {
     let runner = FakeRunner::start("0").await;
     runner.without_watch();

@@ -5,9 +5,9 @@ use futures_util::future::join_all;
 use h2::Reason;
 use http::StatusCode;
 use porch_fn_tests::caller::framed;
-use porch_fn_tests::fake_runner::{Answer, Gate, How, Point, Reply, headers, soon};
+use porch_fn_tests::fake_runner::{Answer, FakeRunner, Gate, How, Point, Reply, headers, soon};
 use porch_fn_tests::fleet::Fleet;
-use tokio::time::{Duration, Instant};
+use tokio::time::{Duration, Instant, sleep};
 use tonic::Code;
 
 const NOT_SENT: &str = "porch_fn_router_attempts_total{outcome=\"NotSent\"}";
@@ -155,6 +155,29 @@ async fn an_only_runner_is_the_one_more_when_it_is_back() {
     let status = fleet.caller().await.evaluate("set-image:v1", "package").await.unwrap_err();
     assert!(status.message().starts_with("two function runners broke off"), "{status:?}");
     assert_eq!(fleet.taken(), [2]);
+}
+
+#[tokio::test]
+async fn a_call_that_waited_for_a_runner_waits_anew_when_that_one_breaks() {
+    let mut fleet = Fleet::start(vec![FakeRunner::stopped("0").await], &[]).await;
+    let gate = Gate::new();
+    let breaks = Answer::Break(Point::Start, How::Cut);
+    fleet.runners[0].on(IMAGE, Answer::Held(gate.clone(), Box::new(breaks)));
+    let caller = fleet.caller().await;
+    let call = tokio::spawn(async move { caller.evaluate(IMAGE, "package").await });
+    let waiting = async {
+        while fleet.shards().await.images.is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("the waiting call", waiting).await;
+    fleet.runners[0].restart().await;
+    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    fleet.runners[0].on(IMAGE, Answer::Echo);
+    // The function runs for longer than a call waits for a runner.
+    sleep(Duration::from_secs(6)).await;
+    gate.open();
+    assert_eq!(soon("an answer", call).await.unwrap().unwrap().into_inner().log, "0");
 }
 
 #[tokio::test]

@@ -84,7 +84,7 @@ fn aliases_across_items_are_written_out() {
 fn line_breaks_that_files_must_not_have_are_taken_out() {
     assert_items(
         "items:\r\n- apiVersion: v1\r\n  kind: A\r\n  x: 'a\r    b'\r\n",
-        &[("a_.yaml", 0, "apiVersion: v1\nkind: A\nx: a b\n")],
+        &[("a_.yaml", 0, "apiVersion: v1\nkind: A\nx: 'a b'\n")],
     );
 }
 

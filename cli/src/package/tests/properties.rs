@@ -219,8 +219,10 @@ fn read(text: &str) -> Result<Package, (usize, super::DocumentError)> {
     Ok(Package { files: vec![file], skipped_links: Vec::new() })
 }
 
+/// Each case is many documents, so half as many cases will do.
 fn config() -> ProptestConfig {
-    ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
+    let usual = ProptestConfig::default();
+    ProptestConfig { cases: usual.cases.div_ceil(2), failure_persistence: None, ..usual }
 }
 
 proptest! {

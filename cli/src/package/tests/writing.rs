@@ -200,6 +200,7 @@ fn changed_values_are_edited_in_the_users_text() {
     assert_edited(("n: 1", "n: '1'"), ("n: 1", "n: '1'"));
     assert_edited(("kind: A", "kind: \"it's\""), ("kind: A", "kind: 'it''s'"));
     assert_edited(("    - b\n", "    - 2\n"), ("\"b\"] # args", "2] # args"));
+    assert_edited(("null", "1"), ("none: # nothing", "none: 1"));
     assert_edited(
         ("- b\n", "- |\n      b\n      c\n"),
         ("args: [a, \"b\"] # args\n", "args:\n        - a\n        - |\n          b\n          c\n"),
@@ -226,7 +227,7 @@ fn lists_are_written_anew_when_their_length_or_the_order_in_them_changes() {
     assert_edited(
         ("- name: x\n    n: 1\n", "- n: 1\n    name: x\n"),
         (
-            "list:\n      - name: x # x\n        n: 1\n      - name: z\n        args: [a, \"b\"] # args\n\n",
+            "list:\n      - name: x # x\n        n: 1\n      - name: z\n        args: [a, \"b\"] # args\n",
             "list:\n    - n: 1\n      name: x\n    - name: z\n      args:\n      - a\n      - b\n",
         ),
     );

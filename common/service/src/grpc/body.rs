@@ -24,11 +24,6 @@ impl Body {
     pub fn message(framed: Chunks, trailers: Option<HeaderMap>) -> Self {
         Self(Kind::Message { parts: framed.into_iter(), trailers })
     }
-
-    /// No bytes and no trailers.
-    pub fn empty() -> Self {
-        Self::message(Chunks::default(), None)
-    }
 }
 
 impl From<tonic::body::Body> for Body {

@@ -20,7 +20,8 @@ pub(super) enum InflateError {
 pub(super) fn inflate(message: &Chunks, limit: usize) -> Result<Bytes, InflateError> {
     let parts = message.parts().iter().map(|part| &part[..]);
     // One byte past the limit tells "too large" from "just fits".
-    let mut plain = MultiGzDecoder::new(Concat { parts, current: &[] }).take(limit as u64 + 1);
+    let mut plain =
+        MultiGzDecoder::new(Concat { parts, current: &[] }).take((limit as u64).saturating_add(1));
     let mut out = BytesMut::new();
     let mut buffer = vec![0; 64 * 1024];
     loop {

@@ -8,8 +8,8 @@ const HEADER: &str = "grpc-timeout";
 /// The protocol allows at most eight digits.
 const MAX_VALUE: u128 = 99_999_999;
 
-/// Reads the remaining time from request headers. `None` when the header is missing or malformed: gRPC
-/// servers ignore a malformed one.
+/// Reads the remaining time from request headers. `None` when the header is missing or malformed: a
+/// malformed one is ignored, as tonic does.
 pub fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(HEADER)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -30,6 +30,16 @@ fn a_pod_goes_past_its_reclaim_after_and_not_at_it() {
 }
 
 #[test]
+fn a_shorter_scan_interval_takes_effect_at_once() {
+    let mut rig = Rig::with_pods(config(), &[0]);
+    let pod = rig.lapsing(0, 1);
+    rig.seen(pod);
+    rig.config.scan_interval = super::rig::seconds(5);
+    rig.step(Event::Configure(rig.config.clone()));
+    assert_eq!(rig.pass(5), ["delete u0 Expired"]);
+}
+
+#[test]
 fn a_delete_carries_what_was_judged() {
     let mut rig = Rig::with_pods(config(), &[0]);
     let pod = Pod { resource_version: "77".into(), ..rig.lapsing(0, 1) };

@@ -69,6 +69,16 @@ fn a_full_pod_has_its_share_of_the_waiting_calls() {
 }
 
 #[test]
+fn a_limit_of_zero_counts_as_one() {
+    let limits = Limits { max_pods: 0, waitlist: 0, per_pod: 0, queue: 0, ..Limits::default() };
+    let mut rig = Rig::new(Config { limits, ..config() });
+    assert_eq!(rig.request(1), ["create 0"]);
+    assert_eq!(rig.request(2), ["reject 2 QueueFull"]);
+    rig.created(0);
+    assert_eq!(rig.ready(0), ["grant 1 u0"]);
+}
+
+#[test]
 fn the_lowest_free_slot_is_used() {
     let mut rig = Rig::with_pods(limits(3, 1), &[0, 1, 2]);
     rig.gone(1);
@@ -138,6 +148,19 @@ fn a_limit_that_is_lowered_retires_what_is_above_it() {
     assert_eq!(rig.request(3), ["grant 3 u0"], "the others take the calls, although they have some");
     let lines = rig.pass(125);
     assert_eq!(lines.iter().filter(|line| line.contains("u2")).collect::<Vec<_>>(), ["delete u2 Surplus"]);
+}
+
+#[test]
+fn losing_the_ownership_spares_what_is_above_the_limit() {
+    let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
+    rig.request(1);
+    rig.request(2);
+    rig.config.limits.max_pods = 1;
+    rig.step(Event::Configure(rig.config.clone()));
+    rig.pass(35);
+    rig.own(false);
+    rig.served(1);
+    assert_eq!(rig.served(2), NOTHING, "no notice");
 }
 
 #[test]

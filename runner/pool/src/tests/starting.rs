@@ -1,6 +1,7 @@
 //! Pods that start, or do not.
 
-use super::rig::{IMAGE, NOTHING, Rig, config, limits, other};
+use super::rig::{IMAGE, NOTHING, Rig, config, limits, other, seconds};
+use crate::config::{Config, Limits};
 use crate::event::{Creation, Deletion, Event};
 use crate::types::{Phase, Pod, Reason};
 
@@ -169,6 +170,16 @@ fn a_pod_that_others_can_use_is_not_deleted_for_being_unreachable_from_here() {
     rig.seen(pushed);
     assert_eq!(rig.pass(30), NOTHING, "somebody pushed it meanwhile");
     assert_eq!(rig.pass(60), ["delete u0 Failed"], "but not any more");
+
+    // A push of our own proves nothing.
+    let mut rig = Rig::new(Config { scan_interval: seconds(20), ..config() });
+    rig.pass(100);
+    let pod = Pod { reclaim_after: None, ..rig.pod(0) };
+    rig.seen(pod);
+    assert_eq!(rig.pass(20), ["push u0 +1800"]);
+    let pod = rig.pod(0);
+    rig.seen(pod);
+    assert_eq!(rig.pass(40), ["delete u0 Failed"]);
 }
 
 #[test]
@@ -182,7 +193,7 @@ fn another_runners_pod_that_is_not_ready_in_time_is_left_to_its_owner() {
     rig.request(2);
     assert_eq!(rig.pass(30), ["reject 1 NotReady", "reject 2 NotReady"], "no hope is put in it for now");
     assert_eq!(rig.request(3), NOTHING);
-    assert_eq!(rig.ready(0), ["grant 3 u0"], "the probe goes on");
+    assert_eq!(rig.ready(0), ["grant 3 u0", "push u0 +1800"], "the probe goes on");
 }
 
 #[test]
@@ -196,6 +207,22 @@ fn a_call_waits_for_the_ready_timeout_at_most_without_any_ready_pod() {
 }
 
 #[test]
+fn waiting_for_a_busy_pod_is_not_waiting_for_a_ready_one() {
+    let limits = Limits { per_pod: 1, ..Limits::default() };
+    let mut rig = Rig::new(Config { limits, ..config() });
+    rig.request(1);
+    rig.created(0);
+    let pod = rig.pod(0);
+    rig.seen(pod);
+    rig.ready(0);
+    rig.request(2);
+    assert_eq!(rig.pass(100).iter().filter(|line| line.starts_with("reject")).count(), 0);
+    rig.broken(1);
+    assert_eq!(rig.pass(59), NOTHING, "counted from the moment on which there is no ready pod");
+    assert_eq!(rig.pass(1)[0], "reject 2 NotReady");
+}
+
+#[test]
 fn a_pod_that_vanishes_while_it_starts_is_started_again_after_a_pause() {
     let mut rig = Rig::new(config());
     rig.request(1);
@@ -203,6 +230,13 @@ fn a_pod_that_vanishes_while_it_starts_is_started_again_after_a_pause() {
     assert_eq!(rig.gone(0), ["unprobe u0"]);
     assert_eq!(rig.request(2), NOTHING, "nobody is told of a failure");
     assert_eq!(rig.pass(1), ["create 0"]);
+
+    rig.created(0);
+    let pod = rig.terminating(0, 30);
+    assert_eq!(rig.seen(pod), ["unprobe u0"], "somebody deletes it");
+    assert_eq!(rig.gone(0), NOTHING);
+    assert_eq!(rig.pass(1), NOTHING);
+    assert_eq!(rig.pass(1), ["create 0"], "a longer pause");
 }
 
 #[test]

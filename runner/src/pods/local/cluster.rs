@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -126,11 +126,9 @@ impl LocalCluster {
         state.pods.insert(uid.clone(), LocalPod { pod: pod.clone(), address: None, stop });
         state.tell(&Event::Seen(pod.clone()));
         let span = tracing::info_span!("pod", image = %pod.name.image, slot = pod.name.slot);
-        let cluster = self.clone();
         while state.supervisors.try_join_next().is_some() {}
-        state
-            .supervisors
-            .spawn(async move { cluster.supervise(uid, &command, stopped).await }.instrument(span));
+        let supervisor = supervise(Arc::downgrade(&self.inner), uid, command, stopped);
+        state.supervisors.spawn(supervisor.instrument(span));
         Creation::Ok(pod)
     }
 
@@ -176,39 +174,20 @@ impl LocalCluster {
     pub(super) fn address(&self, uid: &Uid) -> Result<Option<SocketAddr>, NoPod> {
         self.inner.state.lock().pods.get(uid).map(|local| local.address).ok_or(NoPod)
     }
+}
 
-    /// Follows one process from its start to its end.
-    async fn supervise(&self, uid: Uid, command: &[String], stopped: watch::Receiver<bool>) {
-        let listening = |address| {
-            self.change(&uid, |local| {
-                local.address = Some(address);
-                local.pod.phase = Phase::Running;
-            });
-        };
-        match process::run(&self.inner.options, command, stopped, listening).await {
-            Ended::Stopped => {
-                let mut state = self.inner.state.lock();
-                state.pods.remove(&uid);
-                state.tell(&Event::Gone { uid });
-            }
-            Ended::Failed(reason) => {
-                tracing::warn!(reason, "local pod failed");
-                self.change(&uid, |local| {
-                    local.address = None;
-                    local.pod.phase = Phase::Failed(Reason::Other(reason.as_str().into()));
-                });
-            }
+/// Follows one process from its start to its end. Holds the cluster weakly: a cluster that is dropped drops its
+/// supervisors, and they their processes.
+async fn supervise(cluster: Weak<Inner>, uid: Uid, command: Vec<String>, stopped: watch::Receiver<bool>) {
+    let Some(options) = cluster.upgrade().map(|inner| inner.options.clone()) else { return };
+    let listening = |address| {
+        if let Some(inner) = cluster.upgrade() {
+            inner.state.lock().listening(&uid, address);
         }
-    }
-
-    fn change(&self, uid: &Uid, change: impl FnOnce(&mut LocalPod)) {
-        let mut state = self.inner.state.lock();
-        let version = state.version();
-        let Some(local) = state.pods.get_mut(uid) else { return };
-        change(local);
-        local.pod.resource_version = version;
-        let seen = Event::Seen(local.pod.clone());
-        state.tell(&seen);
+    };
+    let ended = process::run(&options, &command, stopped, listening).await;
+    if let Some(inner) = cluster.upgrade() {
+        inner.state.lock().ended(&uid, ended);
     }
 }
 
@@ -217,6 +196,40 @@ impl LocalCluster {
 pub(super) struct NoPod;
 
 impl State {
+    fn listening(&mut self, uid: &Uid, address: SocketAddr) {
+        self.change(uid, |local| {
+            local.address = Some(address);
+            local.pod.phase = Phase::Running;
+        });
+    }
+
+    fn ended(&mut self, uid: &Uid, ended: Ended) {
+        let Some(local) = self.pods.get(uid) else { return };
+        match ended {
+            // One that died while it was being deleted is deleted.
+            Ended::Failed(reason) if local.pod.terminating_since.is_none() => {
+                tracing::warn!(reason, "local pod failed");
+                self.change(uid, |local| {
+                    local.address = None;
+                    local.pod.phase = Phase::Failed(Reason::Other(reason.into()));
+                });
+            }
+            Ended::Failed(_) | Ended::Stopped => {
+                self.pods.remove(uid);
+                self.tell(&Event::Gone { uid: uid.clone() });
+            }
+        }
+    }
+
+    fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut LocalPod)) {
+        let version = self.version();
+        let Some(local) = self.pods.get_mut(uid) else { return };
+        change(local);
+        local.pod.resource_version = version;
+        let seen = Event::Seen(local.pod.clone());
+        self.tell(&seen);
+    }
+
     fn number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
@@ -237,4 +250,44 @@ fn refused(reason: &str) -> Creation {
 
 fn now() -> Time {
     Time::from_millis(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(wrapper: &[&str]) -> LocalCluster {
+        let mut functions = LocalFunctions::default();
+        functions.add("example.com/f:v1", vec!["cat".to_owned()], "example.com").unwrap();
+        let wrapper = wrapper.iter().map(OsString::from).collect();
+        LocalCluster::new(LocalOptions { wrapper, max_message: 1 << 20, log_level: 0, functions })
+    }
+
+    fn create(cluster: &LocalCluster) -> Creation {
+        let name = PodName { image: "example.com/f:v1".into(), slot: 0, past: None };
+        cluster.create(name, "key".into(), "version".into(), None, now())
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_dies_while_it_is_deleted_is_gone_and_frees_its_name() {
+        let cluster = cluster(&["sh", "-c", "read line"]);
+        let (_backend, mut events) = cluster.attach();
+        let Creation::Ok(pod) = create(&cluster) else { panic!("not created") };
+        assert_eq!(cluster.delete(&pod.uid, &pod.resource_version), Deletion::Ok);
+        cluster.inner.state.lock().ended(&pod.uid, Ended::Failed("signal: killed".to_owned()));
+        let gone = std::iter::from_fn(|| events.try_recv().ok())
+            .any(|event| matches!(event, Event::Gone { uid } if uid == pod.uid));
+        assert!(gone);
+        assert!(matches!(create(&cluster), Creation::Ok(_)));
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_is_dropped_lets_go_of_its_pods() {
+        let cluster = cluster(&["sh", "-c", "read line"]);
+        assert!(matches!(create(&cluster), Creation::Ok(_)));
+        let inner = Arc::downgrade(&cluster.inner);
+        tokio::task::yield_now().await;
+        drop(cluster);
+        assert!(inner.upgrade().is_none());
+    }
 }

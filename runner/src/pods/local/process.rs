@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use wrapper_server::go_exit_text;
@@ -14,8 +14,11 @@ use wrapper_server::go_exit_text;
 use super::cluster::LocalOptions;
 use crate::environment::environment;
 
-/// How long a pod may take to drain before it is killed.
+/// How long a pod may take to drain before its calls are ended.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
+
+/// How long it may take after that to end its functions and itself.
+const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// How a process ended.
 pub(super) enum Ended {
@@ -44,9 +47,10 @@ pub(super) async fn run(
         // A lost sender means that the cluster is gone: the same.
         let _ = stopped.wait_for(|&stopped| stopped).await;
     };
-    // Held until the end: `wait` would close it. When this process ends, however it does, the wrapper's
-    // standard input does, and with it the wrapper.
-    let _stdin = child.stdin.take();
+    // Held until the end: `wait` would close it. When this process ends, or this future, however it does, the
+    // wrapper's standard input does, and with it the wrapper and the functions that it runs. To kill it would
+    // leave those behind.
+    let stdin = child.stdin.take();
     let mut stdout = child.stdout.take();
     let ended = async {
         if let Some(stdout) = stdout.as_mut()
@@ -64,7 +68,7 @@ pub(super) async fn run(
         Some(Ok(status)) => Ended::Failed(died(status)),
         Some(Err(error)) => Ended::Failed(format!("its process cannot be waited for: {error}")),
         None => {
-            stop(&mut child).await;
+            stop(&mut child, stdin).await;
             Ended::Stopped
         }
     }
@@ -91,7 +95,6 @@ fn start(options: &LocalOptions, command: &[String]) -> std::io::Result<Child> {
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .kill_on_drop(true)
         .spawn()
 }
 
@@ -102,14 +105,19 @@ async fn first_address(stdout: &mut ChildStdout) -> Option<SocketAddr> {
     line.trim_end().rsplit(' ').next()?.parse().ok()
 }
 
-async fn stop(child: &mut Child) {
+async fn stop(child: &mut Child, stdin: Option<ChildStdin>) {
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let Some(pid) = pid {
         // It may have ended this moment.
         let _ = kill_process(pid, Signal::TERM);
     }
-    if timeout(GRACE, child.wait()).await.is_err() {
-        tracing::warn!("local pod did not end in time and is killed");
+    if timeout(GRACE, child.wait()).await.is_ok() {
+        return;
+    }
+    tracing::warn!("local pod did not drain in time; its calls are ended");
+    drop(stdin);
+    if timeout(LAST_GRACE, child.wait()).await.is_err() {
+        tracing::warn!("local pod did not end and is killed");
         let _ = child.kill().await;
     }
 }
@@ -119,4 +127,33 @@ fn died(status: ExitStatus) -> String {
         "its process ended ({}); run its command from --local-functions by hand to see why",
         go_exit_text(status)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::functions::LocalFunctions;
+    use super::*;
+    use futures_util::FutureExt;
+
+    /// A wrapper that is killed could not end the functions that it runs.
+    #[tokio::test]
+    async fn a_pod_that_is_let_go_ends_by_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("ended");
+        let script = format!("read line; echo >{}", file.display());
+        let options = LocalOptions {
+            wrapper: ["sh", "-c", &script].map(Into::into).to_vec(),
+            max_message: 1 << 20,
+            log_level: 0,
+            functions: LocalFunctions::default(),
+        };
+        let (_stop, stopped) = watch::channel(false);
+        assert!(run(&options, &[], stopped, |_| ()).now_or_never().is_none());
+        let ended = timeout(Duration::from_secs(20), async {
+            while !file.exists() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        });
+        ended.await.unwrap();
+    }
 }

@@ -1,0 +1,91 @@
+use std::net::TcpListener;
+
+use super::*;
+use porch_fn_pool::{Creation, Phase, Pod, ResourceVersion, Uid};
+use porch_fn_proto::encode_request;
+use porch_fn_service::conn::{self, Connection};
+use porch_fn_service::grpc::{is_shed, message_of};
+use prometheus_client::registry::Registry;
+use tonic::Code;
+
+const CONNECTION: conn::Options = conn::Options {
+    connect_timeout: Duration::from_secs(5),
+    ping: None,
+    user_timeout: Duration::from_secs(5),
+};
+
+#[derive(Debug)]
+struct Everything;
+
+impl Catalog for Everything {
+    fn knows(&self, _: &Image) -> bool {
+        true
+    }
+}
+
+/// Every pod is ready at once, and listens at `address`.
+struct AtOnce {
+    events: mpsc::UnboundedSender<Event>,
+    address: Option<String>,
+}
+
+impl Backend for AtOnce {
+    fn order(&self, order: Order) {
+        let event = match order {
+            Order::Create { name, shard_key, version, config_time, reclaim_after } => {
+                let pod = Pod {
+                    name: name.clone(),
+                    uid: Uid::from("pod"),
+                    resource_version: ResourceVersion::from("1"),
+                    shard_key,
+                    terminating_since: None,
+                    phase: Phase::Running,
+                    version,
+                    config_time,
+                    reclaim_after: Some(reclaim_after),
+                };
+                self.events.send(Event::Seen(pod.clone())).unwrap();
+                Event::Created { name, result: Creation::Ok(pod) }
+            }
+            Order::Probe { uid, on: true, .. } => Event::Ready { uid },
+            _ => return,
+        };
+        self.events.send(event).unwrap();
+    }
+
+    fn connection(&self, _: &Uid) -> Option<Arc<Connection>> {
+        Some(Arc::new(Connection::new(self.address.clone()?, CONNECTION).unwrap()))
+    }
+}
+
+async fn answer(address: Option<String>) -> Reply {
+    let (events, receiver) = mpsc::unbounded_channel();
+    events.send(Event::Synced(Vec::new())).unwrap();
+    let metrics = Arc::new(Metrics::new(&mut Registry::default()));
+    let (runtime, driver) = PodRuntime::new(
+        Config::default(),
+        AtOnce { events, address },
+        receiver,
+        Arc::new(Everything),
+        "example.com".to_owned(),
+        1 << 20,
+        metrics,
+    );
+    tokio::spawn(driver);
+    let message = encode_request("kind: ResourceList\n".into(), "f:v1", "");
+    let deadline = Instant::now() + Duration::from_mins(1);
+    let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
+    runtime.evaluate("f:v1", "", &call).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_no_pod_has_begun_may_be_sent_elsewhere() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    for address in [None, Some(closed.to_string())] {
+        let reply = answer(address).await;
+        let message = message_of(reply.status_headers());
+        assert_eq!(reply.code(), Code::Unavailable, "{message}");
+        assert!(is_shed(reply.status_headers()), "{message}");
+        assert!(message.starts_with("unable to get the grpc client to the pod for f:v1: "), "{message}");
+    }
+}
