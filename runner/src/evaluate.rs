@@ -119,7 +119,7 @@ mod tests {
         );
         let runner = Runner::new(None, Some(pods), metrics);
         for wait in [Duration::ZERO, Duration::from_mins(1)] {
-            let message = encode_request("kind: ResourceList".into(), "f:v1", "");
+            let message = encode_request(bytes::Bytes::new().into(), "f:v1", "");
             let deadline = Instant::now() + wait;
             let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
             assert!(runner.evaluate(call).now_or_never().is_none());

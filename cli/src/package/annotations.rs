@@ -109,7 +109,7 @@ pub(super) fn remove(text: &str, root: &Node) -> Option<Change> {
 }
 
 /// The text that a change gives: edited, or written anew when no edit gives the tree that was meant.
-/// `wrap` puts an edited text where it will stand and cuts the tree of the document out again.
+/// `check` gives the tree of a text where it is going to stand.
 pub(super) fn realise(text: &str, change: &Change, check: impl Fn(&str) -> Option<Node>) -> Option<String> {
     let gives_expected = |text: &String| check(text).is_some_and(|node| same(&node, &change.expected));
     let edited = change.edits.as_ref().and_then(|edits| apply(text, edits)).filter(gives_expected);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::annotations::{self, AnnotateError, Place, alone, realise};
-use super::yaml::{Body, Edit, Node, ParseError, Section, Style, document, expand, indent, parse, sections};
+use super::yaml::{Body, Edit, Node, Section, Style, document, expand, indent, parse, sections};
 
 /// Kustomize's own files name neither kind nor apiVersion; kpt lets them pass.
 const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
@@ -110,23 +110,20 @@ impl File {
 /// The item for one document; `None` when it is empty.
 fn item(file: &str, section: &Section, path: &str, index: usize) -> Result<Option<String>, DocumentError> {
     let text = unix_lines(&file[section.body.clone()]);
-    let syntax = |error: ParseError| DocumentError::Syntax {
-        line: file[..section.body.start].matches('\n').count() + error.line(),
-        message: error.to_string(),
+    let syntax = |line: usize, message: String| DocumentError::Syntax {
+        line: file[..section.body.start].matches('\n').count() + line,
+        message,
     };
     if let Some(at) = text.find('\r') {
-        let line = file[..section.body.start].matches('\n').count() + text[..at].matches('\n').count() + 1;
-        return Err(DocumentError::Syntax {
-            line,
-            message: "a carriage return without a newline".to_owned(),
-        });
+        let line = text[..at].matches('\n').count() + 1;
+        return Err(syntax(line, "a carriage return without a newline".to_owned()));
     }
     let text = match parse(&text) {
         Ok(None) => return Ok(None),
         Ok(Some(_)) => text,
         Err(error) => without_tag_directives(&text, &file[section.directives.clone()])
             .map(Cow::Owned)
-            .ok_or_else(|| syntax(error))?,
+            .ok_or_else(|| syntax(error.line(), error.to_string()))?,
     };
     let sequence_indent = sequence_indent(&text);
     let (mut text, mut root) = ends_with_newline(text).ok_or(DocumentError::Unsupported)?;
@@ -199,14 +196,13 @@ pub(super) fn ends_with_newline(text: Cow<'_, str>) -> Option<(String, Node)> {
 }
 
 fn last_scalar(node: &mut Node) -> Option<&mut Node> {
-    match &node.body {
-        Body::Scalar(_) => Some(node),
-        Body::Alias(_) => None,
-        Body::Sequence { .. } | Body::Mapping { .. } => match &mut node.body {
-            Body::Sequence { items, .. } => last_scalar(items.last_mut()?),
-            Body::Mapping { entries, .. } => last_scalar(&mut entries.last_mut()?.1),
-            Body::Scalar(_) | Body::Alias(_) => None,
-        },
+    if node.scalar().is_some() {
+        return Some(node);
+    }
+    match &mut node.body {
+        Body::Sequence { items, .. } => last_scalar(items.last_mut()?),
+        Body::Mapping { entries, .. } => last_scalar(&mut entries.last_mut()?.1),
+        Body::Scalar(_) | Body::Alias(_) => None,
     }
 }
 

@@ -15,7 +15,7 @@ use super::yaml::{Node, ParseError, apply, document, expand, parse, same, widen}
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Output {
     /// The items of each file in the order of their indices. Paths are relative to the package and cleaned of
-    /// `.` and empty parts; whether they stay inside it is for [`write`](super::write) to check.
+    /// `.` and empty parts; whether they stay inside it is for [`write()`](super::write()) to check.
     pub files: BTreeMap<PathBuf, Vec<Item>>,
     /// What the function reports.
     pub results: Vec<ResultItem>,

@@ -18,7 +18,7 @@ use super::file::{File, Package};
 use super::output::{Item, Output, SplitError, split};
 use super::yaml::{expand, json, no_new_comments, patch, same};
 
-/// What [`write`] did; the paths are relative to the package.
+/// What [`write()`] did; the paths are relative to the package.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     /// Files that were not there before.

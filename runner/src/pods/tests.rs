@@ -72,7 +72,7 @@ async fn answer(address: Option<String>) -> Reply {
         metrics,
     );
     tokio::spawn(driver);
-    let message = encode_request("kind: ResourceList\n".into(), "f:v1", "");
+    let message = encode_request(bytes::Bytes::from_static(b"kind: ResourceList\n").into(), "f:v1", "");
     let deadline = Instant::now() + Duration::from_mins(1);
     let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
     runtime.evaluate("f:v1", "", &call).await.unwrap()

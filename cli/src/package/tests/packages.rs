@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::super::{Changes, read, write};
+use example_functions::{ResourceList, annotate};
+
+use super::super::{Changes, FunctionConfig, read, split, write};
 use super::properties::bare;
 use super::{assert_same, returned, sent_items, tree};
 
@@ -79,4 +81,27 @@ fn an_identity_function_changes_no_file() {
             );
         }
     }
+}
+
+#[test]
+fn the_example_keeps_its_comments_though_the_function_drops_them() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/package");
+    let dir = tempfile::tempdir().unwrap();
+    copy(&example, dir.path());
+    let package = read(dir.path(), u64::MAX).unwrap();
+    assert_eq!(
+        package.paths().collect::<Vec<_>>(),
+        ["Kptfile", "deployment.yaml", "service.yaml"].map(Path::new)
+    );
+
+    let config = FunctionConfig::from_pairs(&["owner=me"]).unwrap();
+    let mut list = ResourceList::parse(&package.to_resource_list(Some(&config))).unwrap();
+    assert!(annotate(&mut list).unwrap());
+    let changes = write(dir.path(), &package, &split(list.to_yaml().unwrap().as_bytes()).unwrap()).unwrap();
+
+    assert_eq!(changes.updated, ["deployment.yaml", "service.yaml"].map(PathBuf::from));
+    let text = |dir: &Path| fs::read_to_string(dir.join("deployment.yaml")).unwrap();
+    let annotated = "metadata:\n  name: web\n  annotations:\n    owner: me\n";
+    assert_eq!(text(dir.path()), text(&example).replacen("metadata:\n  name: web\n", annotated, 1));
+    assert!(text(dir.path()).contains('#'));
 }

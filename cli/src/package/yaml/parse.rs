@@ -112,8 +112,9 @@ impl Builder {
         };
         match event {
             Event::Scalar(content, style, anchor, tag) => {
+                let is_absent = content.is_empty() && anchor == 0 && tag.is_none();
                 let (style, end) = match style {
-                    ScalarStyle::Plain => (Style::Plain, if content.is_empty() { start } else { end }),
+                    ScalarStyle::Plain => (Style::Plain, if is_absent { start } else { end }),
                     ScalarStyle::SingleQuoted => (Style::SingleQuoted, quote_end(text, start..end, '\'')),
                     ScalarStyle::DoubleQuoted => (Style::DoubleQuoted, quote_end(text, start..end, '"')),
                     ScalarStyle::Literal | ScalarStyle::Folded => {

@@ -47,7 +47,9 @@ fn mapping(text: &str, old: &Node, was: &[Entry], is: &[Entry], edits: &mut Vec<
     let mut added: Vec<Entry> = Vec::new();
     for entry @ (key, new) in is {
         let next = kept.last().map_or(0, |last| last + 1);
-        let Some(at) = was.iter().position(|(k, _)| same(k, key)) else {
+        let is_next = was.get(next).is_some_and(|(k, _)| same(k, key));
+        let at = if is_next { Some(next) } else { was.iter().position(|(k, _)| same(k, key)) };
+        let Some(at) = at else {
             added.push(entry.clone());
             continue;
         };
@@ -64,7 +66,7 @@ fn mapping(text: &str, old: &Node, was: &[Entry], is: &[Entry], edits: &mut Vec<
         }
     }
     insert(text, old, kept.last(), &mut added, edits)?;
-    let removed: Vec<usize> = (0..was.len()).filter(|at| !kept.contains(at)).collect();
+    let removed: Vec<usize> = (0..was.len()).filter(|at| kept.binary_search(at).is_err()).collect();
     if !removed.is_empty() {
         edits.extend(remove_entries(text, old, &removed)?);
     }

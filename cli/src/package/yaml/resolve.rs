@@ -38,15 +38,13 @@ pub(super) fn canonical(text: &str) -> Option<Canonical> {
         "false" | "False" | "FALSE" => return Some(Canonical::Bool(false)),
         _ => {}
     }
-    let digits = text.replace('_', "").to_ascii_lowercase();
-    let (sign, unsigned) = match digits.strip_prefix('-') {
-        Some(unsigned) => (-1, unsigned),
-        None => (1, digits.strip_prefix('+').unwrap_or(&digits)),
-    };
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     if !unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
         return None;
     }
-    if let Some(integer) = integer(unsigned) {
+    let sign = if text.starts_with('-') { -1 } else { 1 };
+    let digits = text.replace('_', "").to_ascii_lowercase();
+    if let Some(integer) = integer(digits.trim_start_matches(['+', '-'])) {
         return Some(Canonical::Integer(sign * integer));
     }
     let float: f64 = digits.parse().ok()?;

@@ -38,14 +38,11 @@ impl Scalar {
     /// True when both stand for the same value: neither quotes that change nothing count, nor how a number is
     /// written. Libraries that go by JSON's types write `0644` as 420.
     pub(in crate::package) fn same(&self, other: &Self) -> bool {
-        match (self.is_string(), other.is_string()) {
-            (true, true) => self.text == other.text,
-            (false, false) if self.text == other.text => true,
-            (false, false) => {
-                canonical(&self.text).is_some_and(|value| Some(value) == canonical(&other.text))
-            }
-            _ => false,
+        if self.text == other.text {
+            return self.style == other.style || self.is_string() == other.is_string();
         }
+        let is_plain = self.style == Style::Plain && other.style == Style::Plain;
+        is_plain && canonical(&self.text).is_some_and(|value| Some(value) == canonical(&other.text))
     }
 }
 

@@ -32,7 +32,14 @@ pub fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
 /// longer than its caller; zero becomes one nanosecond, since a zero timeout is not valid everywhere.
 pub fn format_timeout(headers: &mut HeaderMap, remaining: Duration) {
     let nanos = remaining.as_nanos().max(1);
-    let units = [(1, "n"), (1_000, "u"), (1_000_000, "m"), (1_000_000_000, "S"), (60_000_000_000, "M")];
+    let units = [
+        (1, "n"),
+        (1_000, "u"),
+        (1_000_000, "m"),
+        (1_000_000_000, "S"),
+        (60_000_000_000, "M"),
+        (3_600_000_000_000, "H"),
+    ];
     let (value, unit) = units
         .iter()
         .map(|&(size, unit)| (nanos / size, unit))
@@ -65,6 +72,18 @@ mod tests {
         for bad in ["", "S", "1", "1s", "-1S", "123456789n", "1.5S", "é"] {
             assert_eq!(HeaderValue::try_from(bad).ok().and_then(|_| parse(bad)), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn the_longest_times_are_sent_in_hours() {
+        let sent = |remaining| {
+            let mut headers = HeaderMap::new();
+            format_timeout(&mut headers, remaining);
+            headers[HEADER].to_str().unwrap().to_owned()
+        };
+        assert_eq!(sent(Duration::from_mins(99_999_999)), "99999999M");
+        assert_eq!(sent(Duration::from_mins(100_000_000)), "1666666H");
+        assert_eq!(sent(Duration::MAX), "99999999H");
     }
 
     proptest! {
