@@ -11,7 +11,8 @@ use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
 use porch_fn_service::flags::{self, EXIT_USAGE, FlagError};
-use porch_fn_service::{lifecycle, telemetry};
+use porch_fn_service::lifecycle::{self, StopSignals};
+use porch_fn_service::telemetry;
 
 use crate::commands::{EXAMPLE_FUNCTION, WRAPPER_SERVER};
 use crate::shards;
@@ -67,10 +68,15 @@ enum UpError {
 
 pub(crate) async fn run(args: Args) -> ExitCode {
     telemetry::init(args.log_level);
+    let Ok(signals) = StopSignals::catch() else {
+        eprintln!("porch-fn up: cannot catch SIGTERM and SIGINT");
+        return ExitCode::FAILURE;
+    };
     match start(args).await {
         Ok(cluster) => {
             cluster.announce();
-            lifecycle::until_stopped(cluster.drain()).await
+            signals.drain_at_first(cluster.drain()).await;
+            ExitCode::SUCCESS
         }
         Err(UpError::Flags(error)) => error.report(),
         Err(error @ UpError::Functions(_)) => {

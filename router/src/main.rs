@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use porch_fn_router::{App, Flags};
-use porch_fn_service::{flags, lifecycle, telemetry};
+use porch_fn_service::lifecycle::StopSignals;
+use porch_fn_service::{flags, telemetry};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -15,6 +16,10 @@ async fn main() -> ExitCode {
         Err(error) => return error.report(),
     };
     telemetry::init(flags.log_level);
+    let Ok(signals) = StopSignals::catch() else {
+        eprintln!("porch-fn-router: cannot catch SIGTERM and SIGINT");
+        return ExitCode::FAILURE;
+    };
     let app = match App::start(flags).await {
         Ok(app) => app,
         Err(error) => {
@@ -23,5 +28,6 @@ async fn main() -> ExitCode {
         }
     };
     println!("porch-fn-router: listening on {}, admin on {}", app.address(), app.admin_address());
-    lifecycle::until_stopped(app.drain()).await
+    signals.drain_at_first(app.drain()).await;
+    ExitCode::SUCCESS
 }

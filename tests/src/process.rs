@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 pub use sandbox::{Descendant, Sandbox};
 
 /// How long a test waits for what must happen, before it fails. Nothing is measured by it.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 /// How often a condition is looked at.
 const INTERVAL: Duration = Duration::from_millis(10);
 

@@ -1,9 +1,8 @@
 //! How a server ends: unready, stop accepting, finish what is in hand, deadline, exit.
 
-use std::process::ExitCode;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use crate::drain::Signal;
@@ -27,36 +26,39 @@ pub enum Drained {
     TimedOut,
 }
 
-/// Returns at SIGTERM or SIGINT, with its name.
-///
-/// # Errors
-/// When the handlers cannot be installed, which only a broken system refuses.
-pub async fn stop_signal() -> std::io::Result<&'static str> {
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    Ok(tokio::select! {
-        _ = term.recv() => "SIGTERM",
-        _ = int.recv() => "SIGINT",
-    })
+/// SIGTERM and SIGINT, caught from the moment this is made: a server makes it before it says that it listens,
+/// or a signal that comes right after would kill it.
+#[derive(Debug)]
+pub struct StopSignals {
+    term: unix::Signal,
+    int: unix::Signal,
 }
 
-/// Waits for a stop signal, drains, and returns the process's exit code. A second signal means now.
-pub async fn until_stopped(drain: impl Future<Output = Drained>) -> ExitCode {
-    let stopping = async {
+impl StopSignals {
+    /// Catches both.
+    ///
+    /// # Errors
+    /// When the handlers cannot be installed, which only a broken system refuses.
+    pub fn catch() -> std::io::Result<Self> {
+        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    /// The name of the next one.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
+
+    /// Waits for a signal and drains. A second signal means now.
+    pub async fn drain_at_first(mut self, drain: impl Future<Output = Drained>) {
         // Not inside the macro, which evaluates nothing at a level that is off.
-        let signal = stop_signal().await?;
+        let signal = self.next().await;
         tracing::info!(signal, "stopping");
         tokio::select! {
-            _ = drain => Ok(()),
-            again = stop_signal() => again.map(|_| ()),
-        }
-    };
-    match stopping.await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let error: std::io::Error = error;
-            tracing::error!(%error, "cannot listen for signals");
-            ExitCode::FAILURE
+            _ = drain => (),
+            again = self.next() => tracing::warn!(signal = again, "not waiting any longer"),
         }
     }
 }

@@ -89,7 +89,8 @@ pub enum Event {
     },
     /// Flags or files changed. Pools start with the configuration given to [`Pool::new`](crate::Pool::new).
     Configure(Config),
-    /// The set of runners changed. Pools start with [`Ownership::All`].
+    /// The set of runners changed. Pools start with [`Ownership::All`]: a runner with peers says so before the first
+    /// `Synced`, and again only when something changed.
     Own(Ownership),
     /// Start one pod of the image unless there is one.
     Warm {

@@ -153,7 +153,7 @@ impl Function {
             Stage::Awaited { .. } => {
                 self.starts.swap_remove(index);
             }
-            _ => {}
+            Stage::Shown { .. } => {}
         }
     }
 

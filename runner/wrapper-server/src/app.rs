@@ -11,7 +11,7 @@ use porch_fn_service::drain;
 use porch_fn_service::flags;
 use porch_fn_service::grpc::{self, Server};
 use porch_fn_service::health::Health;
-use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
+use porch_fn_service::lifecycle::{self, DrainTimes, Drained, StopSignals};
 use porch_fn_service::listen::{ListenError, listen};
 use porch_fn_service::{serve, telemetry};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -101,6 +101,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 async fn serve_until_stopped(flags: &Flags) -> ExitCode {
+    let Ok(signals) = StopSignals::catch() else {
+        eprintln!("wrapper-server: cannot catch SIGTERM and SIGINT");
+        return ExitCode::FAILURE;
+    };
     let app = match App::start(flags).await {
         Ok(app) => app,
         Err(error) => {
@@ -110,9 +114,10 @@ async fn serve_until_stopped(flags: &Flags) -> ExitCode {
     };
     println!("wrapper-server: listening on {}", app.address());
     tokio::select! {
-        code = lifecycle::until_stopped(app.drain()) => code,
-        () = stdin_closed(), if flags.exit_with_stdin => ExitCode::SUCCESS,
+        () = signals.drain_at_first(app.drain()) => (),
+        () = stdin_closed(), if flags.exit_with_stdin => (),
     }
+    ExitCode::SUCCESS
 }
 
 /// Returns when whoever holds the other end of standard input is gone.
