@@ -90,23 +90,23 @@ pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
             _ => return Err(PeekError::Malformed),
         };
         let start = cursor.offset();
+        let value = cursor.clone();
         cursor.skip(len).ok_or(PeekError::Truncated)?;
-        let value = start..start + len;
         match field {
-            RESOURCE_LIST_FIELD => found.resource_list = value,
-            IMAGE_FIELD => found.image = text(message, value, field)?,
-            TAG_FIELD => found.tag = text(message, value, field)?,
+            RESOURCE_LIST_FIELD => found.resource_list = start..start + len,
+            IMAGE_FIELD => found.image = text(&value, len, field)?,
+            TAG_FIELD => found.tag = text(&value, len, field)?,
             _ => {}
         }
     }
     Ok(found)
 }
 
-fn text(message: &Chunks, value: Range<usize>, field: u32) -> Result<Text, PeekError> {
-    if value.len() > MAX_NAME_BYTES {
+fn text(value: &Cursor<'_>, len: usize, field: u32) -> Result<Text, PeekError> {
+    if len > MAX_NAME_BYTES {
         return Err(PeekError::TooLong { field });
     }
-    let bytes = message.contiguous_slice(value);
+    let bytes = value.peek(len);
     match std::str::from_utf8(&bytes) {
         Ok(_) => Ok(Text(bytes)),
         Err(_) => Err(PeekError::NotUtf8 { field }),
