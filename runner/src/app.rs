@@ -1,13 +1,14 @@
 //! Wires the runner: the only place that knows all of its parts.
 
+mod pods;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
-use porch_fn_image::Image;
-use porch_fn_pool::{Config, ImageKey, Limits, Override, Overrides};
 use porch_fn_service::admin::{Admin, JSON, Page};
 use porch_fn_service::drain;
 use porch_fn_service::flags::{EXIT_USAGE, SetFlags};
@@ -17,16 +18,24 @@ use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
 use porch_fn_service::listen::{ListenError, listen};
 use porch_fn_service::{admin, serve};
 use prometheus_client::registry::Registry;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tracing::Instrument;
 
-use crate::config::{Flags, NOT_EFFECTIVE_YET, PodBackend};
+use self::pods::{PodParts, PodWiring};
+use crate::config::{Flags, NOT_EFFECTIVE_YET};
 use crate::evaluate::Runner;
 use crate::exec::{ConfigError, ExecRuntime, Executables};
 use crate::metrics::Metrics;
-use crate::pods::cache_config::{self, CacheConfigError};
-use crate::pods::local::{LocalCluster, LocalFunctions, LocalFunctionsError, LocalOptions};
-use crate::pods::{PodRuntime, page};
+use crate::pods::cache_config::CacheConfigError;
+use crate::pods::kubernetes;
+use crate::pods::kubernetes::metadata::MetadataFileError;
+use crate::pods::local::{LocalCluster, LocalFunctions, LocalFunctionsError};
+use crate::pods::page;
+
+/// How long readiness waits for the API server.
+const READY_WITHIN: Duration = Duration::from_secs(20);
 
 /// Why the runner could not start.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +55,12 @@ pub enum AppError {
     /// Flags that do not go together.
     #[error("{0}")]
     Flags(String),
+    /// The file of image metadata cannot be used.
+    #[error(transparent)]
+    ImageMetadata(#[from] MetadataFileError),
+    /// No way to the API server.
+    #[error(transparent)]
+    Kubernetes(#[from] kubernetes::ConnectError),
 }
 
 impl AppError {
@@ -100,44 +115,17 @@ impl App {
         let mut pages = Vec::new();
 
         let exec = if disabled.exec { None } else { exec_runtime(&flags, set)? };
-        let mut local = None;
-        let pods = match pods {
-            _ if disabled.pod => None,
-            Pods::Shared(cluster, functions) => Some((cluster, functions)),
-            Pods::Flags if flags.pod_backend == PodBackend::Local => {
-                let (cluster, functions) = local_cluster(&flags)?;
-                local = Some(cluster.clone());
-                Some((cluster, functions))
-            }
-            Pods::Flags => None,
-        };
-        let pods = match pods {
-            Some((cluster, functions)) => {
-                let (config, warm_up) = pool_config(&flags, set, &functions)?;
-                let (backend, events) = cluster.attach();
-                let (runtime, driver) = PodRuntime::new(
-                    config,
-                    backend,
-                    events,
-                    Arc::new(functions),
-                    flags.default_image_prefix.clone(),
-                    flags.max_request_body_size,
-                    Arc::clone(&metrics),
-                );
-                background.spawn(driver.instrument(tracing::info_span!("pool")));
-                if flags.warm_up_pod_cache {
-                    runtime.warm_up(warm_up);
-                }
-                let pool = runtime.pool();
-                pages.push(Page {
-                    path: "/pods",
-                    content_type: JSON,
-                    content: Box::new(move || page(pool.clone()).boxed()),
-                });
-                Some(runtime)
-            }
-            None => None,
-        };
+        let wiring = PodWiring { flags: &flags, set, metrics: &metrics, tasks: &mut background };
+        let parts = if disabled.pod { PodParts::default() } else { wiring.start(pods).await? };
+        let PodParts { runtime: pods, synced, local } = parts;
+        if let Some(runtime) = &pods {
+            let pool = runtime.pool();
+            pages.push(Page {
+                path: "/pods",
+                content_type: JSON,
+                content: Box::new(move || page(pool.clone()).boxed()),
+            });
+        }
         if exec.is_none() && pods.is_none() {
             tracing::warn!(
                 "no runtime is enabled: every call is answered NOT_FOUND; see --config, --pod-backend and \
@@ -159,7 +147,13 @@ impl App {
         };
         let mut serving = JoinSet::new();
         serving.spawn(serve::serve(listener, None, handler, drain).instrument(tracing::info_span!("serve")));
-        health.set("", true);
+        match synced {
+            None => health.set("", true),
+            Some(synced) => {
+                let ready = ready_once(synced, health.clone());
+                background.spawn(ready.instrument(tracing::info_span!("ready")));
+            }
+        }
         let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
         Ok(Self { address, admin_address, health, signal, drain_times, server: serving, background, local })
     }
@@ -184,6 +178,14 @@ impl App {
         }
         drained
     }
+}
+
+/// A runner is ready once it knows the pods there are. It does not wait for ever: it can serve without an API server.
+async fn ready_once(mut synced: watch::Receiver<bool>, health: Health) {
+    if !matches!(timeout(READY_WITHIN, synced.wait_for(|synced| *synced)).await, Ok(Ok(_))) {
+        tracing::warn!("ready although the pods are not known: the API server does not answer");
+    }
+    health.set("", true);
 }
 
 struct Disabled {
@@ -232,52 +234,4 @@ fn exec_runtime(flags: &Flags, set: &SetFlags) -> Result<Option<ExecRuntime>, Ap
     };
     let runtime = ExecRuntime::new(executables, &flags.exec_env, parallel, flags.max_request_body_size);
     Ok(Some(runtime))
-}
-
-fn local_cluster(flags: &Flags) -> Result<(LocalCluster, LocalFunctions), AppError> {
-    let Some(path) = &flags.local_functions else {
-        return Err(AppError::Flags("--pod-backend=local needs --local-functions FILE".to_owned()));
-    };
-    let functions = LocalFunctions::read(path, &flags.default_image_prefix)?;
-    let options = LocalOptions {
-        wrapper: vec![flags.wrapper_server.clone().into_os_string()],
-        max_message: flags.max_request_body_size,
-        log_level: flags.log_level,
-        functions: functions.clone(),
-    };
-    Ok((LocalCluster::new(options), functions))
-}
-
-/// The pool's configuration, and the images to warm up.
-fn pool_config(
-    flags: &Flags,
-    set: &SetFlags,
-    functions: &LocalFunctions,
-) -> Result<(Config, Vec<Image>), AppError> {
-    let entries = if present("pod-cache-config", &flags.pod_cache_config, set)? {
-        cache_config::read(&flags.pod_cache_config, &flags.default_image_prefix)?
-    } else {
-        Vec::new()
-    };
-    let overrides = cache_config::overrides(&entries);
-    let functions = functions.clone();
-    let config = Config {
-        limits: Limits {
-            max_pods: flags.max_parallel_pods_per_function.max(1),
-            waitlist: flags.max_waitlist_length.max(1),
-            per_pod: flags.max_concurrent_per_pod.max(1),
-            queue: flags.max_queue_per_function,
-            ttl: flags.pod_ttl.into(),
-        },
-        overrides: Overrides::by(move |image: &ImageKey| {
-            let limits = overrides.get(image).cloned().unwrap_or_default();
-            Override { template: functions.template(image), ..limits }
-        }),
-        scan_interval: flags.scan_interval.into(),
-        ready_timeout: flags.pod_ready_timeout.into(),
-        // All local pods and runners are on one clock.
-        skew: std::time::Duration::from_secs(1),
-        ..Config::default()
-    };
-    Ok((config, entries.into_iter().map(|entry| entry.image).collect()))
 }

@@ -13,9 +13,7 @@ pub(crate) const DEFAULT_CONFIG: &str = "./config.yaml";
 pub(crate) const DEFAULT_POD_CACHE_CONFIG: &str = "/pod-cache-config/pod-cache-config.yaml";
 
 /// Flags that parse, as Porch's manifests set them, and do nothing in this version.
-pub(crate) const NOT_EFFECTIVE_YET: [&str; 7] = [
-    "pod-namespace",
-    "function-pod-template",
+pub(crate) const NOT_EFFECTIVE_YET: [&str; 5] = [
     "enable-private-registries",
     "registry-auth-secret-path",
     "registry-auth-secret-name",
@@ -73,8 +71,8 @@ pub struct Flags {
     #[arg(long, default_value = "")]
     pub exec_env: CommaList,
 
-    /// Pod runtime: where pods run; local means wrapper-server processes on this machine
-    #[arg(long, value_enum, default_value_t = PodBackend::None)]
+    /// Pod runtime: where pods run
+    #[arg(long, value_enum, default_value_t = PodBackend::Auto)]
     pub pod_backend: PodBackend,
     /// Pod runtime, local: file that says which command stands for which image
     #[arg(long)]
@@ -109,12 +107,38 @@ pub struct Flags {
     /// Pod runtime: how long a pod may take to become ready
     #[arg(long, default_value = "1m")]
     pub pod_ready_timeout: GoDuration,
-    /// Pod runtime: namespace of function pods
+
+    /// Kubernetes: namespace of function pods
     #[arg(long, default_value = "porch-fn-system")]
     pub pod_namespace: String,
-    /// Pod runtime: ConfigMap with the pod and Service templates
+    /// Kubernetes: ConfigMap with the pod and Service templates, in the runner's own namespace
     #[arg(long, default_value = "")]
     pub function_pod_template: String,
+    /// Kubernetes: image with the wrapper-server, for the built-in template
+    #[arg(long, env = "WRAPPER_SERVER_IMAGE", default_value = "")]
+    pub wrapper_server_image: String,
+    /// Kubernetes: file that says what images run: images: [{image, entrypoint: [PROGRAM, ARG, ...]}]
+    #[arg(long)]
+    pub image_metadata: Option<PathBuf>,
+    /// Kubernetes: how pods are reached
+    #[arg(long, value_enum, default_value_t = PodConnect::Service)]
+    pub pod_connect: PodConnect,
+    /// Kubernetes: the cluster's DNS domain
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Kubernetes: the runner's own namespace; the service account's when not given
+    #[arg(long, env = "POD_NAMESPACE", default_value = "")]
+    pub namespace: String,
+    /// Kubernetes: how to reach the API server from outside; the service account when not given
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// All runners, this one among them: host:port, dns:///host:port or static:///a:port,b:port. Of several runners
+    /// only a function's owner replaces and collects its pods; a runner without --peers owns all
+    #[arg(long, default_value = "")]
+    pub peers: String,
+    /// This runner's own address among --peers; the port may be left out
+    #[arg(long, env = "POD_IP", default_value = "")]
+    pub shard_address: String,
 
     /// Use credentials of private registries
     #[arg(long, default_value_t = false)]
@@ -136,8 +160,21 @@ pub struct Flags {
 /// Where function pods run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PodBackend {
+    /// On Kubernetes when the runner does or --kubeconfig is given, else nowhere.
+    Auto,
     /// Nowhere: only the exec runtime.
     None,
     /// As wrapper-server processes on this machine.
     Local,
+    /// In a Kubernetes cluster.
+    Kubernetes,
+}
+
+/// How function pods are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PodConnect {
+    /// By each pod's Service, which service meshes need.
+    Service,
+    /// By each pod's own address.
+    PodIp,
 }

@@ -106,7 +106,8 @@ mod tests {
             log_level: 0,
             functions: functions.clone(),
         };
-        let (backend, events) = LocalCluster::new(options).attach();
+        let (sender, events) = tokio::sync::mpsc::unbounded_channel();
+        let backend = LocalCluster::new(options).attach(sender);
         // Nobody drives the pool: calls wait.
         let (pods, _driver) = PodRuntime::new(
             Config::default(),

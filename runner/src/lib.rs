@@ -11,6 +11,7 @@ mod environment;
 mod evaluate;
 pub mod exec;
 mod metrics;
+mod ownership;
 pub mod pods;
 mod yaml;
 

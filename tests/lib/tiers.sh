@@ -32,12 +32,12 @@ tier_skip() {
     tier_skips=$((tier_skips + 1))
 }
 
-# build_foreign TESTS_DIR OUTDIR: builds the functions and the clients. Each program
+# build_foreign TESTS_DIR OUTDIR: builds functions, clients and test cluster. Each program
 # that the machine cannot build is a skip, each that fails to build is a failure.
 # Sets $foreign_skips to the names of the former.
 build_foreign() {
     foreign_skips=''
-    for foreign in functions clients; do
+    for foreign in functions clients cluster; do
         echo "== build of tests/$foreign" >&2
         foreign_lines=$("$1/$foreign/build" "$2") || true
         while IFS=' ' read -r verdict name rest; do

@@ -38,6 +38,31 @@ no_python() {
     fi
 }
 
+# no_cluster: prints what a test cluster lacks here, or nothing.
+no_cluster() {
+    if [ "$(id -u)" -ne 0 ]; then
+        echo 'a test cluster needs root, for namespaces'
+        return
+    fi
+    if ! unshare --net --mount --pid --fork true 2>/dev/null; then
+        echo 'this machine does not allow new namespaces'
+        return
+    fi
+    for tool in $cluster_tools; do
+        if ! have "$tool"; then
+            echo "$tool is not installed"
+            return
+        fi
+    done
+    if [ ! -x /usr/lib/cni/bridge ]; then
+        echo "/usr/lib/cni/bridge is missing (Debian's package containernetworking-plugins)"
+    fi
+}
+
+cluster_tools='containerd runc docker-registry nft ip nsenter openssl curl gcc'
+cluster_packages='containerd runc containernetworking-plugins docker-registry nftables iproute2 util-linux openssl curl gcc
+    libc6-dev'
+
 # install_tools: has Debian's package manager bring what is missing. It never fails:
 # a tool that could not be had shows up as a skipped program with the reason.
 install_tools() {
@@ -46,6 +71,7 @@ install_tools() {
     have node || packages="$packages nodejs"
     have npm || packages="$packages npm"
     [ -z "$(no_python)" ] || packages="$packages python3 python3-venv"
+    [ "$(id -u)" -ne 0 ] || [ -z "$(no_cluster)" ] || packages="$packages $cluster_packages"
     if [ -z "$packages" ]; then
         return 0
     fi

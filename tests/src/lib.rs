@@ -2,6 +2,7 @@
 
 pub mod caller;
 pub mod client;
+pub mod cluster;
 pub mod fake_runner;
 pub mod fleet;
 pub mod foreign;

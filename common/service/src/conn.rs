@@ -106,14 +106,24 @@ impl Connection {
     /// When `address` is not one.
     pub fn new(address: impl Into<Arc<str>>, options: Options) -> Result<Self, AddressError> {
         let address = address.into();
-        let authority = Authority::from_str(&address).ok().filter(|authority| authority.port().is_some());
-        let origin = authority.and_then(|authority| {
-            Uri::builder().scheme("http").authority(authority).path_and_query("/").build().ok()
-        });
-        match origin {
-            Some(origin) => Ok(Self { address, origin, options, state: Mutex::default() }),
-            None => Err(AddressError(address)),
-        }
+        Self::named(Arc::clone(&address), address, options)
+    }
+
+    /// A connection to `address` whose requests name `authority`: a Service is dialled by its IP, and a mesh in
+    /// between reads its name. Both are `host:port`.
+    ///
+    /// # Errors
+    /// When one of them is not an address.
+    pub fn named(
+        address: impl Into<Arc<str>>,
+        authority: impl Into<Arc<str>>,
+        options: Options,
+    ) -> Result<Self, AddressError> {
+        let (address, authority) = (address.into(), authority.into());
+        parse_authority(&address)?;
+        let parts = Uri::builder().scheme("http").authority(parse_authority(&authority)?).path_and_query("/");
+        let origin = parts.build().map_err(|_| AddressError(authority))?;
+        Ok(Self { address, origin, options, state: Mutex::default() })
     }
 
     /// The scheme and authority of requests, with an empty path.
@@ -168,6 +178,11 @@ impl Service<Request<tonic::body::Body>> for Channel {
     fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
         self.0.send_request(request.map(Body::from)).boxed()
     }
+}
+
+fn parse_authority(text: &Arc<str>) -> Result<Authority, AddressError> {
+    let authority = Authority::from_str(text).ok().filter(|authority| authority.port().is_some());
+    authority.ok_or_else(|| AddressError(Arc::clone(text)))
 }
 
 async fn dial(address: Arc<str>, options: Options) -> Result<Sender, ConnectError> {

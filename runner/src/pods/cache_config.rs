@@ -1,18 +1,27 @@
 //! `--pod-cache-config`: per-image limits, and the images to warm up. Both forms of the original are read: a
-//! list of objects, and a map of image to time to live.
+//! list of objects, and a map of image to time to live. [`watch`] reads it again when it changes.
+
+mod quantity;
+#[cfg(test)]
+mod tests;
+mod watch;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use k8s_openapi::api::core::v1::ResourceRequirements;
 use porch_fn_image::Image;
-use porch_fn_pool::{ImageKey, Override};
+use porch_fn_pool::{ImageKey, Override, Time};
 use porch_fn_service::flags::parse_duration;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+pub(crate) use self::watch::watch;
 use crate::yaml;
 
 /// Largest file that is read, in bytes.
@@ -32,7 +41,7 @@ pub enum CacheConfigError {
     /// It is not what was expected.
     #[error(
         "--pod-cache-config {path}: {reason}; expected a list of {{name, timeToLive, maxWaitlistLength, \
-         maxParallelPodsPerFunction}} or a map of image to time to live"
+         maxParallelPodsPerFunction, resources}} or a map of image to time to live"
     )]
     Parse {
         /// The file.
@@ -42,36 +51,53 @@ pub enum CacheConfigError {
     },
 }
 
+/// What the file says. `Default` is for none.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct CacheConfig {
+    /// In the file's order; those of a map by name.
+    pub(crate) entries: Vec<Entry>,
+    /// When the file was changed, as far as its file system knows.
+    pub(crate) modified: Option<Time>,
+}
+
 /// One image of the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) image: Image,
     pub(crate) limits: Override,
+    /// What the function's container asks for; `None`: as its template says.
+    pub(crate) resources: Option<ResourceRequirements>,
 }
 
-enum File {
+/// The file, not yet parsed.
+struct Content {
+    text: String,
+    modified: Option<Time>,
+}
+
+enum Form {
     List(Vec<Item>),
     Map(HashMap<String, String>),
 }
 
 /// By hand: serde's untagged enums cannot say what is wrong, nor where.
-impl<'de> Deserialize<'de> for File {
+impl<'de> Deserialize<'de> for Form {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Either;
 
         impl<'de> Visitor<'de> for Either {
-            type Value = File;
+            type Value = Form;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list or a map")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<File, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(File::List)
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Form, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(Form::List)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<File, A::Error> {
-                HashMap::deserialize(MapAccessDeserializer::new(map)).map(File::Map)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Form, A::Error> {
+                HashMap::deserialize(MapAccessDeserializer::new(map)).map(Form::Map)
             }
         }
 
@@ -89,29 +115,54 @@ struct Item {
     max_waitlist_length: u32,
     #[serde(default)]
     max_parallel_pods_per_function: u32,
+    #[serde(default)]
+    resources: Option<ResourceRequirements>,
 }
 
 /// Reads the file.
-pub(crate) fn read(path: &Path, prefix: &str) -> Result<Vec<Entry>, CacheConfigError> {
-    let failed = |source| CacheConfigError::Read { path: path.to_owned(), source };
-    if std::fs::metadata(path).map_err(failed)?.len() > MAX_BYTES {
-        return Err(failed(std::io::Error::from(std::io::ErrorKind::FileTooLarge)));
+pub(crate) fn read_config(path: &Path, prefix: &str) -> Result<CacheConfig, CacheConfigError> {
+    Content::read(path)?.parse(path, prefix)
+}
+
+// === impl Content ===
+
+impl Content {
+    fn read(path: &Path) -> Result<Self, CacheConfigError> {
+        let failed = |source| CacheConfigError::Read { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        let modified = file.metadata().map_err(failed)?.modified().ok();
+        let mut text = String::new();
+        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(failed(io::ErrorKind::FileTooLarge.into()));
+        }
+        let millis = |time: Duration| u64::try_from(time.as_millis()).ok().map(Time::from_millis);
+        Ok(Self {
+            text,
+            modified: modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).and_then(millis),
+        })
     }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    parse(&text, prefix).map_err(|reason| CacheConfigError::Parse { path: path.to_owned(), reason })
+
+    fn parse(&self, path: &Path, prefix: &str) -> Result<CacheConfig, CacheConfigError> {
+        match parse(&self.text, prefix) {
+            Ok(entries) => Ok(CacheConfig { entries, modified: self.modified }),
+            Err(reason) => Err(CacheConfigError::Parse { path: path.to_owned(), reason }),
+        }
+    }
 }
 
 fn parse(text: &str, prefix: &str) -> Result<Vec<Entry>, String> {
-    let file: Option<File> = yaml::parse(text)?;
-    let items = match file {
+    let form: Option<Form> = yaml::parse(text)?;
+    let items = match form {
         None => Vec::new(),
-        Some(File::List(items)) => items,
-        Some(File::Map(map)) => {
+        Some(Form::List(items)) => items,
+        Some(Form::Map(map)) => {
             let item = |(name, time_to_live)| Item {
                 name,
                 time_to_live,
                 max_waitlist_length: 0,
                 max_parallel_pods_per_function: 0,
+                resources: None,
             };
             let mut items: Vec<_> = map.into_iter().map(item).collect();
             items.sort_by(|a, b| a.name.cmp(&b.name));
@@ -136,7 +187,13 @@ impl Item {
             ttl,
             ..Override::default()
         };
-        Ok(Entry { image, limits })
+        // An empty one is as none: the template's own stand.
+        let resources = self.resources.filter(|resources| *resources != ResourceRequirements::default());
+        if let Some(resources) = &resources {
+            quantity::check(resources)
+                .map_err(|error| format!("entry {:?}: resources: {error}", self.name))?;
+        }
+        Ok(Entry { image, limits, resources })
     }
 }
 
@@ -149,45 +206,11 @@ pub(crate) fn overrides(entries: &[Entry]) -> HashMap<ImageKey, Override> {
     table
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
-
-    #[test]
-    fn both_forms_are_read() {
-        let list = "- name: set-namespace:v0.4.1\n  timeToLive: 1h\n  maxWaitlistLength: 3\n  \
-                    maxParallelPodsPerFunction: 4\n  resources: {requests: {cpu: 10m}}\n- name: x/y:1\n";
-        let entries = parse(list, PREFIX).unwrap();
-        assert_eq!(entries[0].image.as_str(), "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1");
-        let expected =
-            Override { max_pods: 4, waitlist: 3, ttl: Duration::from_hours(1), ..Override::default() };
-        assert_eq!(entries[0].limits, expected);
-        assert_eq!(entries[1].limits, Override::default(), "unset means as for all");
-
-        let map = "set-namespace:v0.4.1: 10m\napply-setters:v0.2: 90s\n";
-        let entries = parse(map, PREFIX).unwrap();
-        let ttls: Vec<_> = entries.iter().map(|entry| entry.limits.ttl.as_secs()).collect();
-        assert_eq!(ttls, [90, 600]);
-        assert!(parse("", PREFIX).unwrap().is_empty());
+/// What the containers of images ask for, where the file says it. Of two entries for one image the first counts.
+pub(crate) fn resources(entries: &[Entry]) -> HashMap<ImageKey, ResourceRequirements> {
+    let mut table = HashMap::new();
+    for entry in entries {
+        table.entry(ImageKey::from(entry.image.as_str())).or_insert(&entry.resources);
     }
-
-    #[test]
-    fn broken_entries_are_named() {
-        let error = parse("- {name: a:v1, timeToLive: soon}", PREFIX).unwrap_err();
-        assert!(error.contains("\"a:v1\"") && error.contains("soon"), "{error}");
-        assert!(parse("- {name: 'UPPER/Case'}", PREFIX).unwrap_err().contains("UPPER/Case"));
-        assert!(parse("3", PREFIX).is_err());
-        let error = parse("- name: a:v1\n- name: b:v1\n  maxWaitlistLength: many\n", PREFIX).unwrap_err();
-        assert!(error.contains("line 3"), "{error}");
-    }
-
-    proptest! {
-        #[test]
-        fn never_panics(text in "\\PC{0,60}(\n\\PC{0,30}){0,4}") {
-            let _ = parse(&text, PREFIX);
-        }
-    }
+    table.into_iter().filter_map(|(image, resources)| Some((image, resources.clone()?))).collect()
 }

@@ -2,10 +2,13 @@
 
 mod backend;
 pub(crate) mod cache_config;
+pub(crate) mod configure;
 mod driver;
 mod error;
+pub mod kubernetes;
 pub mod local;
 mod page;
+mod probe;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,12 +3,12 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use porch_fn_service::drain;
-use porch_fn_service::flags;
 use porch_fn_service::grpc::{self, Server};
 use porch_fn_service::health::Health;
 use porch_fn_service::lifecycle::{self, DrainTimes, Drained, StopSignals};
@@ -20,6 +20,8 @@ use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use crate::config::Flags;
+use crate::copy;
+use crate::install::{copy_to, idle};
 use crate::process::{Environment, Program};
 use crate::service::Wrapper;
 
@@ -82,11 +84,27 @@ impl App {
 
 /// The whole process, from its arguments to its exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let flags: Flags = match flags::parse(args) {
+    let mut args = args.into_iter().peekable();
+    if args.peek().is_some_and(|program| Path::new(program).file_name() == Some(copy::NAME.as_ref())) {
+        return copy::run(args.skip(1));
+    }
+    let flags = match Flags::from_args(args) {
         Ok(flags) => flags,
         Err(error) => return error.report(),
     };
+    if let Some(directory) = &flags.copy_to {
+        return match copy_to(directory) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("wrapper-server: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     telemetry::init(flags.verbosity);
+    if flags.idle {
+        return idle();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -2,15 +2,20 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use clap::Parser;
-use porch_fn_service::flags::GoDuration;
+use porch_fn_service::flags::{self, FlagError, GoDuration};
+
+const NAME: &str = "wrapper-server";
+const USAGE: &str = "wrapper-server [FLAGS] -- ENTRYPOINT [ARG...]";
 
 /// Serves one KRM function over gRPC: starts it once per call, with the ResourceList on its standard input.
 ///
-/// Runs as the entry point of a function pod, with the function's own entry point behind "--".
+/// Runs as the entry point of a function pod, with the function's own entry point behind "--". Under the name
+/// "cp" it copies files instead, as the init containers of Porch's pod templates do: cp -a SOURCE... DESTINATION.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "wrapper-server", version, override_usage = "wrapper-server [FLAGS] -- ENTRYPOINT [ARG...]")]
+#[command(name = NAME, version, override_usage = USAGE)]
 pub struct Flags {
     /// Address to listen on; all interfaces when not given
     #[arg(long)]
@@ -36,7 +41,24 @@ pub struct Flags {
     /// End, calls in flight included, when standard input does: for whoever starts it as a child process
     #[arg(long, default_value_t = false)]
     pub exit_with_stdin: bool,
+    /// Instead of serving: copy this executable to DIR/wrapper-server and end
+    #[arg(long, value_name = "DIR")]
+    pub copy_to: Option<PathBuf>,
+    /// Instead of serving: do nothing until SIGTERM, to hold a container open whose hook runs --copy-to
+    #[arg(long, default_value_t = false)]
+    pub idle: bool,
     /// The function's entry point and its arguments
-    #[arg(last = true, required = true, value_name = "ENTRYPOINT")]
+    #[arg(last = true, value_name = "ENTRYPOINT")]
     pub entrypoint: Vec<OsString>,
+}
+
+impl Flags {
+    /// Parses the process's arguments. An entry point must be among them if there is something to serve.
+    pub(crate) fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<Self, FlagError> {
+        let flags: Self = flags::parse(args)?;
+        if flags.entrypoint.is_empty() && flags.copy_to.is_none() && !flags.idle {
+            return Err(FlagError::usage(NAME, format!("<ENTRYPOINT>... must be set; usage: {USAGE}")));
+        }
+        Ok(flags)
+    }
 }

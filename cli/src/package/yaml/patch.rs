@@ -46,7 +46,7 @@ fn mapping(text: &str, old: &Node, was: &[Entry], is: &[Entry], edits: &mut Vec<
     let mut kept = Vec::new();
     let mut added: Vec<Entry> = Vec::new();
     for entry @ (key, new) in is {
-        let next = kept.last().map_or(0, |last| last + 1);
+        let next = kept.last().map_or(0, |&last| last + 1);
         let is_next = was.get(next).is_some_and(|(k, _)| same(k, key));
         let at = if is_next { Some(next) } else { was.iter().position(|(k, _)| same(k, key)) };
         let Some(at) = at else {

@@ -18,6 +18,7 @@ use tracing::Instrument;
 use super::backend::LocalBackend;
 use super::functions::LocalFunctions;
 use super::process::{self, Ended};
+use crate::pods::probe::NoPod;
 
 /// How local pods are made.
 #[derive(Debug, Clone)]
@@ -68,15 +69,14 @@ impl LocalCluster {
         Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
     }
 
-    /// A backend for one runner, and the events of all pods from now on, with those there are first.
-    pub fn attach(&self) -> (LocalBackend, mpsc::UnboundedReceiver<Event>) {
-        let (sender, events) = mpsc::unbounded_channel();
+    /// A backend for one runner, which is told of all pods from now on, with those there are first.
+    pub fn attach(&self, events: mpsc::UnboundedSender<Event>) -> LocalBackend {
         let mut state = self.inner.state.lock();
         let pods = state.pods.values().map(|local| local.pod.clone()).collect();
-        // The receiver is in hand.
-        let _ = sender.send(Event::Synced(pods));
-        state.subscribers.push(sender.clone());
-        (LocalBackend::new(self.clone(), sender), events)
+        // A runner that is gone already is dropped at the first event.
+        let _ = events.send(Event::Synced(pods));
+        state.subscribers.push(events.clone());
+        LocalBackend::new(self.clone(), events)
     }
 
     /// Ends all processes and waits for them.
@@ -191,10 +191,6 @@ async fn supervise(cluster: Weak<Inner>, uid: Uid, command: Vec<String>, stopped
     }
 }
 
-/// The pod does not exist (any more).
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NoPod;
-
 impl State {
     fn listening(&mut self, uid: &Uid, address: SocketAddr) {
         self.change(uid, |local| {
@@ -271,7 +267,8 @@ mod tests {
     #[tokio::test]
     async fn a_pod_that_dies_while_it_is_deleted_is_gone_and_frees_its_name() {
         let cluster = cluster(&["sh", "-c", "read line"]);
-        let (_backend, mut events) = cluster.attach();
+        let (sender, mut events) = mpsc::unbounded_channel();
+        let _backend = cluster.attach(sender);
         let Creation::Ok(pod) = create(&cluster) else { panic!("not created") };
         assert_eq!(cluster.delete(&pod.uid, &pod.resource_version), Deletion::Ok);
         cluster.inner.state.lock().ended(&pod.uid, Ended::Failed("signal: killed".to_owned()));

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use porch_fn_image::Image;
-use porch_fn_pool::{ImageKey, Template, Version};
+use porch_fn_pool::{Config, ImageKey, Template, Version};
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::pods::backend::Catalog;
+use crate::pods::cache_config::CacheConfig;
+use crate::pods::configure::{MadeFrom, Making};
 use crate::yaml;
 
 /// Largest file that is read, in bytes.
@@ -111,6 +113,17 @@ impl LocalFunctions {
 impl Catalog for LocalFunctions {
     fn knows(&self, image: &Image) -> bool {
         self.commands.contains_key(image.as_str())
+    }
+}
+
+impl Making for LocalFunctions {
+    fn made_from(&mut self, _: &CacheConfig) -> MadeFrom {
+        let functions = self.clone();
+        MadeFrom { all: Config::default().template, one: Box::new(move |image| functions.template(image)) }
+    }
+
+    async fn changed(&mut self) {
+        std::future::pending().await
     }
 }
 

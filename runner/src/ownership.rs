@@ -1,0 +1,130 @@
+//! Which functions are this runner's to collect and replace: those whose owner it is on the ring.
+//!
+//! Discovery, [`Membership`] and ring are the router's own, so that a function's owner is the runner that its calls
+//! go to first. Views may differ for a while: the pool's deletes carry what was judged, so two owners do no harm, and
+//! none means that collection waits. A runner that does not find itself among its peers owns nothing and serves on.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use porch_fn_pool::{Event, Ownership as Owned, ShardKey};
+use porch_fn_ring::{Identity, Ring};
+use porch_fn_service::discovery::{Membership, Snapshot};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+/// What is known of the peers, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Peers {
+    /// Runners on the ring.
+    pub(crate) members: usize,
+    /// Whether this runner is one of them. If not it owns nothing.
+    pub(crate) listed: bool,
+}
+
+/// Tells the pool what it owns.
+#[derive(Debug)]
+pub(crate) struct Ownership {
+    own: Identity,
+    events: mpsc::UnboundedSender<Event>,
+    peers: watch::Sender<Peers>,
+    origin: Instant,
+    membership: Membership,
+    /// Who is on the ring; `None` before the first answer.
+    names: Option<BTreeSet<Identity>>,
+}
+
+impl Ownership {
+    /// For the runner at `own`, as routers spell it: `HostPort`'s text. Tells the pool at once that nothing is owned,
+    /// so that it hears of it before it knows any pod.
+    pub(crate) fn new(own: String, events: mpsc::UnboundedSender<Event>) -> Self {
+        // A pool that is gone owns nothing either.
+        let _ = events.send(Event::Own(Owned::None));
+        Self {
+            own: own.into(),
+            events,
+            peers: watch::Sender::default(),
+            origin: Instant::now(),
+            membership: Membership::new(),
+            names: None,
+        }
+    }
+
+    /// What is known of the peers, now and later.
+    #[cfg_attr(not(test), expect(dead_code, reason = "metrics do not show it yet"))]
+    pub(crate) fn peers(&self) -> watch::Receiver<Peers> {
+        self.peers.subscribe()
+    }
+
+    /// Follows `snapshots` until the pool is gone.
+    pub(crate) async fn run(mut self, mut snapshots: watch::Receiver<Snapshot>) {
+        let events = self.events.clone();
+        let mut discovering = true;
+        self.discovered(&snapshots.borrow_and_update().clone());
+        loop {
+            let timer = self.membership.next_timer().map(|at| self.origin + at);
+            tokio::select! {
+                more = snapshots.changed(), if discovering => match more {
+                    Ok(()) => self.discovered(&snapshots.borrow_and_update().clone()),
+                    Err(_) => discovering = false,
+                },
+                () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {
+                    self.membership.tick(self.origin.elapsed());
+                    self.tell();
+                }
+                () = events.closed() => return,
+            }
+        }
+    }
+
+    fn discovered(&mut self, snapshot: &Snapshot) {
+        if snapshot.is_answered() {
+            self.membership.update(snapshot.endpoints.iter().map(String::as_str), self.origin.elapsed());
+            self.tell();
+        }
+    }
+
+    /// Tells the pool if the members changed.
+    fn tell(&mut self) {
+        // As in the router: those that are held down count when nobody else is left.
+        let mut names: BTreeSet<_> = self.membership.members().map(Identity::from).collect();
+        if names.is_empty() {
+            names = self.membership.held_down().map(Identity::from).collect();
+        }
+        if self.names.as_ref() == Some(&names) {
+            return;
+        }
+        let ring = match Ring::new(names.iter().cloned()) {
+            Ok(ring) => ring,
+            Err(error) => {
+                tracing::error!(%error, "keeping the last ring");
+                return;
+            }
+        };
+        let before = *self.peers.borrow();
+        let peers = Peers { members: names.len(), listed: names.contains(&self.own) };
+        if peers.listed {
+            tracing::info!(members = peers.members, "peers changed");
+        } else if before.listed || self.names.is_none() {
+            tracing::warn!(
+                own = %self.own,
+                members = peers.members,
+                "this runner is not among --peers and owns no function: it serves, but collects and replaces no pods; \
+                 see --shard-address"
+            );
+        }
+        // Of nothing and again nothing the pool need not hear.
+        if peers.listed {
+            let own = self.own.clone();
+            let owns = move |key: &ShardKey| ring.owner(key.as_str()) == Some(&own);
+            let _ = self.events.send(Event::Own(Owned::Of(Arc::new(owns))));
+        } else if before.listed {
+            let _ = self.events.send(Event::Own(Owned::None));
+        }
+        self.names = Some(names);
+        self.peers.send_replace(peers);
+    }
+}

@@ -1,0 +1,214 @@
+use std::time::Duration;
+
+use porch_fn_image::shard_key;
+use porch_fn_service::discovery::{COALESCE, HOLD_DOWN, HostPort};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::sleep;
+
+use super::*;
+
+const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
+const A: &str = "10.0.0.1:9445";
+const B: &str = "10.0.0.2:9445";
+const C: &str = "[2001:db8::3]:9445";
+
+/// A runner that listens to what discovery is made to say.
+struct Runner {
+    snapshots: watch::Sender<Snapshot>,
+    events: UnboundedReceiver<Event>,
+    peers: watch::Receiver<Peers>,
+    /// As the pool holds it.
+    owned: Owned,
+}
+
+impl Runner {
+    /// Before discovery's first answer.
+    async fn new(own: &str) -> Self {
+        let (events, receiver) = mpsc::unbounded_channel();
+        let ownership = Ownership::new(own.to_owned(), events);
+        let peers = ownership.peers();
+        let (snapshots, answers) = watch::channel(Snapshot::default());
+        let mut runner = Self { snapshots, events: receiver, peers, owned: Owned::All };
+        // Before its task ran for the first time.
+        assert_eq!(runner.told(), 1);
+        assert!(matches!(runner.owned, Owned::None));
+        tokio::spawn(ownership.run(answers));
+        runner.after(Duration::ZERO).await;
+        assert_eq!(runner.told(), 0, "there was no answer yet");
+        runner
+    }
+
+    /// Discovery lists `endpoints`.
+    async fn answer(&self, endpoints: &[&str]) {
+        self.snapshots.send_modify(|snapshot| {
+            snapshot.generation += 1;
+            snapshot.endpoints = endpoints.iter().map(ToString::to_string).collect();
+        });
+        self.after(Duration::ZERO).await;
+    }
+
+    /// Lets time pass, and the task do what is due.
+    async fn after(&self, time: Duration) {
+        // Time that is paused goes on only when every task waits.
+        sleep(time + Duration::from_millis(2)).await;
+    }
+
+    /// Takes what the pool was told meanwhile, and says how often.
+    fn told(&mut self) -> usize {
+        let mut count = 0;
+        while let Ok(event) = self.events.try_recv() {
+            let Event::Own(owned) = event else { panic!("{event:?}") };
+            self.owned = owned;
+            count += 1;
+        }
+        count
+    }
+
+    fn owns(&self, key: &str) -> bool {
+        self.owned.owns(&ShardKey::from(key))
+    }
+}
+
+/// A thousand images as callers spell them, with the tag field that some send.
+fn requests() -> impl Iterator<Item = (String, Option<&'static str>)> {
+    (0..1000).map(|n| match n % 5 {
+        0 => (format!("function-{n}"), None),
+        1 => (format!("function-{n}:v0.{n}"), None),
+        2 => (format!("registry.example:5000/team/Function-{n}"), None),
+        3 => (format!("ghcr.io/kptdev/krm-functions-catalog/function-{n}:v1"), Some("~1.2")),
+        _ => (format!("docker.io/f-{n}@sha256:{}", "0123456789abcdef".repeat(4)), Some("")),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_owner_is_where_the_router_goes_first() {
+    let names = [A, B, C];
+    let mut runners = Vec::new();
+    for name in names {
+        let mut runner = Runner::new(name).await;
+        runner.answer(&[B, C, A]).await;
+        assert_eq!(runner.told(), 1);
+        runners.push(runner);
+    }
+    // As the router has it: ring, preference and its first entry.
+    let ring = Ring::new(names.map(Identity::from)).unwrap();
+    let mut shares = [0; 3];
+    for (image, tag) in requests() {
+        let key = shard_key(&image, tag, PREFIX);
+        let first = ring.preference(&key)[0];
+        let first = ring.nodes()[usize::from(first)].as_str();
+        let owners: Vec<_> = (0..3).filter(|&index| runners[index].owns(&key)).collect();
+        assert_eq!(owners.iter().map(|&index| names[index]).collect::<Vec<_>>(), [first], "{image}");
+        shares[owners[0]] += 1;
+    }
+    assert!(shares.iter().all(|&share| share > 200), "{shares:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_runners_share_all_keys_whatever_changes() {
+    let mut a = Runner::new(A).await;
+    let mut b = Runner::new(B).await;
+    let rounds: [(&[&str], [bool; 2]); 4] =
+        [(&[A, B], [true, true]), (&[B], [false, true]), (&[], [false, false]), (&[A, B], [true, true])];
+    for (endpoints, present) in rounds {
+        for runner in [&mut a, &mut b] {
+            runner.answer(endpoints).await;
+            runner.after(COALESCE + HOLD_DOWN).await;
+            runner.told();
+        }
+        for (image, _) in requests() {
+            let owners = [&a, &b].map(|runner| runner.owns(&image));
+            assert_eq!(
+                owners.iter().filter(|&&owns| owns).count(),
+                usize::from(present != [false; 2]),
+                "{image}"
+            );
+            assert!((0..2).all(|index| present[index] || !owners[index]));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_change_is_told_once() {
+    let mut runner = Runner::new(A).await;
+    runner.answer(&[A, B]).await;
+    assert_eq!(runner.told(), 1);
+    assert_eq!(*runner.peers.borrow(), Peers { members: 2, listed: true });
+    runner.answer(&[B, A]).await;
+    runner.after(Duration::from_hours(1)).await;
+    assert_eq!(runner.told(), 0, "nothing changed");
+
+    // Arrivals are gathered.
+    runner.answer(&[A, B, C]).await;
+    runner.after(COALESCE / 2).await;
+    runner.answer(&[A, B, C, "10.0.0.4:9445"]).await;
+    assert_eq!((runner.told(), runner.peers.borrow().members), (0, 2));
+    runner.after(COALESCE / 2).await;
+    assert_eq!((runner.told(), runner.peers.borrow().members), (1, 4));
+
+    // Leaving is immediate, and coming back is not.
+    runner.answer(&[A, C, "10.0.0.4:9445"]).await;
+    assert_eq!((runner.told(), runner.peers.borrow().members), (1, 3));
+    runner.answer(&[A, B, C, "10.0.0.4:9445"]).await;
+    runner.after(HOLD_DOWN - COALESCE).await;
+    assert_eq!(runner.told(), 0);
+    runner.after(2 * COALESCE).await;
+    assert_eq!((runner.told(), runner.peers.borrow().members), (1, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_listed_owns_nothing() {
+    let mut runner = Runner::new(A).await;
+    runner.answer(&[B, C]).await;
+    assert_eq!(runner.told(), 0, "it knows already");
+    assert_eq!(*runner.peers.borrow(), Peers { members: 2, listed: false });
+    assert!(requests().all(|(image, _)| !runner.owns(&image)));
+
+    runner.answer(&[A, B, C]).await;
+    runner.after(COALESCE).await;
+    assert_eq!(runner.told(), 1);
+    assert!(requests().any(|(image, _)| runner.owns(&image)));
+
+    runner.answer(&[B]).await;
+    assert_eq!(runner.told(), 1);
+    assert!(matches!(runner.owned, Owned::None));
+    assert_eq!(*runner.peers.borrow(), Peers { members: 1, listed: false });
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_answer_is_one() {
+    let mut runner = Runner::new(A).await;
+    runner.answer(&[]).await;
+    assert_eq!(runner.told(), 0);
+    assert_eq!(*runner.peers.borrow(), Peers::default());
+    runner.answer(&[A]).await;
+    assert_eq!(runner.told(), 1, "the first ones join at once");
+    assert!(requests().all(|(image, _)| runner.owns(&image)));
+    // Held down, but nobody else is left: the router calls it, so it is the owner.
+    runner.answer(&[]).await;
+    assert_eq!(runner.told(), 1);
+    assert!(matches!(runner.owned, Owned::None));
+    runner.answer(&[A]).await;
+    assert_eq!(runner.told(), 1);
+    assert!(requests().all(|(image, _)| runner.owns(&image)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_address_is_spelled_as_discovery_does() {
+    for (given, spelled) in
+        [("10.0.0.1", A), ("10.0.0.1:9445", A), ("[2001:DB8:0::3]", C), ("2001:db8::3", C)]
+    {
+        let mut runner = Runner::new(&HostPort::parse(given, 9445).unwrap().to_string()).await;
+        runner.answer(&[spelled]).await;
+        assert_eq!((runner.told(), runner.peers.borrow().listed), (1, true), "{given}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_with_the_pool() {
+    let (events, receiver) = mpsc::unbounded_channel();
+    let (_snapshots, answers) = watch::channel(Snapshot::default());
+    let task = tokio::spawn(Ownership::new(A.to_owned(), events).run(answers));
+    drop(receiver);
+    task.await.unwrap();
+}

@@ -1,0 +1,230 @@
+//! Function pods on Kubernetes: the API server is the arbiter, several runners work on one set of pods.
+//!
+//! ```text
+//!   template_source ─► blueprint ─┐                        ┌─► client ─► API server
+//!   metadata ─────────────────────┤► backend: one task per │
+//!   orders of the pool ───────────┘   order, one per probe ┤─► probe ──► wrapper-server
+//!                                        ▲                 └─► services
+//!   watch ─► observe, crash ─► store ────┘
+//!         └─► events to the pool
+//! ```
+//!
+//! Pure are `template`, `spec`, `observe`, `crash` and `answers`: objects and errors in, values out.
+
+mod answers;
+mod backend;
+mod blueprint;
+mod client;
+mod crash;
+pub(crate) mod metadata;
+pub(crate) mod names;
+mod observe;
+mod services;
+mod spec;
+mod store;
+mod template;
+mod template_source;
+mod times;
+mod watch;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use porch_fn_image::Image;
+use porch_fn_pool::{Event, Time};
+use tokio::sync::mpsc;
+use tokio::sync::watch as watched;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::Instrument;
+
+pub(crate) use backend::KubernetesBackend;
+use blueprint::{Blueprint, TemplateState};
+use client::Cluster;
+pub(crate) use metadata::MetadataSource;
+use store::Connect;
+use template::Template;
+use template_source::Origin;
+
+use super::backend::Catalog;
+use super::cache_config::{self, CacheConfig};
+use super::configure::{MadeFrom, Making};
+
+/// How long the start waits for the template: with it, the first configuration of the pool is the right one.
+const FIRST_TEMPLATE_WITHIN: Duration = Duration::from_secs(5);
+
+/// What the flags say about Kubernetes.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// `--kubeconfig`; `None`: the pod's own service account.
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// `--pod-namespace`.
+    pub(crate) pod_namespace: String,
+    /// `--namespace`: the runner's own; `None`: as the service account or kubeconfig says.
+    pub(crate) own_namespace: Option<String>,
+    /// `--function-pod-template`.
+    pub(crate) template: Option<String>,
+    /// `WRAPPER_SERVER_IMAGE`.
+    pub(crate) wrapper_image: Option<String>,
+    /// `--cluster-domain` where pods are reached by their Services, `None` where by their addresses.
+    pub(crate) service_domain: Option<String>,
+    /// `--max-request-body-size`.
+    pub(crate) max_message: usize,
+    /// `--scan-interval`.
+    pub(crate) scan_interval: Duration,
+}
+
+/// Why there is no way to the API server.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// `--kubeconfig` cannot be used.
+    #[error("--kubeconfig {path}: {source}")]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// Not in a cluster.
+    #[error(
+        "--pod-backend=kubernetes needs a service account or --kubeconfig: {0}; --disable-runtimes=pod runs \
+         without pods"
+    )]
+    NotInCluster(#[source] Box<kube::config::InClusterError>),
+    /// The configuration makes no client.
+    #[error("no client for the API server can be made: {0}")]
+    Client(#[source] Box<kube::Error>),
+}
+
+/// The runner's part of a cluster, before its pool starts.
+pub(crate) struct Kubernetes {
+    pub(crate) backend: KubernetesBackend,
+    /// True once all pods are known.
+    pub(crate) synced: watched::Receiver<bool>,
+    /// What pods are made from; changes when the template or the resources do.
+    pub(crate) blueprints: Blueprints,
+}
+
+/// Makes a new blueprint whenever something changes that goes into it.
+pub(crate) struct Blueprints {
+    templates: watched::Receiver<TemplateState>,
+    current: watched::Sender<Arc<Blueprint>>,
+    max_message: usize,
+    started: Time,
+}
+
+/// Connects and starts what runs besides the pool, in `tasks`.
+pub(crate) async fn start(
+    options: Options,
+    metadata: Arc<dyn MetadataSource>,
+    events: mpsc::UnboundedSender<Event>,
+    tasks: &mut JoinSet<()>,
+) -> Result<Kubernetes, ConnectError> {
+    let config = match options.kubeconfig {
+        None => kube::Config::incluster().map_err(|error| ConnectError::NotInCluster(Box::new(error)))?,
+        Some(path) => {
+            let failed = |source| ConnectError::Kubeconfig { path: path.clone(), source: Box::new(source) };
+            let kubeconfig = Kubeconfig::read_from(&path).map_err(failed)?;
+            let options = KubeConfigOptions::default();
+            kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?
+        }
+    };
+    let own_namespace = options.own_namespace.unwrap_or_else(|| config.default_namespace.clone());
+    let client = client::client(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
+
+    let origin = match &options.template {
+        Some(name) => Origin::config_map(client.clone(), &own_namespace, name),
+        None => {
+            let built_in = options.wrapper_image.as_deref().map(Template::inline);
+            Origin::objects(&client, &options.pod_namespace, built_in)
+        }
+    };
+    let unread: TemplateState = Err("the template of function pods was not read yet: retry".into());
+    let (template, mut templates) = watched::channel(unread);
+    let source = template_source::follow(origin, options.scan_interval, template);
+    tasks.spawn(source.instrument(tracing::info_span!("template")));
+    // Without it the runner starts all the same: pods that are there can serve.
+    let _ = timeout(FIRST_TEMPLATE_WITHIN, templates.changed()).await;
+
+    let started = Time::from_millis(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let first = Blueprint::new(
+        templates.borrow_and_update().clone(),
+        options.max_message,
+        HashMap::new(),
+        started,
+        None,
+    );
+    let (current, blueprint) = watched::channel(Arc::new(first));
+    let cluster = Cluster::new(client, &options.pod_namespace);
+    let connect = match options.service_domain {
+        Some(domain) => Connect::Service { suffix: format!("{}.svc.{domain}", options.pod_namespace) },
+        None => Connect::PodIp,
+    };
+    let by_service = connect != Connect::PodIp;
+    let backend = KubernetesBackend::new(cluster.clone(), connect, events.clone(), blueprint, metadata);
+
+    let (synced_sender, synced) = watched::channel(false);
+    let shared = Arc::clone(backend.shared());
+    let pods = cluster.clone();
+    let watch_pods = async move { watch::pods(pods, &shared.store, events, synced_sender).await };
+    tasks.spawn(watch_pods.instrument(tracing::info_span!("watch", of = "pods")));
+    if by_service {
+        let shared = Arc::clone(backend.shared());
+        let watch_services = async move {
+            tokio::join!(
+                watch::services(shared.cluster.clone(), &shared.store),
+                collect_orphans(&shared, options.scan_interval)
+            );
+        };
+        tasks.spawn(watch_services.instrument(tracing::info_span!("watch", of = "services")));
+    }
+    let blueprints = Blueprints { templates, current, max_message: options.max_message, started };
+    Ok(Kubernetes { backend, synced, blueprints })
+}
+
+async fn collect_orphans(shared: &backend::Shared, every: Duration) {
+    let mut ticks = interval(every.max(Duration::from_secs(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        services::collect_orphans(&shared.cluster, &shared.store, now).await;
+    }
+}
+
+/// Any image may have pods: whether it exists shows when one is made.
+#[derive(Debug)]
+pub(crate) struct AllImages;
+
+impl Catalog for AllImages {
+    fn knows(&self, _: &Image) -> bool {
+        true
+    }
+}
+
+// === impl Blueprints ===
+
+impl Making for Blueprints {
+    fn made_from(&mut self, cache: &CacheConfig) -> MadeFrom {
+        let template = self.templates.borrow_and_update().clone();
+        let resources = cache_config::resources(&cache.entries);
+        let blueprint =
+            Arc::new(Blueprint::new(template, self.max_message, resources, self.started, cache.modified));
+        // Before the pool hears of it: what it orders from then on is of this version.
+        self.current.send_replace(Arc::clone(&blueprint));
+        MadeFrom {
+            all: blueprint.made_from().clone(),
+            one: Box::new(move |image| blueprint.made_otherwise(image).cloned()),
+        }
+    }
+
+    async fn changed(&mut self) {
+        if self.templates.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}

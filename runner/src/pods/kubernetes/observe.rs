@@ -1,0 +1,71 @@
+//! A pod object as the pool sees it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1;
+use porch_fn_pool::{ImageKey, Pod, PodName, ResourceVersion, ShardKey, Uid, Version};
+
+pub(super) use super::crash::Tries;
+use super::crash::phase;
+use super::names;
+use super::times::{from_timestamp, parse_time};
+
+/// A function pod, ours or another runner's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Observed {
+    /// For the pool.
+    pub(crate) pod: Pod,
+    /// Where it is, as soon as it is anywhere.
+    pub(crate) ip: Option<IpAddr>,
+    /// The object's name in the cluster.
+    pub(crate) object_name: String,
+}
+
+/// Reads a pod; `None` when it is not a function pod or does not say which. `tries` is what was remembered of the same pod.
+pub(crate) fn observe(pod: &v1::Pod, tries: &mut Tries) -> Option<Observed> {
+    let metadata = &pod.metadata;
+    if text(metadata.labels.as_ref(), names::MANAGED_BY) != Some(names::MANAGER) {
+        return None;
+    }
+    let annotation = |name| text(metadata.annotations.as_ref(), name);
+    let image = ImageKey::from(annotation(names::IMAGE_REFERENCE)?);
+    let name = PodName {
+        slot: slot(annotation(names::SLOT)?)?,
+        past: annotation(names::PAST).map(Uid::from),
+        image: image.clone(),
+    };
+    let uid = Uid::from(metadata.uid.as_deref()?);
+    let resource_version = ResourceVersion::from(metadata.resource_version.as_deref()?);
+    let object_name = metadata.name.clone()?;
+    let pod_ip = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref());
+    let pod = Pod {
+        name,
+        uid,
+        resource_version,
+        shard_key: annotation(names::SHARD_KEY).map_or_else(|| ShardKey::from(&image), ShardKey::from),
+        terminating_since: metadata
+            .deletion_timestamp
+            .as_ref()
+            .map(|at| from_timestamp(at.0).unwrap_or_default()),
+        phase: phase(pod, tries),
+        version: Version::from(annotation(names::TEMPLATE_VERSION).unwrap_or_default()),
+        config_time: annotation(names::CONFIG_TIME).and_then(parse_time),
+        reclaim_after: annotation(names::RECLAIM_AFTER).and_then(parse_time),
+    };
+    Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name })
+}
+
+/// A label or annotation that says something.
+fn text<'a>(texts: Option<&'a BTreeMap<String, String>>, name: &str) -> Option<&'a str> {
+    texts?.get(name).map(String::as_str).filter(|text| !text.is_empty())
+}
+
+/// As we write them: one slot must not have two spellings.
+fn slot(text: &str) -> Option<u32> {
+    let slot: u32 = text.parse().ok()?;
+    (slot.to_string() == text).then_some(slot)
+}
+
+#[cfg(test)]
+mod tests;

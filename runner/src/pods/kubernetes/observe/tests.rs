@@ -1,0 +1,142 @@
+use k8s_openapi::api::core::v1;
+use porch_fn_pool::{Phase, Time};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn object() -> Value {
+    json!({
+        "metadata": {
+            "name": "f-v1-0-12345678",
+            "uid": "u-1",
+            "resourceVersion": "42",
+            "labels": {"app.kubernetes.io/managed-by": "porch-fn-runner"},
+            "annotations": {
+                "fn.kpt.dev/image-reference": "example.com/f:v1",
+                "fn.kpt.dev/slot": "2",
+                "fn.kpt.dev/past": "u-0",
+                "fn.kpt.dev/shard-key": "example.com/f",
+                "fn.kpt.dev/template-version": "inline-v1",
+                "fn.kpt.dev/config-time": "2026-01-02T03:04:05Z",
+                "fn.kpt.dev/reclaim-after": "2026-01-02T03:04:05.678Z",
+            },
+        },
+        "status": {"podIP": "10.0.0.7"},
+    })
+}
+
+fn seen(object: Value) -> Option<Observed> {
+    let pod: v1::Pod = serde_json::from_value(object).unwrap();
+    observe(&pod, &mut Tries::default())
+}
+
+/// The object with the value at a JSON pointer replaced; null is as good as absent.
+fn with(pointer: &str, value: Value) -> Value {
+    let mut object = object();
+    *object.pointer_mut(pointer).unwrap() = value;
+    object
+}
+
+fn without_annotation(name: &str) -> Value {
+    let mut object = object();
+    object["metadata"]["annotations"].as_object_mut().unwrap().remove(name).unwrap();
+    object
+}
+
+#[test]
+fn all_that_a_pod_says_is_read() {
+    let expected = Observed {
+        pod: Pod {
+            name: PodName { image: "example.com/f:v1".into(), slot: 2, past: Some("u-0".into()) },
+            uid: "u-1".into(),
+            resource_version: "42".into(),
+            shard_key: "example.com/f".into(),
+            terminating_since: None,
+            phase: Phase::Pending(None),
+            version: "inline-v1".into(),
+            config_time: Some(Time::from_millis(1_767_323_045_000)),
+            reclaim_after: Some(Time::from_millis(1_767_323_045_678)),
+        },
+        ip: Some([10, 0, 0, 7].into()),
+        object_name: "f-v1-0-12345678".to_owned(),
+    };
+    assert_eq!(seen(object()), Some(expected));
+}
+
+#[test]
+fn pods_of_others_are_not_seen() {
+    let cases = [
+        with("/metadata/labels", json!({})),
+        with("/metadata/labels", Value::Null),
+        with("/metadata/labels", json!({"app.kubernetes.io/managed-by": "helm"})),
+        with("/metadata/annotations", Value::Null),
+        without_annotation("fn.kpt.dev/image-reference"),
+        with("/metadata/annotations/fn.kpt.dev~1image-reference", json!("")),
+        without_annotation("fn.kpt.dev/slot"),
+        with("/metadata/name", Value::Null),
+        with("/metadata/uid", Value::Null),
+        with("/metadata/resourceVersion", Value::Null),
+    ];
+    for case in cases {
+        assert_eq!(seen(case.clone()), None, "{case}");
+    }
+}
+
+#[test]
+fn a_slot_has_one_spelling() {
+    for slot in ["", "x", "-1", "+1", "01", " 1", "1.0", "4294967296"] {
+        assert_eq!(seen(with("/metadata/annotations/fn.kpt.dev~1slot", json!(slot))), None, "{slot:?}");
+    }
+    let last = seen(with("/metadata/annotations/fn.kpt.dev~1slot", json!("4294967295"))).unwrap();
+    assert_eq!(last.pod.name.slot, u32::MAX);
+}
+
+#[test]
+fn the_rest_may_be_missing() {
+    let missing = |name| seen(without_annotation(name)).unwrap().pod;
+    assert_eq!(missing("fn.kpt.dev/past").name.past, None);
+    assert_eq!(missing("fn.kpt.dev/shard-key").shard_key, "example.com/f:v1".into());
+    assert_eq!(missing("fn.kpt.dev/template-version").version, "".into());
+    assert_eq!(missing("fn.kpt.dev/config-time").config_time, None);
+    assert_eq!(missing("fn.kpt.dev/reclaim-after").reclaim_after, None);
+    assert_eq!(seen(with("/status", Value::Null)).unwrap().ip, None);
+    assert_eq!(seen(with("/status/podIP", json!("nowhere"))).unwrap().ip, None);
+    assert_eq!(seen(with("/status/podIP", json!("fd00::7"))).unwrap().ip, Some("fd00::7".parse().unwrap()));
+}
+
+#[test]
+fn a_pod_that_terminates_says_until_when() {
+    let mut terminating = object();
+    terminating["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:35Z");
+    let until = Time::from_millis(1_767_323_075_000);
+    assert_eq!(seen(terminating).unwrap().pod.terminating_since, Some(until));
+}
+
+#[test]
+fn the_phase_counts_tries_across_states() {
+    let pulling = |reason: &str| -> v1::Pod {
+        let waiting = json!({"name": "function", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": reason, "message": "connection refused"}}});
+        serde_json::from_value(with("/status", json!({"containerStatuses": [waiting]}))).unwrap()
+    };
+    let mut tries = Tries::default();
+    let mut phase = |reason| observe(&pulling(reason), &mut tries).unwrap().pod.phase;
+    assert!(matches!(phase("ErrImagePull"), Phase::Pending(Some(_))));
+    assert!(matches!(phase("ImagePullBackOff"), Phase::Pending(Some(_))));
+    assert!(matches!(phase("ErrImagePull"), Phase::Failed(_)));
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_it_stumble(texts in prop::collection::vec(".{0,30}", 6), ip in ".{0,20}") {
+        let names = ["past", "shard-key", "template-version", "config-time", "reclaim-after", "slot"];
+        let mut object = object();
+        for (name, text) in names.iter().zip(&texts) {
+            object["metadata"]["annotations"][format!("fn.kpt.dev/{name}")] = json!(text);
+        }
+        object["status"]["podIP"] = json!(ip);
+        let slot_is_whole = texts[5].parse::<u32>().is_ok_and(|slot| slot.to_string() == texts[5]);
+        prop_assert_eq!(seen(object).is_some(), slot_is_whole);
+    }
+}

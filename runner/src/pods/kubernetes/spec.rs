@@ -1,0 +1,138 @@
+//! The objects that are created for a function: pod and Service, from a template.
+//!
+//! In the pod only the container of the function is touched. Whatever else a template holds, sidecars above all, is
+//! the user's.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use porch_fn_image::{Image, pod_name, pod_name_past};
+use porch_fn_pool::{PodName, Time};
+
+use super::names;
+use super::template::Template;
+use super::times::format_time;
+
+/// What one pod has of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PodSpecInput<'a> {
+    /// What [`object_name`] makes of `name`.
+    pub(crate) object_name: &'a str,
+    /// The namespace of function pods.
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a PodName,
+    pub(crate) shard_key: &'a str,
+    pub(crate) version: &'a str,
+    pub(crate) config_time: Option<Time>,
+    pub(crate) reclaim_after: Time,
+    /// What to run: the reference itself, or with a digest.
+    pub(crate) image: &'a str,
+    /// The function's own command line, out of the image's configuration.
+    pub(crate) entrypoint: &'a [String],
+    /// Largest message that the wrapper-server is to take, in bytes.
+    pub(crate) max_message: usize,
+    /// Instead of the template's.
+    pub(crate) resources: Option<&'a ResourceRequirements>,
+}
+
+/// The pod of `input`.
+pub(crate) fn pod(template: &Template, input: &PodSpecInput<'_>) -> Pod {
+    let inherited = template.pod.metadata.clone().unwrap_or_default();
+    let mut labels = inherited.labels.unwrap_or_default();
+    labels.insert(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned());
+    labels.insert(names::IMAGE.to_owned(), input.object_name.to_owned());
+    let mut spec = template.pod.spec.clone();
+    let mut containers = spec.iter_mut().flat_map(|spec| &mut spec.containers);
+    if let Some(container) = containers.find(|container| container.name == names::CONTAINER) {
+        patch(container, input);
+    }
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(input.object_name.to_owned()),
+            namespace: Some(input.namespace.to_owned()),
+            labels: Some(labels),
+            annotations: Some(annotations(inherited.annotations.unwrap_or_default(), input)),
+            ..ObjectMeta::default()
+        },
+        spec,
+        status: None,
+    }
+}
+
+/// The Service of the pod of that name and uid. It goes when the pod goes.
+pub(crate) fn service(template: &Template, pod_name: &str, pod_uid: &str, namespace: &str) -> Service {
+    let inherited = template.service.metadata.clone();
+    let mut labels = inherited.labels.unwrap_or_default();
+    labels.insert(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned());
+    let mut spec = template.service.spec.clone().unwrap_or_default();
+    // Without it a Service would lead to the pods of other functions too.
+    spec.selector.get_or_insert_default().insert(names::IMAGE.to_owned(), pod_name.to_owned());
+    Service {
+        metadata: ObjectMeta {
+            name: Some(pod_name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(labels),
+            annotations: inherited.annotations,
+            owner_references: Some(vec![OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Pod".to_owned(),
+                name: pod_name.to_owned(),
+                uid: pod_uid.to_owned(),
+                controller: Some(false),
+                block_owner_deletion: Some(false),
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(spec),
+        status: None,
+    }
+}
+
+/// The name of pod and Service; `None` if the image is no reference, as keys of the pool are.
+pub(crate) fn object_name(name: &PodName) -> Option<String> {
+    // A canonical reference has its registry, so there is no prefix to add.
+    let image = Image::parse(name.image.as_str(), "").ok()?;
+    Some(match &name.past {
+        None => pod_name(&image, name.slot),
+        Some(uid) => pod_name_past(&image, name.slot, uid.as_str()),
+    })
+}
+
+fn patch(container: &mut Container, input: &PodSpecInput<'_>) {
+    container.image = Some(input.image.to_owned());
+    let args = container.args.get_or_insert_default();
+    args.extend(["--port".to_owned(), names::PORT.to_string()]);
+    args.extend(["--max-request-body-size".to_owned(), input.max_message.to_string()]);
+    args.push("--".to_owned());
+    // The kubelet expands $(NAME) in args, which no image means; "$$" is a plain "$" to it.
+    args.extend(input.entrypoint.iter().map(|arg| arg.replace('$', "$$")));
+    if let Some(resources) = input.resources {
+        container.resources = Some(resources.clone());
+    }
+}
+
+fn annotations(
+    mut annotations: BTreeMap<String, String>,
+    input: &PodSpecInput<'_>,
+) -> BTreeMap<String, String> {
+    for (key, value) in [
+        (names::IMAGE_REFERENCE, Some(input.name.image.to_string())),
+        (names::SLOT, Some(input.name.slot.to_string())),
+        (names::PAST, input.name.past.as_ref().map(ToString::to_string)),
+        (names::SHARD_KEY, Some(input.shard_key.to_owned())),
+        (names::TEMPLATE_VERSION, Some(input.version.to_owned())),
+        (names::CONFIG_TIME, input.config_time.map(format_time)),
+        (names::RECLAIM_AFTER, Some(format_time(input.reclaim_after))),
+    ] {
+        // What is absent must not come from the template, which may be made from a pod of ours.
+        match value {
+            Some(value) => annotations.insert(key.to_owned(), value),
+            None => annotations.remove(key),
+        };
+    }
+    annotations
+}

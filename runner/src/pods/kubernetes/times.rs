@@ -1,0 +1,63 @@
+//! Moments as annotations hold them.
+
+use jiff::Timestamp;
+use porch_fn_pool::Time;
+
+/// RFC 3339 in UTC with milliseconds, the resolution of [`Time`]. Past the year 9999 it is the last moment of it.
+pub(crate) fn format_time(time: Time) -> String {
+    format!("{:.3}", timestamp(time))
+}
+
+/// RFC 3339, or whole Unix seconds as the original wrote them. `None` for anything else and before 1970.
+pub(crate) fn parse_time(text: &str) -> Option<Time> {
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return Some(Time::from_millis(text.parse::<u64>().ok()?.checked_mul(1000)?));
+    }
+    from_timestamp(text.parse().ok()?)
+}
+
+/// To the millisecond below; `None` before 1970.
+pub(crate) fn from_timestamp(timestamp: Timestamp) -> Option<Time> {
+    u64::try_from(timestamp.as_millisecond()).ok().map(Time::from_millis)
+}
+
+fn timestamp(time: Time) -> Timestamp {
+    i64::try_from(time.as_millis())
+        .ok()
+        .and_then(|millis| Timestamp::from_millisecond(millis).ok())
+        .unwrap_or(Timestamp::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn both_forms_are_read() {
+        let time = Time::from_millis(1_700_000_000_123);
+        assert_eq!(format_time(time), "2023-11-14T22:13:20.123Z");
+        assert_eq!(format_time(Time::from_millis(1_700_000_000_000)), "2023-11-14T22:13:20.000Z");
+        assert_eq!(parse_time("2023-11-14T23:13:20.1239+01:00"), Some(time));
+        assert_eq!(parse_time("1700000000"), Some(Time::from_millis(1_700_000_000_000)));
+        for text in ["", "soon", "-5", "1969-12-31T23:59:59Z", "99999999999999999999", "18446744073709551615"]
+        {
+            assert_eq!(parse_time(text), None, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(millis in 0..253_402_207_200_000_u64) {
+            let time = Time::from_millis(millis);
+            prop_assert_eq!(parse_time(&format_time(time)), Some(time));
+        }
+
+        #[test]
+        fn later_is_never_written_as_earlier(a in any::<u64>(), b in any::<u64>()) {
+            let (early, late) = (Time::from_millis(a.min(b)), Time::from_millis(a.max(b)));
+            prop_assert!(parse_time(&format_time(early)) <= parse_time(&format_time(late)));
+        }
+    }
+}

@@ -1,0 +1,57 @@
+/* The function of the test images: writes what it reads, as `cat` does, in one small static program, so that a pod
+ * with it starts fast. Its input may ask for more, anywhere in the text:
+ *
+ *   test-sleep-ms: N    waits so long before it writes
+ *   test-stderr: WORD   says WORD on standard error
+ *   test-exit: N        ends with this exit code
+ *   test-signal: N      sends itself this signal, and writes nothing
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *wish(const char *input, const char *name) {
+    const char *found = strstr(input, name);
+    return found ? found + strlen(name) : NULL;
+}
+
+int main(void) {
+    size_t size = 0, room = 1 << 16;
+    char *input = malloc(room + 1);
+    const char *value;
+    for (;;) {
+        if (!input)
+            return 71;
+        ssize_t got = read(0, input + size, room - size);
+        if (got < 0)
+            return 74;
+        if (got == 0)
+            break;
+        size += (size_t)got;
+        if (size == room)
+            input = realloc(input, (room *= 2) + 1);
+    }
+    input[size] = 0;
+
+    if ((value = wish(input, "test-sleep-ms: "))) {
+        long ms = atol(value);
+        struct timespec left = {ms / 1000, ms % 1000 * 1000000};
+        while (nanosleep(&left, &left)) {
+        }
+    }
+    if ((value = wish(input, "test-stderr: ")))
+        fprintf(stderr, "%.*s\n", (int)strcspn(value, " \t\r\n\"'"), value);
+    if ((value = wish(input, "test-signal: ")))
+        raise(atoi(value));
+    for (size_t done = 0; done < size;) {
+        ssize_t put = write(1, input + done, size - done);
+        if (put < 0)
+            return 74;
+        done += (size_t)put;
+    }
+    value = wish(input, "test-exit: ");
+    return value ? atoi(value) : 0;
+}

@@ -1,0 +1,120 @@
+//! A real Kubernetes for tests: its API, namespaces of one's own, and the faults that only a cluster of our own may
+//! be given.
+//!
+//! `tests/cluster/run` starts a cluster and runs the tests in its network. A cluster of the user's is taken only when
+//! `PORCH_FN_TEST_KUBECONFIG` names it, never from where `kubectl` would find it, and no test breaks anything there.
+
+mod audit;
+mod namespace;
+mod own;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::process::Command;
+
+pub use audit::{Audit, Mark, Request};
+pub use namespace::{Account, Namespace};
+pub use own::Own;
+pub use watch::{Change, Recorder, most_at_once, until};
+
+/// What `tests/cluster/cluster images` pushes.
+const WRAPPER: &str = "wrapper-server:test";
+const FUNCTION: &str = "function:test";
+/// The entry point of the function's image.
+pub const ENTRYPOINT: &str = "/function";
+
+/// A cluster that tests may use.
+#[derive(Clone)]
+pub struct Cluster {
+    kubeconfig: PathBuf,
+    config: Config,
+    client: Client,
+    registry: String,
+    own: Option<Own>,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// The cluster that the environment names.
+    ///
+    /// # Panics
+    /// When it names none, since a test that cannot run must not pass; and when the cluster cannot be reached.
+    pub async fn connect() -> Self {
+        let (kubeconfig, own) = match Own::of_environment() {
+            Some(own) => (own.directory().join("admin.conf"), Some(own)),
+            None => (variable("PORCH_FN_TEST_KUBECONFIG").into(), None),
+        };
+        let registry = variable(if own.is_some() { "REGISTRY" } else { "PORCH_FN_TEST_REGISTRY" });
+        let config = config(&kubeconfig).await;
+        let client = Client::try_from(config.clone()).expect("a client of the cluster");
+        let answer = tokio::time::timeout(Duration::from_secs(20), client.apiserver_version()).await;
+        answer.expect("the cluster answers in 20 s").expect("the cluster answers");
+        Self { kubeconfig, config, client, registry, own }
+    }
+
+    /// A client with all rights.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The kubeconfig that has all rights.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// The cluster's registry, `HOST:PORT`.
+    pub fn registry(&self) -> &str {
+        &self.registry
+    }
+
+    /// What may be done to a cluster of our own. None for a user's: a test of faults ends there.
+    pub fn own(&self) -> Option<&Own> {
+        self.own.as_ref()
+    }
+
+    /// The wrapper-server's image. It has the program in `/wrapper-server` and `/home/nonroot/wrapper-server`,
+    /// and `/bin/cp`.
+    pub fn wrapper_image(&self) -> String {
+        format!("{}/{WRAPPER}", self.registry)
+    }
+
+    /// A function's image, which answers with its input; tests/cluster/images/function.c says what its input may
+    /// ask of it.
+    pub fn function_image(&self) -> String {
+        format!("{}/{FUNCTION}", self.registry)
+    }
+
+    /// The function's image under another name, such as `set-image:v2`, which makes it another function.
+    ///
+    /// # Panics
+    /// When it cannot be pushed.
+    pub async fn function_named(&self, name: &str) -> String {
+        let image = format!("{}/{name}", self.registry);
+        let mut crane = Command::new("crane");
+        crane.args(["copy", "--insecure", &self.function_image(), &image]).kill_on_drop(true);
+        let ended = crane.output().await.expect("crane is on PATH in the cluster's network");
+        assert!(ended.status.success(), "{image}: {}", String::from_utf8_lossy(&ended.stderr));
+        image
+    }
+
+    /// A namespace of the test's own, with a random name.
+    pub async fn namespace(&self) -> Namespace {
+        Namespace::create(self.clone()).await
+    }
+}
+
+async fn config(kubeconfig: &Path) -> Config {
+    let read = Kubeconfig::read_from(kubeconfig);
+    let read = read.unwrap_or_else(|error| panic!("{}: {error}", kubeconfig.display()));
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+    config.unwrap_or_else(|error| panic!("{}: {error}", kubeconfig.display()))
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: tests/cluster/run runs these tests"))
+}

@@ -1,0 +1,177 @@
+//! The API server's audit log: who asked what, so that a test can say how often.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, Client};
+use serde_json::Value;
+
+use crate::process::eventually;
+
+/// The log, and a client that leaves marks in it.
+#[derive(Clone)]
+pub struct Audit {
+    path: PathBuf,
+    client: Client,
+}
+
+/// A moment, as the log knows it.
+#[derive(Debug, Clone)]
+pub struct Mark {
+    offset: u64,
+    received: String,
+}
+
+/// One request, watches included.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Request {
+    /// Who: `admin`, `system:serviceaccount:NAMESPACE:NAME`.
+    pub user: String,
+    /// With which program.
+    pub agent: String,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
+    pub verb: String,
+    /// `pods`, `pods/status`; empty for a path that is no resource.
+    pub resource: String,
+    /// Of what, where the resource has one.
+    pub namespace: String,
+    /// Of what; empty for lists.
+    pub name: String,
+    /// The HTTP status of the answer.
+    pub code: u16,
+}
+
+/// An event of the log.
+#[derive(Debug)]
+struct Event {
+    id: String,
+    received: String,
+    request: Request,
+}
+
+// === impl Audit ===
+
+impl Audit {
+    pub(super) fn new(path: PathBuf, client: Client) -> Self {
+        Self { path, client }
+    }
+
+    /// Now.
+    ///
+    /// # Panics
+    /// When the API server or its log does not answer.
+    pub async fn mark(&self) -> Mark {
+        let offset = read(&self.path, 0).1;
+        self.fence(offset).await
+    }
+
+    /// The requests that the API server received since the mark, in the order in which it answered them.
+    ///
+    /// # Panics
+    /// When the API server or its log does not answer.
+    pub async fn since(&self, mark: &Mark) -> Vec<Request> {
+        let now = self.fence(mark.offset).await;
+        between(read(&self.path, mark.offset).0, &mark.received, &now.received)
+    }
+
+    /// Leaves a request of its own in the log, and waits until it is there.
+    async fn fence(&self, offset: u64) -> Mark {
+        static FENCES: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("fence-{}-{}", std::process::id(), FENCES.fetch_add(1, Ordering::Relaxed));
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "default");
+        maps.get_opt(&name).await.expect("the API server answers");
+        eventually("the request is in the audit log", async || {
+            let (events, end) = read(&self.path, offset);
+            let fence = events.into_iter().find(|event| event.request.name == name)?;
+            Some(Mark { offset: end, received: fence.received })
+        })
+        .await
+    }
+}
+
+/// The events from an offset on, and where the last whole one ends.
+fn read(path: &Path, offset: u64) -> (Vec<Event>, u64) {
+    let mut text = Vec::new();
+    let mut file = File::open(path).expect("the audit log can be opened");
+    file.seek(SeekFrom::Start(offset)).and_then(|_| file.read_to_end(&mut text)).expect("a readable log");
+    let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+    let lines = text[..whole].split(|&byte| byte == b'\n');
+    (lines.filter_map(|line| event(&serde_json::from_slice(line).ok()?)).collect(), offset + whole as u64)
+}
+
+/// The requests received after `from` and before `to`, each once. The times are of one width, so that they
+/// compare as text.
+fn between(events: Vec<Event>, from: &str, to: &str) -> Vec<Request> {
+    // A watch has two events, its begin and its end.
+    let mut seen = BTreeSet::new();
+    let events =
+        events.into_iter().filter(|event| event.received.as_str() > from && event.received.as_str() < to);
+    events.filter(|event| seen.insert(event.id.clone())).map(|event| event.request).collect()
+}
+
+fn event(line: &Value) -> Option<Event> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let object = &line["objectRef"];
+    let mut resource = text(&object["resource"]);
+    if let Some(part) = object["subresource"].as_str() {
+        resource = format!("{resource}/{part}");
+    }
+    let code = line["responseStatus"]["code"].as_u64().and_then(|code| code.try_into().ok());
+    Some(Event {
+        id: line["auditID"].as_str()?.to_owned(),
+        received: line["requestReceivedTimestamp"].as_str()?.to_owned(),
+        request: Request {
+            user: text(&line["user"]["username"]),
+            agent: text(&line["userAgent"]),
+            verb: text(&line["verb"]),
+            resource,
+            namespace: text(&object["namespace"]),
+            name: text(&object["name"]),
+            code: code.unwrap_or_default(),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(id: &str, second: u8, verb: &str) -> Event {
+        let line = json!({
+            "auditID": id, "verb": verb, "requestReceivedTimestamp": format!("2025-01-01T00:00:{second:02}.000000Z"),
+            "user": {"username": "u"}, "userAgent": "a", "responseStatus": {"code": 200},
+            "objectRef": {"resource": "pods", "subresource": "status", "namespace": "n", "name": "x"},
+        });
+        event(&line).unwrap()
+    }
+
+    #[test]
+    fn requests_count_once_and_by_when_they_came() {
+        let log =
+            || vec![line("1", 1, "watch"), line("2", 2, "watch"), line("3", 3, "get"), line("2", 2, "watch")];
+        let after = |second: u8| {
+            let from = format!("2025-01-01T00:00:{second:02}.000000Z");
+            let found = between(log(), &from, "2025-01-01T00:00:59.000000Z");
+            found.into_iter().map(|request| request.verb).collect::<Vec<_>>()
+        };
+        assert_eq!(after(1), ["watch", "get"]);
+        assert_eq!(after(2), ["get"]);
+        assert_eq!(between(log(), "2024", "2025-01-01T00:00:03.000000Z").len(), 2);
+    }
+
+    #[test]
+    fn an_event_is_read() {
+        let request = line("1", 1, "patch").request;
+        assert_eq!(
+            (request.resource.as_str(), request.name.as_str(), request.code),
+            ("pods/status", "x", 200)
+        );
+        assert!(event(&json!({"kind": "Event"})).is_none());
+    }
+}

@@ -1,0 +1,83 @@
+//! What may be done to a cluster that was started for the tests alone.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Client, ResourceExt};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::Command;
+
+use super::{Audit, variable};
+
+/// A cluster of the tests' own.
+#[derive(Debug, Clone)]
+pub struct Own {
+    name: String,
+    directory: PathBuf,
+}
+
+// === impl Own ===
+
+impl Own {
+    /// The cluster in whose network this process is.
+    pub(super) fn of_environment() -> Option<Self> {
+        let name = std::env::var("PORCH_FN_TEST_CLUSTER").ok()?;
+        Some(Self { name, directory: variable("CLUSTER_DIR").into() })
+    }
+
+    /// Its state: `log/` has a file per component.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Sends a signal to one of its processes, such as `kube-apiserver` or `kubelet`.
+    ///
+    /// # Panics
+    /// When there is none of that name.
+    pub async fn signal(&self, component: &str, signal: &str) {
+        self.script(["signal", &self.name, component, signal]).await;
+    }
+
+    /// Runs a command in the node's namespaces, such as `nft` or `ctr -a /run/containerd/containerd.sock`.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub async fn node(&self, command: &[&str]) -> Output {
+        self.script(["node", &self.name].iter().chain(command)).await
+    }
+
+    /// Kills all processes of a pod but its `pause`, as the kernel does when memory is short, and says how many
+    /// there were. The API server is not asked.
+    ///
+    /// # Panics
+    /// Without `/proc`.
+    pub fn kill_processes(&self, pod: &Pod) -> usize {
+        let group = format!("/pod{}", pod.uid().expect("a pod that exists has a uid"));
+        let kill = |entry: fs::DirEntry| {
+            let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
+            fs::read_to_string(entry.path().join("cgroup")).ok().filter(|groups| groups.contains(&group))?;
+            let command = fs::read(entry.path().join("cmdline")).ok()?;
+            let function = !command.is_empty() && !command.starts_with(b"/pause");
+            (function && kill_process(pid, Signal::KILL).is_ok()).then_some(())
+        };
+        fs::read_dir("/proc").expect("there is /proc").filter_map(|entry| kill(entry.ok()?)).count()
+    }
+
+    /// The API server's record of all requests.
+    pub fn audit(&self, client: Client) -> Audit {
+        Audit::new(self.directory.join("log/audit.log"), client)
+    }
+
+    async fn script<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Output {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/cluster");
+        let home = self.directory.parent().expect("it lies in the clusters' home");
+        let mut command = Command::new(script);
+        command.args(args).env("CLUSTER_HOME", home).kill_on_drop(true);
+        let ended = command.output().await.expect("the script runs");
+        assert!(ended.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        ended
+    }
+}

@@ -1,0 +1,196 @@
+//! Waiting for objects, and remembering what became of them, by watches.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+/// An object that a watch can follow.
+pub trait Object: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static {}
+
+impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static> Object for K {}
+
+/// What happened to an object.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change<K> {
+    /// It was made or changed, or was there when the recording began.
+    Applied(K),
+    /// It is gone. This is its last state.
+    Deleted(K),
+}
+
+/// What happened, and when it was heard of.
+type Changes<K> = Vec<(Instant, Change<K>)>;
+
+/// Records all changes to a kind of object from its start on.
+#[derive(Debug)]
+pub struct Recorder<K> {
+    changes: Arc<Mutex<Changes<K>>>,
+    task: JoinHandle<()>,
+}
+
+/// Waits until `look` finds something in the objects there are, ordered by name, and returns it.
+///
+/// # Panics
+/// When nothing is found in time; the message names `what` and what was there.
+pub async fn until<K: Object, T>(
+    api: Api<K>,
+    what: &str,
+    within: Duration,
+    mut look: impl FnMut(&[K]) -> Option<T>,
+) -> T {
+    let mut objects = BTreeMap::new();
+    let found = timeout(within, async {
+        let mut changes = pin!(changes(api));
+        // What is told one by one at first is not yet the whole.
+        let mut whole = false;
+        while let Some(change) = changes.next().await {
+            match change {
+                Some(change) => apply(&mut objects, &change),
+                None => whole = true,
+            }
+            if whole {
+                let now: Vec<K> = objects.values().cloned().collect();
+                if let Some(found) = look(&now) {
+                    return found;
+                }
+            }
+        }
+        unreachable!("a watch has no end")
+    });
+    let found = found.await;
+    found.unwrap_or_else(|_| panic!("not within {within:?}: {what}; there is {:#?}", objects.values()))
+}
+
+/// The most objects that were there at once and `counted`, in all states that the changes went through.
+pub fn most_at_once<K: Object>(changes: &[Change<K>], counted: impl Fn(&K) -> bool) -> usize {
+    let mut objects = BTreeMap::new();
+    let states = changes.iter().map(|change| {
+        apply(&mut objects, change);
+        objects.values().filter(|object| counted(object)).count()
+    });
+    states.max().unwrap_or_default()
+}
+
+fn apply<K: Object>(objects: &mut BTreeMap<String, K>, change: &Change<K>) {
+    match change {
+        Change::Applied(object) => drop(objects.insert(object.name_any(), object.clone())),
+        Change::Deleted(object) => drop(objects.remove(&object.name_any())),
+    }
+}
+
+/// All changes from now on, and at first the objects that are there; None when these are complete. While the API
+/// server is away there is nothing, and after it what was missed.
+fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
+    let mut known = BTreeMap::<String, K>::new();
+    let mut listed = BTreeMap::new();
+    watcher(api, watcher::Config::default()).default_backoff().flat_map(move |event| {
+        let mut told = Vec::new();
+        match event {
+            Err(_) => {}
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => drop(listed.insert(object.name_any(), object)),
+            Ok(Event::InitDone) => {
+                let before = std::mem::replace(&mut known, std::mem::take(&mut listed));
+                let gone = before
+                    .into_iter()
+                    .filter(|(name, object)| known.get(name).is_none_or(|now| now.uid() != object.uid()));
+                told.extend(gone.map(|(_, object)| Some(Change::Deleted(object))));
+                told.extend(known.values().cloned().map(Change::Applied).map(Some));
+                told.push(None);
+            }
+            Ok(Event::Apply(object)) => {
+                known.insert(object.name_any(), object.clone());
+                told.push(Some(Change::Applied(object)));
+            }
+            Ok(Event::Delete(object)) => {
+                known.remove(&object.name_any());
+                told.push(Some(Change::Deleted(object)));
+            }
+        }
+        futures_util::stream::iter(told)
+    })
+}
+
+// === impl Recorder ===
+
+impl<K: Object> Recorder<K> {
+    /// Begins; what happens after this returns is recorded.
+    ///
+    /// # Panics
+    /// When the objects cannot be listed.
+    pub async fn start(api: Api<K>) -> Self {
+        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let (begun, beginning) = oneshot::channel();
+        let task = tokio::spawn({
+            let recorded = Arc::clone(&recorded);
+            async move {
+                let mut begun = Some(begun);
+                let mut changes = pin!(changes(api));
+                while let Some(change) = changes.next().await {
+                    match change {
+                        Some(change) => {
+                            let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
+                            recorded.push((Instant::now(), change));
+                        }
+                        None => drop(begun.take().map(|begun| begun.send(()))),
+                    }
+                }
+            }
+        });
+        let begun = timeout(Duration::from_mins(1), beginning).await;
+        begun.expect("the watch begins in a minute").expect("the watch goes on");
+        Self { changes: recorded, task }
+    }
+
+    /// All changes until now, and when they were heard of.
+    pub fn changes(&self) -> Vec<(Instant, Change<K>)> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// [`most_at_once`] until now.
+    pub fn most_at_once(&self, counted: impl Fn(&K) -> bool) -> usize {
+        let changes: Vec<_> = self.changes().into_iter().map(|(_, change)| change).collect();
+        most_at_once(&changes, counted)
+    }
+}
+
+impl<K> Drop for Recorder<K> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
+    use super::*;
+
+    fn pod(name: &str) -> Pod {
+        Pod {
+            metadata: kube::api::ObjectMeta { name: Some(name.into()), ..Default::default() },
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_most_at_once_is_not_the_most_in_all() {
+        use Change::{Applied, Deleted};
+        let changes =
+            [Applied(pod("a")), Applied(pod("b")), Applied(pod("b")), Deleted(pod("a")), Applied(pod("c"))];
+        assert_eq!(most_at_once(&changes, |_| true), 2);
+        assert_eq!(most_at_once(&changes, |pod| pod.name_any() != "b"), 1);
+        assert_eq!(most_at_once::<Pod>(&[], |_| true), 0);
+    }
+}

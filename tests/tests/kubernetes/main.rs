@@ -1,0 +1,7 @@
+//! What needs a real Kubernetes: its API server's races and refusals, its kubelet's timing. `tests/cluster/run` starts
+//! one and runs these in its network.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod faults;
+mod smoke;
