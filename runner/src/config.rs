@@ -132,8 +132,8 @@ pub struct Flags {
     /// Kubernetes: how to reach the API server from outside; the service account when not given
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
-    /// All runners, this one among them: host:port, dns:///host:port or static:///a:port,b:port. Of several runners
-    /// only a function's owner replaces and collects its pods; a runner without --peers owns all
+    /// All runners, this one among them: a target as the router's --runners has it. Of several runners only a
+    /// function's owner replaces and collects its pods; a runner without --peers owns all
     #[arg(long, default_value = "")]
     pub peers: String,
     /// This runner's own address among --peers; the port may be left out

@@ -6,6 +6,7 @@ use porch_fn_service::grpc::code_name;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tonic::Code;
@@ -43,6 +44,8 @@ pub struct Metrics {
     calls: Family<CallLabels, Counter>,
     seconds: Family<RuntimeLabel, Histogram>,
     pool_actions: Family<ActionLabel, Counter>,
+    peers: Gauge,
+    listed: Gauge,
 }
 
 impl Metrics {
@@ -52,6 +55,8 @@ impl Metrics {
             calls: Family::default(),
             seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
             pool_actions: Family::default(),
+            peers: Gauge::default(),
+            listed: Gauge::default(),
         };
         let registry = registry.sub_registry_with_prefix("porch_fn_runner");
         registry.register("calls", "Calls answered, by runtime and gRPC code", metrics.calls.clone());
@@ -62,7 +67,18 @@ impl Metrics {
             metrics.seconds.clone(),
         );
         registry.register("pool_actions", "What the pod pool did", metrics.pool_actions.clone());
+        registry.register("peers", "Runners on the ring, as --peers shows them", metrics.peers.clone());
+        registry.register(
+            "listed",
+            "1 when this runner is among its --peers and so owns images; one that is not serves all and owns none",
+            metrics.listed.clone(),
+        );
         metrics
+    }
+
+    pub(crate) fn ring(&self, peers: usize, listed: bool) {
+        self.peers.set(i64::try_from(peers).unwrap_or(i64::MAX));
+        self.listed.set(i64::from(listed));
     }
 
     pub(crate) fn answered(&self, runtime: Runtime, code: Code, took: Duration) {

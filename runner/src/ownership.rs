@@ -54,7 +54,6 @@ impl Ownership {
     }
 
     /// What is known of the peers, now and later.
-    #[cfg_attr(not(test), expect(dead_code, reason = "metrics do not show it yet"))]
     pub(crate) fn peers(&self) -> watch::Receiver<Peers> {
         self.peers.subscribe()
     }

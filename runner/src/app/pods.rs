@@ -13,7 +13,7 @@ use tracing::Instrument;
 use super::{AppError, Pods, present};
 use crate::config::{Flags, PodBackend, PodConnect};
 use crate::metrics::Metrics;
-use crate::ownership;
+use crate::ownership::{Ownership, Peers};
 use crate::pods::cache_config::{self, CacheConfig};
 use crate::pods::configure::{self, Making};
 use crate::pods::kubernetes::metadata::MetadataFile;
@@ -173,9 +173,22 @@ impl PodWiring<'_> {
         let resolver = DnsResolver::new(target.dns_server()).map_err(|error| wrong("peers", &error))?;
         let (watch, snapshots) = discovery::watch(target, resolver, std::future::pending());
         self.tasks.spawn(watch.instrument(tracing::info_span!("peers")));
-        let ownership = ownership::Ownership::new(own.to_string(), events.clone());
+        let ownership = Ownership::new(own.to_string(), events.clone());
+        let show = show_ring(ownership.peers(), Arc::clone(self.metrics));
+        self.tasks.spawn(show.instrument(tracing::info_span!("ring")));
         self.tasks.spawn(ownership.run(snapshots).instrument(tracing::info_span!("ownership")));
         Ok(())
+    }
+}
+
+/// Keeps the metrics in step with the ring.
+async fn show_ring(mut peers: watch::Receiver<Peers>, metrics: Arc<Metrics>) {
+    loop {
+        let Peers { members, listed } = *peers.borrow_and_update();
+        metrics.ring(members, listed);
+        if peers.changed().await.is_err() {
+            return;
+        }
     }
 }
 

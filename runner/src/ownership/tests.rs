@@ -150,7 +150,7 @@ async fn each_change_is_told_once() {
     runner.answer(&[A, C, "10.0.0.4:9445"]).await;
     assert_eq!((runner.told(), runner.peers.borrow().members), (1, 3));
     runner.answer(&[A, B, C, "10.0.0.4:9445"]).await;
-    runner.after(HOLD_DOWN - COALESCE).await;
+    runner.after(HOLD_DOWN.saturating_sub(COALESCE)).await;
     assert_eq!(runner.told(), 0);
     runner.after(2 * COALESCE).await;
     assert_eq!((runner.told(), runner.peers.borrow().members), (1, 4));

@@ -20,8 +20,10 @@ pub(crate) trait Making: Send + 'static {
 pub(crate) struct MadeFrom {
     pub(crate) all: Template,
     /// What the pods of one image are made from, if that differs.
-    pub(crate) one: Box<dyn Fn(&ImageKey) -> Option<Template> + Send + Sync>,
+    pub(crate) one: OfOneImage,
 }
+
+type OfOneImage = Box<dyn Fn(&ImageKey) -> Option<Template> + Send + Sync>;
 
 /// The pool's configuration: `base`, and what the file and the templates say.
 pub(crate) fn config(base: &Config, cache: &CacheConfig, made_from: MadeFrom) -> Config {

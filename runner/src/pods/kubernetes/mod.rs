@@ -136,11 +136,14 @@ pub(crate) async fn start(
     let client = client::client(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
 
     let origin = match &options.template {
-        Some(name) => Origin::config_map(client.clone(), &own_namespace, name),
-        None => {
-            let built_in = options.wrapper_image.as_deref().map(Template::inline);
-            Origin::objects(&client, &options.pod_namespace, built_in)
+        Some(name) => {
+            Origin::ConfigMap { client: client.clone(), namespace: own_namespace, name: name.clone() }
         }
+        None => Origin::Objects {
+            client: client.clone(),
+            namespace: options.pod_namespace.clone(),
+            built_in: options.wrapper_image.as_deref().map(Template::inline).map(Arc::new),
+        },
     };
     let unread: TemplateState = Err("the template of function pods was not read yet: retry".into());
     let (template, mut templates) = watched::channel(unread);
@@ -224,7 +227,7 @@ impl Making for Blueprints {
 
     async fn changed(&mut self) {
         if self.templates.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

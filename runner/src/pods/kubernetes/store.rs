@@ -1,7 +1,7 @@
 //! What the watches have shown, trimmed to what is needed: where pods are, and which Services stand before them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -20,7 +20,7 @@ const MAX_COMPLAINTS: usize = 16;
 /// How pods are reached (`--pod-connect`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Connect {
-    /// By the ClusterIP of the pod's Service; requests name `<service>.<namespace>.svc.<domain>`.
+    /// By the cluster IP of the pod's Service; requests name `<service>.<namespace>.svc.<domain>`.
     Service {
         /// What follows the Service's name.
         suffix: String,
@@ -187,22 +187,24 @@ impl Locate for Store {
         let pod = pods.get_mut(uid).ok_or(NoPod)?;
         // Without an IP of its own the pod cannot be behind its Service either.
         let Some(pod_ip) = pod.ip else { return Ok(None) };
-        let (ip, authority) = match &self.connect {
-            Connect::PodIp => (pod_ip, None),
-            Connect::Service { suffix } => {
+        let ip = match &self.connect {
+            Connect::PodIp => Some(pod_ip),
+            Connect::Service { .. } => {
                 let service = services.get(&pod.object_name).filter(|known| known.belongs_to(uid));
-                let ip = service.and_then(|known| if known.headless { Some(pod_ip) } else { known.ip });
-                let Some(ip) = ip else { return Ok(None) };
-                (ip, Some(format!("{}.{suffix}:{}", pod.object_name, names::PORT)))
+                service.and_then(|known| if known.headless { Some(pod_ip) } else { known.ip })
             }
         };
+        let Some(ip) = ip else { return Ok(None) };
         if let Some((known, connection)) = &pod.connection
             && *known == ip
         {
             return Ok(Some(Arc::clone(connection)));
         }
-        let address = std::net::SocketAddr::new(ip, names::PORT).to_string();
-        let authority = authority.unwrap_or_else(|| address.clone());
+        let address = SocketAddr::new(ip, names::PORT).to_string();
+        let authority = match &self.connect {
+            Connect::PodIp => address.clone(),
+            Connect::Service { suffix } => format!("{}.{suffix}:{}", pod.object_name, names::PORT),
+        };
         let Ok(made) = Connection::named(address, authority, CONNECTION).map(Arc::new) else {
             return Ok(None);
         };

@@ -20,13 +20,9 @@ const FIRST_EVERY: Duration = Duration::from_secs(1);
 /// Where the template is kept.
 pub(super) enum Origin {
     /// `--function-pod-template`, in the runner's own namespace.
-    ConfigMap { api: Api<ConfigMap>, name: String },
+    ConfigMap { client: Client, namespace: String, name: String },
     /// Newer Porch's objects in the function namespace when they are there, else the template that is built in.
-    Objects {
-        pod_templates: Api<PodTemplate>,
-        service_templates: Api<DynamicObject>,
-        built_in: Option<Arc<Template>>,
-    },
+    Objects { client: Client, namespace: String, built_in: Option<Arc<Template>> },
 }
 
 /// Why there is no template. The text reaches callers.
@@ -56,7 +52,8 @@ enum ReadError {
 /// Reads once.
 async fn read(origin: &Origin) -> Result<Arc<Template>, ReadError> {
     match origin {
-        Origin::ConfigMap { api, name } => {
+        Origin::ConfigMap { client, namespace, name } => {
+            let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
             let found = bounded(api.get_opt(name)).await.map_err(|error| match error.code() {
                 Some(403) => ReadError::Forbidden { name: name.clone() },
                 _ => error.into(),
@@ -67,11 +64,16 @@ async fn read(origin: &Origin) -> Result<Arc<Template>, ReadError> {
             template.time = changed_at(&config_map.metadata);
             Ok(Arc::new(template))
         }
-        Origin::Objects { pod_templates, service_templates, built_in } => {
+        Origin::Objects { client, namespace, built_in } => {
+            let pod_templates: Api<PodTemplate> = Api::namespaced(client.clone(), namespace);
             let Some(pod_template) = optional(bounded(pod_templates.get_opt(BASE_POD_TEMPLATE)).await)?
             else {
                 return built_in.clone().ok_or(ReadError::Nothing);
             };
+            let kind = GroupVersionKind::gvk("config.porch.kpt.dev", "v1alpha1", "ServiceTemplate");
+            let resource = ApiResource::from_gvk(&kind);
+            let service_templates: Api<DynamicObject> =
+                Api::namespaced_with(client.clone(), namespace, &resource);
             let service_template = optional(bounded(service_templates.get_opt(BASE_SERVICE_TEMPLATE)).await)?;
             // What came as JSON is JSON again.
             let service_template = service_template.and_then(|object| serde_json::to_value(object).ok());
@@ -124,20 +126,4 @@ pub(super) async fn follow(origin: Origin, every: Duration, state: watch::Sender
 
 fn same(one: &Template, other: &Template) -> bool {
     one.version(&[]) == other.version(&[]) && one.time == other.time
-}
-
-impl Origin {
-    pub(super) fn config_map(client: Client, namespace: &str, name: &str) -> Self {
-        Self::ConfigMap { api: Api::namespaced(client, namespace), name: name.to_owned() }
-    }
-
-    pub(super) fn objects(client: &Client, namespace: &str, built_in: Option<Template>) -> Self {
-        let kind = GroupVersionKind::gvk("config.porch.kpt.dev", "v1alpha1", "ServiceTemplate");
-        let service_templates = ApiResource::from_gvk(&kind);
-        Self::Objects {
-            pod_templates: Api::namespaced(client.clone(), namespace),
-            service_templates: Api::namespaced_with(client.clone(), namespace, &service_templates),
-            built_in: built_in.map(Arc::new),
-        }
-    }
 }

@@ -69,10 +69,11 @@ where
                     sink.listed(std::mem::take(&mut list));
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(what, %error, "the watch broke; warm pods go on serving");
-                    } else {
+                    if failing {
                         tracing::debug!(what, %error, "the watch is still broken");
+                    } else {
+                        tracing::warn!(what, %error, "the watch broke; warm pods go on serving");
+                        failing = true;
                     }
                     break;
                 }

@@ -123,7 +123,7 @@ impl Making for LocalFunctions {
     }
 
     async fn changed(&mut self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
