@@ -27,8 +27,10 @@ use crate::pods::probe::{Locate, Probes, until_serving};
 
 /// Writes to the API server at once.
 const MAX_WRITES: usize = 32;
-/// Creates of one order: each finds the name held by a pod that is gone when it is looked at.
-const CREATE_ATTEMPTS: usize = 3;
+/// Creates of one order: a busy API server puts off, and a holder of the name may be gone when it is looked at.
+const CREATE_ATTEMPTS: u32 = 5;
+/// Before the second of them; each further pause is longer by as much.
+const CREATE_PAUSE: Duration = Duration::from_millis(100);
 /// How long after a probe's start, and then how often, the API server is asked whether the pod still exists: the watch
 /// may be cut without anybody noticing.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
@@ -149,7 +151,8 @@ impl Shared {
             Ok(pod) => pod,
             Err(reason) => return refused(reason),
         };
-        for _ in 0..CREATE_ATTEMPTS {
+        for attempt in 0..CREATE_ATTEMPTS {
+            sleep(CREATE_PAUSE * attempt).await;
             let error = match self.cluster.create_pod(&pod).await {
                 Ok(created) => return self.created(&created),
                 Err(error) => error,
@@ -161,9 +164,12 @@ impl Shared {
                         tracing::warn!(pod = object_name, "another's pod holds the name of a function pod");
                         return Creation::Refused(Reason::NameTaken);
                     }
-                    Holder::Gone => {}
-                    Holder::Unknown => return Creation::Unknown,
+                    Holder::Gone | Holder::Unknown => {}
                 },
+                // Done or not, the next attempt shows it: the name is taken then.
+                Creation::Unknown if error.code().is_some() => {
+                    tracing::debug!(pod = object_name, %error, "create again");
+                }
                 answer => {
                     tracing::warn!(pod = object_name, %error, "pod not created");
                     return answer;

@@ -1,4 +1,4 @@
-//! The API server as the backend uses it. Every request has a time limit, and none is repeated here: the pool knows
+//! The API server as the backend uses it. Every request has a time limit, and none is repeated here: whoever asks knows
 //! what an answer that never came means.
 
 use std::time::Duration;

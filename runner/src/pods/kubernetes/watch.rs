@@ -12,11 +12,16 @@ use kube::runtime::watcher::{self, watcher};
 use porch_fn_pool::{Event, Uid};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
 
 use super::client::Cluster;
 use super::names;
 use super::store::Store;
 
+/// How long one watch request lasts: a connection that died in silence is noticed about then.
+const WATCH_SECONDS: u32 = 60;
+/// How long a list may take.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pauses between attempts, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
@@ -49,39 +54,41 @@ async fn follow<K>(api: &Api<K>, what: &'static str, sink: &mut impl Sink<K>)
 where
     K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let config = watcher::Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::MANAGER));
+    let ours = format!("{}={}", names::MANAGED_BY, names::MANAGER);
+    let config = watcher::Config::default().labels(&ours).timeout(WATCH_SECONDS);
     let mut pause = FIRST_PAUSE;
     let mut failing = false;
     loop {
         let mut stream = std::pin::pin!(watcher(api.clone(), config.clone()));
-        let mut list = Vec::new();
-        while let Some(event) = stream.next().await {
+        let mut list = Some(Vec::new());
+        let error = loop {
+            // A list is not bounded by anything else.
+            let limit = if list.is_some() { LIST_TIMEOUT } else { Duration::MAX };
+            let Ok(Some(event)) = timeout(limit, stream.next()).await else { break "no list in time".to_owned() };
             match event {
                 Ok(watcher::Event::Apply(object)) => sink.seen(object),
                 Ok(watcher::Event::Delete(object)) => sink.gone(object),
-                Ok(watcher::Event::Init) => list.clear(),
-                Ok(watcher::Event::InitApply(object)) => list.push(object),
+                Ok(watcher::Event::Init) => list = Some(Vec::new()),
+                Ok(watcher::Event::InitApply(object)) => list.get_or_insert_default().push(object),
                 Ok(watcher::Event::InitDone) => {
                     if std::mem::take(&mut failing) {
                         tracing::info!(what, "the watch is back");
                     }
                     pause = FIRST_PAUSE;
-                    sink.listed(std::mem::take(&mut list));
+                    sink.listed(list.take().unwrap_or_default());
                 }
-                Err(error) => {
-                    if failing {
-                        tracing::debug!(what, %error, "the watch is still broken");
-                    } else {
-                        tracing::warn!(what, %error, "the watch broke; warm pods go on serving");
-                        failing = true;
-                    }
-                    break;
-                }
+                Err(error) => break error.to_string(),
             }
+        };
+        if failing {
+            tracing::debug!(what, error, "the watch is still broken");
+        } else {
+            tracing::warn!(what, error, "the watch broke; warm pods go on serving");
+            failing = true;
         }
         sink.lost();
         // Up to a half more, so that runners do not come back in step.
-        tokio::time::sleep(pause.mul_f64(1.0 + fastrand::f64() / 2.0)).await;
+        sleep(pause.mul_f64(1.0 + fastrand::f64() / 2.0)).await;
         pause = (pause * 2).min(LAST_PAUSE);
     }
 }
