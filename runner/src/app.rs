@@ -20,7 +20,7 @@ use porch_fn_service::{admin, serve};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use self::pods::{PodParts, PodWiring};
@@ -92,7 +92,7 @@ pub struct App {
     drain_times: DrainTimes,
     /// The server, which the drain waits for.
     server: JoinSet<()>,
-    /// The pool's driver and the admin port.
+    /// The admin port, the pool's driver and what keeps it informed.
     background: JoinSet<()>,
     /// Local pods of its own, ended last.
     local: Option<LocalCluster>,
@@ -104,6 +104,7 @@ impl App {
         for flag in set.among(&NOT_EFFECTIVE_YET) {
             tracing::warn!("--{flag} is accepted and has no effect in this version");
         }
+        let ready_by = Instant::now() + READY_WITHIN;
         let disabled = disabled_runtimes(&flags)?;
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
         let (admin_listener, admin_address) = listen(flags.address, flags.admin_port, "--admin-port").await?;
@@ -150,7 +151,7 @@ impl App {
         match synced {
             None => health.set("", true),
             Some(synced) => {
-                let ready = ready_once(synced, health.clone());
+                let ready = ready_once(synced, ready_by, health.clone());
                 background.spawn(ready.instrument(tracing::info_span!("ready")));
             }
         }
@@ -181,8 +182,8 @@ impl App {
 }
 
 /// A runner is ready once it knows the pods there are. It does not wait for ever: it can serve without an API server.
-async fn ready_once(mut synced: watch::Receiver<bool>, health: Health) {
-    if !matches!(timeout(READY_WITHIN, synced.wait_for(|synced| *synced)).await, Ok(Ok(_))) {
+async fn ready_once(mut synced: watch::Receiver<bool>, by: Instant, health: Health) {
+    if !matches!(timeout_at(by, synced.wait_for(|synced| *synced)).await, Ok(Ok(_))) {
         tracing::warn!("ready although the pods are not known: the API server does not answer");
     }
     health.set("", true);

@@ -14,7 +14,7 @@ const MAX_LEN: usize = 63;
 const MAX_TAG_LEN: usize = 20;
 const DIGEST_LEN: usize = 12;
 
-/// The name of the pod in `slot`: `name-tag-slot-hash8`, such as `set-namespace-v041-0-1b9d6bcd`.
+/// The name of the pod in `slot`: `name-tag-slot-hash8`, such as `set-namespace-v041-0-1ab4667a`.
 ///
 /// Name and tag are there for people and may be cut; the hash covers the whole reference and the slot. It has
 /// 32 bits and is no proof of the image: whoever adopts a pod compares the reference that the pod carries.

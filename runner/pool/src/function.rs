@@ -13,7 +13,7 @@ use crate::replace::Replacement;
 use crate::shared::{Turn, Watch};
 use crate::start::{Backoff, Start};
 use crate::tracked::{Health, Tracked};
-use crate::types::{ImageKey, Phase, ShardKey, Time, Uid};
+use crate::types::{ImageKey, Phase, Reason, ShardKey, Time, Uid};
 
 /// An answer later than this never comes.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
@@ -135,7 +135,12 @@ impl Function {
         self.unready_since.get_or_insert(turn.now);
         while self.unready_limit(turn.shared.config.ready_timeout).is_some_and(|limit| limit <= turn.now) {
             let Some(waiter) = self.queue.pop() else { break };
-            let error = self.not_ready(turn.shared.config.ready_timeout);
+            let error = if turn.may_create() {
+                self.not_ready(turn.shared.config.ready_timeout)
+            } else {
+                let timeout = turn.shared.config.ready_timeout;
+                Rejection::NotReady { timeout, waiting: Some(Reason::NotListed) }
+            };
             turn.reject(waiter.id, error);
         }
     }

@@ -153,6 +153,12 @@ pub enum Reason {
         "a pod that this runner does not manage holds the name of the function's pod: remove it from the function namespace"
     )]
     NameTaken,
+    /// The pods there are were never listed, so none can be made.
+    #[error(
+        "the runner could not list the pods of the function namespace: check that it reaches the API server and that its Role \
+         has the verbs list and watch on pods"
+    )]
+    NotListed,
     /// What the backend found, with what to do about it.
     #[error("{0}")]
     Other(Arc<str>),

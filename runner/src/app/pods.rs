@@ -17,7 +17,7 @@ use crate::ownership::{Ownership, Peers};
 use crate::pods::cache_config::{self, CacheConfig};
 use crate::pods::configure::{self, Making};
 use crate::pods::kubernetes::metadata::MetadataFile;
-use crate::pods::kubernetes::{self, AllImages};
+use crate::pods::kubernetes::{self, AllImages, Templates};
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
 use crate::pods::{Backend, Catalog, PodRuntime};
 
@@ -76,14 +76,25 @@ impl PodWiring<'_> {
 
     async fn on_kubernetes(&mut self) -> Result<PodParts, AppError> {
         let flags = self.flags;
-        if flags.wrapper_server_image.is_empty() && flags.function_pod_template.is_empty() {
-            let text = "function pods need WRAPPER_SERVER_IMAGE, the image with the wrapper-server, or a template of \
+        let template = match (given(&flags.function_pod_template), given(&flags.wrapper_server_image)) {
+            (Some(name), _) => Templates::ConfigMap(name),
+            (None, Some(wrapper_image)) => Templates::BuiltIn { wrapper_image },
+            (None, None) => {
+                let text = "function pods need WRAPPER_SERVER_IMAGE, the image with the wrapper-server, or a template of \
                         their own with --function-pod-template; --disable-runtimes=pod runs without pods";
-            return Err(AppError::Flags(text.to_owned()));
-        }
+                return Err(AppError::Flags(text.to_owned()));
+            }
+        };
+        let service_domain = match flags.pod_connect {
+            PodConnect::Service => Some(cluster_domain(flags)?),
+            PodConnect::PodIp => None,
+        };
         let metadata = match &flags.image_metadata {
             Some(path) => MetadataFile::read(path, &flags.default_image_prefix)?,
-            None => MetadataFile::default(),
+            None => {
+                tracing::warn!("no function pod can be made without --image-metadata");
+                MetadataFile::default()
+            }
         };
         let (events, receiver) = mpsc::unbounded_channel();
         // Before the first pods are known: until it has heard of its peers, a runner owns nothing.
@@ -92,12 +103,8 @@ impl PodWiring<'_> {
             kubeconfig: flags.kubeconfig.clone(),
             pod_namespace: flags.pod_namespace.clone(),
             own_namespace: given(&flags.namespace),
-            template: given(&flags.function_pod_template),
-            wrapper_image: given(&flags.wrapper_server_image),
-            service_domain: match flags.pod_connect {
-                PodConnect::Service => Some(flags.cluster_domain.clone()),
-                PodConnect::PodIp => None,
-            },
+            template,
+            service_domain,
             max_message: flags.max_request_body_size,
             scan_interval: flags.scan_interval.into(),
         };
@@ -199,6 +206,21 @@ fn backend(flags: &Flags) -> PodBackend {
         PodBackend::Auto if flags.kubeconfig.is_some() || in_cluster() => PodBackend::Kubernetes,
         PodBackend::Auto => PodBackend::None,
         chosen => chosen,
+    }
+}
+
+/// Checked here, since it is part of every Service's name.
+fn cluster_domain(flags: &Flags) -> Result<String, AppError> {
+    let name = format!("pod.{}.svc.{}", flags.pod_namespace, flags.cluster_domain);
+    match HostPort::parse(&name, 1) {
+        Ok(host) if host.host == name => Ok(flags.cluster_domain.clone()),
+        _ => {
+            let text = format!(
+                "--cluster-domain {:?} or --pod-namespace {:?} is no DNS name",
+                flags.cluster_domain, flags.pod_namespace
+            );
+            Err(AppError::Flags(text))
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use porch_fn_pool::Uid;
+use porch_fn_pool::{PodName, Uid};
 use porch_fn_service::conn::{self, Channel, Connection};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -20,8 +20,11 @@ const INTERVAL: Duration = Duration::from_millis(15);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long one dial may take while the pod is [`YOUNG`]: what was sent before a Service's rules were in place is
 /// lost, and the kernel would repeat it only after a second.
-const FIRST_DIALS: Duration = Duration::from_millis(100);
+const FIRST_DIALS: Duration = Duration::from_millis(50);
 const YOUNG: Duration = Duration::from_secs(3);
+
+/// How long a probe may fail before the log says why.
+const TELL_AFTER: Duration = Duration::from_secs(10);
 
 /// How pods are dialled. No pings: a user's wrapper may be a grpc-go server, which hangs up on those who ping it.
 pub(super) const CONNECTION: conn::Options = conn::Options {
@@ -54,11 +57,11 @@ struct Running {
 
 impl Probes {
     /// Runs `probe` for the pod, instead of an earlier one.
-    pub(super) fn start(&self, uid: Uid, probe: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn start(&self, uid: Uid, name: &PodName, probe: impl Future<Output = ()> + Send + 'static) {
         let mut running = self.running.lock();
         while running.tasks.try_join_next().is_some() {}
         running.by_pod.retain(|_, probe| !probe.is_finished());
-        let span = tracing::debug_span!("probe", %uid);
+        let span = tracing::info_span!("probe", image = %name.image, slot = name.slot);
         let handle = running.tasks.spawn(probe.instrument(span));
         if let Some(earlier) = running.by_pod.insert(uid, handle) {
             earlier.abort();
@@ -73,24 +76,59 @@ impl Probes {
     }
 }
 
-/// Asks again and again until the pod serves; `Err` when it is gone.
-pub(super) async fn until_serving(pods: &impl Locate, uid: &Uid) -> Result<(), NoPod> {
+/// Asks again and again until the pod serves. A pod that does not exist (any more) is waited for as well: when to stop
+/// is for the caller to say.
+pub(super) async fn until_serving(pods: &impl Locate, uid: &Uid) {
+    let begin = Instant::now();
     let mut first_dial = None;
+    let mut told = false;
     loop {
-        if let Some(connection) = pods.locate(uid)? {
-            let young = first_dial.get_or_insert_with(Instant::now).elapsed() < YOUNG;
-            if serves(&connection, if young { FIRST_DIALS } else { ANSWER_TIMEOUT }).await {
-                return Ok(());
+        let obstacle = match pods.locate(uid) {
+            Ok(Some(connection)) => {
+                let young = first_dial.get_or_insert_with(Instant::now).elapsed() < YOUNG;
+                match check(&connection, if young { FIRST_DIALS } else { ANSWER_TIMEOUT }).await {
+                    Ok(()) => return,
+                    Err(obstacle) => obstacle,
+                }
             }
+            Ok(None) => Obstacle::NoAddress,
+            Err(NoPod) => Obstacle::NoPod,
+        };
+        if !told && begin.elapsed() > TELL_AFTER {
+            told = true;
+            tracing::warn!(%obstacle, "a function pod does not serve yet");
         }
         sleep(INTERVAL).await;
     }
 }
 
+/// Why a pod does not serve, for the log.
+#[derive(Debug, thiserror::Error)]
+enum Obstacle {
+    #[error("the pod is not there")]
+    NoPod,
+    #[error("it has no address, or its Service has none: look at the pod's events and at the Service")]
+    NoAddress,
+    #[error("its wrapper-server cannot be dialled ({0}): look at NetworkPolicies and the Service's selector")]
+    Dial(String),
+    #[error("its wrapper-server does not answer a health check ({0})")]
+    Check(String),
+    #[error("its wrapper-server says that it is {0:?}")]
+    NotServing(ServingStatus),
+}
+
 /// Asks once.
-pub(super) async fn serves(connection: &Connection, dial_timeout: Duration) -> bool {
-    let Ok(Ok(sender)) = timeout(dial_timeout, connection.sender()).await else { return false };
+async fn check(connection: &Connection, dial_timeout: Duration) -> Result<(), Obstacle> {
+    let sender = match timeout(dial_timeout, connection.sender()).await {
+        Ok(Ok(sender)) => sender,
+        Ok(Err(error)) => return Err(Obstacle::Dial(error.to_string())),
+        Err(_) => return Err(Obstacle::Dial("no connection in time".to_owned())),
+    };
     let mut client = HealthClient::with_origin(Channel(sender), connection.origin().clone());
-    let answer = timeout(ANSWER_TIMEOUT, client.check(HealthCheckRequest::default())).await;
-    matches!(answer, Ok(Ok(answer)) if answer.get_ref().status() == ServingStatus::Serving)
+    match timeout(ANSWER_TIMEOUT, client.check(HealthCheckRequest::default())).await {
+        Ok(Ok(answer)) if answer.get_ref().status() == ServingStatus::Serving => Ok(()),
+        Ok(Ok(answer)) => Err(Obstacle::NotServing(answer.get_ref().status())),
+        Ok(Err(status)) => Err(Obstacle::Check(status.message().to_owned())),
+        Err(_) => Err(Obstacle::Check("no answer in time".to_owned())),
+    }
 }

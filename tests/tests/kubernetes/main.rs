@@ -3,5 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod calls;
+mod cold;
+mod failing;
 mod faults;
+mod parity;
+mod rights;
+mod sharing;
 mod smoke;
+mod templates;

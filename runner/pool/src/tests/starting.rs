@@ -202,7 +202,8 @@ fn a_call_waits_for_the_ready_timeout_at_most_without_any_ready_pod() {
     assert_eq!(rig.request(1), NOTHING);
     rig.pass(10);
     assert_eq!(rig.request(2), NOTHING);
-    assert_eq!(rig.pass(50), ["reject 1 NotReady"]);
+    assert_eq!(rig.pass(50), [format!("reject 1 NotReady {}", Reason::NotListed)]);
+    assert_eq!(rig.step(Event::Synced(Vec::new())), ["create 0"]);
     assert_eq!(rig.pass(10), ["reject 2 NotReady"]);
 }
 

@@ -40,8 +40,8 @@ enum Refusal {
     )]
     Admission,
     #[error(
-        "the runner may not create pods in the function namespace: grant its service account the Role of the deployment manifests \
-         there"
+        "the runner may not create pods and Services in the function namespace: grant its service account the Role of the \
+         deployment manifests there"
     )]
     Rights,
     #[error("the function namespace (--pod-namespace) does not exist: create it")]
@@ -49,7 +49,8 @@ enum Refusal {
     #[error("the function namespace (--pod-namespace) is being deleted: wait for it and create it again")]
     NamespaceEnds,
     #[error(
-        "the API server finds the pod invalid: check the pod template (--function-pod-template) and the resources in --pod-cache-config"
+        "the API server finds the pod or its Service invalid: check the templates (--function-pod-template) and the resources in \
+         --pod-cache-config"
     )]
     Invalid,
 }

@@ -1,5 +1,6 @@
 //! One runner's way to the pods of the cluster: carries out orders, each in a task of its own, and probes pods.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use porch_fn_pool::{
     Creation, Deletion, Event, PodName, Pushing, Reason, ResourceVersion, ShardKey, Time, Uid,
 };
 use porch_fn_service::conn::Connection;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 use tracing::Instrument;
 
 use super::blueprint::{Blueprint, PodOrder};
-use super::client::{Cluster, RequestError};
+use super::client::{Causes, Cluster, RequestError};
 use super::metadata::MetadataSource;
 use super::observe::{Observed, Tries, observe};
 use super::services;
@@ -25,16 +26,22 @@ use super::times::format_time;
 use crate::pods::backend::{Backend, Order};
 use crate::pods::probe::{Locate, Probes, until_serving};
 
-/// Writes to the API server at once.
-const MAX_WRITES: usize = 32;
 /// Creates of one order: a busy API server puts off, and a holder of the name may be gone when it is looked at.
 const CREATE_ATTEMPTS: u32 = 5;
 /// Before the second of them; each further pause is longer by as much.
 const CREATE_PAUSE: Duration = Duration::from_millis(100);
+/// Bound on all attempts together; the pool waits a minute for an answer.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(45);
+/// How long a create waits for the template, while it could not be read yet.
+const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long after a probe's start, and then how often, the API server is asked whether the pod still exists: the watch
 /// may be cut without anybody noticing.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(8);
+/// How long a pod that once served is not trusted before the API server has said that it still exists.
+const TRUST_AFTER: Duration = Duration::from_secs(1);
+/// How often a Service that was there is looked for again.
+const SERVICE_LOOK: Duration = Duration::from_secs(5);
 
 /// A [`Backend`] over the pods of one namespace.
 pub(crate) struct KubernetesBackend {
@@ -47,28 +54,19 @@ pub(crate) struct KubernetesBackend {
 pub(super) struct Shared {
     pub(super) cluster: Cluster,
     pub(super) store: Store,
-    pub(super) events: mpsc::UnboundedSender<Event>,
-    pub(super) blueprint: watch::Receiver<Arc<Blueprint>>,
-    pub(super) metadata: Arc<dyn MetadataSource>,
-    pub(super) writes: Semaphore,
+    blueprint: watch::Receiver<Arc<Blueprint>>,
+    metadata: Arc<dyn MetadataSource>,
+    refusals: Refusals,
 }
 
 impl KubernetesBackend {
     pub(super) fn new(
         cluster: Cluster,
-        connect: Connect,
-        events: mpsc::UnboundedSender<Event>,
+        store: Store,
         blueprint: watch::Receiver<Arc<Blueprint>>,
         metadata: Arc<dyn MetadataSource>,
     ) -> Self {
-        let shared = Shared {
-            cluster,
-            store: Store::new(connect),
-            events,
-            blueprint,
-            metadata,
-            writes: Semaphore::new(MAX_WRITES),
-        };
+        let shared = Shared { cluster, store, blueprint, metadata, refusals: Refusals::default() };
         Self { shared: Arc::new(shared), probes: Probes::default(), writes: Mutex::default() }
     }
 
@@ -76,14 +74,10 @@ impl KubernetesBackend {
         &self.shared
     }
 
-    /// Runs `write` when it is its turn, and tells the pool what came of it.
+    /// Runs `write` and tells the pool what came of it.
     fn write(&self, name: &PodName, write: impl Future<Output = Event> + Send + 'static) {
         let shared = Arc::clone(&self.shared);
-        let task = async move {
-            // The semaphore is never closed.
-            let _turn = shared.writes.acquire().await;
-            shared.tell(write.await);
-        };
+        let task = async move { shared.store.tell(write.await) };
         let mut writes = self.writes.lock();
         while writes.try_join_next().is_some() {}
         writes.spawn(task.instrument(tracing::info_span!("pod", image = %name.image, slot = name.slot)));
@@ -111,25 +105,21 @@ impl Backend for KubernetesBackend {
                 Event::Pushed { uid, result }
             }),
             Order::Probe { uid, name, on: true } => {
-                self.probes.start(uid.clone(), async move { shared.probe(&uid, &name).await });
+                self.probes.start(uid.clone(), &name.clone(), async move { shared.probe(&uid, &name).await });
             }
             Order::Probe { uid, on: false, .. } => self.probes.stop(&uid),
         }
     }
 
+    /// Only one that is up: the probe dialled it. A new dial could reach another pod that got the address since.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
-        self.shared.store.locate(uid).ok()?
+        self.shared.store.locate(uid).ok()?.filter(|connection| connection.is_up())
     }
 }
 
 // === impl Shared ===
 
 impl Shared {
-    /// A driver that is gone needs no events.
-    fn tell(&self, event: Event) {
-        let _ = self.events.send(event);
-    }
-
     async fn create(&self, name: &PodName, shard_key: &ShardKey, reclaim_after: Time) -> Creation {
         let Some(object_name) = object_name(name) else {
             return refused("no pod can be named after the image reference");
@@ -140,25 +130,39 @@ impl Shared {
         };
         let order = PodOrder {
             object_name: &object_name,
-            namespace: &self.cluster.namespace,
+            namespace: self.cluster.namespace(),
             name,
             shard_key,
             reclaim_after,
             entrypoint: &metadata.entrypoint,
         };
-        let blueprint = Arc::clone(&self.blueprint.borrow());
-        let pod = match blueprint.pod(&order) {
+        let pod = match self.current_blueprint().await.pod(&order) {
             Ok(pod) => pod,
-            Err(reason) => return refused(reason),
+            Err(error) => return refused(error.to_string()),
         };
+        timeout(CREATE_TIMEOUT, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
+    }
+
+    /// Waits a little for a template that was never read: it is only early.
+    async fn current_blueprint(&self) -> Arc<Blueprint> {
+        let mut blueprint = self.blueprint.clone();
+        let read = blueprint.wait_for(|blueprint| blueprint.has_read());
+        if let Ok(Ok(blueprint)) = timeout(TEMPLATE_TIMEOUT, read).await {
+            return Arc::clone(&blueprint);
+        }
+        Arc::clone(&self.blueprint.borrow())
+    }
+
+    async fn create_pod(&self, pod: &Pod, object_name: &str, name: &PodName) -> Creation {
+        let mut last_error = None;
         for attempt in 0..CREATE_ATTEMPTS {
             sleep(CREATE_PAUSE * attempt).await;
-            let error = match self.cluster.create_pod(&pod).await {
-                Ok(created) => return self.created(&created),
+            let error = match self.cluster.create_pod(pod).await {
+                Ok(created) => return self.created(&created).await,
                 Err(error) => error,
             };
             match error.creation() {
-                Creation::Exists => match self.holder(&object_name, name).await {
+                Creation::Exists => match self.holder(object_name, name).await {
                     Holder::Ours => return Creation::Exists,
                     Holder::Foreign => {
                         tracing::warn!(pod = object_name, "another's pod holds the name of a function pod");
@@ -168,31 +172,50 @@ impl Shared {
                 },
                 // Done or not, the next attempt shows it: the name is taken then.
                 Creation::Unknown if error.code().is_some() => {
-                    tracing::debug!(pod = object_name, %error, "create again");
+                    tracing::debug!(pod = object_name, error = %Causes(&error), "create again");
                 }
                 answer => {
-                    tracing::warn!(pod = object_name, %error, "pod not created");
+                    tracing::warn!(pod = object_name, error = %Causes(&error), "pod not created");
+                    // Quotas and rights are asked before the name: another runner may have made the pod.
+                    if matches!(answer, Creation::Refused(_))
+                        && matches!(self.holder(object_name, name).await, Holder::Ours)
+                    {
+                        return Creation::Exists;
+                    }
                     return answer;
                 }
             }
+            last_error = Some(error);
         }
+        let error = last_error.as_ref().map(|error| Causes(error).to_string());
+        tracing::warn!(pod = object_name, error, "pod not created after several attempts");
         Creation::Unknown
     }
 
-    fn created(&self, pod: &Pod) -> Creation {
+    async fn created(&self, pod: &Pod) -> Creation {
         let Some(Observed { pod: observed, .. }) = observe(pod, &mut Tries::default()) else {
+            if let (Some(name), Some(uid), Some(version)) =
+                (&pod.metadata.name, &pod.metadata.uid, &pod.metadata.resource_version)
+            {
+                // Nobody would collect it.
+                let deleted = self.cluster.delete_pod(name, uid, version).await;
+                tracing::warn!(pod = name, ?deleted, "a pod lost its labels or annotations on creation");
+            }
             return refused("an admission webhook took away the labels or annotations of function pods");
         };
-        // The store is to know it before the pool asks for it. If it knows more, so does the pool.
-        let _ = self.store.pod_seen(pod);
+        // The store is to know it before the pool asks for it.
+        self.store.pod_seen(pod);
         Creation::Ok(observed)
     }
 
-    /// Whose pod has the name.
+    /// Whose pod has the name. One of ours is told of: the watch may be late, or dead.
     async fn holder(&self, object_name: &str, name: &PodName) -> Holder {
         match self.cluster.get_pod(object_name).await {
             Ok(Some(pod)) => match observe(&pod, &mut Tries::default()) {
-                Some(Observed { pod, .. }) if pod.name.image == name.image => Holder::Ours,
+                Some(observed) if observed.pod.name == *name => {
+                    self.store.pod_seen(&pod);
+                    Holder::Ours
+                }
                 _ => Holder::Foreign,
             },
             Ok(None) => Holder::Gone,
@@ -200,50 +223,60 @@ impl Shared {
         }
     }
 
+    /// The name of a pod's object: as it is, or as it would be made.
+    fn object_name(&self, uid: &Uid, name: &PodName) -> Option<String> {
+        self.store.object_name(uid).or_else(|| object_name(name))
+    }
+
     async fn delete(&self, name: &PodName, uid: &Uid, judged: &ResourceVersion) -> Deletion {
-        let Some(object_name) = object_name(name) else { return Deletion::NotFound };
+        let Some(object_name) = self.object_name(uid, name) else { return Deletion::NotFound };
         match self.cluster.delete_pod(&object_name, uid.as_str(), judged.as_str()).await {
             Ok(()) => Deletion::Ok,
             Err(error) => {
-                log_refusal(&object_name, &error, "pod not deleted");
+                self.refusals.log("a pod was not deleted", &object_name, &error);
                 error.deletion()
             }
         }
     }
 
     async fn push(&self, name: &PodName, uid: &Uid, judged: &ResourceVersion, until: Time) -> Pushing {
-        let Some(object_name) = object_name(name) else { return Pushing::Gone };
+        let Some(object_name) = self.object_name(uid, name) else { return Pushing::Gone };
         let until = format_time(until);
         match self.cluster.push_pod(&object_name, uid.as_str(), judged.as_str(), &until).await {
             Ok(pod) => match observe(&pod, &mut Tries::default()) {
                 Some(observed) => {
-                    let _ = self.store.pod_seen(&pod);
+                    self.store.pod_seen(&pod);
                     Pushing::Ok(observed.pod)
                 }
                 None => Pushing::Gone,
             },
             Err(error) => {
-                log_refusal(&object_name, &error, "reclaim-after not written");
+                self.refusals.log("reclaim-after of a pod was not written", &object_name, &error);
                 error.pushing()
             }
         }
     }
 
-    /// Until the pod serves, is gone, or cannot be reached by a Service.
+    /// Until the pod serves, is gone, or cannot have its Service.
     async fn probe(&self, uid: &Uid, name: &PodName) {
-        let Some(object_name) = object_name(name) else { return };
+        let Some(object_name) = self.object_name(uid, name) else { return };
         let refused = tokio::select! {
-            served = until_serving(&self.store, uid) => {
-                if served.is_ok() {
-                    self.store.served(uid);
-                    self.tell(Event::Ready { uid: uid.clone() });
-                }
-                return;
+            () = self.until_serving(&object_name, uid) => {
+                self.store.served(uid);
+                return self.store.tell(Event::Ready { uid: uid.clone() });
             }
             () = self.look_after(&object_name, uid) => return,
             refused = self.ensure_service(&object_name, uid) => refused,
         };
-        self.tell(Event::Failed { uid: uid.clone(), reason: refused });
+        self.store.tell(Event::Failed { uid: uid.clone(), reason: refused });
+    }
+
+    async fn until_serving(&self, object_name: &str, uid: &Uid) {
+        // Its address may be another pod's by now.
+        if *self.store.connect() == Connect::PodIp && self.store.has_served(uid) {
+            let _ = timeout(TRUST_AFTER, self.look(object_name, uid)).await;
+        }
+        until_serving(&self.store, uid).await;
     }
 
     /// Asks the API server for the pod now and then; ends when it is gone.
@@ -252,33 +285,58 @@ impl Shared {
         loop {
             sleep(pause).await;
             pause = (pause * 2).clamp(FIRST_LOOK, LAST_LOOK);
-            match self.cluster.get_pod(object_name).await {
-                Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid.as_str()) => {
-                    if let Some(seen) = self.store.pod_seen(&pod) {
-                        self.tell(seen);
-                    }
-                }
-                Ok(_) => return self.tell(self.store.pod_gone(uid)),
-                Err(error) => tracing::debug!(%error, "cannot look after the pod"),
+            if self.look(object_name, uid).await == Look::Gone {
+                return;
             }
         }
     }
 
-    /// Never ends once the Service is there.
+    /// Asks the API server for the pod.
+    async fn look(&self, object_name: &str, uid: &Uid) -> Look {
+        match self.cluster.get_pod(object_name).await {
+            Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid.as_str()) => {
+                self.store.pod_seen(&pod);
+                Look::There
+            }
+            Ok(successor) => {
+                self.store.pod_gone(uid);
+                if let Some(successor) = successor {
+                    self.store.pod_seen(&successor);
+                }
+                Look::Gone
+            }
+            Err(error) => {
+                tracing::debug!(error = %Causes(&error), "cannot look after the pod");
+                Look::There
+            }
+        }
+    }
+
+    /// Never ends while the Service is there or can be made.
     async fn ensure_service(&self, object_name: &str, uid: &Uid) -> Reason {
         if *self.store.connect() == Connect::PodIp {
             return std::future::pending().await;
         }
-        let blueprint = Arc::clone(&self.blueprint.borrow());
-        let Some(service) = blueprint.service(object_name, uid, &self.cluster.namespace) else {
+        loop {
+            let blueprint = self.current_blueprint().await;
             // Nothing can be made without a template; the pod may have its Service already.
-            return std::future::pending().await;
-        };
-        match services::ensure(&self.cluster, &self.store, object_name, uid, &service).await {
-            Ok(()) => std::future::pending().await,
-            Err(reason) => reason,
+            if let Some(service) = blueprint.service(object_name, uid, self.cluster.namespace())
+                && let Err(reason) =
+                    services::ensure(&self.cluster, &self.store, object_name, uid, &service).await
+            {
+                return reason;
+            }
+            sleep(SERVICE_LOOK).await;
         }
     }
+}
+
+/// What a look at a pod showed.
+#[derive(PartialEq, Eq)]
+enum Look {
+    /// Or nobody knows.
+    There,
+    Gone,
 }
 
 /// Whose pod has a name.
@@ -293,10 +351,26 @@ fn refused(reason: impl Into<Arc<str>>) -> Creation {
     Creation::Refused(Reason::Other(reason.into()))
 }
 
-/// Conflicts and vanished pods are everyday; the rest is for the operator.
-fn log_refusal(object_name: &str, error: &RequestError, message: &str) {
-    match error.code() {
-        Some(404 | 409) => tracing::debug!(pod = object_name, %error, "{message}"),
-        _ => tracing::warn!(pod = object_name, %error, "{message}"),
+/// When which refusal was last logged: what is refused for one pod is for all, and is tried again.
+#[derive(Debug, Default)]
+struct Refusals(Mutex<HashMap<(&'static str, u16), Instant>>);
+
+/// How often one refusal is logged.
+const REFUSAL_EVERY: Duration = Duration::from_mins(1);
+
+impl Refusals {
+    /// Conflicts and vanished pods are everyday, and of an outage the watch has told.
+    fn log(&self, what: &'static str, pod: &str, error: &RequestError) {
+        let code = error.code().filter(|code| !matches!(code, 404 | 409));
+        let news = code.is_some_and(|code| {
+            let last = self.0.lock().insert((what, code), Instant::now());
+            last.is_none_or(|last| last.elapsed() > REFUSAL_EVERY)
+        });
+        let error = Causes(error);
+        if news {
+            tracing::warn!(pod, %error, "{what}");
+        } else {
+            tracing::debug!(pod, %error, "{what}");
+        }
     }
 }

@@ -11,8 +11,21 @@ use porch_fn_pool::{self as pool, ImageKey, PodName, ShardKey, Time, Uid, Versio
 use super::spec::{self, PodSpecInput};
 use super::template::Template;
 
-/// A template, or why there is none yet. The reason reaches callers.
-pub(super) type TemplateState = Result<Arc<Template>, Arc<str>>;
+/// A template, or why there is none.
+pub(super) type TemplateState = Result<Arc<Template>, NoTemplate>;
+
+/// Why there is no template. The text reaches callers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoTemplate {
+    /// It may still come.
+    #[error(
+        "the template of function pods could not be read yet: check that the runner reaches the API server, and retry"
+    )]
+    Unread,
+    /// It is broken, or not there.
+    #[error("{0}")]
+    Broken(Arc<str>),
+}
 
 /// Immutable: a change makes a new one.
 #[derive(Debug)]
@@ -57,8 +70,8 @@ impl Blueprint {
             // Only the message size: it is all that the runner adds to every pod alike. Maps and numbers
             // serialise in one way only.
             let extra = serde_json::to_vec(&(max_message, resources)).unwrap_or_default();
-            let of_resources = resources.and(resources_time);
-            let time = template.time.max(of_resources).unwrap_or_default().max(started);
+            // The file's for all images: taking an image's resources away is a later configuration too.
+            let time = template.time.max(resources_time).unwrap_or_default().max(started);
             pool::Template { version: Version::from(template.version(&extra)), config_time: Some(time) }
         };
         let made_from_all = made_from(None);
@@ -80,8 +93,13 @@ impl Blueprint {
         self.resources.get(image).map(|resources| &resources.made_from)
     }
 
-    pub(super) fn pod(&self, order: &PodOrder<'_>) -> Result<Pod, Arc<str>> {
-        let template = self.template.as_ref().map_err(Arc::clone)?;
+    /// Whether the template was read, broken or not.
+    pub(super) fn has_read(&self) -> bool {
+        !matches!(self.template, Err(NoTemplate::Unread))
+    }
+
+    pub(super) fn pod(&self, order: &PodOrder<'_>) -> Result<Pod, NoTemplate> {
+        let template = self.template.as_ref().map_err(Clone::clone)?;
         let own = self.resources.get(&order.name.image);
         let made_from = own.map_or(&self.made_from, |own| &own.made_from);
         let input = PodSpecInput {

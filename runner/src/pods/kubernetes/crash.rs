@@ -246,7 +246,8 @@ impl<'a> Seen<'a> {
             "ErrImageNeverPull" => Cause::NeverPulled(container),
             "SignatureValidationFailed" => Cause::ImageRefused(container),
             "CreateContainerConfigError" => Cause::Config(container),
-            "CreateContainerError" => Cause::NotCreated(container),
+            // Often only a busy node: the runtime was too slow, or still holds the name.
+            "CreateContainerError" => return Judgement::Waits(Cause::NotCreated(container)),
             "RunContainerError" => Cause::NotStarted(container),
             "PostStartHookError" => Cause::StartHook(container),
             "CrashLoopBackOff" => match self.last_end() {

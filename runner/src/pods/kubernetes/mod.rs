@@ -42,10 +42,10 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument;
 
 pub(crate) use backend::KubernetesBackend;
-use blueprint::{Blueprint, TemplateState};
+use blueprint::{Blueprint, NoTemplate, TemplateState};
 use client::Cluster;
 pub(crate) use metadata::MetadataSource;
-use store::Connect;
+use store::{Connect, Store};
 use template::Template;
 use template_source::Origin;
 
@@ -65,16 +65,26 @@ pub(crate) struct Options {
     pub(crate) pod_namespace: String,
     /// `--namespace`: the runner's own; `None`: as the service account or kubeconfig says.
     pub(crate) own_namespace: Option<String>,
-    /// `--function-pod-template`.
-    pub(crate) template: Option<String>,
-    /// `WRAPPER_SERVER_IMAGE`.
-    pub(crate) wrapper_image: Option<String>,
+    /// What pods are made from.
+    pub(crate) template: Templates,
     /// `--cluster-domain` where pods are reached by their Services, `None` where by their addresses.
     pub(crate) service_domain: Option<String>,
     /// `--max-request-body-size`.
     pub(crate) max_message: usize,
     /// `--scan-interval`.
     pub(crate) scan_interval: Duration,
+}
+
+/// Where the template comes from.
+#[derive(Debug, Clone)]
+pub(crate) enum Templates {
+    /// `--function-pod-template`: this ConfigMap of the runner's own namespace.
+    ConfigMap(String),
+    /// Newer Porch's objects when they are there, else the built-in one with this `WRAPPER_SERVER_IMAGE`.
+    BuiltIn {
+        /// The image with the wrapper-server.
+        wrapper_image: String,
+    },
 }
 
 /// Why there is no way to the API server.
@@ -135,31 +145,25 @@ pub(crate) async fn start(
     let own_namespace = options.own_namespace.unwrap_or_else(|| config.default_namespace.clone());
     let client = client::client(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
 
-    let origin = match &options.template {
-        Some(name) => {
-            Origin::ConfigMap { client: client.clone(), namespace: own_namespace, name: name.clone() }
+    let origin = match options.template {
+        Templates::ConfigMap(name) => {
+            Origin::ConfigMap { client: client.clone(), namespace: own_namespace, name }
         }
-        None => Origin::Objects {
+        Templates::BuiltIn { wrapper_image } => Origin::Objects {
             client: client.clone(),
             namespace: options.pod_namespace.clone(),
-            built_in: options.wrapper_image.as_deref().map(Template::inline).map(Arc::new),
+            built_in: Arc::new(Template::inline(&wrapper_image)),
         },
     };
-    let unread: TemplateState = Err("the template of function pods was not read yet: retry".into());
-    let (template, mut templates) = watched::channel(unread);
+    let (template, mut templates) = watched::channel(Err(NoTemplate::Unread));
     let source = template_source::follow(origin, options.scan_interval, template);
     tasks.spawn(source.instrument(tracing::info_span!("template")));
     // Without it the runner starts all the same: pods that are there can serve.
     let _ = timeout(FIRST_TEMPLATE_WITHIN, templates.changed()).await;
 
-    let started = Time::from_millis(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let first = Blueprint::new(
-        templates.borrow_and_update().clone(),
-        options.max_message,
-        HashMap::new(),
-        started,
-        None,
-    );
+    let started = now();
+    let template = templates.borrow_and_update().clone();
+    let first = Blueprint::new(template, options.max_message, HashMap::new(), started, None);
     let (current, blueprint) = watched::channel(Arc::new(first));
     let cluster = Cluster::new(client, &options.pod_namespace);
     let connect = match options.service_domain {
@@ -167,19 +171,19 @@ pub(crate) async fn start(
         None => Connect::PodIp,
     };
     let by_service = connect != Connect::PodIp;
-    let backend = KubernetesBackend::new(cluster.clone(), connect, events.clone(), blueprint, metadata);
+    let backend = KubernetesBackend::new(cluster, Store::new(connect, events), blueprint, metadata);
 
     let (synced_sender, synced) = watched::channel(false);
     let shared = Arc::clone(backend.shared());
-    let pods = cluster.clone();
-    let watch_pods = async move { watch::pods(pods, &shared.store, events, synced_sender).await };
+    let watch_pods = async move { watch::pods(&shared.cluster, &shared.store, synced_sender).await };
     tasks.spawn(watch_pods.instrument(tracing::info_span!("watch", of = "pods")));
     if by_service {
         let shared = Arc::clone(backend.shared());
+        let pods_known = synced.clone();
         let watch_services = async move {
             tokio::join!(
-                watch::services(shared.cluster.clone(), &shared.store),
-                collect_orphans(&shared, options.scan_interval)
+                watch::services(&shared.cluster, &shared.store),
+                collect_orphans(&shared, options.scan_interval, pods_known)
             );
         };
         tasks.spawn(watch_services.instrument(tracing::info_span!("watch", of = "services")));
@@ -188,15 +192,20 @@ pub(crate) async fn start(
     Ok(Kubernetes { backend, synced, blueprints })
 }
 
-async fn collect_orphans(shared: &backend::Shared, every: Duration) {
+async fn collect_orphans(shared: &backend::Shared, every: Duration, mut pods_known: watched::Receiver<bool>) {
+    // Before, every Service looks orphaned. An error: the watch is gone, and this with it.
+    let _ = pods_known.wait_for(|known| *known).await;
     let mut ticks = interval(every.max(Duration::from_secs(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let now = i64::try_from(now().as_millis() / 1000).unwrap_or(i64::MAX);
         services::collect_orphans(&shared.cluster, &shared.store, now).await;
     }
+}
+
+fn now() -> Time {
+    Time::from_millis(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Any image may have pods: whether it exists shows when one is made.

@@ -5,13 +5,21 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use porch_fn_pool::{Creation, Reason, Uid};
+use tokio::time::{sleep, timeout};
 
-use super::client::{Cluster, RequestError};
+use super::client::{Causes, Cluster, RequestError};
 use super::store::Store;
 
 /// Pauses between attempts, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
+/// How long to wait for the first list of Services.
+const LISTED_WITHIN: Duration = Duration::from_secs(2);
+/// Told to callers.
+const NAME_TAKEN: &str = "a Service that this runner does not manage holds the name of the function's: remove it from the \
+                          function namespace";
+const MAY_NOT_DELETE: &str = "the Service of an earlier pod holds the name of the function's, and the runner may not delete it: grant \
+                              its service account the Role of the deployment manifests in the function namespace";
 /// A Service without a pod is left alone for so long: its pod may not have been seen yet.
 const ORPHANED_FOR: i64 = 60;
 
@@ -23,6 +31,8 @@ pub(super) async fn ensure(
     pod: &Uid,
     service: &Service,
 ) -> Result<(), Reason> {
+    // It may well be there: what is not listed yet would be made in vain.
+    let _ = timeout(LISTED_WITHIN, store.services_known()).await;
     let mut pause = FIRST_PAUSE;
     loop {
         match store.service(name) {
@@ -31,7 +41,13 @@ pub(super) async fn ensure(
             Some(known) => match cluster.delete_service(name, &known.uid).await {
                 Ok(()) => store.service_forgotten(name, &known.uid),
                 Err(error) if error.code() == Some(404) => store.service_forgotten(name, &known.uid),
-                Err(error) => tracing::debug!(service = name, %error, "old Service not deleted"),
+                Err(error) if error.code() == Some(403) => {
+                    tracing::warn!(service = name, error = %Causes(&error), "old Service not deleted");
+                    return Err(Reason::Other(MAY_NOT_DELETE.into()));
+                }
+                Err(error) => {
+                    tracing::debug!(service = name, error = %Causes(&error), "old Service not deleted");
+                }
             },
             None => {}
         }
@@ -40,24 +56,41 @@ pub(super) async fn ensure(
                 store.service_seen(&created);
                 continue;
             }
-            Err(error) => match error.creation() {
-                Creation::Refused(reason) => {
-                    tracing::warn!(service = name, %error, "Service refused");
-                    return Err(reason);
+            Err(error) => {
+                let refused = match error.creation() {
+                    Creation::Refused(reason) => Some(reason),
+                    Creation::Exists => None,
+                    Creation::Ok(_) | Creation::Unknown => {
+                        // Once: the pauses grow to that.
+                        if pause == LAST_PAUSE / 2 {
+                            tracing::warn!(service = name, error = %Causes(&error), "Service not created");
+                        }
+                        pause = wait(pause).await;
+                        continue;
+                    }
+                };
+                // It may be there although it was refused: quotas and rights are asked before the name.
+                match (cluster.get_service(name).await, refused) {
+                    (Ok(Some(holder)), _) if !is_ours(&holder) => {
+                        return Err(Reason::Other(NAME_TAKEN.into()));
+                    }
+                    (Ok(Some(holder)), _) => store.service_seen(&holder),
+                    (_, Some(reason)) => {
+                        tracing::warn!(service = name, error = %Causes(&error), "Service refused");
+                        return Err(reason);
+                    }
+                    (_, None) => {}
                 }
-                Creation::Exists => match cluster.get_service(name).await {
-                    Ok(Some(holder)) if !is_ours(&holder) => return Err(Reason::NameTaken),
-                    Ok(Some(holder)) => store.service_seen(&holder),
-                    Ok(None) | Err(_) => {}
-                },
-                Creation::Ok(_) | Creation::Unknown => {
-                    tracing::debug!(service = name, %error, "Service not created");
-                }
-            },
+            }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LAST_PAUSE);
+        pause = wait(pause).await;
     }
+}
+
+/// Waits, and says how long to wait the next time.
+async fn wait(pause: Duration) -> Duration {
+    sleep(pause).await;
+    (pause * 2).min(LAST_PAUSE)
 }
 
 /// Deletes Services that lost their pod. Kubernetes does so by itself; this is the net under it.
@@ -75,7 +108,9 @@ pub(super) async fn collect_orphans(cluster: &Cluster, store: &Store, now: i64) 
         match cluster.delete_service(&name, &service.uid).await {
             Ok(()) => tracing::info!(service = name, "deleted a Service without a pod"),
             Err(error) if is_gone(&error) => {}
-            Err(error) => tracing::warn!(service = name, %error, "a Service without a pod was not deleted"),
+            Err(error) => {
+                tracing::warn!(service = name, error = %Causes(&error), "a Service without a pod was not deleted");
+            }
         }
     }
 }

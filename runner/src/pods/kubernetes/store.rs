@@ -1,21 +1,32 @@
 //! What the watches have shown, trimmed to what is needed: where pods are, and which Services stand before them.
+//!
+//! Pods are told of by the watch, by answers to writes and by the probes' own questions, in no certain order. Here
+//! they come together: what is older than what is known, or of a pod that is gone, is dropped, and the pool is told
+//! under the same lock, so that it hears of each pod in order.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+mod news;
+mod services;
+
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::Pod;
+use lru::LruCache;
 use parking_lot::Mutex;
-use porch_fn_pool::{Event, ResourceVersion, Uid};
+use porch_fn_pool::{Event, Uid};
 use porch_fn_service::conn::Connection;
+use tokio::sync::{mpsc, watch};
 
-use super::crash::{Complaint, complaints, crashes};
 use super::names;
 use super::observe::{Observed, Tries, observe};
 use crate::pods::probe::{CONNECTION, Locate, NoPod};
+use news::{Logged, News};
+pub(super) use services::KnownService;
 
-/// Lines about what one pod waits for.
-const MAX_COMPLAINTS: usize = 16;
+/// Uids that are remembered after their pods are gone.
+const MAX_GONE: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 /// How pods are reached (`--pod-connect`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,12 +44,17 @@ pub(super) enum Connect {
 #[derive(Debug)]
 pub(super) struct Store {
     connect: Connect,
+    /// To the pool.
+    events: mpsc::UnboundedSender<Event>,
     state: Mutex<State>,
+    services_listed: watch::Sender<bool>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     pods: HashMap<Uid, KnownPod>,
+    /// Answers may come after the end.
+    gone: LruCache<Uid, ()>,
     services: HashMap<String, KnownService>,
 }
 
@@ -51,16 +67,14 @@ struct KnownPod {
     /// It served once: if it does not answer any more, it may be gone without our having seen it.
     served: bool,
     logged: Logged,
-    connection: Option<(IpAddr, Arc<Connection>)>,
+    connection: Option<Dialled>,
 }
 
-/// What was logged about a pod.
-#[derive(Debug, Default)]
-struct Logged {
-    /// Restarts of each container whose end was logged.
-    crashes: BTreeMap<String, i32>,
-    /// Container and reason of what it waits for.
-    complaints: BTreeSet<(Option<String>, String)>,
+#[derive(Debug)]
+struct Dialled {
+    /// What was dialled, and the pod's own address: either may change.
+    to: (IpAddr, IpAddr),
+    connection: Arc<Connection>,
 }
 
 /// A pod as of now: what was shown, or what is known in a newer state.
@@ -70,60 +84,54 @@ enum Sight {
     Old(porch_fn_pool::Pod),
 }
 
-impl Sight {
-    fn into_pod(self) -> porch_fn_pool::Pod {
-        match self {
-            Self::New(pod) | Self::Old(pod) => pod,
-        }
-    }
-}
-
-/// A Service of ours.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct KnownService {
-    pub(super) uid: String,
-    /// The pod that it belongs to.
-    pub(super) owner: Option<Uid>,
-    ip: Option<IpAddr>,
-    /// Without an address of its own: its name stands for the pod's.
-    headless: bool,
-    terminating: bool,
-    /// Seconds since the Unix epoch.
-    pub(super) created: i64,
-}
-
 // === impl Store ===
 
 impl Store {
-    pub(super) fn new(connect: Connect) -> Self {
-        Self { connect, state: Mutex::default() }
+    pub(super) fn new(connect: Connect, events: mpsc::UnboundedSender<Event>) -> Self {
+        let state = State { pods: HashMap::new(), gone: LruCache::new(MAX_GONE), services: HashMap::new() };
+        let services_listed = watch::Sender::new(false);
+        Self { connect, events, state: Mutex::new(state), services_listed }
     }
 
     pub(super) fn connect(&self) -> &Connect {
         &self.connect
     }
 
-    /// A pod was added or changed. `None` if it is none of ours, or older than what is known.
-    pub(super) fn pod_seen(&self, pod: &Pod) -> Option<Event> {
-        match self.state.lock().see(pod)? {
-            Sight::New(pod) => Some(Event::Seen(pod)),
-            Sight::Old(_) => None,
-        }
+    /// Tells the pool. A driver that is gone needs no events.
+    pub(super) fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
     }
 
-    /// A pod was deleted.
-    pub(super) fn pod_gone(&self, uid: &Uid) -> Event {
-        self.state.lock().pods.remove(uid);
-        Event::Gone { uid: uid.clone() }
-    }
-
-    /// The full list.
-    pub(super) fn pods_listed(&self, pods: &[Pod]) -> Event {
+    /// A pod was added or changed, or is as an answer says.
+    pub(super) fn pod_seen(&self, object: &Pod) {
+        let mut news = Vec::new();
         let mut state = self.state.lock();
-        let listed: HashSet<_> = pods.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        if let Some(Sight::New(pod)) = state.see(object, &mut news) {
+            self.tell(Event::Seen(pod));
+        }
+        drop(state);
+        news.iter().for_each(News::log);
+    }
+
+    /// A pod was deleted, or is not there when asked for.
+    pub(super) fn pod_gone(&self, uid: &Uid) {
+        let mut state = self.state.lock();
+        state.pods.remove(uid);
+        state.gone.put(uid.clone(), ());
+        self.tell(Event::Gone { uid: uid.clone() });
+    }
+
+    /// The full list. It may be older than what is known of some pods, and than the creation of others.
+    pub(super) fn pods_listed(&self, objects: &[Pod]) {
+        let mut news = Vec::new();
+        let listed: HashSet<_> = objects.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        let mut state = self.state.lock();
         state.pods.retain(|uid, _| listed.contains(uid.as_str()));
-        let sights = pods.iter().filter_map(|pod| state.see(pod));
-        Event::Synced(sights.map(Sight::into_pod).collect())
+        let sights = objects.iter().filter_map(|object| state.see(object, &mut news));
+        let pods = sights.map(Sight::into_pod).collect();
+        self.tell(Event::Synced(pods));
+        drop(state);
+        news.iter().for_each(News::log);
     }
 
     /// The pod's wrapper serves.
@@ -138,52 +146,16 @@ impl Store {
         self.state.lock().pods.get(uid).is_some_and(|pod| pod.served)
     }
 
-    pub(super) fn service_seen(&self, service: &Service) {
-        if let Some((name, known)) = known_service(service) {
-            self.state.lock().services.insert(name, known);
-        }
-    }
-
-    pub(super) fn service_gone(&self, service: &Service) {
-        if let (Some(name), Some(uid)) = (&service.metadata.name, &service.metadata.uid) {
-            self.service_forgotten(name, uid);
-        }
-    }
-
-    /// It was deleted by us; the watch will show it.
-    pub(super) fn service_forgotten(&self, name: &str, uid: &str) {
-        let mut state = self.state.lock();
-        if state.services.get(name).is_some_and(|known| known.uid == uid) {
-            state.services.remove(name);
-        }
-    }
-
-    pub(super) fn services_listed(&self, services: &[Service]) {
-        self.state.lock().services = services.iter().filter_map(known_service).collect();
-    }
-
-    /// The Service of this name.
-    pub(super) fn service(&self, name: &str) -> Option<KnownService> {
-        self.state.lock().services.get(name).cloned()
-    }
-
-    /// Services created before `before` (Unix seconds) whose pod is not known.
-    pub(super) fn orphaned_services(&self, before: i64) -> Vec<(String, KnownService)> {
-        let state = self.state.lock();
-        let orphaned = |known: &KnownService| {
-            known.created < before
-                && !known.terminating
-                && known.owner.as_ref().is_none_or(|owner| !state.pods.contains_key(owner))
-        };
-        let services = state.services.iter().filter(|(_, known)| orphaned(known));
-        services.map(|(name, known)| (name.clone(), known.clone())).collect()
+    /// What the pod's object is called.
+    pub(super) fn object_name(&self, uid: &Uid) -> Option<String> {
+        self.state.lock().pods.get(uid).map(|pod| pod.object_name.clone())
     }
 }
 
 impl Locate for Store {
     fn locate(&self, uid: &Uid) -> Result<Option<Arc<Connection>>, NoPod> {
         let mut state = self.state.lock();
-        let State { pods, services } = &mut *state;
+        let State { pods, services, .. } = &mut *state;
         let pod = pods.get_mut(uid).ok_or(NoPod)?;
         // Without an IP of its own the pod cannot be behind its Service either.
         let Some(pod_ip) = pod.ip else { return Ok(None) };
@@ -191,24 +163,24 @@ impl Locate for Store {
             Connect::PodIp => Some(pod_ip),
             Connect::Service { .. } => {
                 let service = services.get(&pod.object_name).filter(|known| known.belongs_to(uid));
-                service.and_then(|known| if known.headless { Some(pod_ip) } else { known.ip })
+                service.and_then(|known| known.address(pod_ip))
             }
         };
         let Some(ip) = ip else { return Ok(None) };
-        if let Some((known, connection)) = &pod.connection
-            && *known == ip
-        {
-            return Ok(Some(Arc::clone(connection)));
+        let to = (ip, pod_ip);
+        if let Some(dialled) = pod.connection.as_ref().filter(|dialled| dialled.to == to) {
+            return Ok(Some(Arc::clone(&dialled.connection)));
         }
         let address = SocketAddr::new(ip, names::PORT).to_string();
         let authority = match &self.connect {
             Connect::PodIp => address.clone(),
             Connect::Service { suffix } => format!("{}.{suffix}:{}", pod.object_name, names::PORT),
         };
+        // The domain in it was checked at the start.
         let Ok(made) = Connection::named(address, authority, CONNECTION).map(Arc::new) else {
             return Ok(None);
         };
-        pod.connection = Some((ip, Arc::clone(&made)));
+        pod.connection = Some(Dialled { to, connection: Arc::clone(&made) });
         Ok(Some(made))
     }
 }
@@ -216,12 +188,15 @@ impl Locate for Store {
 // === impl State ===
 
 impl State {
-    /// Takes note of a pod; `None` if it is none of ours.
-    fn see(&mut self, object: &Pod) -> Option<Sight> {
+    /// Takes note of a pod; `None` if it is none of ours, or gone.
+    fn see(&mut self, object: &Pod, news: &mut Vec<News>) -> Option<Sight> {
         let uid = Uid::from(object.metadata.uid.as_deref()?);
+        if self.gone.contains(&uid) {
+            return None;
+        }
         let known = self.pods.get(&uid);
         if let Some(known) = known
-            && is_older(object.metadata.resource_version.as_deref()?, &known.pod.resource_version)
+            && is_older(object.metadata.resource_version.as_deref()?, known.pod.resource_version.as_str())
         {
             return Some(Sight::Old(known.pod.clone()));
         }
@@ -239,69 +214,20 @@ impl State {
         known.pod = pod.clone();
         known.ip = ip;
         known.tries = tries;
-        known.log_news(object);
+        known.logged.add_news(&known.object_name, object, news);
         Some(Sight::New(pod))
     }
 }
 
 /// Resource versions are numbers to whoever does not ask for more; others are taken as newer.
-fn is_older(version: &str, known: &ResourceVersion) -> bool {
-    matches!((version.parse::<u64>(), known.as_str().parse::<u64>()), (Ok(version), Ok(known)) if version < known)
+fn is_older(version: &str, known: &str) -> bool {
+    matches!((version.parse::<u64>(), known.parse::<u64>()), (Ok(version), Ok(known)) if version < known)
 }
 
-// === impl KnownPod ===
-
-impl KnownPod {
-    /// The kubelet's own words go to our log, each once, and nowhere else.
-    fn log_news(&mut self, pod: &Pod) {
-        for crash in crashes(pod) {
-            let logged = self.logged.crashes.entry(crash.container.clone()).or_insert(-1);
-            if *logged < crash.restarts {
-                *logged = crash.restarts;
-                tracing::warn!(
-                    pod = self.object_name,
-                    container = crash.container,
-                    exit_code = crash.exit_code,
-                    reason = crash.reason,
-                    last_lines = crash.message,
-                    "a container of a function pod ended"
-                );
-            }
-        }
-        for Complaint { container, reason, message } in complaints(pod) {
-            if self.logged.complaints.len() < MAX_COMPLAINTS
-                && self.logged.complaints.insert((container.clone(), reason.clone()))
-            {
-                tracing::warn!(pod = self.object_name, container, reason, message, "a function pod waits");
-            }
+impl Sight {
+    fn into_pod(self) -> porch_fn_pool::Pod {
+        match self {
+            Self::New(pod) | Self::Old(pod) => pod,
         }
     }
-}
-
-// === impl KnownService ===
-
-impl KnownService {
-    /// It stands before this pod, and not before one that had its name earlier.
-    pub(super) fn belongs_to(&self, uid: &Uid) -> bool {
-        !self.terminating && self.owner.as_ref() == Some(uid)
-    }
-}
-
-fn known_service(service: &Service) -> Option<(String, KnownService)> {
-    let metadata = &service.metadata;
-    let labels = metadata.labels.as_ref()?;
-    if labels.get(names::MANAGED_BY).map(String::as_str) != Some(names::MANAGER) {
-        return None;
-    }
-    let owners = metadata.owner_references.iter().flatten();
-    let ip = service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref());
-    let known = KnownService {
-        uid: metadata.uid.clone()?,
-        owner: owners.filter(|owner| owner.kind == "Pod").map(|owner| Uid::from(owner.uid.as_str())).next(),
-        ip: ip.and_then(|ip| ip.parse().ok()),
-        headless: ip == Some("None"),
-        terminating: metadata.deletion_timestamp.is_some(),
-        created: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
-    };
-    Some((metadata.name.clone()?, known))
 }

@@ -10,9 +10,12 @@ use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::blueprint::TemplateState;
-use super::client::{RequestError, bounded};
-use super::template::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE, Template, TemplateError, changed_at};
+use super::blueprint::{NoTemplate, TemplateState};
+use super::client::{Causes, RequestError, bounded};
+use super::now;
+use super::template::{
+    BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE, Source, Template, TemplateError, changed_at,
+};
 
 /// How often to try while nothing could be read yet.
 const FIRST_EVERY: Duration = Duration::from_secs(1);
@@ -22,10 +25,10 @@ pub(super) enum Origin {
     /// `--function-pod-template`, in the runner's own namespace.
     ConfigMap { client: Client, namespace: String, name: String },
     /// Newer Porch's objects in the function namespace when they are there, else the template that is built in.
-    Objects { client: Client, namespace: String, built_in: Option<Arc<Template>> },
+    Objects { client: Client, namespace: String, built_in: Arc<Template> },
 }
 
-/// Why there is no template. The text reaches callers.
+/// Why nothing was read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
     #[error(
@@ -42,15 +45,13 @@ enum ReadError {
          configmaps in its own namespace"
     )]
     Forbidden { name: String },
-    #[error("there is no template for function pods: set WRAPPER_SERVER_IMAGE or --function-pod-template")]
-    Nothing,
     /// Nothing is known; what was known still holds.
-    #[error("the template of function pods could not be read yet: the API server does not answer")]
+    #[error("the API server does not say")]
     Request(#[from] RequestError),
 }
 
-/// Reads once.
-async fn read(origin: &Origin) -> Result<Arc<Template>, ReadError> {
+/// Reads once. `known` is what was read before.
+async fn read(origin: &Origin, known: Option<&Template>) -> Result<Arc<Template>, ReadError> {
     match origin {
         Origin::ConfigMap { client, namespace, name } => {
             let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
@@ -66,15 +67,22 @@ async fn read(origin: &Origin) -> Result<Arc<Template>, ReadError> {
         }
         Origin::Objects { client, namespace, built_in } => {
             let pod_templates: Api<PodTemplate> = Api::namespaced(client.clone(), namespace);
-            let Some(pod_template) = optional(bounded(pod_templates.get_opt(BASE_POD_TEMPLATE)).await)?
-            else {
-                return built_in.clone().ok_or(ReadError::Nothing);
+            // Whoever was never allowed to look has none; one who was has lost the right, not the template.
+            let was_allowed = known.is_some_and(|known| known.source == Source::PodTemplate);
+            let pod_template = match bounded(pod_templates.get_opt(BASE_POD_TEMPLATE)).await {
+                Err(error) if error.code() == Some(403) && !was_allowed => None,
+                found => found?,
             };
+            let Some(pod_template) = pod_template else { return Ok(Arc::clone(built_in)) };
             let kind = GroupVersionKind::gvk("config.porch.kpt.dev", "v1alpha1", "ServiceTemplate");
             let resource = ApiResource::from_gvk(&kind);
             let service_templates: Api<DynamicObject> =
                 Api::namespaced_with(client.clone(), namespace, &resource);
-            let service_template = optional(bounded(service_templates.get_opt(BASE_SERVICE_TEMPLATE)).await)?;
+            let service_template = match bounded(service_templates.get_opt(BASE_SERVICE_TEMPLATE)).await {
+                // A cluster that does not know the kind answers a 404 of its own.
+                Err(error) if matches!(error.code(), Some(403 | 404)) => None,
+                found => found?,
+            };
             // What came as JSON is JSON again.
             let service_template = service_template.and_then(|object| serde_json::to_value(object).ok());
             let template = Template::from_objects(&pod_template, service_template.as_ref());
@@ -83,39 +91,28 @@ async fn read(origin: &Origin) -> Result<Arc<Template>, ReadError> {
     }
 }
 
-/// Who may not look, or whose cluster does not have the kind, has none.
-fn optional<T>(found: Result<Option<T>, RequestError>) -> Result<Option<T>, RequestError> {
-    match found {
-        Err(error) if matches!(error.code(), Some(403 | 404)) => Ok(None),
-        found => found,
-    }
-}
-
 /// Reads for ever, `every` so often. A template that breaks does not replace a good one.
 pub(super) async fn follow(origin: Origin, every: Duration, state: watch::Sender<TemplateState>) {
     let mut last_error = String::new();
     loop {
-        match read(&origin).await {
+        let known = state.borrow().clone().ok();
+        match read(&origin, known.as_deref()).await {
             Ok(template) => {
                 last_error.clear();
-                let known = state.borrow().clone();
-                if !known.is_ok_and(|known| same(&known, &template)) {
-                    tracing::info!(source = ?template.source, "using the template of function pods");
-                    for warning in &template.warnings {
-                        tracing::warn!(warning, "the template of function pods");
-                    }
-                    state.send_modify(|state| *state = Ok(template));
-                }
+                take_up(&state, known.as_deref(), template);
             }
             Err(error) => {
                 let text = error.to_string();
-                if text != last_error {
-                    let kept = state.borrow().is_ok();
-                    tracing::error!(%error, kept, "the template of function pods cannot be used");
-                    if !kept {
-                        state.send_modify(|state| *state = Err(text.as_str().into()));
-                    }
-                    last_error = text;
+                let causes = Causes(&error).to_string();
+                if causes != last_error {
+                    let kept = known.is_some();
+                    tracing::error!(error = causes, kept, "the template of function pods cannot be used");
+                    last_error = causes;
+                }
+                // An API server that does not answer says nothing about the template.
+                if known.is_none() && !matches!(error, ReadError::Request(_)) {
+                    let broken = NoTemplate::Broken(text.into());
+                    state.send_if_modified(|state| replace(state, Err(broken)));
                 }
             }
         }
@@ -124,6 +121,28 @@ pub(super) async fn follow(origin: Origin, every: Duration, state: watch::Sender
     }
 }
 
-fn same(one: &Template, other: &Template) -> bool {
-    one.version(&[]) == other.version(&[]) && one.time == other.time
+fn take_up(state: &watch::Sender<TemplateState>, known: Option<&Template>, mut template: Arc<Template>) {
+    if known.is_some_and(|known| known.version(&[]) == template.version(&[])) {
+        return;
+    }
+    if let Some(known) = known
+        && template.time <= known.time
+    {
+        // The way back to an older template is a later configuration.
+        Arc::make_mut(&mut template).time = Some(now());
+    }
+    tracing::info!(source = ?template.source, "using the template of function pods");
+    for warning in &template.warnings {
+        tracing::warn!(warning, "the template of function pods");
+    }
+    state.send_modify(|state| *state = Ok(template));
+}
+
+fn replace(state: &mut TemplateState, new: TemplateState) -> bool {
+    let differs = match (&*state, &new) {
+        (Err(old), Err(new)) => old != new,
+        _ => true,
+    };
+    *state = new;
+    differs
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use porch_fn_pool::{Event, Uid};
+use porch_fn_pool::{Event, PodName, Uid};
 use porch_fn_service::conn::Connection;
 use tokio::sync::mpsc;
 
@@ -32,12 +32,12 @@ impl LocalBackend {
         Self { pods: LocalPods { cluster, connections: Arc::default() }, events, probes: Probes::default() }
     }
 
-    fn probe(&self, uid: Uid) {
+    fn probe(&self, uid: Uid, name: &PodName) {
         let (pods, events, probed) = (self.pods.clone(), self.events.clone(), uid.clone());
-        self.probes.start(uid, async move {
-            if until_serving(&pods, &probed).await.is_ok() {
-                let _ = events.send(Event::Ready { uid: probed });
-            }
+        // The pool stops it when the pod is gone.
+        self.probes.start(uid, name, async move {
+            until_serving(&pods, &probed).await;
+            let _ = events.send(Event::Ready { uid: probed });
         });
     }
 }
@@ -58,7 +58,7 @@ impl Backend for LocalBackend {
                 let result = self.pods.cluster.push(&uid, &resource_version, until);
                 Event::Pushed { uid, result }
             }
-            Order::Probe { uid, on: true, .. } => return self.probe(uid),
+            Order::Probe { uid, name, on: true } => return self.probe(uid, &name),
             Order::Probe { uid, on: false, .. } => return self.probes.stop(&uid),
         };
         // A driver that is gone needs no answer.

@@ -77,7 +77,6 @@ fn what_no_retry_mends_fails_at_once() {
         ("ErrImageNeverPull", Cause::NeverPulled),
         ("SignatureValidationFailed", Cause::ImageRefused),
         ("CreateContainerConfigError", Cause::Config),
-        ("CreateContainerError", Cause::NotCreated),
         ("RunContainerError", Cause::NotStarted),
         ("PostStartHookError", Cause::StartHook),
         ("CrashLoopBackOff", Cause::CrashLoop),
@@ -90,6 +89,12 @@ fn what_no_retry_mends_fails_at_once() {
         assert_eq!(seen(&beside), failed(cause(other())), "{reason}");
         assert_eq!(seen(&json!({"initContainerStatuses": [proxy]})), failed(cause(other())), "{reason}");
     }
+}
+
+#[test]
+fn a_container_that_cannot_be_created_yet_waits() {
+    let state = waiting("CreateContainerError", "context deadline exceeded");
+    assert_eq!(seen(&function(&state)), waits(Cause::NotCreated(FUNCTION)));
 }
 
 #[test]

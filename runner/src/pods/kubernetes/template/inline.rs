@@ -105,8 +105,14 @@ fn function() -> Container {
             grpc: Some(GRPCAction { port: i32::from(names::PORT), ..GRPCAction::default() }),
             ..Probe::default()
         }),
+        // The function must not change what runs it.
+        volume_mounts: Some(vec![VolumeMount { read_only: Some(true), ..tools() }]),
         ..hardened()
     }
+}
+
+fn tools() -> VolumeMount {
+    VolumeMount { name: TOOLS.to_owned(), mount_path: TOOLS_PATH.to_owned(), ..VolumeMount::default() }
 }
 
 /// What both containers have in common.
@@ -123,11 +129,7 @@ fn hardened() -> Container {
         }),
         // The end of the log is how a crash is explained: the runner may not read logs.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
-        volume_mounts: Some(vec![VolumeMount {
-            name: TOOLS.to_owned(),
-            mount_path: TOOLS_PATH.to_owned(),
-            ..VolumeMount::default()
-        }]),
+        volume_mounts: Some(vec![tools()]),
         ..Container::default()
     }
 }

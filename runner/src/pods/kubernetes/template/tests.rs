@@ -76,7 +76,7 @@ fn inline_is_hardened() {
                     "readinessProbe": {"grpc": {"port": 9446}},
                     "securityContext": security,
                     "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "volumeMounts": mounts,
+                    "volumeMounts": [{"name": "wrapper-server-tools", "mountPath": "/wrapper-server-tools", "readOnly": true}],
                 },
             ],
             "volumes": [{"name": "wrapper-server-tools", "emptyDir": {}}],

@@ -1,0 +1,110 @@
+//! The Services of function pods as last seen.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Service;
+use porch_fn_pool::Uid;
+
+use super::{Store, is_older};
+use crate::pods::kubernetes::names;
+
+/// A Service of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::pods::kubernetes) struct KnownService {
+    pub(in crate::pods::kubernetes) uid: String,
+    /// The pod that it belongs to.
+    pub(in crate::pods::kubernetes) owner: Option<Uid>,
+    resource_version: String,
+    ip: Option<IpAddr>,
+    /// Without an address of its own: its name stands for the pod's.
+    headless: bool,
+    terminating: bool,
+    /// Seconds since the Unix epoch.
+    created: i64,
+}
+
+impl Store {
+    pub(in crate::pods::kubernetes) fn service_seen(&self, service: &Service) {
+        let Some((name, seen)) = known_service(service) else { return };
+        let services = &mut self.state.lock().services;
+        let newer = |known: &KnownService| is_older(&seen.resource_version, &known.resource_version);
+        if !services.get(&name).is_some_and(newer) {
+            services.insert(name, seen);
+        }
+    }
+
+    pub(in crate::pods::kubernetes) fn service_gone(&self, service: &Service) {
+        if let (Some(name), Some(uid)) = (&service.metadata.name, &service.metadata.uid) {
+            self.service_forgotten(name, uid);
+        }
+    }
+
+    /// It is known to be deleted; the watch will show it.
+    pub(in crate::pods::kubernetes) fn service_forgotten(&self, name: &str, uid: &str) {
+        let services = &mut self.state.lock().services;
+        if services.get(name).is_some_and(|known| known.uid == uid) {
+            services.remove(name);
+        }
+    }
+
+    /// The full list. One that was made since is made known again by the watch.
+    pub(in crate::pods::kubernetes) fn services_listed(&self, services: &[Service]) {
+        self.state.lock().services = services.iter().filter_map(known_service).collect();
+        self.services_listed.send_replace(true);
+    }
+
+    /// Waits for the first list.
+    pub(in crate::pods::kubernetes) async fn services_known(&self) {
+        // Never an error: the sender is ours.
+        let _ = self.services_listed.subscribe().wait_for(|listed| *listed).await;
+    }
+
+    /// The Service of this name.
+    pub(in crate::pods::kubernetes) fn service(&self, name: &str) -> Option<KnownService> {
+        self.state.lock().services.get(name).cloned()
+    }
+
+    /// Services created before `before` (Unix seconds) whose pod is not known.
+    pub(in crate::pods::kubernetes) fn orphaned_services(&self, before: i64) -> Vec<(String, KnownService)> {
+        let state = self.state.lock();
+        let orphaned = |known: &KnownService| {
+            known.created < before
+                && !known.terminating
+                && known.owner.as_ref().is_none_or(|owner| !state.pods.contains_key(owner))
+        };
+        let services = state.services.iter().filter(|(_, known)| orphaned(known));
+        services.map(|(name, known)| (name.clone(), known.clone())).collect()
+    }
+}
+
+impl KnownService {
+    /// It stands before this pod, and not before one that had its name earlier.
+    pub(in crate::pods::kubernetes) fn belongs_to(&self, uid: &Uid) -> bool {
+        !self.terminating && self.owner.as_ref() == Some(uid)
+    }
+
+    /// Where the pod with this address of its own is dialled.
+    pub(super) fn address(&self, pod: IpAddr) -> Option<IpAddr> {
+        if self.headless { Some(pod) } else { self.ip }
+    }
+}
+
+fn known_service(service: &Service) -> Option<(String, KnownService)> {
+    let metadata = &service.metadata;
+    let labels = metadata.labels.as_ref()?;
+    if labels.get(names::MANAGED_BY).map(String::as_str) != Some(names::MANAGER) {
+        return None;
+    }
+    let mut owners = metadata.owner_references.iter().flatten();
+    let ip = service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref());
+    let known = KnownService {
+        uid: metadata.uid.clone()?,
+        owner: owners.find(|owner| owner.kind == "Pod").map(|owner| Uid::from(owner.uid.as_str())),
+        resource_version: metadata.resource_version.clone()?,
+        ip: ip.and_then(|ip| ip.parse().ok()),
+        headless: ip == Some("None"),
+        terminating: metadata.deletion_timestamp.is_some(),
+        created: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+    };
+    Some((metadata.name.clone()?, known))
+}

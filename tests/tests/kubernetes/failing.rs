@@ -1,0 +1,181 @@
+//! Pods that cannot start: callers hear the reason as soon as it is known, in words that are the same each time, and
+//! nothing is left behind.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota};
+use porch_fn_tests::client::{Answer, Client};
+use porch_fn_tests::cluster::{Cluster, Namespace};
+use porch_fn_tests::process::{Sandbox, Server, figure};
+use serde_json::json;
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::calls::{INPUT, until_count};
+
+/// What a call that needs no pod to start is answered in.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+async fn timed(client: &Client, image: &str) -> (Answer, Duration) {
+    let start = Instant::now();
+    let answer = client.call(image, INPUT).await;
+    (answer, start.elapsed())
+}
+
+fn failed(image: &str, reason: &str) -> String {
+    format!(
+        "unable to get the grpc client to the pod for {image}: the function's pod failed to start: {reason}"
+    )
+}
+
+async fn no_pod_is_left(namespace: &Namespace, runner: &Server, image: &str) {
+    namespace.until("the pod is collected", |pods: &[Pod]| pods.is_empty().then_some(())).await;
+    for field in ["starting", "waiting", "in_flight"] {
+        until_count(runner, image, field, 0).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn an_image_that_does_not_exist_fails_in_two_seconds() {
+    let cluster = Cluster::connect().await;
+    for connect in ["--pod-connect=service", "--pod-connect=pod-ip"] {
+        let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
+        let (image, bogus) = (cluster.function_image(), format!("{}/no/such-image:v1", cluster.registry()));
+        let runner = namespace.runner(&sandbox, &[&image, &bogus], &[connect]).await;
+        let client = Client::new(runner.address());
+        // With it the wrapper's image is on the node, as it is after the first function.
+        assert_eq!(client.call(&image, INPUT).await.output(), INPUT);
+
+        let (answer, took) = timed(&client, &bogus).await;
+        figure(&format!("an image that does not exist, {connect}: {took:.1?}"));
+        let reason = "the function's image was not found in its registry or may not be pulled: check its name and tag, \
+                      and the pull secrets of the function namespace";
+        answer.fails(Code::Unknown, &failed(&bogus, reason));
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        let gone = |pods: &[Pod]| (pods.len() == 1).then_some(());
+        namespace.until("the pod is collected, and the other one is not", gone).await;
+        until_count(&runner, &bogus, "waiting", 0).await;
+
+        // The next caller does not wait for another try.
+        let (again, took) = timed(&client, &bogus).await;
+        assert_eq!((&again.code, &again.message), (&answer.code, &answer.message));
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert_eq!(client.call(&image, INPUT).await.output(), INPUT);
+    }
+}
+
+/// A template in which `cp` brings the wrapper-server, and `command` is what the function's container runs.
+async fn template(namespace: &Namespace, command: &[&str]) {
+    let mount = json!([{"name": "tools", "mountPath": "/tools"}]);
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "spec": {
+            "volumes": [{"name": "tools", "emptyDir": {}}],
+            "initContainers": [{
+                "name": "copy", "image": namespace.cluster().wrapper_image(), "volumeMounts": mount,
+                "command": ["cp", "-a", "/wrapper-server/.", "/tools"],
+            }],
+            "containers": [{
+                "name": "function", "image": "function", "volumeMounts": mount, "command": command,
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+            }],
+        },
+    });
+    let data = json!({"metadata": {"name": "template"}, "data": {"template": pod.to_string()}});
+    namespace.make::<ConfigMap>(data).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_wrapper_that_ends_at_once_is_given_up_at_its_second_exit_with_its_last_lines_in_the_log() {
+    let cluster = Cluster::connect().await;
+    let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
+    template(&namespace, &["/tools/wrapper-server", "--no-such-flag"]).await;
+    let image = cluster.function_image();
+    let more = ["--function-pod-template=template", &format!("--namespace={}", namespace.name())];
+    let runner = namespace.runner(&sandbox, &[&image], &more).await;
+    let client = Client::new(runner.address());
+    let record = namespace.record::<Pod>().await;
+
+    let (answer, took) = timed(&client, &image).await;
+    figure(&format!("a wrapper-server that ends at once: {took:.1?}"));
+    let reason = "the container `function` ended with exit code 64: check that the pod template puts a wrapper-server \
+                  for the node's platform where the container's command says (WRAPPER_SERVER_IMAGE, \
+                  --function-pod-template); the runner's log has its last lines";
+    answer.fails(Code::Unknown, &failed(&image, reason));
+    // CrashLoopBackOff would come after 13 s at the earliest.
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    let restarts = |pod: &Pod| {
+        let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+        statuses.into_iter().map(|status| status.restart_count).max().unwrap_or_default()
+    };
+    assert!(record.most_at_once(|pod| restarts(pod) >= 1) == 1, "one try more was made");
+    assert!(record.most_at_once(|pod| restarts(pod) >= 2) == 0, "and no other");
+    let log = runner.log();
+    assert!(log.contains("--no-such-flag"), "the container's last lines are missing:\n{log}");
+    no_pod_is_left(&namespace, &runner, &image).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_template_without_a_wrapper_server_is_given_up_early() {
+    let cluster = Cluster::connect().await;
+    let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
+    template(&namespace, &["/tools/no-such-program"]).await;
+    let image = cluster.function_image();
+    let more = ["--function-pod-template=template", &format!("--namespace={}", namespace.name())];
+    let runner = namespace.runner(&sandbox, &[&image], &more).await;
+
+    let (answer, took) = timed(&Client::new(runner.address()), &image).await;
+    figure(&format!("a template without a wrapper-server: {took:.1?}"));
+    let reason = "the entrypoint of the container `function` could not be started: check that the pod template puts a \
+                  wrapper-server for the node's platform where the container's command says (WRAPPER_SERVER_IMAGE, \
+                  --function-pod-template); the runner's log has its last lines";
+    answer.fails(Code::Unknown, &failed(&image, reason));
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(runner.log().contains("/tools/no-such-program"), "{}", runner.log());
+    no_pod_is_left(&namespace, &runner, &image).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_quota_that_is_used_up_is_told_at_once() {
+    let cluster = Cluster::connect().await;
+    let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
+    let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}});
+    namespace.make::<ResourceQuota>(quota).await;
+    let in_force = |quotas: &[ResourceQuota]| {
+        let hard = quotas.first()?.status.as_ref()?.hard.as_ref()?;
+        hard.contains_key("pods").then_some(())
+    };
+    namespace.until("the quota is in force", in_force).await;
+    let image = cluster.function_image();
+    let runner = namespace.runner(&sandbox, &[&image], &[]).await;
+
+    let (answer, took) = timed(&Client::new(runner.address()), &image).await;
+    figure(&format!("a quota that is used up: {took:.1?}"));
+    let reason = "a ResourceQuota of the function namespace is used up: raise it, or lower \
+                  --max-parallel-pods-per-function or the functions' resource requests";
+    answer.fails(Code::Unknown, &failed(&image, reason));
+    assert!(took < AT_ONCE, "{took:?}");
+    no_pod_is_left(&namespace, &runner, &image).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_namespace_that_does_not_exist_is_told_at_once() {
+    let cluster = Cluster::connect().await;
+    let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
+    let image = cluster.function_image();
+    let runner = namespace.runner(&sandbox, &[&image], &["--pod-namespace=test-no-such-namespace"]).await;
+
+    let (answer, took) = timed(&Client::new(runner.address()), &image).await;
+    figure(&format!("a namespace that does not exist: {took:.1?}"));
+    answer.fails(
+        Code::Unknown,
+        &failed(&image, "the function namespace (--pod-namespace) does not exist: create it"),
+    );
+    assert!(took < AT_ONCE, "{took:?}");
+    until_count(&runner, &image, "waiting", 0).await;
+}
