@@ -19,12 +19,11 @@ use super::blueprint::{Blueprint, PodOrder};
 use super::client::{Causes, Cluster, RequestError};
 use super::metadata::MetadataSource;
 use super::observe::{Observed, Tries, observe};
-use super::services;
 use super::spec::object_name;
-use super::store::{Connect, Store};
+use super::store::Store;
 use super::times::format_time;
 use crate::pods::backend::{Backend, Order};
-use crate::pods::probe::{Locate, Probes, until_serving};
+use crate::pods::probe::{Locate, Probes};
 
 /// Creates of one order: a busy API server puts off, and a holder of the name may be gone when it is looked at.
 const CREATE_ATTEMPTS: u32 = 5;
@@ -34,14 +33,6 @@ const CREATE_PAUSE: Duration = Duration::from_millis(100);
 const CREATE_TIMEOUT: Duration = Duration::from_secs(45);
 /// How long a create waits for the template, while it could not be read yet.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long after a probe's start, and then how often, the API server is asked whether the pod still exists: the watch
-/// may be cut without anybody noticing.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-const LAST_LOOK: Duration = Duration::from_secs(8);
-/// How long a pod that once served is not trusted before the API server has said that it still exists.
-const TRUST_AFTER: Duration = Duration::from_secs(1);
-/// How often a Service that was there is looked for again.
-const SERVICE_LOOK: Duration = Duration::from_secs(5);
 
 /// A [`Backend`] over the pods of one namespace.
 pub(crate) struct KubernetesBackend {
@@ -144,7 +135,7 @@ impl Shared {
     }
 
     /// Waits a little for a template that was never read: it is only early.
-    async fn current_blueprint(&self) -> Arc<Blueprint> {
+    pub(super) async fn current_blueprint(&self) -> Arc<Blueprint> {
         let mut blueprint = self.blueprint.clone();
         let read = blueprint.wait_for(|blueprint| blueprint.has_read());
         if let Ok(Ok(blueprint)) = timeout(TEMPLATE_TIMEOUT, read).await {
@@ -224,7 +215,7 @@ impl Shared {
     }
 
     /// The name of a pod's object: as it is, or as it would be made.
-    fn object_name(&self, uid: &Uid, name: &PodName) -> Option<String> {
+    pub(super) fn object_name(&self, uid: &Uid, name: &PodName) -> Option<String> {
         self.store.object_name(uid).or_else(|| object_name(name))
     }
 
@@ -256,87 +247,6 @@ impl Shared {
             }
         }
     }
-
-    /// Until the pod serves, is gone, or cannot have its Service.
-    async fn probe(&self, uid: &Uid, name: &PodName) {
-        let Some(object_name) = self.object_name(uid, name) else { return };
-        let refused = tokio::select! {
-            () = self.until_serving(&object_name, uid) => {
-                self.store.served(uid);
-                return self.store.tell(Event::Ready { uid: uid.clone() });
-            }
-            () = self.look_after(&object_name, uid) => return,
-            refused = self.ensure_service(&object_name, uid) => refused,
-        };
-        self.store.tell(Event::Failed { uid: uid.clone(), reason: refused });
-    }
-
-    async fn until_serving(&self, object_name: &str, uid: &Uid) {
-        // Its address may be another pod's by now.
-        if *self.store.connect() == Connect::PodIp && self.store.has_served(uid) {
-            let _ = timeout(TRUST_AFTER, self.look(object_name, uid)).await;
-        }
-        until_serving(&self.store, uid).await;
-    }
-
-    /// Asks the API server for the pod now and then; ends when it is gone.
-    async fn look_after(&self, object_name: &str, uid: &Uid) {
-        let mut pause = if self.store.has_served(uid) { Duration::ZERO } else { FIRST_LOOK };
-        loop {
-            sleep(pause).await;
-            pause = (pause * 2).clamp(FIRST_LOOK, LAST_LOOK);
-            if self.look(object_name, uid).await == Look::Gone {
-                return;
-            }
-        }
-    }
-
-    /// Asks the API server for the pod.
-    async fn look(&self, object_name: &str, uid: &Uid) -> Look {
-        match self.cluster.get_pod(object_name).await {
-            Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid.as_str()) => {
-                self.store.pod_seen(&pod);
-                Look::There
-            }
-            Ok(successor) => {
-                self.store.pod_gone(uid);
-                if let Some(successor) = successor {
-                    self.store.pod_seen(&successor);
-                }
-                Look::Gone
-            }
-            Err(error) => {
-                tracing::debug!(error = %Causes(&error), "cannot look after the pod");
-                Look::There
-            }
-        }
-    }
-
-    /// Never ends while the Service is there or can be made.
-    async fn ensure_service(&self, object_name: &str, uid: &Uid) -> Reason {
-        if *self.store.connect() == Connect::PodIp {
-            return std::future::pending().await;
-        }
-        loop {
-            let blueprint = self.current_blueprint().await;
-            // Nothing can be made without a template; the pod may have its Service already.
-            if let Some(service) = blueprint.service(object_name, uid, self.cluster.namespace())
-                && let Err(reason) =
-                    services::ensure(&self.cluster, &self.store, object_name, uid, &service).await
-            {
-                return reason;
-            }
-            sleep(SERVICE_LOOK).await;
-        }
-    }
-}
-
-/// What a look at a pod showed.
-#[derive(PartialEq, Eq)]
-enum Look {
-    /// Or nobody knows.
-    There,
-    Gone,
 }
 
 /// Whose pod has a name.

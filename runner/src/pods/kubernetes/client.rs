@@ -15,12 +15,13 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::watch::WATCH_SECONDS;
 use super::{answers, names};
 
 /// How long one request may take, waiting for its turn included.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one watch request lasts: a connection that died in silence is noticed about then.
+pub(super) const WATCH_SECONDS: u32 = 60;
 /// A connection that is silent for so long is dead; a watch speaks up sooner, if only to end.
 const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
 /// Requests at once: each is a connection. Calls may wait for a push, so those have turns of their own.

@@ -19,6 +19,7 @@ mod crash;
 pub(crate) mod metadata;
 pub(crate) mod names;
 mod observe;
+mod probing;
 mod services;
 mod spec;
 mod store;

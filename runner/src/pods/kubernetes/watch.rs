@@ -14,12 +14,10 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::client::{Causes, Cluster};
+use super::client::{Causes, Cluster, WATCH_SECONDS};
 use super::names;
 use super::store::Store;
 
-/// How long one watch request lasts: a connection that died in silence is noticed about then.
-pub(super) const WATCH_SECONDS: u32 = 60;
 /// How long one page of a list may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pauses between attempts, doubling.
