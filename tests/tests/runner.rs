@@ -248,7 +248,7 @@ fn unknown_and_malformed_flags_are_one_line() {
         (&["--log-level=6"], "porch-fn-runner: --log-level: \"6\" is out of range; use 0..=5"),
         (
             &["--pod-backend=docker"],
-            "porch-fn-runner: --pod-backend: \"docker\" is not accepted; use one of none, local",
+            "porch-fn-runner: --pod-backend: \"docker\" is not accepted; use one of auto, none, local, kubernetes",
         ),
     ] {
         let error = parse(args).unwrap_err();
@@ -259,4 +259,29 @@ fn unknown_and_malformed_flags_are_one_line() {
         error.starts_with("porch-fn-runner: --pod-ttl: ") && error.contains("30m") && !error.contains('\n'),
         "{error}"
     );
+}
+
+/// The error and exit code of a runner that cannot start with these flags.
+async fn refused(args: &[&str]) -> String {
+    let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
+    let (flags, set) =
+        flags::parse_with_set::<Flags>([&own[..], args].concat().iter().map(Into::into)).unwrap();
+    App::start(flags, &set, Pods::Flags).await.unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn flags_that_do_not_go_together_say_what_is_missing() {
+    let kubernetes = ["--pod-backend=kubernetes", "--wrapper-server-image=w:v1"];
+    let error = refused(&kubernetes[..1]).await;
+    assert!(error.contains("WRAPPER_SERVER_IMAGE") && error.contains("--function-pod-template"), "{error}");
+    let error = refused(&[&kubernetes[..], &["--kubeconfig=/no/such/file"]].concat()).await;
+    assert!(error.starts_with("--kubeconfig /no/such/file: "), "{error}");
+    let error = refused(&[&kubernetes[..], &["--cluster-domain=not a name"]].concat()).await;
+    assert!(error.starts_with("--cluster-domain \"not a name\""), "{error}");
+    let error = refused(&[&kubernetes[..], &["--peers=runners:9445", "--shard-address="]].concat()).await;
+    assert!(error.starts_with("--peers needs --shard-address"), "{error}");
+    let error = refused(&[&kubernetes[..], &["--peers=nats://x", "--shard-address=10.0.0.1"]].concat()).await;
+    assert!(error.starts_with("--peers: ") && error.contains("nats"), "{error}");
+    let error = refused(&[&kubernetes[..], &["--image-metadata=/no/such/file"]].concat()).await;
+    assert!(error.starts_with("--image-metadata /no/such/file: "), "{error}");
 }
