@@ -31,8 +31,11 @@ use crate::metrics::Metrics;
 use driver::{AcquireError, Driver};
 use error::{PodError, wrap_failure};
 
-/// Pods that one call may break or find broken. The function may be what breaks them.
-const MAX_PODS_TRIED: usize = 2;
+/// Pods that one call may break: the function may be what breaks them.
+const MAX_BROKEN: usize = 2;
+/// Pods that one call is given, those included that turn out to be gone before they have begun to run it. Each of
+/// them is probed before it is given out again.
+const MAX_PODS_TRIED: usize = 10;
 
 /// Runs calls in pods.
 #[derive(Debug)]
@@ -99,7 +102,7 @@ impl PodRuntime {
         // Compressed or not, the pod gets the plain message: a wrapper may know no compression.
         let framed = frame(call.message.clone());
         let wait_until = call.deadline - margin(call.deadline.saturating_duration_since(Instant::now()));
-        let mut sent = false;
+        let mut broken = 0;
         for _ in 0..MAX_PODS_TRIED {
             let lease = match self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await {
                 Ok(lease) => lease,
@@ -117,13 +120,16 @@ impl PodRuntime {
                 }
                 Err(error) => {
                     tracing::debug!(%image, %error, "call to a pod broke");
-                    sent |= matches!(error, CallError::Broken(_));
+                    broken += usize::from(matches!(error, CallError::Broken(_)));
                     lease.finish(Verdict::Broken);
+                    if broken == MAX_BROKEN {
+                        break;
+                    }
                 }
             }
         }
         // What no pod has begun to run, the hop before may send elsewhere.
-        Err(if sent { PodError::Broken } else { AcquireError::Vanished.into() })
+        Err(if broken > 0 { PodError::Broken } else { AcquireError::Vanished.into() })
     }
 }
 
