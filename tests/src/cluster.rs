@@ -7,6 +7,7 @@
 mod audit;
 mod namespace;
 mod own;
+mod proxy;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use tokio::process::Command;
 pub use audit::{Audit, Mark, Request};
 pub use namespace::{Account, Namespace};
 pub use own::Own;
+pub use proxy::{ApiProxy, Asked, Fault, Passed, Rule};
 pub use watch::{Change, Recorder, most_at_once, until};
 
 /// What `tests/cluster/cluster images` pushes.

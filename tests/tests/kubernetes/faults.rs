@@ -1,21 +1,451 @@
-//! What breaks the cluster for all who use it: run last, one by one, and never on a user's cluster.
+//! What breaks between runners and API server, with real pods behind it: whatever it is, callers get their answers in
+//! time, there are never more pods than allowed, and nothing is left behind.
+//!
+//! What breaks the cluster for all who use it runs last, one by one, and never on a user's cluster.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_tests::cluster::Cluster;
-use tokio::time::timeout;
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use porch_fn_tests::client::{Answer, Client};
+use porch_fn_tests::cluster::{ApiProxy, Asked, Cluster, Fault, Namespace, Recorder, Rule};
+use porch_fn_tests::process::{Sandbox, Server, figure};
+use tokio::time::{Instant, interval, sleep, timeout};
+use tonic::Code;
+
+use super::calls::{INPUT, until_count};
+
+/// What every call is given, and a first one needs by far not.
+const DEADLINE: Duration = Duration::from_secs(45);
+/// How long after its deadline a call is answered at the latest.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long runners may take to see everything again: a watch that is dead is noticed after 75 s.
+const SETTLED_WITHIN: Duration = Duration::from_mins(2);
+
+/// Runners that reach the API server by a proxy. The test itself goes past it.
+struct Stand {
+    clients: Vec<Arc<Client>>,
+    runners: Vec<Server>,
+    proxy: ApiProxy,
+    record: Recorder<Pod>,
+    // Last, so that nothing works on them while they are taken away.
+    namespace: Namespace,
+    _sandbox: Sandbox,
+}
+
+// === impl Stand ===
+
+impl Stand {
+    /// Starts them with the rules in force.
+    async fn start(
+        cluster: &Cluster,
+        rules: Vec<Rule>,
+        seed: u64,
+        runners: usize,
+        images: &[&str],
+        more: &[&str],
+    ) -> Self {
+        let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
+        let proxy = ApiProxy::start(cluster, seed).await;
+        proxy.set(rules);
+        let record = namespace.record::<Pod>().await;
+        let kubeconfig = proxy.kubeconfig(&sandbox);
+        // The network is the cluster's: with more than one runner, a test has it for itself.
+        let addresses: Vec<_> = (1..=runners).map(|number| format!("127.0.8.{number}")).collect();
+        let peers: Vec<_> = addresses.iter().map(|address| format!("{address}:9445")).collect();
+        let mut started = Vec::new();
+        for address in &addresses {
+            let own = [
+                format!("--address={address}"),
+                "--port=9445".into(),
+                format!("--peers=static:///{}", peers.join(",")),
+                format!("--shard-address={address}:9445"),
+            ];
+            let own = own.iter().map(String::as_str).filter(|_| runners > 1);
+            let flags: Vec<_> = own.chain(["--scan-interval=1s"]).chain(more.iter().copied()).collect();
+            started.push(namespace.runner_as(&sandbox, kubeconfig.clone(), images, &flags).await);
+        }
+        let clients = started.iter().map(|runner| Arc::new(Client::new(runner.address()))).collect();
+        Self { clients, runners: started, proxy, record, namespace, _sandbox: sandbox }
+    }
+
+    /// A call at one of the runners, which is answered in time.
+    async fn call(&self, runner: usize, image: &str) -> (Answer, Duration) {
+        call(&self.clients[runner], image, INPUT).await
+    }
+
+    /// The same, and it succeeds.
+    async fn succeeds(&self, what: &str, runner: usize, image: &str) -> Duration {
+        let (answer, took) = self.call(runner, image).await;
+        assert_eq!((answer.code, answer.message.as_str()), (Code::Ok, ""), "{what}, after {took:.1?}");
+        assert_eq!(answer.resource_list, INPUT, "{what}");
+        took
+    }
+
+    async fn delete(&self, pod: &Pod, params: &DeleteParams) {
+        // Another may have been faster.
+        let _ = self.namespace.api::<Pod>().delete(&pod.name_any(), params).await;
+    }
+
+    /// Waits until every runner knows exactly the pods that there are, none of which is starting or going, and every
+    /// Service has its pod.
+    async fn settles(&self, what: &str) {
+        let mut seen = String::new();
+        let settled = timeout(SETTLED_WITHIN, async {
+            let mut looks = interval(Duration::from_millis(200));
+            loop {
+                looks.tick().await;
+                let pods = self.namespace.pods().await;
+                let services = self.namespace.services().await;
+                let mut uneven = unowned(&pods, &services);
+                for runner in &self.runners {
+                    let (mut ready, mut others) = (0, 0);
+                    for function in runner.json("/pods").await.as_array().unwrap() {
+                        ready += function["ready"].as_u64().unwrap();
+                        for field in ["starting", "terminating", "in_flight", "waiting"] {
+                            others += function[field].as_u64().unwrap();
+                        }
+                    }
+                    if (ready, others) != (pods.len() as u64, 0) {
+                        uneven.push(format!("a runner has {ready} ready pods and {others} of others"));
+                    }
+                }
+                if uneven.is_empty() {
+                    return;
+                }
+                seen = format!("{} pods, {} Services: {uneven:?}", pods.len(), services.len());
+            }
+        });
+        let start = Instant::now();
+        assert!(settled.await.is_ok(), "{what}: not settled after {SETTLED_WITHIN:?}: {seen}");
+        figure(&format!("{what}: settled {:.1?} after the faults' end", start.elapsed()));
+    }
+
+    /// At no time a function had more pods than this, but those that were going.
+    fn never_more_than(&self, what: &str, limit: usize, images: &[&str]) {
+        for image in images {
+            let most = self.record.most_at_once(|pod| {
+                let of = pod.annotations().get("fn.kpt.dev/image-reference");
+                pod.metadata.deletion_timestamp.is_none() && of.is_some_and(|of| of == image)
+            });
+            assert!((1..=limit).contains(&most), "{what}: {most} pods of {image}");
+        }
+    }
+}
+
+/// Calls with a deadline, and waits no longer than it.
+async fn call(client: &Client, image: &str, input: &str) -> (Answer, Duration) {
+    let start = Instant::now();
+    let answer = timeout(DEADLINE + GRACE, client.call_within(image, input.to_owned(), DEADLINE)).await;
+    let answer = answer.unwrap_or_else(|_| panic!("a call of {image} is lost"));
+    (answer, start.elapsed())
+}
+
+/// Pods without a Service, and Services without a pod.
+fn unowned(pods: &[Pod], services: &[Service]) -> Vec<String> {
+    let owner = |service: &Service| Some(service.owner_references().first()?.uid.clone());
+    let owned = |service: &&Service| pods.iter().all(|pod| pod.uid() != owner(service));
+    let served = |pod: &&Pod| services.iter().all(|service| owner(service) != pod.uid());
+    let services_left =
+        services.iter().filter(owned).map(|service| format!("Service {} has no pod", service.name_any()));
+    let pods_left = pods.iter().filter(served).map(|pod| format!("pod {} has no Service", pod.name_any()));
+    services_left.chain(pods_left).collect()
+}
+
+/// Every fault, each for itself.
+fn faults() -> Vec<(&'static str, Vec<Rule>)> {
+    let half = |fault| vec![Rule::new(fault).chance(0.5)];
+    let always = |fault| vec![Rule::new(fault)];
+    vec![
+        ("watches end", half(Fault::EndWatch)),
+        ("watches are cut", always(Fault::CutWatch)),
+        ("watches are stalled", always(Fault::StallWatch)),
+        ("watches expire", always(Fault::ExpireWatch)),
+        ("watches are refused", always(Fault::RefuseWatch)),
+        ("writes conflict", half(Fault::Conflict)),
+        ("too many requests", half(Fault::TooManyRequests)),
+        ("server errors", half(Fault::ServerError)),
+        ("slow answers", always(Fault::Slow(Duration::from_secs(1)))),
+        // Later than the runner waits for an answer.
+        ("late writes", vec![Rule::new(Fault::Slow(Duration::from_secs(12))).only(Asked::is_write).times(3)]),
+        ("answers are lost", always(Fault::LoseAnswer)),
+        ("connections are lost", always(Fault::LoseConnection)),
+    ]
+}
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn an_api_server_can_be_stopped_and_goes_on() {
+async fn each_fault_alone_costs_no_call_and_leaves_nothing_behind() {
     let cluster = Cluster::connect().await;
-    let Some(own) = cluster.own() else { return };
-    own.signal("kube-apiserver", "STOP").await;
-    let silent = timeout(Duration::from_secs(1), cluster.client().apiserver_version()).await;
-    own.signal("kube-apiserver", "CONT").await;
-    assert!(silent.is_err(), "a stopped server does not answer");
-    cluster.client().apiserver_version().await.unwrap();
+    // The images are on the node from then on.
+    let image = cluster.function_image();
+    let first = Stand::start(&cluster, Vec::new(), 0, 1, &[&image], &[]).await;
+    first.succeeds("without a fault", 0, &image).await;
+    drop(first);
+    let tests = faults().into_iter().zip(1..).map(|((what, rules), seed)| alone(&cluster, what, rules, seed));
+    stream::iter(tests).buffer_unordered(4).collect::<Vec<()>>().await;
+}
 
-    let listed = own.node(&["ctr", "-a", "/run/containerd/containerd.sock", "namespace", "ls"]).await;
-    assert!(String::from_utf8_lossy(&listed.stdout).contains("k8s.io"));
+/// First calls, warm calls, a pod that is deleted, and one that fails and is collected.
+async fn alone(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
+    let (image, bogus) = (cluster.function_image(), format!("{}/no/such-image:v1", cluster.registry()));
+    let stand = Stand::start(cluster, rules, seed, 1, &[&image, &bogus], &[]).await;
+
+    let firsts = join_all((0..8).map(|_| stand.succeeds(what, 0, &image))).await;
+    let warm = join_all((0..20).map(|_| stand.succeeds(what, 0, &image))).await;
+    let pod = stand.namespace.pods().await.remove(0);
+    stand.delete(&pod, &DeleteParams::default()).await;
+    let there = |pods: &[Pod]| pods.iter().all(|other| other.uid() != pod.uid()).then_some(());
+    stand.namespace.until("the pod is gone", there).await;
+    let after = stand.succeeds(what, 0, &image).await;
+
+    let (answer, refused) = stand.call(0, &bogus).await;
+    assert_ne!(answer.code, Code::Ok, "{what}");
+    let collected = |pods: &[Pod]| (pods.len() == 1).then_some(());
+    stand.namespace.until("the failed pod is collected", collected).await;
+
+    let longest = |took: &[Duration]| took.iter().max().copied().unwrap_or_default();
+    figure(&format!(
+        "{what}: first calls {:.1?}, warm calls {:.0?}, after a delete {after:.1?}, an image that does not exist \
+         {refused:.1?} ({:?}); {} requests, {} with a fault",
+        longest(&firsts),
+        longest(&warm),
+        answer.code,
+        stand.proxy.passed().len(),
+        stand.proxy.passed().iter().filter(|passed| passed.fault.is_some()).count(),
+    ));
+    assert!(stand.proxy.passed().iter().any(|passed| passed.fault.is_some()), "{what}: nothing was done");
+    stand.proxy.set([]);
+    stand.settles(what).await;
+    stand.never_more_than(what, 1, &[&image, &bogus]);
+    assert_eq!(stand.namespace.pods().await.len(), 1, "{what}");
+    stand.succeeds(what, 0, &image).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn all_faults_together_lose_no_call() {
+    mix(Duration::from_secs(30), 1).await;
+}
+
+/// A load on two runners, behind which everything goes wrong by chance, pods vanish, and all is well afterwards.
+async fn mix(lasting: Duration, seed: u64) {
+    const FUNCTIONS: usize = 5;
+    const LIMIT: usize = 2;
+    let what = format!("all faults, seed {seed}");
+    let cluster = Cluster::connect().await;
+    let mut images = Vec::new();
+    for number in 0..FUNCTIONS {
+        images.push(cluster.function_named(&format!("mixed/function-{number}:v1")).await);
+    }
+    let images: Vec<_> = images.iter().map(String::as_str).collect();
+    let limit = format!("--max-parallel-pods-per-function={LIMIT}");
+    let stand = Stand::start(
+        &cluster,
+        Vec::new(),
+        seed,
+        2,
+        &images,
+        &[&limit, "--max-waitlist-length=1", "--log-level=5"],
+    )
+    .await;
+    let seldom = [
+        Fault::EndWatch,
+        Fault::CutWatch,
+        Fault::StallWatch,
+        Fault::ExpireWatch,
+        Fault::RefuseWatch,
+        Fault::Slow(Duration::from_secs(12)),
+    ];
+    let often = [
+        Fault::Conflict,
+        Fault::TooManyRequests,
+        Fault::ServerError,
+        Fault::Slow(Duration::from_millis(500)),
+        Fault::LoseAnswer,
+        Fault::LoseConnection,
+    ];
+    let seldom = seldom.map(|fault| Rule::new(fault).chance(0.03));
+    stand.proxy.set(seldom.into_iter().chain(often.map(|fault| Rule::new(fault).chance(0.07))));
+
+    let end = Instant::now() + lasting;
+    let load = join_all((0..12).map(|caller| work(&stand, caller, &images, end)));
+    let (calls, deleted) = tokio::join!(load, delete_pods(&stand, end));
+    let mut codes = BTreeMap::<String, usize>::new();
+    let mut slowest = Duration::ZERO;
+    for (n, runner) in stand.runners.iter().enumerate() {
+        std::fs::write(format!("/tmp/mix-{n}.log"), runner.log()).unwrap();
+    }
+    for (answer, took) in calls.into_iter().flatten() {
+        slowest = slowest.max(took);
+        let text = if answer.code == Code::Ok { String::new() } else { format!(": {}", answer.message) };
+        *codes.entry(format!("{:?}{text}", answer.code)).or_default() += 1;
+    }
+    let passed = stand.proxy.passed();
+    figure(&format!(
+        "{what}: {lasting:?}, {deleted} pods deleted, {} requests, {} with a fault; calls {codes:?}, slowest {slowest:.1?}",
+        passed.len(),
+        passed.iter().filter(|passed| passed.fault.is_some()).count()
+    ));
+    assert!(codes.keys().all(|code| code == "Ok"), "{what}: {codes:#?}");
+
+    stand.proxy.set([]);
+    for runner in 0..stand.runners.len() {
+        join_all(images.iter().map(|image| stand.succeeds(&what, runner, image))).await;
+    }
+    stand.settles(&what).await;
+    stand.never_more_than(&what, LIMIT, &images);
+    for runner in 0..stand.runners.len() {
+        for image in &images {
+            stand.succeeds(&what, runner, image).await;
+        }
+    }
+}
+
+/// One caller after the other at a runner, until the end.
+async fn work(stand: &Stand, caller: usize, images: &[&str], end: Instant) -> Vec<(Answer, Duration)> {
+    let mut answers = Vec::new();
+    let client = &stand.clients[caller % stand.clients.len()];
+    for number in 0.. {
+        if Instant::now() > end {
+            break;
+        }
+        let image = images[(caller + number) % images.len()];
+        let input = format!("{INPUT}# test-sleep-ms: 50, caller {caller}, call {number}\n");
+        let (answer, took) = call(client, image, &input).await;
+        if took > Duration::from_secs(8) {
+            eprintln!(
+                "SLOW {took:?} {image} runner {} ended {:?}",
+                caller % 2,
+                std::process::Command::new("date")
+                    .arg("-u")
+                    .output()
+                    .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
+            );
+        }
+        assert!(answer.code != Code::Ok || answer.resource_list == input, "another call's answer");
+        answers.push((answer, took));
+    }
+    answers
+}
+
+/// Takes pods away every few seconds, until the end, and says how many.
+async fn delete_pods(stand: &Stand, end: Instant) -> usize {
+    let mut deleted = 0;
+    while Instant::now() < end {
+        sleep(Duration::from_secs(2)).await;
+        let pods = stand.namespace.pods().await;
+        let alive: Vec<_> = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect();
+        if !alive.is_empty() {
+            stand.delete(alive[deleted * 7 % alive.len()], &DeleteParams::default()).await;
+            deleted += 1;
+        }
+    }
+    deleted
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_pod_deleted_while_only_the_watch_is_cut_is_replaced_within_one_retry() {
+    let cluster = Cluster::connect().await;
+    let image = cluster.function_image();
+    for connect in ["service", "pod-ip"] {
+        for (how, fault) in [("cut", Fault::CutWatch), ("stalled", Fault::StallWatch)] {
+            let what = format!("a pod deleted while the watch is {how}, by {connect}");
+            let stand =
+                Stand::start(&cluster, Vec::new(), 0, 1, &[&image], &[&format!("--pod-connect={connect}")])
+                    .await;
+            stand.succeeds(&what, 0, &image).await;
+            for grace in [None, Some(0)] {
+                stand.proxy.set([Rule::new(fault)]);
+                let pod = stand.namespace.pods().await.remove(0);
+                let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
+                stand.delete(&pod, &params).await;
+                let gone = |pods: &[Pod]| pods.iter().all(|other| other.uid() != pod.uid()).then_some(());
+                stand.namespace.until("the pod is gone", gone).await;
+                let took = stand.succeeds(&what, 0, &image).await;
+                figure(&format!("{what}, grace {grace:?}: the next call took {took:.1?}"));
+                assert!(stand.proxy.done(fault) > 0, "{what}: nothing was done");
+            }
+            stand.never_more_than(&what, 1, &[&image]);
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_pod_whose_end_is_not_heard_of_does_not_hold_its_name_for_long() {
+    // Its grace and what a stuck pod is waited for would be 40 s.
+    const BOUND: Duration = Duration::from_secs(20);
+    let cluster = Cluster::connect().await;
+    let image = cluster.function_image();
+    let stand = Stand::start(&cluster, Vec::new(), 0, 1, &[&image], &[]).await;
+    stand.succeeds("before", 0, &image).await;
+    let pod = stand.namespace.pods().await.remove(0);
+    let (client, long) = (&stand.clients[0], format!("{INPUT}# test-sleep-ms: 3000\n"));
+    let meanwhile = async {
+        until_count(&stand.runners[0], &image, "in_flight", 1).await;
+        stand.delete(&pod, &DeleteParams::default()).await;
+        until_count(&stand.runners[0], &image, "terminating", 1).await;
+        stand.proxy.set([Rule::new(Fault::StallWatch)]);
+    };
+    let ((answer, _), ()) = tokio::join!(call(client, &image, &long), meanwhile);
+    assert_eq!(answer.output(), &long);
+    let gone = |pods: &[Pod]| pods.is_empty().then_some(());
+    stand.namespace.until("the pod is gone", gone).await;
+    let took = stand.succeeds("after", 0, &image).await;
+    figure(&format!("a pod whose end was not heard of: the next call took {took:.1?}"));
+    assert!(took < BOUND, "{took:?}");
+    assert_eq!(stand.namespace.pods().await[0].name_any(), pod.name_any(), "its name is used again");
+}
+
+/// Runs of minutes, for `tests/faults`.
+mod slow {
+    use super::*;
+
+    /// What a pod lives unused on Kubernetes at the least: four times the clocks' allowed difference, and what goes
+    /// before the delete.
+    const COLLECTED_WITHIN: Duration = Duration::from_mins(5);
+
+    #[tokio::test]
+    #[ignore = "takes minutes; tests/faults runs it"]
+    async fn pods_are_collected_whatever_fails() {
+        let cluster = Cluster::connect().await;
+        let tests =
+            faults().into_iter().zip(1..).map(|((what, rules), seed)| collected(&cluster, what, rules, seed));
+        // Most of the time they wait.
+        join_all(tests).await;
+    }
+
+    async fn collected(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
+        let image = cluster.function_image();
+        let stand = Stand::start(cluster, rules, seed, 1, &[&image], &["--pod-ttl=1s"]).await;
+        stand.succeeds(what, 0, &image).await;
+        let start = Instant::now();
+        let none = |pods: &[Pod]| pods.is_empty().then_some(());
+        stand.namespace.until_within(COLLECTED_WITHIN, "the pod is collected", none).await;
+        let took = start.elapsed();
+        let none = |services: &[Service]| services.is_empty().then_some(());
+        stand.namespace.until("its Service is collected", none).await;
+        figure(&format!("{what}: an unused pod was collected after {took:.0?}"));
+        stand.succeeds(what, 0, &image).await;
+        stand.proxy.set([]);
+        stand.settles(what).await;
+        stand.never_more_than(what, 1, &[&image]);
+    }
+
+    #[tokio::test]
+    #[ignore = "takes minutes; tests/faults runs it"]
+    async fn all_faults_together_lose_no_call_for_minutes() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let seed = std::env::var("PORCH_FN_TEST_SEED").map_or(now.as_secs(), |seed| seed.parse().unwrap());
+        for seed in seed..seed + 3 {
+            mix(Duration::from_mins(1), seed).await;
+        }
+    }
 }

@@ -7,6 +7,7 @@ mod calls;
 mod cold;
 mod failing;
 mod faults;
+mod outage;
 mod parity;
 mod rights;
 mod sharing;

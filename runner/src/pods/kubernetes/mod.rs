@@ -178,6 +178,9 @@ pub(crate) async fn start(
     let shared = Arc::clone(backend.shared());
     let watch_pods = async move { watch::pods(&shared.cluster, &shared.store, synced_sender).await };
     tasks.spawn(watch_pods.instrument(tracing::info_span!("watch", of = "pods")));
+    let shared = Arc::clone(backend.shared());
+    let look_after_ending = async move { shared.look_after_ending().await };
+    tasks.spawn(look_after_ending.instrument(tracing::info_span!("ending")));
     if by_service {
         let shared = Arc::clone(backend.shared());
         let pods_known = synced.clone();

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use porch_fn_pool::{Event, PodName, Reason, Uid};
 use tokio::time::{sleep, timeout};
 
@@ -18,6 +19,9 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(8);
 /// How long a pod that once served is not trusted before the API server has said that it still exists.
 const TRUST_AFTER: Duration = Duration::from_secs(1);
+/// How long after a pod was heard to terminate, and then how often, the API server is asked whether it is gone. One that
+/// runs no call is gone sooner.
+const ENDING_LOOK: Duration = Duration::from_secs(4);
 /// How often a Service that was there is looked for again.
 const SERVICE_LOOK: Duration = Duration::from_secs(5);
 
@@ -61,6 +65,16 @@ impl Shared {
             if self.look(object_name, uid).await == Look::Gone {
                 return;
             }
+        }
+    }
+
+    /// Asks the API server, for ever, for pods that should be gone by now: they hold their names until their end is
+    /// heard of, and callers wait for these.
+    pub(super) async fn look_after_ending(&self) {
+        loop {
+            sleep(ENDING_LOOK).await;
+            let ending = self.store.ending_for(ENDING_LOOK);
+            join_all(ending.iter().map(|(uid, object_name)| self.look(object_name, uid))).await;
         }
     }
 

@@ -37,10 +37,12 @@ pub(super) async fn ensure(
     loop {
         match store.service(name) {
             Some(known) if known.belongs_to(pod) => return Ok(()),
-            // It stands before a pod that had the name earlier.
-            Some(known) => match cluster.delete_service(name, &known.uid).await {
-                Ok(()) => store.service_forgotten(name, &known.uid),
-                Err(error) if error.code() == Some(404) => store.service_forgotten(name, &known.uid),
+            Some(known) => match other_pods_service(cluster, store, name, pod, &known.uid).await {
+                Ok(Whose::Earlier) => {}
+                Ok(Whose::Later) => {
+                    pause = wait(pause).await;
+                    continue;
+                }
                 Err(error) if error.code() == Some(403) => {
                     tracing::warn!(service = name, error = %Causes(&error), "old Service not deleted");
                     return Err(Reason::Other(MAY_NOT_DELETE.into()));
@@ -84,6 +86,35 @@ pub(super) async fn ensure(
             }
         }
         pause = wait(pause).await;
+    }
+}
+
+/// Whose a Service is that stands before another pod of the same name.
+enum Whose {
+    /// One that had the name before ours, which nobody needs any more. It is deleted now.
+    Earlier,
+    /// One that has the name now, or nobody knows. Ours is gone then, which whoever looks after it finds out.
+    Later,
+}
+
+/// Only the API server knows which pod came first: the watch of pods may be cut while that of Services is not.
+async fn other_pods_service(
+    cluster: &Cluster,
+    store: &Store,
+    name: &str,
+    pod: &Uid,
+    service: &str,
+) -> Result<Whose, RequestError> {
+    match cluster.get_pod(name).await {
+        Ok(Some(holder)) if holder.metadata.uid.as_deref() == Some(pod.as_str()) => {}
+        Ok(_) | Err(_) => return Ok(Whose::Later),
+    }
+    match cluster.delete_service(name, service).await {
+        Err(error) if error.code() != Some(404) => Err(error),
+        _ => {
+            store.service_forgotten(name, service);
+            Ok(Whose::Earlier)
+        }
     }
 }
 

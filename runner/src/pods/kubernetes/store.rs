@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use lru::LruCache;
@@ -18,6 +19,7 @@ use parking_lot::Mutex;
 use porch_fn_pool::{Event, Uid};
 use porch_fn_service::conn::Connection;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::names;
 use super::observe::{Observed, Tries, observe};
@@ -66,6 +68,8 @@ struct KnownPod {
     tries: Tries,
     /// It served once: if it does not answer any more, it may be gone without our having seen it.
     served: bool,
+    /// When it was first heard that it terminates.
+    ending: Option<Instant>,
     logged: Logged,
     connection: Option<Dialled>,
 }
@@ -146,6 +150,13 @@ impl Store {
         self.state.lock().pods.get(uid).is_some_and(|pod| pod.served)
     }
 
+    /// Pods that were heard to terminate so long ago, and what their objects are called.
+    pub(super) fn ending_for(&self, long: Duration) -> Vec<(Uid, String)> {
+        let state = self.state.lock();
+        let ending = state.pods.iter().filter(|(_, pod)| pod.ending.is_some_and(|at| at.elapsed() >= long));
+        ending.map(|(uid, pod)| (uid.clone(), pod.object_name.clone())).collect()
+    }
+
     /// What the pod's object is called.
     pub(super) fn object_name(&self, uid: &Uid) -> Option<String> {
         self.state.lock().pods.get(uid).map(|pod| pod.object_name.clone())
@@ -208,9 +219,13 @@ impl State {
             ip: None,
             tries: Tries::default(),
             served: false,
+            ending: None,
             logged: Logged::default(),
             connection: None,
         });
+        if pod.terminating_since.is_some() {
+            known.ending.get_or_insert_with(Instant::now);
+        }
         known.pod = pod.clone();
         known.ip = ip;
         known.tries = tries;

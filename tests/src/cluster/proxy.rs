@@ -1,0 +1,258 @@
+//! A proxy in front of the API server that breaks what passes through it, as networks, load balancers and a busy API
+//! server do: a runner gets its kubeconfig, the test goes past it.
+//!
+//! A request that is forwarded is carried out to its end, also when its client has gone meanwhile: that is what makes
+//! a write late, or unknown to who wrote it.
+
+mod faulty_watch;
+mod rules;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST, RETRY_AFTER, TRANSFER_ENCODING};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use kube::{Client, client};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::Cluster;
+use crate::process::Sandbox;
+pub use rules::{Asked, Fault, Passed, Rule};
+use rules::{Rules, When};
+
+/// An API server that can be made to fail. Without rules it passes everything.
+pub struct ApiProxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    /// Ending it ends the connections.
+    serving: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    upstream: Client,
+    rules: Rules,
+}
+
+type Broken = Box<dyn std::error::Error + Send + Sync>;
+type Body = UnsyncBoxBody<Bytes, Broken>;
+
+// === impl ApiProxy ===
+
+impl ApiProxy {
+    /// Listens on a free port. The seed decides about rules that work by chance.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub async fn start(cluster: &Cluster, seed: u64) -> Self {
+        let mut config = cluster.config.clone();
+        // Whoever asks decides about both.
+        config.default_retry = false;
+        config.read_timeout = None;
+        let upstream = Client::try_from(config).expect("a client of the cluster");
+        let shared = Arc::new(Shared { upstream, rules: Rules::new(seed) });
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let serving = Some(tokio::spawn(serve(listener, Arc::clone(&shared))));
+        Self { address, shared, serving }
+    }
+
+    /// A kubeconfig for it, in the sandbox. It has all rights.
+    pub fn kubeconfig(&self, sandbox: &Sandbox) -> PathBuf {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "proxy", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "proxy", "user": {}}],
+            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
+            "current-context": "proxy",
+        });
+        sandbox.write("proxy.conf", config.to_string())
+    }
+
+    /// From now on these rules hold, and no others. Of several that apply, the first is taken. A watch that was stalled
+    /// stays so until its client gives it up, as a connection that is dead does.
+    pub fn set(&self, rules: impl IntoIterator<Item = Rule>) {
+        self.shared.rules.set(rules.into_iter().collect());
+    }
+
+    /// What became of the requests so far.
+    pub fn passed(&self) -> Vec<Passed> {
+        self.shared.rules.passed()
+    }
+
+    /// How often the fault was done.
+    pub fn done(&self, fault: Fault) -> usize {
+        self.passed().iter().filter(|passed| passed.fault == Some(fault)).count()
+    }
+
+    /// Breaks all connections and refuses new ones.
+    pub async fn close(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            serving.abort();
+            // Cancelled, as it should be.
+            let _ = serving.await;
+        }
+    }
+
+    /// Takes connections again, where it did before.
+    ///
+    /// # Panics
+    /// When another has got the port.
+    pub async fn open(&mut self) {
+        self.close().await;
+        let listener = TcpListener::bind(self.address).await.expect("the port is still free");
+        self.serving = Some(tokio::spawn(serve(listener, Arc::clone(&self.shared))));
+    }
+}
+
+impl Drop for ApiProxy {
+    fn drop(&mut self) {
+        if let Some(serving) = &self.serving {
+            serving.abort();
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let shared = Arc::clone(&shared);
+        connections.spawn(async move {
+            let answer = service_fn(move |request| answer(Arc::clone(&shared), request));
+            // A connection that breaks is the client's to notice.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+        });
+    }
+}
+
+/// An error closes the connection without an answer.
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
+    let asked = Asked::of(request.method(), request.uri());
+    let fault = shared.rules.roll(&asked, When::Asked);
+    let refused = match fault {
+        Some(Fault::Conflict) => Some((StatusCode::CONFLICT, "Conflict")),
+        Some(Fault::RefuseWatch) => Some((StatusCode::GONE, "Expired")),
+        Some(Fault::TooManyRequests) => Some((StatusCode::TOO_MANY_REQUESTS, "TooManyRequests")),
+        Some(Fault::ServerError) => Some((StatusCode::INTERNAL_SERVER_ERROR, "InternalError")),
+        _ => None,
+    };
+    if let Some((code, reason)) = refused {
+        shared.rules.record(asked, fault, Some(code));
+        return Ok(failure(code, reason));
+    }
+    let delay = if let Some(Fault::Slow(delay)) = fault { delay } else { Duration::ZERO };
+    let forwarded = tokio::spawn({
+        let (shared, asked) = (Arc::clone(&shared), asked.clone());
+        async move {
+            tokio::time::sleep(delay).await;
+            let answered = forward(&shared.upstream, request).await;
+            let status = answered.as_ref().ok().map(Response::status);
+            shared.rules.record(asked, fault, status);
+            answered
+        }
+    });
+    let answered = forwarded.await??;
+    match fault {
+        Some(Fault::LoseAnswer) => Ok(failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError")),
+        Some(Fault::LoseConnection) => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+        _ if asked.verb == "watch" && answered.status().is_success() => {
+            let (head, body) = answered.into_parts();
+            Ok(Response::from_parts(head, faulty_watch::body(shared, asked, body)))
+        }
+        _ => Ok(answered.map(|body| body.map_err(Broken::from).boxed_unsync())),
+    }
+}
+
+async fn forward(upstream: &Client, request: Request<Incoming>) -> Result<Response<client::Body>, Broken> {
+    let (mut head, body) = request.into_parts();
+    let body = body.collect().await?.to_bytes();
+    // The client adds where it goes.
+    head.uri = head.uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
+    for header in [HOST, CONNECTION, TRANSFER_ENCODING] {
+        head.headers.remove(header);
+    }
+    let mut answered = upstream.send(Request::from_parts(head, client::Body::from(body))).await?;
+    for header in [CONNECTION, TRANSFER_ENCODING] {
+        answered.headers_mut().remove(header);
+    }
+    *answered.version_mut() = http::Version::HTTP_11;
+    Ok(answered)
+}
+
+/// A failure in the API server's own words.
+fn status(code: StatusCode, reason: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "a fault of the test", "reason": reason, "code": code.as_u16(),
+    })
+}
+
+fn failure(code: StatusCode, reason: &str) -> Response<Body> {
+    let mut response = Response::new(Full::from(status(code, reason).to_string()));
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    if code == StatusCode::TOO_MANY_REQUESTS {
+        headers.insert(RETRY_AFTER, http::HeaderValue::from_static("1"));
+    }
+    response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
+}
+
+// === impl Asked ===
+
+impl Asked {
+    fn of(method: &Method, uri: &http::Uri) -> Self {
+        // /api/v1/namespaces/NAMESPACE/RESOURCE/NAME/PART
+        let mut path = uri.path().split('/').skip(1).skip_while(|part| *part != "namespaces").skip(2);
+        let resource = path.next().unwrap_or_default().to_owned();
+        let name = path.next().unwrap_or_default().to_owned();
+        let query = uri.query().unwrap_or_default();
+        let watch = query.split('&').any(|part| matches!(part, "watch=true" | "watch=1" | "watch"));
+        let verb = match method.as_str() {
+            "GET" if watch => "watch",
+            "GET" if name.is_empty() => "list",
+            "GET" => "get",
+            "POST" => "create",
+            "PATCH" => "patch",
+            "DELETE" => "delete",
+            _ => "update",
+        };
+        Self { verb, resource, name }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_told_apart() {
+        let table = [
+            (Method::GET, "/api/v1/namespaces/n/pods?labelSelector=a&watch=true", "watch pods "),
+            (Method::GET, "/api/v1/namespaces/n/pods?limit=500", "list pods "),
+            (Method::GET, "/api/v1/namespaces/n/services/s", "get services s"),
+            (Method::POST, "/api/v1/namespaces/n/pods?", "create pods "),
+            (Method::PATCH, "/api/v1/namespaces/n/pods/p?", "patch pods p"),
+            (Method::DELETE, "/api/v1/namespaces/n/pods/p", "delete pods p"),
+            (Method::GET, "/version", "list  "),
+        ];
+        for (method, uri, expected) in table {
+            let asked = Asked::of(&method, &uri.parse().unwrap());
+            assert_eq!(format!("{} {} {}", asked.verb, asked.resource, asked.name), expected);
+        }
+    }
+}

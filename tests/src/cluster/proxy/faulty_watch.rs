@@ -1,0 +1,76 @@
+//! A watch on its way through the proxy.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::StatusCode;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use kube::client;
+use tokio::sync::watch;
+
+use super::rules::{Asked, Fault, When};
+use super::{Body, Broken, Shared, status};
+
+struct Watch {
+    shared: Arc<Shared>,
+    asked: Asked,
+    upstream: client::Body,
+    rules_changed: watch::Receiver<()>,
+    /// Every event is one line. Faults are done between events.
+    between_events: bool,
+    /// Nothing comes any more.
+    ended: bool,
+}
+
+/// What a watch answers, until a fault is done to it.
+pub(super) fn body(shared: Arc<Shared>, asked: Asked, upstream: client::Body) -> Body {
+    let mut rules_changed = shared.rules.changes();
+    // The first roll is at once.
+    rules_changed.mark_changed();
+    let watch = Watch { shared, asked, upstream, rules_changed, between_events: true, ended: false };
+    StreamBody::new(stream::unfold(watch, next)).boxed_unsync()
+}
+
+async fn next(mut watch: Watch) -> Option<(Result<Frame<Bytes>, Broken>, Watch)> {
+    if watch.ended {
+        return None;
+    }
+    loop {
+        let frame = tokio::select! {
+            frame = watch.upstream.frame() => Some(frame),
+            // Never an error: the sender is in what is shared.
+            _ = watch.rules_changed.changed() => None,
+        };
+        let fault =
+            watch.between_events.then(|| watch.shared.rules.roll(&watch.asked, When::Watching)).flatten();
+        if fault.is_some() {
+            watch.shared.rules.record(watch.asked.clone(), fault, None);
+        }
+        match fault {
+            Some(Fault::EndWatch) => return None,
+            Some(Fault::CutWatch) => {
+                watch.ended = true;
+                return Some((Err("the watch is cut".into()), watch));
+            }
+            Some(Fault::ExpireWatch) => {
+                let object = status(StatusCode::GONE, "Expired");
+                let event = serde_json::json!({"type": "ERROR", "object": object});
+                watch.ended = true;
+                return Some((Ok(Frame::data(format!("{event}\n").into())), watch));
+            }
+            Some(Fault::StallWatch) => std::future::pending().await,
+            _ => {}
+        }
+        let frame = match frame {
+            None => continue,
+            Some(None) => return None,
+            Some(Some(frame)) => frame,
+        };
+        if let Some(data) = frame.as_ref().ok().and_then(Frame::data_ref) {
+            watch.between_events = data.last() == Some(&b'\n');
+        }
+        return Some((frame.map_err(Broken::from), watch));
+    }
+}

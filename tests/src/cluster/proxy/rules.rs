@@ -1,0 +1,221 @@
+//! Which fault is done to which request, and what was done.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::sync::watch;
+
+/// What can go wrong on the way to the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A watch ends, as it does after its time.
+    EndWatch,
+    /// A watch breaks off.
+    CutWatch,
+    /// A watch goes silent: nobody notices.
+    StallWatch,
+    /// A watch says in an event that its version is too old (410).
+    ExpireWatch,
+    /// A watch is refused since its version is too old (410).
+    RefuseWatch,
+    /// A write is not carried out: 409.
+    Conflict,
+    /// A request is not carried out: 429 with `Retry-After: 1`.
+    TooManyRequests,
+    /// A request is not carried out: 500.
+    ServerError,
+    /// A request is carried out so late.
+    Slow(Duration),
+    /// A write is carried out and answered with a 500.
+    LoseAnswer,
+    /// A write is carried out and its connection broken.
+    LoseConnection,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`.
+    pub verb: &'static str,
+    /// `pods`, `services`; empty outside of namespaces.
+    pub resource: String,
+    /// Of what; empty for lists.
+    pub name: String,
+}
+
+/// A request, or a moment in a watch at which a fault was done, and what became of it.
+#[derive(Clone, Debug)]
+pub struct Passed {
+    /// The request.
+    pub asked: Asked,
+    /// What was done to it.
+    pub fault: Option<Fault>,
+    /// What was answered by the API server, or instead of it.
+    pub status: Option<StatusCode>,
+}
+
+/// A fault, and what it is done to: by itself to all requests that it can be done to, always.
+#[derive(Debug)]
+pub struct Rule {
+    fault: Fault,
+    only: fn(&Asked) -> bool,
+    chance: f64,
+    times: usize,
+}
+
+/// When a rule is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// A request came in.
+    Asked,
+    /// A watch is open: at its begin, at the begin of each event, and when the rules change.
+    Watching,
+}
+
+/// The rules that hold.
+pub(super) struct Rules {
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+}
+
+struct State {
+    rules: Vec<Rule>,
+    random: u64,
+    passed: Vec<Passed>,
+}
+
+// === impl Fault ===
+
+impl Fault {
+    fn applies(self, asked: &Asked, when: When) -> bool {
+        match (self, when) {
+            (Self::EndWatch | Self::CutWatch | Self::StallWatch | Self::ExpireWatch, When::Watching)
+            | (Self::RefuseWatch, When::Asked) => asked.verb == "watch",
+            (Self::Conflict | Self::LoseAnswer | Self::LoseConnection, When::Asked) => asked.is_write(),
+            (Self::TooManyRequests | Self::ServerError | Self::Slow(_), When::Asked) => true,
+            _ => false,
+        }
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    /// Whether it changes anything.
+    pub fn is_write(&self) -> bool {
+        matches!(self.verb, "create" | "update" | "patch" | "delete")
+    }
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// Always, to all that the fault can be done to.
+    pub fn new(fault: Fault) -> Self {
+        Self { fault, only: |_| true, chance: 1.0, times: usize::MAX }
+    }
+
+    /// To these requests alone.
+    pub fn only(self, only: fn(&Asked) -> bool) -> Self {
+        Self { only, ..self }
+    }
+
+    /// With a probability.
+    pub fn chance(self, chance: f64) -> Self {
+        Self { chance, ..self }
+    }
+
+    /// No more often than that.
+    pub fn times(self, times: usize) -> Self {
+        Self { times, ..self }
+    }
+}
+
+// === impl Rules ===
+
+impl Rules {
+    pub(super) fn new(seed: u64) -> Self {
+        let state = State { rules: Vec::new(), random: seed, passed: Vec::new() };
+        Self { state: Mutex::new(state), changed: watch::Sender::new(()) }
+    }
+
+    pub(super) fn set(&self, rules: Vec<Rule>) {
+        self.lock().rules = rules;
+        self.changed.send_replace(());
+    }
+
+    /// Tells of changes.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// The fault to be done now.
+    pub(super) fn roll(&self, asked: &Asked, when: When) -> Option<Fault> {
+        let mut state = self.lock();
+        let State { rules, random, .. } = &mut *state;
+        let hit = |rule: &&mut Rule| {
+            let applies = rule.times > 0 && rule.fault.applies(asked, when) && (rule.only)(asked);
+            applies && fraction(random) < rule.chance
+        };
+        let rule = rules.iter_mut().find(hit)?;
+        rule.times -= 1;
+        Some(rule.fault)
+    }
+
+    pub(super) fn record(&self, asked: Asked, fault: Option<Fault>, status: Option<StatusCode>) {
+        self.lock().passed.push(Passed { asked, fault, status });
+    }
+
+    pub(super) fn passed(&self) -> Vec<Passed> {
+        self.lock().passed.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The next number of a sequence of well-mixed ones, in 0..1 (`SplitMix64`).
+fn fraction(state: &mut u64) -> f64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    f64::from(((mixed ^ (mixed >> 31)) >> 32) as u32) / (f64::from(u32::MAX) + 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(verb: &'static str) -> Asked {
+        Asked { verb, resource: "pods".to_owned(), name: String::new() }
+    }
+
+    #[test]
+    fn rules_hold_for_what_they_name_and_as_often_as_they_say() {
+        let rules = Rules::new(1);
+        rules.set(vec![
+            Rule::new(Fault::Conflict).only(|asked| asked.verb == "create").times(2),
+            Rule::new(Fault::ServerError).only(|asked| asked.resource == "services"),
+            Rule::new(Fault::CutWatch),
+        ]);
+        assert_eq!(rules.roll(&asked("list"), When::Asked), None);
+        for expected in [Some(Fault::Conflict), Some(Fault::Conflict), None] {
+            assert_eq!(rules.roll(&asked("create"), When::Asked), expected);
+        }
+        assert_eq!(rules.roll(&asked("watch"), When::Asked), None);
+        assert_eq!(rules.roll(&asked("watch"), When::Watching), Some(Fault::CutWatch));
+        rules.set(Vec::new());
+        assert_eq!(rules.roll(&asked("watch"), When::Watching), None);
+    }
+
+    #[test]
+    fn chances_are_as_they_say() {
+        let rules = Rules::new(7);
+        rules.set(vec![Rule::new(Fault::ServerError).chance(0.25)]);
+        let hits = (0..1000).filter(|_| rules.roll(&asked("get"), When::Asked).is_some()).count();
+        assert!((200..300).contains(&hits), "{hits}");
+    }
+}
