@@ -245,15 +245,8 @@ async fn mix(lasting: Duration, seed: u64) {
     }
     let images: Vec<_> = images.iter().map(String::as_str).collect();
     let limit = format!("--max-parallel-pods-per-function={LIMIT}");
-    let stand = Stand::start(
-        &cluster,
-        Vec::new(),
-        seed,
-        2,
-        &images,
-        &[&limit, "--max-waitlist-length=1", "--log-level=5"],
-    )
-    .await;
+    let stand =
+        Stand::start(&cluster, Vec::new(), seed, 2, &images, &[&limit, "--max-waitlist-length=1"]).await;
     let seldom = [
         Fault::EndWatch,
         Fault::CutWatch,
@@ -278,9 +271,6 @@ async fn mix(lasting: Duration, seed: u64) {
     let (calls, deleted) = tokio::join!(load, delete_pods(&stand, end));
     let mut codes = BTreeMap::<String, usize>::new();
     let mut slowest = Duration::ZERO;
-    for (n, runner) in stand.runners.iter().enumerate() {
-        std::fs::write(format!("/tmp/mix-{n}.log"), runner.log()).unwrap();
-    }
     for (answer, took) in calls.into_iter().flatten() {
         slowest = slowest.max(took);
         let text = if answer.code == Code::Ok { String::new() } else { format!(": {}", answer.message) };
@@ -318,16 +308,6 @@ async fn work(stand: &Stand, caller: usize, images: &[&str], end: Instant) -> Ve
         let image = images[(caller + number) % images.len()];
         let input = format!("{INPUT}# test-sleep-ms: 50, caller {caller}, call {number}\n");
         let (answer, took) = call(client, image, &input).await;
-        if took > Duration::from_secs(8) {
-            eprintln!(
-                "SLOW {took:?} {image} runner {} ended {:?}",
-                caller % 2,
-                std::process::Command::new("date")
-                    .arg("-u")
-                    .output()
-                    .map(|o| String::from_utf8_lossy(&o.stdout).into_owned())
-            );
-        }
         assert!(answer.code != Code::Ok || answer.resource_list == input, "another call's answer");
         answers.push((answer, took));
     }

@@ -222,10 +222,17 @@ impl Shared {
     async fn delete(&self, name: &PodName, uid: &Uid, judged: &ResourceVersion) -> Deletion {
         let Some(object_name) = self.object_name(uid, name) else { return Deletion::NotFound };
         match self.cluster.delete_pod(&object_name, uid.as_str(), judged.as_str()).await {
-            Ok(()) => Deletion::Ok,
+            Ok(()) => {
+                self.store.pod_ending(uid);
+                Deletion::Ok
+            }
             Err(error) => {
                 self.refusals.log("a pod was not deleted", &object_name, &error);
-                error.deletion()
+                let deletion = error.deletion();
+                if deletion == Deletion::Conflict {
+                    self.look(&object_name, uid).await;
+                }
+                deletion
             }
         }
     }
@@ -243,7 +250,11 @@ impl Shared {
             },
             Err(error) => {
                 self.refusals.log("reclaim-after of a pod was not written", &object_name, &error);
-                error.pushing()
+                let pushing = error.pushing();
+                if pushing == Pushing::Conflict {
+                    self.look(&object_name, uid).await;
+                }
+                pushing
             }
         }
     }

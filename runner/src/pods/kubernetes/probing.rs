@@ -27,7 +27,7 @@ const SERVICE_LOOK: Duration = Duration::from_secs(5);
 
 /// What a look at a pod showed.
 #[derive(PartialEq, Eq)]
-enum Look {
+pub(super) enum Look {
     /// Or nobody knows.
     There,
     Gone,
@@ -78,8 +78,8 @@ impl Shared {
         }
     }
 
-    /// Asks the API server for the pod.
-    async fn look(&self, object_name: &str, uid: &Uid) -> Look {
+    /// Asks the API server for the pod, since what is known of it may be old.
+    pub(super) async fn look(&self, object_name: &str, uid: &Uid) -> Look {
         match self.cluster.get_pod(object_name).await {
             Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid.as_str()) => {
                 self.store.pod_seen(&pod);

@@ -150,6 +150,13 @@ impl Store {
         self.state.lock().pods.get(uid).is_some_and(|pod| pod.served)
     }
 
+    /// Our delete was accepted; the watch may never tell.
+    pub(super) fn pod_ending(&self, uid: &Uid) {
+        if let Some(pod) = self.state.lock().pods.get_mut(uid) {
+            pod.ending.get_or_insert_with(Instant::now);
+        }
+    }
+
     /// Pods that were heard to terminate so long ago, and what their objects are called.
     pub(super) fn ending_for(&self, long: Duration) -> Vec<(Uid, String)> {
         let state = self.state.lock();
