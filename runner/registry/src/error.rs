@@ -1,0 +1,62 @@
+//! Why a registry has no answer. The texts reach callers, and packages' commits: the same for the same cause, without
+//! addresses, times, and whatever a server said.
+
+/// Why nothing is known of an image.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// The registry has no such repository or tag, or hides it from us.
+    #[error("the image was not found in its registry: check its name and tag")]
+    NotFound,
+    /// The registry wants other credentials, or any.
+    #[error(
+        "the image's registry refuses access to it: give credentials with --enable-private-registries and \
+         --registry-auth-secret-path"
+    )]
+    Unauthorized,
+    /// No connection, no answer in time, or a broken one.
+    #[error(
+        "the image's registry cannot be reached: check it, and the runner's way to it (proxy, DNS, firewall), and \
+         retry; the runner's log has the cause"
+    )]
+    Unreachable,
+    /// TLS to the registry does not come about.
+    #[error(
+        "the certificate of the image's registry is not trusted: add its CA with --enable-private-registries-tls and \
+         --tls-secret-path, or name the registry in --insecure-registries if it speaks plain HTTP"
+    )]
+    Untrusted,
+    /// The registry has too much to do.
+    #[error("the image's registry answers with status {status}: retry later; credentials may raise its limits")]
+    Busy {
+        /// 429 or 5xx.
+        status: u16,
+    },
+    /// What came is not what the distribution and image specifications say.
+    #[error("the image's registry sent a malformed {what}: {reason}")]
+    Malformed {
+        /// `manifest`, `image configuration`, `tag list`, `token`.
+        what: &'static str,
+        /// What is wrong with it, in words of ours.
+        reason: String,
+    },
+    /// More than is read.
+    #[error("the image's registry sent a {what} of more than {limit} bytes, which is not read")]
+    TooLarge {
+        /// As above.
+        what: &'static str,
+        /// The bound in bytes.
+        limit: usize,
+    },
+    /// An index without this platform.
+    #[error("the image is not there for {platform}: build it for that, or choose another with --platform")]
+    Platform {
+        /// As `os/architecture[/variant]`.
+        platform: String,
+    },
+    /// Neither ENTRYPOINT nor CMD.
+    #[error("the image has neither ENTRYPOINT nor CMD, so there is nothing to run: add one to it")]
+    NoCommand,
+    /// The file with the credentials cannot be used.
+    #[error("{0}")]
+    Credentials(String),
+}

@@ -1,0 +1,35 @@
+//! What OCI registries say about function images: digest, command, tags.
+//!
+//! [`Images`] remembers it: asked when a pod is to be made or a tag constraint to be resolved, never on the path of a
+//! warm call. [`Registry`] is the seam below it; [`Client`] is the real one.
+
+mod error;
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use porch_fn_image::Image;
+
+pub use error::RegistryError;
+
+/// What a registry says about one image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metadata {
+    /// What the reference stands for now, `sha256:…`: of a multi-platform image the index's.
+    pub digest: Arc<str>,
+    /// What the image runs: ENTRYPOINT and CMD, joined. Not empty.
+    pub command: Vec<String>,
+}
+
+/// Asks registries. Nothing is remembered here but connections and tokens.
+pub trait Registry: fmt::Debug + Send + Sync + 'static {
+    /// Everything about the image.
+    fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>>;
+
+    /// Only what its tag stands for now: one cheap request.
+    fn digest<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Arc<str>, RegistryError>>;
+
+    /// All tags of its repository, bounded; its own tag does not matter.
+    fn tags<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Vec<String>, RegistryError>>;
+}

@@ -1,0 +1,1 @@
+//! What holds for one function, out of flags, files and FunctionConfigs. Pure.
