@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use porch_fn_service::flags;
 
-use crate::{eval, shards, up};
+use crate::{config, eval, shards, up};
 
 /// The first argument by which porch-fn starts itself as a local pod's wrapper-server.
 pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
@@ -30,6 +30,8 @@ enum Command {
     Eval(eval::Args),
     /// Show the runners behind a router, their health and load, and which images they own
     Shards(shards::Args),
+    /// Show what holds for one image on a runner, and which flag, file or FunctionConfig says so
+    Config(config::Args),
 }
 
 /// Runs the command line `args`, program name included, and returns the exit code.
@@ -58,6 +60,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             Command::Up(args) => up::run(args).await,
             Command::Eval(args) => eval::run(args).await,
             Command::Shards(args) => shards::run(args).await,
+            Command::Config(args) => config::run(args).await,
         }
     })
 }

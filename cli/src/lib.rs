@@ -2,8 +2,11 @@
 //!
 //! [`run`] is the command line. [`package`] reads and writes kpt packages as functions see them.
 
+mod admin;
 mod commands;
+mod config;
 mod eval;
+mod output;
 pub mod package;
 mod progress;
 mod shards;

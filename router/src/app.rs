@@ -86,7 +86,7 @@ impl App {
         let page = Page {
             path: "/shards",
             content_type: JSON,
-            content: Box::new(move || ready(Shards::now(&view.load(), &shown).to_json()).boxed()),
+            content: Box::new(move |_| ready(Ok(Shards::now(&view.load(), &shown).to_json())).boxed()),
         };
         let pages = Admin::new(health.clone(), registry, vec![page]);
         background.spawn(admin::serve(admin_listener, pages).instrument(tracing::info_span!("admin")));

@@ -1,6 +1,8 @@
 //! Wires the runner: the only place that knows all of its parts.
 
 mod pods;
+mod registries;
+mod settings;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use percent_encoding::percent_decode_str;
+use porch_fn_image::Image;
 use porch_fn_service::admin::{Admin, JSON, Page};
 use porch_fn_service::drain;
 use porch_fn_service::flags::{EXIT_USAGE, SetFlags};
@@ -24,15 +28,16 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use self::pods::{PodParts, PodWiring};
-use crate::config::{Flags, NOT_EFFECTIVE_YET};
+use crate::config::Flags;
 use crate::evaluate::Runner;
-use crate::exec::{ConfigError, ExecRuntime, Executables};
+use crate::exec::ExecRuntime;
 use crate::metrics::Metrics;
-use crate::pods::cache_config::CacheConfigError;
 use crate::pods::kubernetes;
 use crate::pods::kubernetes::metadata::MetadataFileError;
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalFunctionsError};
 use crate::pods::page;
+use crate::settings::Current;
+use crate::watched_file::FileError;
 
 /// How long readiness waits for the API server.
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -43,15 +48,12 @@ pub enum AppError {
     /// A port cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The exec runtime's file cannot be used.
+    /// A file of settings cannot be used.
     #[error(transparent)]
-    ExecConfig(#[from] ConfigError),
+    File(#[from] FileError),
     /// The local pods' file cannot be used.
     #[error(transparent)]
     LocalFunctions(#[from] LocalFunctionsError),
-    /// The pool's file cannot be used.
-    #[error(transparent)]
-    CacheConfig(#[from] CacheConfigError),
     /// Flags that do not go together.
     #[error("{0}")]
     Flags(String),
@@ -101,9 +103,6 @@ pub struct App {
 impl App {
     /// Binds both ports and starts everything. `set` tells defaults from what the user wrote.
     pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<Self, AppError> {
-        for flag in set.among(&NOT_EFFECTIVE_YET) {
-            tracing::warn!("--{flag} is accepted and has no effect in this version");
-        }
         let ready_by = Instant::now() + READY_WITHIN;
         let disabled = disabled_runtimes(&flags)?;
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
@@ -115,19 +114,26 @@ impl App {
         let mut background = JoinSet::new();
         let mut pages = Vec::new();
 
-        let exec = if disabled.exec { None } else { exec_runtime(&flags, set)? };
-        let wiring = PodWiring { flags: &flags, set, metrics: &metrics, tasks: &mut background };
-        let parts = if disabled.pod { PodParts::default() } else { wiring.start(pods).await? };
-        let PodParts { runtime: pods, synced, local } = parts;
+        let mut sources = settings::sources(&flags, set, &metrics, &mut background)?;
+        let wiring = PodWiring { flags: &flags, metrics: &metrics, tasks: &mut background };
+        let parts = if disabled.pod { PodParts::default() } else { wiring.start(pods, &mut sources).await? };
+        let PodParts { runtime: pods, synced, local, current } = parts;
+        let current = current.unwrap_or_else(|| {
+            let (follow, current) = sources.follow();
+            background.spawn(follow.instrument(tracing::info_span!("settings")));
+            current
+        });
+        pages.push(config_page(&current, &flags));
+        let exec = if disabled.exec { None } else { Some(exec_runtime(&flags, set, &current)?) };
         if let Some(runtime) = &pods {
             let pool = runtime.pool();
             pages.push(Page {
                 path: "/pods",
                 content_type: JSON,
-                content: Box::new(move || page(pool.clone()).boxed()),
+                content: Box::new(move |_| page(pool.clone()).map(Ok).boxed()),
             });
         }
-        if exec.is_none() && pods.is_none() {
+        if pods.is_none() && (disabled.exec || !flags.config.exists()) {
             tracing::warn!(
                 "no runtime is enabled: every call is answered NOT_FOUND; see --config, --pod-backend and \
                  --disable-runtimes"
@@ -223,16 +229,37 @@ fn present(flag: &str, path: &Path, set: &SetFlags) -> Result<bool, AppError> {
     Ok(false)
 }
 
-fn exec_runtime(flags: &Flags, set: &SetFlags) -> Result<Option<ExecRuntime>, AppError> {
+fn exec_runtime(
+    flags: &Flags,
+    set: &SetFlags,
+    current: &watch::Receiver<Current>,
+) -> Result<ExecRuntime, AppError> {
     present("functions", &flags.functions, set)?;
-    if !present("config", &flags.config, set)? {
-        return Ok(None);
-    }
-    let executables = Executables::read(&flags.config, &flags.functions, &flags.default_image_prefix)?;
     let parallel = match flags.max_parallel_executions {
         0 => 2 * std::thread::available_parallelism().map_or(1, usize::from),
         set => set,
     };
-    let runtime = ExecRuntime::new(executables, &flags.exec_env, parallel, flags.max_request_body_size);
-    Ok(Some(runtime))
+    Ok(ExecRuntime::new(current.clone(), &flags.exec_env, parallel, flags.max_request_body_size))
+}
+
+/// `/config?image=IMAGE`: what holds for an image, and why.
+fn config_page(current: &watch::Receiver<Current>, flags: &Flags) -> Page {
+    let (current, prefix) = (current.clone(), flags.default_image_prefix.clone());
+    let content = move |query: &str| {
+        let page = image_of(query, &prefix).map(|image| {
+            let page = porch_fn_settings::page(&current.borrow().settings, &image);
+            format!("{page:#}\n")
+        });
+        std::future::ready(page).boxed()
+    };
+    Page { path: "/config", content_type: JSON, content: Box::new(content) }
+}
+
+/// The image that a query asks for; an error is JSON.
+fn image_of(query: &str, prefix: &str) -> Result<Image, String> {
+    let asked = query.split('&').find_map(|pair| pair.strip_prefix("image="));
+    let image = asked.map(|image| percent_decode_str(image).decode_utf8_lossy());
+    let image = image.filter(|image| !image.is_empty()).ok_or("write /config?image=IMAGE".to_owned());
+    let image = image.and_then(|image| Image::parse(&image, prefix).map_err(|error| error.to_string()));
+    image.map_err(|error| serde_json::json!({ "error": error }).to_string())
 }

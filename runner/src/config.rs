@@ -12,15 +12,6 @@ pub(crate) const DEFAULT_CONFIG: &str = "./config.yaml";
 /// The same of `--pod-cache-config`: where Porch's manifests mount the ConfigMap.
 pub(crate) const DEFAULT_POD_CACHE_CONFIG: &str = "/pod-cache-config/pod-cache-config.yaml";
 
-/// Flags that parse, as Porch's manifests set them, and do nothing in this version.
-pub(crate) const NOT_EFFECTIVE_YET: [&str; 5] = [
-    "enable-private-registries",
-    "registry-auth-secret-path",
-    "registry-auth-secret-name",
-    "enable-private-registries-tls",
-    "tls-secret-path",
-];
-
 /// Runs KRM functions for Porch: as local executables, or in pods that it keeps warm.
 ///
 /// Takes the place of Porch's function runner with the same flags; behind porch-fn-router it can be scaled.
@@ -117,9 +108,19 @@ pub struct Flags {
     /// Kubernetes: image with the wrapper-server, for the built-in template
     #[arg(long, env = "WRAPPER_SERVER_IMAGE", default_value = "")]
     pub wrapper_server_image: String,
-    /// Kubernetes: file that says what images run: images: [{image, entrypoint: [PROGRAM, ARG, ...]}]
+    /// Kubernetes: file that says what images run, for those whose registry is not to be asked: images: [{image,
+    /// entrypoint: [PROGRAM, ARG, ...]}]
     #[arg(long)]
     pub image_metadata: Option<PathBuf>,
+    /// Kubernetes: how long to rely on what a registry said about a tag; digests hold for good
+    #[arg(long, default_value = "10m")]
+    pub image_metadata_ttl: GoDuration,
+    /// Kubernetes: which of a multi-platform image to run, os/architecture[/variant]; the runner's own when not given
+    #[arg(long, default_value = "")]
+    pub platform: String,
+    /// Kubernetes: registries that speak plain HTTP, host or host:port
+    #[arg(long, default_value = "")]
+    pub insecure_registries: CommaList,
     /// Kubernetes: how pods are reached
     #[arg(long, value_enum, default_value_t = PodConnect::Service)]
     pub pod_connect: PodConnect,
@@ -140,19 +141,19 @@ pub struct Flags {
     #[arg(long, env = "POD_IP", default_value = "")]
     pub shard_address: String,
 
-    /// Use credentials of private registries
+    /// Registries: use the credentials of --registry-auth-secret-path, and give them to function pods
     #[arg(long, default_value_t = false)]
     pub enable_private_registries: bool,
-    /// File with the registry credentials
+    /// Registries: the docker config file with the credentials; read again when it changes
     #[arg(long, default_value = "/var/tmp/config-secret/.dockerconfigjson")]
     pub registry_auth_secret_path: PathBuf,
-    /// Name of the pull secret for function pods
+    /// Registries: the pull secret that is kept in --pod-namespace with the content of that file
     #[arg(long, default_value = "auth-secret")]
     pub registry_auth_secret_name: String,
-    /// Use a private CA for registries
+    /// Registries: trust the CA of --tls-secret-path beside the system's
     #[arg(long, default_value_t = false)]
     pub enable_private_registries_tls: bool,
-    /// Directory with that CA
+    /// Registries: directory with that CA, as ca.crt or ca.pem
     #[arg(long, default_value = "/var/tmp/tls-secret/")]
     pub tls_secret_path: PathBuf,
 }

@@ -39,7 +39,7 @@ impl Runner {
         }
         if let Some(exec) = &self.exec {
             let resource_list = call.message.slice(peeked.resource_list.clone());
-            if let Some(reply) = exec.evaluate(image, resource_list).await {
+            if let Some(reply) = exec.evaluate(image, &peeked.tag, resource_list).await {
                 return (reply, Runtime::Exec);
             }
         }

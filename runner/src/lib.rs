@@ -13,7 +13,8 @@ pub mod exec;
 mod metrics;
 mod ownership;
 pub mod pods;
-mod yaml;
+mod settings;
+mod watched_file;
 
 pub use app::{App, AppError, Pods};
 pub use config::{Flags, PodBackend};

@@ -34,6 +34,11 @@ struct RuntimeLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SourceLabel {
+    source: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ActionLabel {
     action: &'static str,
 }
@@ -44,6 +49,9 @@ pub struct Metrics {
     calls: Family<CallLabels, Counter>,
     seconds: Family<RuntimeLabel, Histogram>,
     pool_actions: Family<ActionLabel, Counter>,
+    config_valid: Family<SourceLabel, Gauge>,
+    function_configs: Gauge,
+    function_config_problems: Gauge,
     peers: Gauge,
     listed: Gauge,
 }
@@ -55,6 +63,9 @@ impl Metrics {
             calls: Family::default(),
             seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
             pool_actions: Family::default(),
+            config_valid: Family::default(),
+            function_configs: Gauge::default(),
+            function_config_problems: Gauge::default(),
             peers: Gauge::default(),
             listed: Gauge::default(),
         };
@@ -67,6 +78,17 @@ impl Metrics {
             metrics.seconds.clone(),
         );
         registry.register("pool_actions", "What the pod pool did", metrics.pool_actions.clone());
+        registry.register(
+            "config_valid",
+            "1 while the source of configuration can be used as it is, 0 while the last good one is kept instead",
+            metrics.config_valid.clone(),
+        );
+        registry.register("function_configs", "FunctionConfigs there are", metrics.function_configs.clone());
+        registry.register(
+            "function_config_problems",
+            "FunctionConfigs whose status says that they do not count, or not as a whole",
+            metrics.function_config_problems.clone(),
+        );
         registry.register("peers", "Runners on the ring, as --peers shows them", metrics.peers.clone());
         registry.register(
             "listed",
@@ -79,6 +101,16 @@ impl Metrics {
     pub(crate) fn ring(&self, peers: usize, listed: bool) {
         self.peers.set(i64::try_from(peers).unwrap_or(i64::MAX));
         self.listed.set(i64::from(listed));
+    }
+
+    /// Whether a source of configuration, called after its flag or object, can be used as it is.
+    pub(crate) fn config_valid(&self, source: &'static str, valid: bool) {
+        self.config_valid.get_or_create(&SourceLabel { source }).set(i64::from(valid));
+    }
+
+    pub(crate) fn function_configs(&self, objects: usize, problems: usize) {
+        self.function_configs.set(i64::try_from(objects).unwrap_or(i64::MAX));
+        self.function_config_problems.set(i64::try_from(problems).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn answered(&self, runtime: Runtime, code: Code, took: Duration) {

@@ -31,6 +31,7 @@ pub(crate) struct Ownership {
     own: Identity,
     events: mpsc::UnboundedSender<Event>,
     peers: watch::Sender<Peers>,
+    owned: watch::Sender<Owned>,
     origin: Instant,
     membership: Membership,
     /// Who is on the ring; `None` before the first answer.
@@ -41,12 +42,12 @@ impl Ownership {
     /// For the runner at `own`, as routers spell it: `HostPort`'s text. Tells the pool at once that nothing is owned,
     /// so that it hears of it before it knows any pod.
     pub(crate) fn new(own: String, events: mpsc::UnboundedSender<Event>) -> Self {
-        // A pool that is gone owns nothing either.
         let _ = events.send(Event::Own(Owned::None));
         Self {
             own: own.into(),
             events,
             peers: watch::Sender::default(),
+            owned: watch::Sender::new(Owned::None),
             origin: Instant::now(),
             membership: Membership::new(),
             names: None,
@@ -56,6 +57,11 @@ impl Ownership {
     /// What is known of the peers, now and later.
     pub(crate) fn peers(&self) -> watch::Receiver<Peers> {
         self.peers.subscribe()
+    }
+
+    /// What the pool was told last.
+    pub(crate) fn owned(&self) -> watch::Receiver<Owned> {
+        self.owned.subscribe()
     }
 
     /// Follows `snapshots` until the pool is gone.
@@ -119,11 +125,17 @@ impl Ownership {
         if peers.listed {
             let own = self.own.clone();
             let owns = move |key: &ShardKey| ring.owner(key.as_str()) == Some(&own);
-            let _ = self.events.send(Event::Own(Owned::Of(Arc::new(owns))));
+            self.own(Owned::Of(Arc::new(owns)));
         } else if before.listed {
-            let _ = self.events.send(Event::Own(Owned::None));
+            self.own(Owned::None);
         }
         self.names = Some(names);
         self.peers.send_replace(peers);
+    }
+
+    fn own(&self, owned: Owned) {
+        self.owned.send_replace(owned.clone());
+        // A pool that is gone owns nothing either.
+        let _ = self.events.send(Event::Own(owned));
     }
 }

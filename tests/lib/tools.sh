@@ -59,8 +59,8 @@ no_cluster() {
     fi
 }
 
-cluster_tools='containerd runc docker-registry nft ip nsenter openssl curl gcc'
-cluster_packages='containerd runc containernetworking-plugins docker-registry nftables iproute2 util-linux openssl curl gcc
+cluster_tools='containerd runc docker-registry htpasswd nft ip nsenter openssl curl gcc'
+cluster_packages='containerd runc containernetworking-plugins docker-registry apache2-utils nftables iproute2 util-linux openssl curl gcc
     libc6-dev'
 
 # install_tools: has Debian's package manager bring what is missing. It never fails:

@@ -8,3 +8,4 @@ pub mod fleet;
 pub mod foreign;
 pub mod load;
 pub mod process;
+pub mod registry;

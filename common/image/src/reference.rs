@@ -156,6 +156,19 @@ impl Image {
         Ok(Self { text: text.into(), registry_len, repository_len, tag_end })
     }
 
+    /// The image of the same repository with this tag, and no digest.
+    ///
+    /// # Errors
+    /// [`ReferenceError::Tag`].
+    pub fn with_tag(&self, tag: &str) -> Result<Self, ReferenceError> {
+        let text = format!("{}:{tag}", self.repository());
+        if !is_tag(tag) {
+            return Err(ReferenceError::Tag { image: text, tag: tag.into() });
+        }
+        let tag_end = text.len();
+        Ok(Self { text: text.into(), tag_end, ..*self })
+    }
+
     /// The canonical reference.
     pub fn as_str(&self) -> &str {
         &self.text

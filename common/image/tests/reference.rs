@@ -144,12 +144,29 @@ fn lengths_are_bounded() {
 }
 
 #[test]
+fn another_tag_is_another_image_of_the_repository() {
+    for image in ["fn", "fn:v1", &format!("fn:v1@{SHA256}"), "localhost:5000/a/fn:v1"] {
+        let image = Image::parse(image, PREFIX).unwrap();
+        let other = image.with_tag("v2").unwrap();
+        assert_eq!(other, Image::parse(&format!("{}:v2", image.repository()), PREFIX).unwrap());
+        assert_eq!((other.tag(), other.digest()), (Some("v2"), None));
+        assert_eq!(other.repository(), image.repository());
+    }
+    let error = Image::parse("fn", PREFIX).unwrap().with_tag("a b").unwrap_err();
+    assert!(matches!(&error, ReferenceError::Tag { tag, .. } if tag == "a b"), "{error}");
+}
+
+#[test]
 fn shard_keys() {
     let key = |image, tag| shard_key(image, tag, PREFIX).into_owned();
     assert_eq!(key("fn:v1", None), "ghcr.io/kptdev/krm-functions-catalog/fn:v1");
     assert_eq!(key("fn:v1", None), key("ghcr.io/kptdev/krm-functions-catalog/fn:v1", None));
     assert_eq!(key("fn", Some("~0.4")), "ghcr.io/kptdev/krm-functions-catalog/fn");
-    assert_eq!(key("fn:v1", Some("~0.4")), key("fn", Some("v0.4.1")), "a version is a constraint");
+    assert_eq!(key("fn:v1", Some("~0.4")), key("fn", Some("0.4.x")));
+    assert_eq!(key("fn:v1", Some("v0.4.1")), key("fn:v0.4.1", None), "a version is a literal tag");
+    assert_eq!(key("fn:v1", Some("v0.4.1+x")), key("fn:v1", None), "a version that is no tag");
+    let digest = format!("fn@{SHA256}");
+    assert_eq!(key(&digest, Some("~0.4")), key(&digest, None), "a digest says it all");
     assert_eq!(key("fn:v1", Some("")), key("fn:v1", None), "an empty field is none");
     assert_eq!(key("fn:v1", Some("latest")), key("fn:v1", None), "no constraint");
     assert_eq!(key("Not a reference", None), "Not a reference");

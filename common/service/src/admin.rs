@@ -38,9 +38,13 @@ pub struct Page {
     pub path: &'static str,
     /// What it is, such as [`JSON`].
     pub content_type: &'static str,
-    /// Makes its content.
-    pub content: Box<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>,
+    /// Makes its content for a request's query (what follows the `?`, or nothing). An error is what is wrong with
+    /// the query: it is answered with 400 and this text, in the same content type.
+    pub content: Content,
 }
+
+/// See [`Page::content`].
+pub type Content = Box<dyn Fn(&str) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
 /// What the admin port shows.
 pub struct Admin {
@@ -55,7 +59,7 @@ impl Admin {
         Arc::new(Self { health, registry, pages })
     }
 
-    async fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    async fn answer(&self, method: &Method, path: &str, query: &str) -> Response<Full<Bytes>> {
         if method != Method::GET && method != Method::HEAD {
             return respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
         }
@@ -74,7 +78,10 @@ impl Admin {
             }
             path => {
                 if let Some(page) = self.pages.iter().find(|page| page.path == path) {
-                    respond(StatusCode::OK, page.content_type, (page.content)().await)
+                    match (page.content)(query).await {
+                        Ok(content) => respond(StatusCode::OK, page.content_type, content),
+                        Err(wrong) => respond(StatusCode::BAD_REQUEST, page.content_type, wrong),
+                    }
                 } else {
                     let mut known = vec!["/metrics", "/healthz", "/readyz"];
                     known.extend(self.pages.iter().map(|page| page.path));
@@ -132,7 +139,11 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
 async fn connection(stream: TcpStream, admin: Arc<Admin>) {
     let service = service_fn(move |request: Request<Incoming>| {
         let admin = Arc::clone(&admin);
-        async move { Ok::<_, Infallible>(admin.answer(request.method(), request.uri().path()).await) }
+        async move {
+            let uri = request.uri();
+            let answer = admin.answer(request.method(), uri.path(), uri.query().unwrap_or_default()).await;
+            Ok::<_, Infallible>(answer)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -151,7 +162,8 @@ mod tests {
     use prometheus_client::metrics::counter::Counter;
 
     async fn get(admin: &Admin, path: &str) -> (u16, String) {
-        let response = admin.answer(&Method::GET, path).await;
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let response = admin.answer(&Method::GET, path, query).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, String::from_utf8(body.to_vec()).unwrap())
@@ -167,7 +179,10 @@ mod tests {
         let page = Page {
             path: "/shards",
             content_type: JSON,
-            content: Box::new(|| async { "{}".to_owned() }.boxed()),
+            content: Box::new(|query| {
+                let content = if query == "no" { Err("not so".to_owned()) } else { Ok(format!("{{{query}}}")) };
+                async { content }.boxed()
+            }),
         };
         let admin = Admin::new(health.clone(), registry, vec![page]);
         assert_eq!(get(&admin, "/healthz").await.0, 200);
@@ -176,7 +191,9 @@ mod tests {
         assert_eq!(get(&admin, "/readyz").await.0, 200);
         assert!(get(&admin, "/metrics").await.1.contains("calls_total 1"));
         assert_eq!(get(&admin, "/shards").await, (200, "{}".to_owned()));
+        assert_eq!(get(&admin, "/shards?a=b").await, (200, "{a=b}".to_owned()));
+        assert_eq!(get(&admin, "/shards?no").await, (400, "not so".to_owned()));
         assert_eq!(get(&admin, "/x").await, (404, "pages: /metrics /healthz /readyz /shards\n".to_owned()));
-        assert_eq!(admin.answer(&Method::POST, "/metrics").await.status(), 405);
+        assert_eq!(admin.answer(&Method::POST, "/metrics", "").await.status(), 405);
     }
 }

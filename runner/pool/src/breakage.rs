@@ -47,6 +47,18 @@ pub(crate) enum Breakage {
     BelieveLatePush,
     /// Pods are collected by runners that do not own them.
     CollectUnowned,
+    /// Pods of a kept image are started and kept by runners that do not own it.
+    KeepUnowned,
+    /// Nobody starts the pods that are to be kept.
+    KeepUnstarted,
+    /// Kept pods lapse as any other.
+    KeepUnprotected,
+    /// Kept pods are not deleted, but not pushed either.
+    KeepUnpushed,
+    /// Of the pods of a kept image, the one to lapse next is kept, which is another one after each push.
+    KeepByTurns,
+    /// A warm-up is seen to by runners that do not own the image.
+    WarmUnowned,
     /// When a pod is missing from a list, its calls are forgotten, although the list may be older than the pod.
     ForgetVanishedCalls,
 }

@@ -43,11 +43,12 @@ impl Function {
 
     fn collect(&mut self, turn: &mut Turn<'_>) {
         let wanted = !self.queue.is_empty();
+        self.choose_kept(turn);
         for tracked in &mut self.pods {
             let owned = tracked.owned_since.is_some() || turn.shared.broken(Breakage::CollectUnowned);
             let lapsed = tracked.pod.reclaim_after.is_some_and(|reclaim_after| turn.now > reclaim_after);
             let in_use = !tracked.calls.is_empty() || (wanted && tracked.retiring.is_none());
-            if owned && lapsed && tracked.lives() && !in_use && tracked.push.is_none() {
+            if owned && lapsed && tracked.lives() && !in_use && !tracked.kept && tracked.push.is_none() {
                 let why = tracked.retiring.unwrap_or(Why::Expired);
                 tracked.send_delete(why, turn);
             }
@@ -67,7 +68,9 @@ impl Function {
                 .pods
                 .iter_mut()
                 .filter(|tracked| tracked.ready() && tracked.retiring.is_none() && tracked.may_replace(turn))
-                .max_by_key(|tracked| (tracked.pod.version != *current, tracked.pod.name.slot));
+                .max_by_key(|tracked| {
+                    (!tracked.kept, tracked.pod.version != *current, tracked.pod.name.slot)
+                });
             let Some(victim) = victim else { return };
             victim.retiring = Some(Why::Surplus);
         }

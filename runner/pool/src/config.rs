@@ -1,11 +1,11 @@
 //! What an operator can turn: one set of defaults for all images, and what differs for one image.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::types::{ImageKey, Time, Version};
+use crate::types::{ConfigTime, ImageKey, ShardKey, Version};
 
 /// A timer shorter than this would keep the pool busy with itself.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
@@ -19,6 +19,9 @@ pub struct Config {
     pub template: Template,
     /// What differs per image.
     pub overrides: Overrides,
+    /// The images that [`Limits::min_pods`] is meant for, each with the key that says who owns it. A table and not a
+    /// function, since their pods are started although nobody asks for them.
+    pub keep: Arc<BTreeMap<ImageKey, ShardKey>>,
     /// How often the owner looks for pods to collect or replace (`--scan-interval`).
     pub scan_interval: Duration,
     /// How long a pod may take to become ready, and a call may wait without any ready pod (`--pod-ready-timeout`).
@@ -33,11 +36,14 @@ pub struct Config {
 }
 
 /// Limits of one image, on this runner's own counts except `max_pods`, which holds for all runners together. A limit of
-/// zero counts as one.
+/// zero counts as one, except `min_pods`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Pods that are not terminating (`--max-parallel-pods-per-function`).
     pub max_pods: u32,
+    /// Pods that the owner starts and keeps although nobody asks for them, for images in [`Config::keep`]. More than
+    /// `max_pods` counts as `max_pods`.
+    pub min_pods: u32,
     /// Load of the least loaded pod from which on one more pod is started (`--max-waitlist-length`).
     pub waitlist: u32,
     /// Calls in flight per pod (`--max-concurrent-per-pod`).
@@ -53,8 +59,8 @@ pub struct Limits {
 pub struct Template {
     /// A pod with another version is replaced by its owner.
     pub version: Version,
-    /// A pod whose configuration is newer than this is not replaced. `None` counts as the oldest.
-    pub config_time: Option<Time>,
+    /// A pod whose configuration has something newer than this is not replaced.
+    pub config_time: ConfigTime,
 }
 
 /// What differs for one image. Zero and `None` mean: as for all.
@@ -62,6 +68,8 @@ pub struct Template {
 pub struct Override {
     /// See [`Limits::max_pods`].
     pub max_pods: u32,
+    /// See [`Limits::min_pods`].
+    pub min_pods: u32,
     /// See [`Limits::waitlist`].
     pub waitlist: u32,
     /// See [`Limits::per_pod`].
@@ -84,6 +92,8 @@ pub struct Overrides(Arc<dyn Fn(&ImageKey) -> Override + Send + Sync>);
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) template: Template,
+    /// Decides who keeps the image; `None` if it is not one to be kept.
+    pub(crate) keep: Option<ShardKey>,
 }
 
 // === impl Config ===
@@ -99,15 +109,19 @@ impl Config {
     pub(crate) fn settings(&self, image: &ImageKey) -> Settings {
         let own = self.overrides.find(image);
         let or = |own: u32, all: u32| if own == 0 { all.max(1) } else { own };
+        let max_pods = or(own.max_pods, self.limits.max_pods);
+        let min_pods = if own.min_pods == 0 { self.limits.min_pods } else { own.min_pods };
         Settings {
             limits: Limits {
-                max_pods: or(own.max_pods, self.limits.max_pods),
+                max_pods,
+                min_pods: min_pods.min(max_pods),
                 waitlist: or(own.waitlist, self.limits.waitlist),
                 per_pod: or(own.per_pod, self.limits.per_pod),
                 queue: or(own.queue, self.limits.queue),
                 ttl: if own.ttl.is_zero() { self.limits.ttl } else { own.ttl },
             },
             template: own.template.unwrap_or_else(|| self.template.clone()),
+            keep: self.keep.get(image).cloned(),
         }
     }
 }
@@ -116,8 +130,9 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
-            template: Template { version: Version::from(""), config_time: None },
+            template: Template { version: Version::from(""), config_time: ConfigTime::default() },
             overrides: Overrides::none(),
+            keep: Arc::default(),
             scan_interval: Duration::from_mins(1),
             ready_timeout: Duration::from_mins(1),
             skew: Duration::from_secs(30),
@@ -131,7 +146,7 @@ impl Default for Config {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_pods: 1, waitlist: 2, per_pod: 16, queue: 1000, ttl: Duration::from_mins(30) }
+        Self { max_pods: 1, min_pods: 0, waitlist: 2, per_pod: 16, queue: 1000, ttl: Duration::from_mins(30) }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::types::{
-    ImageKey, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid, Version,
+    ConfigTime, ImageKey, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid, Version,
 };
 
 /// Something happened.
@@ -92,11 +92,13 @@ pub enum Event {
     /// The set of runners changed. Pools start with [`Ownership::All`]: a runner with peers says so before the first
     /// `Synced`, and again only when something changed.
     Own(Ownership),
-    /// Start one pod of the image unless there is one.
+    /// Start one pod of the image unless there is one. For its owner alone: the wish is remembered until the pods are
+    /// known and the ownership is other than [`Ownership::None`], and then is dropped where another runner owns the
+    /// image.
     Warm {
         /// What to warm up.
         image: ImageKey,
-        /// Written into the pod.
+        /// Decides who owns it. Written into the pod.
         shard_key: ShardKey,
     },
     /// A timer went off: [`Pool::next_timer`](crate::Pool::next_timer) has come. Early ones are harmless.
@@ -156,7 +158,7 @@ pub enum Pushing {
 pub enum Ownership {
     /// A single runner: everything.
     All,
-    /// Not among the peers: nothing.
+    /// Not among the peers, or not known yet: nothing.
     None,
     /// What the ring says.
     Of(Arc<dyn Owns + Send + Sync>),
@@ -225,7 +227,7 @@ pub enum Action {
         /// The configured version.
         version: Version,
         /// That configuration's time.
-        config_time: Option<Time>,
+        config_time: ConfigTime,
         /// To be written into the pod.
         reclaim_after: Time,
     },

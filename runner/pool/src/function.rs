@@ -29,8 +29,12 @@ pub(crate) struct Function {
     pub(crate) starts: Vec<Start>,
     pub(crate) queue: Queue,
     pub(crate) backoff: Option<Backoff>,
-    /// A warm-up was asked for and has neither succeeded nor failed.
-    pub(crate) warm: bool,
+    /// A warm-up was asked for under this key and has neither succeeded nor failed.
+    pub(crate) warm: Option<ShardKey>,
+    /// How many pods this runner keeps: none unless it owns the image.
+    pub(crate) keep: usize,
+    /// The pause between starts of pods to be kept.
+    pub(crate) top_up_pause: Option<Backoff>,
     pub(crate) replacement: Option<Replacement>,
     /// Where the round robin goes on.
     pub(crate) next_pick: usize,
@@ -47,15 +51,18 @@ pub(crate) struct Function {
 
 impl Function {
     pub(crate) fn new(image: ImageKey, shard_key: ShardKey, turn: &Turn<'_>) -> Self {
+        let settings = turn.shared.config.settings(&image);
         Self {
-            settings: turn.shared.config.settings(&image),
+            keep: turn.keeps(&settings),
+            settings,
             image,
             shard_key,
             pods: Vec::new(),
             starts: Vec::new(),
             queue: Queue::default(),
             backoff: None,
-            warm: false,
+            warm: None,
+            top_up_pause: None,
             replacement: None,
             next_pick: 0,
             unready_since: None,
@@ -68,6 +75,7 @@ impl Function {
     /// The configuration changed.
     pub(crate) fn configure(&mut self, turn: &Turn<'_>) {
         self.settings = turn.shared.config.settings(&self.image);
+        self.keep = turn.keeps(&self.settings);
         self.scan_at = self.scan_at.min(turn.now + turn.shared.config.scan_interval);
     }
 
@@ -94,7 +102,8 @@ impl Function {
             && self.starts.is_empty()
             && self.queue.is_empty()
             && self.backoff.is_none()
-            && !self.warm
+            && self.warm.is_none()
+            && self.keep == 0
     }
 
     pub(crate) fn find(&self, uid: &Uid) -> Option<usize> {
@@ -186,9 +195,11 @@ impl Function {
         at(self.name_free_at);
         at((!self.pods.is_empty()).then_some(self.scan_at));
         if let Some(backoff) = &self.backoff {
-            at((!self.queue.is_empty() || self.warm).then_some(backoff.retry_at).filter(|&at| at > turn.now));
+            let wanted = !self.queue.is_empty() || self.warms(turn) || self.is_short();
+            at(wanted.then_some(backoff.retry_at).filter(|&at| at > turn.now));
             at(Some(backoff.forget_at()));
         }
+        at(self.top_up_timer(turn));
         for start in &self.starts {
             at(Some(start.expires_at()));
         }

@@ -33,10 +33,12 @@
 //!   clock. The owner alone deletes, only past it, and never in a state other than the one it judged. To be rid of
 //!   a pod early it gives notice, by bringing `reclaim_after` near; a user objects by pushing it away.
 //! - **Versions are replaced, not evicted** (`replace`): by the owner, one at a time, the new pod first.
+//! - **Some pods are kept** (`keep`): the owner starts `min_pods` of an image and pushes them as if they were in use,
+//!   always the same ones. The others of the image lapse as any pod does.
 //! - **The watch is late** (`watch`). No judgement rests on its being current: writes carry what was judged, answers
 //!   that it has overtaken are dropped, and after a gap the owner waits until others could have spoken.
 //!
-//! Ownership decides who collects and replaces, never who may serve or start a pod. When a shard moves, nothing
+//! Ownership decides who collects, replaces, keeps and warms up, never who may serve a call or start a pod for one. When a shard moves, nothing
 //! happens: the new owner finds the pods that run.
 
 mod breakage;
@@ -45,6 +47,7 @@ mod collect;
 mod config;
 mod event;
 mod function;
+mod keep;
 #[cfg(test)]
 mod model;
 mod pool;
@@ -66,5 +69,6 @@ pub use config::{Config, Limits, Override, Overrides, Template};
 pub use event::{Action, Creation, Deletion, Event, Ownership, Owns, Pushing, Rejection, Verdict, Why};
 pub use pool::{FunctionStats, Pool};
 pub use types::{
-    ImageKey, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid, Version,
+    ConfigTime, ImageKey, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid,
+    Version,
 };

@@ -101,6 +101,7 @@ impl Pool {
                 for function in functions.values_mut() {
                     function.configure(&turn);
                 }
+                know_kept(functions, &turn);
                 settle_all(functions, &mut turn);
             }
             Event::Own(ownership) => {
@@ -108,11 +109,14 @@ impl Pool {
                 for function in functions.values_mut() {
                     function.own(&turn);
                 }
+                know_kept(functions, &turn);
                 settle_all(functions, &mut turn);
             }
             Event::Warm { image, shard_key } => {
                 let function = entry(functions, &image, &shard_key, &turn);
-                function.warm |= !function.any_ready();
+                if !function.any_ready() {
+                    function.warm = Some(shard_key);
+                }
                 settle(functions, &image, &mut turn);
             }
             Event::Tick => tick(functions, &mut turn),
@@ -163,6 +167,15 @@ fn settle(functions: &mut Functions, image: &ImageKey, turn: &mut Turn<'_>) {
     if function.is_idle() {
         function.clear_timer(turn);
         functions.remove(image);
+    }
+}
+
+/// What is to be kept here need not have been asked for.
+fn know_kept(functions: &mut Functions, turn: &Turn<'_>) {
+    for (image, shard_key) in turn.shared.config.keep.iter() {
+        if turn.keeps_under(shard_key) {
+            entry(functions, image, shard_key, turn);
+        }
     }
 }
 
@@ -231,6 +244,7 @@ fn synced(functions: &mut Functions, pods: Vec<Pod>, turn: &mut Turn<'_>) {
     for function in functions.values_mut() {
         function.keep_listed(|uid| listed.contains(uid), turn);
     }
+    know_kept(functions, turn);
     settle_all(functions, turn);
 }
 

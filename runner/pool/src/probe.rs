@@ -29,7 +29,7 @@ impl Function {
     pub(crate) fn probe_pods(&mut self, turn: &mut Turn<'_>) {
         // Whoever uses one pod of the image uses the others as well, so that the owner can retire that one.
         let used = self.pods.iter().any(|tracked| tracked.health == Health::Ready);
-        let wanted = !self.queue.is_empty() || self.warm || used;
+        let wanted = !self.queue.is_empty() || self.warms(turn) || used;
         for tracked in &mut self.pods {
             if tracked.health == Health::Unknown && tracked.lives() && (wanted || tracked.ours()) {
                 tracked.health =
@@ -51,7 +51,7 @@ impl Function {
         tracked.health = Health::Ready;
         tracked.served = true;
         self.backoff = None;
-        self.warm = false;
+        self.warm = None;
     }
 
     /// The pod does not serve at the moment: it must be probed anew.

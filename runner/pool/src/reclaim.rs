@@ -61,8 +61,9 @@ impl Function {
         reserved.max(turn.now + lifetime)
     }
 
-    /// Pushes what is in use and lags behind, and what is wanted but too close to its lapse.
+    /// Pushes what is in use or kept and lags behind, and what is wanted but too close to its lapse.
     pub(crate) fn push_pods(&mut self, turn: &mut Turn<'_>) {
+        self.choose_kept(turn);
         let throttle = turn.shared.config.throttle(self.settings.limits.ttl);
         let waiting = self.queue.front().map(|waiter| waiter.deadline);
         for index in 0..self.pods.len() {
@@ -78,7 +79,8 @@ impl Function {
             // Notice was given, but the pod is to stay after all.
             let recalled = tracked.noticed.is_some() && tracked.retiring.is_none();
             let in_use = (tracked.load() > 0 || recalled) && !turn.shared.broken(Breakage::NoPushInFlight);
-            if wanted.is_some() || (in_use && lags) {
+            let kept = tracked.is_pushed_idle() && !turn.shared.broken(Breakage::KeepUnpushed);
+            if wanted.is_some() || ((in_use || kept) && lags) {
                 self.pods[index].noticed.take_if(|_| recalled);
                 self.pods[index].send_push(until, turn);
             }
@@ -97,10 +99,11 @@ impl Function {
         if !self.queue.is_empty() && self.has_room(tracked, turn) && !tracked.guarded(skew, turn.now) {
             return Some(tracked.push_after);
         }
-        let last_deadline = tracked.last_deadline()?;
+        let last_deadline = tracked.last_deadline().or(tracked.is_pushed_idle().then_some(turn.now))?;
         let throttle = turn.shared.config.throttle(self.settings.limits.ttl);
         let lifetime = turn.shared.config.lifetime(self.settings.limits.ttl);
-        let due = tracked.pod.reclaim_after? + throttle;
+        let Some(reclaim_after) = tracked.pod.reclaim_after else { return Some(tracked.push_after) };
+        let due = reclaim_after + throttle;
         let reserves = (last_deadline >= due).then(|| due - LONGEST_RESERVATION);
         Some(reserves.map_or(due - lifetime, |at| at.min(due - lifetime)).max(tracked.push_after))
     }

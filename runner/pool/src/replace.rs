@@ -34,9 +34,10 @@ impl Function {
         let outdated = |tracked: &&Tracked| {
             tracked.ready()
                 && tracked.pod.version != template.version
-                && tracked.pod.config_time <= template.config_time
+                && !tracked.pod.config_time.has_newer_than(&template.config_time)
                 && tracked.may_replace(turn)
-                && !tracked.is_leaving(turn.shared.config.leaving(), turn.now)
+                // What is about to lapse needs no successor; a kept pod never lapses.
+                && (tracked.kept || !tracked.is_leaving(turn.shared.config.leaving(), turn.now))
         };
         let Some(old) = self.pods.iter().find(outdated) else { return };
         let (old, shard_key) = (old.pod.uid.clone(), old.pod.shard_key.clone());

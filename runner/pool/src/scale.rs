@@ -6,7 +6,7 @@
 //! along.
 
 use crate::breakage::Breakage;
-use crate::event::Action;
+use crate::event::{Action, Ownership};
 use crate::function::Function;
 use crate::shared::Turn;
 use crate::start::Start;
@@ -25,14 +25,35 @@ enum Slot {
 // === impl Function ===
 
 impl Function {
-    /// Starts what the waiting calls and a warm-up ask for.
+    /// Starts what the waiting calls and a warm-up ask for, and what is to be kept.
     pub(crate) fn scale(&mut self, turn: &mut Turn<'_>) {
         self.name_free_at = None;
-        while self.waiters_want_pod(turn) || (self.warm && self.count() == 0) {
+        while self.waiters_want_pod(turn) {
             if !self.create(turn) {
                 break;
             }
         }
+        self.warm_up(turn);
+        self.top_up(turn);
+    }
+
+    /// Starts the pod that a warm-up asks for, or forgets about it where another runner owns the image.
+    fn warm_up(&mut self, turn: &mut Turn<'_>) {
+        let Some(key) = &self.warm else { return };
+        if self.warms(turn) {
+            if self.count() == 0 {
+                self.shard_key = key.clone();
+                self.create(turn);
+            }
+        } else if turn.may_create() && !matches!(turn.shared.ownership, Ownership::None) {
+            self.warm = None;
+        }
+    }
+
+    /// A warm-up was asked for, and it is for this runner to see to it.
+    pub(crate) fn warms(&self, turn: &Turn<'_>) -> bool {
+        let owns = |key| turn.shared.ownership.owns(key) || turn.shared.broken(Breakage::WarmUnowned);
+        self.warm.as_ref().is_some_and(owns)
     }
 
     /// Every ready pod has so many calls that the next one should find one more pod.
@@ -67,7 +88,7 @@ impl Function {
     }
 
     /// Creates a pod in the lowest free slot below the limit, if it may.
-    fn create(&mut self, turn: &mut Turn<'_>) -> bool {
+    pub(crate) fn create(&mut self, turn: &mut Turn<'_>) -> bool {
         if self.count() >= self.settings.limits.max_pods as usize {
             return false;
         }

@@ -59,7 +59,7 @@ impl Function {
                 other.ready()
                     && other.retiring.is_none()
                     && other.pod.version != tracked.pod.version
-                    && other.pod.config_time >= tracked.pod.config_time
+                    && !tracked.pod.config_time.has_newer_than(&other.pod.config_time)
                     && (tracked.retiring.is_some() || other.pod.reclaim_after > tracked.pod.reclaim_after)
             })
     }

@@ -72,6 +72,13 @@ impl Start {
 // === impl Backoff ===
 
 impl Backoff {
+    /// The pause that begins now, longer than the one before.
+    pub(crate) fn after(last: Option<&Self>, error: Option<Rejection>, now: Time) -> Self {
+        let failures = last.map_or(0, |last| last.failures);
+        let delay = FIRST_BACKOFF.saturating_mul(1 << failures.min(5)).min(LAST_BACKOFF);
+        Self { failures: failures.saturating_add(1), retry_at: now + delay, error }
+    }
+
     pub(crate) fn forget_at(&self) -> Time {
         self.retry_at + REMEMBER
     }
@@ -189,15 +196,9 @@ impl Function {
         except: Option<&Uid>,
         turn: &mut Turn<'_>,
     ) {
-        let failures = self.backoff.as_ref().map_or(0, |backoff| backoff.failures);
-        let delay = FIRST_BACKOFF.saturating_mul(1 << failures.min(5)).min(LAST_BACKOFF);
-        self.backoff = Some(Backoff {
-            failures: failures.saturating_add(1),
-            retry_at: turn.now + delay,
-            error: error.clone(),
-        });
+        self.backoff = Some(Backoff::after(self.backoff.as_ref(), error.clone(), turn.now));
         let Some(error) = error else { return };
-        self.warm = false;
+        self.warm = None;
         let hope = self.starts.iter().any(Start::unseen)
             || self.pods.iter().any(|tracked| tracked.lives() && Some(tracked.uid()) != except);
         if hope && turn.shared.broken(Breakage::LoseWaiters) {

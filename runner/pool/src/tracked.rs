@@ -30,6 +30,8 @@ pub(crate) struct Tracked {
     pub(crate) delete_after: Time,
     /// A delete was accepted, or a push found it gone; the watch has not shown it yet.
     pub(crate) doomed: bool,
+    /// Stays although nobody uses it.
+    pub(crate) kept: bool,
     /// Its owner wants to be rid of it early.
     pub(crate) retiring: Option<Why>,
     /// Notice was given. No further one before this, since another runner may have objected.
@@ -86,6 +88,7 @@ impl Tracked {
             delete: None,
             delete_after: Time::default(),
             doomed: false,
+            kept: false,
             retiring: None,
             noticed: None,
         }

@@ -164,6 +164,28 @@ pub enum Reason {
     Other(Arc<str>),
 }
 
+/// How new a configuration is. `None` is the oldest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConfigTime {
+    /// When it was written (`fn.kpt.dev/config-time`).
+    pub written: Option<Time>,
+    /// Since when the image's tag stands for its content, as far as known (`fn.kpt.dev/resolved-at`).
+    pub resolved: Option<Time>,
+}
+
+impl ConfigTime {
+    /// Whether something in it is newer. Of two configurations each may be.
+    pub fn has_newer_than(&self, other: &Self) -> bool {
+        self.written > other.written || self.resolved > other.resolved
+    }
+}
+
+impl From<Option<Time>> for ConfigTime {
+    fn from(written: Option<Time>) -> Self {
+        Self { written, resolved: None }
+    }
+}
+
 /// A pod as observed. Pods that are not ours are never reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
@@ -181,8 +203,8 @@ pub struct Pod {
     pub phase: Phase,
     /// What it was made from.
     pub version: Version,
-    /// The time of the configuration it was made from (`fn.kpt.dev/config-time`).
-    pub config_time: Option<Time>,
+    /// How new that was.
+    pub config_time: ConfigTime,
     /// It may be collected past this moment (`fn.kpt.dev/reclaim-after`).
     pub reclaim_after: Option<Time>,
 }

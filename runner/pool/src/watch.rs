@@ -93,6 +93,7 @@ impl Function {
 
     /// Ownership may have changed.
     pub(crate) fn own(&mut self, turn: &Turn<'_>) {
+        self.keep = turn.keeps(&self.settings);
         for tracked in &mut self.pods {
             tracked.own(turn);
         }

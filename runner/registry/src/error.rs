@@ -26,7 +26,9 @@ pub enum RegistryError {
     )]
     Untrusted,
     /// The registry has too much to do.
-    #[error("the image's registry answers with status {status}: retry later; credentials may raise its limits")]
+    #[error(
+        "the image's registry answers with status {status}: retry later; credentials may raise its limits"
+    )]
     Busy {
         /// 429 or 5xx.
         status: u16,

@@ -3,7 +3,23 @@
 //! [`Images`] remembers it: asked when a pod is to be made or a tag constraint to be resolved, never on the path of a
 //! warm call. [`Registry`] is the seam below it; [`Client`] is the real one.
 
+mod auth;
+mod client;
+mod credentials;
+mod digest;
+mod docker_config;
 mod error;
+mod file;
+mod images;
+mod manifest;
+mod platform;
+mod roots;
+mod secret;
+mod session;
+mod tags;
+mod tokens;
+mod transport;
+mod verifier;
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +27,12 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use porch_fn_image::Image;
 
+pub use client::{Client, LOOKUP_WITHIN, Options};
+pub use credentials::{CredentialFile, CredentialSource, CredentialsFileContent};
 pub use error::RegistryError;
+pub use images::{Images, ImagesOptions, Known, ResolveError};
+pub use platform::{Platform, PlatformError};
+pub use roots::Roots;
 
 /// What a registry says about one image.
 #[derive(Debug, Clone, PartialEq, Eq)]

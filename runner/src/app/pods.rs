@@ -3,28 +3,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_pool::{Config, Event, Limits};
+use porch_fn_pool::{Config, Event, Ownership as Owned};
+use porch_fn_registry::CredentialsFileContent;
 use porch_fn_service::discovery::{self, DnsResolver, HostPort, Target};
-use porch_fn_service::flags::SetFlags;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tracing::Instrument;
 
-use super::{AppError, Pods, present};
+use super::registries::{Registries, registries};
+use super::{AppError, Pods};
 use crate::config::{Flags, PodBackend, PodConnect};
 use crate::metrics::Metrics;
 use crate::ownership::{Ownership, Peers};
-use crate::pods::cache_config::{self, CacheConfig};
-use crate::pods::configure::{self, Making};
-use crate::pods::kubernetes::metadata::MetadataFile;
-use crate::pods::kubernetes::{self, AllImages, Templates};
+use crate::pods::configure::{self, Making, WarmUp};
+use crate::pods::kubernetes::function_configs::{self, Counts};
+use crate::pods::kubernetes::{self, Surroundings, Templates, pull_secret};
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
 use crate::pods::{Backend, Catalog, PodRuntime};
+use crate::settings::{Current, Sources};
 
 /// All local pods and runners are on one clock.
 const LOCAL_SKEW: Duration = Duration::from_secs(1);
-/// The longest wait until a changed `--pod-cache-config` is read.
-const REREAD_EVERY: Duration = Duration::from_secs(10);
+/// How long the start waits for the FunctionConfigs: with them, the first configuration of the pool is the right one.
+const FIRST_FUNCTIONS_WITHIN: Duration = Duration::from_secs(5);
 
 /// The pod runtime, if there is one, and what belongs to it.
 #[derive(Default)]
@@ -34,28 +36,29 @@ pub(super) struct PodParts {
     pub(super) synced: Option<watch::Receiver<bool>>,
     /// Local pods of its own, ended last.
     pub(super) local: Option<LocalCluster>,
+    /// The settings that it goes by, FunctionConfigs included.
+    pub(super) current: Option<watch::Receiver<Current>>,
 }
 
 /// What every kind of pod runtime starts from.
 pub(super) struct PodWiring<'a> {
     pub(super) flags: &'a Flags,
-    pub(super) set: &'a SetFlags,
     pub(super) metrics: &'a Arc<Metrics>,
     /// Gets the tasks that keep the runtime going.
     pub(super) tasks: &'a mut JoinSet<()>,
 }
 
 impl PodWiring<'_> {
-    /// Starts the pod runtime that the flags ask for.
-    pub(super) async fn start(mut self, pods: Pods) -> Result<PodParts, AppError> {
+    /// Starts the pod runtime that the flags ask for, which goes by `sources`.
+    pub(super) async fn start(mut self, pods: Pods, sources: &mut Sources) -> Result<PodParts, AppError> {
         match (pods, backend(self.flags)) {
-            (Pods::Shared(cluster, functions), _) => self.on_this_machine(&cluster, functions),
+            (Pods::Shared(cluster, functions), _) => self.on_this_machine(&cluster, functions, sources),
             (Pods::Flags, PodBackend::Local) => {
                 let (cluster, functions) = local_cluster(self.flags)?;
-                let parts = self.on_this_machine(&cluster, functions)?;
+                let parts = self.on_this_machine(&cluster, functions, sources)?;
                 Ok(PodParts { local: Some(cluster), ..parts })
             }
-            (Pods::Flags, PodBackend::Kubernetes) => self.on_kubernetes().await,
+            (Pods::Flags, PodBackend::Kubernetes) => self.on_kubernetes(sources).await,
             (Pods::Flags, PodBackend::None | PodBackend::Auto) => Ok(PodParts::default()),
         }
     }
@@ -64,17 +67,19 @@ impl PodWiring<'_> {
         &mut self,
         cluster: &LocalCluster,
         functions: LocalFunctions,
+        sources: &Sources,
     ) -> Result<PodParts, AppError> {
         let (events, receiver) = mpsc::unbounded_channel();
         self.join_peers(&events)?;
         let backend = cluster.attach(events.clone());
         let catalog = Arc::new(functions.clone());
         let base = Config { skew: LOCAL_SKEW, ..base_config(self.flags) };
-        let runtime = self.runtime(base, functions, backend, (events, receiver), catalog)?;
-        Ok(PodParts { runtime: Some(runtime), ..PodParts::default() })
+        let current = self.follow_settings(sources.clone());
+        let runtime = self.runtime(base, functions, backend, (events, receiver), catalog, &current);
+        Ok(PodParts { runtime: Some(runtime), current: Some(current), ..PodParts::default() })
     }
 
-    async fn on_kubernetes(&mut self) -> Result<PodParts, AppError> {
+    async fn on_kubernetes(&mut self, sources: &mut Sources) -> Result<PodParts, AppError> {
         let flags = self.flags;
         let template = match (given(&flags.function_pod_template), given(&flags.wrapper_server_image)) {
             (Some(name), _) => Templates::ConfigMap(name),
@@ -89,30 +94,102 @@ impl PodWiring<'_> {
             PodConnect::Service => Some(cluster_domain(flags)?),
             PodConnect::PodIp => None,
         };
-        let metadata = match &flags.image_metadata {
-            Some(path) => MetadataFile::read(path, &flags.default_image_prefix)?,
-            None => {
-                tracing::warn!("no function pod can be made without --image-metadata");
-                MetadataFile::default()
-            }
-        };
+        let Registries { images, credentials } = registries(flags, self.metrics, self.tasks)?;
+        let connected = kubernetes::connect(flags.kubeconfig.clone()).await?;
         let (events, receiver) = mpsc::unbounded_channel();
         // Before the first pods are known: until it has heard of its peers, a runner owns nothing.
-        self.join_peers(&events)?;
+        let owned = self.join_peers(&events)?;
+        self.follow_function_configs(&connected, &owned, sources);
+        let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
+        let secret_written =
+            pull_secret.as_ref().map(|name| self.replicate(&connected, name, credentials.subscribe()));
         let options = kubernetes::Options {
-            kubeconfig: flags.kubeconfig.clone(),
             pod_namespace: flags.pod_namespace.clone(),
             own_namespace: given(&flags.namespace),
             template,
             service_domain,
             max_message: flags.max_request_body_size,
+            pull_secret,
+            metadata_ttl: flags.image_metadata_ttl.into(),
             scan_interval: flags.scan_interval.into(),
         };
-        let parts = kubernetes::start(options, Arc::new(metadata), events.clone(), self.tasks).await?;
+        let surroundings = Surroundings {
+            images: Arc::clone(&images),
+            current: sources.current(),
+            owned,
+            secret_written,
+            events: events.clone(),
+            metrics: Arc::clone(self.metrics),
+        };
+        let listed = sources.functions.clone();
+        let wait_for_functions = async move {
+            let mut listed = listed;
+            let _ = timeout(FIRST_FUNCTIONS_WITHIN, listed.changed()).await;
+        };
+        let (parts, ()) = tokio::join!(
+            kubernetes::start(&connected, options, surroundings, self.tasks),
+            wait_for_functions
+        );
+        let current = self.follow_settings(sources.clone());
         let base = base_config(flags);
-        let catalog = Arc::new(AllImages);
-        let runtime = self.runtime(base, parts.blueprints, parts.backend, (events, receiver), catalog)?;
-        Ok(PodParts { runtime: Some(runtime), synced: Some(parts.synced), local: None })
+        let runtime =
+            self.runtime(base, parts.blueprints, parts.backend, (events, receiver), images, &current);
+        Ok(PodParts {
+            runtime: Some(runtime),
+            synced: Some(parts.synced),
+            local: None,
+            current: Some(current),
+        })
+    }
+
+    /// Has `sources` follow the FunctionConfigs of the function namespace.
+    fn follow_function_configs(
+        &mut self,
+        connected: &kubernetes::Connected,
+        owned: &watch::Receiver<Owned>,
+        sources: &mut Sources,
+    ) {
+        let source = function_configs::Source {
+            client: connected.client.clone(),
+            namespace: self.flags.pod_namespace.clone(),
+            default_prefix: self.flags.default_image_prefix.clone(),
+            retry_every: self.flags.scan_interval.into(),
+        };
+        let (sender, functions) = watch::channel(Arc::default());
+        sources.functions = functions;
+        let (counts, counted) = watch::channel(Counts::default());
+        let show = show_function_configs(counted, Arc::clone(self.metrics));
+        self.tasks.spawn(show.instrument(tracing::info_span!("functionconfigs")));
+        let follow = function_configs::follow(source, owned.clone(), sender, counts);
+        self.tasks.spawn(follow.instrument(tracing::info_span!("functionconfigs")));
+    }
+
+    /// Has the credentials replicated into the function namespace.
+    fn replicate(
+        &mut self,
+        connected: &kubernetes::Connected,
+        name: &str,
+        content: watch::Receiver<Option<CredentialsFileContent>>,
+    ) -> watch::Receiver<pull_secret::State> {
+        let (sender, copied) = watch::channel(None);
+        self.tasks.spawn(pass_on(content, sender).instrument(tracing::info_span!("credentials")));
+        let (sender, state) = watch::channel(pull_secret::State::Pending);
+        let follow = pull_secret::follow(
+            connected.client.clone(),
+            self.flags.pod_namespace.clone(),
+            name.to_owned(),
+            copied,
+            self.flags.scan_interval.into(),
+            sender,
+        );
+        self.tasks.spawn(follow.instrument(tracing::info_span!("pull secret")));
+        state
+    }
+
+    fn follow_settings(&mut self, sources: Sources) -> watch::Receiver<Current> {
+        let (follow, current) = sources.follow();
+        self.tasks.spawn(follow.instrument(tracing::info_span!("settings")));
+        current
     }
 
     /// The runtime over `backend`, with the tasks that drive it and keep its configuration up to date.
@@ -123,11 +200,13 @@ impl PodWiring<'_> {
         backend: impl Backend,
         (events, receiver): (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
         catalog: Arc<dyn Catalog>,
-    ) -> Result<PodRuntime, AppError> {
+        current: &watch::Receiver<Current>,
+    ) -> PodRuntime {
         let flags = self.flags;
-        let cache = self.cache_config()?;
-        let first = Arc::clone(&cache.borrow());
-        let config = configure::config(&base, &first, making.made_from(&first));
+        let mut warm_up = flags.warm_up_pod_cache.then(|| WarmUp::new(Arc::clone(&catalog)));
+        let mut current = current.clone();
+        let first = current.borrow_and_update().clone();
+        let config = configure::config(&base, &first.settings, making.made_from(&first));
         let (runtime, driver) = PodRuntime::new(
             config,
             backend,
@@ -138,35 +217,22 @@ impl PodWiring<'_> {
             Arc::clone(self.metrics),
         );
         self.tasks.spawn(driver.instrument(tracing::info_span!("pool")));
-        let follow = configure::follow(base, making, cache, events);
-        self.tasks.spawn(follow.instrument(tracing::info_span!("configuration")));
-        if flags.warm_up_pod_cache {
-            runtime.warm_up(first.entries.iter().map(|entry| entry.image.clone()));
+        if let Some(warm_up) = &mut warm_up {
+            configure::warm_up(warm_up.news(&first.settings), &events);
         }
-        Ok(runtime)
-    }
-
-    /// `--pod-cache-config` as it is and as it will be.
-    fn cache_config(&mut self) -> Result<watch::Receiver<Arc<CacheConfig>>, AppError> {
-        let flags = self.flags;
-        let path = &flags.pod_cache_config;
-        let first = if present("pod-cache-config", path, self.set)? {
-            cache_config::read_config(path, &flags.default_image_prefix)?
-        } else {
-            CacheConfig::default()
-        };
-        let every = REREAD_EVERY.min(flags.scan_interval.into());
-        let (watch, cache) =
-            cache_config::watch(path.clone(), flags.default_image_prefix.clone(), every, first);
-        self.tasks.spawn(watch.instrument(tracing::info_span!("pod-cache-config")));
-        Ok(cache)
+        let follow = configure::follow(base, making, current, warm_up, events);
+        self.tasks.spawn(follow.instrument(tracing::info_span!("configuration")));
+        runtime
     }
 
     /// Has the pool told which images are this runner's. Without `--peers` all are.
-    fn join_peers(&mut self, events: &mpsc::UnboundedSender<Event>) -> Result<(), AppError> {
+    fn join_peers(
+        &mut self,
+        events: &mpsc::UnboundedSender<Event>,
+    ) -> Result<watch::Receiver<Owned>, AppError> {
         let flags = self.flags;
         if flags.peers.is_empty() {
-            return Ok(());
+            return Ok(watch::channel(Owned::All).1);
         }
         let wrong = |flag: &str, error: &dyn std::fmt::Display| AppError::Flags(format!("--{flag}: {error}"));
         let target = Target::parse(&flags.peers, flags.port).map_err(|error| wrong("peers", &error))?;
@@ -181,10 +247,35 @@ impl PodWiring<'_> {
         let (watch, snapshots) = discovery::watch(target, resolver, std::future::pending());
         self.tasks.spawn(watch.instrument(tracing::info_span!("peers")));
         let ownership = Ownership::new(own.to_string(), events.clone());
+        let owned = ownership.owned();
         let show = show_ring(ownership.peers(), Arc::clone(self.metrics));
         self.tasks.spawn(show.instrument(tracing::info_span!("ring")));
         self.tasks.spawn(ownership.run(snapshots).instrument(tracing::info_span!("ownership")));
-        Ok(())
+        Ok(owned)
+    }
+}
+
+/// Keeps the metrics in step with the FunctionConfigs.
+async fn show_function_configs(mut counted: watch::Receiver<Counts>, metrics: Arc<Metrics>) {
+    loop {
+        let Counts { objects, problems } = *counted.borrow_and_update();
+        metrics.function_configs(objects, problems);
+        if counted.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The file of the registry client, as the pull secret wants it.
+async fn pass_on(
+    mut file: watch::Receiver<Option<CredentialsFileContent>>,
+    content: watch::Sender<Option<pull_secret::Content>>,
+) {
+    loop {
+        content.send_replace(file.borrow_and_update().as_ref().map(pull_secret::Content::from));
+        if file.changed().await.is_err() {
+            return;
+        }
     }
 }
 
@@ -242,16 +333,9 @@ fn local_cluster(flags: &Flags) -> Result<(LocalCluster, LocalFunctions), AppErr
     Ok((LocalCluster::new(options), functions))
 }
 
-/// What the flags alone say.
+/// What is not told of each image.
 fn base_config(flags: &Flags) -> Config {
     Config {
-        limits: Limits {
-            max_pods: flags.max_parallel_pods_per_function.max(1),
-            waitlist: flags.max_waitlist_length.max(1),
-            per_pod: flags.max_concurrent_per_pod.max(1),
-            queue: flags.max_queue_per_function,
-            ttl: flags.pod_ttl.into(),
-        },
         scan_interval: flags.scan_interval.into(),
         ready_timeout: flags.pod_ready_timeout.into(),
         ..Config::default()

@@ -1,21 +1,18 @@
 //! The exec runtime: functions that are executables on the runner's own disk. No pod, no start-up time.
 
-mod config;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use porch_fn_proto::Chunks;
 use porch_fn_service::grpc::Reply;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tonic::Code;
 use wrapper_server::outcome;
 use wrapper_server::process::{Environment, Program, run};
 
-pub use config::{ConfigError, Executables};
-
 use crate::environment::environment;
+use crate::settings::Current;
 
 /// Calls that wait for one of `--max-parallel-executions` places.
 const MAX_QUEUE: usize = 1000;
@@ -23,7 +20,7 @@ const MAX_QUEUE: usize = 1000;
 /// Runs local executables, a bounded number at once.
 #[derive(Debug)]
 pub struct ExecRuntime {
-    executables: Executables,
+    current: watch::Receiver<Current>,
     environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     places: Arc<Semaphore>,
     parallel: usize,
@@ -32,20 +29,18 @@ pub struct ExecRuntime {
 }
 
 impl ExecRuntime {
-    /// A runtime for `executables`; `parallel` run at once (zero counts as one). `exec_env` names variables to
-    /// pass on beside the usual ones.
-    pub fn new(executables: Executables, exec_env: &[String], parallel: usize, max_message: usize) -> Self {
-        for (image, path) in executables.iter() {
-            if path.exists() {
-                tracing::info!(image, path = %path.display(), "exec function");
-            } else {
-                tracing::warn!(image, path = %path.display(), "exec function is missing; see --functions");
-            }
-        }
+    /// A runtime for the executables that the settings name; `parallel` run at once (zero counts as one). `exec_env`
+    /// names variables to pass on beside the usual ones.
+    pub(crate) fn new(
+        current: watch::Receiver<Current>,
+        exec_env: &[String],
+        parallel: usize,
+        max_message: usize,
+    ) -> Self {
         let environment = environment(std::env::vars_os(), exec_env);
         let parallel = parallel.clamp(1, Semaphore::MAX_PERMITS);
         Self {
-            executables,
+            current,
             environment,
             places: Arc::new(Semaphore::new(parallel)),
             parallel,
@@ -56,8 +51,8 @@ impl ExecRuntime {
 
     /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Queueing and running
     /// end when the future is dropped.
-    pub(crate) async fn evaluate(&self, image: &str, resource_list: Chunks) -> Option<Reply> {
-        let path = self.executables.find(image)?;
+    pub(crate) async fn evaluate(&self, image: &str, tag: &str, resource_list: Chunks) -> Option<Reply> {
+        let path = self.current.borrow().settings.executable(image, tag)?.value;
         let Some(waiting) = Waiting::enter(&self.waiting) else {
             let text = format!(
                 "{MAX_QUEUE} calls already wait for the exec runtime, which runs {} at once: retry later, or raise \
@@ -69,7 +64,7 @@ impl ExecRuntime {
         // The semaphore is never closed.
         let _place = self.places.acquire().await;
         drop(waiting);
-        Some(self.run(image, path, resource_list).await)
+        Some(self.run(image, &path, resource_list).await)
     }
 
     async fn run(&self, image: &str, path: &Path, resource_list: Chunks) -> Reply {
@@ -109,8 +104,9 @@ mod tests {
 
     #[test]
     fn any_number_of_places_is_accepted() {
+        let (_task, current) = crate::settings::tests::nothing();
         for (asked, given) in [(0, 1), (3, 3), (usize::MAX, Semaphore::MAX_PERMITS)] {
-            assert_eq!(ExecRuntime::new(Executables::default(), &[], asked, 1024).parallel, given);
+            assert_eq!(ExecRuntime::new(current.clone(), &[], asked, 1024).parallel, given);
         }
     }
 }

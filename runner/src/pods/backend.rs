@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
-use porch_fn_image::Image;
-use porch_fn_pool::{PodName, ResourceVersion, ShardKey, Time, Uid, Version};
+use futures_util::future::BoxFuture;
+use porch_fn_image::{Constraint, Image};
+use porch_fn_pool::{ConfigTime, PodName, ResourceVersion, ShardKey, Time, Uid, Version};
 use porch_fn_service::conn::Connection;
 
 /// Something to do about a pod. Each `Create`, `Delete` and `Push` is answered by one event.
@@ -22,7 +23,7 @@ pub enum Order {
         /// To be kept with the pod.
         version: Version,
         /// To be kept with the pod.
-        config_time: Option<Time>,
+        config_time: ConfigTime,
         /// To be kept with the pod.
         reclaim_after: Time,
     },
@@ -66,8 +67,33 @@ pub trait Backend: Send + 'static {
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;
 }
 
-/// Says which images can have pods at all; asked on the path of each call.
+/// Says which images can have pods, and which image a tag constraint stands for; asked on the path of each call.
 pub trait Catalog: std::fmt::Debug + Send + Sync + 'static {
     /// Whether pods of `image` can be made. `false` is `NOT_FOUND` to the caller.
     fn knows(&self, image: &Image) -> bool;
+
+    /// The image of this repository whose tag is the highest that `constraint` allows; the tag of `image` itself does
+    /// not matter.
+    ///
+    /// # Errors
+    /// [`Unresolved`], when there is none or it cannot be found out.
+    fn resolve<'a>(
+        &'a self,
+        image: &'a Image,
+        constraint: &'a Constraint,
+    ) -> BoxFuture<'a, Result<Image, Unresolved>>;
+}
+
+/// Why a tag constraint stands for no image. The texts reach callers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolved {
+    /// No tag is a version that the constraint allows.
+    #[error("no tag of its repository is a version that matches")]
+    NoMatch,
+    /// The repository is not there, or hidden.
+    #[error("{0}")]
+    NotFound(String),
+    /// The tags are not known.
+    #[error("{0}")]
+    Failed(String),
 }

@@ -1,41 +1,82 @@
-//! Keeps the pool's configuration in step with the files and templates that it comes from.
+//! Keeps the pool's configuration in step with the settings, and with what pods are made from.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use porch_fn_pool::{Config, Event, ImageKey, Override, Overrides, Template};
+use porch_fn_image::Image;
+use porch_fn_pool::{Config, Event, ImageKey, Override, Overrides, ShardKey, Template};
+use porch_fn_settings::Settings;
 use tokio::sync::{mpsc, watch};
 
-use super::cache_config::{self, CacheConfig};
+use super::backend::Catalog;
+use crate::settings::Current;
 
 /// Knows what pods are made from.
 pub(crate) trait Making: Send + 'static {
-    /// What they are made from from now on, under this `--pod-cache-config`.
-    fn made_from(&mut self, cache: &CacheConfig) -> MadeFrom;
+    /// What they are made from from now on, under these settings.
+    fn made_from(&mut self, current: &Current) -> MadeFrom;
 
-    /// Waits until [`made_from`](Self::made_from) has another answer, whatever the file says.
+    /// Waits until [`made_from`](Self::made_from) has another answer, whatever the settings say.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// What the pods of all images are made from.
-pub(crate) struct MadeFrom {
-    pub(crate) all: Template,
-    /// What the pods of one image are made from, if that differs.
-    pub(crate) one: OfOneImage,
+/// What the pods of an image are made from.
+pub(crate) type MadeFrom = Box<dyn Fn(&ImageKey) -> Option<Template> + Send + Sync>;
+
+/// The pool's configuration: `base`, and what settings and templates say of each image.
+pub(crate) fn config(base: &Config, settings: &Arc<Settings>, made_from: MadeFrom) -> Config {
+    let keep = settings.kept().into_iter().map(|(image, _)| {
+        let image = ImageKey::from(image.as_str());
+        (image.clone(), ShardKey::from(&image))
+    });
+    let keep = Arc::new(keep.collect());
+    let settings = Arc::clone(settings);
+    let one = move |image: &ImageKey| {
+        let template = made_from(image);
+        // Keys of the pool are canonical: there is no prefix to add.
+        let Ok(parsed) = Image::parse(image.as_str(), "") else {
+            return Override { template, ..Override::default() };
+        };
+        let effective = settings.of(&parsed);
+        Override {
+            max_pods: effective.max_pods.value,
+            min_pods: effective.min_pods.value,
+            waitlist: effective.waitlist.value,
+            per_pod: effective.per_pod.value,
+            queue: effective.queue.value,
+            ttl: effective.ttl.value,
+            template,
+        }
+    };
+    Config { overrides: Overrides::by(one), keep, ..base.clone() }
 }
 
-type OfOneImage = Box<dyn Fn(&ImageKey) -> Option<Template> + Send + Sync>;
+/// Starts pods for images that settings name (`--warm-up-pod-cache`), each once: those that are there at the start, and
+/// those that appear later.
+#[derive(Debug)]
+pub(crate) struct WarmUp {
+    catalog: Arc<dyn Catalog>,
+    known: HashSet<Image>,
+}
 
-/// The pool's configuration: `base`, and what the file and the templates say.
-pub(crate) fn config(base: &Config, cache: &CacheConfig, made_from: MadeFrom) -> Config {
-    let overrides = cache_config::overrides(&cache.entries);
-    let MadeFrom { all, one } = made_from;
-    Config {
-        template: all,
-        overrides: Overrides::by(move |image: &ImageKey| {
-            let limits = overrides.get(image).cloned().unwrap_or_default();
-            Override { template: one(image), ..limits }
-        }),
-        ..base.clone()
+impl WarmUp {
+    pub(crate) fn new(catalog: Arc<dyn Catalog>) -> Self {
+        Self { catalog, known: HashSet::new() }
+    }
+
+    /// The images of `settings` that are new, and can have pods. One that vanished and comes again is new again.
+    pub(crate) fn news(&mut self, settings: &Settings) -> Vec<ImageKey> {
+        let named: HashSet<_> = settings.warm().into_iter().collect();
+        let mut news = Vec::new();
+        for image in settings.warm().into_iter().filter(|image| !self.known.contains(image)) {
+            if self.catalog.knows(&image) {
+                news.push(ImageKey::from(image.as_str()));
+            } else {
+                tracing::warn!(%image, "cannot be warmed up: no pod can be made of it");
+            }
+        }
+        self.known = named;
+        news
     }
 }
 
@@ -43,19 +84,32 @@ pub(crate) fn config(base: &Config, cache: &CacheConfig, made_from: MadeFrom) ->
 pub(crate) async fn follow(
     base: Config,
     mut making: impl Making,
-    mut cache: watch::Receiver<Arc<CacheConfig>>,
+    mut current: watch::Receiver<Current>,
+    mut warm_up: Option<WarmUp>,
     events: mpsc::UnboundedSender<Event>,
 ) {
-    let mut file_changes = true;
+    let mut settings_change = true;
     loop {
         tokio::select! {
             () = making.changed() => {}
-            changed = cache.changed(), if file_changes => file_changes = changed.is_ok(),
+            changed = current.changed(), if settings_change => settings_change = changed.is_ok(),
         }
-        let current = Arc::clone(&cache.borrow_and_update());
-        let made_from = making.made_from(&current);
-        if events.send(Event::Configure(config(&base, &current, made_from))).is_err() {
+        let now = current.borrow_and_update().clone();
+        let made_from = making.made_from(&now);
+        if events.send(Event::Configure(config(&base, &now.settings, made_from))).is_err() {
             return;
         }
+        if let Some(warm_up) = &mut warm_up {
+            self::warm_up(warm_up.news(&now.settings), &events);
+        }
+    }
+}
+
+/// Asks the pool for one pod of each.
+pub(crate) fn warm_up(images: Vec<ImageKey>, events: &mpsc::UnboundedSender<Event>) {
+    for image in images {
+        let shard_key = ShardKey::from(&image);
+        // A pool that is gone has nothing to warm.
+        let _ = events.send(Event::Warm { image, shard_key });
     }
 }

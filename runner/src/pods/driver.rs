@@ -23,7 +23,6 @@ enum Command {
     Request { id: RequestId, image: ImageKey, shard_key: ShardKey, deadline: Instant, answer: Answer },
     Cancel { id: RequestId },
     Finished { id: RequestId, verdict: Verdict },
-    Warm { image: ImageKey, shard_key: ShardKey },
     Stats { answer: oneshot::Sender<Vec<FunctionStats>> },
 }
 
@@ -89,12 +88,6 @@ impl Handle {
             }
             Err(_) => Err(AcquireError::Stopped),
         }
-    }
-
-    /// Starts one pod of `image` if there is none.
-    pub(crate) fn warm(&self, image: ImageKey, shard_key: ShardKey) {
-        // A stopped driver has nothing to warm.
-        let _ = self.commands.send(Command::Warm { image, shard_key });
     }
 
     /// What the pool holds, per function.
@@ -190,7 +183,6 @@ impl<B: Backend> Driver<B> {
                 Event::Cancel { id }
             }
             Command::Finished { id, verdict } => Event::Finished { id, verdict },
-            Command::Warm { image, shard_key } => Event::Warm { image, shard_key },
             Command::Stats { answer } => {
                 let _ = answer.send(self.pool.stats());
                 return None;

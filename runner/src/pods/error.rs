@@ -6,6 +6,7 @@ use porch_fn_pool::Rejection;
 use porch_fn_service::grpc::{Reply, cut_message, message_of, set_message};
 use tonic::Code;
 
+use super::backend::Unresolved;
 use super::driver::AcquireError;
 
 /// Why the pod runtime has no answer of a wrapper to pass on.
@@ -14,6 +15,14 @@ pub(crate) enum PodError {
     /// The image is not a reference.
     #[error("{0}")]
     Image(ReferenceError),
+    /// The `tag` field's constraint stands for no image.
+    #[error("tag constraint {constraint:?}: {source}")]
+    Unresolved {
+        /// As the caller wrote it.
+        constraint: String,
+        /// Why.
+        source: Unresolved,
+    },
     /// There is no pod for the call.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
@@ -42,6 +51,14 @@ impl PodError {
         let (code, text) = match self {
             Self::Image(error) => {
                 (Code::InvalidArgument, format!("unable to evaluate {image} with pod evaluator: {error}"))
+            }
+            Self::Unresolved { source, .. } => {
+                let code = match source {
+                    Unresolved::NoMatch | Unresolved::NotFound(_) => Code::NotFound,
+                    // As of a pod that cannot start.
+                    Unresolved::Failed(_) => Code::Unknown,
+                };
+                (code, format!("unable to get the grpc client to the pod for {image}: {self}"))
             }
             Self::Acquire(AcquireError::Rejected(Rejection::DeadlineExceeded)) => {
                 (Code::DeadlineExceeded, format!("function evaluation timed out for {image}: {self}"))
@@ -120,6 +137,10 @@ mod tests {
 
     const IMAGE: &str = "example.com/f:v1";
 
+    fn unresolved(source: Unresolved) -> PodError {
+        PodError::Unresolved { constraint: ">=2".to_owned(), source }
+    }
+
     #[test]
     fn every_error_has_its_code_and_words() {
         let rejected = |error: Rejection| PodError::Acquire(AcquireError::Rejected(error));
@@ -148,6 +169,14 @@ mod tests {
                 false,
                 "--pod-ready-timeout",
             ),
+            (
+                unresolved(Unresolved::NoMatch),
+                Code::NotFound,
+                false,
+                "tag constraint \">=2\": no tag of its repository is a version that matches",
+            ),
+            (unresolved(Unresolved::NotFound("gone".to_owned())), Code::NotFound, false, "\">=2\": gone"),
+            (unresolved(Unresolved::Failed("down".to_owned())), Code::Unknown, false, "\">=2\": down"),
             (PodError::Acquire(AcquireError::Vanished), Code::Unavailable, true, "vanished"),
             (PodError::Acquire(AcquireError::Stopped), Code::Unavailable, true, "shutting down"),
             (

@@ -1,7 +1,6 @@
 //! The pod runtime: a call waits for a pod of its function, and the pod's wrapper runs it.
 
 mod backend;
-pub(crate) mod cache_config;
 pub(crate) mod configure;
 mod driver;
 mod error;
@@ -15,7 +14,7 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
-use porch_fn_image::{Image, shard_key};
+use porch_fn_image::{Constraint, Image, parse_version, shard_key};
 use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
 use porch_fn_proto::frame;
 use porch_fn_service::grpc::{Call, Reply, format_timeout};
@@ -23,7 +22,7 @@ use porch_fn_service::unary::{self, CallError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub use backend::{Backend, Catalog, Order};
+pub use backend::{Backend, Catalog, Order, Unresolved};
 pub(crate) use driver::Handle;
 pub(crate) use page::page;
 
@@ -62,40 +61,46 @@ impl PodRuntime {
         (Self { pool, catalog, default_prefix, max_message }, driver.run())
     }
 
-    /// Asks for one pod of each image, without waiting for any.
-    pub fn warm_up(&self, images: impl IntoIterator<Item = Image>) {
-        for image in images {
-            if !self.catalog.knows(&image) {
-                tracing::warn!(%image, "cannot be warmed up: no pod can be made of it");
-                continue;
-            }
-            let image = ImageKey::from(image.as_str());
-            let shard_key = ShardKey::from(&image);
-            self.pool.warm(image, shard_key);
-        }
-    }
-
     /// A way to the pool, for status pages.
     pub(crate) fn pool(&self) -> Handle {
         self.pool.clone()
     }
 
-    /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is asked.
+    /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is asked. A `tag` that is
+    /// a version or a constraint says which tag of the image's repository is meant.
     pub(crate) async fn evaluate(&self, image: &str, tag: &str, call: &Call) -> Option<Reply> {
         let parsed = match Image::parse(image, &self.default_prefix) {
             Ok(parsed) => parsed,
             Err(error) => return Some(PodError::Image(error).reply(image)),
         };
-        if !self.catalog.knows(&parsed) {
+        let chosen = match self.choose(parsed, tag).await {
+            Ok(chosen) => chosen,
+            Err(error) => return Some(error.reply(image)),
+        };
+        if !self.catalog.knows(&chosen) {
             return None;
         }
         let tag = (!tag.is_empty()).then_some(tag);
         let shard_key = ShardKey::new(&*shard_key(image, tag, &self.default_prefix));
-        let ran = self.run(&ImageKey::from(parsed.as_str()), &shard_key, call).await;
+        let ran = self.run(&ImageKey::from(chosen.as_str()), &shard_key, call).await;
         Some(match ran {
             Ok(reply) => wrap_failure(reply, image),
             Err(error) => error.reply(image),
         })
+    }
+
+    /// The image that is meant. As kpt has it: a version is a literal tag, a constraint stands for the highest tag in it,
+    /// and any other text does not count. Nor does it count beside a digest.
+    async fn choose(&self, image: Image, tag: &str) -> Result<Image, PodError> {
+        if tag.is_empty() || image.digest().is_some() {
+            return Ok(image);
+        }
+        if parse_version(tag).is_some() {
+            return image.with_tag(tag).map_err(PodError::Image);
+        }
+        let Ok(constraint) = Constraint::parse(tag) else { return Ok(image) };
+        let resolved = self.catalog.resolve(&image, &constraint).await;
+        resolved.map_err(|source| PodError::Unresolved { constraint: tag.to_owned(), source })
     }
 
     async fn run(&self, image: &ImageKey, shard_key: &ShardKey, call: &Call) -> Result<Reply, PodError> {

@@ -1,5 +1,8 @@
 use std::net::TcpListener;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
 use super::*;
 use porch_fn_pool::{Creation, Phase, Pod, ResourceVersion, Uid};
 use porch_fn_proto::encode_request;
@@ -20,6 +23,16 @@ struct Everything;
 impl Catalog for Everything {
     fn knows(&self, _: &Image) -> bool {
         true
+    }
+
+    fn resolve<'a>(
+        &'a self,
+        image: &'a Image,
+        constraint: &'a Constraint,
+    ) -> BoxFuture<'a, Result<Image, Unresolved>> {
+        let highest = constraint.highest(["v1.9.0", "v1.10.0", "v2.0.0-rc.1"]);
+        let resolved = highest.map(|tag| image.with_tag(tag).unwrap()).ok_or(Unresolved::NoMatch);
+        std::future::ready(resolved).boxed()
     }
 }
 
@@ -58,7 +71,7 @@ impl Backend for AtOnce {
     }
 }
 
-async fn answer(address: Option<String>) -> Reply {
+fn runtime(address: Option<String>) -> PodRuntime {
     let (events, receiver) = mpsc::unbounded_channel();
     events.send(Event::Synced(Vec::new())).unwrap();
     let metrics = Arc::new(Metrics::new(&mut Registry::default()));
@@ -72,6 +85,11 @@ async fn answer(address: Option<String>) -> Reply {
         metrics,
     );
     tokio::spawn(driver);
+    runtime
+}
+
+async fn answer(address: Option<String>) -> Reply {
+    let runtime = runtime(address);
     let message = encode_request(bytes::Bytes::from_static(b"kind: ResourceList\n").into(), "f:v1", "");
     let deadline = Instant::now() + Duration::from_mins(1);
     let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
@@ -88,4 +106,38 @@ async fn what_no_pod_has_begun_may_be_sent_elsewhere() {
         assert!(is_shed(reply.status_headers()), "{message}");
         assert!(message.starts_with("unable to get the grpc client to the pod for f:v1: "), "{message}");
     }
+}
+
+#[tokio::test]
+async fn the_tag_field_says_which_tag_is_meant() {
+    let runtime = runtime(None);
+    let digest = format!("f@sha256:{}", "0".repeat(64));
+    for (image, tag, chosen) in [
+        ("f", "", Some("f:latest")),
+        ("f:v1", "", Some("f:v1")),
+        ("f", "v0.4.1", Some("f:v0.4.1")),
+        ("f:v1", "v0.4", Some("f:v0.4")),
+        ("f:v1", "~1.9", Some("f:v1.9.0")),
+        ("f", ">=1.0 <2", Some("f:v1.10.0")),
+        ("f", ">=2.0.0-0", Some("f:v2.0.0-rc.1")),
+        ("f:v1", "stable", Some("f:v1")),
+        (&digest, "~1.9", Some(&digest)),
+        ("f", ">=3", None),
+    ] {
+        let parsed = Image::parse(image, "example.com").unwrap();
+        let expected = chosen.map(|chosen| Image::parse(chosen, "example.com").unwrap());
+        assert_eq!(runtime.choose(parsed, tag).await.ok(), expected, "{image} {tag}");
+    }
+}
+
+#[tokio::test]
+async fn a_constraint_without_a_tag_is_not_found() {
+    let message = encode_request(bytes::Bytes::new().into(), "f:v1", ">=3");
+    let deadline = Instant::now() + Duration::from_mins(1);
+    let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
+    let reply = runtime(None).evaluate("f:v1", ">=3", &call).await.unwrap();
+    assert_eq!(reply.code(), Code::NotFound);
+    let text = "unable to get the grpc client to the pod for f:v1: tag constraint \">=3\": no tag of its repository is a \
+                version that matches";
+    assert_eq!(message_of(reply.status_headers()), text);
 }

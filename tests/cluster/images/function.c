@@ -3,6 +3,7 @@
  *
  *   test-sleep-ms: N    waits so long before it writes
  *   test-stderr: WORD   says WORD on standard error
+ *   test-args: yes      says its own arguments there, which tell images apart
  *   test-exit: N        ends with this exit code
  *   test-signal: N      sends itself this signal, and writes nothing
  */
@@ -18,7 +19,7 @@ static const char *wish(const char *input, const char *name) {
     return found ? found + strlen(name) : NULL;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     size_t size = 0, room = 1 << 16;
     char *input = malloc(room + 1);
     const char *value;
@@ -44,6 +45,9 @@ int main(void) {
     }
     if ((value = wish(input, "test-stderr: ")))
         fprintf(stderr, "%.*s\n", (int)strcspn(value, " \t\r\n\"'"), value);
+    if (wish(input, "test-args: yes"))
+        for (int i = 0; i < argc; i++)
+            fprintf(stderr, "%s%c", argv[i], i + 1 < argc ? ' ' : '\n');
     if ((value = wish(input, "test-signal: ")))
         raise(atoi(value));
     for (size_t done = 0; done < size;) {

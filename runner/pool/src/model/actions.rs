@@ -2,7 +2,7 @@
 //! must always hold is checked here.
 
 use super::server::{GRACE, Manifest, Refusal, Truth};
-use super::world::{Happening, World};
+use super::world::{Call, Happening, World};
 use crate::event::{Action, Creation, Deletion, Event, Pushing, Rejection, Verdict, Why};
 use crate::types::{PodName, RequestId, ResourceVersion, Time, Uid};
 
@@ -69,10 +69,13 @@ impl World {
             self.violate(format!("slot {} with a limit of {limit}", name.slot));
         } else if name.slot == limit {
             self.count("surge");
-            let owns = self.runners[runner].view.iter().any(|key| key.as_str() == name.image.as_str());
-            if !owns {
+            if !self.runners[runner].view_owns(&name.image) {
                 self.violate("the surge slot is used by a runner that is not the owner");
             }
+        }
+        let asked = |call: &Call| call.runner == runner && call.image == name.image;
+        if !self.runners[runner].view_owns(&name.image) && !self.calls.values().any(asked) {
+            self.violate("a pod is started for no call by a runner that is not the owner");
         }
         if name.past.is_some() {
             self.count("passed a stuck pod");
@@ -81,7 +84,7 @@ impl World {
 
     fn check_delete(&mut self, runner: usize, uid: &Uid, name: &PodName, why: Why) {
         let state = &self.runners[runner];
-        let owns = state.view.iter().any(|key| key.as_str() == name.image.as_str());
+        let owns = state.view_owns(&name.image);
         let cleans_up = why == Why::Failed && state.created.contains(uid);
         if !owns && !cleans_up {
             self.violate(format!("a pod is deleted ({why:?}) by a runner that is not the owner"));
@@ -267,12 +270,16 @@ impl World {
             return Deletion::Ok;
         }
         let in_use = !object.calls.is_empty();
+        let (image, serves) = (object.pod.name.image.clone(), object.truth == Truth::Ready);
         // A pod may become ready in the moment in which its time is up.
         let well = object.truth == Truth::Ready && object.ready_since.is_some_and(|at| at + GRACE < self.now);
         if in_use && (why != Why::Failed || well) {
             self.violate(format!("pod {uid} is deleted ({why:?}) while in use"));
         } else if why == Why::Failed && well {
             self.violate(format!("pod {uid} is deleted as failed although it serves"));
+        }
+        if self.settled && serves && self.serving(&image) <= self.to_be_kept(&image) {
+            self.violate(format!("pod {uid} is deleted ({why:?}) although it is to be kept"));
         }
         self.count(match why {
             Why::Failed => "deleted: failed",

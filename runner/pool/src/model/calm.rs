@@ -1,11 +1,17 @@
 //! The end of a history: the faults are over, and what must work when all is well is looked at.
 
+use std::sync::Arc;
+
 use super::chaos::key;
+use super::server::{Object, Truth};
 use super::world::{Happening, World};
+use crate::types::ImageKey;
 
 /// How long a steady load lasts, and for how much of it no call may fail.
 const STEADY: u64 = 1_800_000;
 const STEADY_SETTLED: u64 = 1_700_000;
+/// How long nobody asks for anything: several lives of a pod, and a replacement of each.
+const UNASKED: u64 = 1_800_000;
 
 // === impl World ===
 
@@ -64,7 +70,55 @@ impl World {
         for runner in 0..self.runners.len() {
             for image in 0..self.images.len() {
                 self.request(runner, image, 120_000, true);
+                let image = &self.images[image];
+                let at_once = self.calls.last_key_value().is_some_and(|(_, call)| call.pod.is_some());
+                if !at_once && self.to_be_kept(image) > 0 && self.runners[runner].view_owns(image) {
+                    self.violate("a call waits although the image is kept");
+                }
             }
         }
+        self.settled = true;
+        if self.images.iter().any(|image| self.to_be_kept(image) > 0) {
+            self.at(self.now + UNASKED, Happening::Unkeep);
+        }
+    }
+
+    /// Exactly what is to be kept is there, up to date. From now on nothing is, so that the history ends.
+    pub(crate) fn unkeep(&mut self) {
+        for image in self.images.clone() {
+            let kept = self.to_be_kept(&image);
+            let there = self.serving(&image);
+            if there != kept {
+                self.violate(format!("{there} pods are there, {kept} are to be kept"));
+            }
+            let outdated = |object: &Object| {
+                object.pod.name.image == image && object.pod.version != self.config.template.version
+            };
+            if self.server.objects.values().any(outdated) {
+                self.violate("a kept pod is outdated");
+            }
+        }
+        self.count("kept");
+        self.settled = false;
+        self.config.keep = Arc::default();
+        for runner in 0..self.runners.len() {
+            let config = self.config.clone();
+            self.after(0, 5000, Happening::Configure { runner, config });
+        }
+    }
+
+    /// How many pods of the image are kept once all runners have the same configuration.
+    pub(crate) fn to_be_kept(&self, image: &ImageKey) -> usize {
+        let limits = &self.config.limits;
+        if self.config.keep.contains_key(image) { limits.min_pods.min(limits.max_pods) as usize } else { 0 }
+    }
+
+    /// How many pods of the image serve.
+    pub(crate) fn serving(&self, image: &ImageKey) -> usize {
+        let serves = |object: &&Object| {
+            let pod = &object.pod;
+            pod.name.image == *image && object.truth == Truth::Ready && pod.terminating_since.is_none()
+        };
+        self.server.objects.values().filter(serves).count()
     }
 }

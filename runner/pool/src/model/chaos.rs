@@ -1,5 +1,6 @@
 //! Everything that the pools do not control: requests, faults, owners and configuration.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::rng::Rng;
@@ -14,15 +15,25 @@ pub(crate) fn draw_config(rng: &mut Rng) -> Config {
     Config {
         limits: Limits {
             max_pods: rng.between(1, 3) as u32,
+            min_pods: 0,
             waitlist: rng.between(1, 2) as u32,
             per_pod: rng.pick(&[1, 2, 16]),
             queue: rng.pick(&[2, 20]),
             ttl: seconds(rng.pick(&[60, 120, 300])),
         },
-        template: Template { version: Version::from("v0"), config_time: None },
+        template: Template { version: Version::from("v0"), config_time: crate::ConfigTime::default() },
         scan_interval: seconds(rng.pick(&[30, 60])),
         ready_timeout: seconds(rng.pick(&[20, 60])),
         ..Config::default()
+    }
+}
+
+/// In some histories one of the images is kept, in some all of them.
+pub(crate) fn draw_kept(rng: &mut Rng, images: &[ImageKey], config: &mut Config) {
+    if rng.chance(40) {
+        config.limits.min_pods = rng.between(1, u64::from(config.limits.max_pods)) as u32;
+        let kept = &images[..rng.between(1, images.len() as u64) as usize];
+        config.keep = Arc::new(kept.iter().map(|image| (image.clone(), key(image))).collect());
     }
 }
 
@@ -75,12 +86,12 @@ impl World {
         self.next_call += 1;
         let id = RequestId(self.next_call);
         let deadline = self.now + patience;
-        self.calls.insert(id, Call { runner, deadline, pod: None, must_succeed });
         self.at(deadline + 1000, Happening::Overdue { id });
         if !must_succeed && self.rng.chance(10) {
             self.after(0, patience, Happening::CallerGone { id });
         }
         let image = self.images[image].clone();
+        self.calls.insert(id, Call { runner, image: image.clone(), deadline, pod: None, must_succeed });
         let deadline = self.runners[runner].local(deadline);
         self.feed(runner, Event::Request { id, shard_key: key(&image), image, deadline });
     }
@@ -223,8 +234,10 @@ impl World {
         if self.rng.chance(30) {
             self.config.limits.max_pods = self.rng.between(1, 3) as u32;
             self.highest_limit = self.highest_limit.max(self.config.limits.max_pods);
+        } else if !self.config.keep.is_empty() && self.rng.chance(30) {
+            self.config.limits.min_pods = self.rng.between(0, 3) as u32;
         } else {
-            let config_time = Some(Time::from_millis(self.now));
+            let config_time = Some(Time::from_millis(self.now)).into();
             self.config.template = Template { version: Version::from(self.now.to_string()), config_time };
         }
         for runner in 0..self.runners.len() {
@@ -259,7 +272,7 @@ impl World {
             name: PodName { image: image.clone(), slot, past: None },
             shard_key: key(&image),
             version: Version::from("older"),
-            config_time: None,
+            config_time: crate::ConfigTime::default(),
             reclaim_after: None,
         };
         if let Some(pod) = self.server.create(manifest) {

@@ -7,7 +7,7 @@ use crate::breakage::Breakage;
 use crate::config::Config;
 use crate::event::Ownership;
 use crate::pool::Pool;
-use crate::types::{ShardKey, Time, Uid};
+use crate::types::{ImageKey, ShardKey, Time, Uid};
 
 #[derive(Debug)]
 pub(crate) struct Runner {
@@ -69,6 +69,11 @@ impl Runner {
     pub(crate) fn ownership(&self) -> Ownership {
         let view = self.view.clone();
         Ownership::Of(Arc::new(move |key: &ShardKey| view.contains(key)))
+    }
+
+    /// Whether it believes to own an image.
+    pub(crate) fn view_owns(&self, image: &ImageKey) -> bool {
+        self.view.contains(&ShardKey::from(image))
     }
 
     /// It was killed and comes back with an empty memory.

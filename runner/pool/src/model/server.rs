@@ -49,7 +49,7 @@ pub(crate) struct Manifest {
     pub(crate) name: PodName,
     pub(crate) shard_key: ShardKey,
     pub(crate) version: Version,
-    pub(crate) config_time: Option<Time>,
+    pub(crate) config_time: crate::ConfigTime,
     pub(crate) reclaim_after: Option<Time>,
 }
 

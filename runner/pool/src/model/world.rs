@@ -87,12 +87,15 @@ pub(crate) enum Happening {
     },
     /// One request of each image at each runner, none of which may fail.
     Checkup,
+    /// A look at what is kept although nobody asks for it; then nothing is kept any more.
+    Unkeep,
 }
 
 /// A call that waits or runs.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) runner: usize,
+    pub(crate) image: ImageKey,
     pub(crate) deadline: u64,
     pub(crate) pod: Option<Uid>,
     /// Nothing is in its way.
@@ -114,6 +117,8 @@ pub(crate) struct World {
     pub(crate) highest_limit: u32,
     pub(crate) outage: (u64, u64),
     pub(crate) calm: bool,
+    /// The faults are long over: what is kept is there and stays.
+    pub(crate) settled: bool,
     pub(crate) focus: &'static [Fault],
     /// Percentage of requests to the API server that take seconds.
     pub(crate) slow: u64,
@@ -143,24 +148,27 @@ pub(crate) fn run(seed: u64, broken: Option<Breakage>, trace: bool) -> Result<Co
 impl World {
     fn new(seed: u64, broken: Option<Breakage>, trace: bool) -> Self {
         let mut rng = Rng::new(seed);
-        let config = super::chaos::draw_config(&mut rng);
+        let images = ["registry/a:v1", "registry/b:v1"][..rng.between(1, 2) as usize].to_vec();
+        let images: Vec<_> = images.into_iter().map(ImageKey::from).collect();
+        let mut config = super::chaos::draw_config(&mut rng);
+        super::chaos::draw_kept(&mut rng, &images, &mut config);
         let count = rng.between(2, 3) as usize;
         let runners =
             (0..count).map(|_| Runner::new(config.clone(), rng.between(0, OFFSETS), broken)).collect();
-        let images = ["registry/a:v1", "registry/b:v1"][..rng.between(1, 2) as usize].to_vec();
         Self {
             now: START,
             agenda: BTreeMap::new(),
             entries: 0,
             server: Server::default(),
             runners,
-            images: images.into_iter().map(ImageKey::from).collect(),
+            images,
             calls: BTreeMap::new(),
             next_call: 0,
             highest_limit: config.limits.max_pods,
             config,
             outage: (0, 0),
             calm: false,
+            settled: false,
             focus: super::chaos::draw_focus(&mut rng),
             slow: rng.pick(&[5, 5, 30]),
             counts: Counts::new(),
@@ -341,6 +349,7 @@ impl World {
             Happening::Calm => self.become_calm(),
             Happening::Steady { until } => self.steady(until),
             Happening::Checkup => self.checkup(),
+            Happening::Unkeep => self.unkeep(),
         }
     }
 }

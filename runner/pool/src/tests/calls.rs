@@ -163,7 +163,7 @@ fn a_create_carries_the_lifetime_of_its_image() {
         };
         match &pool.step(event, now)[..] {
             [crate::Action::Create { reclaim_after, version, config_time, .. }] => {
-                assert_eq!((version.as_str(), config_time.is_some()), ("new", true));
+                assert_eq!((version.as_str(), config_time.written.is_some()), ("new", true));
                 reclaim_after.since(now).as_secs()
             }
             other => panic!("{other:?}"),

@@ -1,6 +1,6 @@
 //! Any event in any order, from a clock that may go back: nothing panics, no call is answered twice, timers advance.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::rig::{limits, name, other, uid};
@@ -25,7 +25,7 @@ fn pod(rng: &mut Rng, now: Time) -> Pod {
             _ => Phase::Running,
         },
         version: rng.pick(&["new", "old"]).into(),
-        config_time: time(rng),
+        config_time: time(rng).into(),
         reclaim_after: time(rng),
     }
 }
@@ -33,7 +33,8 @@ fn pod(rng: &mut Rng, now: Time) -> Pod {
 fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
     let some_uid = uid(rng.between(0, 7) as u32);
     let id = RequestId(rng.between(0, *next));
-    match rng.between(0, 19) {
+    match rng.between(0, 20) {
+        20 => Event::Warm { image: name(0).image, shard_key: "key".into() },
         0..=4 => {
             *next += 1;
             let deadline = now + Duration::from_millis(rng.between(0, 300_000));
@@ -77,11 +78,18 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
             Event::Configure(Config {
                 limits: Limits {
                     max_pods: limit(rng),
+                    min_pods: limit(rng),
                     waitlist: limit(rng),
                     per_pod: limit(rng),
                     queue: limit(rng),
                     ttl: span(rng),
                 },
+                keep: rng
+                    .chance(50)
+                    .then_some((name(0).image, "key".into()))
+                    .into_iter()
+                    .collect::<BTreeMap<_, _>>()
+                    .into(),
                 scan_interval: span(rng),
                 ready_timeout: span(rng),
                 skew: rng.pick(&[Duration::ZERO, Duration::from_secs(30), Duration::MAX]),

@@ -36,6 +36,7 @@ fn no_history_breaks_a_rule() {
             "deleted: failed",
             "deleted: replaced",
             "deleted: surplus",
+            "kept",
             "outage",
             "passed a stuck pod",
             "push: conflict",
@@ -142,4 +143,34 @@ fn notices_collect_unowned() {
 #[test]
 fn notices_forget_vanished_calls() {
     notices(Breakage::ForgetVanishedCalls, &["more calls in a pod than allowed"]);
+}
+
+#[test]
+fn notices_keep_unowned() {
+    notices(Breakage::KeepUnowned, &["for no call by a runner that is not the owner"]);
+}
+
+#[test]
+fn notices_keep_unstarted() {
+    notices(Breakage::KeepUnstarted, &["are to be kept"]);
+}
+
+#[test]
+fn notices_keep_unprotected() {
+    notices(Breakage::KeepUnprotected, &["although it is to be kept"]);
+}
+
+#[test]
+fn notices_keep_unpushed() {
+    notices(Breakage::KeepUnpushed, &["a call waits although the image is kept"]);
+}
+
+#[test]
+fn notices_keep_by_turns() {
+    notices(Breakage::KeepByTurns, &["are to be kept"]);
+}
+
+#[test]
+fn notices_warm_unowned() {
+    notices(Breakage::WarmUnowned, &["for no call by a runner that is not the owner"]);
 }

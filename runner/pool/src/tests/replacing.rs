@@ -6,7 +6,7 @@ use crate::event::{Creation, Deletion, Event, Pushing};
 use crate::types::{Pod, Time, Version};
 
 fn outdated(rig: &mut Rig, slot: u32) -> Pod {
-    Pod { version: Version::from("old"), config_time: Some(Time::from_millis(4000)), ..rig.pod(slot) }
+    Pod { version: Version::from("old"), config_time: Some(Time::from_millis(4000)).into(), ..rig.pod(slot) }
 }
 
 /// With an outdated ready pod in slot 0, and the successor being created in the surge slot.
@@ -146,9 +146,9 @@ fn never_against_a_newer_configuration() {
     {
         let time = |millis: u64| (millis > 0).then_some(Time::from_millis(millis));
         let mut config = config();
-        config.template = Template { version: "new".into(), config_time: time(own_time) };
+        config.template = Template { version: "new".into(), config_time: time(own_time).into() };
         let mut rig = Rig::with_pods(config, &[0]);
-        let pod = Pod { config_time: time(pod_time), ..outdated(&mut rig, 0) };
+        let pod = Pod { config_time: time(pod_time).into(), ..outdated(&mut rig, 0) };
         rig.seen(pod);
         let expected: &[&str] = if replaced { &["create 1"] } else { &[] };
         assert_eq!(rig.pass(60), expected, "{pod_time} against {own_time}");
@@ -158,7 +158,8 @@ fn never_against_a_newer_configuration() {
 #[test]
 fn a_new_configuration_replaces_what_runs() {
     let mut rig = Rig::with_pods(config(), &[0]);
-    rig.config.template = Template { version: "newer".into(), config_time: Some(Time::from_millis(6000)) };
+    rig.config.template =
+        Template { version: "newer".into(), config_time: Some(Time::from_millis(6000)).into() };
     assert_eq!(rig.step(Event::Configure(rig.config.clone())), NOTHING);
     assert_eq!(rig.pass(60), ["create 1"]);
 }

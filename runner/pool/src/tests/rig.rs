@@ -23,7 +23,7 @@ pub(crate) struct Rig {
 
 pub(crate) fn config() -> Config {
     Config {
-        template: Template { version: "new".into(), config_time: Some(Time::from_millis(5000)) },
+        template: Template { version: "new".into(), config_time: Some(Time::from_millis(5000)).into() },
         ..Config::default()
     }
 }
@@ -126,7 +126,7 @@ impl Rig {
             terminating_since: None,
             phase: Phase::Pending(None),
             version: Version::from("new"),
-            config_time: Some(Time::from_millis(5000)),
+            config_time: Some(Time::from_millis(5000)).into(),
             reclaim_after: Some(self.now + self.config.limits.ttl),
         }
     }

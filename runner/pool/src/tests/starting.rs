@@ -1,6 +1,6 @@
 //! Pods that start, or do not.
 
-use super::rig::{IMAGE, NOTHING, Rig, config, limits, other, seconds};
+use super::rig::{NOTHING, Rig, config, limits, other, seconds};
 use crate::config::{Config, Limits};
 use crate::event::{Creation, Deletion, Event};
 use crate::types::{Phase, Pod, Reason};
@@ -312,23 +312,4 @@ fn the_watch_and_the_answer_may_come_in_any_order() {
     rig.step(Event::Synced(Vec::new()));
     rig.pass(60);
     assert_eq!(rig.request(2), ["create 0"], "what the watch does not show in time is not there");
-}
-
-#[test]
-fn a_warm_up_starts_one_pod_and_is_content_with_one_that_is_there() {
-    let warm = || Event::Warm { image: IMAGE.into(), shard_key: IMAGE.into() };
-    let mut rig = Rig::unsynced(config());
-    assert_eq!(rig.step(warm()), NOTHING, "not before the pods are known");
-    assert_eq!(rig.step(Event::Synced(Vec::new())), ["create 0"]);
-    assert_eq!(rig.step(warm()), NOTHING);
-    rig.created(0);
-    rig.ready(0);
-    assert_eq!(rig.step(warm()), NOTHING);
-    rig.gone(0);
-    assert!(rig.pool.is_empty(), "it is asked for once");
-
-    assert_eq!(rig.step(warm()), ["create 0"]);
-    assert_eq!(rig.creation(0, Creation::Refused(other("quota"))), NOTHING);
-    rig.pass(120);
-    assert!(rig.pool.is_empty(), "and given up when it fails");
 }

@@ -17,8 +17,9 @@ use tracing::Instrument;
 
 use super::blueprint::{Blueprint, PodOrder};
 use super::client::{Causes, Cluster, RequestError};
-use super::metadata::MetadataSource;
+use super::metadata::ImageSource;
 use super::observe::{Observed, Tries, observe};
+use super::pull_secret;
 use super::spec::object_name;
 use super::store::Store;
 use super::times::format_time;
@@ -31,6 +32,8 @@ const CREATE_ATTEMPTS: u32 = 5;
 const CREATE_PAUSE: Duration = Duration::from_millis(100);
 /// Bound on all attempts together; the pool waits a minute for an answer.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(45);
+/// How long a create waits for the pull secret to be written for the first time.
+const PULL_SECRET_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a create waits for the template, while it could not be read yet.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -46,7 +49,8 @@ pub(super) struct Shared {
     pub(super) cluster: Cluster,
     pub(super) store: Store,
     blueprint: watch::Receiver<Arc<Blueprint>>,
-    metadata: Arc<dyn MetadataSource>,
+    pub(super) metadata: Arc<ImageSource>,
+    pull_secret: Option<watch::Receiver<pull_secret::State>>,
     refusals: Refusals,
 }
 
@@ -55,9 +59,11 @@ impl KubernetesBackend {
         cluster: Cluster,
         store: Store,
         blueprint: watch::Receiver<Arc<Blueprint>>,
-        metadata: Arc<dyn MetadataSource>,
+        metadata: Arc<ImageSource>,
+        pull_secret: Option<watch::Receiver<pull_secret::State>>,
     ) -> Self {
-        let shared = Shared { cluster, store, blueprint, metadata, refusals: Refusals::default() };
+        let refusals = Refusals::default();
+        let shared = Shared { cluster, store, blueprint, metadata, pull_secret, refusals };
         Self { shared: Arc::new(shared), probes: Probes::default(), writes: Mutex::default() }
     }
 
@@ -125,13 +131,22 @@ impl Shared {
             name,
             shard_key,
             reclaim_after,
-            entrypoint: &metadata.entrypoint,
+            metadata: &metadata,
         };
+        self.pull_secret_written().await;
         let pod = match self.current_blueprint().await.pod(&order) {
             Ok(pod) => pod,
             Err(error) => return refused(error.to_string()),
         };
         timeout(CREATE_TIMEOUT, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
+    }
+
+    /// Waits a little for the pull secret at the start. A pod without it may still be pulled.
+    async fn pull_secret_written(&self) {
+        let Some(state) = &self.pull_secret else { return };
+        let mut state = state.clone();
+        let written = state.wait_for(|state| !matches!(state, pull_secret::State::Pending));
+        let _ = timeout(PULL_SECRET_TIMEOUT, written).await;
     }
 
     /// Waits a little for a template that was never read: it is only early.

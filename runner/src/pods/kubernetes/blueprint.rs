@@ -1,15 +1,21 @@
-//! What new pods and Services are made from at this moment: one template for all images, resources for some.
+//! What new pods and Services are made from at this moment: one template for all images, and what settings and
+//! registries say of each.
 //!
 //! Its versions are what the pool compares with those of the pods there are; see [`Blueprint::made_from`].
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, ResourceRequirements, Service};
-use porch_fn_pool::{self as pool, ImageKey, PodName, ShardKey, Time, Uid, Version};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use porch_fn_image::Image;
+use porch_fn_pool::{self as pool, ConfigTime, ImageKey, PodName, ShardKey, Time, Uid, Version};
+use porch_fn_settings::{PodOverrides, Settings};
 
+use super::metadata::{ContentOf, ImageMetadata};
 use super::spec::{self, PodSpecInput};
-use super::template::Template;
+use super::template::{Fingerprint, Template};
+
+/// Images that need no credentials, as in the original: nobody can push there any more.
+const PUBLIC: &str = "gcr.io/kpt-fn/";
 
 /// A template, or why there is none.
 pub(super) type TemplateState = Result<Arc<Template>, NoTemplate>;
@@ -27,19 +33,23 @@ pub(super) enum NoTemplate {
     Broken(Arc<str>),
 }
 
+/// What the flags add to every pod.
+#[derive(Debug, Clone)]
+pub(super) struct PodFlags {
+    /// `--max-request-body-size`.
+    pub(super) max_message: usize,
+    /// `--registry-auth-secret-name`, with `--enable-private-registries`.
+    pub(super) pull_secret: Option<String>,
+}
+
 /// Immutable: a change makes a new one.
 #[derive(Debug)]
 pub(crate) struct Blueprint {
     template: TemplateState,
-    max_message: usize,
-    resources: HashMap<ImageKey, Resources>,
-    made_from: pool::Template,
-}
-
-#[derive(Debug)]
-struct Resources {
-    resources: ResourceRequirements,
-    made_from: pool::Template,
+    fingerprint: Option<Fingerprint>,
+    flags: PodFlags,
+    settings: Arc<Settings>,
+    config_time: Time,
 }
 
 /// One pod to be made.
@@ -49,48 +59,30 @@ pub(super) struct PodOrder<'a> {
     pub(super) name: &'a PodName,
     pub(super) shard_key: &'a ShardKey,
     pub(super) reclaim_after: Time,
-    pub(super) entrypoint: &'a [String],
+    pub(super) metadata: &'a ImageMetadata,
 }
 
 impl Blueprint {
-    /// `started` is when this process read its flags, and `resources_time` when the file with the resources was written:
-    /// of two runners that disagree, the one with the later configuration is right.
+    /// `started` is when this process read its flags, and `settings_time` when one of the other sources of `settings` was
+    /// changed: of two runners that disagree, the one with the later configuration is right.
     pub(super) fn new(
         template: TemplateState,
-        max_message: usize,
-        resources: HashMap<ImageKey, ResourceRequirements>,
+        flags: PodFlags,
+        settings: Arc<Settings>,
         started: Time,
-        resources_time: Option<Time>,
+        settings_time: Option<Time>,
     ) -> Self {
-        let made_from = |resources: Option<&ResourceRequirements>| {
-            let Ok(template) = &template else {
-                // As the oldest configuration it replaces no pod.
-                return pool::Template { version: Version::from("none"), config_time: None };
-            };
-            // Only the message size: it is all that the runner adds to every pod alike. Maps and numbers
-            // serialise in one way only.
-            let extra = serde_json::to_vec(&(max_message, resources)).unwrap_or_default();
-            // The file's for all images: taking an image's resources away is a later configuration too.
-            let time = template.time.max(resources_time).unwrap_or_default().max(started);
-            pool::Template { version: Version::from(template.version(&extra)), config_time: Some(time) }
-        };
-        let made_from_all = made_from(None);
-        let resources = resources.into_iter().map(|(image, resources)| {
-            let made_from = made_from(Some(&resources));
-            (image, Resources { resources, made_from })
-        });
-        let resources = resources.collect();
-        Self { template, max_message, resources, made_from: made_from_all }
+        let known = template.as_ref().ok();
+        let fingerprint = known.map(|template| template.fingerprint());
+        let template_time = known.and_then(|template| template.time);
+        // The settings' for all images: taking away what holds for one is a later configuration too.
+        let config_time = template_time.max(settings_time).unwrap_or_default().max(started);
+        Self { template, fingerprint, flags, settings, config_time }
     }
 
-    /// The version of pods of all images without resources of their own.
-    pub(crate) fn made_from(&self) -> &pool::Template {
-        &self.made_from
-    }
-
-    /// The version of the image's pods where it differs.
-    pub(crate) fn made_otherwise(&self, image: &ImageKey) -> Option<&pool::Template> {
-        self.resources.get(image).map(|resources| &resources.made_from)
+    /// The version of the image's pods, if its reference stands for this content.
+    pub(crate) fn made_from(&self, image: &ImageKey, content: &ContentOf) -> pool::Template {
+        self.version(image, &self.overrides(image), content)
     }
 
     /// Whether the template was read, broken or not.
@@ -100,8 +92,15 @@ impl Blueprint {
 
     pub(super) fn pod(&self, order: &PodOrder<'_>) -> Result<Pod, NoTemplate> {
         let template = self.template.as_ref().map_err(Clone::clone)?;
-        let own = self.resources.get(&order.name.image);
-        let made_from = own.map_or(&self.made_from, |own| &own.made_from);
+        let image = &order.name.image;
+        let overrides = self.overrides(image);
+        let content = &order.metadata.content;
+        let made_from = self.version(image, &overrides, content);
+        let pinned = match content {
+            // With the tag, for people: the digest is what counts.
+            ContentOf::Digest { digest, .. } => Some(format!("{image}@{digest}")),
+            ContentOf::Reference | ContentOf::Unknown => None,
+        };
         let input = PodSpecInput {
             object_name: order.object_name,
             namespace: order.namespace,
@@ -110,10 +109,11 @@ impl Blueprint {
             version: made_from.version.as_str(),
             config_time: made_from.config_time,
             reclaim_after: order.reclaim_after,
-            image: order.name.image.as_str(),
-            entrypoint: order.entrypoint,
-            max_message: self.max_message,
-            resources: own.map(|own| &own.resources),
+            image: pinned.as_deref().unwrap_or(image.as_str()),
+            entrypoint: &order.metadata.entrypoint,
+            max_message: self.flags.max_message,
+            overrides: &overrides,
+            pull_secret: self.pull_secret(image),
         };
         Ok(spec::pod(template, &input))
     }
@@ -122,5 +122,31 @@ impl Blueprint {
     pub(super) fn service(&self, pod_name: &str, pod: &Uid, namespace: &str) -> Option<Service> {
         let template = self.template.as_ref().ok()?;
         Some(spec::service(template, pod_name, pod.as_str(), namespace))
+    }
+
+    fn overrides(&self, image: &ImageKey) -> PodOverrides {
+        // Keys of the pool are canonical: there is no prefix to add.
+        Image::parse(image.as_str(), "").map(|image| self.settings.of(&image).overrides).unwrap_or_default()
+    }
+
+    fn pull_secret(&self, image: &ImageKey) -> Option<&str> {
+        self.flags.pull_secret.as_deref().filter(|_| !image.as_str().starts_with(PUBLIC))
+    }
+
+    fn version(&self, image: &ImageKey, overrides: &PodOverrides, content: &ContentOf) -> pool::Template {
+        let (digest, resolved) = match content {
+            ContentOf::Digest { digest, since } => (Some(digest), Some(*since)),
+            ContentOf::Reference | ContentOf::Unknown => (None, None),
+        };
+        let Some(fingerprint) = self.fingerprint.filter(|_| *content != ContentOf::Unknown) else {
+            // As the oldest configuration it replaces no pod.
+            return pool::Template { version: Version::from("none"), config_time: ConfigTime::default() };
+        };
+        // Only what the runner adds to the template's pod. Maps and numbers serialise in one way only.
+        let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides, digest));
+        pool::Template {
+            version: Version::from(fingerprint.version(&extra.unwrap_or_default())),
+            config_time: ConfigTime { written: Some(self.config_time), resolved },
+        }
     }
 }

@@ -1,15 +1,23 @@
-//! What is known of an image before a pod is made of it: the command that its pod runs.
+//! What is known of an image before a pod is made of it: the command that its pod runs, and the digest that its tag
+//! stands for.
+//!
+//! Registries say it. The file of `--image-metadata` says it for those that the runner cannot or should not ask.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
-use futures_util::future::{BoxFuture, FutureExt};
-use porch_fn_image::Image;
-use porch_fn_pool::ImageKey;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use porch_fn_image::{Constraint, Image};
+use porch_fn_pool::{ImageKey, Time};
+use porch_fn_registry::{Images, Known, RegistryError, ResolveError};
 use serde::Deserialize;
+use tokio::sync::watch;
 
-use crate::yaml;
+use crate::pods::backend::{Catalog, Unresolved};
+use porch_fn_settings::yaml;
 
 /// Largest file that is read, in bytes.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
@@ -19,20 +27,30 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024;
 pub(crate) struct ImageMetadata {
     /// What the image runs: ENTRYPOINT and CMD.
     pub(crate) entrypoint: Vec<String>,
+    pub(crate) content: ContentOf,
 }
 
-/// Why nothing is known. The text reaches callers.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MetadataError {
-    /// The file does not have the image.
-    #[error("the entrypoint of the image is not known: add the image to the file of --image-metadata")]
-    Unlisted,
+/// Which content the reference stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ContentOf {
+    /// Nobody has asked yet.
+    Unknown,
+    /// The node finds out, or the reference has a digest.
+    Reference,
+    /// The tag stands for this.
+    Digest {
+        /// `sha256:…`
+        digest: Arc<str>,
+        /// Since when, as far as this runner knows.
+        since: Time,
+    },
 }
 
-/// Where metadata comes from. Asked when a pod is to be created, never on the path of a warm call.
-pub(crate) trait MetadataSource: std::fmt::Debug + Send + Sync + 'static {
-    /// What is known of `image`.
-    fn metadata(&self, image: &ImageKey) -> BoxFuture<'_, Result<Arc<ImageMetadata>, MetadataError>>;
+/// Where metadata comes from. Asked when a pod is to be created or a tag to be found, never on the path of a warm call.
+#[derive(Debug)]
+pub(crate) struct ImageSource {
+    file: MetadataFile,
+    images: Images,
 }
 
 /// Why `--image-metadata` cannot be used.
@@ -61,7 +79,8 @@ pub enum MetadataFileError {
 /// The file's images.
 #[derive(Debug, Default)]
 pub(crate) struct MetadataFile {
-    images: HashMap<ImageKey, Arc<ImageMetadata>>,
+    /// And what they run.
+    images: HashMap<ImageKey, Vec<String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -96,31 +115,115 @@ impl MetadataFile {
             if entrypoint.first().is_none_or(String::is_empty) {
                 return Err(format!("image {image:?} has no entrypoint"));
             }
-            images.insert(ImageKey::from(parsed.as_str()), Arc::new(ImageMetadata { entrypoint }));
+            images.insert(ImageKey::from(parsed.as_str()), entrypoint);
         }
         Ok(Self { images })
     }
+
+    /// The highest tag of the repository among those of the file.
+    fn highest(&self, image: &Image, constraint: &Constraint) -> Option<Image> {
+        let listed: Vec<_> =
+            self.images.keys().filter_map(|key| Image::parse(key.as_str(), "").ok()).collect();
+        let tags = listed.iter().filter(|listed| listed.repository() == image.repository());
+        image.with_tag(constraint.highest(tags.filter_map(Image::tag))?).ok()
+    }
 }
 
-impl MetadataSource for MetadataFile {
-    fn metadata(&self, image: &ImageKey) -> BoxFuture<'_, Result<Arc<ImageMetadata>, MetadataError>> {
-        let found = self.images.get(image).cloned().ok_or(MetadataError::Unlisted);
-        std::future::ready(found).boxed()
+// === impl ImageSource ===
+
+impl ImageSource {
+    /// The images of `file`, and all others as registries say.
+    pub(crate) fn new(file: MetadataFile, images: Images) -> Self {
+        Self { file, images }
     }
+
+    /// What is known of `image`.
+    pub(crate) async fn metadata(&self, image: &ImageKey) -> Result<ImageMetadata, RegistryError> {
+        if let Some(entrypoint) = self.file.images.get(image) {
+            return Ok(ImageMetadata { entrypoint: entrypoint.clone(), content: ContentOf::Reference });
+        }
+        // Keys of the pool are canonical: there is no prefix to add. What is no reference is in no registry.
+        let parsed = Image::parse(image.as_str(), "").map_err(|_| RegistryError::NotFound)?;
+        let known = self.images.metadata(&parsed).await?;
+        Ok(ImageMetadata { content: content(&parsed, &known), entrypoint: known.command.clone() })
+    }
+
+    /// The content of `image` as far as it is known without asking.
+    pub(crate) fn content(&self, image: &ImageKey) -> ContentOf {
+        if self.file.images.contains_key(image) {
+            return ContentOf::Reference;
+        }
+        let Ok(parsed) = Image::parse(image.as_str(), "") else { return ContentOf::Reference };
+        if parsed.digest().is_some() {
+            return ContentOf::Reference;
+        }
+        self.images.known(&parsed).map_or(ContentOf::Unknown, |known| content(&parsed, &known))
+    }
+
+    /// Asks again what the tag of `image` stands for, unless that is known well enough.
+    pub(crate) async fn revalidate(&self, image: &ImageKey) {
+        if self.file.images.contains_key(image) {
+            return;
+        }
+        if let Ok(parsed) = Image::parse(image.as_str(), "")
+            && parsed.digest().is_none()
+        {
+            self.images.revalidate(&parsed).await;
+        }
+    }
+
+    /// Changes when [`content`](Self::content) of some image does.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.images.changes()
+    }
+}
+
+/// Any image may have pods: whether it exists shows when one is made.
+impl Catalog for ImageSource {
+    fn knows(&self, _: &Image) -> bool {
+        true
+    }
+
+    fn resolve<'a>(
+        &'a self,
+        image: &'a Image,
+        constraint: &'a Constraint,
+    ) -> BoxFuture<'a, Result<Image, Unresolved>> {
+        if let Some(listed) = self.file.highest(image, constraint) {
+            return std::future::ready(Ok(listed)).boxed();
+        }
+        let resolve = async {
+            self.images.resolve(image, constraint).await.map_err(|error| match error {
+                ResolveError::NoMatch => Unresolved::NoMatch,
+                ResolveError::Registry(error @ RegistryError::NotFound) => {
+                    Unresolved::NotFound(error.to_string())
+                }
+                ResolveError::Registry(error) => Unresolved::Failed(error.to_string()),
+            })
+        };
+        resolve.boxed()
+    }
+}
+
+fn content(image: &Image, known: &Known) -> ContentOf {
+    if image.digest().is_some() {
+        return ContentOf::Reference;
+    }
+    let since = known.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+    ContentOf::Digest { digest: Arc::clone(&known.digest), since: Time::from_millis(0) + since }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn listed_images_are_known_by_their_whole_reference() {
+    #[test]
+    fn listed_images_are_known_by_their_whole_reference() {
         let text = "images:\n- image: set-namespace:v0.4.1\n  entrypoint: [function]\n";
         let file = MetadataFile::parse(text, "example.com/catalog").unwrap();
-        let known = file.metadata(&"example.com/catalog/set-namespace:v0.4.1".into()).await.unwrap();
-        assert_eq!(known.entrypoint, ["function"]);
-        let other = file.metadata(&"example.com/other/set-namespace:v0.4.1".into()).await;
-        assert_eq!(other, Err(MetadataError::Unlisted));
+        let known = file.images.get(&"example.com/catalog/set-namespace:v0.4.1".into()).unwrap();
+        assert_eq!(*known, ["function"]);
+        assert!(!file.images.contains_key(&"example.com/other/set-namespace:v0.4.1".into()));
     }
 
     #[test]

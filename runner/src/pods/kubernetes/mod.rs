@@ -1,25 +1,30 @@
 //! Function pods on Kubernetes: the API server is the arbiter, several runners work on one set of pods.
 //!
 //! ```text
-//!   template_source ─► blueprint ─┐                        ┌─► client ─► API server
-//!   metadata ─────────────────────┤► backend: one task per │
+//!   settings ───────┐
+//!   template_source ┴► blueprint ─┐                        ┌─► client ─► API server
+//!   metadata ◄─ moved_tags ───────┤► backend: one task per │
 //!   orders of the pool ───────────┘   order, one per probe ┤─► probe ──► wrapper-server
 //!                                        ▲                 └─► services
 //!   watch ─► observe, crash ─► store ────┘
 //!         └─► events to the pool
 //! ```
 //!
-//! Pure are `template`, `spec`, `observe`, `crash` and `answers`: objects and errors in, values out.
+//! Pure are `template`, `spec`, `observe`, `crash` and `answers`: objects and errors in, values out. Beside it,
+//! `function_configs` follows a source of the settings, and `pull_secret` keeps a Secret for the kubelet.
 
 mod answers;
 mod backend;
 mod blueprint;
 mod client;
 mod crash;
+pub(crate) mod function_configs;
 pub(crate) mod metadata;
+mod moved_tags;
 pub(crate) mod names;
 mod observe;
 mod probing;
+pub(crate) mod pull_secret;
 mod services;
 mod spec;
 mod store;
@@ -28,40 +33,41 @@ mod template_source;
 mod times;
 mod watch;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use porch_fn_image::Image;
-use porch_fn_pool::{Event, Time};
+use porch_fn_pool::{Event, Ownership, Time};
 use tokio::sync::mpsc;
 use tokio::sync::watch as watched;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::Instrument;
 
 pub(crate) use backend::KubernetesBackend;
-use blueprint::{Blueprint, NoTemplate, TemplateState};
+use blueprint::{Blueprint, NoTemplate, PodFlags, TemplateState};
 use client::Cluster;
-pub(crate) use metadata::MetadataSource;
+use metadata::ImageSource;
 use store::{Connect, Store};
 use template::Template;
 use template_source::Origin;
+pub(crate) use times::from_timestamp;
 
-use super::backend::Catalog;
-use super::cache_config::{self, CacheConfig};
 use super::configure::{MadeFrom, Making};
+use crate::metrics::Metrics;
+use crate::settings::Current;
 
 /// How long the start waits for the template: with it, the first configuration of the pool is the right one.
 const FIRST_TEMPLATE_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long news of images are gathered: after a start many become known at once.
+const GATHER: Duration = Duration::from_millis(200);
+
 /// What the flags say about Kubernetes.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// `--kubeconfig`; `None`: the pod's own service account.
-    pub(crate) kubeconfig: Option<PathBuf>,
     /// `--pod-namespace`.
     pub(crate) pod_namespace: String,
     /// `--namespace`: the runner's own; `None`: as the service account or kubeconfig says.
@@ -72,8 +78,33 @@ pub(crate) struct Options {
     pub(crate) service_domain: Option<String>,
     /// `--max-request-body-size`.
     pub(crate) max_message: usize,
+    /// `--registry-auth-secret-name`, with `--enable-private-registries`.
+    pub(crate) pull_secret: Option<String>,
+    /// `--image-metadata-ttl`.
+    pub(crate) metadata_ttl: Duration,
     /// `--scan-interval`.
     pub(crate) scan_interval: Duration,
+}
+
+/// The way to the API server.
+pub(crate) struct Connected {
+    pub(crate) client: Client,
+    /// The namespace of the service account or kubeconfig.
+    namespace: String,
+}
+
+/// What the pods' part of the runner gets from its other parts.
+pub(crate) struct Surroundings {
+    pub(crate) images: Arc<ImageSource>,
+    /// What is known of the settings at the start.
+    pub(crate) current: Current,
+    /// Which functions are this runner's.
+    pub(crate) owned: watched::Receiver<Ownership>,
+    /// With `pull_secret`: what became of it.
+    pub(crate) secret_written: Option<watched::Receiver<pull_secret::State>>,
+    /// To the pool.
+    pub(crate) events: mpsc::UnboundedSender<Event>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// Where the template comes from.
@@ -115,26 +146,23 @@ pub(crate) struct Kubernetes {
     pub(crate) backend: KubernetesBackend,
     /// True once all pods are known.
     pub(crate) synced: watched::Receiver<bool>,
-    /// What pods are made from; changes when the template or the resources do.
+    /// What pods are made from.
     pub(crate) blueprints: Blueprints,
 }
 
 /// Makes a new blueprint whenever something changes that goes into it.
 pub(crate) struct Blueprints {
     templates: watched::Receiver<TemplateState>,
+    images: Arc<ImageSource>,
+    image_changes: watched::Receiver<u64>,
     current: watched::Sender<Arc<Blueprint>>,
-    max_message: usize,
+    flags: PodFlags,
     started: Time,
 }
 
-/// Connects and starts what runs besides the pool, in `tasks`.
-pub(crate) async fn start(
-    options: Options,
-    metadata: Arc<dyn MetadataSource>,
-    events: mpsc::UnboundedSender<Event>,
-    tasks: &mut JoinSet<()>,
-) -> Result<Kubernetes, ConnectError> {
-    let config = match options.kubeconfig {
+/// The way to the API server; `kubeconfig` is `--kubeconfig`, without which it is the pod's own service account.
+pub(crate) async fn connect(kubeconfig: Option<PathBuf>) -> Result<Connected, ConnectError> {
+    let config = match kubeconfig {
         None => kube::Config::incluster().map_err(|error| ConnectError::NotInCluster(Box::new(error)))?,
         Some(path) => {
             let failed = |source| ConnectError::Kubeconfig { path: path.clone(), source: Box::new(source) };
@@ -143,12 +171,24 @@ pub(crate) async fn start(
             kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?
         }
     };
-    let own_namespace = options.own_namespace.unwrap_or_else(|| config.default_namespace.clone());
+    let namespace = config.default_namespace.clone();
     let client = client::client(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
+    Ok(Connected { client, namespace })
+}
 
+/// Starts what runs besides the pool, in `tasks`.
+pub(crate) async fn start(
+    connected: &Connected,
+    options: Options,
+    surroundings: Surroundings,
+    tasks: &mut JoinSet<()>,
+) -> Kubernetes {
+    let Surroundings { images, current, owned, secret_written, events, metrics } = surroundings;
+    let client = &connected.client;
     let origin = match options.template {
         Templates::ConfigMap(name) => {
-            Origin::ConfigMap { client: client.clone(), namespace: own_namespace, name }
+            let namespace = options.own_namespace.unwrap_or_else(|| connected.namespace.clone());
+            Origin::ConfigMap { client: client.clone(), namespace, name }
         }
         Templates::BuiltIn { wrapper_image } => Origin::Objects {
             client: client.clone(),
@@ -157,22 +197,24 @@ pub(crate) async fn start(
         },
     };
     let (template, mut templates) = watched::channel(Err(NoTemplate::Unread));
-    let source = template_source::follow(origin, options.scan_interval, template);
+    let source = template_source::follow(origin, options.scan_interval, template, metrics);
     tasks.spawn(source.instrument(tracing::info_span!("template")));
     // Without it the runner starts all the same: pods that are there can serve.
     let _ = timeout(FIRST_TEMPLATE_WITHIN, templates.changed()).await;
 
     let started = now();
+    let flags = PodFlags { max_message: options.max_message, pull_secret: options.pull_secret };
     let template = templates.borrow_and_update().clone();
-    let first = Blueprint::new(template, options.max_message, HashMap::new(), started, None);
+    let first = Blueprint::new(template, flags.clone(), current.settings, started, current.time);
     let (current, blueprint) = watched::channel(Arc::new(first));
-    let cluster = Cluster::new(client, &options.pod_namespace);
+    let cluster = Cluster::new(client.clone(), &options.pod_namespace);
     let connect = match options.service_domain {
         Some(domain) => Connect::Service { suffix: format!("{}.svc.{domain}", options.pod_namespace) },
         None => Connect::PodIp,
     };
     let by_service = connect != Connect::PodIp;
-    let backend = KubernetesBackend::new(cluster, Store::new(connect, events), blueprint, metadata);
+    let store = Store::new(connect, events);
+    let backend = KubernetesBackend::new(cluster, store, blueprint, Arc::clone(&images), secret_written);
 
     let (synced_sender, synced) = watched::channel(false);
     let shared = Arc::clone(backend.shared());
@@ -181,6 +223,8 @@ pub(crate) async fn start(
     let shared = Arc::clone(backend.shared());
     let look_after_ending = async move { shared.look_after_ending().await };
     tasks.spawn(look_after_ending.instrument(tracing::info_span!("ending")));
+    let moved = moved_tags::follow(Arc::clone(backend.shared()), owned, options.metadata_ttl);
+    tasks.spawn(moved.instrument(tracing::info_span!("tags")));
     if by_service {
         let shared = Arc::clone(backend.shared());
         let pods_known = synced.clone();
@@ -192,8 +236,9 @@ pub(crate) async fn start(
         };
         tasks.spawn(watch_services.instrument(tracing::info_span!("watch", of = "services")));
     }
-    let blueprints = Blueprints { templates, current, max_message: options.max_message, started };
-    Ok(Kubernetes { backend, synced, blueprints })
+    let image_changes = images.changes();
+    let blueprints = Blueprints { templates, images, image_changes, current, flags, started };
+    Kubernetes { backend, synced, blueprints }
 }
 
 async fn collect_orphans(shared: &backend::Shared, every: Duration, mut pods_known: watched::Receiver<bool>) {
@@ -212,35 +257,26 @@ fn now() -> Time {
     Time::from_millis(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Any image may have pods: whether it exists shows when one is made.
-#[derive(Debug)]
-pub(crate) struct AllImages;
-
-impl Catalog for AllImages {
-    fn knows(&self, _: &Image) -> bool {
-        true
-    }
-}
-
 // === impl Blueprints ===
 
 impl Making for Blueprints {
-    fn made_from(&mut self, cache: &CacheConfig) -> MadeFrom {
+    fn made_from(&mut self, current: &Current) -> MadeFrom {
         let template = self.templates.borrow_and_update().clone();
-        let resources = cache_config::resources(&cache.entries);
+        self.image_changes.mark_unchanged();
+        let settings = Arc::clone(&current.settings);
         let blueprint =
-            Arc::new(Blueprint::new(template, self.max_message, resources, self.started, cache.modified));
+            Arc::new(Blueprint::new(template, self.flags.clone(), settings, self.started, current.time));
         // Before the pool hears of it: what it orders from then on is of this version.
         self.current.send_replace(Arc::clone(&blueprint));
-        MadeFrom {
-            all: blueprint.made_from().clone(),
-            one: Box::new(move |image| blueprint.made_otherwise(image).cloned()),
-        }
+        let images = Arc::clone(&self.images);
+        Box::new(move |image| Some(blueprint.made_from(image, &images.content(image))))
     }
 
     async fn changed(&mut self) {
-        if self.templates.changed().await.is_err() {
-            std::future::pending::<()>().await;
+        tokio::select! {
+            Ok(()) = self.templates.changed() => {}
+            Ok(()) = self.image_changes.changed() => sleep(GATHER).await,
+            else => std::future::pending().await,
         }
     }
 }

@@ -21,9 +21,13 @@ pub(crate) const SHARD_KEY: &str = "fn.kpt.dev/shard-key";
 pub(crate) const TEMPLATE_VERSION: &str = "fn.kpt.dev/template-version";
 /// Annotation: the time of that configuration, RFC 3339.
 pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
+/// Annotation: since when the tag has stood for the pod's content, as far as its creator knew, RFC 3339.
+pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
 /// Annotation: the pod may be collected past this moment, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
 /// The container that runs the function, by the template's contract.
 pub(crate) const CONTAINER: &str = "function";
+/// The container of the inline template that brings the wrapper-server.
+pub(crate) const WRAPPER_CONTAINER: &str = "wrapper-server";
 /// The port of the wrapper-server.
 pub(crate) const PORT: u16 = 9446;

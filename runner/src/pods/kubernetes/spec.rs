@@ -1,20 +1,25 @@
 //! The objects that are created for a function: pod and Service, from a template.
 //!
-//! In the pod only the container of the function is touched. Whatever else a template holds, sidecars above all, is
-//! the user's.
+//! In the pod only the container of the function is touched, and by a FunctionConfig the one that brings the
+//! wrapper-server. Whatever else a template holds, sidecars above all, is the user's.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements, Service};
+use k8s_openapi::api::core::v1::{
+    Container, LocalObjectReference, Pod, PodSecurityContext, PodSpec, Service,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use porch_fn_image::{Image, pod_name, pod_name_past};
-use porch_fn_pool::{PodName, Time};
+use porch_fn_pool::{ConfigTime, PodName, Time};
+use porch_fn_settings::{ContainerOverrides, PodOverrides};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::names;
-use super::template::Template;
+use super::template::{Source, Template};
 use super::times::format_time;
 
 /// What one pod has of its own.
@@ -27,7 +32,7 @@ pub(crate) struct PodSpecInput<'a> {
     pub(crate) name: &'a PodName,
     pub(crate) shard_key: &'a str,
     pub(crate) version: &'a str,
-    pub(crate) config_time: Option<Time>,
+    pub(crate) config_time: ConfigTime,
     pub(crate) reclaim_after: Time,
     /// What to run: the reference itself, or with a digest.
     pub(crate) image: &'a str,
@@ -35,8 +40,10 @@ pub(crate) struct PodSpecInput<'a> {
     pub(crate) entrypoint: &'a [String],
     /// Largest message that the wrapper-server is to take, in bytes.
     pub(crate) max_message: usize,
-    /// Instead of the template's.
-    pub(crate) resources: Option<&'a ResourceRequirements>,
+    /// Laid over the template.
+    pub(crate) overrides: &'a PodOverrides,
+    /// With which the image is pulled, beside those of the template.
+    pub(crate) pull_secret: Option<&'a str>,
 }
 
 /// The pod of `input`.
@@ -46,9 +53,8 @@ pub(crate) fn pod(template: &Template, input: &PodSpecInput<'_>) -> Pod {
     labels.insert(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned());
     labels.insert(names::IMAGE.to_owned(), input.object_name.to_owned());
     let mut spec = template.pod.spec.clone();
-    let mut containers = spec.iter_mut().flat_map(|spec| &mut spec.containers);
-    if let Some(container) = containers.find(|container| container.name == names::CONTAINER) {
-        patch(container, input);
+    if let Some(spec) = &mut spec {
+        patch_pod(spec, template.source, input);
     }
     Pod {
         metadata: ObjectMeta {
@@ -102,6 +108,42 @@ pub(crate) fn object_name(name: &PodName) -> Option<String> {
     })
 }
 
+fn patch_pod(spec: &mut PodSpec, source: Source, input: &PodSpecInput<'_>) {
+    let overrides = input.overrides;
+    if let Some(account) = &overrides.service_account {
+        spec.service_account_name = Some(account.clone());
+        if source == Source::Inline {
+            // Whoever names an account wants its token, which pods without one of their own do not get.
+            spec.automount_service_account_token = None;
+        }
+    }
+    if let Some(context) = &overrides.security_context {
+        let below = spec.security_context.take().unwrap_or_default();
+        spec.security_context = Some(laid_over::<PodSecurityContext>(&below, context));
+    }
+    if let Some(secret) = input.pull_secret {
+        let secrets = spec.image_pull_secrets.get_or_insert_default();
+        if secrets.iter().all(|known| known.name != secret) {
+            secrets.push(LocalObjectReference { name: secret.to_owned() });
+        }
+    }
+    if let Some(bringing) = bringing(spec) {
+        lay_over(bringing, &overrides.init_container);
+    }
+    let mut containers = spec.containers.iter_mut();
+    if let Some(container) = containers.find(|container| container.name == names::CONTAINER) {
+        patch(container, input);
+        lay_over(container, &overrides.container);
+    }
+}
+
+/// The container that brings the wrapper-server: the first init container, and of the inline template, which has
+/// none, the one beside the function's.
+fn bringing(spec: &mut PodSpec) -> Option<&mut Container> {
+    let init = spec.init_containers.as_mut().and_then(|containers| containers.first_mut());
+    init.or_else(|| spec.containers.iter_mut().find(|container| container.name == names::WRAPPER_CONTAINER))
+}
+
 fn patch(container: &mut Container, input: &PodSpecInput<'_>) {
     container.image = Some(input.image.to_owned());
     let args = container.args.get_or_insert_default();
@@ -110,9 +152,34 @@ fn patch(container: &mut Container, input: &PodSpecInput<'_>) {
     args.push("--".to_owned());
     // The kubelet expands $(NAME) in args, which no image means; "$$" is a plain "$" to it.
     args.extend(input.entrypoint.iter().map(|arg| arg.replace('$', "$$")));
-    if let Some(resources) = input.resources {
+}
+
+/// Of two variables of one name the override's counts, in the place of the template's.
+fn lay_over(container: &mut Container, overrides: &ContainerOverrides) {
+    for variable in &overrides.env {
+        let variables = container.env.get_or_insert_default();
+        match variables.iter_mut().find(|known| known.name == variable.name) {
+            Some(known) => *known = variable.clone(),
+            None => variables.push(variable.clone()),
+        }
+    }
+    if !overrides.env_from.is_empty() {
+        container.env_from.get_or_insert_default().extend_from_slice(&overrides.env_from);
+    }
+    if let Some(resources) = &overrides.resources {
         container.resources = Some(resources.clone());
     }
+}
+
+/// The fields of `above`, and those of `below` that it leaves out.
+fn laid_over<T: serde::Serialize + DeserializeOwned + Clone>(below: &T, above: &T) -> T {
+    let object = |value: &T| serde_json::to_value(value).ok();
+    let (Some(Value::Object(mut fields)), Some(Value::Object(above_fields))) = (object(below), object(above))
+    else {
+        return above.clone();
+    };
+    fields.extend(above_fields);
+    serde_json::from_value(Value::Object(fields)).unwrap_or_else(|_| above.clone())
 }
 
 fn annotations(
@@ -125,7 +192,8 @@ fn annotations(
         (names::PAST, input.name.past.as_ref().map(ToString::to_string)),
         (names::SHARD_KEY, Some(input.shard_key.to_owned())),
         (names::TEMPLATE_VERSION, Some(input.version.to_owned())),
-        (names::CONFIG_TIME, input.config_time.map(format_time)),
+        (names::CONFIG_TIME, input.config_time.written.map(format_time)),
+        (names::RESOLVED_AT, input.config_time.resolved.map(format_time)),
         (names::RECLAIM_AFTER, Some(format_time(input.reclaim_after))),
     ] {
         // What is absent must not come from the template, which may be made from a pod of ours.

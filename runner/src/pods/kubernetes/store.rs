@@ -7,7 +7,7 @@
 mod news;
 mod services;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use lru::LruCache;
 use parking_lot::Mutex;
-use porch_fn_pool::{Event, Uid};
+use porch_fn_pool::{Event, ImageKey, ShardKey, Uid};
 use porch_fn_service::conn::Connection;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -162,6 +162,13 @@ impl Store {
         let state = self.state.lock();
         let ending = state.pods.iter().filter(|(_, pod)| pod.ending.is_some_and(|at| at.elapsed() >= long));
         ending.map(|(uid, pod)| (uid.clone(), pod.object_name.clone())).collect()
+    }
+
+    /// Images that have pods, each with the key of its owner.
+    pub(super) fn images(&self) -> BTreeSet<(ImageKey, ShardKey)> {
+        let state = self.state.lock();
+        let pods = state.pods.values().map(|known| &known.pod);
+        pods.map(|pod| (pod.name.image.clone(), pod.shard_key.clone())).collect()
     }
 
     /// What the pod's object is called.

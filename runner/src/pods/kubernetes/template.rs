@@ -44,6 +44,13 @@ pub(crate) struct Template {
     pub(crate) warnings: Vec<String>,
 }
 
+/// See [`Template::fingerprint`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    source: Source,
+    hash: u64,
+}
+
 /// Where a template comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -234,15 +241,12 @@ impl Template {
         template.checked(Part::PodTemplate, Part::ServiceTemplate)
     }
 
-    /// What a pod is made from, condensed: this template and `made_with`, whatever else goes into the pod. Equal on
-    /// all runners, and no secret.
-    pub(crate) fn version(&self, made_with: &[u8]) -> String {
+    /// What pods are made from, condensed. Equal on all runners, and no secret.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         let mut content = serde_json::json!([self.pod, self.service]);
         // The order of fields is not part of what a template says.
         content.sort_all_objects();
-        let mut bytes = content.to_string().into_bytes();
-        bytes.extend_from_slice(made_with);
-        format!("{}-{:016x}", self.source, xxh3_64(&bytes))
+        Fingerprint { source: self.source, hash: xxh3_64(content.to_string().as_bytes()) }
     }
 
     fn checked(mut self, pod: Part, service: Part) -> Result<Self, TemplateError> {
@@ -270,6 +274,16 @@ pub(crate) fn changed_at(metadata: &ObjectMeta) -> Option<Time> {
 /// What of a template's metadata its pods inherit: a name or uid is the object's own.
 fn labels_and_annotations(metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta { labels: metadata.labels, annotations: metadata.annotations, ..ObjectMeta::default() }
+}
+
+// === impl Fingerprint ===
+
+impl Fingerprint {
+    /// The version of a pod that is made from the template and `made_with`, whatever else goes into it.
+    pub(crate) fn version(self, made_with: &[u8]) -> String {
+        let bytes = [&self.hash.to_le_bytes(), made_with].concat();
+        format!("{}-{:016x}", self.source, xxh3_64(&bytes))
+    }
 }
 
 // === impl Source ===

@@ -16,9 +16,13 @@ use super::now;
 use super::template::{
     BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE, Source, Template, TemplateError, changed_at,
 };
+use crate::metrics::Metrics;
 
 /// How often to try while nothing could be read yet.
 const FIRST_EVERY: Duration = Duration::from_secs(1);
+
+/// What the metric calls it.
+const SOURCE: &str = "function-pod-template";
 
 /// Where the template is kept.
 pub(super) enum Origin {
@@ -92,13 +96,19 @@ async fn read(origin: &Origin, known: Option<&Template>) -> Result<Arc<Template>
 }
 
 /// Reads for ever, `every` so often. A template that breaks does not replace a good one.
-pub(super) async fn follow(origin: Origin, every: Duration, state: watch::Sender<TemplateState>) {
+pub(super) async fn follow(
+    origin: Origin,
+    every: Duration,
+    state: watch::Sender<TemplateState>,
+    metrics: Arc<Metrics>,
+) {
     let mut last_error = String::new();
     loop {
         let known = state.borrow().clone().ok();
         match read(&origin, known.as_deref()).await {
             Ok(template) => {
                 last_error.clear();
+                metrics.config_valid(SOURCE, true);
                 take_up(&state, known.as_deref(), template);
             }
             Err(error) => {
@@ -108,6 +118,9 @@ pub(super) async fn follow(origin: Origin, every: Duration, state: watch::Sender
                     let kept = known.is_some();
                     tracing::error!(error = causes, kept, "the template of function pods cannot be used");
                     last_error = causes;
+                }
+                if !matches!(error, ReadError::Request(_)) {
+                    metrics.config_valid(SOURCE, false);
                 }
                 // An API server that does not answer says nothing about the template.
                 if known.is_none() && !matches!(error, ReadError::Request(_)) {
@@ -122,7 +135,7 @@ pub(super) async fn follow(origin: Origin, every: Duration, state: watch::Sender
 }
 
 fn take_up(state: &watch::Sender<TemplateState>, known: Option<&Template>, mut template: Arc<Template>) {
-    if known.is_some_and(|known| known.version(&[]) == template.version(&[])) {
+    if known.is_some_and(|known| known.fingerprint() == template.fingerprint()) {
         return;
     }
     if let Some(known) = known

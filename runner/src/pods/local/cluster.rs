@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use porch_fn_pool::{
-    Creation, Deletion, Event, Phase, Pod, PodName, Pushing, Reason, ResourceVersion, ShardKey, Time, Uid,
-    Version,
+    ConfigTime, Creation, Deletion, Event, Phase, Pod, PodName, Pushing, Reason, ResourceVersion, ShardKey,
+    Time, Uid, Version,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -97,7 +97,7 @@ impl LocalCluster {
         name: PodName,
         shard_key: ShardKey,
         version: Version,
-        config_time: Option<Time>,
+        config_time: ConfigTime,
         reclaim_after: Time,
     ) -> Creation {
         let Some(command) = self.inner.options.functions.command(&name.image).map(<[String]>::to_vec) else {
@@ -261,7 +261,7 @@ mod tests {
 
     fn create(cluster: &LocalCluster) -> Creation {
         let name = PodName { image: "example.com/f:v1".into(), slot: 0, past: None };
-        cluster.create(name, "key".into(), "version".into(), None, now())
+        cluster.create(name, "key".into(), "version".into(), ConfigTime::default(), now())
     }
 
     #[tokio::test]

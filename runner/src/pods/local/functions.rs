@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use porch_fn_image::Image;
-use porch_fn_pool::{Config, ImageKey, Template, Version};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use porch_fn_image::{Constraint, Image};
+use porch_fn_pool::{ConfigTime, ImageKey, Template, Version};
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::pods::backend::Catalog;
-use crate::pods::cache_config::CacheConfig;
+use crate::pods::backend::{Catalog, Unresolved};
 use crate::pods::configure::{MadeFrom, Making};
-use crate::yaml;
+use crate::settings::Current;
+use porch_fn_settings::yaml;
 
 /// Largest file that is read, in bytes.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
@@ -106,7 +108,7 @@ impl LocalFunctions {
     pub(crate) fn template(&self, image: &ImageKey) -> Option<Template> {
         let command = self.command(image)?.join("\0");
         let version = Version::from(format!("{:016x}", xxh3_64(command.as_bytes())));
-        Some(Template { version, config_time: None })
+        Some(Template { version, config_time: ConfigTime::default() })
     }
 }
 
@@ -114,12 +116,25 @@ impl Catalog for LocalFunctions {
     fn knows(&self, image: &Image) -> bool {
         self.commands.contains_key(image.as_str())
     }
+
+    fn resolve<'a>(
+        &'a self,
+        image: &'a Image,
+        constraint: &'a Constraint,
+    ) -> BoxFuture<'a, Result<Image, Unresolved>> {
+        // Keys are canonical, so there is no prefix to add.
+        let known: Vec<_> = self.commands.keys().filter_map(|known| Image::parse(known, "").ok()).collect();
+        let tags =
+            known.iter().filter(|known| known.repository() == image.repository()).filter_map(Image::tag);
+        let highest = constraint.highest(tags).and_then(|tag| image.with_tag(tag).ok());
+        std::future::ready(highest.ok_or(Unresolved::NoMatch)).boxed()
+    }
 }
 
 impl Making for LocalFunctions {
-    fn made_from(&mut self, _: &CacheConfig) -> MadeFrom {
+    fn made_from(&mut self, _: &Current) -> MadeFrom {
         let functions = self.clone();
-        MadeFrom { all: Config::default().template, one: Box::new(move |image| functions.template(image)) }
+        Box::new(move |image| functions.template(image))
     }
 
     async fn changed(&mut self) {

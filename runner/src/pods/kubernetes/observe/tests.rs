@@ -19,6 +19,7 @@ fn object() -> Value {
                 "fn.kpt.dev/shard-key": "example.com/f",
                 "fn.kpt.dev/template-version": "inline-v1",
                 "fn.kpt.dev/config-time": "2026-01-02T03:04:05Z",
+                "fn.kpt.dev/resolved-at": "2026-01-02T03:04:06Z",
                 "fn.kpt.dev/reclaim-after": "2026-01-02T03:04:05.678Z",
             },
         },
@@ -55,7 +56,10 @@ fn all_that_a_pod_says_is_read() {
             terminating_since: None,
             phase: Phase::Pending(None),
             version: "inline-v1".into(),
-            config_time: Some(Time::from_millis(1_767_323_045_000)),
+            config_time: ConfigTime {
+                written: Some(Time::from_millis(1_767_323_045_000)),
+                resolved: Some(Time::from_millis(1_767_323_046_000)),
+            },
             reclaim_after: Some(Time::from_millis(1_767_323_045_678)),
         },
         ip: Some([10, 0, 0, 7].into()),
@@ -98,7 +102,8 @@ fn the_rest_may_be_missing() {
     assert_eq!(missing("fn.kpt.dev/past").name.past, None);
     assert_eq!(missing("fn.kpt.dev/shard-key").shard_key, "example.com/f:v1".into());
     assert_eq!(missing("fn.kpt.dev/template-version").version, "".into());
-    assert_eq!(missing("fn.kpt.dev/config-time").config_time, None);
+    assert_eq!(missing("fn.kpt.dev/config-time").config_time.written, None);
+    assert_eq!(missing("fn.kpt.dev/resolved-at").config_time.resolved, None);
     assert_eq!(missing("fn.kpt.dev/reclaim-after").reclaim_after, None);
     assert_eq!(seen(with("/status", Value::Null)).unwrap().ip, None);
     assert_eq!(seen(with("/status/podIP", json!("nowhere"))).unwrap().ip, None);

@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use k8s_openapi::api::core::v1::{EnvVar, PodSpec, PodTemplateSpec};
 use porch_fn_pool::{ImageKey, Uid};
 use proptest::collection::{btree_map, vec};
@@ -10,6 +12,8 @@ use crate::pods::kubernetes::times::parse_time;
 
 const IMAGE: &str = "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1";
 
+static NONE: LazyLock<PodOverrides> = LazyLock::new(PodOverrides::default);
+
 fn name(slot: u32, past: Option<&str>) -> PodName {
     PodName { image: ImageKey::from(IMAGE), slot, past: past.map(Uid::from) }
 }
@@ -21,12 +25,16 @@ fn input<'a>(name: &'a PodName, entrypoint: &'a [String]) -> PodSpecInput<'a> {
         name,
         shard_key: "ghcr.io/kptdev/krm-functions-catalog/set-namespace",
         version: "inline-0123456789abcdef",
-        config_time: Some(Time::from_millis(1_700_000_000_000)),
+        config_time: ConfigTime {
+            written: Some(Time::from_millis(1_700_000_000_000)),
+            resolved: Some(Time::from_millis(1_700_000_001_000)),
+        },
         reclaim_after: Time::from_millis(1_700_000_060_500),
         image: "ghcr.io/kptdev/krm-functions-catalog/set-namespace@sha256:00",
         entrypoint,
         max_message: 6_291_456,
-        resources: None,
+        overrides: &NONE,
+        pull_secret: None,
     }
 }
 
@@ -49,6 +57,7 @@ fn a_pod_of_the_inline_template() {
             "fn.kpt.dev/shard-key": "ghcr.io/kptdev/krm-functions-catalog/set-namespace",
             "fn.kpt.dev/template-version": "inline-0123456789abcdef",
             "fn.kpt.dev/config-time": "2023-11-14T22:13:20.000Z",
+            "fn.kpt.dev/resolved-at": "2023-11-14T22:13:21.000Z",
             "fn.kpt.dev/reclaim-after": "2023-11-14T22:14:20.500Z",
         },
     });
@@ -61,19 +70,95 @@ fn a_pod_of_the_inline_template() {
     assert_eq!(json!(pod.spec), expected);
 }
 
+fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn overridden(template: &Template, overrides: &PodOverrides) -> Value {
+    json!(pod(template, &PodSpecInput { overrides, ..input(&name(0, None), &[]) }).spec.unwrap())
+}
+
 #[test]
-fn resources_are_replaced_only_when_given() {
+fn what_a_container_overrides_is_laid_over_the_templates() {
     let mut template = Template::inline("w:v1");
-    let requests = |cpu: &str| -> ResourceRequirements {
-        serde_json::from_value(json!({"requests": {"cpu": cpu}})).unwrap()
+    let function = &mut template.pod.spec.as_mut().unwrap().containers[1];
+    function.resources = read(json!({"requests": {"cpu": "1"}}));
+    function.env = read(json!([{"name": "A", "value": "template"}, {"name": "B", "value": "template"}]));
+    function.env_from = read(json!([{"configMapRef": {"name": "template"}}]));
+    let container = ContainerOverrides {
+        env: read(
+            json!([{"name": "C", "value": "own"}, {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]),
+        ),
+        env_from: read(json!([{"secretRef": {"name": "own"}}])),
+        resources: read(json!({"limits": {"cpu": "2"}})),
     };
-    template.pod.spec.as_mut().unwrap().containers[1].resources = Some(requests("1"));
-    let name = name(0, None);
-    let made = |resources| pod(&template, &PodSpecInput { resources, ..input(&name, &[]) }).spec.unwrap();
-    assert_eq!(made(None).containers[1].resources, Some(requests("1")));
-    let two = requests("2");
-    assert_eq!(made(Some(&two)).containers[1].resources.as_ref(), Some(&two));
-    assert_eq!(made(Some(&two)).containers[0], made(None).containers[0]);
+    let plain = overridden(&template, &NONE);
+    let made = overridden(&template, &PodOverrides { container, ..PodOverrides::default() });
+    let mut expected = plain.clone();
+    let function = &mut expected["containers"][1];
+    function["resources"] = json!({"limits": {"cpu": "2"}});
+    function["env"] = json!([
+        {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}},
+        {"name": "B", "value": "template"},
+        {"name": "C", "value": "own"},
+    ]);
+    function["envFrom"] = json!([{"configMapRef": {"name": "template"}}, {"secretRef": {"name": "own"}}]);
+    assert_eq!(made, expected);
+}
+
+#[test]
+fn the_container_that_brings_the_wrapper_server_has_overrides_of_its_own() {
+    let env = |value: &str| ContainerOverrides {
+        env: read(json!([{"name": "WHO", "value": value}])),
+        ..ContainerOverrides::default()
+    };
+    let overrides =
+        PodOverrides { init_container: env("init"), container: env("function"), ..PodOverrides::default() };
+    let mut template = Template::inline("w:v1");
+    let of_inline = overridden(&template, &overrides);
+    assert_eq!(of_inline["containers"][0]["env"], json!([{"name": "WHO", "value": "init"}]));
+    assert_eq!(of_inline["containers"][1]["env"], json!([{"name": "WHO", "value": "function"}]));
+
+    let spec = template.pod.spec.as_mut().unwrap();
+    spec.init_containers = read(json!([{"name": "copy-wrapper-server"}, {"name": "other"}]));
+    let made = overridden(&template, &overrides);
+    assert_eq!(made["initContainers"][0]["env"], json!([{"name": "WHO", "value": "init"}]));
+    assert_eq!(made["initContainers"][1], json!({"name": "other"}));
+    assert_eq!(made["containers"][0]["env"], Value::Null, "a sidecar");
+}
+
+#[test]
+fn accounts_and_security_contexts_are_overridden() {
+    let mut template = Template::inline("w:v1");
+    let overrides = PodOverrides {
+        service_account: Some("own".to_owned()),
+        security_context: read(json!({"runAsUser": 5, "fsGroup": 6})),
+        ..PodOverrides::default()
+    };
+    let made = overridden(&template, &overrides);
+    assert_eq!(made["serviceAccountName"], "own");
+    assert_eq!(made.get("automountServiceAccountToken"), None, "as its account says");
+    let seccomp = json!({"type": "RuntimeDefault"});
+    assert_eq!(made["securityContext"], json!({"runAsUser": 5, "fsGroup": 6, "seccompProfile": seccomp}));
+    assert_eq!(overridden(&template, &NONE)["automountServiceAccountToken"], false);
+    template.source = Source::ConfigMap;
+    let made = overridden(&template, &overrides);
+    assert_eq!(made["automountServiceAccountToken"], false, "the user's template means it");
+}
+
+#[test]
+fn a_pull_secret_is_named_once() {
+    let mut template = Template::inline("w:v1");
+    let secrets = |template: &Template, pull_secret| {
+        json!(pod(template, &PodSpecInput { pull_secret, ..input(&name(0, None), &[]) }).spec)["imagePullSecrets"]
+            .clone()
+    };
+    assert_eq!(secrets(&template, None), Value::Null);
+    assert_eq!(secrets(&template, Some("auth-secret")), json!([{"name": "auth-secret"}]));
+    template.pod.spec.as_mut().unwrap().image_pull_secrets =
+        read(json!([{"name": "a"}, {"name": "auth-secret"}]));
+    assert_eq!(secrets(&template, Some("auth-secret")), json!([{"name": "a"}, {"name": "auth-secret"}]));
+    assert_eq!(secrets(&template, Some("b")), json!([{"name": "a"}, {"name": "auth-secret"}, {"name": "b"}]));
 }
 
 #[test]
@@ -82,9 +167,11 @@ fn what_is_ours_wins_and_what_is_absent_stays_absent() {
     let foreign = |keys: &[&str]| keys.iter().map(|&key| (key.to_owned(), "foreign".to_owned())).collect();
     let metadata = template.pod.metadata.get_or_insert_default();
     metadata.labels = Some(foreign(&[names::MANAGED_BY, names::IMAGE, "team"]));
-    metadata.annotations = Some(foreign(&[names::PAST, names::CONFIG_TIME, names::SLOT, "note"]));
+    metadata.annotations =
+        Some(foreign(&[names::PAST, names::CONFIG_TIME, names::RESOLVED_AT, names::SLOT, "note"]));
     let plain = name(2, None);
-    let made = pod(&template, &PodSpecInput { config_time: None, ..input(&plain, &[]) }).metadata;
+    let made =
+        pod(&template, &PodSpecInput { config_time: ConfigTime::default(), ..input(&plain, &[]) }).metadata;
     let labels = json!({
         "app.kubernetes.io/managed-by": "porch-fn-runner",
         "fn.kpt.dev/image": "set-namespace-v041-1-01234567",
@@ -93,7 +180,9 @@ fn what_is_ours_wins_and_what_is_absent_stays_absent() {
     assert_eq!(json!(made.labels), labels);
     let annotations = made.annotations.unwrap();
     assert_eq!((annotations["note"].as_str(), annotations[names::SLOT].as_str()), ("foreign", "2"));
-    assert!(!annotations.contains_key(names::PAST) && !annotations.contains_key(names::CONFIG_TIME));
+    for absent in [names::PAST, names::CONFIG_TIME, names::RESOLVED_AT] {
+        assert!(!annotations.contains_key(absent), "{absent}");
+    }
 
     let passing = name(2, Some("stuck"));
     assert_eq!(pod(&template, &input(&passing, &[])).metadata.annotations.unwrap()[names::PAST], "stuck");

@@ -77,7 +77,7 @@ pub(super) fn service(unready: bool) -> Service {
 fn wrapper(image: &str) -> Container {
     let copy = vec![WRAPPER.to_owned(), format!("--copy-to={TOOLS_PATH}")];
     Container {
-        name: "wrapper-server".to_owned(),
+        name: names::WRAPPER_CONTAINER.to_owned(),
         image: Some(image.to_owned()),
         command: Some(vec![WRAPPER.to_owned(), "--idle".to_owned()]),
         lifecycle: Some(Lifecycle {

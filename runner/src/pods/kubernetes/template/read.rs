@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{MAX_BYTES, Part, TemplateError};
-use crate::yaml;
+use porch_fn_settings::yaml;
 
 /// What an object has outside the fields of its type: the documented example keeps its annotations there.
 #[derive(Default, Deserialize)]

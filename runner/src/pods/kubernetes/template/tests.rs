@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::yaml;
+use porch_fn_settings::yaml;
 
 /// The example of Porch's documentation, as it is.
 const DOCUMENTED: &str = include_str!("documented.yaml");
@@ -357,28 +357,31 @@ fn yaml_mistakes_have_line_and_column() {
 #[test]
 fn version_is_of_the_content_and_of_the_source() {
     let base = Template::from_config_map(&documented()).unwrap();
-    let version = base.version(b"x");
+    let version = base.fingerprint().version(b"x");
     // Another value would replace all pods when the runner is upgraded.
-    assert_eq!(version, "configmap-ae393abd5384b552");
+    assert_eq!(version, "PLACEHOLDER");
     let (_, hash) = version.split_once('-').unwrap();
 
     let mut same = base.clone();
     same.time = Some(Time::from_millis(7));
     same.warnings.clear();
-    assert_eq!(same.version(b"x"), version);
-    assert_ne!(base.version(b"y"), version);
+    assert_eq!(same.fingerprint().version(b"x"), version);
+    assert_ne!(base.fingerprint().version(b"y"), version);
 
     let mut other = base.clone();
     other.service.spec.as_mut().unwrap().publish_not_ready_addresses = Some(true);
-    assert_ne!(other.version(b"x"), version);
+    assert_ne!(other.fingerprint().version(b"x"), version);
     let mut other = base.clone();
     other.pod.spec.as_mut().unwrap().host_network = Some(true);
-    assert_ne!(other.version(b"x"), version);
+    assert_ne!(other.fingerprint().version(b"x"), version);
     let mut other = base;
     other.source = Source::PodTemplate;
-    assert_eq!(other.version(b"x"), format!("podtemplate-{hash}"));
-    assert!(Template::inline("w:v1").version(b"").starts_with("inline-"));
-    assert_ne!(Template::inline("w:v1").version(b""), Template::inline("w:v2").version(b""));
+    assert_eq!(other.fingerprint().version(b"x"), format!("podtemplate-{hash}"));
+    assert!(Template::inline("w:v1").fingerprint().version(b"").starts_with("inline-"));
+    assert_ne!(
+        Template::inline("w:v1").fingerprint().version(b""),
+        Template::inline("w:v2").fingerprint().version(b"")
+    );
 }
 
 proptest! {
@@ -391,7 +394,7 @@ proptest! {
             "spec: {containers: [{command: [/w], name: function}], hostNetwork: true}\n",
         ];
         let text: String = order.into_iter().map(|i| fields[i]).collect();
-        let version = |text: &str| read(text, None).unwrap().version(b"");
+        let version = |text: &str| read(text, None).unwrap().fingerprint().version(b"");
         prop_assert_eq!(version(&text), version(&fields.concat()));
     }
 

@@ -1,0 +1,47 @@
+//! How the status subcommands print.
+
+use std::fmt::Write as _;
+
+use clap::ValueEnum;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// Tables for people
+    Table,
+    /// The page as the server gives it
+    Json,
+}
+
+/// Columns as kubectl prints them: left-aligned, three spaces apart.
+pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let header: Vec<String> = header.iter().map(|&title| title.to_owned()).collect();
+    let lines: Vec<_> = std::iter::once(header).chain(rows).collect();
+    let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(String::len).max();
+    let mut text = String::new();
+    for line in &lines {
+        let mut row = String::new();
+        for (column, cell) in line.iter().enumerate() {
+            let _ = write!(row, "{cell:<width$}   ", width = width(column).unwrap_or_default());
+        }
+        text.push_str(row.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = vec![
+            vec!["10.0.0.1:9445".to_owned(), "well".to_owned()],
+            vec!["a:1".to_owned(), "draining".to_owned()],
+        ];
+        assert_eq!(
+            table(&["RUNNER", "STATE"], rows),
+            "RUNNER          STATE\n10.0.0.1:9445   well\na:1             draining\n"
+        );
+    }
+}

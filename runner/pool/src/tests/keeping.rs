@@ -1,0 +1,386 @@
+//! Pods that are kept although nobody asks for them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::rig::{IMAGE, NOTHING, Rig, config, other, seconds};
+use crate::config::{Config, Limits, Override, Overrides};
+use crate::event::{Creation, Deletion, Event, Ownership, Pushing};
+use crate::types::{Pod, ShardKey, Time};
+
+fn keeping(min_pods: u32, max_pods: u32) -> Config {
+    let all = Limits { max_pods, min_pods, ..Limits::default() };
+    Config { limits: all, keep: Arc::new([(IMAGE.into(), IMAGE.into())].into()), ..config() }
+}
+
+fn configure(rig: &mut Rig, config: Config) -> Vec<String> {
+    rig.config = config.clone();
+    rig.step(Event::Configure(config))
+}
+
+/// Lets time pass while pushes and deletes succeed; what else was asked for, and how many pushes there were for each pod.
+fn live(rig: &mut Rig, span: u64) -> (Vec<String>, HashMap<u32, u64>) {
+    live_as(rig, span, |pod| pod)
+}
+
+/// The same with pods that `dress` makes special.
+fn live_as(rig: &mut Rig, span: u64, dress: impl Fn(Pod) -> Pod) -> (Vec<String>, HashMap<u32, u64>) {
+    let (mut others, mut pushes) = (Vec::new(), HashMap::new());
+    for _ in 0..span / 5 {
+        for line in rig.pass(5) {
+            let Some((slot, until)) = line.strip_prefix("push u").and_then(|rest| rest.split_once(" +"))
+            else {
+                let deleted = line.strip_prefix("delete u").map(|rest| rest[..1].parse().unwrap());
+                others.push(line);
+                if let Some(slot) = deleted {
+                    others.extend(rig.deleted(slot, Deletion::Ok));
+                    others.extend(rig.gone(slot));
+                }
+                continue;
+            };
+            let (slot, until) = (slot.parse().unwrap(), until.parse::<f64>().unwrap());
+            let pod = Pod { reclaim_after: Some(rig.now + seconds(until as u64)), ..rig.pod(slot) };
+            *pushes.entry(slot).or_default() += 1;
+            others.extend(rig.pushed(slot, Pushing::Ok(dress(pod))));
+        }
+    }
+    (others, pushes)
+}
+
+/// The answer to a create, and the watch.
+fn created(rig: &mut Rig, slot: u32) {
+    rig.created(slot);
+    let pod = rig.pod(slot);
+    rig.seen(pod);
+}
+
+/// With these pods, ready and kept as far as configured.
+fn with_kept(config: Config, slots: &[u32]) -> Rig {
+    let mut rig = Rig::unsynced(config);
+    let pods = slots.iter().map(|&slot| rig.pod(slot)).collect();
+    rig.step(Event::Synced(pods));
+    for &slot in slots {
+        rig.ready(slot);
+    }
+    rig
+}
+
+#[test]
+fn nothing_is_started_before_the_pods_are_known() {
+    let mut rig = Rig::unsynced(keeping(2, 3));
+    assert_eq!(rig.own(true), NOTHING);
+    assert_eq!(rig.pass(600), NOTHING);
+    assert_eq!(rig.step(Event::Synced(Vec::new())), ["create 0", "create 1"]);
+    assert_eq!(rig.created(0), ["probe u0"]);
+    assert_eq!(rig.created(1), ["probe u1"]);
+    rig.ready(0);
+    rig.ready(1);
+    assert_eq!(rig.pass(10), NOTHING, "and no more than that");
+
+    let mut rig = Rig::unsynced(keeping(2, 3));
+    let pod = rig.pod(1);
+    assert_eq!(rig.step(Event::Synced(vec![pod])), ["create 0", "probe u1"], "what is there counts");
+}
+
+#[test]
+fn a_configuration_that_appears_later_takes_effect_at_once() {
+    let mut rig = Rig::new(config());
+    assert_eq!(configure(&mut rig, keeping(1, 3)), ["create 0"]);
+    rig.created(0);
+    rig.ready(0);
+    rig.pass(10);
+    assert_eq!(configure(&mut rig, keeping(2, 3)), ["create 1"]);
+}
+
+#[test]
+fn how_many_is_said_for_all_or_for_one() {
+    let own = |min_pods, max_pods| Override { max_pods, min_pods, ..Override::default() };
+    let cases = [
+        (keeping(0, 3), Override::default(), 0),
+        (keeping(0, 3), own(2, 0), 2),
+        (keeping(1, 3), own(2, 0), 2),
+        (keeping(1, 3), Override::default(), 1),
+        (keeping(3, 2), Override::default(), 2),
+        (keeping(3, 3), own(0, 1), 1),
+        (Config { keep: Arc::default(), ..keeping(2, 3) }, own(2, 0), 0),
+    ];
+    for (all, one, expected) in cases {
+        let overrides = Overrides::table(HashMap::from([(IMAGE.into(), one)]));
+        let mut rig = Rig::unsynced(Config { overrides, ..all });
+        assert_eq!(rig.step(Event::Synced(Vec::new())).len(), expected);
+        assert_eq!(rig.pool.is_empty(), expected == 0);
+    }
+}
+
+#[test]
+fn the_owner_alone_starts_pods() {
+    let mut rig = Rig::unsynced(keeping(1, 1));
+    rig.own(false);
+    assert_eq!(rig.step(Event::Synced(Vec::new())), NOTHING);
+    assert_eq!(configure(&mut rig, keeping(2, 2)), NOTHING);
+    assert_eq!(rig.pass(3600), NOTHING);
+    assert!(rig.pool.is_empty(), "and the others need not know the image");
+    assert_eq!(rig.own(true), ["create 0", "create 1"]);
+}
+
+#[test]
+fn the_key_decides_who_owns_and_is_written_into_the_pod() {
+    let mut config = keeping(1, 1);
+    config.keep = Arc::new([(IMAGE.into(), ShardKey::from("registry/fn"))].into());
+    let mut rig = Rig::unsynced(config);
+    rig.step(Event::Own(Ownership::Of(Arc::new(|key: &ShardKey| key.as_str() == "registry/fn"))));
+    let actions = rig.pool.step(Event::Synced(Vec::new()), rig.now);
+    let [crate::event::Action::Create { shard_key, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(shard_key.as_str(), "registry/fn");
+}
+
+#[test]
+fn a_kept_pod_outlives_its_ttl_and_is_used_without_a_push() {
+    let mut rig = with_kept(keeping(1, 1), &[0]);
+    let (others, pushes) = live(&mut rig, 7200);
+    assert_eq!(others, NOTHING);
+    assert!((100..=120).contains(&pushes[&0]), "one a minute: {pushes:?}");
+    assert_eq!(rig.request(1), ["grant 1 u0"]);
+}
+
+#[test]
+fn a_kept_pod_that_has_lapsed_already_is_pushed_and_not_deleted() {
+    let mut rig = with_kept(keeping(1, 1), &[0]);
+    rig.pass(59);
+    let pod = rig.lapsing(0, 1);
+    assert_eq!(rig.seen(pod), ["push u0 +1800"]);
+    for _ in 0..30 {
+        rig.pushed(0, Pushing::Conflict);
+        assert_eq!(rig.pass(5), ["push u0 +1800"], "as often as it takes, whatever scan comes in between");
+    }
+
+    // A pod whose end was never said.
+    let mut rig = with_kept(keeping(1, 1), &[]);
+    let pod = Pod { reclaim_after: None, ..rig.pod(0) };
+    assert_eq!(rig.seen(pod), ["probe u0"]);
+    assert_eq!(rig.ready(0), ["push u0 +1800"]);
+    rig.pushed(0, Pushing::Unreachable);
+    assert_eq!(rig.pass(5), ["push u0 +1800"], "again");
+}
+
+#[test]
+fn what_is_no_longer_kept_lapses() {
+    for lowered in [config(), keeping(0, 1), Config { keep: Arc::default(), ..keeping(1, 1) }] {
+        let mut rig = with_kept(keeping(1, 1), &[0]);
+        live(&mut rig, 3600);
+        assert_eq!(configure(&mut rig, lowered), NOTHING);
+        assert_eq!(rig.pass(1700), NOTHING);
+        assert_eq!(rig.pass(200), ["delete u0 Expired"]);
+        rig.deleted(0, Deletion::Ok);
+        assert_eq!(rig.gone(0), NOTHING);
+        assert!(rig.pool.is_empty());
+    }
+}
+
+#[test]
+fn of_more_pods_always_the_same_are_kept() {
+    let mut rig = with_kept(keeping(2, 3), &[0, 1, 2]);
+    let (others, pushes) = live(&mut rig, 1900);
+    assert_eq!(others, ["delete u2 Expired"]);
+    assert_eq!(pushes.keys().copied().max(), Some(1));
+    let (others, _) = live(&mut rig, 3600);
+    assert_eq!(others, NOTHING);
+    assert_eq!(rig.counts(), [2, 0, 0, 0]);
+
+    // Under load there are more, and after it as many as before.
+    for id in 0..5 {
+        rig.request(id);
+    }
+    created(&mut rig, 2);
+    rig.ready(2);
+    for id in 0..5 {
+        rig.served(id);
+    }
+    assert_eq!(rig.counts(), [3, 0, 0, 0]);
+    assert_eq!(live(&mut rig, 1950).0, ["delete u2 Expired"]);
+}
+
+#[test]
+fn what_is_pushed_stays_the_one_to_be_kept_however_short_its_life() {
+    let brief = Limits { ttl: seconds(60), ..keeping(1, 2).limits };
+    let mut rig = Rig::unsynced(Config { limits: brief, ..keeping(1, 2) });
+    let pods = vec![rig.lapsing(0, 110), rig.lapsing(1, 125)];
+    rig.step(Event::Synced(pods));
+    rig.ready(0);
+    rig.ready(1);
+    let (others, pushes) = live(&mut rig, 200);
+    assert_eq!(others, ["delete u1 Expired"]);
+    assert!(pushes.keys().eq(&[0]));
+}
+
+#[test]
+fn of_several_versions_the_configured_one_is_kept() {
+    let mut rig = Rig::unsynced(keeping(1, 2));
+    let newer =
+        Pod { version: "newer".into(), config_time: Some(Time::from_millis(6000)).into(), ..rig.pod(0) };
+    let pods = vec![newer, rig.pod(1)];
+    rig.step(Event::Synced(pods));
+    rig.ready(0);
+    rig.ready(1);
+    let (others, pushes) = live(&mut rig, 1900);
+    assert_eq!(others, ["delete u0 Expired"]);
+    assert!(pushes.keys().eq(&[1]));
+}
+
+#[test]
+fn a_pod_that_dies_has_a_successor() {
+    let mut rig = with_kept(keeping(1, 2), &[0]);
+    live(&mut rig, 600);
+    assert_eq!(rig.failed(0, "exit code 1"), ["delete u0 Failed"]);
+    assert_eq!(rig.deleted(0, Deletion::Ok), ["create 1"]);
+    rig.gone(0);
+    rig.created(1);
+    rig.ready(1);
+
+    // Deleted by somebody else, right after.
+    let pod = rig.terminating(1, 30);
+    assert_eq!(rig.seen(pod), NOTHING, "once in a while only");
+    assert_eq!(rig.pass(1), ["create 0"]);
+}
+
+#[test]
+fn a_pod_that_never_turns_ready_is_not_pushed() {
+    // Its pushes would tell everybody that somebody gets through to it.
+    let mut rig = Rig::unsynced(Config { ready_timeout: seconds(120), ..keeping(1, 1) });
+    rig.step(Event::Synced(Vec::new()));
+    created(&mut rig, 0);
+    let (others, pushes) = live(&mut rig, 130);
+    assert_eq!(others, ["delete u0 Failed", "unprobe u0", "create 0"]);
+    assert!(pushes.is_empty());
+}
+
+/// When pods are started in the course of an hour, in seconds, if this is what becomes of each.
+fn starts(config: Config, fate: impl Fn(&mut Rig, u32)) -> Vec<u64> {
+    let mut rig = Rig::unsynced(config);
+    let begin = rig.now;
+    let mut lines = rig.step(Event::Synced(Vec::new()));
+    let mut starts = Vec::new();
+    for _ in 0..3600 {
+        for line in std::mem::take(&mut lines) {
+            if let Some(slot) = line.strip_prefix("create ") {
+                starts.push(rig.now.since(begin).as_secs());
+                fate(&mut rig, slot.parse().unwrap());
+            }
+        }
+        lines = rig.pass(1);
+    }
+    starts
+}
+
+#[test]
+fn starts_that_fail_are_tried_again_for_ever_and_ever_more_slowly() {
+    let refused = |rig: &mut Rig, slot| {
+        rig.creation(slot, Creation::Refused(other("quota")));
+    };
+    let starts_of = |min_pods| starts(keeping(min_pods, 3), refused);
+    let one = starts_of(1);
+    assert_eq!(one[..7], [0, 1, 3, 7, 15, 31, 61]);
+    assert!(one.windows(2).skip(5).all(|pair| pair[1] - pair[0] == 30), "{one:?}");
+    assert!(one.last().is_some_and(|&last| last > 3500));
+
+    let three = starts_of(3);
+    assert_eq!(three[..3], [0, 0, 0]);
+    let later = &three[3..];
+    assert!(later.windows(2).all(|pair| pair[0] < pair[1]), "one at a time: {three:?}");
+    assert!(later.windows(2).skip(5).all(|pair| pair[1] - pair[0] == 30), "{three:?}");
+}
+
+#[test]
+fn pods_that_die_as_soon_as_they_are_ready_are_not_started_in_a_loop() {
+    let starts = starts(keeping(1, 1), |rig, slot| {
+        rig.created(slot);
+        rig.ready(slot);
+        assert_eq!(rig.gone(slot), NOTHING);
+    });
+    assert_eq!(starts[..7], [0, 1, 3, 7, 15, 31, 61]);
+    assert!(
+        starts.len() > 100 && starts.windows(2).skip(5).all(|pair| pair[1] - pair[0] == 30),
+        "{starts:?}"
+    );
+}
+
+#[test]
+fn a_name_that_is_held_by_a_pod_nobody_sees_is_not_tried_in_a_loop() {
+    let starts = starts(keeping(1, 1), |rig, slot| {
+        rig.creation(slot, Creation::Exists);
+    });
+    assert!(starts.windows(2).skip(6).all(|pair| pair[1] - pair[0] >= 30), "{starts:?}");
+}
+
+#[test]
+fn when_a_shard_moves_the_new_owner_keeps_the_pods_that_are_there() {
+    let mut old = with_kept(keeping(2, 2), &[0, 1]);
+    live(&mut old, 600);
+    assert_eq!(old.own(false), NOTHING);
+    assert_eq!(old.pass(3600), NOTHING, "it neither pushes nor starts any more");
+    old.gone(0);
+    assert_eq!(old.pass(600), NOTHING);
+    old.gone(1);
+    assert!(old.pool.is_empty());
+
+    let mut new = Rig::unsynced(keeping(2, 2));
+    new.own(false);
+    let pods = vec![new.lapsing(0, 1770), new.lapsing(1, 1750)];
+    assert_eq!(new.step(Event::Synced(pods)), NOTHING);
+    assert_eq!(new.own(true), ["probe u0", "probe u1"]);
+    new.ready(0);
+    new.ready(1);
+    let (others, pushes) = live(&mut new, 7200);
+    assert_eq!(others, NOTHING);
+    assert!(pushes[&0] > 100 && pushes[&1] > 100);
+}
+
+#[test]
+fn a_kept_pod_of_another_version_is_replaced_by_one_that_is_kept() {
+    // The second is short-lived: in use or not, it never looks far from its lapse.
+    let brief = Config { limits: Limits { ttl: seconds(60), ..keeping(1, 1).limits }, ..keeping(1, 1) };
+    for config in [keeping(1, 1), brief] {
+        let old = |pod: Pod| match pod.name.slot {
+            0 => Pod { version: "old".into(), config_time: Some(Time::from_millis(4000)).into(), ..pod },
+            _ => pod,
+        };
+        let mut rig = Rig::unsynced(config);
+        let pod = Pod { reclaim_after: Some(rig.now + seconds(120)), ..rig.pod(0) };
+        rig.step(Event::Synced(vec![old(pod)]));
+        rig.ready(0);
+        let mut others = Vec::new();
+        while others.is_empty() {
+            others = live_as(&mut rig, 5, old).0;
+            assert!(rig.now < Time::from_millis(1_000_600_000), "never replaced");
+        }
+        assert_eq!(others, ["create 1"]);
+        created(&mut rig, 1);
+        let (others, _) = live_as(&mut rig, 30, old);
+        assert_eq!(others, NOTHING, "the old one stays until the new one is ready");
+        let lines = rig.ready(1);
+        assert!(lines.contains(&"push u0 +60".to_owned()), "notice: {lines:?}");
+        let noticed = old(Pod { reclaim_after: Some(rig.now + seconds(60)), ..rig.pod(0) });
+        rig.pushed(0, Pushing::Ok(noticed));
+        let (others, pushes) = live_as(&mut rig, 150, old);
+        assert_eq!(others, ["delete u0 Replaced"]);
+        assert!(!pushes.contains_key(&0), "{pushes:?}");
+        let (others, _) = live(&mut rig, 3600);
+        assert_eq!(others, NOTHING, "the new one is kept");
+        assert_eq!(rig.counts(), [1, 0, 0, 0]);
+    }
+}
+
+#[test]
+fn surplus_is_taken_from_the_others() {
+    let mut rig = with_kept(keeping(1, 2), &[0, 1]);
+    live(&mut rig, 100);
+    // The first is about to lapse, so the second is the one to be kept.
+    let pod = rig.lapsing(0, 50);
+    assert_eq!(rig.seen(pod), ["push u1 +1800"]);
+    let pod = rig.pod(1);
+    rig.pushed(1, Pushing::Ok(pod));
+    assert_eq!(configure(&mut rig, keeping(1, 1)), NOTHING);
+    let (others, pushes) = live(&mut rig, 100);
+    assert_eq!(others, ["delete u0 Surplus"]);
+    assert!(pushes.keys().eq(&[1]));
+}

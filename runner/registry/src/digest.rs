@@ -1,0 +1,50 @@
+//! Digests of content, `algorithm:hex`. Pure.
+
+use ring::digest::{SHA256, SHA512, digest};
+
+use crate::RegistryError;
+use crate::manifest::malformed;
+
+/// Whether the text is a digest that can be checked; only then may it be part of a URL.
+pub(crate) fn is_known(text: &str) -> bool {
+    let (hex, length) = match text.split_once(':') {
+        Some(("sha256", hex)) => (hex, 64),
+        Some(("sha512", hex)) => (hex, 128),
+        _ => return false,
+    };
+    hex.len() == length && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The text, if it can be checked.
+pub(crate) fn known<'a>(text: &'a str, what: &'static str) -> Result<&'a str, RegistryError> {
+    if is_known(text) {
+        Ok(text)
+    } else {
+        Err(malformed(what, "its digest is neither sha256 with 64 digits nor sha512 with 128"))
+    }
+}
+
+/// The digest that a registry gives to this content unless it says otherwise.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex("sha256", digest(&SHA256, bytes).as_ref())
+}
+
+/// Fails unless this is the content of that digest.
+pub(crate) fn check(bytes: &[u8], expected: &str, what: &'static str) -> Result<(), RegistryError> {
+    let found = if known(expected, what)?.starts_with("sha512:") {
+        hex("sha512", digest(&SHA512, bytes).as_ref())
+    } else {
+        sha256(bytes)
+    };
+    if found == expected { Ok(()) } else { Err(malformed(what, "its content does not have its digest")) }
+}
+
+fn hex(algorithm: &str, bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut text = format!("{algorithm}:");
+    for byte in bytes {
+        // Never fails: it writes to a String.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

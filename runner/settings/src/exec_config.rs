@@ -1,0 +1,163 @@
+//! `--config`: which executable runs which images.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::{Path, PathBuf};
+
+use porch_fn_image::Image;
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use crate::yaml;
+
+#[derive(Debug, Default, Deserialize)]
+struct File {
+    #[serde(default)]
+    functions: Vec<Function>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Function {
+    function: Spanned<String>,
+    #[serde(default)]
+    images: Vec<String>,
+}
+
+/// Maps images to executables.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExecConfig {
+    by_image: HashMap<String, Executable>,
+    /// Entries that do not count, since there is one for the image before them.
+    pub duplicates: Vec<Duplicate>,
+}
+
+/// What runs an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Executable {
+    /// Its name in the file.
+    pub function: String,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+/// An image that is written a second time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Duplicate {
+    /// The image as written.
+    pub image: String,
+    /// The function that does not get it.
+    pub function: String,
+}
+
+impl ExecConfig {
+    /// What to tell the user who wrote another thing.
+    pub const EXPECTED: &str = "expected functions: [{function: NAME, images: [IMAGE, ...]}]";
+
+    /// Reads the file's text; executables are named relative to `functions`, and images without a registry get
+    /// `prefix`. The error is one line with line and column.
+    pub fn parse(text: &str, functions: &Path, prefix: &str) -> Result<Self, String> {
+        let file: Option<File> = yaml::parse(text)?;
+        let mut config = Self::default();
+        for Function { function, images } in file.unwrap_or_default().functions {
+            if function.value.is_empty() {
+                return Err(yaml::at(&function, "a function without a name"));
+            }
+            let path = functions.join(&function.value);
+            for image in images {
+                let function = function.value.clone();
+                // As in the original: the first one counts.
+                match config.by_image.entry(key(&image, prefix)) {
+                    Entry::Occupied(_) => config.duplicates.push(Duplicate { image, function }),
+                    Entry::Vacant(place) => {
+                        place.insert(Executable { function, path: path.clone() });
+                    }
+                }
+            }
+        }
+        Ok(config)
+    }
+
+    /// The executable of `image`, if it has one. A short name and its full form are the same image; `prefix` is that
+    /// of [`parse`](Self::parse).
+    pub fn find(&self, image: &str, prefix: &str) -> Option<&Executable> {
+        self.by_image.get(&key(image, prefix))
+    }
+
+    /// All images and their executables, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Executable)> {
+        self.by_image.iter().map(|(image, executable)| (image.as_str(), executable))
+    }
+
+    /// Whether no image has an executable.
+    pub fn is_empty(&self) -> bool {
+        self.by_image.is_empty()
+    }
+}
+
+/// The original compares names as they are; so are those that are no image reference.
+fn key(image: &str, prefix: &str) -> String {
+    Image::parse(image, prefix).map_or_else(|_| image.to_owned(), |image| image.as_str().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
+
+    fn parse(text: &str) -> Result<ExecConfig, String> {
+        ExecConfig::parse(text, Path::new("/functions"), PREFIX)
+    }
+
+    fn find<'a>(config: &'a ExecConfig, image: &str) -> Option<&'a Path> {
+        config.find(image, PREFIX).map(|executable| executable.path.as_path())
+    }
+
+    #[test]
+    fn short_and_full_names_are_one_image() {
+        let config = parse(
+            "functions:\n- function: set-namespace\n  images:\n  - set-namespace:v0.4.1\n  - Odd Name\n",
+        )
+        .unwrap();
+        let path = Some(Path::new("/functions/set-namespace"));
+        assert_eq!(find(&config, "set-namespace:v0.4.1"), path);
+        assert_eq!(find(&config, "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1"), path);
+        assert_eq!(find(&config, "Odd Name"), path);
+        assert_eq!(find(&config, "set-namespace"), None, "no tag means latest");
+        assert_eq!(find(&config, "example.com/set-namespace:v0.4.1"), None, "another registry");
+        let mut images: Vec<_> =
+            config.iter().map(|(image, executable)| (image, &*executable.function)).collect();
+        images.sort_unstable();
+        let full = "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1";
+        assert_eq!(images, [("Odd Name", "set-namespace"), (full, "set-namespace")]);
+    }
+
+    #[test]
+    fn the_first_of_two_entries_counts_and_the_other_one_is_told() {
+        let config =
+            parse("functions: [{function: a, images: [x/f:1]}, {function: b, images: [docker.io/x/f:1]}]")
+                .unwrap();
+        assert_eq!(find(&config, "x/f:1"), Some(Path::new("/functions/a")));
+        let duplicate = Duplicate { image: "docker.io/x/f:1".to_owned(), function: "b".to_owned() };
+        assert_eq!(config.duplicates, [duplicate]);
+    }
+
+    #[test]
+    fn an_empty_file_is_no_functions_and_a_broken_one_is_told() {
+        assert!(parse("").unwrap().is_empty());
+        assert!(parse("functions: []").unwrap().is_empty());
+        assert!(parse("functions: 3").unwrap_err().contains("line 1"));
+        assert!(parse("functions: [{images: [a]}]").unwrap_err().contains("function"));
+        let error = parse("functions:\n- function: a\n- function: ''\n").unwrap_err();
+        assert_eq!(error, "line 3, column 13: a function without a name");
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,60}(\n\\PC{0,30}){0,4}") {
+            let _ = parse(&text);
+        }
+    }
+}

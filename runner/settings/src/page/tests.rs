@@ -1,0 +1,84 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::{CacheConfig, ExecConfig, Flag, Flags, FunctionConfig, FunctionConfigs};
+
+#[test]
+fn the_page_says_what_holds_and_why_but_no_secret() {
+    let flags = Flags {
+        ttl: Flag { value: Duration::from_mins(30), set: false },
+        max_pods: Flag { value: 1, set: true },
+        waitlist: Flag { value: 2, set: false },
+        per_pod: Flag { value: 16, set: false },
+        queue: Flag { value: 1000, set: false },
+        functions: PathBuf::from("/functions"),
+        default_prefix: "ghcr.io/x".to_owned(),
+    };
+    let env = json!([
+        {"name": "PLAIN", "value": "hunter2"},
+        {"name": "NOTHING"},
+        {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        {"name": "B", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}},
+        {"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "D", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+    ]);
+    let object = json!({
+        "metadata": {"name": "fc"},
+        "spec": {
+            "image": "f",
+            "binaryExecutor": {"tags": ["v1"], "path": "f"},
+            "podExecutor": {"timeToLive": "90s", "templateOverrides": {
+                "serviceAccountName": "runner",
+                "securityContext": {"runAsUser": 7},
+                "container": {"env": env, "envFrom": [
+                    {"secretRef": {"name": "s"}}, {"configMapRef": {"name": "m"}, "prefix": "P_"},
+                ]},
+                "initContainer": {"env": [{"name": "X", "value": "hunter2"}], "resources": {"limits": {"cpu": "2"}}},
+            }},
+        },
+    });
+    let cache =
+        "- {name: 'f:v1', maxWaitlistLength: 5, resources: {requests: {memory: 64Mi}}}\n- {name: 'f:v1'}";
+    let settings = Settings::new(
+        flags,
+        Arc::new(CacheConfig::parse(cache, "ghcr.io/x").unwrap()),
+        Arc::new(ExecConfig::default()),
+        Arc::new(FunctionConfigs::new(vec![FunctionConfig::parse(&object, "ghcr.io/x").unwrap()], None)),
+    );
+    let page = page(&settings, &Image::parse("f:v1", "ghcr.io/x").unwrap());
+    assert!(!page.to_string().contains("hunter2"));
+
+    let read: Page = serde_json::from_value(page).unwrap();
+    assert_eq!(read.image, "ghcr.io/x/f:v1");
+    assert_eq!(read.notes, ["--pod-cache-config has 2 entries for this image: the first one counts"]);
+    let rows: Vec<_> = read
+        .settings
+        .iter()
+        .map(|row| (row.setting.as_str(), row.value.clone(), row.from.as_str()))
+        .collect();
+    let expected = [
+        ("ttl", json!("1m30s"), "FunctionConfig fc"),
+        ("maxPods", json!(1), "--max-parallel-pods-per-function"),
+        ("minPods", json!(0), "default"),
+        ("maxWaitlistLength", json!(5), "--pod-cache-config, entry f:v1"),
+        ("maxConcurrentPerPod", json!(16), "default of --max-concurrent-per-pod"),
+        ("maxQueue", json!(1000), "default of --max-queue-per-function"),
+        ("executable", json!("/functions/f"), "FunctionConfig fc"),
+        ("serviceAccountName", json!("runner"), "FunctionConfig fc"),
+        ("securityContext", json!({"runAsUser": 7}), "FunctionConfig fc"),
+        ("container.env.PLAIN", json!("(not shown)"), "FunctionConfig fc"),
+        ("container.env.NOTHING", json!("(not shown)"), "FunctionConfig fc"),
+        ("container.env.A", json!("secretKeyRef s key k"), "FunctionConfig fc"),
+        ("container.env.B", json!("configMapKeyRef m key k"), "FunctionConfig fc"),
+        ("container.env.C", json!("fieldRef spec.nodeName"), "FunctionConfig fc"),
+        ("container.env.D", json!("resourceFieldRef limits.cpu"), "FunctionConfig fc"),
+        ("container.envFrom[0]", json!("secretRef s"), "FunctionConfig fc"),
+        ("container.envFrom[1]", json!("configMapRef m prefix P_"), "FunctionConfig fc"),
+        ("container.resources", json!({"requests": {"memory": "64Mi"}}), "--pod-cache-config, entry f:v1"),
+        ("initContainer.env.X", json!("(not shown)"), "FunctionConfig fc"),
+        ("initContainer.resources", json!({"limits": {"cpu": "2"}}), "FunctionConfig fc"),
+    ];
+    assert_eq!(rows, expected);
+}

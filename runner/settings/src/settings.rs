@@ -1,0 +1,320 @@
+//! The sources laid over each other.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use porch_fn_image::{Image, parse_version};
+
+use crate::cache_config::{CacheConfig, Entry};
+use crate::exec_config::ExecConfig;
+use crate::function_config::FunctionConfig;
+use crate::function_configs::FunctionConfigs;
+use crate::overrides::PodOverrides;
+use crate::source::{Limits, Setting, Source};
+
+/// A flag's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flag<T> {
+    /// What it is.
+    pub value: T,
+    /// Whether the user set it, as opposed to its default.
+    pub set: bool,
+}
+
+/// The flags that hold for all images.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flags {
+    /// `--pod-ttl`.
+    pub ttl: Flag<Duration>,
+    /// `--max-parallel-pods-per-function`.
+    pub max_pods: Flag<u32>,
+    /// `--max-waitlist-length`.
+    pub waitlist: Flag<u32>,
+    /// `--max-concurrent-per-pod`.
+    pub per_pod: Flag<u32>,
+    /// `--max-queue-per-function`.
+    pub queue: Flag<u32>,
+    /// `--functions`, under which a FunctionConfig names executables.
+    pub functions: PathBuf,
+    /// `--default-image-prefix`.
+    pub default_prefix: String,
+}
+
+/// All sources at one moment.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    flags: Flags,
+    cache: Arc<CacheConfig>,
+    exec: Arc<ExecConfig>,
+    functions: Arc<FunctionConfigs>,
+    /// The place of an image's first entry in `cache`, and how many there are.
+    entries: HashMap<Image, (usize, usize)>,
+}
+
+/// What holds for one image.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effective {
+    /// How long an unused pod stays.
+    pub ttl: Setting<Duration>,
+    /// Most pods, of all runners together. Never less than `min_pods`.
+    pub max_pods: Setting<u32>,
+    /// Pods that are kept whatever `ttl` says.
+    pub min_pods: Setting<u32>,
+    /// Load of the least loaded pod from which on one more pod is started.
+    pub waitlist: Setting<u32>,
+    /// Calls in flight per pod.
+    pub per_pod: Setting<u32>,
+    /// Calls waiting for a pod.
+    pub queue: Setting<u32>,
+    /// What differs from the template.
+    pub overrides: PodOverrides,
+    /// Where that comes from.
+    pub overrides_from: OverridesFrom,
+    /// What the exec runtime runs for it.
+    pub executable: Option<Setting<PathBuf>>,
+    /// What is written and does not count, for people.
+    pub notes: Vec<String>,
+}
+
+/// Where overrides come from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OverridesFrom {
+    /// All but the container's resources.
+    pub all: Option<Source>,
+    /// The container's resources.
+    pub container_resources: Option<Source>,
+}
+
+/// What one source says.
+struct Layer<'a> {
+    source: Source,
+    limits: &'a Limits,
+}
+
+// === impl Flag ===
+
+impl<T: Copy> Flag<T> {
+    fn setting(self, name: &'static str) -> Setting<T> {
+        Setting::new(self.value, if self.set { Source::Flag(name) } else { Source::Default(name) })
+    }
+}
+
+// === impl Settings ===
+
+impl Settings {
+    /// A snapshot of these sources. `exec` was read with the prefix of `flags`.
+    pub fn new(
+        flags: Flags,
+        cache: Arc<CacheConfig>,
+        exec: Arc<ExecConfig>,
+        functions: Arc<FunctionConfigs>,
+    ) -> Self {
+        let mut entries = HashMap::new();
+        for (place, entry) in cache.entries.iter().enumerate() {
+            let (_, count) = entries.entry(entry.image.clone()).or_insert((place, 0));
+            *count += 1;
+        }
+        Self { flags, cache, exec, functions, entries }
+    }
+
+    /// What holds for `image`.
+    pub fn of(&self, image: &Image) -> Effective {
+        let mut notes = Vec::new();
+        let entry = self.entry(image, &mut notes);
+        let function = self.function(image, &mut notes);
+
+        let of_function = function.map(FunctionConfig::limits);
+        let function_layer = function.zip(of_function.as_ref()).map(|(config, limits)| Layer {
+            source: Source::FunctionConfig { name: config.name.clone() },
+            limits,
+        });
+        let entry_layer = entry.map(|entry| Layer {
+            source: Source::CacheConfig { entry: entry.name.clone() },
+            limits: &entry.limits,
+        });
+        // What comes first wins.
+        let layers: Vec<_> = function_layer.into_iter().chain(entry_layer).collect();
+        let flags = &self.flags;
+        let (overrides, overrides_from) = overrides(function, entry);
+        let mut effective = Effective {
+            ttl: pick(&layers, |limits| limits.ttl, flags.ttl.setting("pod-ttl")),
+            max_pods: pick(
+                &layers,
+                |limits| limits.max_pods,
+                flags.max_pods.setting("max-parallel-pods-per-function"),
+            ),
+            min_pods: pick(&layers, |limits| limits.min_pods, Setting::new(0, Source::BuiltIn)),
+            waitlist: pick(&layers, |limits| limits.waitlist, flags.waitlist.setting("max-waitlist-length")),
+            per_pod: flags.per_pod.setting("max-concurrent-per-pod"),
+            queue: flags.queue.setting("max-queue-per-function"),
+            overrides,
+            overrides_from,
+            executable: self.executable_of(image, &mut notes),
+            notes,
+        };
+        effective.reconcile();
+        effective
+    }
+
+    /// What the exec runtime runs for a request's `image`, as sent, and its `tag` field.
+    ///
+    /// A version there stands in place of the image's own tag. A constraint proper stands for a version that only a
+    /// registry knows, so `image` is asked for as it was sent; so it is for any other text, which does not count, and
+    /// for an image with a digest, beside which no tag counts.
+    pub fn executable(&self, image: &str, tag: &str) -> Option<Setting<PathBuf>> {
+        let parsed = Image::parse(image, &self.flags.default_prefix).ok();
+        let is_version = parse_version(tag).is_some();
+        match parsed {
+            Some(parsed) if is_version && parsed.digest().is_none() => {
+                self.executable_of(&parsed.with_tag(tag).ok()?, &mut Vec::new())
+            }
+            Some(parsed) => self.executable_of(&parsed, &mut Vec::new()),
+            // --config may name what is no image.
+            None if is_version => None,
+            None => self.configured(image),
+        }
+    }
+
+    /// The images to start a pod of before anybody asks: those of `--pod-cache-config`, and those that a
+    /// FunctionConfig names with a tag that is no constraint proper. Each once, in the order of the file and then by age of the
+    /// objects.
+    pub fn warm(&self) -> Vec<Image> {
+        let mut seen = HashSet::new();
+        let listed = self.cache.entries.iter().map(|entry| entry.image.clone());
+        let named = self.functions.iter().flat_map(named_images);
+        listed.chain(named).filter(|image| seen.insert(image.clone())).collect()
+    }
+
+    /// The images of [`warm`](Self::warm) of which pods are kept, and how many. An object for all tags keeps pods of
+    /// any image of its repository as well; those are known only once they are called.
+    pub fn kept(&self) -> Vec<(Image, u32)> {
+        let kept = |image: Image| {
+            let pods = self.of(&image).min_pods.value;
+            (pods > 0).then_some((image, pods))
+        };
+        self.warm().into_iter().filter_map(kept).collect()
+    }
+
+    /// The flags.
+    pub fn flags(&self) -> &Flags {
+        &self.flags
+    }
+
+    /// Every FunctionConfig.
+    pub fn functions(&self) -> &FunctionConfigs {
+        &self.functions
+    }
+
+    fn entry(&self, image: &Image, notes: &mut Vec<String>) -> Option<&Entry> {
+        let &(place, count) = self.entries.get(image)?;
+        let entry = self.cache.entries.get(place)?;
+        notes.extend(entry.note.clone());
+        if count > 1 {
+            notes
+                .push(format!("--pod-cache-config has {count} entries for this image: the first one counts"));
+        }
+        Some(entry)
+    }
+
+    fn function(&self, image: &Image, notes: &mut Vec<String>) -> Option<&FunctionConfig> {
+        let mut found = self.functions.pod(image);
+        let (winner, _) = found.next()?;
+        notes.extend(winner.note());
+        let losers = found.map(|(loser, pod)| lost("podExecutor", loser, pod.tags.is_all(), winner));
+        notes.extend(losers);
+        Some(winner)
+    }
+
+    fn executable_of(&self, image: &Image, notes: &mut Vec<String>) -> Option<Setting<PathBuf>> {
+        let mut found = self.functions.binary(image);
+        let configured = self.configured(image.as_str());
+        let Some((winner, binary)) = found.next() else { return configured };
+        notes.extend(found.map(|(loser, _)| lost("binaryExecutor", loser, false, winner)));
+        if let Some(configured) = configured {
+            notes.push(format!("{} does not count: FunctionConfig {} does", configured.source, winner.name));
+        }
+        let source = Source::FunctionConfig { name: winner.name.clone() };
+        Some(Setting::new(self.flags.functions.join(&binary.path), source))
+    }
+
+    fn configured(&self, image: &str) -> Option<Setting<PathBuf>> {
+        let found = self.exec.find(image, &self.flags.default_prefix)?;
+        Some(Setting::new(found.path.clone(), Source::ExecConfig { function: found.function.clone() }))
+    }
+}
+
+/// The images that an object names for pods.
+fn named_images(config: &FunctionConfig) -> impl Iterator<Item = Image> {
+    let pods = config.spec.pod.iter();
+    pods.flat_map(|pod| {
+        let repositories = config.spec.repositories.iter();
+        repositories.flat_map(|repository| {
+            pod.tags.literal().filter_map(move |tag| Image::parse(&format!("{repository}:{tag}"), "").ok())
+        })
+    })
+}
+
+fn lost(executor: &str, loser: &FunctionConfig, for_all: bool, winner: &FunctionConfig) -> String {
+    let (loser_name, winner_name) = (&loser.name, &winner.name);
+    let why = if for_all && winner.spec.pod.as_ref().is_some_and(|pod| !pod.tags.is_all()) {
+        "names the tag"
+    } else if loser.created == winner.created {
+        "comes first by name"
+    } else {
+        "is older"
+    };
+    format!("FunctionConfig {loser_name} does not count for {executor}: {winner_name} {why}")
+}
+
+fn pick<T>(layers: &[Layer<'_>], field: impl Fn(&Limits) -> Option<T>, flag: Setting<T>) -> Setting<T> {
+    let said = |layer: &Layer<'_>| Some(Setting::new(field(layer.limits)?, layer.source.clone()));
+    layers.iter().find_map(said).unwrap_or(flag)
+}
+
+/// The resources of a FunctionConfig stand for those of `--pod-cache-config` as a whole.
+fn overrides(function: Option<&FunctionConfig>, entry: Option<&Entry>) -> (PodOverrides, OverridesFrom) {
+    let mut from = OverridesFrom::default();
+    let mut overrides = PodOverrides::default();
+    if let Some((config, pod)) = function.and_then(|config| Some((config, config.spec.pod.as_ref()?))) {
+        overrides = pod.overrides.clone();
+        let source = Source::FunctionConfig { name: config.name.clone() };
+        from.container_resources = overrides.container.resources.is_some().then(|| source.clone());
+        from.all = (!overrides.is_empty()).then_some(source);
+    }
+    if overrides.container.resources.is_none()
+        && let Some((entry, resources)) = entry.and_then(|entry| Some((entry, entry.resources.as_ref()?)))
+    {
+        overrides.container.resources = Some(resources.clone());
+        from.container_resources = Some(Source::CacheConfig { entry: entry.name.clone() });
+    }
+    (overrides, from)
+}
+
+// === impl Effective ===
+
+impl Effective {
+    /// Makes `max_pods` at least `min_pods`. No single source can say otherwise; of two the higher one stands.
+    fn reconcile(&mut self) {
+        let (min, max) = (&self.min_pods, &self.max_pods);
+        if min.value <= max.value {
+            return;
+        }
+        let note = |changed: &str, from: &Setting<u32>, to: &Setting<u32>| {
+            format!("{changed} is {}, as {} says, not {} ({})", to.value, to.source, from.value, from.source)
+        };
+        if max.source.rank() < min.source.rank() {
+            self.notes.push(note("max pods", max, min));
+            self.max_pods = self.min_pods.clone();
+        } else {
+            self.notes.push(note("min pods", min, max));
+            self.min_pods = self.max_pods.clone();
+        }
+    }
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

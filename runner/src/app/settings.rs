@@ -1,0 +1,111 @@
+//! Wires the sources of settings: flags and files. FunctionConfigs come with Kubernetes.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use porch_fn_service::flags::SetFlags;
+use porch_fn_settings::{self as settings, CacheConfig, ExecConfig, Flag};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::Instrument;
+
+use super::{AppError, present};
+use crate::config::Flags;
+use crate::metrics::Metrics;
+use crate::settings::Sources;
+use crate::watched_file::{Content, WatchedFile};
+
+/// The longest wait until a changed file is read.
+const REREAD_EVERY: Duration = Duration::from_secs(10);
+
+/// How often files are read again.
+pub(super) fn reread_every(flags: &Flags) -> Duration {
+    REREAD_EVERY.min(flags.scan_interval.into())
+}
+
+/// Reads the files that the flags name, and follows them in `tasks`.
+pub(super) fn sources(
+    flags: &Flags,
+    set: &SetFlags,
+    metrics: &Arc<Metrics>,
+    tasks: &mut JoinSet<()>,
+) -> Result<Sources, AppError> {
+    let prefix = flags.default_image_prefix.clone();
+    let cache = WatchedFile {
+        flag: "pod-cache-config",
+        path: flags.pod_cache_config.clone(),
+        parse: Box::new(move |text| CacheConfig::parse(text, &prefix)),
+        expected: CacheConfig::EXPECTED,
+    };
+    let (prefix, functions) = (flags.default_image_prefix.clone(), flags.functions.clone());
+    let exec = WatchedFile {
+        flag: "config",
+        path: flags.config.clone(),
+        parse: Box::new(move |text| executables(text, &functions, &prefix)),
+        expected: ExecConfig::EXPECTED,
+    };
+    // None until Kubernetes has some.
+    let (_, functions) = watch::channel(Arc::default());
+    Ok(Sources {
+        flags: flag_settings(flags, set),
+        cache: follow(cache, flags, set, metrics, tasks)?,
+        exec: follow(exec, flags, set, metrics, tasks)?,
+        functions,
+    })
+}
+
+fn follow<T: Default + PartialEq + Send + Sync + 'static>(
+    file: WatchedFile<T>,
+    flags: &Flags,
+    set: &SetFlags,
+    metrics: &Arc<Metrics>,
+    tasks: &mut JoinSet<()>,
+) -> Result<watch::Receiver<Content<T>>, AppError> {
+    let flag = file.flag;
+    let first = if present(flag, &file.path, set)? { file.read()? } else { Content::default() };
+    metrics.config_valid(flag, true);
+    let metrics = Arc::clone(metrics);
+    let told = Box::new(move |valid| metrics.config_valid(flag, valid));
+    let (task, receiver) = file.watch(reread_every(flags), first, told);
+    tasks.spawn(task.instrument(tracing::info_span!("file", flag)));
+    Ok(receiver)
+}
+
+/// What `--config` says, with what is wrong but not fatal in the log.
+fn executables(text: &str, functions: &Path, prefix: &str) -> Result<ExecConfig, String> {
+    let config = ExecConfig::parse(text, functions, prefix)?;
+    for duplicate in &config.duplicates {
+        let (image, function) = (&duplicate.image, &duplicate.function);
+        tracing::warn!(image, function, "duplicate image in --config is ignored");
+    }
+    for (image, executable) in config.iter() {
+        let path = executable.path.display();
+        if executable.path.exists() {
+            tracing::info!(image, %path, "exec function");
+        } else {
+            tracing::warn!(image, %path, "exec function is missing; see --functions");
+        }
+    }
+    Ok(config)
+}
+
+fn flag_settings(flags: &Flags, set: &SetFlags) -> settings::Flags {
+    fn flag<T>(value: T, name: &str, set: &SetFlags) -> Flag<T> {
+        Flag { value, set: set.contains(name) }
+    }
+    let at_least_one = |value: u32| value.max(1);
+    settings::Flags {
+        ttl: flag(flags.pod_ttl.into(), "pod-ttl", set),
+        max_pods: flag(
+            at_least_one(flags.max_parallel_pods_per_function),
+            "max-parallel-pods-per-function",
+            set,
+        ),
+        waitlist: flag(at_least_one(flags.max_waitlist_length), "max-waitlist-length", set),
+        per_pod: flag(at_least_one(flags.max_concurrent_per_pod), "max-concurrent-per-pod", set),
+        queue: flag(flags.max_queue_per_function, "max-queue-per-function", set),
+        functions: flags.functions.clone(),
+        default_prefix: flags.default_image_prefix.clone(),
+    }
+}

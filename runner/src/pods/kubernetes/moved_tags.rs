@@ -1,0 +1,34 @@
+//! Follows the tags of images that have pods. When one stands for something else, what pods of that image are made from
+//! is another version, and the pool replaces them like any outdated pod.
+//!
+//! Only the owner of an image asks, since only it replaces; the others see a moved tag when they make a pod.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use porch_fn_pool::Ownership;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::backend::Shared;
+
+/// Images that are asked for at once.
+const AT_ONCE: usize = 4;
+/// Limits of the interval, which is half the time that an answer is good for.
+const SHORTEST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// Asks for ever. An answer is good for `ttl`.
+pub(super) async fn follow(shared: Arc<Shared>, owned: watch::Receiver<Ownership>, ttl: Duration) {
+    let mut ticks = interval((ttl / 2).clamp(SHORTEST, LONGEST));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let ownership = owned.borrow().clone();
+        let images = shared.store.images();
+        let mine = images.iter().filter(|(_, shard_key)| ownership.owns(shard_key)).map(|(image, _)| image);
+        stream::iter(mine).for_each_concurrent(AT_ONCE, |image| shared.metadata.revalidate(image)).await;
+    }
+}

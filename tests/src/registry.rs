@@ -1,0 +1,233 @@
+//! OCI registries for tests: Debian's `docker-registry` as a child process, open or with a password, with TLS or
+//! without, which may be stopped, killed and started again; and [`RegistryProxy`], which counts what is asked of one and
+//! gives out tokens.
+//!
+//! The tests' cluster has an open registry of its own; these stand beside it. With [`NodeHosts`] its containerd finds
+//! them.
+
+mod authority;
+mod crane;
+mod node;
+mod proxy;
+
+use std::fs::{self, File};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::process::Child;
+
+pub use authority::Authority;
+pub use crane::Crane;
+pub use node::NodeHosts;
+pub use proxy::{Asked, Auth, Kind, RegistryProxy};
+
+use crate::process::{Sandbox, eventually};
+
+/// Who may ask what of a registry.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// User and password, when it wants them.
+    pub user: Option<User>,
+    /// TLS, by a certificate of this authority.
+    pub tls: Option<Authority>,
+}
+
+/// Credentials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// The name.
+    pub name: String,
+    /// The password.
+    pub password: String,
+}
+
+/// A `docker-registry`. Its sandbox kills it at the end.
+#[derive(Debug)]
+pub struct Registry<'a> {
+    sandbox: &'a Sandbox,
+    name: String,
+    access: Access,
+    address: SocketAddr,
+    child: Child,
+}
+
+// === impl User ===
+
+impl User {
+    /// A user of that name with that password.
+    pub fn new(name: &str, password: &str) -> Self {
+        Self { name: name.into(), password: password.into() }
+    }
+}
+
+// === impl Registry ===
+
+impl<'a> Registry<'a> {
+    /// Starts one on a free port of `ip`, with files of its own under `name` in the sandbox.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub async fn start(sandbox: &'a Sandbox, name: &str, ip: IpAddr, access: Access) -> Self {
+        fs::create_dir_all(sandbox.path(name)).expect("a directory");
+        if let Some(user) = &access.user {
+            write_users(sandbox, name, &[user]).await;
+        }
+        if let Some(authority) = &access.tls {
+            authority.certificate(sandbox, &format!("{name}/server"), ip).await;
+        }
+        let (child, address) = spawn(sandbox, name, &access, SocketAddr::new(ip, 0)).await;
+        Self { sandbox, name: name.into(), access, address, child }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `HOST:PORT/PATH`.
+    pub fn image(&self, path: &str) -> String {
+        format!("{}/{path}", self.address)
+    }
+
+    /// From now on these users and no others have access.
+    ///
+    /// # Panics
+    /// When it was started without a user.
+    pub async fn set_users(&mut self, users: &[&User]) {
+        assert!(self.access.user.is_some(), "it asks for no password");
+        write_users(self.sandbox, &self.name, users).await;
+        self.access.user = users.first().map(|user| (*user).clone());
+    }
+
+    /// Gives the image of a tag many others, in the files of the registry: it has no request for that.
+    ///
+    /// # Panics
+    /// When there is no such tag.
+    pub fn tag_all(&self, repository: &str, tag: &str, others: impl IntoIterator<Item = String>) {
+        let tags = format!("{}/data/docker/registry/v2/repositories/{repository}/_manifests/tags", self.name);
+        let link = |tag: &str| format!("{tags}/{tag}/current/link");
+        let digest = fs::read(self.sandbox.path(&link(tag))).expect("a tag that was pushed");
+        for other in others {
+            self.sandbox.write(&link(&other), &digest);
+        }
+    }
+
+    /// Stops it: connections are taken by the kernel and never answered.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills it: connections are refused.
+    ///
+    /// # Panics
+    /// When it cannot be waited for.
+    pub async fn kill(&mut self) {
+        self.child.kill().await.expect("it can be killed");
+    }
+
+    /// Starts it again after [`kill`](Self::kill), with the same port and data.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub async fn restart(&mut self) {
+        (self.child, self.address) = spawn(self.sandbox, &self.name, &self.access, self.address).await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("it runs");
+        kill_process(pid, signal).expect("it runs");
+    }
+}
+
+/// `{"auths": …}` as `docker login` writes it: a key is a registry, a value user and password.
+pub fn docker_config<'a>(auths: impl IntoIterator<Item = (&'a str, &'a User)>) -> String {
+    let auth = |(host, user): (&str, &User)| (host.to_owned(), json!({ "auth": basic(user) }));
+    let auths: serde_json::Map<String, Value> = auths.into_iter().map(auth).collect();
+    json!({ "auths": auths }).to_string()
+}
+
+/// `user:password` in base64.
+pub fn basic(user: &User) -> String {
+    base64(&format!("{}:{}", user.name, user.password))
+}
+
+/// Text in base64.
+pub fn base64(text: &str) -> String {
+    STANDARD.encode(text)
+}
+
+/// Replaces a file at once, as the kubelet does with a mounted Secret: nobody reads half of it.
+///
+/// # Panics
+/// When it cannot be written.
+pub fn replace(path: &Path, content: impl AsRef<[u8]>) {
+    let draft = path.with_extension("draft");
+    fs::write(&draft, content).expect("a file");
+    fs::rename(&draft, path).expect("it can be renamed");
+}
+
+async fn write_users(sandbox: &Sandbox, name: &str, users: &[&User]) {
+    let mut lines = Vec::new();
+    for user in users {
+        // The cheapest bcrypt there is: the registry computes it at every request.
+        let args = ["-B", "-C", "4", "-b", "-n", &user.name, &user.password];
+        let ended = sandbox.run("htpasswd", args, b"").await;
+        assert!(ended.status.success(), "htpasswd: {}", String::from_utf8_lossy(&ended.stderr));
+        lines.extend_from_slice(ended.stdout.trim_ascii());
+        lines.push(b'\n');
+    }
+    // The registry reads it again when its time has changed.
+    replace(&sandbox.path(&format!("{name}/htpasswd")), lines);
+}
+
+async fn spawn(sandbox: &Sandbox, name: &str, access: &Access, address: SocketAddr) -> (Child, SocketAddr) {
+    let file = |part: &str| sandbox.path(&format!("{name}/{part}"));
+    let mut config = json!({
+        "version": 0.1,
+        "log": {"level": "info", "formatter": "json", "accesslog": {"disabled": true}},
+        "storage": {"filesystem": {"rootdirectory": file("data")}, "delete": {"enabled": true}},
+        "http": {"addr": address.to_string(), "secret": "of the tests"},
+    });
+    if access.tls.is_some() {
+        config["http"]["tls"] = json!({"certificate": file("server.crt"), "key": file("server.key")});
+    }
+    if access.user.is_some() {
+        config["auth"] = json!({"htpasswd": {"realm": "test", "path": file("htpasswd")}});
+    }
+    // JSON is YAML.
+    let written = sandbox.write(&format!("{name}/config.yml"), config.to_string());
+    let log = file("log");
+    let mut command = sandbox.command("docker-registry");
+    command.arg("serve").arg(written).stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(File::create(&log).expect("a log file"));
+    let mut child = command.spawn().expect("docker-registry is installed");
+    let listening = eventually("docker-registry listens", async || {
+        if let Some(ended) = child.try_wait().expect("it can be waited for") {
+            panic!("docker-registry ended with {ended}: {}", read(&log));
+        }
+        read(&log).lines().find_map(listening)
+    });
+    let address = listening.await;
+    (child, address)
+}
+
+fn read(log: &PathBuf) -> String {
+    fs::read_to_string(log).unwrap_or_default()
+}
+
+/// From the line in which it says so.
+fn listening(line: &str) -> Option<SocketAddr> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let (_, address) = line["msg"].as_str()?.split_once("listening on ")?;
+    address.trim_end_matches(", tls").parse().ok()
+}

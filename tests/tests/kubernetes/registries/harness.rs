@@ -1,0 +1,77 @@
+//! That the node pulls from each kind of registry, and from none without credentials: what the other tests take for
+//! granted.
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use porch_fn_tests::registry::{Authority, Kind, User, base64, docker_config};
+use serde_json::json;
+
+use super::*;
+
+/// A Secret with this configuration, and a pod that pulls with it.
+async fn pull(stand: &Stand, name: &str, image: &str, config: &str) {
+    let secret = json!({
+        "metadata": {"name": name}, "type": "kubernetes.io/dockerconfigjson",
+        "data": {".dockerconfigjson": base64(config)},
+    });
+    stand.namespace.make::<Secret>(secret).await;
+    let pod = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never", "imagePullSecrets": [{"name": name}],
+            "containers": [{"name": "function", "image": image}],
+        },
+    });
+    stand.namespace.make::<Pod>(pod).await;
+}
+
+/// Why its container waits, or how it ended.
+async fn outcome(stand: &Stand, name: &str) -> String {
+    let look = |pods: &[Pod]| {
+        let pod = pods.iter().find(|pod| pod.name_any() == name)?;
+        let state = pod.status.as_ref()?.container_statuses.as_ref()?.first()?.state.clone()?;
+        let waiting = state.waiting.and_then(|waiting| waiting.reason);
+        let ended = state.terminated.and_then(|terminated| terminated.reason);
+        ended.or(waiting.filter(|reason| reason != "ContainerCreating"))
+    };
+    stand.namespace.until(&format!("the pod {name} runs or cannot"), look).await
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_node_pulls_from_every_kind_of_registry() {
+    let Some(stand) = Stand::start().await else { return };
+    let user = User::new("runner", "a planted password");
+    let authority = Authority::create(&stand.sandbox, "ours").await;
+    let open = stand.registry("open", Access::default()).await;
+    let mut password = stand.registry("password", Access { user: Some(user.clone()), tls: None }).await;
+    let access = Access { user: Some(user.clone()), tls: Some(authority) };
+    let secure = stand.registry("secure", access).await;
+    let proxy = stand.proxy(&open, Auth::Token { lifetime: Duration::from_mins(5) }).await;
+    let _hosts = NodeHosts::plain(&stand.own, proxy.address());
+    proxy.set_users(&[&user]);
+    let images = [
+        open.push("team/a:v1", "word").await,
+        password.push("team/a:v1", "word").await,
+        secure.push("team/a:v1", "word").await,
+    ];
+
+    let config = |image: &str| docker_config([(image.split_once('/').unwrap().0, &user)]);
+    for (name, image) in ["open", "password", "secure"].into_iter().zip(&images) {
+        pull(&stand, name, image, &config(image)).await;
+    }
+    pull(&stand, "token", &proxy.image("team/a:v1"), &config(&proxy.image("team/a:v1"))).await;
+    for name in ["open", "password", "secure", "token"] {
+        assert_eq!(outcome(&stand, name).await, "Completed", "{name}");
+    }
+    assert!(proxy.count(Kind::Token) > 0 && proxy.count(Kind::Manifest) > 0, "{:?}", proxy.asked());
+
+    password.registry.set_users(&[&User::new("runner", "another")]).await;
+    let image = password.registry.image("team/b:v1");
+    Crane::of(&password.registry).copy(&stand.cluster.function_image(), &image).await;
+    pull(&stand, "refused", &image, &config(&image)).await;
+    assert_eq!(outcome(&stand, "refused").await, "ErrImagePull");
+    proxy.set_users(&[]);
+    pull(&stand, "no-token", &proxy.image("team/c:v1"), &config(&proxy.image("team/c:v1"))).await;
+    assert_eq!(outcome(&stand, "no-token").await, "ErrImagePull");
+}
