@@ -1,5 +1,6 @@
 //! Asks admin ports for their pages.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -67,10 +68,12 @@ async fn fetch_slowly(server: &Server, path: &str) -> Result<Answer, AdminError>
         let body = body.map_err(|error| server.other(error.to_string()))?.to_bytes();
         Ok(Answer { status, body })
     };
-    // The connection makes progress only while it is polled.
+    let mut answer = pin!(answer);
+    // The connection makes progress only while it is polled. A server may close it right after its answer, of which
+    // the rest is then still to be read.
     tokio::select! {
-        answer = answer => answer,
-        _ = connection => Err(server.other("the connection ended".to_owned())),
+        answer = &mut answer => answer,
+        _ = connection => answer.await,
     }
 }
 

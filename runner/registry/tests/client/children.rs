@@ -243,5 +243,13 @@ async fn logs_everything() {
         let found = client.metadata(&image(&away.registry(), "fn:v1")).await;
         assert_eq!(found, Err(RegistryError::Unreachable));
     }
+    // An error may name the URL that it is about, here with a signature.
+    for place in ["http://127.0.0.1:1/x", "ftp://me:pl4nted@r.test/x", "http://[::pl4nted"] {
+        let place = format!("{place}?sig={SIGNATURE}");
+        let gone = Server::start(move |_| Reply::new(307, "").with("location", place.clone())).await;
+        let found = crate::client().metadata(&image(&gone.registry(), "fn:v1")).await;
+        println!("{found:?}");
+        assert!(found.is_err());
+    }
     assert!(storage.seen().iter().all(|seen| seen.path.contains(SIGNATURE)) && !storage.seen().is_empty());
 }

@@ -367,8 +367,8 @@ async fn whoever_comes_second_looks_again() {
     // Deleted by another.
     server.put(secret(OLD, Some(1_000)));
     server.fail(Method::PUT, 404, &status(404));
-    server.fail(Method::GET, 200, &server.0.lock().secret.clone().unwrap().to_string());
-    server.0.lock().secret = None;
+    let deleted = server.0.lock().secret.take().unwrap();
+    server.fail(Method::GET, 200, &deleted.to_string());
     pass(EVERY + MOMENT).await;
     assert_eq!(server.log(), ["GET 200", "PUT 404", "GET 404", "POST 201"]);
 }
