@@ -6,13 +6,14 @@ use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, ServiceAccount};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use porch_fn_tests::process::{eventually, figure};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::Code;
 
 use super::{Configs, install};
-use crate::parity::{Bench, INPUT, RECLAIM_AFTER, Runner, is_ours, sleeping};
+use crate::parity::{Bench, INPUT, LONG_AGO, RECLAIM_AFTER, Runner, is_ours, sleeping};
 
 /// One function's image, its FunctionConfig, and runners for it.
 struct Function {
@@ -230,7 +231,7 @@ async fn replicas_are_kept_until_nobody_wants_them() {
     let function_of = Function::new("kept").await;
     let bench = &function_of.bench;
     let runner = bench.runner(&[]).await;
-    let executors = json!({"podExecutor": {"tags": ["v1"], "timeToLive": "2s"}});
+    let executors = json!({"podExecutor": {"tags": ["v1"]}});
     let begin = Instant::now();
     function_of.apply(json!({"fn.kpt.dev/min-replicas": "1"}), executors.clone()).await;
     let pod = bench
@@ -246,6 +247,19 @@ async fn replicas_are_kept_until_nobody_wants_them() {
     }
     assert_eq!(bench.pod().await.uid(), pod.uid());
     function_of.apply(json!({}), executors).await;
+    // It has some minutes left, which are taken away as before.
+    let pods = bench.namespace.api::<Pod>();
+    eventually("it is collected", async || {
+        let there = pods.get_opt(&pod.name_any()).await.unwrap();
+        if there.as_ref().is_none_or(|there| there.metadata.deletion_timestamp.is_some()) {
+            return Some(());
+        }
+        let lapsed = Patch::Merge(json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}}));
+        // It may be gone by now.
+        let _ = pods.patch(&pod.name_any(), &PatchParams::default(), &lapsed).await;
+        None
+    })
+    .await;
     bench.gone(&pod).await;
 }
 

@@ -13,13 +13,15 @@ fn known() -> Known {
 
 /// An object that was made in this second of a minute, with this in its podExecutor.
 fn object(name: &str, second: u8, pod: Value) -> Object {
-    from(json!({
+    let mut object = json!({
         "metadata": {
             "name": name, "uid": format!("uid-{name}"), "generation": 1,
             "creationTimestamp": format!("2025-01-01T00:00:{second:02}Z"),
         },
-        "spec": {"image": name, "podExecutor": pod},
-    }))
+        "spec": {"image": name},
+    });
+    object["spec"]["podExecutor"] = pod;
+    from(object)
 }
 
 fn from(object: Value) -> Object {

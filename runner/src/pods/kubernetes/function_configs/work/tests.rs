@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 fn object(status: Value) -> Object {
-    let object = json!({
+    let mut object = json!({
         "apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "FunctionConfig",
         "metadata": {
             "name": "set-labels", "namespace": "functions", "uid": "u1", "resourceVersion": "7", "generation": 3,
@@ -18,8 +18,8 @@ fn object(status: Value) -> Object {
             ],
         },
         "spec": {"image": "set-labels", "podExecutor": {}},
-        "status": status,
     });
+    object["status"] = status;
     Object::new(serde_json::from_value(object).unwrap()).unwrap()
 }
 
