@@ -12,12 +12,17 @@ use tokio::time::{Instant, sleep};
 use super::calls::INPUT;
 use super::registries::{ARGUMENTS, Stand, function_of, runs_with};
 
-/// Before it replaces pods, an owner waits for a minute whether it stays one.
+/// Before it replaces pods, an owner waits for a minute whether it stays one; and an old pod goes after a notice of
+/// another minute.
 const WITHIN: Duration = Duration::from_mins(3);
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_moved_tag_replaces_pods_without_a_failed_call() {
+async fn a_moved_tag_is_followed_without_a_failed_call() {
+    moved_tag(false).await;
+}
+
+async fn moved_tag(to_the_end: bool) {
     let Some(stand) = Stand::start().await else { return };
     let place = stand.registry("open", Access::default()).await;
     let image = place.push("moving:v1", "before").await;
@@ -41,21 +46,36 @@ async fn a_moved_tag_replaces_pods_without_a_failed_call() {
         assert!(moved.elapsed() < WITHIN, "the old image still answers: {}", answer.log());
         sleep(Duration::from_millis(50)).await;
     };
-    let replaced = |pods: &[Pod]| {
-        let new = format!("{image}@{after}");
-        (pods.len() == 1 && function_of(&pods[0]) == new).then_some(())
-    };
-    stand.namespace.until("the old pod is gone", replaced).await;
-    let gone = moved.elapsed();
+    // The old pod is there as yet, and gets no more calls.
     for _ in 0..10 {
         runs_with(&client, &image, "after").await;
     }
+    let now: Vec<_> = stand.namespace.pods().await.iter().map(function_of).collect();
+    assert!(now.contains(&format!("{image}@{after}")), "{now:?}");
+    if to_the_end {
+        let replaced = |pods: &[Pod]| {
+            (pods.len() == 1 && function_of(&pods[0]) == format!("{image}@{after}")).then_some(())
+        };
+        stand.namespace.until_within(WITHIN, "the old pod is gone", replaced).await;
+    }
+    let whole = moved.elapsed();
     let report = load.stop().await;
     figure(&format!(
-        "a moved tag: the new image answers after {first:.1?}, the old pod is gone after {gone:.1?}; {} calls meanwhile, \
-         {:?} failed, slowest {:.1?}",
-        report.succeeded, report.failed, report.slowest
+        "a moved tag: the new image answers after {first:.1?}{}; {} calls in {whole:.1?}, {:?} failed, slowest {:.1?}",
+        if to_the_end { ", and the old pod is gone at the end" } else { "" },
+        report.succeeded,
+        report.failed,
+        report.slowest,
     ));
     report.all_succeeded();
     assert_eq!(client.call(&format!("{image}@{before}"), INPUT).await.output(), INPUT);
+}
+
+/// Runs of minutes, for `tests/faults`.
+mod slow {
+    #[tokio::test]
+    #[ignore = "takes minutes; tests/faults runs it"]
+    async fn a_moved_tag_replaces_pods_without_a_failed_call() {
+        super::moved_tag(true).await;
+    }
 }

@@ -106,6 +106,29 @@ async fn pods_are_warmed_up_from_either_form_of_the_cache_config() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_config_that_appears_later_warms_up_and_keeps_pods_past_their_time() {
+    let sandbox = Sandbox::new();
+    let cache = sandbox.write("cache.yaml", "");
+    let change = |text: String| std::fs::rename(sandbox.write("cache.new", text), &cache).unwrap();
+    // A second each, and the least lifetime of a local pod is 4 s.
+    let mut flags = one_function(&sandbox, "exec cat", &["--pod-ttl=1s", "--scan-interval=1s"]);
+    flags.push(flag("pod-cache-config", &cache));
+    let runner = sandbox.server("porch-fn-runner", flags).await;
+    assert_eq!(pods(&sandbox).len(), 0);
+    change(format!("- {{name: '{IMAGE}', minReplicas: 1, maxReplicas: 2}}"));
+    until_ready(&runner, 1).await;
+    let kept = pods(&sandbox)[0].pid;
+    // Pushed by its owner though nobody calls.
+    let pushes = "porch_fn_runner_pool_actions_total{action=\"push\"}";
+    eventually("3 pushes", async || (metric(&runner, pushes).await >= 3).then_some(())).await;
+    assert_eq!(pods(&sandbox).iter().map(|pod| pod.pid).collect::<Vec<_>>(), [kept]);
+    change(format!("- {{name: '{IMAGE}'}}"));
+    until_ready(&runner, 0).await;
+    assert_eq!(Client::new(runner.address()).call(IMAGE, INPUT).await.output(), INPUT);
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_warm_up_that_cannot_succeed_ends_nothing() {
     let sandbox = Sandbox::new();
     let mut flags = one_function(&sandbox, "exec cat", &[]);

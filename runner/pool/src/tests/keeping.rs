@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::rig::{IMAGE, NOTHING, Rig, config, other, seconds};
 use crate::config::{Config, Limits, Override, Overrides};
-use crate::event::{Creation, Deletion, Event, Ownership, Pushing};
+use crate::event::{Action, Creation, Deletion, Event, Ownership, Pushing};
 use crate::types::{Pod, ShardKey, Time};
 
 fn keeping(min_pods: u32, max_pods: u32) -> Config {
@@ -125,12 +125,16 @@ fn the_owner_alone_starts_pods() {
 
 #[test]
 fn the_key_decides_who_owns_and_is_written_into_the_pod() {
-    let mut config = keeping(1, 1);
-    config.keep = Arc::new([(IMAGE.into(), ShardKey::from("registry/fn"))].into());
-    let mut rig = Rig::unsynced(config);
+    let config = Config { keep: Arc::new([(IMAGE.into(), "registry/fn".into())].into()), ..keeping(2, 2) };
+    let mut rig = Rig::unsynced(config.clone());
     rig.step(Event::Own(Ownership::Of(Arc::new(|key: &ShardKey| key.as_str() == "registry/fn"))));
-    let actions = rig.pool.step(Event::Synced(Vec::new()), rig.now);
-    let [crate::event::Action::Create { shard_key, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(rig.step(Event::Synced(Vec::new())), ["create 0", "create 1"]);
+
+    // One is there already, under another key.
+    let mut rig = Rig::unsynced(config);
+    let pod = rig.pod(0);
+    let actions = rig.pool.step(Event::Synced(vec![pod]), rig.now);
+    let Action::Create { shard_key, .. } = &actions[0] else { panic!("{actions:?}") };
     assert_eq!(shard_key.as_str(), "registry/fn");
 }
 
@@ -183,8 +187,7 @@ fn of_more_pods_always_the_same_are_kept() {
     let (others, pushes) = live(&mut rig, 1900);
     assert_eq!(others, ["delete u2 Expired"]);
     assert_eq!(pushes.keys().copied().max(), Some(1));
-    let (others, _) = live(&mut rig, 3600);
-    assert_eq!(others, NOTHING);
+    assert_eq!(live(&mut rig, 3600).0, NOTHING);
     assert_eq!(rig.counts(), [2, 0, 0, 0]);
 
     // Under load there are more, and after it as many as before.
@@ -240,6 +243,19 @@ fn a_pod_that_dies_has_a_successor() {
     // Deleted by somebody else, right after.
     let pod = rig.terminating(1, 30);
     assert_eq!(rig.seen(pod), NOTHING, "once in a while only");
+    assert_eq!(rig.pass(1), ["create 0"]);
+
+    // Much later, all that is forgotten.
+    rig.gone(1);
+    for deaths in 0..2 {
+        created(&mut rig, 0);
+        rig.ready(0);
+        live(&mut rig, 300);
+        assert_eq!(rig.gone(0), ["create 0"], "after {deaths}");
+    }
+    created(&mut rig, 0);
+    rig.ready(0);
+    assert_eq!(rig.gone(0), NOTHING);
     assert_eq!(rig.pass(1), ["create 0"]);
 }
 
@@ -355,8 +371,7 @@ fn a_kept_pod_of_another_version_is_replaced_by_one_that_is_kept() {
         }
         assert_eq!(others, ["create 1"]);
         created(&mut rig, 1);
-        let (others, _) = live_as(&mut rig, 30, old);
-        assert_eq!(others, NOTHING, "the old one stays until the new one is ready");
+        assert_eq!(live_as(&mut rig, 30, old).0, NOTHING, "the old one stays until the new one is ready");
         let lines = rig.ready(1);
         assert!(lines.contains(&"push u0 +60".to_owned()), "notice: {lines:?}");
         let noticed = old(Pod { reclaim_after: Some(rig.now + seconds(60)), ..rig.pod(0) });
@@ -364,8 +379,7 @@ fn a_kept_pod_of_another_version_is_replaced_by_one_that_is_kept() {
         let (others, pushes) = live_as(&mut rig, 150, old);
         assert_eq!(others, ["delete u0 Replaced"]);
         assert!(!pushes.contains_key(&0), "{pushes:?}");
-        let (others, _) = live(&mut rig, 3600);
-        assert_eq!(others, NOTHING, "the new one is kept");
+        assert_eq!(live(&mut rig, 3600).0, NOTHING, "the new one is kept");
         assert_eq!(rig.counts(), [1, 0, 0, 0]);
     }
 }

@@ -45,7 +45,8 @@ fn a_wish_waits_until_it_is_known_who_owns_the_image() {
     let mut rig = Rig::unsynced(config());
     rig.own(false);
     rig.step(warm());
-    assert_eq!(owns(&mut rig, true), NOTHING);
+    owns(&mut rig, false);
+    assert_eq!(owns(&mut rig, true), NOTHING, "the last word before the pods are known counts");
     assert_eq!(rig.step(Event::Synced(Vec::new())), ["create 0"]);
 }
 

@@ -28,7 +28,7 @@ async fn a_thousand_first_calls_cost_three_requests_per_image_and_warm_ones_none
     }
     let flags =
         [insecure(proxy.address()), "--image-metadata-ttl=1h".into(), "--pod-ready-timeout=5m".into()];
-    let (_runner, client) = stand.runner(&flags).await;
+    let (runner, client) = stand.runner(&flags).await;
 
     let all = async |what: &str| {
         let start = Instant::now();
@@ -55,4 +55,7 @@ async fn a_thousand_first_calls_cost_three_requests_per_image_and_warm_ones_none
     assert!(first <= MOST * IMAGES, "{:?}", proxy.counts());
     assert!(first >= IMAGES, "the runner asked elsewhere: {:?}", proxy.counts());
     assert_eq!(all("warm").await.0, first, "{:?}", proxy.asked());
+    drop((runner, place));
+    // So many pods take longer to go than a namespace that is dropped waits for.
+    stand.namespace.finish().await;
 }

@@ -37,7 +37,7 @@ async fn no_secret_of_a_registry_is_in_any_log_page_or_error() {
     behind.push("team/tokens:v1", "word").await;
     behind.push("team/identity:v1", "word").await;
     let mut images = Vec::new();
-    for name in ["team/a:v1", "team/b:v1", "team/c:v1"] {
+    for name in ["team/a:v1", "team/b:v1", "team/c:v1", "team/d:v1"] {
         images.push(private.place.push(name, "word").await);
     }
     let tokens = [proxy.image("team/tokens:v1"), proxy.image("team/identity:v1")];
@@ -97,10 +97,11 @@ async fn no_secret_of_a_registry_is_in_any_log_page_or_error() {
             (runner.log().len() > seen).then_some(())
         })
         .await;
-        // Another runner has no good one to fall back on.
+        // Another runner has no good one to fall back on, and no pod of this image.
         let (fresh, caller) = stand.runner(&flags).await;
-        let answer = caller.call(&images[2], INPUT).await;
-        assert_eq!(answer.code, Code::Unknown, "{text}");
+        let answer = caller.call(&images[3], INPUT).await;
+        assert_eq!(answer.code, Code::Unknown, "{text}: {}", answer.message);
+        assert!(answer.message.contains("--registry-auth-secret-path"), "{text}: {}", answer.message);
         errors += &answer.message;
         none_in(&pages(&fresh).await, &secrets(&proxy.tokens()));
     }

@@ -174,11 +174,11 @@ async fn a_file_that_cannot_be_used_is_told_with_what_to_do() {
     let (_runner, client) = stand.runner(&private.flags()).await;
     let path = private.file.display().to_string();
     let contents = [
-        ("no file", None),
-        ("broken JSON", Some("{\"auths\": {\"10.250.0.1\": {\"auth\": \"cGxhbnRlZA==\"}".to_owned())),
-        ("a helper", Some("{\"credsStore\": \"desktop\"}".to_owned())),
+        ("no file", None, "there is no such file"),
+        ("broken JSON", Some("{\"auths\": {\"10.250.0.1\": {\"auth\": \"cGxhbnRlZA==\"}"), "line 1"),
+        ("a helper", Some("{\"credsStore\": \"desktop\"}"), "credsStore"),
     ];
-    for (what, content) in contents {
+    for (what, content, part) in contents {
         if let Some(content) = content {
             replace(&private.file, content);
         }
@@ -186,8 +186,7 @@ async fn a_file_that_cannot_be_used_is_told_with_what_to_do() {
         let told = eventually("the flaw is told", async || {
             let answer = client.call(&image, INPUT).await;
             assert_eq!(answer.code, Code::Unknown);
-            let word = if what == "a helper" { "credsStore" } else { "" };
-            (answer.message.contains(word)).then_some(answer.message)
+            answer.message.contains(part).then_some(answer.message)
         });
         let told = told.await;
         figure(&format!("{what}: told after {:.1?}: {told}", start.elapsed()));
