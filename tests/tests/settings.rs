@@ -76,7 +76,9 @@ async fn executables_follow_their_file() {
     runner.client.call(IMAGE, INPUT).await.fails(Code::NotFound, &format!("function \"{IMAGE}\" not found"));
     runner.change("config.yaml", &format!("functions: [{{function: f, images: ['{IMAGE}']}}]"));
     let path = runner.sandbox.path("functions/f");
-    runner.until("executable", json!({"setting": "executable", "value": path, "from": "--config, function f"})).await;
+    runner
+        .until("executable", json!({"setting": "executable", "value": path, "from": "--config, function f"}))
+        .await;
     assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT);
 
     runner.change("config.yaml", "functions:\n- {}\n");
@@ -99,7 +101,8 @@ async fn limits_follow_their_file_and_say_where_they_come_from() {
     runner.change("cache.yaml", "- {name: ''}");
     runner.until_metric("porch_fn_runner_config_valid{source=\"pod-cache-config\"} 0").await;
     assert_eq!(runner.setting("ttl").await, row("1h0m0s", &from), "the last good one stays");
-    let max = json!({"setting": "maxPods", "value": 1, "from": "default of --max-parallel-pods-per-function"});
+    let max =
+        json!({"setting": "maxPods", "value": 1, "from": "default of --max-parallel-pods-per-function"});
     assert_eq!(runner.setting("maxPods").await, max);
 }
 

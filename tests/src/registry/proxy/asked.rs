@@ -41,34 +41,26 @@ pub struct Asked {
 
 impl Asked {
     pub(super) fn of(request: &Request<Bytes>) -> Self {
-        let mut asked = Self {
-            method: request.method().clone(),
-            kind: Kind::Other,
-            repository: String::new(),
-            reference: String::new(),
-            status: 0,
-        };
+        let (kind, repository, reference) = Self::read(request);
+        Self { method: request.method().clone(), kind, repository, reference, status: 0 }
+    }
+
+    fn read(request: &Request<Bytes>) -> (Kind, String, String) {
         let path = request.uri().path();
         if path == "/token" {
-            asked.kind = Kind::Token;
             let scope = fields(request).remove("scope").unwrap_or_default();
-            asked.repository = scope.split(':').nth(1).unwrap_or_default().to_owned();
-            return asked;
+            return (Kind::Token, scope.split(':').nth(1).unwrap_or_default().to_owned(), String::new());
         }
-        let Some(path) = path.strip_prefix("/v2/") else { return asked };
-        if path.is_empty() {
-            asked.kind = Kind::Ping;
+        let Some(path) = path.strip_prefix("/v2/") else {
+            return (Kind::Other, String::new(), String::new());
+        };
+        let kinds = [("/manifests/", Kind::Manifest), ("/blobs/", Kind::Blob), ("/tags/list", Kind::Tags)];
+        let found = kinds.iter().find_map(|&(part, kind)| Some((kind, path.rsplit_once(part)?)));
+        match found {
+            Some((kind, (repository, reference))) => (kind, repository.to_owned(), reference.to_owned()),
+            None if path.is_empty() => (Kind::Ping, String::new(), String::new()),
+            None => (Kind::Other, String::new(), String::new()),
         }
-        for (part, kind) in
-            [("/manifests/", Kind::Manifest), ("/blobs/", Kind::Blob), ("/tags/list", Kind::Tags)]
-        {
-            if let Some((repository, reference)) = path.rsplit_once(part) {
-                asked.kind = kind;
-                asked.repository = repository.to_owned();
-                asked.reference = reference.to_owned();
-            }
-        }
-        asked
     }
 }
 

@@ -1,7 +1,9 @@
 //! Tokens that were given out.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// What every token begins with, so that it can be searched for.
 const MARK: &str = "planted-token";

@@ -9,8 +9,11 @@ const UNTRUSTED: &str = "the certificate of the image's registry is not trusted:
                          --enable-private-registries-tls and --tls-secret-path, or name the registry in \
                          --insecure-registries if it speaks plain HTTP";
 
+/// Names and contents.
+type Files<'a> = &'a [(&'a str, &'a [u8])];
+
 /// The directory of `--tls-secret-path` with these files.
-fn trusting(stand: &Stand, name: &str, files: &[(&str, &[u8])]) -> Vec<String> {
+fn trusting(stand: &Stand, name: &str, files: Files<'_>) -> Vec<String> {
     for (file, content) in files {
         stand.sandbox.write(&format!("{name}/{file}"), content);
     }
@@ -43,7 +46,7 @@ async fn a_private_authority_is_trusted_by_ca_crt_or_else_ca_pem() {
     drop(runner);
 
     let (good, bad) = (std::fs::read(authority.path()).unwrap(), std::fs::read(other.path()).unwrap());
-    let table: [(&str, &[(&str, &[u8])], bool); 4] = [
+    let table: [(&str, Files<'_>, bool); 4] = [
         ("both", &[("ca.crt", &good), ("ca.pem", &bad)], true),
         ("pem", &[("ca.pem", &good)], true),
         ("other", &[("ca.crt", &bad), ("ca.pem", &good)], false),
