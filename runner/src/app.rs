@@ -147,7 +147,8 @@ impl App {
             default_timeout: flags.request_timeout.into(),
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
         };
-        let server = Server::new(Arc::new(Runner::new(exec, pods, metrics)), &health, options);
+        let runner = Runner::new(exec, pods, flags.default_image_prefix.clone(), metrics);
+        let server = Server::new(Arc::new(runner), &health, options);
         let handler = move |request| {
             let server = Arc::clone(&server);
             async move { server.handle(request).await }

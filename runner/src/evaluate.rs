@@ -1,5 +1,6 @@
 //! One call through the runner: the exec runtime first, then pods. The order is fixed.
 
+use porch_fn_image::Image;
 use porch_fn_proto::peek;
 use porch_fn_service::grpc::{Call, Evaluate, Reply};
 use tokio::time::Instant;
@@ -17,13 +18,20 @@ use crate::pods::PodRuntime;
 pub struct Runner {
     exec: Option<ExecRuntime>,
     pods: Option<PodRuntime>,
+    default_prefix: String,
     metrics: Arc<Metrics>,
 }
 
 impl Runner {
-    /// A runner with these runtimes. With none it answers `NOT_FOUND` to everything.
-    pub fn new(exec: Option<ExecRuntime>, pods: Option<PodRuntime>, metrics: Arc<Metrics>) -> Self {
-        Self { exec, pods, metrics }
+    /// A runner with these runtimes. With none it answers `NOT_FOUND` to everything. Images without a registry are
+    /// those of `default_prefix`.
+    pub fn new(
+        exec: Option<ExecRuntime>,
+        pods: Option<PodRuntime>,
+        default_prefix: String,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { exec, pods, default_prefix, metrics }
     }
 
     async fn run(&self, call: Call) -> (Reply, Runtime) {
@@ -37,14 +45,16 @@ impl Runner {
             let text = "the request names no function image";
             return (Reply::failed(Code::InvalidArgument, text), Runtime::None);
         }
+        let parsed = Image::parse(image, &self.default_prefix);
         if let Some(exec) = &self.exec {
             let resource_list = call.message.slice(peeked.resource_list.clone());
-            if let Some(reply) = exec.evaluate(image, &peeked.tag, resource_list).await {
+            let meant = parsed.as_ref().ok();
+            if let Some(reply) = exec.evaluate(image, meant, &peeked.tag, resource_list).await {
                 return (reply, Runtime::Exec);
             }
         }
         if let Some(pods) = &self.pods
-            && let Some(reply) = pods.evaluate(image, &peeked.tag, &call).await
+            && let Some(reply) = pods.evaluate(image, parsed, &peeked.tag, &call).await
         {
             return (reply, Runtime::Pod);
         }
@@ -118,7 +128,7 @@ mod tests {
             1024,
             Arc::clone(&metrics),
         );
-        let runner = Runner::new(None, Some(pods), metrics);
+        let runner = Runner::new(None, Some(pods), "example.com".to_owned(), metrics);
         for wait in [Duration::ZERO, Duration::from_mins(1)] {
             let message = encode_request(bytes::Bytes::new().into(), "f:v1", "");
             let deadline = Instant::now() + wait;

@@ -3,6 +3,7 @@
 //! Discovery, [`Membership`] and ring are the router's own, so that a function's owner is the runner that its calls
 //! go to first. Views may differ for a while: the pool's deletes carry what was judged, so two owners do no harm, and
 //! none means that collection waits. A runner that does not find itself among its peers owns nothing and serves on.
+//! Nor does one own anything, as far as the pool hears, as long as its settings are not complete: see [`Gate`].
 
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,8 @@ use porch_fn_service::discovery::{Membership, Snapshot};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
+use crate::settings::changed;
+
 /// What is known of the peers, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Peers {
@@ -25,11 +28,10 @@ pub(crate) struct Peers {
     pub(crate) listed: bool,
 }
 
-/// Tells the pool what it owns.
+/// Finds out what this runner owns.
 #[derive(Debug)]
 pub(crate) struct Ownership {
     own: Identity,
-    events: mpsc::UnboundedSender<Event>,
     peers: watch::Sender<Peers>,
     owned: watch::Sender<Owned>,
     origin: Instant,
@@ -38,14 +40,24 @@ pub(crate) struct Ownership {
     names: Option<BTreeSet<Identity>>,
 }
 
+/// Tells the pool what it owns: nothing, until its configuration is of complete settings. What is owned is replaced,
+/// shed and kept as the configuration says, and half of one says the wrong things.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    owned: watch::Receiver<Owned>,
+    configured: watch::Receiver<bool>,
+    events: mpsc::UnboundedSender<Event>,
+    /// Whether the pool was told last that nothing is owned.
+    told_none: bool,
+}
+
+// === impl Ownership ===
+
 impl Ownership {
-    /// For the runner at `own`, as routers spell it: `HostPort`'s text. Tells the pool at once that nothing is owned,
-    /// so that it hears of it before it knows any pod.
-    pub(crate) fn new(own: String, events: mpsc::UnboundedSender<Event>) -> Self {
-        let _ = events.send(Event::Own(Owned::None));
+    /// For the runner at `own`, as routers spell it: `HostPort`'s text.
+    pub(crate) fn new(own: String) -> Self {
         Self {
             own: own.into(),
-            events,
             peers: watch::Sender::default(),
             owned: watch::Sender::new(Owned::None),
             origin: Instant::now(),
@@ -59,14 +71,14 @@ impl Ownership {
         self.peers.subscribe()
     }
 
-    /// What the pool was told last.
+    /// What this runner owns, now and later: nothing before the first answer.
     pub(crate) fn owned(&self) -> watch::Receiver<Owned> {
         self.owned.subscribe()
     }
 
-    /// Follows `snapshots` until the pool is gone.
+    /// Follows `snapshots` until nobody asks for what is owned.
     pub(crate) async fn run(mut self, mut snapshots: watch::Receiver<Snapshot>) {
-        let events = self.events.clone();
+        let owned = self.owned.clone();
         let mut discovering = true;
         self.discovered(&snapshots.borrow_and_update().clone());
         loop {
@@ -80,7 +92,7 @@ impl Ownership {
                     self.membership.tick(self.origin.elapsed());
                     self.tell();
                 }
-                () = events.closed() => return,
+                () = owned.closed() => return,
             }
         }
     }
@@ -92,7 +104,7 @@ impl Ownership {
         }
     }
 
-    /// Tells the pool if the members changed.
+    /// Tells it if the members changed.
     fn tell(&mut self) {
         // As in the router: those that are held down count when nobody else is left.
         let mut names: BTreeSet<_> = self.membership.members().map(Identity::from).collect();
@@ -121,21 +133,54 @@ impl Ownership {
                  see --shard-address"
             );
         }
-        // Of nothing and again nothing the pool need not hear.
         if peers.listed {
             let own = self.own.clone();
             let owns = move |key: &ShardKey| ring.owner(key.as_str()) == Some(&own);
-            self.own(Owned::Of(Arc::new(owns)));
+            self.owned.send_replace(Owned::Of(Arc::new(owns)));
         } else if before.listed {
-            self.own(Owned::None);
+            self.owned.send_replace(Owned::None);
         }
         self.names = Some(names);
         self.peers.send_replace(peers);
     }
+}
 
-    fn own(&self, owned: Owned) {
-        self.owned.send_replace(owned.clone());
-        // A pool that is gone owns nothing either.
-        let _ = self.events.send(Event::Own(owned));
+// === impl Gate ===
+
+impl Gate {
+    /// Between `owned` and the pool at `events`, which is told at once that nothing is owned: so it hears of it before it
+    /// knows any pod. `configured` turns true when the pool has been sent a configuration of complete settings.
+    pub(crate) fn new(
+        owned: watch::Receiver<Owned>,
+        configured: watch::Receiver<bool>,
+        events: mpsc::UnboundedSender<Event>,
+    ) -> Self {
+        let _ = events.send(Event::Own(Owned::None));
+        Self { owned, configured, events, told_none: true }
     }
+
+    /// Tells the pool of every change until it is gone.
+    pub(crate) async fn run(mut self) {
+        let events = self.events.clone();
+        loop {
+            let owned = self.owned.borrow_and_update().clone();
+            let configured = *self.configured.borrow_and_update();
+            if let Some(news) = news(owned, configured, self.told_none) {
+                self.told_none = matches!(news, Owned::None);
+                // A pool that is gone owns nothing either.
+                let _ = events.send(Event::Own(news));
+            }
+            tokio::select! {
+                () = changed(&mut self.owned) => {}
+                () = changed(&mut self.configured) => {}
+                () = events.closed() => return,
+            }
+        }
+    }
+}
+
+/// What the pool is to be told. Of nothing and again nothing it need not hear.
+fn news(owned: Owned, configured: bool, told_none: bool) -> Option<Owned> {
+    let owned = if configured { owned } else { Owned::None };
+    (!told_none || !matches!(owned, Owned::None)).then_some(owned)
 }

@@ -1,14 +1,21 @@
 //! Everything that configures functions, as of now: flags, files and FunctionConfigs, laid over each other whenever one
 //! of them changes.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use porch_fn_pool::Time;
 use porch_fn_settings::{CacheConfig, ExecConfig, Flags, FunctionConfigs, Settings};
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 
 use crate::pods::kubernetes::from_timestamp;
 use crate::watched_file::Content;
+
+/// FunctionConfigs whose missing executables one line of the log names.
+const MAX_NAMED: usize = 5;
 
 /// The settings of a moment.
 #[derive(Debug, Clone)]
@@ -16,6 +23,9 @@ pub(crate) struct Current {
     pub(crate) settings: Arc<Settings>,
     /// When one of the sources was changed last, as far as they tell. Flags are as old as the process.
     pub(crate) time: Option<Time>,
+    /// Whether every source has answered. Until then the settings say what holds for calls, but are no reason to
+    /// replace or delete what is there, nor to make what may have to be replaced.
+    pub(crate) complete: bool,
 }
 
 /// Where settings come from. Receivers without a sender are as they are for good.
@@ -26,22 +36,49 @@ pub(crate) struct Sources {
     pub(crate) cache: watch::Receiver<Content<CacheConfig>>,
     /// `--config`.
     pub(crate) exec: watch::Receiver<Content<ExecConfig>>,
-    pub(crate) functions: watch::Receiver<Arc<FunctionConfigs>>,
+    /// `None` as long as it is not known which there are.
+    pub(crate) functions: watch::Receiver<Option<Arc<FunctionConfigs>>>,
+    /// How often to look whether the executables of FunctionConfigs are there.
+    pub(crate) look_every: Duration,
 }
 
 impl Sources {
     /// The settings of this moment, and the task that keeps them up to date until no receiver is left.
     pub(crate) fn follow(mut self) -> (impl Future<Output = ()> + Send, watch::Receiver<Current>) {
-        let (sender, receiver) = watch::channel(self.current());
+        let first = self.current();
+        tell_missing(None, &first.settings);
+        let (sender, receiver) = watch::channel(first);
         let task = async move {
             loop {
+                let mut changed_source = true;
                 tokio::select! {
                     () = sender.closed() => return,
                     () = changed(&mut self.cache) => {}
                     () = changed(&mut self.exec) => {}
                     () = changed(&mut self.functions) => {}
+                    () = sleep(self.look_every) => changed_source = false,
                 }
-                sender.send_replace(self.current());
+                let before = Arc::clone(&sender.borrow().settings);
+                // The executables may be on a file system that hangs.
+                let looked = spawn_blocking(move || {
+                    let news = changed_source || !before.has_same_executables(Path::is_file);
+                    let current = news.then(|| self.current());
+                    if let Some(current) = &current {
+                        tell_missing(Some(&before), &current.settings);
+                    }
+                    (self, current)
+                });
+                let current;
+                match looked.await {
+                    Ok(looked) => (self, current) = looked,
+                    Err(error) => {
+                        tracing::error!(%error, "settings are not followed any longer");
+                        return;
+                    }
+                }
+                if let Some(current) = current {
+                    sender.send_replace(current);
+                }
             }
         };
         (task, receiver)
@@ -53,13 +90,38 @@ impl Sources {
         let exec = self.exec.borrow_and_update().clone();
         let functions = self.functions.borrow_and_update().clone();
         // What an executable stands for is not part of any pod.
+        let complete = functions.is_some();
+        let functions = functions.unwrap_or_default();
         let time = cache.modified.max(functions.changed().and_then(from_timestamp));
-        let settings = Settings::new(self.flags.clone(), cache.value, exec.value, functions);
-        Current { settings: Arc::new(settings), time }
+        let settings = Settings::new(self.flags.clone(), cache.value, exec.value, functions, Path::is_file);
+        Current { settings: Arc::new(settings), time, complete }
     }
 }
 
-async fn changed<T>(receiver: &mut watch::Receiver<T>) {
+/// Has the log say which executables are not there, if that has changed.
+fn tell_missing(before: Option<&Settings>, now: &Settings) {
+    let missing = |settings: &Settings| -> Vec<_> {
+        settings.missing_executables().map(|(config, path)| (config.name.clone(), path)).collect()
+    };
+    let (before, now) = (before.map(missing).unwrap_or_default(), missing(now));
+    if before == now {
+        return;
+    }
+    if now.is_empty() {
+        tracing::info!("all executables of FunctionConfigs are there");
+        return;
+    }
+    let first: Vec<_> =
+        now.iter().take(MAX_NAMED).map(|(name, path)| format!("{name}: {}", path.display())).collect();
+    tracing::warn!(
+        count = now.len(),
+        first = first.join(", "),
+        "executables of FunctionConfigs are not there: their images run in pods; see --functions"
+    );
+}
+
+/// Waits for the next value, for ever if there will be none.
+pub(crate) async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -67,11 +129,13 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::fs;
     use std::path::PathBuf;
-    use std::time::Duration;
 
     use porch_fn_image::Image;
-    use porch_fn_settings::Flag;
+    use porch_fn_settings::{Flag, FunctionConfig};
+    use serde_json::json;
+    use tempfile::tempdir;
 
     use super::*;
 
@@ -88,20 +152,30 @@ pub(crate) mod tests {
         }
     }
 
+    /// Flags, and this file.
+    pub(crate) fn settings(cache: CacheConfig) -> Settings {
+        Settings::new(flags(), Arc::new(cache), Arc::default(), Arc::default(), |_| true)
+    }
+
+    fn sources() -> Sources {
+        Sources {
+            flags: flags(),
+            cache: watch::channel(Content::default()).1,
+            exec: watch::channel(Content::default()).1,
+            functions: watch::channel(Some(Arc::default())).1,
+            look_every: Duration::from_secs(10),
+        }
+    }
+
     /// Flags alone.
     pub(crate) fn nothing() -> (impl Future<Output = ()> + Send, watch::Receiver<Current>) {
-        let (_, cache) = watch::channel(Content::default());
-        let (_, exec) = watch::channel(Content::default());
-        let (_, functions) = watch::channel(Arc::default());
-        Sources { flags: flags(), cache, exec, functions }.follow()
+        sources().follow()
     }
 
     #[tokio::test]
     async fn a_change_of_any_source_is_new_settings() {
         let (cache, cache_receiver) = watch::channel(Content::default());
-        let (_, exec) = watch::channel(Content::default());
-        let (_, functions) = watch::channel(Arc::default());
-        let (task, mut current) = Sources { flags: flags(), cache: cache_receiver, exec, functions }.follow();
+        let (task, mut current) = Sources { cache: cache_receiver, ..sources() }.follow();
         let task = tokio::spawn(task);
         let image = Image::parse("f:v1", "example.com").unwrap();
         assert_eq!(current.borrow_and_update().settings.of(&image).max_pods.value, 1);
@@ -117,5 +191,44 @@ pub(crate) mod tests {
         assert_eq!(current.borrow().time, Some(Time::from_millis(5)));
         drop(current);
         task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn settings_are_complete_once_function_configs_are_known() {
+        let (functions, receiver) = watch::channel(None);
+        let (task, mut current) = Sources { functions: receiver, ..sources() }.follow();
+        let _task = tokio::spawn(task);
+        assert!(!current.borrow_and_update().complete);
+        functions.send_replace(Some(Arc::default()));
+        current.changed().await.unwrap();
+        assert!(current.borrow().complete, "none is an answer too");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_executable_that_comes_later_is_seen() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("f");
+        let object = json!({
+            "metadata": {"name": "fc"},
+            "spec": {"image": "f", "binaryExecutor": {"tags": ["v1"], "path": path}},
+        });
+        let configs = vec![FunctionConfig::parse(&object, "example.com").unwrap()];
+        let (_, functions) = watch::channel(Some(Arc::new(FunctionConfigs::new(configs, None))));
+        let (task, mut current) = Sources { functions, ..sources() }.follow();
+        let _task = tokio::spawn(task);
+        let image = Image::parse("f:v1", "example.com").unwrap();
+        assert_eq!(current.borrow().settings.of(&image).executable, None);
+        // A directory is nothing that runs.
+        fs::create_dir(&path).unwrap();
+        sleep(Duration::from_secs(30)).await;
+        assert!(!current.has_changed().unwrap());
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        current.changed().await.unwrap();
+        let found = |current: &Current| current.settings.of(&image).executable.map(|found| found.value);
+        assert_eq!(found(&current.borrow_and_update()), Some(path.clone()));
+        fs::remove_file(&path).unwrap();
+        current.changed().await.unwrap();
+        assert_eq!(found(&current.borrow_and_update()), None);
     }
 }

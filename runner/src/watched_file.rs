@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use porch_fn_pool::Time;
 use tokio::sync::watch;
@@ -50,12 +50,15 @@ pub enum FileError {
     },
 }
 
+/// Reads a text; the error says what is wrong with it.
+pub(crate) type Parse<T> = Box<dyn Fn(&str) -> Result<T, String> + Send>;
+
 /// A file and how it is read.
 pub(crate) struct WatchedFile<T> {
     /// The flag that names it.
     pub(crate) flag: &'static str,
     pub(crate) path: PathBuf,
-    pub(crate) parse: Box<dyn Fn(&str) -> Result<T, String> + Send>,
+    pub(crate) parse: Parse<T>,
     /// What the error says the file should hold.
     pub(crate) expected: &'static str,
 }
@@ -64,7 +67,8 @@ pub(crate) struct WatchedFile<T> {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Content<T> {
     pub(crate) value: Arc<T>,
-    /// When the file was changed, as far as its file system knows.
+    /// When the file was changed, as far as its file system knows. A change that was seen to come after another state of
+    /// the file is later than that one, whatever the file system says.
     pub(crate) modified: Option<Time>,
 }
 
@@ -81,6 +85,8 @@ struct Text {
 struct Seeing<T> {
     file: WatchedFile<T>,
     good: Content<T>,
+    /// Since when that is known to hold: what takes its place does so later.
+    since: Time,
     seen: Seen,
 }
 
@@ -148,8 +154,9 @@ impl<T: PartialEq + Send + Sync + 'static> WatchedFile<T> {
         T: Default,
     {
         let (sender, receiver) = watch::channel(first.clone());
+        let since = now();
         let task = async move {
-            let seeing = Seeing { file: self, good: first, seen: Seen::Nothing };
+            let seeing = Seeing { file: self, good: first, since, seen: Seen::Nothing };
             tokio::select! {
                 () = sender.closed() => {}
                 () = follow(seeing, every.max(SHORTEST), &sender, told) => {}
@@ -176,8 +183,17 @@ fn read(path: &Path) -> io::Result<Text> {
     if text.len() as u64 > MAX_BYTES {
         return Err(ErrorKind::FileTooLarge.into());
     }
-    let millis = |time: Duration| u64::try_from(time.as_millis()).ok().map(Time::from_millis);
-    Ok(Text { text, modified: modified.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).and_then(millis) })
+    Ok(Text { text, modified: modified.and_then(time) })
+}
+
+/// `None` before 1970.
+fn time(at: SystemTime) -> Option<Time> {
+    let since = at.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok().map(Time::from_millis)
+}
+
+fn now() -> Time {
+    time(SystemTime::now()).unwrap_or_default()
 }
 
 async fn follow<T: Default + PartialEq + Send + Sync + 'static>(
@@ -223,10 +239,14 @@ async fn follow<T: Default + PartialEq + Send + Sync + 'static>(
 impl<T: Default + PartialEq + Send + Sync + 'static> Seeing<T> {
     /// Reads the file. Says what is new: a text that can be used and perhaps says something else, or why it cannot.
     fn look(&mut self) -> Option<Result<Option<Content<T>>, FileError>> {
-        self.take(self.file.text())
+        self.take(self.file.text(), now())
     }
 
-    fn take(&mut self, read: Result<Text, FileError>) -> Option<Result<Option<Content<T>>, FileError>> {
+    fn take(
+        &mut self,
+        read: Result<Text, FileError>,
+        now: Time,
+    ) -> Option<Result<Option<Content<T>>, FileError>> {
         let text = match read {
             Ok(text) => text,
             Err(error) => {
@@ -243,10 +263,16 @@ impl<T: Default + PartialEq + Send + Sync + 'static> Seeing<T> {
         }
         let parsed = self.file.parsed(&text);
         self.seen = Seen::Text(text.text);
-        Some(parsed.map(|content| {
+        Some(parsed.map(|mut content| {
             if content.value == self.good.value {
                 return None;
             }
+            // A copy may bring the time of its original along, and so does the way back to an older file.
+            let last = self.since.max(self.good.modified.unwrap_or_default());
+            if content.modified.is_none_or(|modified| modified <= last) {
+                content.modified = Some(now.max(last));
+            }
+            self.since = now;
             self.good = content.clone();
             Some(content)
         }))

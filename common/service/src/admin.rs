@@ -180,7 +180,8 @@ mod tests {
             path: "/shards",
             content_type: JSON,
             content: Box::new(|query| {
-                let content = if query == "no" { Err("not so".to_owned()) } else { Ok(format!("{{{query}}}")) };
+                let content =
+                    if query == "no" { Err("not so".to_owned()) } else { Ok(format!("{{{query}}}")) };
                 async { content }.boxed()
             }),
         };

@@ -7,7 +7,7 @@
 use crate::event::Why;
 use crate::function::Function;
 use crate::shared::Turn;
-use crate::types::PodName;
+use crate::types::{Origin, PodName};
 
 /// A rule not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +57,23 @@ pub(crate) enum Breakage {
     KeepUnpushed,
     /// Of the pods of a kept image, the one to lapse next is kept, which is another one after each push.
     KeepByTurns,
+    /// A newer time protects a pod although its part is the same.
+    UnrelatedTimes,
     /// A warm-up is seen to by runners that do not own the image.
     WarmUnowned,
     /// When a pod is missing from a list, its calls are forgotten, although the list may be older than the pod.
     ForgetVanishedCalls,
+}
+
+// === impl Turn ===
+
+impl Turn<'_> {
+    /// Whether a pod of the one origin is outdated beside the other.
+    pub(crate) fn yields(&self, old: &Origin, new: &Origin) -> bool {
+        let resolved = |origin: &Origin| origin.content.as_ref().and_then(|content| content.resolved);
+        let any_newer = || old.config_time > new.config_time || resolved(old) > resolved(new);
+        old.yields_to(new) && !(self.shared.broken(Breakage::UnrelatedTimes) && any_newer())
+    }
 }
 
 // === impl Function ===

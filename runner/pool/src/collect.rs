@@ -63,13 +63,13 @@ impl Function {
             if self.pods.iter().filter(staying).count() <= limit {
                 return;
             }
-            let current = &self.settings.template.version;
+            let current = &self.settings.template;
             let victim = self
                 .pods
                 .iter_mut()
                 .filter(|tracked| tracked.ready() && tracked.retiring.is_none() && tracked.may_replace(turn))
                 .max_by_key(|tracked| {
-                    (!tracked.kept, tracked.pod.version != *current, tracked.pod.name.slot)
+                    (!tracked.kept, tracked.pod.origin.differs_from(current), tracked.pod.name.slot)
                 });
             let Some(victim) = victim else { return };
             victim.retiring = Some(Why::Surplus);

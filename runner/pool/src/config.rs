@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::types::{ConfigTime, ImageKey, ShardKey, Version};
+use crate::types::{ImageKey, Origin, ShardKey};
 
 /// A timer shorter than this would keep the pool busy with itself.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
@@ -15,8 +15,9 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Config {
     /// For images without an override.
     pub limits: Limits,
-    /// What new pods are made from, for images without an override.
-    pub template: Template,
+    /// What new pods are made from, for images without an override. A pod that [yields](Origin::yields_to) to it is
+    /// replaced by its owner.
+    pub template: Origin,
     /// What differs per image.
     pub overrides: Overrides,
     /// The images that [`Limits::min_pods`] is meant for, each with the key that says who owns it. A table and not a
@@ -54,15 +55,6 @@ pub struct Limits {
     pub ttl: Duration,
 }
 
-/// What a new pod is made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template {
-    /// A pod with another version is replaced by its owner.
-    pub version: Version,
-    /// A pod whose configuration has something newer than this is not replaced.
-    pub config_time: ConfigTime,
-}
-
 /// What differs for one image. Zero and `None` mean: as for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Override {
@@ -78,8 +70,8 @@ pub struct Override {
     pub queue: u32,
     /// See [`Limits::ttl`].
     pub ttl: Duration,
-    /// See [`Template`].
-    pub template: Option<Template>,
+    /// See [`Config::template`].
+    pub template: Option<Origin>,
 }
 
 /// Finds an image's override. A function and not a table, since the configuration names functions by patterns that
@@ -91,7 +83,7 @@ pub struct Overrides(Arc<dyn Fn(&ImageKey) -> Override + Send + Sync>);
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
-    pub(crate) template: Template,
+    pub(crate) template: Origin,
     /// Decides who keeps the image; `None` if it is not one to be kept.
     pub(crate) keep: Option<ShardKey>,
 }
@@ -130,7 +122,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             limits: Limits::default(),
-            template: Template { version: Version::from(""), config_time: ConfigTime::default() },
+            template: Origin::of("", None),
             overrides: Overrides::none(),
             keep: Arc::default(),
             scan_interval: Duration::from_mins(1),

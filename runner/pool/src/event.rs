@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::types::{
-    ConfigTime, ImageKey, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid, Version,
-};
+use crate::types::{ImageKey, Origin, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid};
 
 /// Something happened.
 #[derive(Clone, Debug)]
@@ -92,9 +90,9 @@ pub enum Event {
     /// The set of runners changed. Pools start with [`Ownership::All`]: a runner with peers says so before the first
     /// `Synced`, and again only when something changed.
     Own(Ownership),
-    /// Start one pod of the image unless there is one. For its owner alone: the wish is remembered until the pods are
-    /// known and the ownership is other than [`Ownership::None`], and then is dropped where another runner owns the
-    /// image.
+    /// Start one pod of the image unless there is one, in a few tries. For its owner alone: the wish is remembered until
+    /// the pods are known and the ownership is other than [`Ownership::None`], and is dropped where another runner owns
+    /// the image.
     Warm {
         /// What to warm up.
         image: ImageKey,
@@ -142,6 +140,7 @@ pub enum Deletion {
 
 /// The answer to a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "the usual answer, and gone as soon as it is read")]
 pub enum Pushing {
     /// Written; the pod as it is now.
     Ok(Pod),
@@ -224,10 +223,8 @@ pub enum Action {
         name: PodName,
         /// To be written into the pod.
         shard_key: ShardKey,
-        /// The configured version.
-        version: Version,
-        /// That configuration's time.
-        config_time: ConfigTime,
+        /// What it is to be made from, and to be written into the pod.
+        origin: Origin,
         /// To be written into the pod.
         reclaim_after: Time,
     },

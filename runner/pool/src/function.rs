@@ -10,6 +10,7 @@ use crate::event::{Action, Rejection};
 use crate::pool::FunctionStats;
 use crate::queue::Queue;
 use crate::replace::Replacement;
+use crate::scale::Warm;
 use crate::shared::{Turn, Watch};
 use crate::start::{Backoff, Start};
 use crate::tracked::{Health, Tracked};
@@ -29,8 +30,8 @@ pub(crate) struct Function {
     pub(crate) starts: Vec<Start>,
     pub(crate) queue: Queue,
     pub(crate) backoff: Option<Backoff>,
-    /// A warm-up was asked for under this key and has neither succeeded nor failed.
-    pub(crate) warm: Option<ShardKey>,
+    /// A warm-up was asked for, and has neither succeeded nor been given up.
+    pub(crate) warm: Option<Warm>,
     /// How many pods this runner keeps: none unless it owns the image.
     pub(crate) keep: usize,
     /// The pause between starts of pods to be kept.

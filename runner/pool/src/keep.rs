@@ -47,7 +47,7 @@ impl Function {
     }
 
     /// Chooses the pods that stay whatever their `reclaim_after`: those that have served, that are not about to go, of
-    /// the configured version, in the lowest slots. What is pushed for being kept therefore stays chosen.
+    /// what is configured, in the lowest slots. What is pushed for being kept therefore stays chosen.
     pub(crate) fn choose_kept(&mut self, turn: &Turn<'_>) {
         self.pods.iter_mut().for_each(|tracked| tracked.kept = false);
         if self.keep == 0 || turn.shared.broken(Breakage::KeepUnprotected) {
@@ -55,13 +55,13 @@ impl Function {
         }
         // Pods that are pushed in time never come that near to their lapse.
         let leaving = turn.shared.config.notice();
-        let current = &self.settings.template.version;
+        let current = &self.settings.template;
         let by_turns = turn.shared.broken(Breakage::KeepByTurns);
         let stays = |tracked: &&mut Tracked| tracked.lives() && tracked.retiring.is_none();
         let mut candidates: Vec<_> = self.pods.iter_mut().filter(stays).collect();
         candidates.sort_by_key(|tracked| {
             let first = by_turns.then_some(tracked.pod.reclaim_after);
-            let outdated = tracked.pod.version != *current;
+            let outdated = tracked.pod.origin.differs_from(current);
             (first, !tracked.served, tracked.is_leaving(leaving, turn.now), outdated, tracked.pod.name.slot)
         });
         for tracked in candidates.into_iter().take(self.keep) {

@@ -32,7 +32,8 @@
 //! - **A pod in use is not deleted** (`reclaim`, `collect`). Users push `reclaim_after` forward, early enough for every
 //!   clock. The owner alone deletes, only past it, and never in a state other than the one it judged. To be rid of
 //!   a pod early it gives notice, by bringing `reclaim_after` near; a user objects by pushing it away.
-//! - **Versions are replaced, not evicted** (`replace`): by the owner, one at a time, the new pod first.
+//! - **Outdated pods are replaced, not evicted** (`replace`): by the owner, one at a time, the new pod first. A pod is
+//!   outdated where its configuration or its image's content differs, unless what differs is newer ([`Origin`]).
 //! - **Some pods are kept** (`keep`): the owner starts `min_pods` of an image and pushes them as if they were in use,
 //!   always the same ones. The others of the image lapse as any pod does.
 //! - **The watch is late** (`watch`). No judgement rests on its being current: writes carry what was judged, answers
@@ -65,10 +66,10 @@ mod tracked;
 mod types;
 mod watch;
 
-pub use config::{Config, Limits, Override, Overrides, Template};
+pub use config::{Config, Limits, Override, Overrides};
 pub use event::{Action, Creation, Deletion, Event, Ownership, Owns, Pushing, Rejection, Verdict, Why};
 pub use pool::{FunctionStats, Pool};
 pub use types::{
-    ConfigTime, ImageKey, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid,
-    Version,
+    Content, Digest, ImageKey, Origin, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey,
+    Time, Uid, Version,
 };

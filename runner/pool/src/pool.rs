@@ -7,6 +7,7 @@ use crate::breakage::Breakage;
 use crate::config::Config;
 use crate::event::{Action, Event, Rejection, Verdict};
 use crate::function::Function;
+use crate::scale::Warm;
 use crate::shared::{Place, Shared, Turn, Watch};
 use crate::types::{ImageKey, Pod, RequestId, ShardKey, Time, Uid};
 
@@ -115,7 +116,7 @@ impl Pool {
             Event::Warm { image, shard_key } => {
                 let function = entry(functions, &image, &shard_key, &turn);
                 if !function.any_ready() {
-                    function.warm = Some(shard_key);
+                    function.warm = Some(Warm::new(shard_key));
                 }
                 settle(functions, &image, &mut turn);
             }

@@ -1,8 +1,8 @@
-//! Replacing a pod that was made from another version: the new one first, the old one after, one at a time.
+//! Replacing a pod that is outdated: the new one first, the old one after, one at a time.
 //!
 //! Any ready pod serves, whatever it was made from, so a replacement is never urgent: only the owner does it, only
-//! after a while of undisturbed ownership, and never against a configuration newer than its own. A rolling upgrade of
-//! the runners, where neighbours disagree on the version for a while, therefore does not make pods flap.
+//! after a while of undisturbed ownership, and never against a configuration or content newer than its own. A rolling
+//! upgrade of the runners, where neighbours disagree on the version for a while, therefore does not make pods flap.
 
 use crate::event::Why;
 use crate::function::Function;
@@ -33,8 +33,7 @@ impl Function {
         let template = &self.settings.template;
         let outdated = |tracked: &&Tracked| {
             tracked.ready()
-                && tracked.pod.version != template.version
-                && !tracked.pod.config_time.has_newer_than(&template.config_time)
+                && turn.yields(&tracked.pod.origin, template)
                 && tracked.may_replace(turn)
                 // What is about to lapse needs no successor; a kept pod never lapses.
                 && (tracked.kept || !tracked.is_leaving(turn.shared.config.leaving(), turn.now))

@@ -11,7 +11,19 @@ use crate::function::Function;
 use crate::shared::Turn;
 use crate::start::Start;
 use crate::tracked::Tracked;
-use crate::types::{PodName, Time};
+use crate::types::{PodName, ShardKey, Time};
+
+/// Pods that one warm-up starts at most, one after the other: registry, quota or node may be away when the runner starts.
+const WARM_TRIES: u32 = 5;
+
+/// A warm-up that has not succeeded yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Warm {
+    /// Under which it was asked for.
+    key: ShardKey,
+    /// Pods that were started for it.
+    tries: u32,
+}
 
 /// Whether a slot can take a new pod.
 enum Slot {
@@ -20,6 +32,14 @@ enum Slot {
     Held,
     /// By a terminating pod, which is passed from then on.
     HeldUntil(Time),
+}
+
+// === impl Warm ===
+
+impl Warm {
+    pub(crate) fn new(key: ShardKey) -> Self {
+        Self { key, tries: 0 }
+    }
 }
 
 // === impl Function ===
@@ -37,13 +57,21 @@ impl Function {
         self.top_up(turn);
     }
 
-    /// Starts the pod that a warm-up asks for, or forgets about it where another runner owns the image.
+    /// Starts the pod that a warm-up asks for, or forgets about it where another runner owns the image and when it was
+    /// tried often enough.
     fn warm_up(&mut self, turn: &mut Turn<'_>) {
-        let Some(key) = &self.warm else { return };
+        let Some(Warm { key, tries }) = self.warm.clone() else { return };
         if self.warms(turn) {
-            if self.count() == 0 {
-                self.shard_key = key.clone();
-                self.create(turn);
+            if self.count() > 0 || self.is_paused(turn.now) {
+                return;
+            }
+            if tries >= WARM_TRIES {
+                self.warm = None;
+                return;
+            }
+            self.shard_key = key.clone();
+            if self.create(turn) {
+                self.warm = Some(Warm { key, tries: tries + 1 });
             }
         } else if turn.may_create() && !matches!(turn.shared.ownership, Ownership::None) {
             self.warm = None;
@@ -52,8 +80,9 @@ impl Function {
 
     /// A warm-up was asked for, and it is for this runner to see to it.
     pub(crate) fn warms(&self, turn: &Turn<'_>) -> bool {
-        let owns = |key| turn.shared.ownership.owns(key) || turn.shared.broken(Breakage::WarmUnowned);
-        self.warm.as_ref().is_some_and(owns)
+        let owns =
+            |key: &ShardKey| turn.shared.ownership.owns(key) || turn.shared.broken(Breakage::WarmUnowned);
+        self.warm.as_ref().is_some_and(|warm| owns(&warm.key))
     }
 
     /// Every ready pod has so many calls that the next one should find one more pod.
@@ -109,8 +138,7 @@ impl Function {
         turn.out.push(Action::Create {
             name: name.clone(),
             shard_key: self.shard_key.clone(),
-            version: self.settings.template.version.clone(),
-            config_time: self.settings.template.config_time,
+            origin: self.settings.template.clone(),
             reclaim_after: self.reclaim_at(self.queue.last_deadline(), turn),
         });
         Some(name)

@@ -51,15 +51,13 @@ impl Function {
             && !self.is_superseded(tracked, turn)
     }
 
-    /// It is being replaced, as far as can be told here: it is leaving, and a pod of another version that is not older
-    /// stays longer.
+    /// It is being replaced, as far as can be told here: it is leaving, and a pod that it is outdated beside stays longer.
     fn is_superseded(&self, tracked: &Tracked, turn: &Turn<'_>) -> bool {
         tracked.is_leaving(turn.shared.config.leaving(), turn.now)
             && self.pods.iter().any(|other| {
                 other.ready()
                     && other.retiring.is_none()
-                    && other.pod.version != tracked.pod.version
-                    && !tracked.pod.config_time.has_newer_than(&other.pod.config_time)
+                    && turn.yields(&tracked.pod.origin, &other.pod.origin)
                     && (tracked.retiring.is_some() || other.pod.reclaim_after > tracked.pod.reclaim_after)
             })
     }

@@ -198,7 +198,6 @@ impl Function {
     ) {
         self.backoff = Some(Backoff::after(self.backoff.as_ref(), error.clone(), turn.now));
         let Some(error) = error else { return };
-        self.warm = None;
         let hope = self.starts.iter().any(Start::unseen)
             || self.pods.iter().any(|tracked| tracked.lives() && Some(tracked.uid()) != except);
         if hope && turn.shared.broken(Breakage::LoseWaiters) {

@@ -6,6 +6,7 @@ mod collecting;
 mod fuzz;
 mod histories;
 mod keeping;
+mod origin;
 mod reclaim;
 mod replacing;
 mod rig;

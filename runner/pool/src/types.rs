@@ -107,8 +107,12 @@ text! {
     ResourceVersion
 }
 text! {
-    /// What a pod was made from: template, wrapper and digest, condensed by the backend. Only equality means something.
+    /// A configuration, condensed by the backend; the image's content is not in it. Only equality means something.
     Version
+}
+text! {
+    /// The content that an image's tag stands for. Only equality means something.
+    Digest
 }
 
 impl From<&ImageKey> for ShardKey {
@@ -164,25 +168,55 @@ pub enum Reason {
     Other(Arc<str>),
 }
 
-/// How new a configuration is. `None` is the oldest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConfigTime {
-    /// When it was written (`fn.kpt.dev/config-time`).
-    pub written: Option<Time>,
-    /// Since when the image's tag stands for its content, as far as known (`fn.kpt.dev/resolved-at`).
+/// What a pod was made from, or is to be made from: a configuration and an image's content, each with how new it is.
+///
+/// Runners write different times beside one and the same part, such as their own start or when they first asked a
+/// registry. So a time counts only where its part differs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The configuration (`fn.kpt.dev/template-version`).
+    pub version: Version,
+    /// When it was written (`fn.kpt.dev/config-time`). `None` is the oldest.
+    pub config_time: Option<Time>,
+    /// `None`: not known, or for the node to find out.
+    pub content: Option<Content>,
+}
+
+/// The content of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// Which one (`fn.kpt.dev/image-digest`).
+    pub digest: Digest,
+    /// Since when the tag stands for it, as far as known (`fn.kpt.dev/resolved-at`). `None` is the oldest.
     pub resolved: Option<Time>,
 }
 
-impl ConfigTime {
-    /// Whether something in it is newer. Of two configurations each may be.
-    pub fn has_newer_than(&self, other: &Self) -> bool {
-        self.written > other.written || self.resolved > other.resolved
-    }
-}
+// === impl Origin ===
 
-impl From<Option<Time>> for ConfigTime {
-    fn from(written: Option<Time>) -> Self {
-        Self { written, resolved: None }
+impl Origin {
+    /// A configuration alone.
+    pub fn of(version: impl Into<Version>, config_time: Option<Time>) -> Self {
+        Self { version: version.into(), config_time, content: None }
+    }
+
+    /// Whether a pod made from `new` would be another one. Content that `new` does not know is no difference.
+    pub fn differs_from(&self, new: &Self) -> bool {
+        self.version != new.version || self.content_differs_from(new)
+    }
+
+    /// Whether a pod made from this is outdated where `new` holds: it differs, and in no part that differs is it the newer
+    /// one.
+    pub fn yields_to(&self, new: &Self) -> bool {
+        let resolved = |origin: &Self| origin.content.as_ref().and_then(|content| content.resolved);
+        let newer_version = self.version != new.version && self.config_time > new.config_time;
+        let newer_content = self.content_differs_from(new) && resolved(self) > resolved(new);
+        self.differs_from(new) && !newer_version && !newer_content
+    }
+
+    fn content_differs_from(&self, new: &Self) -> bool {
+        new.content
+            .as_ref()
+            .is_some_and(|new| self.content.as_ref().is_none_or(|own| own.digest != new.digest))
     }
 }
 
@@ -202,9 +236,7 @@ pub struct Pod {
     /// How far it has come.
     pub phase: Phase,
     /// What it was made from.
-    pub version: Version,
-    /// How new that was.
-    pub config_time: ConfigTime,
+    pub origin: Origin,
     /// It may be collected past this moment (`fn.kpt.dev/reclaim-after`).
     pub reclaim_after: Option<Time>,
 }

@@ -14,7 +14,7 @@ use crate::types::{Phase, Pod, Uid};
 impl Function {
     /// The watch shows a pod, new or changed.
     pub(crate) fn observe(&mut self, pod: Pod, turn: &mut Turn<'_>) {
-        let foreign = pod.version != self.settings.template.version;
+        let foreign = pod.origin.differs_from(&self.settings.template);
         if foreign && turn.shared.broken(Breakage::AdoptOnlyCurrent) {
             return;
         }

@@ -23,9 +23,10 @@ use tokio::time::timeout;
 use crate::credentials::CredentialFile;
 use crate::digest;
 use crate::manifest::{ACCEPT, Descriptor, Document, choose, command, malformed, parse};
+use crate::peer::Peer;
 use crate::platform::Platform;
 use crate::roots::Roots;
-use crate::session::{Peer, Session, Shared};
+use crate::session::{Session, Shared};
 use crate::tags::{TAG_LIST, Tags};
 use crate::tokens::TokenCache;
 use crate::transport::{Insecure, Transport};
@@ -34,7 +35,10 @@ use crate::{Metadata, Registry, RegistryError};
 /// How long a lookup takes at most, waiting for its turn included.
 pub const LOOKUP_WITHIN: Duration = Duration::from_secs(20);
 
-const MAX_AT_ONCE: usize = 8;
+/// Lookups at once. Registries are input of callers, and each that hangs holds some of these.
+const MAX_AT_ONCE: usize = 64;
+/// Lookups at once that hold much: see [`Budget`](crate::budget::Budget).
+const MAX_LARGE: usize = 8;
 const MAX_REGISTRIES: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 const MAX_MANIFEST: usize = 4 << 20;
 const MAX_CONFIG: usize = 8 << 20;
@@ -86,6 +90,7 @@ impl Client {
             credentials: options.credentials,
             insecure,
             tokens: Mutex::new(TokenCache::new()),
+            large: Arc::new(Semaphore::new(MAX_LARGE)),
         };
         Self {
             platform: options.platform,
@@ -173,6 +178,7 @@ impl Client {
             let links: Vec<_> = texts(response.headers(), &LINK).map(str::to_owned).collect();
             let body = session.body(response, TAG_LIST, MAX_TAG_PAGE).await?;
             tags.add(&url, &body, links.iter().map(String::as_str))?;
+            session.budget.hold(tags.bytes()).await?;
         }
         Ok(tags.finish())
     }

@@ -15,14 +15,14 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::RegistryError;
 use crate::docker_config::{Credential, DockerConfig, MAX_FILE};
 use crate::file::{self, FileError};
 
 /// Which file it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CredentialSource {
-    /// `--registry-auth-secret-path`: no image is asked for without it.
+    /// `--registry-auth-secret-path`: while it cannot be used, what a registry does not give to everybody fails with
+    /// the reason.
     Private(PathBuf),
     /// The first of these that is there, else none: all is asked for anonymously.
     Default(Vec<PathBuf>),
@@ -162,8 +162,8 @@ impl CredentialFile {
     /// What to show for this image.
     ///
     /// # Errors
-    /// [`RegistryError::Credentials`] while `--registry-auth-secret-path` was never usable.
-    pub(crate) async fn lookup(&self, image: &Image) -> Result<Option<Credential>, RegistryError> {
+    /// Why `--registry-auth-secret-path` was never usable: then nothing can be shown.
+    pub(crate) async fn lookup(&self, image: &Image) -> Result<Option<Credential>, String> {
         let is_private = matches!(self.inner.source, CredentialSource::Private(_));
         let wanting = |state: &State| !state.read || (is_private && state.good.is_none());
         if wanting(&self.inner.state.lock()) {
@@ -175,7 +175,7 @@ impl CredentialFile {
         let state = self.inner.state.lock();
         match (&state.good, &state.error) {
             (Some(good), _) => Ok(good.lookup(image).cloned()),
-            (None, Some(error)) if is_private => Err(RegistryError::Credentials(error.clone())),
+            (None, Some(error)) if is_private => Err(error.clone()),
             (None, _) => Ok(None),
         }
     }

@@ -25,6 +25,18 @@ pub enum RegistryError {
          --tls-secret-path, or name the registry in --insecure-registries if it speaks plain HTTP"
     )]
     Untrusted,
+    /// The certificate's time is over, or has not begun.
+    #[error(
+        "the certificate of the image's registry has expired, or is not valid yet: renew it at the registry, or set \
+         the clock of the runner's node"
+    )]
+    CertificateTime,
+    /// The certificate is another host's.
+    #[error(
+        "the certificate of the image's registry is for another name: give the registry one for the host in the \
+         image's name, or write the image with a host that it is for"
+    )]
+    CertificateName,
     /// The registry has too much to do.
     #[error(
         "the image's registry answers with status {status}: retry later; credentials may raise its limits"
@@ -58,7 +70,7 @@ pub enum RegistryError {
     /// Neither ENTRYPOINT nor CMD.
     #[error("the image has neither ENTRYPOINT nor CMD, so there is nothing to run: add one to it")]
     NoCommand,
-    /// The file with the credentials cannot be used.
+    /// The registry wants credentials, and the file with them cannot be used.
     #[error("{0}")]
     Credentials(String),
 }

@@ -5,7 +5,9 @@
 //! it. A registry that fails leaves what was known. Each question is asked once at a time, in a task of its own: the
 //! caller who asked first may go away.
 
+mod gates;
 mod memory;
+mod tag_list;
 #[cfg(test)]
 mod tests;
 
@@ -14,22 +16,20 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use porch_fn_image::{Constraint, Image, parse_version};
-use tokio::sync::{Semaphore, watch};
+use porch_fn_image::{Constraint, Image};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use self::gates::Gates;
 use self::memory::{Answer, Asking, Look, Memory, Shared, Weigh};
+use self::tag_list::TagList;
 use crate::{Metadata, Registry, RegistryError};
 
-/// Questions to registries at once; more wait for their turn.
-const MAX_AT_ONCE: usize = 64;
 /// How long a registry may take altogether, whatever its client allows.
 const LONGEST: Duration = Duration::from_mins(1);
 /// How long a pod waits for news of an image that is known already.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Constraints of one repository whose tag is remembered.
-const MAX_CHOSEN: usize = 8;
 
 /// How long and how much is remembered.
 #[derive(Debug, Clone)]
@@ -76,17 +76,8 @@ pub struct Images {
     /// By repository.
     lists: Arc<Memory<TagList>>,
     changes: Arc<watch::Sender<u64>>,
-    permits: Arc<Semaphore>,
+    gates: Gates,
     tasks: Mutex<JoinSet<()>>,
-}
-
-/// The tags of one repository that are versions, and what constraints made of them.
-#[derive(Debug)]
-struct TagList {
-    /// One tag a line.
-    tags: Box<str>,
-    /// The latest first.
-    chosen: Mutex<Vec<(Constraint, Option<Image>)>>,
 }
 
 // === impl Images ===
@@ -101,7 +92,7 @@ impl Images {
             lists: Arc::new(Memory::new(max_entries, options.negative_ttl)),
             options,
             changes: Arc::new(watch::Sender::new(0)),
-            permits: Arc::new(Semaphore::new(MAX_AT_ONCE)),
+            gates: Gates::new(),
             tasks: Mutex::new(JoinSet::new()),
         }
     }
@@ -116,8 +107,8 @@ impl Images {
     pub async fn metadata(&self, image: &Image) -> Result<Arc<Known>, RegistryError> {
         let max_age = if image.digest().is_some() { Duration::MAX } else { self.options.ttl };
         let known = self.known.known(image.as_str());
-        let fresh =
-            self.fresh(&self.known, image.as_str(), max_age, |asking| self.ask_metadata(image, asking));
+        let fresh = self
+            .fresh(&self.known, image, image.as_str(), max_age, |asking| self.ask_metadata(image, asking));
         match known {
             None => fresh.await,
             Some(known) => Ok(timeout(PATIENCE, fresh).await.ok().and_then(Result::ok).unwrap_or(known)),
@@ -133,6 +124,11 @@ impl Images {
     /// The same without asking anybody, however old.
     pub fn known(&self, image: &Image) -> Option<Arc<Known>> {
         self.known.known(image.as_str())
+    }
+
+    /// A pod could not be made of what is known of the image: the registry is asked again as soon as somebody wants it.
+    pub fn distrust(&self, image: &Image) {
+        self.known.distrust(image.as_str());
     }
 
     /// The image with the highest tag that the constraint allows; the tag and digest of `image` do not matter.
@@ -152,8 +148,9 @@ impl Images {
         }
         // A list without such a tag is a negative answer.
         let max_age = self.options.negative_ttl;
-        let list =
-            self.fresh(&self.lists, repository, max_age, |asking| self.ask_tags(image, asking)).await?;
+        let list = self
+            .fresh(&self.lists, image, repository, max_age, |asking| self.ask_tags(image, asking))
+            .await?;
         list.highest(image, constraint).ok_or(ResolveError::NoMatch)
     }
 
@@ -166,15 +163,21 @@ impl Images {
     async fn fresh<V: Weigh>(
         &self,
         memory: &Arc<Memory<V>>,
+        image: &Image,
         key: &str,
         max_age: Duration,
         ask: impl FnOnce(Asking<V>) -> Shared<V>,
     ) -> Answer<V> {
         let mut look = memory.look(key, max_age, None);
         if let Look::Due = look {
-            // The semaphore is never closed.
-            let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
-            look = memory.look(key, max_age, permit);
+            let place = memory.line_up(key);
+            let _first = place.first().await;
+            look = memory.look(key, max_age, None);
+            if let Look::Due = look {
+                // Without a turn it stays due: the registry hangs.
+                let turn = self.gates.turn(image.registry()).await;
+                look = memory.look(key, max_age, turn);
+            }
         }
         match look {
             Look::Fresh(known) => Ok(known),
@@ -187,10 +190,10 @@ impl Images {
 
     /// Asks for the tags if that is due, unless there is much to ask: then one of the next calls does.
     fn refresh_list(&self, image: &Image) {
-        let look = |permit| self.lists.look(image.repository(), self.options.ttl, permit);
+        let look = |turn| self.lists.look(image.repository(), self.options.ttl, turn);
         if let Look::Due = look(None)
-            && let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned()
-            && let Look::Ask(asking) = look(Some(permit))
+            && let Some(turn) = self.gates.try_turn(image.registry())
+            && let Look::Ask(asking) = look(Some(turn))
         {
             self.ask_tags(image, asking);
         }
@@ -256,38 +259,5 @@ impl Weigh for Known {
     fn bytes(&self) -> usize {
         let command = self.command.iter().map(|word| size_of::<String>() + word.len()).sum::<usize>();
         size_of::<Self>() + self.digest.len() + command
-    }
-}
-
-// === impl TagList ===
-
-impl TagList {
-    fn new(image: &Image, tags: &[String]) -> Self {
-        let mut text = String::new();
-        let versions = tags.iter().filter(|tag| parse_version(tag).is_some() && image.with_tag(tag).is_ok());
-        for tag in versions {
-            text.push_str(tag);
-            text.push('\n');
-        }
-        Self { tags: text.into(), chosen: Mutex::new(Vec::new()) }
-    }
-
-    fn highest(&self, image: &Image, constraint: &Constraint) -> Option<Image> {
-        let mut chosen = self.chosen.lock();
-        if let Some((_, image)) = chosen.iter().find(|(known, _)| known == constraint) {
-            return image.clone();
-        }
-        let tag = constraint.highest(self.tags.lines());
-        let image = tag.and_then(|tag| image.with_tag(tag).ok());
-        chosen.truncate(MAX_CHOSEN - 1);
-        chosen.insert(0, (constraint.clone(), image.clone()));
-        image
-    }
-}
-
-impl Weigh for TagList {
-    fn bytes(&self) -> usize {
-        // What is chosen changes, and is small unless somebody goes to lengths.
-        self.tags.len() + MAX_CHOSEN * 1024
     }
 }

@@ -4,6 +4,7 @@
 //! warm call. [`Registry`] is the seam below it; [`Client`] is the real one.
 
 mod auth;
+mod budget;
 mod client;
 mod credentials;
 mod digest;
@@ -12,6 +13,7 @@ mod error;
 mod file;
 mod images;
 mod manifest;
+mod peer;
 mod platform;
 mod roots;
 mod secret;

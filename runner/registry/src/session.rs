@@ -2,6 +2,9 @@
 //!
 //! What a registry wants is asked of it once and remembered, so that the requests of later images do not begin with one
 //! that is refused. A refusal makes us read the credentials again, once: they may have been rotated.
+//!
+//! Some registries are open, and say of private images that they are not there. So whoever has credentials shows them
+//! before that is believed.
 
 use std::sync::Arc;
 
@@ -15,9 +18,11 @@ use tokio::time::Instant;
 
 use crate::RegistryError;
 use crate::auth::{BearerChallenge, Challenge, TOKEN, challenge, parse_token};
+use crate::budget::Budget;
 use crate::credentials::CredentialFile;
 use crate::docker_config::Credential;
 use crate::manifest::malformed;
+use crate::peer::{Peer, Scheme};
 use crate::secret::{Secret, basic_header, bearer_header};
 use crate::tokens::{TokenCache, TokenKey};
 use crate::transport::{BodyError, Http, Insecure, Transport, meaning, read_body, was_closed};
@@ -27,8 +32,6 @@ const CLIENT_ID: &str = "porch-fn";
 const MAX_TOKEN_BODY: usize = 64 << 10;
 /// The first, one with what was asked for, one with a new token or challenge, one with new credentials.
 const MAX_ATTEMPTS: usize = 4;
-/// So that one hanging registry leaves some of all requests to the others.
-const PER_REGISTRY: usize = 4;
 
 /// What all lookups share.
 #[derive(Debug)]
@@ -37,24 +40,8 @@ pub(crate) struct Shared {
     pub(crate) credentials: CredentialFile,
     pub(crate) insecure: Insecure,
     pub(crate) tokens: Mutex<TokenCache>,
-}
-
-/// What is known of a registry.
-#[derive(Debug)]
-pub(crate) struct Peer {
-    scheme: Mutex<Option<Scheme>>,
-    /// While nothing is known one finds out, and the others wait.
-    first: tokio::sync::Mutex<()>,
-    pub(crate) permits: Arc<Semaphore>,
-}
-
-/// What a registry wants to see.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Scheme {
-    Open,
-    Basic,
-    /// In [`Peer`], without the scope: that is the image's.
-    Bearer(BearerChallenge),
+    /// For lookups that hold much.
+    pub(crate) large: Arc<Semaphore>,
 }
 
 /// What was shown.
@@ -78,32 +65,16 @@ pub(crate) struct Session<'a> {
     image: &'a Image,
     base: Url,
     credential: Option<Credential>,
+    /// Why there is none, for any image.
+    unusable: Option<String>,
     /// The credentials were read again.
     renewed: bool,
+    /// What the registry wants to see before it shows what is private, though it is open.
+    hidden: Option<Scheme>,
+    /// That was asked.
+    probed: bool,
+    pub(crate) budget: Budget,
     _permits: [OwnedSemaphorePermit; 2],
-}
-
-// === impl Peer ===
-
-impl Peer {
-    pub(crate) fn new() -> Self {
-        Self {
-            scheme: Mutex::default(),
-            first: tokio::sync::Mutex::default(),
-            permits: Arc::new(Semaphore::new(PER_REGISTRY)),
-        }
-    }
-
-    fn scheme(&self) -> Option<Scheme> {
-        self.scheme.lock().clone()
-    }
-
-    fn learn(&self, scheme: Option<Scheme>) {
-        *self.scheme.lock() = scheme.map(|scheme| match scheme {
-            Scheme::Bearer(challenge) => Scheme::Bearer(BearerChallenge { scope: None, ..challenge }),
-            scheme => scheme,
-        });
-    }
 }
 
 // === impl Session ===
@@ -122,9 +93,21 @@ impl<'a> Session<'a> {
         let scheme = if shared.insecure.holds(image.registry()) { "http" } else { "https" };
         let base = Url::parse(&format!("{scheme}://{host}/v2/{}/", path(image)))
             .map_err(|_| malformed("name", "it makes no URL"))?;
-        let credential = shared.credentials.lookup(image).await?;
-        let http = shared.transport.http().await?;
-        Ok(Self { shared, peer, http, image, base, credential, renewed: false, _permits: permits })
+        let (credential, unusable) = looked_up(shared, image).await;
+        Ok(Self {
+            http: shared.transport.http().await?,
+            budget: Budget::new(Arc::clone(&shared.large)),
+            shared,
+            peer,
+            image,
+            base,
+            credential,
+            unusable,
+            renewed: false,
+            hidden: None,
+            probed: false,
+            _permits: permits,
+        })
     }
 
     /// The image's repository: `…/v2/NAME/`.
@@ -148,6 +131,9 @@ impl<'a> Session<'a> {
             first = Some(peer.first.lock().await);
         }
         let mut scheme = peer.scheme().map(|scheme| self.scoped(scheme));
+        if self.hidden.is_some() {
+            scheme.clone_from(&self.hidden);
+        }
         if scheme.is_some() {
             first = None;
         }
@@ -155,10 +141,10 @@ impl<'a> Session<'a> {
             let shown = match self.authorize(scheme.as_ref()).await {
                 Ok(shown) => shown,
                 Err(NoToken::Refused) => {
-                    if self.renew().await? {
+                    if self.renew().await {
                         continue;
                     }
-                    return Err(RegistryError::Unauthorized);
+                    return Err(self.refused());
                 }
                 Err(NoToken::Failed(error)) => {
                     // The registry may have another token server now.
@@ -174,40 +160,96 @@ impl<'a> Session<'a> {
                 if scheme.is_none() && !response.status().is_server_error() {
                     peer.learn(Some(Scheme::Open));
                 }
+                first = None;
+                if response.status() == StatusCode::NOT_FOUND
+                    && same_origin(response.url(), &self.base)
+                    && self.may_be_hidden(scheme.as_ref()).await?
+                {
+                    scheme.clone_from(&self.hidden);
+                    continue;
+                }
                 return check(response, method, what);
             }
-            let headers = response.headers().get_all(WWW_AUTHENTICATE);
-            let wanted = challenge(headers.iter().filter_map(|value| value.to_str().ok()));
-            let wanted = wanted.map(|wanted| match wanted {
-                Challenge::Basic => Scheme::Basic,
-                Challenge::Bearer(challenge) => self.scoped(Scheme::Bearer(challenge)),
-            });
-            if wanted.is_some() {
+            let wanted = self.wanted(&response);
+            if self.hidden.is_some() {
+                // What it wants of others stays as it is.
+                self.hidden = wanted.clone().or(self.hidden.take());
+            } else if wanted.is_some() {
                 peer.learn(wanted.clone());
             }
             first = None;
             let is_news = wanted.is_some() && wanted != scheme;
             if is_news {
                 scheme = wanted;
-            } else if self.renewed || !(self.renew().await? || shown.cached) {
+            } else if self.renewed || !(self.renew().await || shown.cached) {
                 break;
             }
         }
         drop(first);
-        Err(RegistryError::Unauthorized)
+        Err(self.refused())
+    }
+
+    /// Whether an image that is not there for anybody may be there for us; then `hidden` says what to show.
+    ///
+    /// Asked once. Without usable credentials it is an error if the registry has something to hide.
+    async fn may_be_hidden(&mut self, shown: Option<&Scheme>) -> Result<bool, RegistryError> {
+        let is_open = matches!(shown, None | Some(Scheme::Open));
+        if let (Some(Scheme::Basic), Some(problem)) = (shown, &self.unusable) {
+            return Err(RegistryError::Credentials(problem.clone()));
+        }
+        if !is_open || self.probed || (self.credential.is_none() && self.unusable.is_none()) {
+            return Ok(false);
+        }
+        self.probed = true;
+        let Ok(top) = self.base.join("/v2/") else { return Ok(false) };
+        // Its failure says nothing of the image.
+        let Ok(response) = self.request(&Method::GET, &top, "*/*", None).await else { return Ok(false) };
+        let wanted = self.wanted(&response).filter(|_| same_origin(response.url(), &self.base));
+        if let Some(problem) = &self.unusable {
+            return match wanted {
+                Some(_) => Err(RegistryError::Credentials(problem.clone())),
+                None => Ok(false),
+            };
+        }
+        // It does not say what it wants: what can be shown without being asked.
+        let unasked = !matches!(self.credential, Some(Credential::Identity { .. }));
+        self.hidden = wanted.or(unasked.then_some(Scheme::Basic));
+        Ok(self.hidden.is_some())
+    }
+
+    /// The scheme that a refusal asks for.
+    fn wanted(&self, response: &Response) -> Option<Scheme> {
+        let headers = response.headers().get_all(WWW_AUTHENTICATE);
+        let wanted = challenge(headers.iter().filter_map(|value| value.to_str().ok()))?;
+        Some(match wanted {
+            Challenge::Basic => Scheme::Basic,
+            Challenge::Bearer(challenge) => self.scoped(Scheme::Bearer(challenge)),
+        })
+    }
+
+    fn refused(&self) -> RegistryError {
+        match &self.unusable {
+            Some(problem) => RegistryError::Credentials(problem.clone()),
+            None => RegistryError::Unauthorized,
+        }
     }
 
     /// The body of an answer.
     pub(crate) async fn body(
-        &self,
+        &mut self,
         response: Response,
         what: &'static str,
         limit: usize,
     ) -> Result<Vec<u8>, RegistryError> {
-        read_body(response, what, limit).await.map_err(|error| match error {
-            BodyError::TooLarge(error) => error,
+        let read = read_body(response, what, limit, Some(&mut self.budget)).await;
+        read.map_err(|error| self.not_read(error))
+    }
+
+    fn not_read(&self, error: BodyError) -> RegistryError {
+        match error {
+            BodyError::Refused(error) => error,
             BodyError::Broken(error) => self.failed(error),
-        })
+        }
     }
 
     fn scoped(&self, scheme: Scheme) -> Scheme {
@@ -221,17 +263,17 @@ impl<'a> Session<'a> {
     }
 
     /// Reads the credentials again, once, and forgets what they brought. Whether there are others now.
-    async fn renew(&mut self) -> Result<bool, RegistryError> {
+    async fn renew(&mut self) -> bool {
         if self.renewed {
-            return Ok(false);
+            return false;
         }
         self.renewed = true;
         self.shared.tokens.lock().forget(self.image.registry());
         self.shared.credentials.reload().await;
-        let credential = self.shared.credentials.lookup(self.image).await?;
+        let (credential, unusable) = looked_up(self.shared, self.image).await;
         let is_new = credential != self.credential;
-        self.credential = credential;
-        Ok(is_new)
+        (self.credential, self.unusable) = (credential, unusable);
+        is_new
     }
 
     async fn authorize(&self, scheme: Option<&Scheme>) -> Result<Shown, NoToken> {
@@ -300,7 +342,8 @@ impl<'a> Session<'a> {
             }
             status => return Err(NoToken::Failed(unexpected(status, TOKEN))),
         }
-        let body = self.body(response, TOKEN, MAX_TOKEN_BODY).await.map_err(NoToken::Failed)?;
+        let body = read_body(response, TOKEN, MAX_TOKEN_BODY, None).await;
+        let body = body.map_err(|error| NoToken::Failed(self.not_read(error)))?;
         let token = parse_token(&body).map_err(NoToken::Failed)?;
         self.shared.tokens.lock().put(key, &token, asked_at);
         Ok(token.secret)
@@ -353,6 +396,14 @@ impl<'a> Session<'a> {
         let (registry, repository) = (self.image.registry(), self.image.repository());
         tracing::warn!(registry, repository, cause, "a registry was not reached");
         error
+    }
+}
+
+/// What to show for the image, or why nothing can be shown.
+async fn looked_up(shared: &Shared, image: &Image) -> (Option<Credential>, Option<String>) {
+    match shared.credentials.lookup(image).await {
+        Ok(credential) => (credential, None),
+        Err(problem) => (None, Some(problem)),
     }
 }
 

@@ -76,6 +76,11 @@ impl Tags {
         Ok(())
     }
 
+    /// What they take in memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.found.iter().map(|tag| size_of::<String>() + tag.len()).sum()
+    }
+
     pub(crate) fn finish(self) -> Vec<String> {
         self.found
     }

@@ -9,6 +9,7 @@ use reqwest::redirect::{Action, Attempt, Policy};
 use reqwest::{Response, Url};
 
 use crate::RegistryError;
+use crate::budget::Budget;
 use crate::roots::{Roots, Trusted};
 use crate::verifier::tls;
 
@@ -138,13 +139,15 @@ fn redirect(attempt: Attempt<'_>, insecure: &Insecure) -> Action {
     attempt.follow()
 }
 
-/// A body of at most `limit` bytes. A longer one ends the connection, by the response being dropped.
+/// A body of at most `limit` bytes. A longer one ends the connection, by the response being dropped. Without a
+/// budget the limit has to be small.
 pub(crate) async fn read_body(
     mut response: Response,
     what: &'static str,
     limit: usize,
+    mut budget: Option<&mut Budget>,
 ) -> Result<Vec<u8>, BodyError> {
-    let too_large = || BodyError::TooLarge(RegistryError::TooLarge { what, limit });
+    let too_large = || BodyError::Refused(RegistryError::TooLarge { what, limit });
     if response.content_length().is_some_and(|length| length > limit as u64) {
         return Err(too_large());
     }
@@ -153,6 +156,9 @@ pub(crate) async fn read_body(
         if body.len() + chunk.len() > limit {
             return Err(too_large());
         }
+        if let Some(budget) = &mut budget {
+            budget.hold(body.len() + chunk.len()).await.map_err(BodyError::Refused)?;
+        }
         body.extend_from_slice(&chunk);
     }
     Ok(body)
@@ -160,7 +166,7 @@ pub(crate) async fn read_body(
 
 /// Why a body was not read.
 pub(crate) enum BodyError {
-    TooLarge(RegistryError),
+    Refused(RegistryError),
     Broken(reqwest::Error),
 }
 
@@ -169,7 +175,7 @@ pub(crate) fn meaning(error: reqwest::Error) -> (RegistryError, String) {
     let error = error.without_url();
     let of_rustls = causes(&error).find_map(|cause| cause.downcast_ref::<rustls::Error>());
     if let Some(cause) = of_rustls {
-        return (RegistryError::Untrusted, cause.to_string());
+        return (of_tls(cause), cause.to_string());
     }
     if error.is_redirect() {
         // Its causes quote the place.
@@ -178,6 +184,22 @@ pub(crate) fn meaning(error: reqwest::Error) -> (RegistryError, String) {
         return (RegistryError::Unreachable, cause);
     }
     (RegistryError::Unreachable, chain(&error))
+}
+
+fn of_tls(error: &rustls::Error) -> RegistryError {
+    use rustls::CertificateError as Wrong;
+    match error {
+        rustls::Error::InvalidCertificate(
+            Wrong::Expired
+            | Wrong::ExpiredContext { .. }
+            | Wrong::NotValidYet
+            | Wrong::NotValidYetContext { .. },
+        ) => RegistryError::CertificateTime,
+        rustls::Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
+            RegistryError::CertificateName
+        }
+        _ => RegistryError::Untrusted,
+    }
 }
 
 /// Whether a connection that was kept had been closed: the registry saw nothing of the request, or it was in vain.
@@ -200,4 +222,36 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
         }
     };
     std::iter::successors(Some(error), next).take(MAX_CAUSES)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::CertificateError as Wrong;
+    use rustls::pki_types::{ServerName, UnixTime};
+
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_certificate_is_told_apart() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let expected = ServerName::try_from("a.b").unwrap();
+        for (wrong, meant) in [
+            (Wrong::Expired, RegistryError::CertificateTime),
+            (Wrong::ExpiredContext { time: at(2), not_after: at(1) }, RegistryError::CertificateTime),
+            (Wrong::NotValidYet, RegistryError::CertificateTime),
+            (Wrong::NotValidYetContext { time: at(1), not_before: at(2) }, RegistryError::CertificateTime),
+            (Wrong::NotValidForName, RegistryError::CertificateName),
+            (
+                Wrong::NotValidForNameContext { expected, presented: vec!["c.d".to_owned()] },
+                RegistryError::CertificateName,
+            ),
+            (Wrong::UnknownIssuer, RegistryError::Untrusted),
+            (Wrong::BadSignature, RegistryError::Untrusted),
+        ] {
+            assert_eq!(of_tls(&rustls::Error::InvalidCertificate(wrong)), meant);
+        }
+        assert_eq!(of_tls(&rustls::Error::DecryptError), RegistryError::Untrusted);
+        // Nothing of the certificate or of the time comes to callers.
+        assert!(!RegistryError::CertificateName.to_string().contains("c.d"));
+    }
 }

@@ -77,10 +77,9 @@ impl ExecConfig {
         Ok(config)
     }
 
-    /// The executable of `image`, if it has one. A short name and its full form are the same image; `prefix` is that
-    /// of [`parse`](Self::parse).
-    pub fn find(&self, image: &str, prefix: &str) -> Option<&Executable> {
-        self.by_image.get(&key(image, prefix))
+    /// The executable of `image`, if it has one: the canonical form of an image, or a name that is no image, as sent.
+    pub fn find(&self, image: &str) -> Option<&Executable> {
+        self.by_image.get(image)
     }
 
     /// All images and their executables, in no order.
@@ -112,7 +111,7 @@ mod tests {
     }
 
     fn find<'a>(config: &'a ExecConfig, image: &str) -> Option<&'a Path> {
-        config.find(image, PREFIX).map(|executable| executable.path.as_path())
+        config.find(&key(image, PREFIX)).map(|executable| executable.path.as_path())
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! `--pod-cache-config` (limits of images) and FunctionConfig objects. Each is read here into a type of its own, and
 //! [`Settings`] lays them over each other: [`Settings::of`] is the one answer to what holds for an image, and says of
 //! each value where it comes from. Field by field, a FunctionConfig wins over `--pod-cache-config`, that over a flag
-//! that the user set, and that over the flag's default; for executables, a FunctionConfig wins over `--config`.
+//! that the user set, and that over the flag's default; for executables, a FunctionConfig whose executable exists wins
+//! over `--config`.
 
 mod cache_config;
 mod exec_config;

@@ -1,7 +1,7 @@
 //! The sources laid over each other.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use porch_fn_image::{Image, parse_version};
 
 use crate::cache_config::{CacheConfig, Entry};
 use crate::exec_config::ExecConfig;
-use crate::function_config::FunctionConfig;
+use crate::function_config::{BinaryExecutor, FunctionConfig};
 use crate::function_configs::FunctionConfigs;
 use crate::overrides::PodOverrides;
 use crate::source::{Limits, Setting, Source};
@@ -49,6 +49,8 @@ pub struct Settings {
     cache: Arc<CacheConfig>,
     exec: Arc<ExecConfig>,
     functions: Arc<FunctionConfigs>,
+    /// Executables of FunctionConfigs that are not there.
+    missing: HashSet<PathBuf>,
     /// The place of an image's first entry in `cache`, and how many there are.
     entries: HashMap<Image, (usize, usize)>,
 }
@@ -104,19 +106,23 @@ impl<T: Copy> Flag<T> {
 // === impl Settings ===
 
 impl Settings {
-    /// A snapshot of these sources. `exec` was read with the prefix of `flags`.
+    /// A snapshot of these sources. `exec` was read with the prefix of `flags`. `is_there` tells whether an executable
+    /// that a FunctionConfig names exists: one that does not is as if it was not named, so that its image runs in pods.
+    /// What `--config` names counts in any case.
     pub fn new(
         flags: Flags,
         cache: Arc<CacheConfig>,
         exec: Arc<ExecConfig>,
         functions: Arc<FunctionConfigs>,
+        is_there: impl Fn(&Path) -> bool,
     ) -> Self {
+        let missing = missing(&flags, &functions, is_there);
         let mut entries = HashMap::new();
         for (place, entry) in cache.entries.iter().enumerate() {
             let (_, count) = entries.entry(entry.image.clone()).or_insert((place, 0));
             *count += 1;
         }
-        Self { flags, cache, exec, functions, entries }
+        Self { flags, cache, exec, functions, missing, entries }
     }
 
     /// What holds for `image`.
@@ -124,6 +130,7 @@ impl Settings {
         let mut notes = Vec::new();
         let entry = self.entry(image, &mut notes);
         let function = self.function(image, &mut notes);
+        self.note_executables(image, &mut notes);
 
         let of_function = function.map(FunctionConfig::limits);
         let function_layer = function.zip(of_function.as_ref()).map(|(config, limits)| Layer {
@@ -151,26 +158,26 @@ impl Settings {
             queue: flags.queue.setting("max-queue-per-function"),
             overrides,
             overrides_from,
-            executable: self.executable_of(image, &mut notes),
+            executable: self.executable_of(image),
             notes,
         };
         effective.reconcile();
         effective
     }
 
-    /// What the exec runtime runs for a request's `image`, as sent, and its `tag` field.
+    /// What the exec runtime runs for a request's `image`, as sent, and its `tag` field. `parsed` is what the image
+    /// means, if anything.
     ///
     /// A version there stands in place of the image's own tag. A constraint proper stands for a version that only a
     /// registry knows, so `image` is asked for as it was sent; so it is for any other text, which does not count, and
     /// for an image with a digest, beside which no tag counts.
-    pub fn executable(&self, image: &str, tag: &str) -> Option<Setting<PathBuf>> {
-        let parsed = Image::parse(image, &self.flags.default_prefix).ok();
+    pub fn executable(&self, image: &str, parsed: Option<&Image>, tag: &str) -> Option<Setting<PathBuf>> {
         let is_version = parse_version(tag).is_some();
         match parsed {
             Some(parsed) if is_version && parsed.digest().is_none() => {
-                self.executable_of(&parsed.with_tag(tag).ok()?, &mut Vec::new())
+                self.executable_of(&parsed.with_tag(tag).ok()?)
             }
-            Some(parsed) => self.executable_of(&parsed, &mut Vec::new()),
+            Some(parsed) => self.executable_of(parsed),
             // --config may name what is no image.
             None if is_version => None,
             None => self.configured(image),
@@ -202,6 +209,18 @@ impl Settings {
         &self.flags
     }
 
+    /// Whether another look at the executables of FunctionConfigs comes to the same.
+    pub fn has_same_executables(&self, is_there: impl Fn(&Path) -> bool) -> bool {
+        missing(&self.flags, &self.functions, is_there) == self.missing
+    }
+
+    /// The FunctionConfigs whose executables are not there, and those.
+    pub fn missing_executables(&self) -> impl Iterator<Item = (&FunctionConfig, PathBuf)> {
+        let named = self.functions.iter().filter_map(|config| Some((config, config.spec.binary.as_ref()?)));
+        let named = named.map(|(config, binary)| (config, path_of(&self.flags, binary)));
+        named.filter(|(_, path)| self.missing.contains(path))
+    }
+
     /// Every FunctionConfig.
     pub fn functions(&self) -> &FunctionConfigs {
         &self.functions
@@ -227,22 +246,56 @@ impl Settings {
         Some(winner)
     }
 
-    fn executable_of(&self, image: &Image, notes: &mut Vec<String>) -> Option<Setting<PathBuf>> {
-        let mut found = self.functions.binary(image);
-        let configured = self.configured(image.as_str());
-        let Some((winner, binary)) = found.next() else { return configured };
-        notes.extend(found.map(|(loser, _)| lost("binaryExecutor", loser, false, winner)));
-        if let Some(configured) = configured {
-            notes.push(format!("{} does not count: FunctionConfig {} does", configured.source, winner.name));
-        }
-        let source = Source::FunctionConfig { name: winner.name.clone() };
-        Some(Setting::new(self.flags.functions.join(&binary.path), source))
+    fn executable_of(&self, image: &Image) -> Option<Setting<PathBuf>> {
+        let there = |(config, path): (&FunctionConfig, PathBuf)| {
+            let source = Source::FunctionConfig { name: config.name.clone() };
+            (!self.missing.contains(&path)).then(|| Setting::new(path, source))
+        };
+        self.named_executables(image).find_map(there).or_else(|| self.configured(image.as_str()))
     }
 
+    /// Says what [`executable_of`](Self::executable_of) passed over.
+    fn note_executables(&self, image: &Image, notes: &mut Vec<String>) {
+        let mut winner: Option<&FunctionConfig> = None;
+        for (config, path) in self.named_executables(image) {
+            if self.missing.contains(&path) {
+                notes.push(format!(
+                    "FunctionConfig {} does not count for binaryExecutor: there is no file {}; see --functions",
+                    config.name,
+                    path.display()
+                ));
+            } else if let Some(winner) = winner {
+                notes.push(lost("binaryExecutor", config, false, winner));
+            } else {
+                winner = Some(config);
+            }
+        }
+        if let Some((winner, configured)) = winner.zip(self.configured(image.as_str())) {
+            notes.push(format!("{} does not count: FunctionConfig {} does", configured.source, winner.name));
+        }
+    }
+
+    /// The executables that FunctionConfigs name for `image`, there or not, in the objects' order.
+    fn named_executables(&self, image: &Image) -> impl Iterator<Item = (&FunctionConfig, PathBuf)> {
+        self.functions.binary(image).map(|(config, binary)| (config, path_of(&self.flags, binary)))
+    }
+
+    /// `image` is canonical, unless it is no image at all.
     fn configured(&self, image: &str) -> Option<Setting<PathBuf>> {
-        let found = self.exec.find(image, &self.flags.default_prefix)?;
+        let found = self.exec.find(image)?;
         Some(Setting::new(found.path.clone(), Source::ExecConfig { function: found.function.clone() }))
     }
+}
+
+fn path_of(flags: &Flags, binary: &BinaryExecutor) -> PathBuf {
+    flags.functions.join(&binary.path)
+}
+
+/// The executables that FunctionConfigs name and that are not there.
+fn missing(flags: &Flags, functions: &FunctionConfigs, is_there: impl Fn(&Path) -> bool) -> HashSet<PathBuf> {
+    let named = functions.iter().filter_map(|config| config.spec.binary.as_ref());
+    let named: HashSet<_> = named.map(|binary| path_of(flags, binary)).collect();
+    named.into_iter().filter(|path| !is_there(path)).collect()
 }
 
 /// The images that an object names for pods.

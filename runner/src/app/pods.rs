@@ -15,7 +15,7 @@ use super::registries::{Registries, registries};
 use super::{AppError, Pods};
 use crate::config::{Flags, PodBackend, PodConnect};
 use crate::metrics::Metrics;
-use crate::ownership::{Ownership, Peers};
+use crate::ownership::{Gate, Ownership, Peers};
 use crate::pods::configure::{self, Making, WarmUp};
 use crate::pods::kubernetes::function_configs::{self, Counts};
 use crate::pods::kubernetes::{self, Surroundings, Templates, pull_secret};
@@ -48,6 +48,21 @@ pub(super) struct PodWiring<'a> {
     pub(super) tasks: &'a mut JoinSet<()>,
 }
 
+/// The way to a pool that is not made yet.
+struct ToPool {
+    events: mpsc::UnboundedSender<Event>,
+    receiver: mpsc::UnboundedReceiver<Event>,
+    /// Turns true when the pool has been told of complete settings.
+    configured: watch::Sender<bool>,
+}
+
+impl ToPool {
+    fn new() -> Self {
+        let (events, receiver) = mpsc::unbounded_channel();
+        Self { events, receiver, configured: watch::Sender::new(false) }
+    }
+}
+
 impl PodWiring<'_> {
     /// Starts the pod runtime that the flags ask for, which goes by `sources`.
     pub(super) async fn start(mut self, pods: Pods, sources: &mut Sources) -> Result<PodParts, AppError> {
@@ -69,13 +84,13 @@ impl PodWiring<'_> {
         functions: LocalFunctions,
         sources: &Sources,
     ) -> Result<PodParts, AppError> {
-        let (events, receiver) = mpsc::unbounded_channel();
-        self.join_peers(&events)?;
-        let backend = cluster.attach(events.clone());
+        let pool = ToPool::new();
+        self.join_peers(&pool)?;
+        let backend = cluster.attach(pool.events.clone());
         let catalog = Arc::new(functions.clone());
         let base = Config { skew: LOCAL_SKEW, ..base_config(self.flags) };
         let current = self.follow_settings(sources.clone());
-        let runtime = self.runtime(base, functions, backend, (events, receiver), catalog, &current);
+        let runtime = self.runtime(base, functions, backend, pool, catalog, &current);
         Ok(PodParts { runtime: Some(runtime), current: Some(current), ..PodParts::default() })
     }
 
@@ -95,10 +110,10 @@ impl PodWiring<'_> {
             PodConnect::PodIp => None,
         };
         let Registries { images, credentials } = registries(flags, self.metrics, self.tasks)?;
-        let connected = kubernetes::connect(flags.kubeconfig.clone()).await?;
-        let (events, receiver) = mpsc::unbounded_channel();
+        let pool = ToPool::new();
         // Before the first pods are known: until it has heard of its peers, a runner owns nothing.
-        let owned = self.join_peers(&events)?;
+        let owned = self.join_peers(&pool)?;
+        let connected = kubernetes::connect(flags.kubeconfig.clone()).await?;
         self.follow_function_configs(&connected, &owned, sources);
         let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
         let secret_written =
@@ -118,13 +133,12 @@ impl PodWiring<'_> {
             current: sources.current(),
             owned,
             secret_written,
-            events: events.clone(),
+            events: pool.events.clone(),
             metrics: Arc::clone(self.metrics),
         };
-        let listed = sources.functions.clone();
+        let mut functions = sources.functions.clone();
         let wait_for_functions = async move {
-            let mut listed = listed;
-            let _ = timeout(FIRST_FUNCTIONS_WITHIN, listed.changed()).await;
+            let _ = timeout(FIRST_FUNCTIONS_WITHIN, functions.wait_for(Option::is_some)).await;
         };
         let (parts, ()) = tokio::join!(
             kubernetes::start(&connected, options, surroundings, self.tasks),
@@ -132,8 +146,7 @@ impl PodWiring<'_> {
         );
         let current = self.follow_settings(sources.clone());
         let base = base_config(flags);
-        let runtime =
-            self.runtime(base, parts.blueprints, parts.backend, (events, receiver), images, &current);
+        let runtime = self.runtime(base, parts.blueprints, parts.backend, pool, images, &current);
         Ok(PodParts {
             runtime: Some(runtime),
             synced: Some(parts.synced),
@@ -155,7 +168,7 @@ impl PodWiring<'_> {
             default_prefix: self.flags.default_image_prefix.clone(),
             retry_every: self.flags.scan_interval.into(),
         };
-        let (sender, functions) = watch::channel(Arc::default());
+        let (sender, functions) = watch::channel(None);
         sources.functions = functions;
         let (counts, counted) = watch::channel(Counts::default());
         let show = show_function_configs(counted, Arc::clone(self.metrics));
@@ -198,7 +211,7 @@ impl PodWiring<'_> {
         base: Config,
         mut making: impl Making,
         backend: impl Backend,
-        (events, receiver): (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
+        ToPool { events, receiver, configured }: ToPool,
         catalog: Arc<dyn Catalog>,
         current: &watch::Receiver<Current>,
     ) -> PodRuntime {
@@ -217,22 +230,19 @@ impl PodWiring<'_> {
             Arc::clone(self.metrics),
         );
         self.tasks.spawn(driver.instrument(tracing::info_span!("pool")));
-        if let Some(warm_up) = &mut warm_up {
-            configure::warm_up(warm_up.news(&first.settings), &events);
-        }
-        let follow = configure::follow(base, making, current, warm_up, events);
+        configure::told(&first, &mut warm_up, &configured, &events);
+        let follow = configure::follow(base, making, current, warm_up, configured, events);
         self.tasks.spawn(follow.instrument(tracing::info_span!("configuration")));
         runtime
     }
 
     /// Has the pool told which images are this runner's. Without `--peers` all are.
-    fn join_peers(
-        &mut self,
-        events: &mpsc::UnboundedSender<Event>,
-    ) -> Result<watch::Receiver<Owned>, AppError> {
+    fn join_peers(&mut self, pool: &ToPool) -> Result<watch::Receiver<Owned>, AppError> {
         let flags = self.flags;
         if flags.peers.is_empty() {
-            return Ok(watch::channel(Owned::All).1);
+            let (_, all) = watch::channel(Owned::All);
+            self.pass_on_ownership(&all, pool);
+            return Ok(all);
         }
         let wrong = |flag: &str, error: &dyn std::fmt::Display| AppError::Flags(format!("--{flag}: {error}"));
         let target = Target::parse(&flags.peers, flags.port).map_err(|error| wrong("peers", &error))?;
@@ -246,20 +256,27 @@ impl PodWiring<'_> {
         let resolver = DnsResolver::new(target.dns_server()).map_err(|error| wrong("peers", &error))?;
         let (watch, snapshots) = discovery::watch(target, resolver, std::future::pending());
         self.tasks.spawn(watch.instrument(tracing::info_span!("peers")));
-        let ownership = Ownership::new(own.to_string(), events.clone());
+        let ownership = Ownership::new(own.to_string());
         let owned = ownership.owned();
+        self.pass_on_ownership(&owned, pool);
         let show = show_ring(ownership.peers(), Arc::clone(self.metrics));
         self.tasks.spawn(show.instrument(tracing::info_span!("ring")));
         self.tasks.spawn(ownership.run(snapshots).instrument(tracing::info_span!("ownership")));
         Ok(owned)
+    }
+
+    fn pass_on_ownership(&mut self, owned: &watch::Receiver<Owned>, pool: &ToPool) {
+        let gate = Gate::new(owned.clone(), pool.configured.subscribe(), pool.events.clone());
+        self.tasks.spawn(gate.run().instrument(tracing::info_span!("ownership")));
     }
 }
 
 /// Keeps the metrics in step with the FunctionConfigs.
 async fn show_function_configs(mut counted: watch::Receiver<Counts>, metrics: Arc<Metrics>) {
     loop {
-        let Counts { objects, problems } = *counted.borrow_and_update();
+        let Counts { objects, problems, broken } = *counted.borrow_and_update();
         metrics.function_configs(objects, problems);
+        metrics.config_valid("functionconfigs", broken == 0);
         if counted.changed().await.is_err() {
             return;
         }

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use porch_fn_image::Image;
 use porch_fn_registry::{
     Client, CredentialFile, CredentialSource, Images, ImagesOptions, LOOKUP_WITHIN, Options, Platform, Roots,
 };
@@ -19,6 +20,10 @@ use crate::pods::kubernetes::metadata::{ImageSource, MetadataFile};
 
 /// How long a registry's refusal is remembered.
 const NEGATIVE_TTL: Duration = Duration::from_secs(10);
+/// The least `--image-metadata-ttl` that is kept: below it registries would be asked all the time.
+const LEAST_TTL: Duration = Duration::from_secs(1);
+/// The most of a wrong item that is quoted.
+const MAX_QUOTED: usize = 100;
 /// Images, and repositories, that are remembered.
 const MAX_IMAGES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
@@ -39,6 +44,7 @@ pub(super) fn registries(
         "" => Platform::default(),
         text => Platform::parse(text).map_err(|error| wrong(error.to_string()))?,
     };
+    check_insecure(&flags.insecure_registries).map_err(wrong)?;
     let file = match &flags.image_metadata {
         Some(path) => MetadataFile::read(path, &flags.default_image_prefix)?,
         None => MetadataFile::default(),
@@ -54,7 +60,13 @@ pub(super) fn registries(
     } else {
         Roots::system()
     };
-    let follow = follow(credentials.clone(), roots.clone(), Arc::clone(metrics), reread_every(flags));
+    let files = Files {
+        credentials: credentials.clone(),
+        credentials_asked_for: flags.enable_private_registries,
+        roots: roots.clone(),
+        roots_asked_for: flags.enable_private_registries_tls,
+    };
+    let follow = follow(files, Arc::clone(metrics), reread_every(flags));
     tasks.spawn(follow.instrument(tracing::info_span!("registry files")));
     let client = Client::new(Options {
         platform,
@@ -65,7 +77,7 @@ pub(super) fn registries(
         within: LOOKUP_WITHIN,
     });
     let options = ImagesOptions {
-        ttl: flags.image_metadata_ttl.into(),
+        ttl: Duration::from(flags.image_metadata_ttl).max(LEAST_TTL),
         negative_ttl: NEGATIVE_TTL,
         max_entries: MAX_IMAGES,
     };
@@ -73,14 +85,108 @@ pub(super) fn registries(
     Ok(Registries { images: Arc::new(ImageSource::new(file, images)), credentials })
 }
 
-/// Reads both files again and again.
-async fn follow(credentials: CredentialFile, roots: Roots, metrics: Arc<Metrics>, every: Duration) {
+/// The files that are read again and again.
+struct Files {
+    credentials: CredentialFile,
+    /// By flags: only then is it wrong if there are none.
+    credentials_asked_for: bool,
+    roots: Roots,
+    roots_asked_for: bool,
+}
+
+async fn follow(files: Files, metrics: Arc<Metrics>, every: Duration) {
+    let Files { credentials, roots, .. } = &files;
     let mut ticks = interval(every.max(Duration::from_millis(100)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         tokio::join!(credentials.reload(), roots.reload());
-        metrics.config_valid("registry-auth-secret-path", credentials.last_error().is_none());
-        metrics.config_valid("tls-secret-path", roots.last_error().is_none());
+        if files.credentials_asked_for {
+            metrics.config_valid("registry-auth-secret-path", credentials.last_error().is_none());
+        }
+        if files.roots_asked_for {
+            metrics.config_valid("tls-secret-path", roots.last_error().is_none());
+        }
+    }
+}
+
+/// Whether each item could be the registry of an image.
+fn check_insecure(items: &[String]) -> Result<(), String> {
+    match items.iter().find(|item| !is_registry(item)) {
+        None => Ok(()),
+        Some(item) => {
+            let item: String = item.chars().take(MAX_QUOTED).collect();
+            Err(format!(
+                "--insecure-registries: {item:?} is no registry: write host, host:port or [IPv6 address]:port, \
+                 without a scheme or a path, several of them separated by commas"
+            ))
+        }
+    }
+}
+
+/// As image references have it. There a host alone is known by a dot or a port, here it always is one.
+fn is_registry(item: &str) -> bool {
+    let has_port = item.rsplit(']').next().is_some_and(|behind| behind.contains(':'));
+    let registry = if has_port { item.to_owned() } else { format!("{item}:80") };
+    Image::parse(&format!("{registry}/image:tag"), "")
+        .is_ok_and(|image| image.registry() == registry.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn insecure_registries_are_hosts() {
+        for good in [
+            "localhost",
+            "registry",
+            "registry:5000",
+            "a.b",
+            "A.b:80",
+            "127.0.0.1",
+            "127.0.0.1:65535",
+            "[::1]",
+            "[::1]:5000",
+            "index.docker.io",
+            "docker.io",
+            "my-registry.svc.cluster.local:5000",
+        ] {
+            assert_eq!(check_insecure(&["x.y".to_owned(), good.to_owned()]), Ok(()), "{good}");
+        }
+        for wrong in [
+            "http://a.b",
+            "https://a.b:80",
+            "a.b/",
+            "a.b/team",
+            "a.b:80/team",
+            "a.b:",
+            "a.b:0",
+            "a.b:65536",
+            "a.b:x",
+            "a.b:+1",
+            ":5000",
+            "::1",
+            "[::1",
+            "[::1]5000",
+            "[::1]:",
+            "[a.b]:80",
+            "a b",
+            "a_b",
+            "-a.b",
+            "a..b",
+            "*.b",
+            "me@a.b",
+            "a.b?c",
+            "a.b#c",
+            "a.b:80@sha256",
+            "ä.b",
+        ] {
+            let told = check_insecure(&["x.y".to_owned(), wrong.to_owned()]).expect_err(wrong);
+            assert!(told.starts_with("--insecure-registries: ") && !told.contains('\n'), "{told}");
+            assert!(told.contains(&format!("{wrong:?} is no registry: write host, host:port")), "{told}");
+        }
+        let told = check_insecure(&["/".repeat(5000)]).unwrap_err();
+        assert!(told.len() < 400, "{told}");
     }
 }

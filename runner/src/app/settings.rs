@@ -18,6 +18,8 @@ use crate::watched_file::{Content, WatchedFile};
 
 /// The longest wait until a changed file is read.
 const REREAD_EVERY: Duration = Duration::from_secs(10);
+/// A shorter wait would look for executables over and over.
+const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
 /// How often files are read again.
 pub(super) fn reread_every(flags: &Flags) -> Duration {
@@ -45,13 +47,14 @@ pub(super) fn sources(
         parse: Box::new(move |text| executables(text, &functions, &prefix)),
         expected: ExecConfig::EXPECTED,
     };
-    // None until Kubernetes has some.
-    let (_, functions) = watch::channel(Arc::default());
+    // There are none, unless Kubernetes has some.
+    let (_, functions) = watch::channel(Some(Arc::default()));
     Ok(Sources {
         flags: flag_settings(flags, set),
         cache: follow(cache, flags, set, metrics, tasks)?,
         exec: follow(exec, flags, set, metrics, tasks)?,
         functions,
+        look_every: reread_every(flags).max(SHORTEST_LOOK),
     })
 }
 

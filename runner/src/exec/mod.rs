@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use porch_fn_image::Image;
 use porch_fn_proto::Chunks;
 use porch_fn_service::grpc::Reply;
 use tokio::sync::{Semaphore, watch};
@@ -50,9 +51,15 @@ impl ExecRuntime {
     }
 
     /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Queueing and running
-    /// end when the future is dropped.
-    pub(crate) async fn evaluate(&self, image: &str, tag: &str, resource_list: Chunks) -> Option<Reply> {
-        let path = self.current.borrow().settings.executable(image, tag)?.value;
+    /// end when the future is dropped. `parsed` is what `image` means, if anything.
+    pub(crate) async fn evaluate(
+        &self,
+        image: &str,
+        parsed: Option<&Image>,
+        tag: &str,
+        resource_list: Chunks,
+    ) -> Option<Reply> {
+        let path = self.current.borrow().settings.executable(image, parsed, tag)?.value;
         let Some(waiting) = Waiting::enter(&self.waiting) else {
             let text = format!(
                 "{MAX_QUEUE} calls already wait for the exec runtime, which runs {} at once: retry later, or raise \

@@ -12,27 +12,32 @@ const A: &str = "10.0.0.1:9445";
 const B: &str = "10.0.0.2:9445";
 const C: &str = "[2001:db8::3]:9445";
 
-/// A runner that listens to what discovery is made to say.
+/// A runner that listens to what discovery is made to say, and whose settings are complete.
 struct Runner {
     snapshots: watch::Sender<Snapshot>,
     events: UnboundedReceiver<Event>,
     peers: watch::Receiver<Peers>,
     /// As the pool holds it.
     owned: Owned,
+    _configured: watch::Sender<bool>,
 }
 
 impl Runner {
     /// Before discovery's first answer.
     async fn new(own: &str) -> Self {
         let (events, receiver) = mpsc::unbounded_channel();
-        let ownership = Ownership::new(own.to_owned(), events);
+        let ownership = Ownership::new(own.to_owned());
         let peers = ownership.peers();
+        let (configured, receive_configured) = watch::channel(true);
+        let gate = Gate::new(ownership.owned(), receive_configured, events);
         let (snapshots, answers) = watch::channel(Snapshot::default());
-        let mut runner = Self { snapshots, events: receiver, peers, owned: Owned::All };
+        let mut runner =
+            Self { snapshots, events: receiver, peers, owned: Owned::All, _configured: configured };
         // Before its task ran for the first time.
         assert_eq!(runner.told(), 1);
         assert!(matches!(runner.owned, Owned::None));
         tokio::spawn(ownership.run(answers));
+        tokio::spawn(gate.run());
         runner.after(Duration::ZERO).await;
         assert_eq!(runner.told(), 0, "there was no answer yet");
         runner
@@ -208,7 +213,40 @@ async fn its_address_is_spelled_as_discovery_does() {
 async fn it_ends_with_the_pool() {
     let (events, receiver) = mpsc::unbounded_channel();
     let (_snapshots, answers) = watch::channel(Snapshot::default());
-    let task = tokio::spawn(Ownership::new(A.to_owned(), events).run(answers));
+    let ownership = Ownership::new(A.to_owned());
+    let gate = Gate::new(ownership.owned(), watch::channel(true).1, events);
+    let tasks = [tokio::spawn(ownership.run(answers)), tokio::spawn(gate.run())];
     drop(receiver);
-    task.await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_owned_before_settings_are_complete() {
+    let key = ShardKey::from("f");
+    let of = || Owned::Of(Arc::new(|key: &ShardKey| key.as_str() == "f"));
+    for owned in [Owned::All, of()] {
+        for told_none in [false, true] {
+            assert!(news(owned.clone(), true, told_none).unwrap().owns(&key));
+        }
+        assert!(news(owned.clone(), false, true).is_none());
+        assert!(!news(owned, false, false).unwrap().owns(&key));
+    }
+    assert!(news(Owned::None, true, true).is_none());
+    assert!(!news(Owned::None, true, false).unwrap().owns(&key));
+}
+
+#[tokio::test]
+async fn the_pool_hears_that_nothing_is_owned_and_then_what_is() {
+    let (events, mut receiver) = mpsc::unbounded_channel();
+    let (configured, receive_configured) = watch::channel(false);
+    // Without peers, all is this runner's.
+    let gate = Gate::new(watch::channel(Owned::All).1, receive_configured, events);
+    assert!(matches!(receiver.try_recv(), Ok(Event::Own(Owned::None))), "before its task ran");
+    tokio::spawn(gate.run());
+    tokio::task::yield_now().await;
+    assert!(receiver.try_recv().is_err());
+    configured.send_replace(true);
+    assert!(matches!(receiver.recv().await, Some(Event::Own(Owned::All))));
 }

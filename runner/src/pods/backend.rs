@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{ConfigTime, PodName, ResourceVersion, ShardKey, Time, Uid, Version};
+use porch_fn_pool::{Origin, PodName, ResourceVersion, ShardKey, Time, Uid};
 use porch_fn_service::conn::Connection;
 
 /// Something to do about a pod. Each `Create`, `Delete` and `Push` is answered by one event.
@@ -21,9 +21,7 @@ pub enum Order {
         /// To be kept with the pod.
         shard_key: ShardKey,
         /// To be kept with the pod.
-        version: Version,
-        /// To be kept with the pod.
-        config_time: ConfigTime,
+        origin: Origin,
         /// To be kept with the pod.
         reclaim_after: Time,
     },

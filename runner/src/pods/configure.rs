@@ -1,10 +1,13 @@
 //! Keeps the pool's configuration in step with the settings, and with what pods are made from.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use porch_fn_image::Image;
-use porch_fn_pool::{Config, Event, ImageKey, Override, Overrides, ShardKey, Template};
+use porch_fn_pool::{Config, Event, ImageKey, Origin, Override, Overrides, ShardKey};
 use porch_fn_settings::Settings;
 use tokio::sync::{mpsc, watch};
 
@@ -21,7 +24,7 @@ pub(crate) trait Making: Send + 'static {
 }
 
 /// What the pods of an image are made from.
-pub(crate) type MadeFrom = Box<dyn Fn(&ImageKey) -> Option<Template> + Send + Sync>;
+pub(crate) type MadeFrom = Box<dyn Fn(&ImageKey) -> Option<Origin> + Send + Sync>;
 
 /// The pool's configuration: `base`, and what settings and templates say of each image.
 pub(crate) fn config(base: &Config, settings: &Arc<Settings>, made_from: MadeFrom) -> Config {
@@ -80,12 +83,14 @@ impl WarmUp {
     }
 }
 
-/// Tells the pool of every change, for ever.
+/// Tells the pool of every change, for ever. `configured` turns true when it was told of complete settings; before that
+/// nothing is warmed up, since no pod can be made.
 pub(crate) async fn follow(
     base: Config,
     mut making: impl Making,
     mut current: watch::Receiver<Current>,
     mut warm_up: Option<WarmUp>,
+    configured: watch::Sender<bool>,
     events: mpsc::UnboundedSender<Event>,
 ) {
     let mut settings_change = true;
@@ -99,14 +104,28 @@ pub(crate) async fn follow(
         if events.send(Event::Configure(config(&base, &now.settings, made_from))).is_err() {
             return;
         }
-        if let Some(warm_up) = &mut warm_up {
-            self::warm_up(warm_up.news(&now.settings), &events);
-        }
+        told(&now, &mut warm_up, &configured, &events);
+    }
+}
+
+/// What there is to do once the pool was told of `current`.
+pub(crate) fn told(
+    current: &Current,
+    warm_up: &mut Option<WarmUp>,
+    configured: &watch::Sender<bool>,
+    events: &mpsc::UnboundedSender<Event>,
+) {
+    if !current.complete {
+        return;
+    }
+    configured.send_if_modified(|configured| !std::mem::replace(configured, true));
+    if let Some(warm_up) = warm_up {
+        self::warm_up(warm_up.news(&current.settings), events);
     }
 }
 
 /// Asks the pool for one pod of each.
-pub(crate) fn warm_up(images: Vec<ImageKey>, events: &mpsc::UnboundedSender<Event>) {
+fn warm_up(images: Vec<ImageKey>, events: &mpsc::UnboundedSender<Event>) {
     for image in images {
         let shard_key = ShardKey::from(&image);
         // A pool that is gone has nothing to warm.

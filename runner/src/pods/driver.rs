@@ -214,10 +214,10 @@ impl<B: Backend> Driver<B> {
                     let _ = answer.send(Err(error.into()));
                 }
             }
-            Action::Create { name, shard_key, version, config_time, reclaim_after } => {
+            Action::Create { name, shard_key, origin, reclaim_after } => {
                 tracing::info!(image = %name.image, slot = name.slot, "creating pod");
                 self.metrics.pool_action("create");
-                self.backend.order(Order::Create { name, shard_key, version, config_time, reclaim_after });
+                self.backend.order(Order::Create { name, shard_key, origin, reclaim_after });
             }
             Action::Delete { uid, resource_version, name, why } => {
                 tracing::info!(image = %name.image, slot = name.slot, ?why, "deleting pod");

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
-use porch_fn_image::{Constraint, Image, parse_version, shard_key};
+use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key};
 use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
 use porch_fn_proto::frame;
 use porch_fn_service::grpc::{Call, Reply, format_timeout};
@@ -66,10 +66,16 @@ impl PodRuntime {
         self.pool.clone()
     }
 
-    /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is asked. A `tag` that is
-    /// a version or a constraint says which tag of the image's repository is meant.
-    pub(crate) async fn evaluate(&self, image: &str, tag: &str, call: &Call) -> Option<Reply> {
-        let parsed = match Image::parse(image, &self.default_prefix) {
+    /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is asked. `parsed` is what
+    /// the image means. A `tag` that is a version or a constraint says which tag of its repository is meant.
+    pub(crate) async fn evaluate(
+        &self,
+        image: &str,
+        parsed: Result<Image, ReferenceError>,
+        tag: &str,
+        call: &Call,
+    ) -> Option<Reply> {
+        let parsed = match parsed {
             Ok(parsed) => parsed,
             Err(error) => return Some(PodError::Image(error).reply(image)),
         };

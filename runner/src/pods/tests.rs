@@ -45,7 +45,7 @@ struct AtOnce {
 impl Backend for AtOnce {
     fn order(&self, order: Order) {
         let event = match order {
-            Order::Create { name, shard_key, version, config_time, reclaim_after } => {
+            Order::Create { name, shard_key, origin, reclaim_after } => {
                 let pod = Pod {
                     name: name.clone(),
                     uid: Uid::from("pod"),
@@ -53,8 +53,7 @@ impl Backend for AtOnce {
                     shard_key,
                     terminating_since: None,
                     phase: Phase::Running,
-                    version,
-                    config_time,
+                    origin,
                     reclaim_after: Some(reclaim_after),
                 };
                 self.events.send(Event::Seen(pod.clone())).unwrap();
@@ -93,7 +92,7 @@ async fn answer(address: Option<String>) -> Reply {
     let message = encode_request(bytes::Bytes::from_static(b"kind: ResourceList\n").into(), "f:v1", "");
     let deadline = Instant::now() + Duration::from_mins(1);
     let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
-    runtime.evaluate("f:v1", "", &call).await.unwrap()
+    runtime.evaluate("f:v1", Image::parse("f:v1", "example.com"), "", &call).await.unwrap()
 }
 
 #[tokio::test]
@@ -135,7 +134,8 @@ async fn a_constraint_without_a_tag_is_not_found() {
     let message = encode_request(bytes::Bytes::new().into(), "f:v1", ">=3");
     let deadline = Instant::now() + Duration::from_mins(1);
     let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
-    let reply = runtime(None).evaluate("f:v1", ">=3", &call).await.unwrap();
+    let reply =
+        runtime(None).evaluate("f:v1", Image::parse("f:v1", "example.com"), ">=3", &call).await.unwrap();
     assert_eq!(reply.code(), Code::NotFound);
     let text = "unable to get the grpc client to the pod for f:v1: tag constraint \">=3\": no tag of its repository is a \
                 version that matches";

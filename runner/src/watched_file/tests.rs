@@ -26,7 +26,7 @@ fn file(directory: &TempDir) -> WatchedFile<Vec<u32>> {
 fn seeing(directory: &TempDir) -> Seeing<Vec<u32>> {
     let file = file(directory);
     let good = file.read().unwrap_or_default();
-    Seeing { file, good, seen: Seen::Nothing }
+    Seeing { file, good, since: Time::from_millis(0), seen: Seen::Nothing }
 }
 
 fn ignore() -> Told {
@@ -48,6 +48,47 @@ fn only_another_meaning_is_news() {
     let age = now.saturating_sub(Duration::from_millis(content.modified.unwrap().as_millis()));
     assert!(age < Duration::from_hours(1), "{age:?}");
     assert!(seeing.look().is_none());
+}
+
+#[test]
+fn a_change_is_later_than_what_was_there_whatever_the_file_system_says() {
+    let directory = tempdir().unwrap();
+    let at = Time::from_millis;
+    let mut seeing = Seeing {
+        file: file(&directory),
+        good: Content { value: Arc::new(vec![1]), modified: Some(at(50)) },
+        since: at(100),
+        seen: Seen::Nothing,
+    };
+    // What it says, when its file system says it was written, when it is seen, and the time that counts.
+    for (text, modified, now, counts) in [
+        ("[2]", Some(150), 190, 150),
+        ("[1]", Some(50), 200, 200),
+        ("[3]", Some(200), 210, 210),
+        ("[4]", None, 220, 220),
+        ("[5]", Some(900), 230, 900),
+        ("[6]", Some(300), 240, 900),
+        ("[7]", Some(901), 250, 901),
+        ("[8]", Some(940), 990, 940),
+        ("[9]", Some(980), 1000, 1000),
+    ] {
+        let text = Text { text: text.to_owned(), modified: modified.map(at) };
+        let content = seeing.take(Ok(text), at(now)).unwrap().unwrap().unwrap();
+        assert_eq!((content.modified, &content), (Some(at(counts)), &seeing.good));
+    }
+}
+
+#[test]
+fn a_copy_that_keeps_its_time_is_a_later_configuration() {
+    let directory = tempdir().unwrap();
+    fs::write(path(&directory), "[1]").unwrap();
+    let mut seeing = seeing(&directory);
+    let old = seeing.good.modified.unwrap();
+    fs::write(path(&directory), "[2]").unwrap();
+    let hour_ago = std::time::SystemTime::now() - Duration::from_hours(1);
+    File::options().append(true).open(path(&directory)).unwrap().set_modified(hour_ago).unwrap();
+    let content = seeing.look().unwrap().unwrap().unwrap();
+    assert!(content.modified.unwrap() >= old, "{content:?}");
 }
 
 #[test]

@@ -25,10 +25,10 @@ impl World {
             Action::Grant { id, uid, .. } => return self.granted(runner, id, &uid),
             Action::Reject { id, error } => return self.rejected(runner, id, &error),
             Action::Probe { uid, on, .. } => return self.probe(runner, uid, on),
-            Action::Create { name, shard_key, version, config_time, reclaim_after } => {
+            Action::Create { name, shard_key, origin, reclaim_after } => {
                 self.check_create(runner, &name);
                 let reclaim_after = Some(reclaim_after);
-                ApiRequest::Create(Manifest { name, shard_key, version, config_time, reclaim_after })
+                ApiRequest::Create(Manifest { name, shard_key, origin, reclaim_after })
             }
             Action::Delete { uid, resource_version: judged, name, why } => {
                 self.check_delete(runner, &uid, &name, why);

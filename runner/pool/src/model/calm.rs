@@ -26,8 +26,8 @@ impl World {
         // Later than anything that is still under way.
         let later = self.now.max(self.outage.1) + 60_000;
         for runner in 0..self.runners.len() {
-            let config = self.config.clone();
-            self.at(later, Happening::Configure { runner, config });
+            self.at(later, Happening::Configure { runner });
+            self.at(later, Happening::Resolve { runner });
             let owned = owners.iter().enumerate().filter(|(_, owner)| **owner == runner);
             let view = owned.map(|(image, _)| key(&self.images[image])).collect();
             self.at(later, Happening::Own { runner, view });
@@ -54,8 +54,7 @@ impl World {
         let limit = self.config.limits.max_pods as usize;
         for image in self.images.clone() {
             let of_image = || self.server.objects.values().filter(|object| object.pod.name.image == image);
-            let outdated =
-                of_image().filter(|object| object.pod.version != self.config.template.version).count();
+            let outdated = of_image().filter(|object| self.is_outdated(&object.pod)).count();
             let count = of_image().count();
             if outdated > 0 || count > limit {
                 self.violate(format!(
@@ -91,9 +90,7 @@ impl World {
             if there != kept {
                 self.violate(format!("{there} pods are there, {kept} are to be kept"));
             }
-            let outdated = |object: &Object| {
-                object.pod.name.image == image && object.pod.version != self.config.template.version
-            };
+            let outdated = |object: &Object| object.pod.name.image == image && self.is_outdated(&object.pod);
             if self.server.objects.values().any(outdated) {
                 self.violate("a kept pod is outdated");
             }
@@ -102,8 +99,7 @@ impl World {
         self.settled = false;
         self.config.keep = Arc::default();
         for runner in 0..self.runners.len() {
-            let config = self.config.clone();
-            self.after(0, 5000, Happening::Configure { runner, config });
+            self.after(0, 5000, Happening::Configure { runner });
         }
     }
 

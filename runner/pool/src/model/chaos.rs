@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::rng::Rng;
+use super::runner::{OFFSETS, Runner};
 use super::server::Manifest;
 use super::world::{Call, Happening, World};
-use crate::config::{Config, Limits, Template};
+use crate::breakage::Breakage;
+use crate::config::{Config, Limits};
 use crate::event::Event;
-use crate::types::{ImageKey, PodName, RequestId, ShardKey, Time, Version};
+use crate::types::{Content, Digest, ImageKey, Origin, Pod, PodName, RequestId, ShardKey, Time};
 
 pub(crate) fn draw_config(rng: &mut Rng) -> Config {
     let seconds = |seconds| Duration::from_secs(seconds);
@@ -21,11 +23,17 @@ pub(crate) fn draw_config(rng: &mut Rng) -> Config {
             queue: rng.pick(&[2, 20]),
             ttl: seconds(rng.pick(&[60, 120, 300])),
         },
-        template: Template { version: Version::from("v0"), config_time: crate::ConfigTime::default() },
+        template: Origin::of("v0", None),
         scan_interval: seconds(rng.pick(&[30, 60])),
         ready_timeout: seconds(rng.pick(&[20, 60])),
         ..Config::default()
     }
+}
+
+/// A runner whose clock is ahead, and that was started some time before.
+pub(crate) fn draw_runner(rng: &mut Rng, config: &Config, now: u64, broken: Option<Breakage>) -> Runner {
+    let (offset, uptime) = (rng.between(0, OFFSETS), rng.between(0, 600_000));
+    Runner::new(config.clone(), offset, now - uptime, broken)
 }
 
 /// In some histories one of the images is kept, in some all of them.
@@ -44,6 +52,7 @@ pub(crate) enum Fault {
     Outage,
     Owners,
     Configuration,
+    TagMoves,
     PodEnds,
     Restart,
     OldRelease,
@@ -53,11 +62,26 @@ pub(crate) enum Fault {
 
 /// What a history is mostly about: some races need several faults of one kind in a row.
 pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
-    use Fault::{Configuration, Lag, OldRelease, Outage, Owners, PodEnds, Restart, WarmUp, WatchGap};
+    use Fault::{
+        Configuration, Lag, OldRelease, Outage, Owners, PodEnds, Restart, TagMoves, WarmUp, WatchGap,
+    };
     rng.pick(&[
-        &[WatchGap, Outage, Owners, Configuration, PodEnds, PodEnds, Restart, OldRelease, WarmUp, Lag],
+        &[
+            WatchGap,
+            Outage,
+            Owners,
+            Configuration,
+            TagMoves,
+            PodEnds,
+            PodEnds,
+            Restart,
+            OldRelease,
+            WarmUp,
+            Lag,
+        ],
         &[WatchGap, Outage, Outage, Restart, Lag],
         &[Owners, Configuration, Configuration, Configuration, Lag],
+        &[Owners, Configuration, TagMoves, TagMoves, Restart],
         &[WatchGap, PodEnds, PodEnds, OldRelease, WarmUp],
     ])
 }
@@ -75,6 +99,7 @@ impl World {
             let ownership = self.runners[runner].ownership();
             self.feed(runner, Event::Own(ownership));
             self.after(0, 5000, Happening::Relist { runner, watch: 0 });
+            self.after(0, 120_000, Happening::Resolve { runner });
         }
         self.reown();
         self.at(self.now, Happening::Load);
@@ -147,6 +172,7 @@ impl World {
             Fault::Outage => self.begin_outage(),
             Fault::Owners => self.reown(),
             Fault::Configuration => self.reconfigure(),
+            Fault::TagMoves => self.move_tag(),
             Fault::PodEnds => self.hit_pod(),
             Fault::Restart => self.restart(runner),
             Fault::OldRelease => self.create_old(),
@@ -237,13 +263,45 @@ impl World {
         } else if !self.config.keep.is_empty() && self.rng.chance(30) {
             self.config.limits.min_pods = self.rng.between(0, 3) as u32;
         } else {
-            let config_time = Some(Time::from_millis(self.now)).into();
-            self.config.template = Template { version: Version::from(self.now.to_string()), config_time };
+            self.config.template = Origin::of(self.now.to_string(), Some(Time::from_millis(self.now)));
         }
         for runner in 0..self.runners.len() {
-            let config = self.config.clone();
-            self.after(0, 30_000, Happening::Configure { runner, config });
+            self.after(0, 30_000, Happening::Configure { runner });
         }
+    }
+
+    /// Some runners hear of it soon, others when they ask the next time.
+    fn move_tag(&mut self) {
+        self.count("tag moved");
+        let image = self.rng.index(self.images.len());
+        self.tags[image] += 1;
+        for runner in 0..self.runners.len() {
+            if self.rng.chance(60) {
+                self.after(0, 60_000, Happening::Resolve { runner });
+            }
+        }
+    }
+
+    /// A runner asks for the content of every tag. What it knew already, it has known since it first heard of it.
+    pub(crate) fn resolve(&mut self, runner: usize) {
+        let resolved = Some(Time::from_millis(self.now));
+        for (image, moves) in self.images.iter().zip(&self.tags) {
+            let content = Content { digest: Digest::from(moves.to_string()), resolved };
+            let known = self.runners[runner].known.entry(image.clone()).or_insert_with(|| content.clone());
+            if known.digest != content.digest {
+                *known = content;
+            }
+        }
+        let config = self.runners[runner].configured();
+        self.feed(runner, Event::Configure(config));
+    }
+
+    /// Whether a pod was made from something else than what holds now.
+    pub(crate) fn is_outdated(&self, pod: &Pod) -> bool {
+        let image = self.images.iter().position(|image| *image == pod.name.image);
+        let tag = image.map(|image| self.tags[image].to_string());
+        let content = pod.origin.content.as_ref().map(|content| content.digest.to_string());
+        pod.origin.version != self.config.template.version || content != tag
     }
 
     fn restart(&mut self, runner: usize) {
@@ -256,12 +314,13 @@ impl World {
                 object.calls.retain(|&(_, other)| other != id);
             }
         }
-        let broken = self.broken();
+        let (broken, config, now) = (self.broken(), self.config.clone(), self.now);
         let state = &mut self.runners[runner];
-        state.restart(broken);
+        state.restart(config, now, broken);
         let (watch, ownership) = (state.watch, state.ownership());
         self.feed(runner, Event::Own(ownership));
         self.after(1, 5000, Happening::Relist { runner, watch });
+        self.after(1, 120_000, Happening::Resolve { runner });
     }
 
     /// A pod of an older release of the runner, which wrote nothing into it.
@@ -271,8 +330,7 @@ impl World {
         let manifest = Manifest {
             name: PodName { image: image.clone(), slot, past: None },
             shard_key: key(&image),
-            version: Version::from("older"),
-            config_time: crate::ConfigTime::default(),
+            origin: Origin::of("older", None),
             reclaim_after: None,
         };
         if let Some(pod) = self.server.create(manifest) {

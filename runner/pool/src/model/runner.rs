@@ -1,13 +1,13 @@
 //! One runner of the model: a pool, its clock, its watch, and its view of who owns what.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::breakage::Breakage;
-use crate::config::Config;
+use crate::config::{Config, Override, Overrides};
 use crate::event::Ownership;
 use crate::pool::Pool;
-use crate::types::{ImageKey, ShardKey, Time, Uid};
+use crate::types::{Content, ImageKey, Origin, ShardKey, Time, Uid};
 
 #[derive(Debug)]
 pub(crate) struct Runner {
@@ -17,6 +17,10 @@ pub(crate) struct Runner {
     /// Ahead of the true time, by an amount that `true time + OFFSET_BASE` keeps positive.
     offset: u64,
     pub(crate) config: Config,
+    /// When its process started, by the true time: so new is its configuration at least.
+    started: u64,
+    /// What it was told that the tags stand for.
+    pub(crate) known: BTreeMap<ImageKey, Content>,
     /// Keys that it believes to own.
     pub(crate) view: BTreeSet<ShardKey>,
     /// Counts watches: changes from an earlier one are dropped.
@@ -38,12 +42,15 @@ pub(crate) const OFFSETS: u64 = 20_000;
 // === impl Runner ===
 
 impl Runner {
-    pub(crate) fn new(config: Config, offset: u64, broken: Option<Breakage>) -> Self {
+    pub(crate) fn new(config: Config, offset: u64, started: u64, broken: Option<Breakage>) -> Self {
+        let known = BTreeMap::new();
         Self {
-            pool: new_pool(config.clone(), broken),
+            pool: new_pool(configured(&config, started, &known), broken),
             life: 0,
             offset,
             config,
+            started,
+            known,
             view: BTreeSet::new(),
             watch: 0,
             connected: false,
@@ -76,9 +83,16 @@ impl Runner {
         self.view.contains(&ShardKey::from(image))
     }
 
+    /// Its configuration as its pool has it.
+    pub(crate) fn configured(&self) -> Config {
+        configured(&self.config, self.started, &self.known)
+    }
+
     /// It was killed and comes back with an empty memory.
-    pub(crate) fn restart(&mut self, broken: Option<Breakage>) {
-        self.pool = new_pool(self.config.clone(), broken);
+    pub(crate) fn restart(&mut self, config: Config, now: u64, broken: Option<Breakage>) {
+        (self.config, self.started) = (config, now);
+        self.known.clear();
+        self.pool = new_pool(self.configured(), broken);
         self.life += 1;
         self.watch += 1;
         self.connected = false;
@@ -86,6 +100,17 @@ impl Runner {
         self.probing.clear();
         self.created.clear();
     }
+}
+
+fn configured(config: &Config, started: u64, known: &BTreeMap<ImageKey, Content>) -> Config {
+    let (template, known) = (config.template.clone(), known.clone());
+    let config_time = template.config_time.max(Some(Time::from_millis(started)));
+    let overrides = Overrides::by(move |image| {
+        let content = known.get(image).cloned();
+        let template = Some(Origin { config_time, content, ..template.clone() });
+        Override { template, ..Override::default() }
+    });
+    Config { overrides, ..config.clone() }
 }
 
 fn new_pool(config: Config, broken: Option<Breakage>) -> Pool {

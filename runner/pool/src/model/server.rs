@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::types::{Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid, Version};
+use crate::types::{Origin, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid};
 
 /// Seconds between a delete and the deletion timestamp.
 pub(crate) const GRACE: u64 = 30_000;
@@ -48,8 +48,7 @@ pub(crate) struct Server {
 pub(crate) struct Manifest {
     pub(crate) name: PodName,
     pub(crate) shard_key: ShardKey,
-    pub(crate) version: Version,
-    pub(crate) config_time: crate::ConfigTime,
+    pub(crate) origin: Origin,
     pub(crate) reclaim_after: Option<Time>,
 }
 
@@ -87,8 +86,7 @@ impl Server {
             shard_key: manifest.shard_key,
             terminating_since: None,
             phase: Phase::Pending(None),
-            version: manifest.version,
-            config_time: manifest.config_time,
+            origin: manifest.origin,
             reclaim_after: manifest.reclaim_after,
             name: manifest.name.clone(),
         };

@@ -6,7 +6,7 @@ use super::Counts;
 use super::actions::ApiRequest;
 use super::chaos::Fault;
 use super::rng::Rng;
-use super::runner::{OFFSETS, Runner};
+use super::runner::Runner;
 use super::server::{Change, Server, Truth};
 use crate::breakage::Breakage;
 use crate::config::Config;
@@ -50,9 +50,13 @@ pub(crate) enum Happening {
         runner: usize,
         view: Vec<ShardKey>,
     },
+    /// It reads the configuration as it is now.
     Configure {
         runner: usize,
-        config: Config,
+    },
+    /// It asks what the tags stand for.
+    Resolve {
+        runner: usize,
     },
     PodReady {
         uid: Uid,
@@ -110,6 +114,8 @@ pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) runners: Vec<Runner>,
     pub(crate) images: Vec<ImageKey>,
+    /// What their tags stand for: how often each was moved.
+    pub(crate) tags: Vec<u64>,
     pub(crate) calls: BTreeMap<RequestId, Call>,
     pub(crate) next_call: u64,
     /// What all runners are to have once they heard of it.
@@ -154,13 +160,14 @@ impl World {
         super::chaos::draw_kept(&mut rng, &images, &mut config);
         let count = rng.between(2, 3) as usize;
         let runners =
-            (0..count).map(|_| Runner::new(config.clone(), rng.between(0, OFFSETS), broken)).collect();
+            (0..count).map(|_| super::chaos::draw_runner(&mut rng, &config, START, broken)).collect();
         Self {
             now: START,
             agenda: BTreeMap::new(),
             entries: 0,
             server: Server::default(),
             runners,
+            tags: vec![0; images.len()],
             images,
             calls: BTreeMap::new(),
             next_call: 0,
@@ -323,10 +330,12 @@ impl World {
                 let ownership = self.runners[runner].ownership();
                 self.feed(runner, Event::Own(ownership));
             }
-            Happening::Configure { runner, config } => {
-                self.runners[runner].config = config.clone();
+            Happening::Configure { runner } => {
+                self.runners[runner].config = self.config.clone();
+                let config = self.runners[runner].configured();
                 self.feed(runner, Event::Configure(config));
             }
+            Happening::Resolve { runner } => self.resolve(runner),
             Happening::PodReady { uid } => self.pod_ready(&uid),
             Happening::PodFails { uid } => self.pod_fails(&uid),
             Happening::PodEnds { uid } => self.pod_ends(&uid),

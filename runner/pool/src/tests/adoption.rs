@@ -2,7 +2,7 @@
 
 use super::rig::{NOTHING, Rig, config, limits, name, uid};
 use crate::event::{Creation, Event, Verdict};
-use crate::types::{Pod, PodName, RequestId};
+use crate::types::{Origin, Pod, PodName, RequestId};
 
 #[test]
 fn nothing_is_created_before_the_pods_are_known() {
@@ -128,7 +128,7 @@ fn calls_of_a_pod_that_comes_back_are_still_counted() {
 #[test]
 fn pods_of_any_version_serve() {
     let mut rig = Rig::unsynced(config());
-    let pod = Pod { version: "ancient".into(), config_time: None.into(), ..rig.pod(0) };
+    let pod = Pod { origin: Origin::of("ancient", None), ..rig.pod(0) };
     rig.step(Event::Synced(vec![pod]));
     rig.ready(0);
     assert_eq!(rig.request(1), ["grant 1 u0"]);

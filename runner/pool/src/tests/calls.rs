@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::rig::{IMAGE, NOTHING, Rig, config, limits, other, seconds};
+use super::rig::{IMAGE, NOTHING, Rig, config, limits, made, other, seconds};
 use crate::config::{Config, Limits, Override, Overrides};
 use crate::event::{Creation, Event, Rejection};
 use crate::types::{ImageKey, Reason, RequestId, ShardKey};
@@ -162,8 +162,8 @@ fn a_create_carries_the_lifetime_of_its_image() {
             deadline: now + seconds(patience),
         };
         match &pool.step(event, now)[..] {
-            [crate::Action::Create { reclaim_after, version, config_time, .. }] => {
-                assert_eq!((version.as_str(), config_time.written.is_some()), ("new", true));
+            [crate::Action::Create { reclaim_after, origin, .. }] => {
+                assert_eq!(*origin, made("new", 5000));
                 reclaim_after.since(now).as_secs()
             }
             other => panic!("{other:?}"),

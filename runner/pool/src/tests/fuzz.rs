@@ -8,7 +8,7 @@ use crate::config::{Config, Limits};
 use crate::event::{Action, Creation, Deletion, Event, Ownership, Pushing, Verdict};
 use crate::model::Rng;
 use crate::pool::Pool;
-use crate::types::{Phase, Pod, RequestId, Time};
+use crate::types::{Content, Origin, Phase, Pod, RequestId, Time};
 
 fn pod(rng: &mut Rng, now: Time) -> Pod {
     let slot = rng.between(0, 3) as u32;
@@ -24,8 +24,12 @@ fn pod(rng: &mut Rng, now: Time) -> Pod {
             1 => Phase::Failed(other("exit code 1")),
             _ => Phase::Running,
         },
-        version: rng.pick(&["new", "old"]).into(),
-        config_time: time(rng).into(),
+        origin: Origin {
+            content: rng
+                .chance(50)
+                .then(|| Content { digest: rng.pick(&["one", "two"]).into(), resolved: time(rng) }),
+            ..Origin::of(rng.pick(&["new", "old"]), time(rng))
+        },
         reclaim_after: time(rng),
     }
 }

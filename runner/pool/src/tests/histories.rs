@@ -48,6 +48,7 @@ fn no_history_breaks_a_rule() {
             "restart",
             "steady",
             "surge",
+            "tag moved",
         ] {
             assert!(counts.contains_key(what), "no history has: {what}");
         }
@@ -168,6 +169,11 @@ fn notices_keep_unpushed() {
 #[test]
 fn notices_keep_by_turns() {
     notices(Breakage::KeepByTurns, &["are to be kept"]);
+}
+
+#[test]
+fn notices_unrelated_times() {
+    notices(Breakage::UnrelatedTimes, &["pods outdated", "a kept pod is outdated"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::rig::{IMAGE, NOTHING, Rig, config, other, seconds};
+use super::rig::{IMAGE, NOTHING, Rig, config, made, other, seconds};
 use crate::config::{Config, Limits, Override, Overrides};
 use crate::event::{Action, Creation, Deletion, Event, Ownership, Pushing};
 use crate::types::{Pod, ShardKey, Time};
@@ -219,8 +219,7 @@ fn what_is_pushed_stays_the_one_to_be_kept_however_short_its_life() {
 #[test]
 fn of_several_versions_the_configured_one_is_kept() {
     let mut rig = Rig::unsynced(keeping(1, 2));
-    let newer =
-        Pod { version: "newer".into(), config_time: Some(Time::from_millis(6000)).into(), ..rig.pod(0) };
+    let newer = Pod { origin: made("newer", 6000), ..rig.pod(0) };
     let pods = vec![newer, rig.pod(1)];
     rig.step(Event::Synced(pods));
     rig.ready(0);
@@ -357,7 +356,7 @@ fn a_kept_pod_of_another_version_is_replaced_by_one_that_is_kept() {
     let brief = Config { limits: Limits { ttl: seconds(60), ..keeping(1, 1).limits }, ..keeping(1, 1) };
     for config in [keeping(1, 1), brief] {
         let old = |pod: Pod| match pod.name.slot {
-            0 => Pod { version: "old".into(), config_time: Some(Time::from_millis(4000)).into(), ..pod },
+            0 => Pod { origin: made("old", 4000), ..pod },
             _ => pod,
         };
         let mut rig = Rig::unsynced(config);

@@ -1,12 +1,11 @@
 //! Pods of another version are replaced by their owner, without a failed call.
 
-use super::rig::{NOTHING, Rig, config, limits};
-use crate::config::Template;
+use super::rig::{NOTHING, Rig, config, limits, made};
 use crate::event::{Creation, Deletion, Event, Pushing};
-use crate::types::{Pod, Time, Version};
+use crate::types::{Origin, Pod, Time};
 
 fn outdated(rig: &mut Rig, slot: u32) -> Pod {
-    Pod { version: Version::from("old"), config_time: Some(Time::from_millis(4000)).into(), ..rig.pod(slot) }
+    Pod { origin: made("old", 4000), ..rig.pod(slot) }
 }
 
 /// With an outdated ready pod in slot 0, and the successor being created in the surge slot.
@@ -146,9 +145,9 @@ fn never_against_a_newer_configuration() {
     {
         let time = |millis: u64| (millis > 0).then_some(Time::from_millis(millis));
         let mut config = config();
-        config.template = Template { version: "new".into(), config_time: time(own_time).into() };
+        config.template = Origin::of("new", time(own_time));
         let mut rig = Rig::with_pods(config, &[0]);
-        let pod = Pod { config_time: time(pod_time).into(), ..outdated(&mut rig, 0) };
+        let pod = Pod { origin: Origin::of("old", time(pod_time)), ..rig.pod(0) };
         rig.seen(pod);
         let expected: &[&str] = if replaced { &["create 1"] } else { &[] };
         assert_eq!(rig.pass(60), expected, "{pod_time} against {own_time}");
@@ -158,8 +157,7 @@ fn never_against_a_newer_configuration() {
 #[test]
 fn a_new_configuration_replaces_what_runs() {
     let mut rig = Rig::with_pods(config(), &[0]);
-    rig.config.template =
-        Template { version: "newer".into(), config_time: Some(Time::from_millis(6000)).into() };
+    rig.config.template = made("newer", 6000);
     assert_eq!(rig.step(Event::Configure(rig.config.clone())), NOTHING);
     assert_eq!(rig.pass(60), ["create 1"]);
 }

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, Limits, Template};
+use crate::config::{Config, Limits};
 use crate::event::{Action, Creation, Deletion, Event, Ownership, Pushing, Rejection, Verdict};
 use crate::pool::Pool;
 use crate::types::{
-    ImageKey, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid, Version,
+    Content, ImageKey, Origin, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid,
 };
 
 pub(crate) const IMAGE: &str = "registry/fn:v1";
@@ -22,10 +22,18 @@ pub(crate) struct Rig {
 }
 
 pub(crate) fn config() -> Config {
-    Config {
-        template: Template { version: "new".into(), config_time: Some(Time::from_millis(5000)).into() },
-        ..Config::default()
-    }
+    Config { template: made("new", 5000), ..Config::default() }
+}
+
+/// From a configuration of so many milliseconds.
+pub(crate) fn made(version: &str, written: u64) -> Origin {
+    Origin::of(version, Some(Time::from_millis(written)))
+}
+
+/// And from the content that the tag has stood for since then.
+pub(crate) fn made_with(version: &str, written: u64, digest: &str, resolved: u64) -> Origin {
+    let content = Content { digest: digest.into(), resolved: Some(Time::from_millis(resolved)) };
+    Origin { content: Some(content), ..made(version, written) }
 }
 
 pub(crate) fn limits(max_pods: u32, waitlist: u32) -> Config {
@@ -125,8 +133,7 @@ impl Rig {
             shard_key: IMAGE.into(),
             terminating_since: None,
             phase: Phase::Pending(None),
-            version: Version::from("new"),
-            config_time: Some(Time::from_millis(5000)).into(),
+            origin: made("new", 5000),
             reclaim_after: Some(self.now + self.config.limits.ttl),
         }
     }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use lru::LruCache;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{MutexGuard, watch};
 use tokio::time::Instant;
 
+use super::gates::Turn;
 use crate::RegistryError;
 
 /// All that one memory holds, in bytes: answers come from whatever registry a caller names.
@@ -39,12 +40,16 @@ struct State<V> {
     bytes: usize,
     /// Not among the entries: those may be evicted meanwhile.
     asking: HashMap<Arc<str>, Shared<V>>,
+    /// Where those stand in line who want the same asked, and how many they are.
+    lines: HashMap<Arc<str>, (Arc<tokio::sync::Mutex<()>>, usize)>,
 }
 
 #[derive(Debug)]
 struct Entry<V> {
     /// The last answer, and when it was last found to hold.
     known: Option<(Arc<V>, Instant)>,
+    /// It did not prove true: no age is young enough.
+    doubtful: bool,
     /// Why there was none since, and until when that is said again.
     failed: Option<(RegistryError, Instant)>,
 }
@@ -62,10 +67,18 @@ pub(super) enum Look<V: Weigh> {
     Failed(RegistryError),
     /// Another asks right now.
     Asked(Shared<V>),
-    /// To be asked, for which a permit is needed.
+    /// To be asked, for which it has to be one's turn.
     Due,
     /// To be asked by whoever looked.
     Ask(Asking<V>),
+}
+
+/// A place in line, which is left when it is dropped.
+#[derive(Debug)]
+pub(super) struct Place<V: Weigh> {
+    memory: Arc<Memory<V>>,
+    key: Arc<str>,
+    line: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The right to ask, and the duty to say what came of it. Dropped, it ends without an answer.
@@ -76,14 +89,15 @@ pub(super) struct Asking<V: Weigh> {
     /// What was known before.
     pub(super) known: Option<Arc<V>>,
     answer: watch::Sender<Option<Answer<V>>>,
-    _permit: OwnedSemaphorePermit,
+    turn: Turn,
 }
 
 // === impl Memory ===
 
 impl<V: Weigh> Memory<V> {
     pub(super) fn new(max_entries: usize, negative_ttl: Duration) -> Self {
-        let state = State { entries: LruCache::unbounded(), bytes: 0, asking: HashMap::new() };
+        let state =
+            State { entries: LruCache::unbounded(), bytes: 0, asking: HashMap::new(), lines: HashMap::new() };
         Self { state: Mutex::new(state), max_entries, negative_ttl }
     }
 
@@ -94,18 +108,22 @@ impl<V: Weigh> Memory<V> {
         Some(Arc::clone(known))
     }
 
-    /// What is to be done for an answer younger than `max_age`. With a permit it is never [`Look::Due`].
-    pub(super) fn look(
-        self: &Arc<Self>,
-        key: &str,
-        max_age: Duration,
-        permit: Option<OwnedSemaphorePermit>,
-    ) -> Look<V> {
+    /// The last answer did not prove true: it holds only until there is another, or the same again.
+    pub(super) fn distrust(&self, key: &str) {
+        // Not wanted now, so it is no younger for that.
+        if let Some(entry) = self.state.lock().entries.peek_mut(key) {
+            entry.doubtful = true;
+        }
+    }
+
+    /// What is to be done for an answer younger than `max_age`. With a turn it is never [`Look::Due`].
+    pub(super) fn look(self: &Arc<Self>, key: &str, max_age: Duration, turn: Option<Turn>) -> Look<V> {
         let mut state = self.state.lock();
         let entry = state.entries.get(key);
         let known = entry.and_then(|entry| entry.known.as_ref());
         if let Some((known, held)) = known
             && held.elapsed() < max_age
+            && !entry.is_some_and(|entry| entry.doubtful)
         {
             return Look::Fresh(Arc::clone(known));
         }
@@ -118,11 +136,27 @@ impl<V: Weigh> Memory<V> {
         if let Some(shared) = state.asking.get(key) {
             return Look::Asked(shared.clone());
         }
-        let Some(permit) = permit else { return Look::Due };
+        let Some(turn) = turn else { return Look::Due };
         let key: Arc<str> = key.into();
         let (answer, shared) = watch::channel(None);
         state.asking.insert(Arc::clone(&key), Shared(shared));
-        Look::Ask(Asking { memory: Arc::clone(self), key, known, answer, _permit: permit })
+        Look::Ask(Asking { memory: Arc::clone(self), key, known, answer, turn })
+    }
+
+    /// Whether nobody asks or waits.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.asking.is_empty() && state.lines.is_empty()
+    }
+
+    /// For a question that is due: one waits for a turn, and the others for what comes of that.
+    pub(super) fn line_up(self: &Arc<Self>, key: &str) -> Place<V> {
+        let mut state = self.state.lock();
+        let key: Arc<str> = key.into();
+        let (line, count) = state.lines.entry(Arc::clone(&key)).or_default();
+        *count += 1;
+        Place { memory: Arc::clone(self), key, line: Arc::clone(line) }
     }
 
     fn remember(&self, key: &Arc<str>, answer: &Answer<V>) {
@@ -131,8 +165,9 @@ impl<V: Weigh> Memory<V> {
         state.bytes -= old.as_ref().map_or(0, |old| old.bytes(key));
         let now = Instant::now();
         let entry = match answer {
-            Ok(known) => Entry { known: Some((Arc::clone(known), now)), failed: None },
+            Ok(known) => Entry { known: Some((Arc::clone(known), now)), doubtful: false, failed: None },
             Err(error) => {
+                let doubtful = old.as_ref().is_some_and(|old| old.doubtful);
                 let known = old.and_then(|old| old.known);
                 // Where something is known nobody waits for a registry to recover.
                 let pause = if known.is_none() && is_transient(error) {
@@ -140,7 +175,7 @@ impl<V: Weigh> Memory<V> {
                 } else {
                     self.negative_ttl
                 };
-                Entry { known, failed: Some((error.clone(), now + pause)) }
+                Entry { known, doubtful, failed: Some((error.clone(), now + pause)) }
             }
         };
         state.bytes += entry.bytes(key);
@@ -153,8 +188,9 @@ impl<V: Weigh> Memory<V> {
     }
 }
 
+/// What may be over soon, without anything being changed at the registry.
 fn is_transient(error: &RegistryError) -> bool {
-    matches!(error, RegistryError::Unreachable | RegistryError::Busy { .. })
+    matches!(error, RegistryError::Unreachable | RegistryError::Busy { .. } | RegistryError::Credentials(_))
 }
 
 // === impl Entry ===
@@ -189,6 +225,27 @@ impl<V> Clone for Shared<V> {
     }
 }
 
+// === impl Place ===
+
+impl<V: Weigh> Place<V> {
+    /// Waits until all who came before have asked, or have gone away.
+    pub(super) async fn first(&self) -> MutexGuard<'_, ()> {
+        self.line.lock().await
+    }
+}
+
+impl<V: Weigh> Drop for Place<V> {
+    fn drop(&mut self) {
+        let lines = &mut self.memory.state.lock().lines;
+        if let Some((_, count)) = lines.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                lines.remove(&self.key);
+            }
+        }
+    }
+}
+
 // === impl Asking ===
 
 impl<V: Weigh> Asking<V> {
@@ -198,6 +255,7 @@ impl<V: Weigh> Asking<V> {
 
     /// Remembers the answer, and gives it to all who wait.
     pub(super) fn end(self, answer: Answer<V>) {
+        self.turn.end(!matches!(answer, Err(RegistryError::Unreachable)));
         self.memory.remember(&self.key, &answer);
         self.answer.send_replace(Some(answer));
     }

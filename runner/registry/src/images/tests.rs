@@ -1,3 +1,6 @@
+mod constraints;
+mod questions;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Weak;
 
@@ -13,6 +16,9 @@ const SECOND: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_millis(1);
 const SHA256: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
+/// How long a client waits.
+const GIVES_UP: Duration = Duration::from_secs(20);
+
 /// A registry whose answers a test sets, and which counts what it is asked.
 #[derive(Debug, Default)]
 struct Fake(Mutex<State>);
@@ -23,6 +29,8 @@ struct State {
     tags: HashMap<String, Result<Vec<String>, RegistryError>>,
     /// How long an answer takes.
     delay: Duration,
+    /// Registries that never answer.
+    hanging: Vec<String>,
     panics: bool,
     requests: BTreeMap<String, usize>,
     at_once: usize,
@@ -60,7 +68,9 @@ impl Fake {
             *state.requests.entry(format!("{what} {of}")).or_default() += 1;
             state.at_once += 1;
             state.most_at_once = state.most_at_once.max(state.at_once);
-            state.delay
+            let hangs = state.hanging.iter().any(|registry| of.split('/').next() == Some(registry));
+            // As the client has it: it gives up.
+            if hangs { GIVES_UP } else { state.delay }
         };
         sleep(delay).await;
         let mut state = self.0.lock();
@@ -72,20 +82,27 @@ impl Fake {
 impl Registry for Fake {
     fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>> {
         let of = image.as_str();
-        let answer = |state: &State| state.images.get(of).cloned().unwrap_or(Err(RegistryError::NotFound));
+        let answer = |state: &State| state.images.get(of).cloned().unwrap_or_else(|| state.nothing(of));
         self.request("metadata", of, answer).boxed()
     }
 
     fn digest<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Arc<str>, RegistryError>> {
         let of = image.as_str();
-        let answer = |state: &State| state.images.get(of).cloned().unwrap_or(Err(RegistryError::NotFound));
+        let answer = |state: &State| state.images.get(of).cloned().unwrap_or_else(|| state.nothing(of));
         self.request("digest", of, answer).map(|answer| answer.map(|metadata| metadata.digest)).boxed()
     }
 
     fn tags<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Vec<String>, RegistryError>> {
         let of = image.repository();
-        let answer = |state: &State| state.tags.get(of).cloned().unwrap_or(Err(RegistryError::NotFound));
+        let answer = |state: &State| state.tags.get(of).cloned().unwrap_or_else(|| state.nothing(of));
         self.request("tags", of, answer).boxed()
+    }
+}
+
+impl State {
+    fn nothing<T>(&self, of: &str) -> Result<T, RegistryError> {
+        let hangs = self.hanging.iter().any(|registry| of.split('/').next() == Some(registry));
+        Err(if hangs { RegistryError::Unreachable } else { RegistryError::NotFound })
     }
 }
 
@@ -257,7 +274,9 @@ async fn failures_are_remembered_for_a_while() {
         (RegistryError::Platform { platform: "linux/arm".into() }, NEGATIVE_TTL),
         (RegistryError::NoCommand, NEGATIVE_TTL),
         (RegistryError::Untrusted, NEGATIVE_TTL),
-        (RegistryError::Credentials("no file".into()), NEGATIVE_TTL),
+        (RegistryError::CertificateTime, NEGATIVE_TTL),
+        (RegistryError::CertificateName, NEGATIVE_TTL),
+        (RegistryError::Credentials("no file".into()), SECOND),
         (RegistryError::Unreachable, SECOND),
         (RegistryError::Busy { status: 429 }, SECOND),
     ] {
@@ -294,82 +313,6 @@ async fn a_short_negative_ttl_is_for_all_failures() {
     advance(SECOND / 2).await;
     images.metadata(&image("a.b/fn:v1")).await.unwrap_err();
     assert_eq!(fake.requests(), ["2 metadata a.b/fn:v1"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn many_first_calls_ask_once_for_each_image() {
-    let (fake, images) = images();
-    fake.takes(SECOND);
-    let all: Vec<Image> = (0..50).map(|index| image(&format!("a.b/fn-{index:02}:v1"))).collect();
-    for image in &all {
-        fake.stands_for(image.as_str(), image.name());
-        fake.has_tags(image.repository(), Ok(&["v1"]));
-    }
-    let calls = (0..1000).map(|call| {
-        let (images, image) = (&images, &all[call % all.len()]);
-        async move {
-            let resolved = images.resolve(image, &constraint(["v1", "*"][call % 2])).await.unwrap();
-            assert_eq!(resolved, *image);
-            assert_eq!(&*images.metadata(image).await.unwrap().digest, image.name());
-        }
-    });
-    join_all(calls).await;
-    let expected: Vec<_> = ["metadata", "tags"]
-        .iter()
-        .flat_map(|what| {
-            let of = if *what == "tags" { Image::repository } else { Image::as_str };
-            all.iter().map(move |image| format!("1 {what} {}", of(image)))
-        })
-        .collect();
-    assert_eq!(fake.requests(), expected);
-}
-
-#[tokio::test(start_paused = true)]
-async fn only_so_many_questions_at_once() {
-    let (fake, images) = images();
-    fake.takes(SECOND);
-    let all: Vec<Image> = (0..MAX_AT_ONCE * 2).map(|index| image(&format!("a.b/fn-{index}:v1"))).collect();
-    // Twice each, so that some find their turn taken.
-    let answers = join_all(all.iter().chain(&all).map(|image| images.metadata(image))).await;
-    assert!(answers.iter().all(|answer| *answer == Err(RegistryError::NotFound)));
-    assert_eq!(fake.0.lock().most_at_once, MAX_AT_ONCE);
-    assert_eq!(fake.requests().len(), all.len());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_leaves_its_question() {
-    let (fake, images) = images();
-    fake.stands_for("a.b/fn:v1", "one");
-    fake.takes(SECOND);
-    let fn_v1 = image("a.b/fn:v1");
-    assert!(timeout(SECOND / 2, images.metadata(&fn_v1)).await.is_err());
-    let asked = Instant::now();
-    assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "one");
-    assert_eq!(asked.elapsed(), SECOND / 2);
-    assert_eq!(fake.requests(), ["1 metadata a.b/fn:v1"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn questions_end_with_the_memory() {
-    let (fake, images) = images();
-    fake.takes(SECOND);
-    assert!(timeout(SECOND / 2, images.metadata(&image("a.b/fn:v1"))).await.is_err());
-    assert!(timeout(SECOND / 4, images.resolve(&image("a.b/fn"), &constraint("*"))).await.is_err());
-    let memory: Weak<_> = Arc::downgrade(&images.known);
-    assert_eq!(Arc::strong_count(&fake), 4, "test, memory and two tasks");
-    drop(images);
-    settle().await;
-    assert_eq!((Arc::strong_count(&fake), memory.strong_count()), (1, 0));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_question_that_panics_can_be_asked_again() {
-    let (fake, images) = images();
-    fake.stands_for("a.b/fn:v1", "one");
-    fake.0.lock().panics = true;
-    assert_eq!(images.metadata(&image("a.b/fn:v1")).await, Err(RegistryError::Unreachable));
-    fake.0.lock().panics = false;
-    images.metadata(&image("a.b/fn:v1")).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -417,106 +360,35 @@ async fn bytes_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn constraints_of_one_repository_share_its_list() {
+async fn what_did_not_prove_true_is_asked_for_again() {
     let (fake, images) = images();
-    fake.takes(SECOND);
-    fake.has_tags("a.b/fn", Ok(&["v0.4.1", "v0.4.3", "latest", "v0.5.0", "v0.4.9-git-abc", "1.0.0+x", "v1"]));
-    let resolve = async |of: &str, text: &str| {
-        let resolved = images.resolve(&image(of), &constraint(text)).await;
-        resolved.map_or_else(|error| error.to_string(), |image| image.to_string())
-    };
-    let no_match = ResolveError::NoMatch.to_string();
-    let digest = format!("a.b/fn@{SHA256}");
-    let resolved = tokio::join!(
-        resolve("a.b/fn:v1", "~0.4"),
-        resolve(&digest, "<1"),
-        resolve("a.b/fn", ">0"),
-        resolve("a.b/fn", "~0.4"),
-        resolve("a.b/fn", "2"),
-    );
-    let expected = ["a.b/fn:v0.4.3", "a.b/fn:v0.5.0", "a.b/fn:v1", "a.b/fn:v0.4.3", &no_match];
-    assert_eq!(<[String; 5]>::from(resolved), expected);
-    assert_eq!(fake.requests(), ["1 tags a.b/fn"]);
-    // More than are kept, so that some are chosen anew.
-    for _ in 0..2 {
-        for minor in 0..=MAX_CHOSEN {
-            let resolved = resolve("a.b/fn", &format!("0.{minor}.*")).await;
-            let expected = match minor {
-                4 => "a.b/fn:v0.4.3",
-                5 => "a.b/fn:v0.5.0",
-                _ => &no_match,
-            };
-            assert_eq!(resolved, expected, "{minor}");
-        }
-    }
-    assert_eq!(fake.requests(), [""; 0]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_old_list_serves_while_one_question_refreshes_it() {
-    let (fake, images) = images();
-    let (fn_, all) = (image("a.b/fn"), constraint("*"));
-    fake.has_tags("a.b/fn", Ok(&["v1"]));
-    images.resolve(&fn_, &all).await.unwrap();
+    let fn_v1 = image("a.b/fn:v1");
+    images.distrust(&fn_v1);
+    assert_eq!((images.known(&fn_v1), fake.requests()), (None, vec![]), "nobody asks for nothing");
+    fake.stands_for("a.b/fn:v1", "one");
+    let known = images.metadata(&fn_v1).await.unwrap();
     fake.requests();
-    fake.has_tags("a.b/fn", Ok(&["v1", "v2"]));
-    fake.takes(SECOND);
-    advance(TTL.saturating_sub(SECOND)).await;
-    images.resolve(&fn_, &all).await.unwrap();
-    settle().await;
-    assert_eq!(fake.requests(), [""; 0], "fresh");
 
-    advance(SECOND).await;
-    for _ in 0..100 {
-        let resolved = images.resolve(&fn_, &all).now_or_never().expect("nobody waits");
-        assert_eq!(resolved.unwrap().tag(), Some("v1"));
-    }
-    settle().await;
-    assert_eq!(fake.requests(), ["1 tags a.b/fn"]);
-    sleep(SECOND).await;
-    settle().await;
-    for _ in 0..100 {
-        let resolved = images.resolve(&fn_, &all).now_or_never().expect("nobody waits");
-        assert_eq!(resolved.unwrap().tag(), Some("v2"));
-    }
-    settle().await;
-    assert_eq!(fake.requests(), [""; 0], "fresh again");
-}
+    // The tag has moved on, and what it stood for was removed.
+    fake.stands_for("a.b/fn:v1", "two");
+    images.distrust(&fn_v1);
+    assert_eq!(fake.requests(), [""; 0], "until somebody wants it");
+    assert_eq!(images.known(&fn_v1).unwrap(), known);
+    assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");
+    assert_eq!(fake.requests(), ["1 digest a.b/fn:v1", "1 metadata a.b/fn:v1"]);
 
-#[tokio::test(start_paused = true)]
-async fn an_old_list_outlives_a_registry_that_fails() {
-    let (fake, images) = images();
-    let (fn_, all) = (image("a.b/fn"), constraint("*"));
-    fake.has_tags("a.b/fn", Ok(&["v1"]));
-    images.resolve(&fn_, &all).await.unwrap();
-    fake.requests();
-    fake.has_tags("a.b/fn", Err(RegistryError::Unreachable));
-    advance(TTL).await;
-    for _ in 0..60 {
-        let resolved = images.resolve(&fn_, &all).now_or_never().expect("nobody waits");
-        assert_eq!(resolved.unwrap().tag(), Some("v1"));
-        settle().await;
-        advance(SECOND).await;
-    }
-    assert_eq!(fake.requests(), ["6 tags a.b/fn"], "every ten seconds");
-    let other = images.resolve(&fn_, &constraint("2")).await;
-    assert_eq!(other, Err(RegistryError::Unreachable.into()), "such a tag may be there by now");
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_match_is_remembered_for_a_while() {
-    let (fake, images) = images();
-    let (fn_, two) = (image("a.b/fn"), constraint("2"));
-    fake.has_tags("a.b/fn", Ok(&["v1"]));
+    // It stands for the same still: then that holds as before.
+    images.distrust(&fn_v1);
     for _ in 0..100 {
-        assert_eq!(images.resolve(&fn_, &two).await, Err(ResolveError::NoMatch));
+        images.metadata(&fn_v1).await.unwrap();
     }
-    assert_eq!(fake.requests(), ["1 tags a.b/fn"]);
-    fake.has_tags("a.b/fn", Ok(&["v1", "v2"]));
-    advance(NEGATIVE_TTL.saturating_sub(SECOND)).await;
-    assert_eq!(images.resolve(&fn_, &two).await, Err(ResolveError::NoMatch));
-    assert_eq!(fake.requests(), [""; 0]);
-    advance(SECOND).await;
-    assert_eq!(images.resolve(&fn_, &two).await.unwrap().tag(), Some("v2"));
-    assert_eq!(fake.requests(), ["1 tags a.b/fn"]);
+    assert_eq!(fake.requests(), ["1 digest a.b/fn:v1"]);
+
+    // A registry that fails leaves what was known, and the doubt.
+    fake.says("a.b/fn:v1", Err(RegistryError::Unreachable));
+    images.distrust(&fn_v1);
+    assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");
+    fake.stands_for("a.b/fn:v1", "three");
+    advance(NEGATIVE_TTL).await;
+    assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "three");
 }

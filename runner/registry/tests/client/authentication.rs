@@ -316,7 +316,7 @@ async fn credentials_do_not_go_out_in_clear() {
 
 #[tokio::test]
 async fn a_file_that_cannot_be_used_is_told_as_long_as_there_was_no_good_one() {
-    let server = Server::start(|seen| store().answer(seen)).await;
+    let server = Server::start(|seen| store().guarded(seen, &basic("me", "p"), "Basic")).await;
     let image = image(&server.registry(), "a:v1");
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("config.json");
@@ -352,10 +352,22 @@ async fn a_file_that_cannot_be_used_is_told_as_long_as_there_was_no_good_one() {
         assert_eq!(client.digest(&image).await, told(problem));
         assert_eq!(credentials.last_error().map(RegistryError::Credentials), told(problem).err());
     }
-    assert_eq!(server.take().len(), 0);
+    assert!(server.seen().iter().all(|seen| seen.authorization().is_none()));
+
+    // What everybody may have is had.
+    let open = Server::start(|seen| store().answer(seen)).await;
+    client.metadata(&crate::image(&open.registry(), "a:v1")).await.unwrap();
+    assert_eq!(open.take().len(), 2);
+    let missing = client.digest(&crate::image(&open.registry(), "c:v1")).await;
+    assert_eq!(missing, Err(RegistryError::NotFound));
+    assert_eq!(open.take(), ["HEAD /v2/c/manifests/v1", "GET /v2/"]);
 
     // A good one counts at once; a broken one after it does not.
-    std::fs::write(&path, json!({"auths": login("p")}).to_string()).unwrap();
+    std::fs::write(
+        &path,
+        json!({"auths": for_server(&server, &json!({"username": "me", "password": "p"}))}).to_string(),
+    )
+    .unwrap();
     client.digest(&image).await.unwrap();
     assert_eq!(credentials.last_error(), None);
     std::fs::write(&path, "{").unwrap();

@@ -62,24 +62,59 @@ async fn what_a_manifest_says_is_too_large_is_not_asked_for() {
 }
 
 #[tokio::test]
-async fn a_registry_that_hangs_is_told_and_holds_up_no_other() {
-    let hanging = Server::start(|_| Reply::never()).await;
+async fn registries_that_hang_are_told_and_hold_up_no_other() {
+    let mut hanging = Vec::new();
+    for _ in 0..4 {
+        hanging.push(Server::start(|_| Reply::never()).await);
+    }
     let mut store = Store::default();
     store.image("fn", "v1", OCI_MANIFEST);
     let good = Server::start(move |seen| store.answer(seen)).await;
     let within = Duration::from_millis(1500);
     let client = Client::new(Options { within, ..options() });
-    let hung = image(&hanging.registry(), "fn:v1");
+    let hung: Vec<_> = hanging.iter().map(|server| image(&server.registry(), "fn:v1")).collect();
     let started = tokio::time::Instant::now();
     let (hung, good) = futures_util::future::join(
-        futures_util::future::join_all((0..10).map(|_| client.metadata(&hung))),
+        futures_util::future::join_all((0..40).map(|index| client.metadata(&hung[index % hung.len()]))),
         async {
             let found = client.metadata(&image(&good.registry(), "fn:v1")).await;
             (found, started.elapsed())
         },
     )
     .await;
-    assert_eq!(hung, vec![Err(RegistryError::Unreachable); 10]);
+    assert_eq!(hung, vec![Err(RegistryError::Unreachable); 40]);
     assert!(good.0.is_ok(), "{good:?}");
     assert!(good.1 < within, "{good:?}");
+}
+
+#[tokio::test]
+async fn large_answers_wait_for_each_other_and_small_ones_for_none() {
+    const LARGE_AT_ONCE: usize = 8;
+    // Each sends half a MiB of a manifest, and then nothing more.
+    let mut hanging = Vec::new();
+    for _ in 0..LARGE_AT_ONCE {
+        hanging.push(Server::start(|_| Reply::begun(512 << 10)).await);
+    }
+    let mut store = Store::default();
+    store.image("fn", "small", OCI_MANIFEST);
+    let long = "x".repeat(512 << 10);
+    store.image_of("fn", "large", OCI_MANIFEST, &json!({"config": {"Entrypoint": ["/f"]}, "comment": long}));
+    let good = Server::start(move |seen| store.answer(seen)).await;
+    let within = Duration::from_millis(1500);
+    let client = Client::new(Options { within, ..options() });
+    let hung: Vec<_> = hanging.iter().map(|server| image(&server.registry(), "fn:v1")).collect();
+    let (small, large) = (image(&good.registry(), "fn:small"), image(&good.registry(), "fn:large"));
+    let hanging = futures_util::future::join_all(hung.iter().map(|image| client.metadata(image)));
+    let (hung, ()) = futures_util::future::join(hanging, async {
+        // Until all of them hold what they may.
+        let begun = tokio::time::Instant::now();
+        while begun.elapsed() < within / 3 {
+            client.metadata(&small).await.unwrap();
+        }
+        let found = tokio::time::timeout(within / 3, client.metadata(&large)).await;
+        assert!(found.is_err(), "{found:?}");
+    })
+    .await;
+    assert_eq!(hung, vec![Err(RegistryError::Unreachable); LARGE_AT_ONCE]);
+    client.metadata(&large).await.unwrap();
 }

@@ -4,6 +4,7 @@
 
 mod authentication;
 mod children;
+mod hidden;
 mod limits;
 mod requests;
 mod server;

@@ -44,6 +44,8 @@ pub(crate) enum Body {
     Full(Bytes),
     /// Zeros without an end.
     Endless,
+    /// So many zeros, and then nothing.
+    Begun(usize),
     /// No answer at all.
     Never,
 }
@@ -66,6 +68,10 @@ impl Reply {
 
     pub(crate) fn endless() -> Self {
         Self { body: Body::Endless, ..Self::new(200, "") }
+    }
+
+    pub(crate) fn begun(bytes: usize) -> Self {
+        Self { body: Body::Begun(bytes), ..Self::new(200, "") }
     }
 
     pub(crate) fn never() -> Self {
@@ -211,6 +217,10 @@ async fn reply(
     let body = match reply.body {
         Body::Full(bytes) => Full::new(bytes).boxed_unsync(),
         Body::Never => std::future::pending().await,
+        Body::Begun(bytes) => {
+            let begun = stream::once(std::future::ready(Ok(Frame::data(Bytes::from(vec![0; bytes])))));
+            StreamBody::new(begun.chain(stream::pending()).boxed()).boxed_unsync()
+        }
         Body::Endless => {
             let of_body = Arc::clone(&state);
             let chunks = stream::repeat_with(move || {

@@ -46,6 +46,7 @@ fn the_page_says_what_holds_and_why_but_no_secret() {
         Arc::new(CacheConfig::parse(cache, "ghcr.io/x").unwrap()),
         Arc::new(ExecConfig::default()),
         Arc::new(FunctionConfigs::new(vec![FunctionConfig::parse(&object, "ghcr.io/x").unwrap()], None)),
+        |_| true,
     );
     let page = page(&settings, &Image::parse("f:v1", "ghcr.io/x").unwrap());
     assert!(!page.to_string().contains("hunter2"));

@@ -4,7 +4,7 @@ use porch_fn_image::{Constraint, Version};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::tests::{PREFIX, flags, image, settings};
+use super::tests::{PREFIX, executable as executable_of, flags, image, settings};
 use super::*;
 
 const REPOSITORIES: [&str; 3] = ["f", "g", "quay.io/x/f"];
@@ -104,6 +104,6 @@ proptest! {
         let runs = model(&wishes, &asked, false);
         let executable = runs.map(|place| Setting::new(PathBuf::from(format!("/functions/c{place}")), name(place)));
         prop_assert_eq!(&effective.executable, &executable);
-        prop_assert_eq!(&settings.executable(asked.as_str(), ""), &executable);
+        prop_assert_eq!(&executable_of(&settings, asked.as_str(), ""), &executable);
     }
 }

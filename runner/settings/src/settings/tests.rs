@@ -38,7 +38,13 @@ pub(super) fn settings(flags: Flags, cache: &str, exec: &str, configs: Vec<Funct
         Arc::new(CacheConfig::parse(cache, PREFIX).unwrap()),
         Arc::new(exec),
         Arc::new(FunctionConfigs::new(configs, None)),
+        |_| true,
     )
+}
+
+/// As the runner asks.
+pub(super) fn executable(settings: &Settings, image: &str, tag: &str) -> Option<Setting<PathBuf>> {
+    settings.executable(image, Image::parse(image, PREFIX).ok().as_ref(), tag)
 }
 
 fn object(name: &str, annotations: &Value, spec: &Value) -> FunctionConfig {
@@ -90,9 +96,9 @@ fn porchs_own_objects_count() {
         if let Some(binary) = &config.spec.binary {
             let tag = binary.tags.texts().next().unwrap();
             let expected = Some(Setting::new(Path::new("/functions").join(name), source));
-            assert_eq!(settings.executable(&format!("{name}:{tag}"), ""), expected);
-            assert_eq!(settings.executable(name, tag), expected);
-            assert_eq!(settings.executable(&format!("evil.io/{name}:{tag}"), ""), None);
+            assert_eq!(executable(&settings, &format!("{name}:{tag}"), ""), expected);
+            assert_eq!(executable(&settings, name, tag), expected);
+            assert_eq!(executable(&settings, &format!("evil.io/{name}:{tag}"), ""), None);
         }
     }
     let tag = |name: &str, tag: &str| image(&format!("{name}:{tag}"));
@@ -200,7 +206,7 @@ fn executables_of_function_configs_win_over_the_file() {
     let pinned = format!("f@sha256:{}", "0".repeat(64));
     let exec = format!("functions: [{{function: e, images: ['f:v1', 'f:v2', 'Odd Name', '{pinned}']}}]");
     let settings = settings(flags(), "", &exec, vec![object("fc", &Value::Null, &binary)]);
-    let path = |image: &str, tag: &str| settings.executable(image, tag).map(|found| found.value);
+    let path = |image: &str, tag: &str| executable(&settings, image, tag).map(|found| found.value);
     assert_eq!(path("f:v1", ""), Some(PathBuf::from("/functions/bin/f")));
     assert_eq!(path("f:v2", ""), Some(PathBuf::from("/functions/e")));
     assert_eq!(path("Odd Name", ""), Some(PathBuf::from("/functions/e")));
@@ -226,7 +232,59 @@ fn executables_of_function_configs_win_over_the_file() {
 
     let absolute = json!({"image": "f", "binaryExecutor": {"tags": ["v1"], "path": "/usr/bin/f"}});
     let settings = super::tests::settings(flags(), "", "", vec![object("fc", &Value::Null, &absolute)]);
-    assert_eq!(settings.executable("f:v1", "").unwrap().value, Path::new("/usr/bin/f"));
+    assert_eq!(executable(&settings, "f:v1", "").unwrap().value, Path::new("/usr/bin/f"));
+}
+
+#[test]
+fn executables_that_are_not_there_do_not_count() {
+    let binary = |path: &str| json!({"image": "f", "binaryExecutor": {"tags": ["v1", "v2"], "path": path}});
+    let configs = vec![
+        object("a", &Value::Null, &binary("a")),
+        object("b", &Value::Null, &binary("/opt/b")),
+        object("c", &Value::Null, &binary("c")),
+    ];
+    let exec = "functions: [{function: e, images: ['f:v1']}]";
+    let exec = Arc::new(ExecConfig::parse(exec, &flags().functions, PREFIX).unwrap());
+    let functions = Arc::new(FunctionConfigs::new(configs, None));
+    let with = |there: &[&str]| {
+        let is_there = |path: &Path| there.contains(&path.to_str().unwrap());
+        let settings =
+            Settings::new(flags(), Arc::default(), Arc::clone(&exec), Arc::clone(&functions), is_there);
+        assert!(settings.has_same_executables(is_there));
+        settings
+    };
+    let of = |settings: &Settings, image: &str| {
+        let found = executable(settings, image, "");
+        assert_eq!(settings.of(&super::tests::image(image)).executable, found);
+        found.map(|found| found.value.to_str().unwrap().to_owned())
+    };
+    let gone = |name: &str, path: &str| {
+        format!(
+            "FunctionConfig {name} does not count for binaryExecutor: there is no file {path}; see --functions"
+        )
+    };
+
+    let none = with(&[]);
+    assert_eq!(of(&none, "f:v1").as_deref(), Some("/functions/e"), "that of --config counts, there or not");
+    assert_eq!(of(&none, "f:v2"), None, "so it runs in pods");
+    let all_gone = [gone("a", "/functions/a"), gone("b", "/opt/b"), gone("c", "/functions/c")];
+    assert_eq!(none.of(&image("f:v2")).notes, all_gone);
+    let names: Vec<_> =
+        none.missing_executables().map(|(config, path)| (config.name.as_str(), path)).collect();
+    assert_eq!(names[..2], [("a", "/functions/a".into()), ("b", "/opt/b".into())]);
+    assert!(!none.has_same_executables(|path| path == Path::new("/opt/b")), "one has come");
+
+    let second = with(&["/opt/b", "/functions/c"]);
+    assert_eq!(of(&second, "f:v1").as_deref(), Some("/opt/b"));
+    assert_eq!(
+        second.of(&image("f:v1")).notes,
+        [
+            gone("a", "/functions/a"),
+            "FunctionConfig c does not count for binaryExecutor: b comes first by name".to_owned(),
+            "--config, function e does not count: FunctionConfig b does".to_owned(),
+        ]
+    );
+    assert_eq!(second.missing_executables().count(), 1);
 }
 
 #[test]

@@ -9,10 +9,11 @@ use parking_lot::Mutex;
 use porch_fn_pool::{
     Creation, Deletion, Event, PodName, Pushing, Reason, ResourceVersion, ShardKey, Time, Uid,
 };
+use porch_fn_registry::RegistryError;
 use porch_fn_service::conn::Connection;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::Instrument;
 
 use super::blueprint::{Blueprint, PodOrder};
@@ -30,8 +31,8 @@ use crate::pods::probe::{Locate, Probes};
 const CREATE_ATTEMPTS: u32 = 5;
 /// Before the second of them; each further pause is longer by as much.
 const CREATE_PAUSE: Duration = Duration::from_millis(100);
-/// Bound on all attempts together; the pool waits a minute for an answer.
-const CREATE_TIMEOUT: Duration = Duration::from_secs(45);
+/// Bound on a whole create with all that comes before it; the pool waits a minute for an answer.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(50);
 /// How long a create waits for the pull secret to be written for the first time.
 const PULL_SECRET_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a create waits for the template, while it could not be read yet.
@@ -121,9 +122,11 @@ impl Shared {
         let Some(object_name) = object_name(name) else {
             return refused("no pod can be named after the image reference");
         };
-        let metadata = match self.metadata.metadata(&name.image).await {
-            Ok(metadata) => metadata,
-            Err(error) => return refused(error.to_string()),
+        let deadline = Instant::now() + CREATE_TIMEOUT;
+        let metadata = match timeout_at(deadline, self.metadata.metadata(&name.image)).await {
+            Ok(Ok(metadata)) => metadata,
+            Ok(Err(error)) => return refused(error.to_string()),
+            Err(_) => return refused(RegistryError::Unreachable.to_string()),
         };
         let order = PodOrder {
             object_name: &object_name,
@@ -133,12 +136,14 @@ impl Shared {
             reclaim_after,
             metadata: &metadata,
         };
-        self.pull_secret_written().await;
-        let pod = match self.current_blueprint().await.pod(&order) {
+        let _ = timeout_at(deadline, self.pull_secret_written()).await;
+        let blueprint = timeout_at(deadline, self.current_blueprint()).await;
+        let blueprint = blueprint.unwrap_or_else(|_| Arc::clone(&self.blueprint.borrow()));
+        let pod = match blueprint.pod(&order) {
             Ok(pod) => pod,
             Err(error) => return refused(error.to_string()),
         };
-        timeout(CREATE_TIMEOUT, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
+        timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
     }
 
     /// Waits a little for the pull secret at the start. A pod without it may still be pulled.
@@ -310,3 +315,6 @@ impl Refusals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

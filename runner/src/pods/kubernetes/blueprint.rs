@@ -1,13 +1,13 @@
 //! What new pods and Services are made from at this moment: one template for all images, and what settings and
 //! registries say of each.
 //!
-//! Its versions are what the pool compares with those of the pods there are; see [`Blueprint::made_from`].
+//! What a pod is made from is what the pool compares with the pods there are; see [`Blueprint::made_from`].
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use porch_fn_image::Image;
-use porch_fn_pool::{self as pool, ConfigTime, ImageKey, PodName, ShardKey, Time, Uid, Version};
+use porch_fn_pool::{Content, Digest, ImageKey, Origin, PodName, ShardKey, Time, Uid};
 use porch_fn_settings::{PodOverrides, Settings};
 
 use super::metadata::{ContentOf, ImageMetadata};
@@ -28,6 +28,11 @@ pub(super) enum NoTemplate {
         "the template of function pods could not be read yet: check that the runner reaches the API server, and retry"
     )]
     Unread,
+    /// It would do, but what FunctionConfigs change in it may still come.
+    #[error(
+        "the FunctionConfigs could not be read yet: check that the runner reaches the API server, and retry"
+    )]
+    FunctionConfigsUnread,
     /// It is broken, or not there.
     #[error("{0}")]
     Broken(Arc<str>),
@@ -80,14 +85,14 @@ impl Blueprint {
         Self { template, fingerprint, flags, settings, config_time }
     }
 
-    /// The version of the image's pods, if its reference stands for this content.
-    pub(crate) fn made_from(&self, image: &ImageKey, content: &ContentOf) -> pool::Template {
-        self.version(image, &self.overrides(image), content)
+    /// What the image's pods are made from, if its reference stands for this content.
+    pub(crate) fn made_from(&self, image: &ImageKey, content: &ContentOf) -> Origin {
+        self.origin(image, &self.overrides(image), content)
     }
 
-    /// Whether the template was read, broken or not.
+    /// Whether all that pods are made from was read, broken or not.
     pub(super) fn has_read(&self) -> bool {
-        !matches!(self.template, Err(NoTemplate::Unread))
+        !matches!(self.template, Err(NoTemplate::Unread | NoTemplate::FunctionConfigsUnread))
     }
 
     pub(super) fn pod(&self, order: &PodOrder<'_>) -> Result<Pod, NoTemplate> {
@@ -95,7 +100,7 @@ impl Blueprint {
         let image = &order.name.image;
         let overrides = self.overrides(image);
         let content = &order.metadata.content;
-        let made_from = self.version(image, &overrides, content);
+        let origin = self.origin(image, &overrides, content);
         let pinned = match content {
             // With the tag, for people: the digest is what counts.
             ContentOf::Digest { digest, .. } => Some(format!("{image}@{digest}")),
@@ -106,8 +111,7 @@ impl Blueprint {
             namespace: order.namespace,
             name: order.name,
             shard_key: order.shard_key.as_str(),
-            version: made_from.version.as_str(),
-            config_time: made_from.config_time,
+            origin: &origin,
             reclaim_after: order.reclaim_after,
             image: pinned.as_deref().unwrap_or(image.as_str()),
             entrypoint: &order.metadata.entrypoint,
@@ -133,20 +137,23 @@ impl Blueprint {
         self.flags.pull_secret.as_deref().filter(|_| !image.as_str().starts_with(PUBLIC))
     }
 
-    fn version(&self, image: &ImageKey, overrides: &PodOverrides, content: &ContentOf) -> pool::Template {
-        let (digest, resolved) = match content {
-            ContentOf::Digest { digest, since } => (Some(digest), Some(*since)),
-            ContentOf::Reference | ContentOf::Unknown => (None, None),
-        };
-        let Some(fingerprint) = self.fingerprint.filter(|_| *content != ContentOf::Unknown) else {
+    fn origin(&self, image: &ImageKey, overrides: &PodOverrides, content: &ContentOf) -> Origin {
+        let Some(fingerprint) = self.fingerprint else {
             // As the oldest configuration it replaces no pod.
-            return pool::Template { version: Version::from("none"), config_time: ConfigTime::default() };
+            return Origin::of("none", None);
         };
         // Only what the runner adds to the template's pod. Maps and numbers serialise in one way only.
-        let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides, digest));
-        pool::Template {
-            version: Version::from(fingerprint.version(&extra.unwrap_or_default())),
-            config_time: ConfigTime { written: Some(self.config_time), resolved },
-        }
+        let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides));
+        let content = match content {
+            ContentOf::Digest { digest, since } => {
+                Some(Content { digest: Digest::new(Arc::clone(digest)), resolved: Some(*since) })
+            }
+            ContentOf::Reference | ContentOf::Unknown => None,
+        };
+        let version = fingerprint.version(&extra.unwrap_or_default());
+        Origin { content, ..Origin::of(version, Some(self.config_time)) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -311,6 +311,11 @@ impl<'a> Seen<'a> {
 // === impl Tries ===
 
 impl Tries {
+    /// The pod failed since its registry has no such image as the function's, or not for us.
+    pub(crate) fn image_was_refused(&self) -> bool {
+        matches!(self.failed, Some(Cause::ImageRefused(Container::Function)))
+    }
+
     /// How many pulls of the container's image have failed, this state included.
     fn count_pull(&mut self, container: &str, reason: &str) -> u32 {
         let pulls = self.pulls.entry(container.to_owned()).or_default();

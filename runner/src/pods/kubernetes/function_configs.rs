@@ -6,28 +6,29 @@
 //!                       └────► work ─► writes ─► status, finalizer
 //! ```
 //!
-//! All but this file is pure. A cluster without the kind has none, and so has one that forbids to look: functions run as
-//! the flags and files say.
+//! All but this file and `look` is pure. A cluster without the kind has none, and so has one that forbids to look:
+//! functions run as the flags and files say. One that does not answer is another thing: nobody knows then.
 
 mod known;
+mod look;
+#[cfg(test)]
+mod tests;
 mod work;
 mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use kube::runtime::watcher::{self, watcher};
 use parking_lot::Mutex;
 use porch_fn_pool::{Ownership, ShardKey};
 use porch_fn_settings::FunctionConfigs;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
-use super::client::{Causes, RequestError, WATCH_SECONDS, bounded};
+use super::client::{Causes, RequestError, bounded};
 use super::now;
 pub(crate) use known::Counts;
 use known::{Judged, Known, MAX_OBJECTS};
@@ -39,17 +40,6 @@ const VERSION: &str = "v1alpha1";
 const PLURAL: &str = "functionconfigs";
 const RIGHTS: &str = "grant the runner's service account the Role of the deployment manifests in the function namespace, \
                       with API group config.porch.kpt.dev";
-/// How long one page of a list may take.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Objects of one page: some of them may be large.
-const PAGE: u32 = 100;
-/// Events that are taken together when there are many.
-const CHUNK: usize = 256;
-/// Pauses between attempts to watch, doubling.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LAST_PAUSE: Duration = Duration::from_secs(5);
-/// A watch that lived for so long has worked.
-const LIVED: Duration = Duration::from_secs(10);
 
 /// Where FunctionConfigs are, and how to read them.
 pub(crate) struct Source {
@@ -62,12 +52,11 @@ pub(crate) struct Source {
     pub(crate) retry_every: Duration,
 }
 
-/// Follows the FunctionConfigs for ever. `state` has the ones in effect; it is marked as changed at the first answer,
-/// whichever it is. What breaks by an edit stays in effect as it was. The owner of an object's name writes its status.
+/// Follows the FunctionConfigs for ever. `state` has the ones in effect, from the first answer on, whichever it is. What breaks by an edit stays in effect as it was. The owner of an object's name writes its status.
 pub(crate) async fn follow(
     source: Source,
     owned: watch::Receiver<Ownership>,
-    state: watch::Sender<Arc<FunctionConfigs>>,
+    state: watch::Sender<Option<Arc<FunctionConfigs>>>,
     counts: watch::Sender<Counts>,
 ) {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, "FunctionConfig"));
@@ -92,7 +81,7 @@ struct Followed {
     inner: Mutex<Inner>,
     /// There may be something to write.
     more: Notify,
-    state: watch::Sender<Arc<FunctionConfigs>>,
+    state: watch::Sender<Option<Arc<FunctionConfigs>>>,
     counts: watch::Sender<Counts>,
 }
 
@@ -112,146 +101,9 @@ enum Told {
     Some,
 }
 
-/// Why a watch ended.
-#[derive(Debug, thiserror::Error)]
-enum Ended {
-    #[error("the cluster has no FunctionConfigs")]
-    Missing,
-    #[error("{0}")]
-    Forbidden(String),
-    #[error("no list in time")]
-    Slow,
-    #[error("{0}")]
-    Failed(String),
-}
-
 // === impl Followed ===
 
 impl Followed {
-    async fn look(&self, retry_every: Duration) {
-        let mut pause = FIRST_PAUSE;
-        let mut last = None;
-        loop {
-            let mut listed_at = None;
-            let ended = self.until_end(&mut listed_at).await;
-            if listed_at.is_some_and(|at: Instant| at.elapsed() > LIVED) {
-                (pause, last) = (FIRST_PAUSE, None);
-            }
-            let this = std::mem::discriminant(&ended);
-            let again = last.replace(this) == Some(this);
-            let wait = match &ended {
-                Ended::Missing => {
-                    // If ever there were some, they went with their kind.
-                    self.take_up(|inner| inner.listed(Vec::new(), 0));
-                    if again {
-                        tracing::debug!("still no FunctionConfigs");
-                    } else {
-                        tracing::info!(
-                            "the cluster has no FunctionConfigs: functions run as flags and files say"
-                        );
-                    }
-                    retry_every
-                }
-                Ended::Forbidden(error) => {
-                    self.take_up(|_| Told::All);
-                    if again {
-                        tracing::debug!(error, "FunctionConfigs are still not watched");
-                    } else {
-                        let how = if listed_at.is_some() { "only listed now and then" } else { "not seen" };
-                        tracing::warn!(
-                            error,
-                            "FunctionConfigs are {how}; {RIGHTS}: list and watch on {PLURAL}"
-                        );
-                    }
-                    retry_every
-                }
-                Ended::Slow | Ended::Failed(_) => {
-                    if again {
-                        tracing::debug!(error = %ended, "the watch of FunctionConfigs is still broken");
-                    } else {
-                        tracing::warn!(error = %ended, "the watch of FunctionConfigs broke; what is known stays in effect");
-                    }
-                    let wait = pause;
-                    pause = (pause * 2).min(LAST_PAUSE);
-                    wait
-                }
-            };
-            // Up to a half more, so that runners do not come back in step.
-            sleep(wait.max(FIRST_PAUSE).mul_f64(1.0 + fastrand::f64() / 2.0)).await;
-        }
-    }
-
-    /// One list and the watch after it.
-    async fn until_end(&self, listed_at: &mut Option<Instant>) -> Ended {
-        let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
-        let mut stream = std::pin::pin!(watcher(self.api.clone(), config).ready_chunks(CHUNK));
-        // Objects of the list that is under way, and how many there are beyond those that are taken.
-        let mut list = Some((Vec::new(), 0));
-        loop {
-            // A watch is bounded by its own timeout and the client's, a list by nothing else.
-            let limit = if list.is_some() { PAGE_TIMEOUT } else { Duration::MAX };
-            let Ok(Some(events)) = timeout(limit, stream.next()).await else { return Ended::Slow };
-            let mut failed = None;
-            self.take_up(|inner| {
-                let mut told = Told::Some;
-                for event in events {
-                    match event {
-                        Ok(watcher::Event::Apply(object)) => inner.seen(Object::new(object)),
-                        Ok(watcher::Event::Delete(object)) => inner.gone(object.metadata.name),
-                        Ok(watcher::Event::Init) => list = Some((Vec::new(), 0)),
-                        Ok(watcher::Event::InitApply(object)) => {
-                            let (objects, beyond) = list.get_or_insert_default();
-                            if objects.len() < MAX_OBJECTS {
-                                objects.extend(Object::new(object));
-                            } else {
-                                *beyond += 1;
-                            }
-                        }
-                        Ok(watcher::Event::InitDone) => {
-                            let (objects, beyond) = list.take().unwrap_or_default();
-                            tracing::debug!(objects = objects.len(), "listed");
-                            told = inner.listed(objects, beyond);
-                            *listed_at = Some(Instant::now());
-                        }
-                        Err(error) => {
-                            failed = Some(error);
-                            break;
-                        }
-                    }
-                }
-                told
-            });
-            if let Some(error) = failed {
-                return self.why(error).await;
-            }
-        }
-    }
-
-    async fn why(&self, error: watcher::Error) -> Ended {
-        let code = match &error {
-            watcher::Error::InitialListFailed(kube::Error::Api(status))
-            | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-            | watcher::Error::WatchFailed(kube::Error::Api(status))
-            | watcher::Error::WatchError(status) => Some(status.code),
-            _ => None,
-        };
-        match code {
-            // Of a watch it means that the kind is going; the next list tells.
-            Some(404) if matches!(error, watcher::Error::InitialListFailed(_)) => Ended::Missing,
-            Some(403) if self.has_no_such_kind().await => Ended::Missing,
-            Some(403) => Ended::Forbidden(Causes(&error).to_string()),
-            _ => Ended::Failed(Causes(&error).to_string()),
-        }
-    }
-
-    /// Who may not see objects is not told that there is no such kind, but everyone is told which kinds there are.
-    async fn has_no_such_kind(&self) -> bool {
-        match bounded(self.client.list_api_group_resources(&format!("{GROUP}/{VERSION}"))).await {
-            Ok(list) => !list.resources.iter().any(|resource| resource.name == PLURAL),
-            Err(error) => error.code() == Some(404),
-        }
-    }
-
     /// Takes up a change, and tells everyone: first whoever makes pods of it, then the API server.
     fn take_up(&self, change: impl FnOnce(&mut Inner) -> Told) {
         let mut inner = self.inner.lock();
@@ -261,10 +113,10 @@ impl Followed {
         match inner.known.configs(now()) {
             Some(configs) => {
                 tracing::info!(objects = inner.known.counts().objects, "using FunctionConfigs");
-                self.state.send_replace(configs);
+                self.state.send_replace(Some(configs));
                 inner.look_at_all();
             }
-            None if first => self.state.send_modify(|_| {}),
+            None if first => drop(self.state.send_replace(Some(Arc::default()))),
             None => {}
         }
         let counts = inner.known.counts();

@@ -172,6 +172,13 @@ impl ImageSource {
         }
     }
 
+    /// A pod of `image` found no such image in its registry: the registry is asked again for the next pod.
+    pub(crate) fn distrust(&self, image: &ImageKey) {
+        if let Ok(parsed) = Image::parse(image.as_str(), "") {
+            self.images.distrust(&parsed);
+        }
+    }
+
     /// Changes when [`content`](Self::content) of some image does.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.images.changes()

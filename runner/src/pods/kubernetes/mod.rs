@@ -205,6 +205,7 @@ pub(crate) async fn start(
     let started = now();
     let flags = PodFlags { max_message: options.max_message, pull_secret: options.pull_secret };
     let template = templates.borrow_and_update().clone();
+    let template = usable(template, &current);
     let first = Blueprint::new(template, flags.clone(), current.settings, started, current.time);
     let (current, blueprint) = watched::channel(Arc::new(first));
     let cluster = Cluster::new(client.clone(), &options.pod_namespace);
@@ -213,7 +214,7 @@ pub(crate) async fn start(
         None => Connect::PodIp,
     };
     let by_service = connect != Connect::PodIp;
-    let store = Store::new(connect, events);
+    let store = Store::new(connect, events).doubting(Arc::clone(&images));
     let backend = KubernetesBackend::new(cluster, store, blueprint, Arc::clone(&images), secret_written);
 
     let (synced_sender, synced) = watched::channel(false);
@@ -253,6 +254,11 @@ async fn collect_orphans(shared: &backend::Shared, every: Duration, mut pods_kno
     }
 }
 
+/// The template, once it is known what settings change in it.
+fn usable(template: TemplateState, current: &Current) -> TemplateState {
+    if current.complete { template } else { template.and(Err(NoTemplate::FunctionConfigsUnread)) }
+}
+
 fn now() -> Time {
     Time::from_millis(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -261,7 +267,7 @@ fn now() -> Time {
 
 impl Making for Blueprints {
     fn made_from(&mut self, current: &Current) -> MadeFrom {
-        let template = self.templates.borrow_and_update().clone();
+        let template = usable(self.templates.borrow_and_update().clone(), current);
         self.image_changes.mark_unchanged();
         let settings = Arc::clone(&current.settings);
         let blueprint =
@@ -278,5 +284,39 @@ impl Making for Blueprints {
             Ok(()) = self.image_changes.changed() => sleep(GATHER).await,
             else => std::future::pending().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use porch_fn_settings::CacheConfig;
+
+    use super::*;
+    use crate::settings::tests::settings;
+
+    #[test]
+    fn a_template_alone_is_not_enough_to_make_pods() {
+        let current =
+            |complete| Current { settings: Arc::new(settings(CacheConfig::default())), time: None, complete };
+        let template = Arc::new(Template::inline("w:v1"));
+        assert!(usable(Ok(Arc::clone(&template)), &current(true)).is_ok());
+        let flags = PodFlags { max_message: 1, pull_secret: None };
+        let blueprint = |template, complete| {
+            let current = current(complete);
+            Blueprint::new(usable(template, &current), flags.clone(), current.settings, now(), None)
+        };
+        assert!(blueprint(Ok(Arc::clone(&template)), true).has_read());
+        let early = blueprint(Ok(Arc::clone(&template)), false);
+        assert!(!early.has_read(), "orders wait a little");
+        assert!(early.service("pod", &"uid".into(), "default").is_none());
+
+        let why = |template| usable(template, &current(false)).err();
+        assert_eq!(
+            why(Ok(template)).unwrap().to_string(),
+            "the FunctionConfigs could not be read yet: check that the runner reaches the API server, and retry"
+        );
+        assert_eq!(why(Err(NoTemplate::Unread)), Some(NoTemplate::Unread));
+        let broken = NoTemplate::Broken("no image".into());
+        assert_eq!(why(Err(broken.clone())), Some(broken), "it is not early");
     }
 }

@@ -17,11 +17,13 @@ pub(crate) const SLOT: &str = "fn.kpt.dev/slot";
 pub(crate) const PAST: &str = "fn.kpt.dev/past";
 /// Annotation: what the ring hashes to find the owner.
 pub(crate) const SHARD_KEY: &str = "fn.kpt.dev/shard-key";
-/// Annotation: what the pod was made from. The original's annotation.
+/// Annotation: which configuration the pod was made from. The original's annotation.
 pub(crate) const TEMPLATE_VERSION: &str = "fn.kpt.dev/template-version";
 /// Annotation: the time of that configuration, RFC 3339.
 pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
-/// Annotation: since when the tag has stood for the pod's content, as far as its creator knew, RFC 3339.
+/// Annotation: the digest of the image that the pod was made from, if its creator knew it.
+pub(crate) const IMAGE_DIGEST: &str = "fn.kpt.dev/image-digest";
+/// Annotation: since when the tag has stood for that digest, as far as its creator knew, RFC 3339.
 pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
 /// Annotation: the pod may be collected past this moment, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1;
-use porch_fn_pool::{ConfigTime, ImageKey, Pod, PodName, ResourceVersion, ShardKey, Uid, Version};
+use porch_fn_pool::{
+    Content, Digest, ImageKey, Origin, Pod, PodName, ResourceVersion, ShardKey, Uid, Version,
+};
 
 pub(super) use super::crash::Tries;
 use super::crash::phase;
@@ -49,10 +51,13 @@ pub(crate) fn observe(pod: &v1::Pod, tries: &mut Tries) -> Option<Observed> {
             .as_ref()
             .map(|at| from_timestamp(at.0).unwrap_or_default()),
         phase: phase(pod, tries),
-        version: Version::from(annotation(names::TEMPLATE_VERSION).unwrap_or_default()),
-        config_time: ConfigTime {
-            written: annotation(names::CONFIG_TIME).and_then(parse_time),
-            resolved: annotation(names::RESOLVED_AT).and_then(parse_time),
+        origin: Origin {
+            version: Version::from(annotation(names::TEMPLATE_VERSION).unwrap_or_default()),
+            config_time: annotation(names::CONFIG_TIME).and_then(parse_time),
+            content: annotation(names::IMAGE_DIGEST).map(|digest| Content {
+                digest: Digest::from(digest),
+                resolved: annotation(names::RESOLVED_AT).and_then(parse_time),
+            }),
         },
         reclaim_after: annotation(names::RECLAIM_AFTER).and_then(parse_time),
     };

@@ -2,7 +2,7 @@
 //!
 //! Every runner writes the same Secret, each from its own mounted file, and a change of the file comes to them at
 //! different times. So the Secret carries the time of the file it was copied from, and nobody overwrites a later one.
-//! No Secret that the API server sends is logged or kept in an error: it holds the credentials.
+//! A Secret without our label is never deleted. No Secret that the API server sends is logged or kept in an error: it holds the credentials.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use kube::{Client, Resource};
 use porch_fn_pool::Time;
 use porch_fn_registry::CredentialsFileContent;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::client::{Causes, RequestError, bounded};
 use super::names;
@@ -30,6 +30,8 @@ const TYPE: &str = "kubernetes.io/dockerconfigjson";
 const KEY: &str = ".dockerconfigjson";
 /// Looks in one go, when other runners write at the same time.
 const LOOKS: usize = 5;
+/// After a start the file may not have been read yet. Then there is none.
+const FIRST_CONTENT_WITHIN: Duration = Duration::from_secs(1);
 /// Pauses after a failure, doubling.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
@@ -52,8 +54,10 @@ impl From<&CredentialsFileContent> for Content {
 /// Whether pods can be created that name the Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Not tried yet, or there is no content.
+    /// There is content that was not tried yet, or may be soon: pods had better wait a little.
     Pending,
+    /// There is no content, and so no Secret of ours to wait for.
+    Nothing,
     /// The Secret is there.
     Ready,
     /// The last content could not be written, and why. It is tried again.
@@ -67,8 +71,10 @@ enum Plan {
     Update,
     /// It has the content already.
     Keep,
-    /// It can only be changed by deleting it.
+    /// It is ours, and can only be changed by deleting it.
     Recreate,
+    /// It cannot be changed, and is not ours to delete.
+    Foreign,
     /// It is a copy of a later file than ours.
     NewerThere,
 }
@@ -90,6 +96,12 @@ enum WriteError {
          JSON of at most 1 MiB, and --registry-auth-secret-name a valid name"
     )]
     Invalid { name: String },
+    #[error(
+        "Secret {name} of the function namespace is not the runner's, and cannot take registry credentials: it is \
+         immutable, or not of type kubernetes.io/dockerconfigjson; choose another name with \
+         --registry-auth-secret-name, or delete it"
+    )]
+    Foreign { name: String },
     #[error("Secret {name} is changed by others all the time: let only function runners write it")]
     Contended { name: String },
     #[error("Secret {name} of the function namespace cannot be read: what the API server sends is no Secret")]
@@ -125,10 +137,23 @@ pub(crate) async fn follow(
     let mut told_newer = false;
     // What the Secret was last seen to have, or to have later.
     let mut done: Option<Content> = None;
+    // What was last tried to be written.
+    let mut tried: Option<Content> = None;
+    let _ = timeout(FIRST_CONTENT_WITHIN, content.wait_for(Option::is_some)).await;
     loop {
         let wanted = content.borrow_and_update().clone();
+        if wanted.is_some() && wanted != tried {
+            // Not at each further try: then pods have waited enough.
+            set(&state, State::Pending);
+            tried.clone_from(&wanted);
+        }
         let wait = match &wanted {
-            None => every,
+            None => {
+                if done.is_none() {
+                    set(&state, State::Nothing);
+                }
+                every
+            }
             Some(wanted) => match replica.bring_up_to_date(wanted).await {
                 Ok(plan) => {
                     let newer = plan == Plan::NewerThere;
@@ -185,8 +210,9 @@ async fn changed(content: &mut watch::Receiver<Option<Content>>) {
 
 fn plan(existing: Option<&Secret>, wanted: &Content) -> Plan {
     let Some(existing) = existing else { return Plan::Create };
+    let replace = if is_ours(existing) { Plan::Recreate } else { Plan::Foreign };
     if existing.type_.as_deref() != Some(TYPE) {
-        return Plan::Recreate;
+        return replace;
     }
     let data = existing.data.as_ref().and_then(|data| data.get(KEY));
     if data.is_some_and(|data| data.0 == *wanted.bytes) {
@@ -196,7 +222,12 @@ fn plan(existing: Option<&Secret>, wanted: &Content) -> Plan {
     if there.is_some_and(|there| wanted.modified.is_none_or(|ours| there > ours)) {
         return Plan::NewerThere;
     }
-    if existing.immutable == Some(true) { Plan::Recreate } else { Plan::Update }
+    if existing.immutable == Some(true) { replace } else { Plan::Update }
+}
+
+fn is_ours(secret: &Secret) -> bool {
+    let labels = secret.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(names::MANAGED_BY)).is_some_and(|manager| manager == names::MANAGER)
 }
 
 /// The time of the file that the Secret is a copy of, as it was written. `None`: no runner's copy.
@@ -240,6 +271,7 @@ impl Replica<'_> {
             let plan = plan(existing.as_ref(), wanted);
             let written = match (plan, existing) {
                 (Plan::Keep | Plan::NewerThere, _) => return Ok(plan),
+                (Plan::Foreign, _) => return Err(WriteError::Foreign { name: name.to_owned() }),
                 (_, None) => self.create(wanted).await,
                 (Plan::Recreate, Some(existing)) => {
                     tracing::info!(secret = name, "replacing the pull secret, since it cannot be changed");

@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use porch_fn_image::{Image, pod_name, pod_name_past};
-use porch_fn_pool::{ConfigTime, PodName, Time};
+use porch_fn_pool::{Origin, PodName, Time};
 use porch_fn_settings::{ContainerOverrides, PodOverrides};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -31,8 +31,7 @@ pub(crate) struct PodSpecInput<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a PodName,
     pub(crate) shard_key: &'a str,
-    pub(crate) version: &'a str,
-    pub(crate) config_time: ConfigTime,
+    pub(crate) origin: &'a Origin,
     pub(crate) reclaim_after: Time,
     /// What to run: the reference itself, or with a digest.
     pub(crate) image: &'a str,
@@ -146,6 +145,10 @@ fn bringing(spec: &mut PodSpec) -> Option<&mut Container> {
 
 fn patch(container: &mut Container, input: &PodSpecInput<'_>) {
     container.image = Some(input.image.to_owned());
+    if input.image.contains('@') && container.image_pull_policy.as_deref().is_none_or(str::is_empty) {
+        // The API server looks at the tag alone, and has `latest` pulled each time: what the digest names never changes.
+        container.image_pull_policy = Some("IfNotPresent".to_owned());
+    }
     let args = container.args.get_or_insert_default();
     args.extend(["--port".to_owned(), names::PORT.to_string()]);
     args.extend(["--max-request-body-size".to_owned(), input.max_message.to_string()]);
@@ -186,14 +189,16 @@ fn annotations(
     mut annotations: BTreeMap<String, String>,
     input: &PodSpecInput<'_>,
 ) -> BTreeMap<String, String> {
+    let Origin { version, config_time, content } = input.origin;
     for (key, value) in [
         (names::IMAGE_REFERENCE, Some(input.name.image.to_string())),
         (names::SLOT, Some(input.name.slot.to_string())),
         (names::PAST, input.name.past.as_ref().map(ToString::to_string)),
         (names::SHARD_KEY, Some(input.shard_key.to_owned())),
-        (names::TEMPLATE_VERSION, Some(input.version.to_owned())),
-        (names::CONFIG_TIME, input.config_time.written.map(format_time)),
-        (names::RESOLVED_AT, input.config_time.resolved.map(format_time)),
+        (names::TEMPLATE_VERSION, Some(version.to_string())),
+        (names::CONFIG_TIME, config_time.map(format_time)),
+        (names::IMAGE_DIGEST, content.as_ref().map(|content| content.digest.to_string())),
+        (names::RESOLVED_AT, content.as_ref().and_then(|content| content.resolved).map(format_time)),
         (names::RECLAIM_AFTER, Some(format_time(input.reclaim_after))),
     ] {
         // What is absent must not come from the template, which may be made from a pod of ours.

@@ -6,6 +6,8 @@
 
 mod news;
 mod services;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -21,6 +23,7 @@ use porch_fn_service::conn::Connection;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::metadata::ImageSource;
 use super::names;
 use super::observe::{Observed, Tries, observe};
 use crate::pods::probe::{CONNECTION, Locate, NoPod};
@@ -48,6 +51,8 @@ pub(super) struct Store {
     connect: Connect,
     /// To the pool.
     events: mpsc::UnboundedSender<Event>,
+    /// What becomes doubtful when a pod's image is not there.
+    images: Option<Arc<ImageSource>>,
     state: Mutex<State>,
     services_listed: watch::Sender<bool>,
 }
@@ -94,7 +99,12 @@ impl Store {
     pub(super) fn new(connect: Connect, events: mpsc::UnboundedSender<Event>) -> Self {
         let state = State { pods: HashMap::new(), gone: LruCache::new(MAX_GONE), services: HashMap::new() };
         let services_listed = watch::Sender::new(false);
-        Self { connect, events, state: Mutex::new(state), services_listed }
+        Self { connect, events, images: None, state: Mutex::new(state), services_listed }
+    }
+
+    /// Has it doubt what is known of an image that a node did not find.
+    pub(super) fn doubting(self, images: Arc<ImageSource>) -> Self {
+        Self { images: Some(images), ..self }
     }
 
     pub(super) fn connect(&self) -> &Connect {
@@ -110,7 +120,7 @@ impl Store {
     pub(super) fn pod_seen(&self, object: &Pod) {
         let mut news = Vec::new();
         let mut state = self.state.lock();
-        if let Some(Sight::New(pod)) = state.see(object, &mut news) {
+        if let Some(Sight::New(pod)) = self.see(&mut state, object, &mut news) {
             self.tell(Event::Seen(pod));
         }
         drop(state);
@@ -131,11 +141,29 @@ impl Store {
         let listed: HashSet<_> = objects.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
         let mut state = self.state.lock();
         state.pods.retain(|uid, _| listed.contains(uid.as_str()));
-        let sights = objects.iter().filter_map(|object| state.see(object, &mut news));
+        let sights = objects.iter().filter_map(|object| self.see(&mut state, object, &mut news));
         let pods = sights.map(Sight::into_pod).collect();
         self.tell(Event::Synced(pods));
         drop(state);
         news.iter().for_each(News::log);
+    }
+
+    /// Takes note of a pod, before the pool hears of it: the next one that it orders is made of what the registry says
+    /// then.
+    fn see(&self, state: &mut State, object: &Pod, news: &mut Vec<News>) -> Option<Sight> {
+        let refused = |state: &State| {
+            let known = state.pods.get(&Uid::from(object.metadata.uid.as_deref()?))?;
+            known.tries.image_was_refused().then(|| known.pod.name.image.clone())
+        };
+        let before = refused(state);
+        let sight = state.see(object, news);
+        if before.is_none()
+            && let Some(images) = &self.images
+            && let Some(image) = refused(state)
+        {
+            images.distrust(&image);
+        }
+        sight
     }
 
     /// The pod's wrapper serves.

@@ -45,9 +45,8 @@ impl LocalBackend {
 impl Backend for LocalBackend {
     fn order(&self, order: Order) {
         let event = match order {
-            Order::Create { name, shard_key, version, config_time, reclaim_after } => {
-                let result =
-                    self.pods.cluster.create(name.clone(), shard_key, version, config_time, reclaim_after);
+            Order::Create { name, shard_key, origin, reclaim_after } => {
+                let result = self.pods.cluster.create(name.clone(), shard_key, origin, reclaim_after);
                 Event::Created { name, result }
             }
             Order::Delete { uid, resource_version, .. } => {

@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use porch_fn_pool::{
-    ConfigTime, Creation, Deletion, Event, Phase, Pod, PodName, Pushing, Reason, ResourceVersion, ShardKey,
-    Time, Uid, Version,
+    Creation, Deletion, Event, Origin, Phase, Pod, PodName, Pushing, Reason, ResourceVersion, ShardKey, Time,
+    Uid,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -96,8 +96,7 @@ impl LocalCluster {
         &self,
         name: PodName,
         shard_key: ShardKey,
-        version: Version,
-        config_time: ConfigTime,
+        origin: Origin,
         reclaim_after: Time,
     ) -> Creation {
         let Some(command) = self.inner.options.functions.command(&name.image).map(<[String]>::to_vec) else {
@@ -118,8 +117,7 @@ impl LocalCluster {
             shard_key,
             terminating_since: None,
             phase: Phase::Pending(None),
-            version,
-            config_time,
+            origin,
             reclaim_after: Some(reclaim_after),
         };
         let (stop, stopped) = watch::channel(false);
@@ -261,7 +259,7 @@ mod tests {
 
     fn create(cluster: &LocalCluster) -> Creation {
         let name = PodName { image: "example.com/f:v1".into(), slot: 0, past: None };
-        cluster.create(name, "key".into(), "version".into(), ConfigTime::default(), now())
+        cluster.create(name, "key".into(), Origin::of("version", None), now())
     }
 
     #[tokio::test]

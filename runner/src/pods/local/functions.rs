@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{ConfigTime, ImageKey, Template, Version};
+use porch_fn_pool::{ImageKey, Origin};
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -105,10 +105,9 @@ impl LocalFunctions {
     }
 
     /// A changed command makes a new version, whose pods replace the old ones.
-    pub(crate) fn template(&self, image: &ImageKey) -> Option<Template> {
+    pub(crate) fn template(&self, image: &ImageKey) -> Option<Origin> {
         let command = self.command(image)?.join("\0");
-        let version = Version::from(format!("{:016x}", xxh3_64(command.as_bytes())));
-        Some(Template { version, config_time: ConfigTime::default() })
+        Some(Origin::of(format!("{:016x}", xxh3_64(command.as_bytes())), None))
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) struct Counts {
     pub(crate) objects: usize,
     /// Those of them that `status.error` says something about.
     pub(crate) problems: usize,
+    /// Those of them that cannot be used as they are.
+    pub(crate) broken: usize,
 }
 
 /// What is to be said of an object that was seen, if anything.
@@ -152,6 +154,7 @@ impl Known {
     pub(super) fn counts(&self) -> Counts {
         let living = self.objects.values().filter(|entry| !entry.object.ending);
         let problems = living.clone().filter(|entry| self.outcome(entry).problem.is_some());
-        Counts { objects: living.clone().count(), problems: problems.count() }
+        let broken = living.clone().filter(|entry| entry.error.is_some());
+        Counts { objects: living.clone().count(), problems: problems.count(), broken: broken.count() }
     }
 }

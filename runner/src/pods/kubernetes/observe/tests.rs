@@ -19,6 +19,7 @@ fn object() -> Value {
                 "fn.kpt.dev/shard-key": "example.com/f",
                 "fn.kpt.dev/template-version": "inline-v1",
                 "fn.kpt.dev/config-time": "2026-01-02T03:04:05Z",
+                "fn.kpt.dev/image-digest": "sha256:01",
                 "fn.kpt.dev/resolved-at": "2026-01-02T03:04:06Z",
                 "fn.kpt.dev/reclaim-after": "2026-01-02T03:04:05.678Z",
             },
@@ -55,10 +56,13 @@ fn all_that_a_pod_says_is_read() {
             shard_key: "example.com/f".into(),
             terminating_since: None,
             phase: Phase::Pending(None),
-            version: "inline-v1".into(),
-            config_time: ConfigTime {
-                written: Some(Time::from_millis(1_767_323_045_000)),
-                resolved: Some(Time::from_millis(1_767_323_046_000)),
+            origin: Origin {
+                version: "inline-v1".into(),
+                config_time: Some(Time::from_millis(1_767_323_045_000)),
+                content: Some(Content {
+                    digest: "sha256:01".into(),
+                    resolved: Some(Time::from_millis(1_767_323_046_000)),
+                }),
             },
             reclaim_after: Some(Time::from_millis(1_767_323_045_678)),
         },
@@ -101,9 +105,11 @@ fn the_rest_may_be_missing() {
     let missing = |name| seen(without_annotation(name)).unwrap().pod;
     assert_eq!(missing("fn.kpt.dev/past").name.past, None);
     assert_eq!(missing("fn.kpt.dev/shard-key").shard_key, "example.com/f:v1".into());
-    assert_eq!(missing("fn.kpt.dev/template-version").version, "".into());
-    assert_eq!(missing("fn.kpt.dev/config-time").config_time.written, None);
-    assert_eq!(missing("fn.kpt.dev/resolved-at").config_time.resolved, None);
+    assert_eq!(missing("fn.kpt.dev/template-version").origin.version, "".into());
+    assert_eq!(missing("fn.kpt.dev/config-time").origin.config_time, None);
+    assert_eq!(missing("fn.kpt.dev/image-digest").origin.content, None, "a time alone says nothing");
+    let content = Content { digest: "sha256:01".into(), resolved: None };
+    assert_eq!(missing("fn.kpt.dev/resolved-at").origin.content, Some(content));
     assert_eq!(missing("fn.kpt.dev/reclaim-after").reclaim_after, None);
     assert_eq!(seen(with("/status", Value::Null)).unwrap().ip, None);
     assert_eq!(seen(with("/status/podIP", json!("nowhere"))).unwrap().ip, None);
@@ -134,14 +140,14 @@ fn the_phase_counts_tries_across_states() {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_stumble(texts in prop::collection::vec(".{0,30}", 6), ip in ".{0,20}") {
-        let names = ["past", "shard-key", "template-version", "config-time", "reclaim-after", "slot"];
+    fn no_text_makes_it_stumble(texts in prop::collection::vec(".{0,30}", 7), ip in ".{0,20}") {
+        let names = ["past", "shard-key", "template-version", "config-time", "reclaim-after", "image-digest", "slot"];
         let mut object = object();
         for (name, text) in names.iter().zip(&texts) {
             object["metadata"]["annotations"][format!("fn.kpt.dev/{name}")] = json!(text);
         }
         object["status"]["podIP"] = json!(ip);
-        let slot_is_whole = texts[5].parse::<u32>().is_ok_and(|slot| slot.to_string() == texts[5]);
+        let slot_is_whole = texts[6].parse::<u32>().is_ok_and(|slot| slot.to_string() == texts[6]);
         prop_assert_eq!(seen(object).is_some(), slot_is_whole);
     }
 }

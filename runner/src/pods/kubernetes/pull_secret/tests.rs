@@ -69,6 +69,24 @@ fn what_is_planned() {
             content(OLD, Some(1_000)),
             Plan::NewerThere,
         ),
+        (
+            "another's, of another type",
+            Some(changed(foreign, changed(opaque, new.clone()))),
+            content(NEW, Some(2_000)),
+            Plan::Foreign,
+        ),
+        (
+            "another's, immutable",
+            Some(changed(foreign, changed(immutable, old.clone()))),
+            content(NEW, Some(2_000)),
+            Plan::Foreign,
+        ),
+        (
+            "another's, immutable, the same",
+            Some(changed(foreign, changed(immutable, new.clone()))),
+            content(NEW, Some(2_000)),
+            Plan::Keep,
+        ),
         ("another type", Some(changed(opaque, new.clone())), content(NEW, Some(2_000)), Plan::Recreate),
         (
             "another type and later",
@@ -252,6 +270,7 @@ impl Service<Request<Body>> for Server {
 struct Runner {
     content: watch::Sender<Option<Content>>,
     state: watch::Receiver<State>,
+    seen: Arc<Mutex<Vec<State>>>,
     _task: tokio::task::JoinHandle<()>,
 }
 
@@ -260,14 +279,50 @@ impl Runner {
         let (content, contents) = watch::channel(first);
         let (state, states) = watch::channel(State::Pending);
         let (namespace, name) = ("functions".to_owned(), NAME.to_owned());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (mut of_seen, all) = (states.clone(), Arc::clone(&seen));
+        tokio::spawn(async move {
+            while of_seen.changed().await.is_ok() {
+                all.lock().push(of_seen.borrow_and_update().clone());
+            }
+        });
         let task = follow(server.client(), namespace, name, contents, EVERY, state);
-        Self { content, state: states, _task: tokio::spawn(task) }
+        Self { content, state: states, seen, _task: tokio::spawn(task) }
+    }
+
+    /// All states since the last time.
+    fn states(&self) -> Vec<State> {
+        std::mem::take(&mut self.seen.lock())
     }
 
     async fn settled(&mut self) -> State {
         let settled = self.state.wait_for(|state| *state != State::Pending);
         timeout(EVERY * 10, settled).await.unwrap().unwrap().clone()
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_wait_for_new_credentials() {
+    let server = Server::default();
+    let mut runner = Runner::start(&server, Some(content(OLD, Some(1_000))));
+    assert_eq!(runner.settled().await, State::Ready);
+    runner.states();
+    runner.content.send_replace(Some(content(NEW, Some(2_000))));
+    pass(MOMENT).await;
+    assert_eq!(runner.states(), [State::Pending, State::Ready]);
+    assert_eq!(server.text(), NEW);
+    // Looking again is no news.
+    pass(EVERY * 3).await;
+    assert_eq!(runner.states(), []);
+
+    // What cannot be written is waited for once.
+    for _ in 0..3 {
+        server.fail(Method::PUT, 503, &status(503));
+    }
+    runner.content.send_replace(Some(content(OLD, Some(3_000))));
+    pass(EVERY).await;
+    let seen = runner.states();
+    assert!(matches!(&seen[..], [State::Pending, State::Failed(_), State::Ready]), "{seen:?}");
 }
 
 /// Time is paused, so it passes only when nobody has anything to do.
@@ -280,12 +335,21 @@ const MOMENT: Duration = Duration::from_millis(1);
 #[tokio::test(start_paused = true)]
 async fn the_secret_follows_the_file() {
     let server = Server::default();
-    let mut runner = Runner::start(&server, None);
+    let runner = Runner::start(&server, None);
+    pass(MOMENT).await;
+    assert_eq!(*runner.state.borrow(), State::Pending, "it may only be early");
+    // As whoever reads the file says at first.
+    runner.content.send_replace(None);
+    pass(FIRST_CONTENT_WITHIN.saturating_sub(MOMENT * 2)).await;
+    assert_eq!(*runner.state.borrow(), State::Pending);
+    pass(MOMENT * 2).await;
+    assert_eq!(*runner.state.borrow(), State::Nothing);
     pass(EVERY * 3).await;
-    assert_eq!((server.log(), runner.state.borrow().clone()), (vec![], State::Pending));
+    assert_eq!((server.log(), runner.state.borrow().clone()), (vec![], State::Nothing));
 
     runner.content.send_replace(Some(content(OLD, Some(1_000))));
-    assert_eq!(runner.settled().await, State::Ready);
+    pass(MOMENT).await;
+    assert_eq!(runner.states(), [State::Nothing, State::Pending, State::Ready]);
     assert_eq!(server.log(), ["GET 404", "POST 201"]);
     let created = server.secret().unwrap();
     assert_eq!(created, Secret { metadata: created.metadata.clone(), ..secret(OLD, Some(1_000)) });
@@ -300,6 +364,7 @@ async fn the_secret_follows_the_file() {
     runner.content.send_replace(None);
     pass(MOMENT).await;
     assert_eq!((server.log().len(), server.text()), (0, NEW.to_owned()), "what was written stays");
+    assert_eq!(*runner.state.borrow(), State::Ready);
 }
 
 #[tokio::test(start_paused = true)]
@@ -345,6 +410,31 @@ async fn what_cannot_be_changed_is_made_anew() {
     let after = server.secret().unwrap();
     assert_ne!(after.metadata.uid, before);
     assert_eq!((after.type_.as_deref(), server.text().as_str()), (Some(TYPE), NEW));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_ours_is_not_deleted() {
+    let opaque: fn(&mut Secret) = |secret| secret.type_ = Some("Opaque".to_owned());
+    let immutable: fn(&mut Secret) = |secret| secret.immutable = Some(true);
+    for change in [opaque, immutable] {
+        let server = Server::default();
+        let mut users = Secret { metadata: ObjectMeta::default(), ..secret(OLD, None) };
+        change(&mut users);
+        server.put(&users);
+        let before = server.secret();
+        let mut runner = Runner::start(&server, Some(content(NEW, Some(2_000))));
+        let State::Failed(told) = runner.settled().await else { panic!("it cannot be written") };
+        assert!(told.contains(NAME) && told.contains("--registry-auth-secret-name"), "{told}");
+        pass(EVERY * 3).await;
+        assert!(server.log().iter().all(|request| request == "GET 200"));
+        assert_eq!(server.secret(), before);
+
+        // Its owner takes it away.
+        server.0.lock().secret = None;
+        pass(LAST_PAUSE).await;
+        assert_eq!(*runner.state.borrow(), State::Ready);
+        assert_eq!(server.text(), NEW);
+    }
 }
 
 #[tokio::test(start_paused = true)]

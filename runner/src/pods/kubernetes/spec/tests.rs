@@ -1,7 +1,7 @@
 use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::{EnvVar, PodSpec, PodTemplateSpec};
-use porch_fn_pool::{ImageKey, Uid};
+use porch_fn_pool::{Content, ImageKey, Uid};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -14,6 +14,15 @@ const IMAGE: &str = "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1";
 
 static NONE: LazyLock<PodOverrides> = LazyLock::new(PodOverrides::default);
 
+static ORIGIN: LazyLock<Origin> = LazyLock::new(|| Origin {
+    version: "inline-0123456789abcdef".into(),
+    config_time: Some(Time::from_millis(1_700_000_000_000)),
+    content: Some(Content {
+        digest: "sha256:00".into(),
+        resolved: Some(Time::from_millis(1_700_000_001_000)),
+    }),
+});
+
 fn name(slot: u32, past: Option<&str>) -> PodName {
     PodName { image: ImageKey::from(IMAGE), slot, past: past.map(Uid::from) }
 }
@@ -24,11 +33,7 @@ fn input<'a>(name: &'a PodName, entrypoint: &'a [String]) -> PodSpecInput<'a> {
         namespace: "porch-fn-system",
         name,
         shard_key: "ghcr.io/kptdev/krm-functions-catalog/set-namespace",
-        version: "inline-0123456789abcdef",
-        config_time: ConfigTime {
-            written: Some(Time::from_millis(1_700_000_000_000)),
-            resolved: Some(Time::from_millis(1_700_000_001_000)),
-        },
+        origin: &ORIGIN,
         reclaim_after: Time::from_millis(1_700_000_060_500),
         image: "ghcr.io/kptdev/krm-functions-catalog/set-namespace@sha256:00",
         entrypoint,
@@ -57,6 +62,7 @@ fn a_pod_of_the_inline_template() {
             "fn.kpt.dev/shard-key": "ghcr.io/kptdev/krm-functions-catalog/set-namespace",
             "fn.kpt.dev/template-version": "inline-0123456789abcdef",
             "fn.kpt.dev/config-time": "2023-11-14T22:13:20.000Z",
+            "fn.kpt.dev/image-digest": "sha256:00",
             "fn.kpt.dev/resolved-at": "2023-11-14T22:13:21.000Z",
             "fn.kpt.dev/reclaim-after": "2023-11-14T22:14:20.500Z",
         },
@@ -162,16 +168,37 @@ fn a_pull_secret_is_named_once() {
 }
 
 #[test]
+fn what_a_digest_names_is_pulled_once_unless_the_template_says_otherwise() {
+    let mut template = Template::inline("w:v1");
+    let policy = |template: &Template, image: &str| {
+        json!(pod(template, &PodSpecInput { image, ..input(&name(0, None), &[]) }).spec)["containers"][1]
+            ["imagePullPolicy"]
+            .clone()
+    };
+    for (of_template, image, expected) in [
+        (None, "example.com/f:latest@sha256:00", json!("IfNotPresent")),
+        (Some(""), "example.com/f:latest@sha256:00", json!("IfNotPresent")),
+        (None, "example.com/f@sha256:00", json!("IfNotPresent")),
+        (None, "example.com/f:latest", Value::Null),
+        (Some("Always"), "example.com/f:latest@sha256:00", json!("Always")),
+        (Some("Never"), "example.com/f:v1@sha256:00", json!("Never")),
+    ] {
+        template.pod.spec.as_mut().unwrap().containers[1].image_pull_policy = of_template.map(str::to_owned);
+        assert_eq!(policy(&template, image), expected, "{of_template:?} {image}");
+    }
+}
+
+#[test]
 fn what_is_ours_wins_and_what_is_absent_stays_absent() {
     let mut template = Template::inline("w:v1");
     let foreign = |keys: &[&str]| keys.iter().map(|&key| (key.to_owned(), "foreign".to_owned())).collect();
     let metadata = template.pod.metadata.get_or_insert_default();
     metadata.labels = Some(foreign(&[names::MANAGED_BY, names::IMAGE, "team"]));
-    metadata.annotations =
-        Some(foreign(&[names::PAST, names::CONFIG_TIME, names::RESOLVED_AT, names::SLOT, "note"]));
+    let absent = [names::PAST, names::CONFIG_TIME, names::IMAGE_DIGEST, names::RESOLVED_AT];
+    metadata.annotations = Some(foreign(&[&absent[..], &[names::SLOT, "note"]].concat()));
     let plain = name(2, None);
-    let made =
-        pod(&template, &PodSpecInput { config_time: ConfigTime::default(), ..input(&plain, &[]) }).metadata;
+    let origin = Origin::of("inline-0", None);
+    let made = pod(&template, &PodSpecInput { origin: &origin, ..input(&plain, &[]) }).metadata;
     let labels = json!({
         "app.kubernetes.io/managed-by": "porch-fn-runner",
         "fn.kpt.dev/image": "set-namespace-v041-1-01234567",
@@ -180,7 +207,7 @@ fn what_is_ours_wins_and_what_is_absent_stays_absent() {
     assert_eq!(json!(made.labels), labels);
     let annotations = made.annotations.unwrap();
     assert_eq!((annotations["note"].as_str(), annotations[names::SLOT].as_str()), ("foreign", "2"));
-    for absent in [names::PAST, names::CONFIG_TIME, names::RESOLVED_AT] {
+    for absent in absent {
         assert!(!annotations.contains_key(absent), "{absent}");
     }
 
@@ -325,6 +352,10 @@ proptest! {
                 prop_assert_eq!(&appended[..5], flags);
                 let expanded: Vec<_> = appended[5..].iter().map(|arg| expand(arg)).collect();
                 prop_assert_eq!(&expanded, &entrypoint);
+                if container.image_pull_policy != original.image_pull_policy {
+                    prop_assert_eq!(container.image_pull_policy.as_deref(), Some("IfNotPresent"));
+                    container.image_pull_policy.clone_from(&original.image_pull_policy);
+                }
                 container.image.clone_from(&original.image);
                 container.args.clone_from(&original.args);
             }

@@ -64,7 +64,7 @@ fn what_is_there_is_in_effect() {
     let configs = known.configs(NOW).unwrap();
     assert_eq!((names(&configs), time(&configs)), (vec!["b", "a"], Some(moment(3))));
     assert_eq!(known.configs(NOW), None, "once");
-    assert_eq!(known.counts(), Counts { objects: 2, problems: 0 });
+    assert_eq!(known.counts(), Counts { objects: 2, problems: 0, broken: 0 });
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn what_breaks_stays_in_effect_as_it_was() {
     };
     assert!(error.contains("spec.podExecutor.timeToLive"), "{error}");
     assert_eq!(ttl(&known.configs(NOW).unwrap()), 300);
-    assert_eq!(known.counts(), Counts { objects: 1, problems: 1 });
+    assert_eq!(known.counts(), Counts { objects: 1, problems: 1, broken: 1 });
     let work = Work::Status { observed: None, error: Some(format!("function-runner: {error}")) };
     assert_eq!(known.work("a", true), Some(work));
     assert_eq!(known.work("a", false), None);
@@ -103,7 +103,7 @@ fn what_breaks_stays_in_effect_as_it_was() {
     assert_eq!(known.seen(changed(good, 4, 11, json!({"timeToLive": "6m"}))), Some(Judged::Mended));
     let configs = known.configs(NOW).unwrap();
     assert_eq!((ttl(&configs), time(&configs)), (360, Some(moment(11))));
-    assert_eq!(known.counts(), Counts { objects: 1, problems: 0 });
+    assert_eq!(known.counts(), Counts { objects: 1, problems: 0, broken: 0 });
     assert_eq!(known.work("a", true), Some(Work::Status { observed: Some(4), error: None }));
 }
 
@@ -115,7 +115,7 @@ fn another_object_of_the_name_inherits_nothing() {
     let other = Object { uid: "another".into(), ..changed(good, 1, 9, json!({"timeToLive": "soon"})) };
     assert!(matches!(known.seen(other), Some(Judged::Broken { kept: false, .. })));
     assert_eq!(names(&known.configs(NOW).unwrap()), Vec::<&str>::new());
-    assert_eq!(known.counts(), Counts { objects: 1, problems: 1 });
+    assert_eq!(known.counts(), Counts { objects: 1, problems: 1, broken: 1 });
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn who_loses_a_conflict_is_told() {
         error.starts_with("function-runner: ") && error.contains("FunctionConfig older counts"),
         "{error}"
     );
-    assert_eq!(known.counts(), Counts { objects: 2, problems: 1 });
+    assert_eq!(known.counts(), Counts { objects: 2, problems: 1, broken: 0 });
     // Until the other is gone.
     known.gone("older");
     known.configs(NOW);

@@ -1,0 +1,160 @@
+//! Who asks, when, and how many at once.
+
+use super::*;
+use crate::images::gates::MAX_AT_ONCE;
+use crate::peer::PER_REGISTRY;
+
+#[tokio::test(start_paused = true)]
+async fn many_first_calls_ask_once_for_each_image() {
+    let (fake, images) = images();
+    fake.takes(SECOND);
+    let all: Vec<Image> = (0..50).map(|index| image(&format!("a.b/fn-{index:02}:v1"))).collect();
+    for image in &all {
+        fake.stands_for(image.as_str(), image.name());
+        fake.has_tags(image.repository(), Ok(&["v1"]));
+    }
+    let calls = (0..1000).map(|call| {
+        let (images, image) = (&images, &all[call % all.len()]);
+        async move {
+            let resolved = images.resolve(image, &constraint(["v1", "*"][call % 2])).await.unwrap();
+            assert_eq!(resolved, *image);
+            assert_eq!(&*images.metadata(image).await.unwrap().digest, image.name());
+        }
+    });
+    join_all(calls).await;
+    let expected: Vec<_> = ["metadata", "tags"]
+        .iter()
+        .flat_map(|what| {
+            let of = if *what == "tags" { Image::repository } else { Image::as_str };
+            all.iter().map(move |image| format!("1 {what} {}", of(image)))
+        })
+        .collect();
+    assert_eq!(fake.requests(), expected);
+    assert!(images.known.is_idle() && images.lists.is_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_questions_at_once() {
+    let (fake, images) = images();
+    fake.takes(SECOND);
+    // Twice each, so that some find their turn taken.
+    let ask = async |all: &[Image]| {
+        let answers = join_all(all.iter().chain(all).map(|image| images.metadata(image))).await;
+        assert!(answers.iter().all(|answer| *answer == Err(RegistryError::NotFound)));
+        assert_eq!(fake.requests().len(), all.len());
+        std::mem::take(&mut fake.0.lock().most_at_once)
+    };
+    let of_one: Vec<Image> =
+        (0..PER_REGISTRY * 3).map(|index| image(&format!("a.b/fn-{index}:v1"))).collect();
+    assert_eq!(ask(&of_one).await, PER_REGISTRY);
+    let of_many: Vec<Image> = (0..MAX_AT_ONCE * 2).map(|index| image(&format!("r{index}.b/fn:v1"))).collect();
+    assert_eq!(ask(&of_many).await, MAX_AT_ONCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn registries_that_hang_hold_up_no_other() {
+    let (fake, images) = images();
+    fake.0.lock().hanging = vec!["hung.one".into(), "hung.two".into()];
+    let asked = Instant::now();
+    let hung = (0..200).map(|index| {
+        let (images, image) = (&images, image(&format!("hung.{}/fn-{index}:v1", ["one", "two"][index % 2])));
+        async move {
+            let constraint = constraint("*");
+            if index % 3 == 0 {
+                let resolved = images.resolve(&image, &constraint).await;
+                assert_eq!(resolved, Err(RegistryError::Unreachable.into()));
+            } else {
+                assert_eq!(images.metadata(&image).await, Err(RegistryError::Unreachable));
+            }
+            asked.elapsed()
+        }
+    });
+    let good = async {
+        // Behind all of them.
+        settle().await;
+        let all: Vec<Image> = (0..20).map(|index| image(&format!("a.b/fn-{index}:v1"))).collect();
+        for image in &all {
+            fake.stands_for(image.as_str(), "one");
+        }
+        let answers = join_all(all.iter().map(|image| images.metadata(image))).await;
+        assert!(answers.iter().all(Result::is_ok));
+        asked.elapsed()
+    };
+    let (hung, good) = tokio::join!(join_all(hung), good);
+    assert_eq!(good, Duration::ZERO);
+    // Nobody waits for one after the other.
+    assert!(hung.iter().all(|took| *took == GIVES_UP), "{hung:?}");
+    let asked = fake.requests().into_iter().filter(|request| request.contains("hung."));
+    assert_eq!(asked.count(), 2 * PER_REGISTRY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_hung_is_left_alone_for_a_moment() {
+    let (fake, images) = images();
+    let (hung, other) = (image("hung.one/fn:v1"), image("hung.one/other:v1"));
+    fake.stands_for("hung.one/fn:v1", "one");
+    let known = images.metadata(&hung).await.unwrap();
+    fake.0.lock().hanging = vec!["hung.one".into()];
+    images.metadata(&other).await.unwrap_err();
+    fake.requests();
+    advance(SECOND * 2).await;
+    let asked = Instant::now();
+    assert_eq!(images.metadata(&other).await, Err(RegistryError::Unreachable));
+    images.distrust(&hung);
+    assert_eq!(images.metadata(&hung).await.unwrap(), known);
+    assert_eq!((asked.elapsed(), fake.requests()), (Duration::ZERO, vec![]));
+
+    // It works again.
+    fake.0.lock().hanging.clear();
+    advance(SECOND).await;
+    assert_eq!(images.metadata(&other).await, Err(RegistryError::NotFound));
+    assert_eq!(images.metadata(&hung).await.unwrap(), known);
+    assert_eq!(fake.requests(), ["1 digest hung.one/fn:v1", "1 metadata hung.one/other:v1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_refuses_at_once_is_asked_again() {
+    let (fake, images) = images();
+    for index in 0..10 {
+        let image = image(&format!("a.b/fn-{index}:v1"));
+        fake.says(image.as_str(), Err(RegistryError::Unreachable));
+        images.metadata(&image).await.unwrap_err();
+    }
+    assert_eq!(fake.requests().len(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_goes_away_leaves_its_question() {
+    let (fake, images) = images();
+    fake.stands_for("a.b/fn:v1", "one");
+    fake.takes(SECOND);
+    let fn_v1 = image("a.b/fn:v1");
+    assert!(timeout(SECOND / 2, images.metadata(&fn_v1)).await.is_err());
+    let asked = Instant::now();
+    assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "one");
+    assert_eq!(asked.elapsed(), SECOND / 2);
+    assert_eq!(fake.requests(), ["1 metadata a.b/fn:v1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_end_with_the_memory() {
+    let (fake, images) = images();
+    fake.takes(SECOND);
+    assert!(timeout(SECOND / 2, images.metadata(&image("a.b/fn:v1"))).await.is_err());
+    assert!(timeout(SECOND / 4, images.resolve(&image("a.b/fn"), &constraint("*"))).await.is_err());
+    let memory: Weak<_> = Arc::downgrade(&images.known);
+    assert_eq!(Arc::strong_count(&fake), 4, "test, memory and two tasks");
+    drop(images);
+    settle().await;
+    assert_eq!((Arc::strong_count(&fake), memory.strong_count()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_panics_can_be_asked_again() {
+    let (fake, images) = images();
+    fake.stands_for("a.b/fn:v1", "one");
+    fake.0.lock().panics = true;
+    assert_eq!(images.metadata(&image("a.b/fn:v1")).await, Err(RegistryError::Unreachable));
+    fake.0.lock().panics = false;
+    images.metadata(&image("a.b/fn:v1")).await.unwrap();
+}

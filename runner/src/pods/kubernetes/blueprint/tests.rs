@@ -1,0 +1,113 @@
+use porch_fn_pool::{Phase, Pod as Observed, ResourceVersion, Uid};
+use porch_fn_settings::CacheConfig;
+
+use super::*;
+use crate::pods::kubernetes::observe::{Tries, observe};
+
+const IMAGE: &str = "example.com/f:v1";
+
+fn millis(millis: u64) -> Time {
+    Time::from_millis(millis)
+}
+
+fn blueprint_with(template: TemplateState, max_message: usize, started: u64) -> Blueprint {
+    let flags = PodFlags { max_message, pull_secret: None };
+    let settings = Arc::new(crate::settings::tests::settings(CacheConfig::default()));
+    Blueprint::new(template, flags, settings, millis(started), None)
+}
+
+fn blueprint(wrapper: &str) -> Blueprint {
+    blueprint_with(Ok(Arc::new(Template::inline(wrapper))), 1024, 90)
+}
+
+fn digest(digest: &str, since: u64) -> ContentOf {
+    ContentOf::Digest { digest: digest.into(), since: millis(since) }
+}
+
+fn made_from(blueprint: &Blueprint, content: &ContentOf) -> Origin {
+    blueprint.made_from(&ImageKey::from(IMAGE), content)
+}
+
+#[test]
+fn a_moved_tag_is_another_content_of_the_same_version() {
+    let blueprint = blueprint("w:v1");
+    let (old, new) =
+        (made_from(&blueprint, &digest("sha256:01", 60)), made_from(&blueprint, &digest("sha256:02", 70)));
+    let content =
+        |digest: &str, since| Some(Content { digest: digest.into(), resolved: Some(millis(since)) });
+    assert_eq!(old.content, content("sha256:01", 60));
+    assert_eq!(new, Origin { content: content("sha256:02", 70), ..old.clone() });
+    assert!(old.yields_to(&new) && !new.yields_to(&old));
+}
+
+#[test]
+fn another_configuration_is_another_version_of_the_same_content() {
+    let content = digest("sha256:01", 60);
+    let old = made_from(&blueprint("w:v1"), &content);
+    let template = || Ok(Arc::new(Template::inline("w:v1")));
+    for new in [blueprint("w:v2"), blueprint_with(template(), 2048, 90)] {
+        let new = made_from(&new, &content);
+        assert_ne!(new.version, old.version);
+        assert_eq!(Origin { version: old.version.clone(), ..new }, old);
+    }
+    let restarted = made_from(&blueprint_with(template(), 1024, 1000), &content);
+    assert_eq!(restarted, Origin { config_time: Some(millis(1000)), ..old });
+}
+
+#[test]
+fn without_known_content_the_configuration_is_still_compared() {
+    let (old, new) = (blueprint("w:v1"), blueprint("w:v2"));
+    let pod = made_from(&old, &digest("sha256:01", 60));
+    for content in [ContentOf::Unknown, ContentOf::Reference] {
+        let same = made_from(&old, &content);
+        assert_eq!(same, Origin { content: None, ..pod.clone() });
+        assert!(!pod.differs_from(&same));
+        assert!(pod.yields_to(&made_from(&new, &content)), "{content:?}");
+    }
+}
+
+#[test]
+fn without_a_template_nothing_is_outdated() {
+    let content = digest("sha256:01", 60);
+    let pod = made_from(&blueprint("w:v1"), &content);
+    let moved = digest("sha256:02", 70);
+    for state in [NoTemplate::Unread, NoTemplate::FunctionConfigsUnread, NoTemplate::Broken("broken".into())]
+    {
+        let none = made_from(&blueprint_with(Err(state), 1024, 1000), &moved);
+        assert_eq!(none, Origin::of("none", None));
+        assert!(!pod.yields_to(&none));
+    }
+}
+
+#[test]
+fn what_a_pod_is_made_from_is_read_back_from_it() {
+    let blueprint = blueprint("w:v1");
+    let name = PodName { image: ImageKey::from(IMAGE), slot: 0, past: None };
+    for content in [digest("sha256:01", 60), ContentOf::Reference] {
+        let origin = made_from(&blueprint, &content);
+        let metadata = ImageMetadata { entrypoint: vec!["f".to_owned()], content };
+        let mut pod = blueprint
+            .pod(&PodOrder {
+                object_name: "f-v1-0-01234567",
+                namespace: "functions",
+                name: &name,
+                shard_key: &ShardKey::from(&name.image),
+                reclaim_after: millis(5000),
+                metadata: &metadata,
+            })
+            .unwrap();
+        pod.metadata.uid = Some("u".to_owned());
+        pod.metadata.resource_version = Some("7".to_owned());
+        let expected = Observed {
+            name: name.clone(),
+            uid: Uid::from("u"),
+            resource_version: ResourceVersion::from("7"),
+            shard_key: ShardKey::from(&name.image),
+            terminating_since: None,
+            phase: Phase::Pending(None),
+            origin,
+            reclaim_after: Some(millis(5000)),
+        };
+        assert_eq!(observe(&pod, &mut Tries::default()).unwrap().pod, expected);
+    }
+}

@@ -1,0 +1,173 @@
+//! The list of FunctionConfigs and the watch after it, again and again.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::runtime::watcher::{self, watcher};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::super::client::{Causes, WATCH_SECONDS, bounded};
+use super::known::MAX_OBJECTS;
+use super::work::Object;
+use super::{Followed, GROUP, PLURAL, RIGHTS, Told, VERSION};
+
+/// How long one page of a list may take.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Objects of one page: some of them may be large.
+const PAGE: u32 = 100;
+/// Events that are taken together when there are many.
+const CHUNK: usize = 256;
+/// Pauses between attempts to watch, doubling.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// A watch that lived for so long has worked.
+const LIVED: Duration = Duration::from_secs(10);
+
+/// Why a watch ended.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("the cluster has no FunctionConfigs")]
+    Missing,
+    #[error("{0}")]
+    Forbidden(String),
+    #[error("no list in time")]
+    Slow,
+    #[error("it is over")]
+    Over,
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Followed {
+    /// Never ends.
+    pub(super) async fn look(&self, retry_every: Duration) {
+        let mut pause = FIRST_PAUSE;
+        let mut last = None;
+        loop {
+            let mut listed_at = None;
+            let ended = self.until_end(&mut listed_at).await;
+            if listed_at.is_some_and(|at: Instant| at.elapsed() > LIVED) {
+                (pause, last) = (FIRST_PAUSE, None);
+            }
+            let this = std::mem::discriminant(&ended);
+            let again = last.replace(this) == Some(this);
+            let wait = match &ended {
+                Ended::Missing => {
+                    // If ever there were some, they went with their kind.
+                    self.take_up(|inner| inner.listed(Vec::new(), 0));
+                    if again {
+                        tracing::debug!("still no FunctionConfigs");
+                    } else {
+                        tracing::info!(
+                            "the cluster has no FunctionConfigs: functions run as flags and files say"
+                        );
+                    }
+                    retry_every
+                }
+                Ended::Forbidden(error) => {
+                    self.take_up(|_| Told::All);
+                    if again {
+                        tracing::debug!(error, "FunctionConfigs are still not watched");
+                    } else {
+                        let how = if listed_at.is_some() { "only listed now and then" } else { "not seen" };
+                        tracing::warn!(
+                            error,
+                            "FunctionConfigs are {how}; {RIGHTS}: list and watch on {PLURAL}"
+                        );
+                    }
+                    retry_every
+                }
+                Ended::Slow | Ended::Over | Ended::Failed(_) => {
+                    if again {
+                        tracing::debug!(error = %ended, "the watch of FunctionConfigs is still broken");
+                    } else {
+                        tracing::warn!(error = %ended, "the watch of FunctionConfigs broke; what is known stays in effect");
+                    }
+                    let wait = pause;
+                    pause = (pause * 2).min(LAST_PAUSE);
+                    wait
+                }
+            };
+            // Up to a half more, so that runners do not come back in step.
+            sleep(wait.max(FIRST_PAUSE).mul_f64(1.0 + fastrand::f64() / 2.0)).await;
+        }
+    }
+
+    /// One list and the watch after it.
+    async fn until_end(&self, listed_at: &mut Option<Instant>) -> Ended {
+        let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
+        let mut stream = std::pin::pin!(watcher(self.api.clone(), config).ready_chunks(CHUNK));
+        // Objects of the list that is under way, and how many there are beyond those that are taken.
+        let mut list = Some((Vec::new(), 0));
+        loop {
+            // A watch is bounded by its own timeout and the client's, a list by nothing else.
+            let limit = if list.is_some() { PAGE_TIMEOUT } else { Duration::MAX };
+            let events = match timeout(limit, stream.next()).await {
+                Ok(Some(events)) => events,
+                Ok(None) => return Ended::Over,
+                Err(_) => return Ended::Slow,
+            };
+            let mut failed = None;
+            self.take_up(|inner| {
+                let mut told = Told::Some;
+                for event in events {
+                    match event {
+                        Ok(watcher::Event::Apply(object)) => inner.seen(Object::new(object)),
+                        Ok(watcher::Event::Delete(object)) => inner.gone(object.metadata.name),
+                        Ok(watcher::Event::Init) => list = Some((Vec::new(), 0)),
+                        Ok(watcher::Event::InitApply(object)) => {
+                            let (objects, beyond) = list.get_or_insert_default();
+                            if objects.len() < MAX_OBJECTS {
+                                objects.extend(Object::new(object));
+                            } else {
+                                *beyond += 1;
+                            }
+                        }
+                        Ok(watcher::Event::InitDone) => {
+                            let (objects, beyond) = list.take().unwrap_or_default();
+                            tracing::debug!(objects = objects.len(), "listed");
+                            told = inner.listed(objects, beyond);
+                            *listed_at = Some(Instant::now());
+                        }
+                        Err(error) => {
+                            failed = Some(error);
+                            break;
+                        }
+                    }
+                }
+                told
+            });
+            if let Some(error) = failed {
+                return self.why(error).await;
+            }
+        }
+    }
+
+    async fn why(&self, error: watcher::Error) -> Ended {
+        let code = match &error {
+            watcher::Error::InitialListFailed(kube::Error::Api(status))
+            | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+            | watcher::Error::WatchFailed(kube::Error::Api(status))
+            | watcher::Error::WatchError(status) => Some(status.code),
+            _ => None,
+        };
+        match code {
+            // Of a watch it means that the kind is going; the next list tells. One answer alone may be that of an API
+            // server that has not heard of the kind yet, and all objects would go with it.
+            Some(404) if !matches!(error, watcher::Error::InitialListFailed(_)) => {
+                Ended::Failed(Causes(&error).to_string())
+            }
+            Some(403 | 404) if self.has_no_such_kind().await => Ended::Missing,
+            Some(403) => Ended::Forbidden(Causes(&error).to_string()),
+            _ => Ended::Failed(Causes(&error).to_string()),
+        }
+    }
+
+    /// Who may not see objects is not told that there is no such kind, but everyone is told which kinds there are.
+    async fn has_no_such_kind(&self) -> bool {
+        match bounded(self.client.list_api_group_resources(&format!("{GROUP}/{VERSION}"))).await {
+            Ok(list) => !list.resources.iter().any(|resource| resource.name == PLURAL),
+            Err(error) => error.code() == Some(404),
+        }
+    }
+}
