@@ -12,6 +12,8 @@ use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+/// Where an admin port is unless told otherwise.
+pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:9464";
 /// How long a server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest page that is read, in bytes.

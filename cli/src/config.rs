@@ -7,9 +7,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use porch_fn_settings::Page;
 use serde_json::Value;
 
-use crate::admin::{self, AdminError, Server};
-use crate::output::{Output, table};
-use crate::shards::DEFAULT_ADDRESS;
+use crate::admin::{self, AdminError, DEFAULT_ADDRESS, Server};
+use crate::output::{self, Output, table};
 
 /// Longest value in the table, in characters.
 const MAX_VALUE: usize = 100;
@@ -36,19 +35,7 @@ enum ConfigError {
 }
 
 pub(crate) async fn run(args: Args) -> ExitCode {
-    match fetch(args.address, &args.image).await {
-        Ok((text, page)) => {
-            match args.output {
-                Output::Json => println!("{text}"),
-                Output::Table => print!("{}", tables(&page)),
-            }
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("porch-fn config: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    output::print("config", fetch(args.address, &args.image).await, args.output, tables)
 }
 
 async fn fetch(address: String, image: &str) -> Result<(String, Page), ConfigError> {

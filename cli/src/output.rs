@@ -1,6 +1,7 @@
 //! How the status subcommands print.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
+use std::process::ExitCode;
 
 use clap::ValueEnum;
 
@@ -10,6 +11,28 @@ pub(crate) enum Output {
     Table,
     /// The page as the server gives it
     Json,
+}
+
+/// Prints a page, text and value, as `output` has it, or why `subcommand` has none.
+pub(crate) fn print<T>(
+    subcommand: &str,
+    fetched: Result<(String, T), impl Display>,
+    output: Output,
+    tables: impl FnOnce(&T) -> String,
+) -> ExitCode {
+    match fetched {
+        Ok((text, page)) => {
+            match output {
+                Output::Json => println!("{text}"),
+                Output::Table => print!("{}", tables(&page)),
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("porch-fn {subcommand}: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Columns as kubectl prints them: left-aligned, three spaces apart.

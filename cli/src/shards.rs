@@ -6,11 +6,9 @@ use std::process::ExitCode;
 
 use porch_fn_router::shards::Shards;
 
-use crate::admin::{self, AdminError, Server};
-use crate::output::{Output, table};
+use crate::admin::{self, AdminError, DEFAULT_ADDRESS, Server};
+use crate::output::{self, Output, table};
 
-/// Where a router's admin port is unless told otherwise.
-pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:9464";
 /// Images shown in the table.
 const MAX_IMAGES: usize = 40;
 
@@ -25,19 +23,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> ExitCode {
-    match fetch(args.address).await {
-        Ok((text, page)) => {
-            match args.output {
-                Output::Json => println!("{text}"),
-                Output::Table => print!("{}", tables(&page)),
-            }
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("porch-fn shards: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    output::print("shards", fetch(args.address).await, args.output, tables)
 }
 
 async fn fetch(address: String) -> Result<(String, Shards), AdminError> {

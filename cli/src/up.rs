@@ -15,7 +15,7 @@ use porch_fn_service::lifecycle::{self, StopSignals};
 use porch_fn_service::telemetry;
 
 use crate::commands::{EXAMPLE_FUNCTION, WRAPPER_SERVER};
-use crate::shards;
+use crate::{admin, shards};
 
 /// Images of the example functions that come with porch-fn.
 const EXAMPLES: [(&str, &str); 2] = [
@@ -215,5 +215,5 @@ fn eval_flag(address: SocketAddr) -> String {
 }
 
 fn shards_flag(admin: SocketAddr) -> String {
-    if admin.to_string() == shards::DEFAULT_ADDRESS { String::new() } else { format!(" --address {admin}") }
+    if admin.to_string() == admin::DEFAULT_ADDRESS { String::new() } else { format!(" --address {admin}") }
 }

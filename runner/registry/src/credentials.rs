@@ -6,14 +6,13 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use porch_fn_image::Image;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::docker_config::{Credential, DockerConfig, MAX_FILE};
 use crate::file::{self, FileError};
@@ -137,16 +136,6 @@ impl CredentialFile {
     pub async fn reload(&self) {
         let _reading = self.inner.reading.lock().await;
         self.read().await;
-    }
-
-    /// Reloads at each tick, for ever.
-    pub async fn follow(&self, every: Duration) {
-        let mut ticks = interval(every.max(Duration::from_millis(1)));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            self.reload().await;
-        }
     }
 
     /// Why the file as it was last read is not used, if it is not.

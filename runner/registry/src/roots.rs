@@ -3,7 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustls::RootCertStore;
@@ -11,7 +10,6 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
 
 use crate::file::{self, FileError};
 
@@ -69,19 +67,6 @@ impl Roots {
     pub async fn reload(&self) {
         let _reading = self.inner.reading.lock().await;
         self.read().await;
-    }
-
-    /// Reloads at each tick, for ever; at once ready where there is no CA file.
-    pub async fn follow(&self, every: Duration) {
-        if self.inner.directory.is_none() {
-            return;
-        }
-        let mut ticks = interval(every.max(Duration::from_millis(1)));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            self.reload().await;
-        }
     }
 
     /// Why the CA file as it was last read is not used, if it is not.

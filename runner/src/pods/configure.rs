@@ -69,16 +69,16 @@ impl WarmUp {
 
     /// The images of `settings` that are new, and can have pods. One that vanished and comes again is new again.
     pub(crate) fn news(&mut self, settings: &Settings) -> Vec<ImageKey> {
-        let named: HashSet<_> = settings.warm().into_iter().collect();
+        let named = settings.warm();
         let mut news = Vec::new();
-        for image in settings.warm().into_iter().filter(|image| !self.known.contains(image)) {
-            if self.catalog.knows(&image) {
+        for image in named.iter().filter(|image| !self.known.contains(image)) {
+            if self.catalog.knows(image) {
                 news.push(ImageKey::from(image.as_str()));
             } else {
                 tracing::warn!(%image, "cannot be warmed up: no pod can be made of it");
             }
         }
-        self.known = named;
+        self.known = named.into_iter().collect();
         news
     }
 }
