@@ -33,7 +33,6 @@ use crate::evaluate::Runner;
 use crate::exec::ExecRuntime;
 use crate::metrics::Metrics;
 use crate::pods::kubernetes;
-use crate::pods::kubernetes::metadata::MetadataFileError;
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalFunctionsError};
 use crate::pods::page;
 use crate::settings::Current;
@@ -57,9 +56,6 @@ pub enum AppError {
     /// Flags that do not go together.
     #[error("{0}")]
     Flags(String),
-    /// The file of image metadata cannot be used.
-    #[error(transparent)]
-    ImageMetadata(#[from] MetadataFileError),
     /// No way to the API server.
     #[error(transparent)]
     Kubernetes(#[from] kubernetes::ConnectError),

@@ -46,8 +46,8 @@ pub(super) fn registries(
     };
     check_insecure(&flags.insecure_registries).map_err(wrong)?;
     let file = match &flags.image_metadata {
-        Some(path) => MetadataFile::read(path, &flags.default_image_prefix)?,
-        None => MetadataFile::default(),
+        Some(path) => MetadataFile::at(path, &flags.default_image_prefix).read()?.value,
+        None => Arc::default(),
     };
     let source = if flags.enable_private_registries {
         CredentialSource::Private(flags.registry_auth_secret_path.clone())

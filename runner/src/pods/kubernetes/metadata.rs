@@ -4,7 +4,7 @@
 //! Registries say it. The file of `--image-metadata` says it for those that the runner cannot or should not ask.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -17,10 +17,8 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::pods::backend::{Catalog, Unresolved};
+use crate::watched_file::WatchedFile;
 use porch_fn_settings::yaml;
-
-/// Largest file that is read, in bytes.
-const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// An image as a pod needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,38 +47,17 @@ pub(crate) enum ContentOf {
 /// Where metadata comes from. Asked when a pod is to be created or a tag to be found, never on the path of a warm call.
 #[derive(Debug)]
 pub(crate) struct ImageSource {
-    file: MetadataFile,
+    file: Arc<MetadataFile>,
     images: Images,
 }
 
-/// Why `--image-metadata` cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum MetadataFileError {
-    /// It cannot be read.
-    #[error("--image-metadata {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: std::io::Error,
-    },
-    /// It is not what was expected.
-    #[error(
-        "--image-metadata {path}: {reason}; expected images: [{{image: IMAGE, entrypoint: [PROGRAM, ARG, ...]}}]"
-    )]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-}
-
 /// The file's images.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct MetadataFile {
     /// And what they run.
     images: HashMap<ImageKey, Vec<String>>,
+    /// By repository: constraints are in the way of warm calls.
+    tags: HashMap<String, Vec<String>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -96,36 +73,37 @@ struct Entry {
 }
 
 impl MetadataFile {
-    /// Reads the file.
-    pub(crate) fn read(path: &Path, prefix: &str) -> Result<Self, MetadataFileError> {
-        let failed = |source| MetadataFileError::Read { path: path.to_owned(), source };
-        if std::fs::metadata(path).map_err(failed)?.len() > MAX_BYTES {
-            return Err(failed(std::io::Error::from(std::io::ErrorKind::FileTooLarge)));
+    /// The file at `path`.
+    pub(crate) fn at(path: &Path, prefix: &str) -> WatchedFile<Self> {
+        let prefix = prefix.to_owned();
+        WatchedFile {
+            flag: "image-metadata",
+            path: path.to_owned(),
+            parse: Box::new(move |text| Self::parse(text, &prefix)),
+            expected: "expected images: [{image: IMAGE, entrypoint: [PROGRAM, ARG, ...]}]",
         }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
-        Self::parse(&text, prefix)
-            .map_err(|reason| MetadataFileError::Parse { path: path.to_owned(), reason })
     }
 
     fn parse(text: &str, prefix: &str) -> Result<Self, String> {
         let file: Option<File> = yaml::parse(text)?;
-        let mut images = HashMap::new();
+        let mut read = Self::default();
         for Entry { image, entrypoint } in file.unwrap_or_default().images {
             let parsed = Image::parse(&image, prefix).map_err(|error| format!("image {image:?}: {error}"))?;
             if entrypoint.first().is_none_or(String::is_empty) {
                 return Err(format!("image {image:?} has no entrypoint"));
             }
-            images.insert(ImageKey::from(parsed.as_str()), entrypoint);
+            if let Some(tag) = parsed.tag() {
+                read.tags.entry(parsed.repository().to_owned()).or_default().push(tag.to_owned());
+            }
+            read.images.insert(ImageKey::from(parsed.as_str()), entrypoint);
         }
-        Ok(Self { images })
+        Ok(read)
     }
 
     /// The highest tag of the repository among those of the file.
     fn highest(&self, image: &Image, constraint: &Constraint) -> Option<Image> {
-        let listed: Vec<_> =
-            self.images.keys().filter_map(|key| Image::parse(key.as_str(), "").ok()).collect();
-        let tags = listed.iter().filter(|listed| listed.repository() == image.repository());
-        image.with_tag(constraint.highest(tags.filter_map(Image::tag))?).ok()
+        let tags = self.tags.get(image.repository())?;
+        image.with_tag(constraint.highest(tags.iter().map(String::as_str))?).ok()
     }
 }
 
@@ -133,7 +111,7 @@ impl MetadataFile {
 
 impl ImageSource {
     /// The images of `file`, and all others as registries say.
-    pub(crate) fn new(file: MetadataFile, images: Images) -> Self {
+    pub(crate) fn new(file: Arc<MetadataFile>, images: Images) -> Self {
         Self { file, images }
     }
 

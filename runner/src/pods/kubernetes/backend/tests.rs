@@ -15,7 +15,6 @@ use tonic::codegen::Service;
 
 use super::*;
 use crate::pods::kubernetes::blueprint::{NoTemplate, PodFlags, TemplateState};
-use crate::pods::kubernetes::metadata::MetadataFile;
 use crate::pods::kubernetes::store::Connect;
 use crate::pods::kubernetes::template::Template;
 
@@ -77,7 +76,7 @@ async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
         cluster,
         Store::new(Connect::PodIp, events),
         blueprint,
-        Arc::new(ImageSource::new(MetadataFile::default(), images)),
+        Arc::new(ImageSource::new(Arc::default(), images)),
         None,
     );
     let name = PodName { image: "example.com/f:v1".into(), slot: 0, past: None };

@@ -5,7 +5,6 @@ use porch_fn_registry::{Images, ImagesOptions, Metadata, Registry, RegistryError
 use serde_json::{Value, json};
 
 use super::*;
-use crate::pods::kubernetes::metadata::MetadataFile;
 
 const IMAGE: &str = "a.b/fn:v1";
 
@@ -46,7 +45,7 @@ impl Setup {
             max_entries: NonZeroUsize::MIN,
         };
         let images = Images::new(Arc::clone(&asked) as Arc<dyn Registry>, options);
-        let images = Arc::new(ImageSource::new(MetadataFile::default(), images));
+        let images = Arc::new(ImageSource::new(Arc::default(), images));
         let (sender, events) = mpsc::unbounded_channel();
         let store = Store::new(Connect::PodIp, sender).doubting(Arc::clone(&images));
         let setup = Self { asked, images, store, events };
