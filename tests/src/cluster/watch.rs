@@ -11,7 +11,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -36,6 +36,7 @@ type Changes<K> = Vec<(Instant, Change<K>)>;
 #[derive(Debug)]
 pub struct Recorder<K> {
     changes: Arc<Mutex<Changes<K>>>,
+    recorded: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
@@ -130,18 +131,20 @@ impl<K: Object> Recorder<K> {
     /// # Panics
     /// When the objects cannot be listed.
     pub async fn start(api: Api<K>) -> Self {
-        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::new(Mutex::new(Vec::new()));
+        let recorded = Arc::new(Notify::new());
         let (begun, beginning) = oneshot::channel();
         let task = tokio::spawn({
-            let recorded = Arc::clone(&recorded);
+            let (all, recorded) = (Arc::clone(&all), Arc::clone(&recorded));
             async move {
                 let mut begun = Some(begun);
                 let mut changes = pin!(changes(api));
                 while let Some(change) = changes.next().await {
                     match change {
                         Some(change) => {
-                            let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
-                            recorded.push((Instant::now(), change));
+                            let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+                            all.push((Instant::now(), change));
+                            recorded.notify_waiters();
                         }
                         None => drop(begun.take().map(|begun| begun.send(()))),
                     }
@@ -150,7 +153,32 @@ impl<K: Object> Recorder<K> {
         });
         let begun = timeout(Duration::from_mins(1), beginning).await;
         begun.expect("the watch begins in a minute").expect("the watch goes on");
-        Self { changes: recorded, task }
+        Self { changes: all, recorded, task }
+    }
+
+    /// Waits until it has heard that all objects are gone. Other watches, a runner's among them, may be ahead of it.
+    ///
+    /// # Panics
+    /// When they are not in a minute.
+    pub async fn all_gone(&self) {
+        let gone = async {
+            let mut objects = BTreeMap::new();
+            let mut seen = 0;
+            loop {
+                let mut more = pin!(self.recorded.notified());
+                more.as_mut().enable();
+                let changes = self.changes();
+                changes[seen..].iter().for_each(|(_, change)| apply(&mut objects, change));
+                seen = changes.len();
+                if objects.is_empty() {
+                    return;
+                }
+                more.await;
+            }
+        };
+        timeout(Duration::from_mins(1), gone)
+            .await
+            .expect("the last object's deletion is heard of in a minute");
     }
 
     /// All changes until now, and when they were heard of.

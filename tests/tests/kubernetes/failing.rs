@@ -112,11 +112,12 @@ async fn a_wrapper_that_ends_at_once_is_given_up_at_its_second_exit_with_its_las
         let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
         statuses.into_iter().map(|status| status.restart_count).max().unwrap_or_default()
     };
-    assert!(record.most_at_once(|pod| restarts(pod) >= 1) == 1, "one try more was made");
-    assert!(record.most_at_once(|pod| restarts(pod) >= 2) == 0, "and no other");
     let log = runner.log();
     assert!(log.contains("--no-such-flag"), "the container's last lines are missing:\n{log}");
     no_pod_is_left(&namespace, &runner, &image).await;
+    record.all_gone().await;
+    assert!(record.most_at_once(|pod| restarts(pod) >= 1) == 1, "one try more was made");
+    assert!(record.most_at_once(|pod| restarts(pod) >= 2) == 0, "and no other");
 }
 
 #[tokio::test]
