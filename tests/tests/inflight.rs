@@ -30,13 +30,14 @@ struct Runner {
 impl Runner {
     async fn start(flags: &[&str]) -> Self {
         let sandbox = Sandbox::new();
-        let mut config = "functions:\n".to_owned();
+        let mut entries = Vec::new();
         for (name, script) in [("gated", GATED), ("quick", QUICK)] {
             let directory = sandbox.directory().display();
             sandbox.script(&format!("functions/{name}"), &format!("DIR={directory}\n{script}"));
             let images: Vec<_> = (0..20).map(|number| format!("'example.com/{name}{number}:v1'")).collect();
-            config += &format!("- function: {name}\n  images: [{}]\n", images.join(", "));
+            entries.push(format!("{{function: {name}, images: [{}]}}", images.join(", ")));
         }
+        let config = format!("functions: [{}]\n", entries.join(", "));
         let config = format!("--config={}", sandbox.write("config.yaml", config).display());
         let functions = format!("--functions={}", sandbox.path("functions").display());
         let own =

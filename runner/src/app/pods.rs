@@ -68,9 +68,7 @@ impl PodWiring<'_> {
     /// Starts the pod runtime that the flags ask for, which goes by `sources`.
     pub(super) async fn start(mut self, pods: Pods, sources: &mut Sources) -> Result<PodParts, AppError> {
         match (pods, backend(self.flags)) {
-            (Pods::Shared(cluster, functions), _) => {
-                self.on_this_machine(&cluster, functions, sources).await
-            }
+            (Pods::Shared(cluster, functions), _) => self.on_this_machine(&cluster, functions, sources).await,
             (Pods::Flags, PodBackend::Local) => {
                 let (cluster, functions) = local_cluster(self.flags)?;
                 let parts = self.on_this_machine(&cluster, functions, sources).await?;

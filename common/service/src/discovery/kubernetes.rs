@@ -36,6 +36,9 @@ const LIVED: Duration = Duration::from_secs(5);
 /// From the begin of one watch request to the next, at least: one that ends at once must not become a flood.
 const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
 
+/// "Gone": the version to begin from is no longer kept.
+const EXPIRED: u16 = 410;
+
 /// A Service whose pods are the endpoints.
 #[derive(Debug, Clone)]
 pub(super) struct ServiceRef {
@@ -94,6 +97,12 @@ trait HasEndpoints:
     fn selectors(service: &str) -> (Option<String>, Option<String>);
 
     fn candidates(&self) -> Vec<Candidate>;
+}
+
+/// All has to be listed again, which is in the nature of watches and no failure.
+async fn expired(opened: Instant) -> Result<(), Failure> {
+    sleep_until(opened + BETWEEN_WATCHES).await;
+    Ok(())
 }
 
 // === impl HasEndpoints ===
@@ -189,7 +198,10 @@ impl Watcher {
         let mut lived = None;
         loop {
             let opened = Instant::now();
-            let mut events = pin!(bounded(api.watch(&changes, &version)).await?);
+            let mut events = match bounded(api.watch(&changes, &version)).await {
+                Err(error) if error.code() == Some(EXPIRED) => return expired(opened).await,
+                events => pin!(events?),
+            };
             let lived = *lived.get_or_insert_with(|| Instant::now() + LIVED);
             loop {
                 let event = tokio::select! {
@@ -213,6 +225,7 @@ impl Watcher {
                         hint = self.show(&known).await;
                     }
                     Some(Ok(WatchEvent::Bookmark(bookmark))) => version = bookmark.metadata.resource_version,
+                    Some(Ok(WatchEvent::Error(status))) if status.code == EXPIRED => return expired(opened).await,
                     Some(Ok(WatchEvent::Error(status))) => return Err(kube::Error::Api(status).into()),
                     Some(Err(error)) => return Err(error.into()),
                     // Its time was over.
@@ -225,7 +238,7 @@ impl Watcher {
 
     /// Publishes what is known. Returns why there is nothing, if that is clear.
     async fn show(&mut self, known: &BTreeMap<String, Vec<Candidate>>) -> Option<Arc<str>> {
-        self.publisher.publish(endpoints_of(known.values().flatten(), self.service.port));
+        self.publisher.publish(endpoints_of(&known.values().flatten(), self.service.port));
         let hint = if known.is_empty() { self.missing().await } else { None };
         // After a failure, a list alone does not say that all is well.
         if !self.publisher.is_failing() {
@@ -240,7 +253,10 @@ impl Watcher {
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
         let service = bounded(services.get_opt(name)).await.ok()?;
         service.is_none().then(|| {
-            format!("there is no Service {name:?} in namespace {namespace:?}; create it or correct the target").into()
+            format!(
+                "there is no Service {name:?} in namespace {namespace:?}; create it or correct the target"
+            )
+            .into()
         })
     }
 }

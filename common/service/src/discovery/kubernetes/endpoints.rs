@@ -33,15 +33,14 @@ enum Standing {
 /// The endpoints to be called, sorted. All are of one family, so that a pod of a dual-stack Service, which is in a slice
 /// of each, is one endpoint: IPv4 if there is any, in whatever state, so that the family does not change with states.
 pub(super) fn endpoints_of<'a>(
-    candidates: impl Iterator<Item = &'a Candidate> + Clone,
+    candidates: &(impl Iterator<Item = &'a Candidate> + Clone),
     port: u16,
 ) -> Arc<[String]> {
     let v4 = candidates.clone().any(|candidate| candidate.address.is_ipv4());
     let with = |standing| {
         let candidates = candidates.clone();
-        let wanted = candidates.filter(move |candidate| {
-            candidate.address.is_ipv4() == v4 && candidate.standing == standing
-        });
+        let wanted = candidates
+            .filter(move |candidate| candidate.address.is_ipv4() == v4 && candidate.standing == standing);
         // While slices are rearranged, an endpoint may be in two.
         sorted(wanted.map(|candidate| HostPort { host: candidate.address.to_string(), port }.to_string()))
     };

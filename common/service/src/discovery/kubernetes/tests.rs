@@ -143,7 +143,11 @@ async fn a_version_that_is_too_old_and_a_watch_that_breaks_are_listed_anew() {
     changed(&mut receiver).await;
     for number in 2..4 {
         settle().await;
-        if number == 2 { api.expire_watches() } else { api.end_watches(true) }
+        if number == 2 {
+            api.expire_watches();
+        } else {
+            api.end_watches(true);
+        }
         let start = Instant::now();
         settle().await;
         assert!(last_error(&receiver).is_some());
@@ -170,8 +174,11 @@ async fn an_outage_keeps_the_last_set_and_is_logged_once() {
         assert!(!within(&mut receiver, Duration::from_mins(10)).await, "the set was not kept");
         assert_eq!(receiver.borrow().endpoints.len(), 2);
         let error = last_error(&receiver).unwrap();
-        let expected =
-            if down == Down::Hangs { "no answer from the API server within 10s" } else { "connection refused" };
+        let expected = if down == Down::Hangs {
+            "no answer from the API server within 10s"
+        } else {
+            "connection refused"
+        };
         assert!(error.contains(expected), "{error}");
         let lists = &api.asked("list endpointslices")[before..];
         assert!((25..=125).contains(&lists.len()), "{}", lists.len());
@@ -306,7 +313,8 @@ impl Log {
     fn new() -> (Self, impl Sized) {
         let log = Self::default();
         let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let subscriber =
+            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         (log, tracing::subscriber::set_default(subscriber))
     }
 

@@ -314,7 +314,8 @@ fn scaling_out_rebuilds_once_for_all_that_come_at_about_the_same_time() {
     let two = (0, pods((0..2).map(|pod| format!("pod-{pod}"))));
     let upto = |last: u64| pods((0..=last).map(|pod| format!("pod-{pod}")));
     // 38 more, one each 50 ms.
-    let fast: Vec<_> = [two.clone()].into_iter().chain((2..40).map(|pod| (1_000 + 50 * pod, upto(pod)))).collect();
+    let fast: Vec<_> =
+        [two.clone()].into_iter().chain((2..40).map(|pod| (1_000 + 50 * pod, upto(pod)))).collect();
     assert_eq!(drive(&fast, 60_000), (2, 2, 40));
     // One each 500 ms.
     let slow: Vec<_> = [two].into_iter().chain((2..40).map(|pod| (1_000 + 500 * pod, upto(pod)))).collect();

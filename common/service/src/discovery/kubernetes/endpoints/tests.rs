@@ -19,12 +19,13 @@ fn slice(family: &str, endpoints: &[(&str, &str)]) -> EndpointSlice {
             json!({"addresses": [address], "conditions": conditions})
         })
         .collect();
-    serde_json::from_value(json!({"addressType": family, "endpoints": endpoints, "ports": [{"port": 80}]})).unwrap()
+    serde_json::from_value(json!({"addressType": family, "endpoints": endpoints, "ports": [{"port": 80}]}))
+        .unwrap()
 }
 
 fn of(slices: &[EndpointSlice]) -> Vec<String> {
     let candidates: Vec<_> = slices.iter().flat_map(of_slice).collect();
-    endpoints_of(candidates.iter(), 9445).to_vec()
+    endpoints_of(&candidates.iter(), 9445).to_vec()
 }
 
 #[test]
@@ -52,7 +53,8 @@ fn those_that_are_ready_count() {
         assert!(both.contains(&"10.0.0.2:9445".to_owned()), "{conditions}");
     }
     let without: EndpointSlice =
-        serde_json::from_value(json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}]})).unwrap();
+        serde_json::from_value(json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}]}))
+            .unwrap();
     assert_eq!(of(&[without]), ["10.0.0.1:9445"]);
     assert_eq!(of(&[]), [""; 0]);
 }
@@ -72,9 +74,13 @@ fn a_pod_of_two_families_is_one_endpoint() {
 
 #[test]
 fn what_is_no_address_is_passed_over() {
-    for (family, address) in
-        [("FQDN", "runner.example"), ("FQDN", "10.0.0.1"), ("IPv4", "fd00::1"), ("IPv6", "10.0.0.1"), ("IPv4", "")]
-    {
+    for (family, address) in [
+        ("FQDN", "runner.example"),
+        ("FQDN", "10.0.0.1"),
+        ("IPv4", "fd00::1"),
+        ("IPv6", "10.0.0.1"),
+        ("IPv4", ""),
+    ] {
         assert_eq!(of(&[slice(family, &[(address, READY)])]), [""; 0], "{family} {address}");
     }
     let several = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1", "10.0.0.9"]}, {"addresses": []}]});
@@ -89,7 +95,7 @@ fn the_older_kind_says_the_same() {
     ]}))
     .unwrap();
     let all = of_endpoints(&endpoints);
-    assert_eq!(*endpoints_of(all.iter(), 7), ["10.0.0.1:7", "10.0.0.2:7"]);
+    assert_eq!(*endpoints_of(&all.iter(), 7), ["10.0.0.1:7", "10.0.0.2:7"]);
     assert!(of_endpoints(&Endpoints::default()).is_empty());
 }
 
@@ -100,7 +106,8 @@ fn any_slice() -> impl Strategy<Value = EndpointSlice> {
         let (family, prefix) = if v4 { ("IPv4", "10.0.0.") } else { ("IPv6", "fd00::") };
         let addresses: Vec<_> =
             endpoints.iter().map(|(number, conditions)| (format!("{prefix}{number}"), *conditions)).collect();
-        let endpoints: Vec<_> = addresses.iter().map(|(address, conditions)| (address.as_str(), *conditions)).collect();
+        let endpoints: Vec<_> =
+            addresses.iter().map(|(address, conditions)| (address.as_str(), *conditions)).collect();
         slice(family, &endpoints)
     })
 }

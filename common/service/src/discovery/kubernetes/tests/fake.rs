@@ -126,17 +126,17 @@ impl State {
         self.version += 1;
         object["metadata"] = json!({"name": name, "resourceVersion": self.version.to_string()});
         let before = self.objects.insert((resource, name.to_owned()), object.clone());
-        self.tell(resource, if before.is_some() { "MODIFIED" } else { "ADDED" }, object);
+        self.tell(resource, if before.is_some() { "MODIFIED" } else { "ADDED" }, &object);
     }
 
     pub(super) fn delete(&mut self, resource: &'static str, name: &str) {
         self.version += 1;
         let mut object = self.objects.remove(&(resource, name.to_owned())).expect("it is there");
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.tell(resource, "DELETED", object);
+        self.tell(resource, "DELETED", &object);
     }
 
-    fn tell(&mut self, resource: &str, what: &str, object: Value) {
+    fn tell(&mut self, resource: &str, what: &str, object: &Value) {
         let line = Bytes::from(format!("{}\n", json!({"type": what, "object": object})));
         self.watches.retain(|(watched, watch)| *watched != resource || watch.send(Ok(line.clone())).is_ok());
     }
@@ -182,7 +182,8 @@ impl State {
                     let since = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="));
                     let since: u64 = since.unwrap().parse().unwrap();
                     for ((of, _), object) in &self.objects {
-                        let version: u64 = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+                        let version: u64 =
+                            object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
                         if *of == resource && version > since {
                             let line = format!("{}\n", json!({"type": "MODIFIED", "object": object}));
                             let _ = sender.send(Ok(line.into()));
