@@ -6,7 +6,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use porch_fn_proto::Chunks;
@@ -17,6 +17,7 @@ use porch_fn_tests::client::Client;
 use porch_fn_tests::process::{self, Sandbox, eventually, figure};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 const RUNNERS: usize = 1_000;
 const IMAGES: usize = 100_000;

@@ -2,6 +2,8 @@
 //! of the project is not kept: a rebuild within 50 ms, and 1.1 times the ideal number of images that move. What a whole
 //! router needs at that size is measured on a real one, by tests/simulation.
 
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
 use std::time::{Duration, Instant};
 
 use porch_fn_ring::{Identity, Ring};
@@ -73,7 +75,9 @@ fn main() {
     let moved = moved(&images);
     let mean = moved.iter().sum::<f64>() / moved.len() as f64;
     let worst_move = moved.iter().copied().fold(0.0, f64::max);
-    println!("figure: images moved by a join, as multiples of the ideal: mean {mean:.3}, worst {worst_move:.3}");
+    println!(
+        "figure: images moved by a join, as multiples of the ideal: mean {mean:.3}, worst {worst_move:.3}"
+    );
 
     assert!(median <= LONGEST_REBUILD, "a rebuild takes {median:?}");
     assert!(mean <= MOST_MOVED, "{mean} times the ideal number of images move");

@@ -225,7 +225,9 @@ impl Watcher {
                         hint = self.show(&known).await;
                     }
                     Some(Ok(WatchEvent::Bookmark(bookmark))) => version = bookmark.metadata.resource_version,
-                    Some(Ok(WatchEvent::Error(status))) if status.code == EXPIRED => return expired(opened).await,
+                    Some(Ok(WatchEvent::Error(status))) if status.code == EXPIRED => {
+                        return expired(opened).await;
+                    }
                     Some(Ok(WatchEvent::Error(status))) => return Err(kube::Error::Api(status).into()),
                     Some(Err(error)) => return Err(error.into()),
                     // Its time was over.
