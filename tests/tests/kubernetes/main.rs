@@ -14,6 +14,7 @@ mod parity;
 mod registries;
 mod rights;
 mod rotation;
+mod scaling_processes;
 mod sharing;
 mod smoke;
 mod templates;
