@@ -18,20 +18,24 @@ use tokio::time::{Instant, sleep};
 /// What 99 of 100 callers wait for at most while a runner is killed, hangs or cannot be reached.
 const P99_WITH_A_FAULT: Duration = Duration::from_secs(6);
 
+/// A pod is kept for as long as its last call might have taken, so the default of 5 minutes would be waited for.
+const REQUEST_TIMEOUT: &str = "--request-timeout=1m";
+
 /// Two routers, and what a test asks for otherwise.
 fn wish(runners: usize, images: usize) -> Wish<'static> {
     Wish {
-        discovery: Discovery::Dns,
+        discovery: Discovery::Slices,
         images,
         runners,
         routers: 2,
         runner: &[],
-        router: &["--router-count=2"],
+        router: &["--router-count=2", REQUEST_TIMEOUT],
     }
 }
 
 /// A tier that is scaled.
 struct Scale {
+    discovery: Discovery,
     callers: usize,
     images: usize,
     /// Numbers of runners, one after the other, and how long each stays.
@@ -43,9 +47,11 @@ struct Scale {
 async fn scale(what: &str, scale: Scale) {
     let cluster = Cluster::connect().await;
     let ttl = scale.ttl.map(|ttl| format!("--pod-ttl={ttl}"));
-    let flags: Vec<_> = ttl.iter().map(String::as_str).chain(["--scan-interval=5s"]).collect();
+    let flags: Vec<_> =
+        ttl.iter().map(String::as_str).chain(["--scan-interval=5s", REQUEST_TIMEOUT]).collect();
     let first = scale.steps[0].0;
-    let mut tier = Tier::start(&cluster, Wish { runner: &flags, ..wish(first, scale.images) }).await;
+    let wish = Wish { discovery: scale.discovery, runner: &flags, ..wish(first, scale.images) };
+    let mut tier = Tier::start(&cluster, wish).await;
     assert_eq!(tier.pods_made(), scale.images, "each function has one pod");
 
     let load = tier.load(Plan::callers(scale.callers, &tier.images).longest(Duration::from_mins(10)));
@@ -140,7 +146,7 @@ async fn faults(what: &str, callers: usize, images: usize, lasting: Duration) {
 async fn scaling_out_and_in_loses_no_call_and_no_warm_pod() {
     let each = Duration::from_secs(5);
     let steps = vec![(2, each), (4, each), (1, each)];
-    scale("short", Scale { callers: 16, images: 8, steps, ttl: None }).await;
+    scale("short", Scale { discovery: Discovery::Slices, callers: 16, images: 8, steps, ttl: None }).await;
 }
 
 #[tokio::test]

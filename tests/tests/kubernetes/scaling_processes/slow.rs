@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use porch_fn_tests::cluster::Cluster;
 use porch_fn_tests::load::Plan;
 use porch_fn_tests::process::{eventually, figure};
-use porch_fn_tests::scaling::{Host, Listed, Tier, Wish};
+use porch_fn_tests::scaling::{Discovery, Host, Listed, Tier, Wish};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -21,10 +21,21 @@ const TTL: &str = "2m";
 
 #[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/scaling runs it"]
-async fn scaling_under_load_leaves_no_orphan() {
+async fn scaling_under_load_leaves_no_orphan_by_slices() {
+    long_scale("long, by EndpointSlices", Discovery::Slices).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster, takes minutes; tests/scaling runs it"]
+async fn scaling_under_load_leaves_no_orphan_by_dns() {
+    long_scale("long, by DNS", Discovery::Dns).await;
+}
+
+async fn long_scale(what: &str, discovery: Discovery) {
     let seconds = Duration::from_secs;
     let steps = vec![(3, seconds(20)), (6, seconds(50)), (2, seconds(50))];
-    scale("long", Scale { callers: CALLERS, images: IMAGES, steps, ttl: Some(TTL) }).await;
+    let ttl = Some(TTL);
+    scale(what, Scale { discovery, callers: CALLERS, images: IMAGES, steps, ttl }).await;
 }
 
 #[tokio::test]
@@ -34,7 +45,7 @@ async fn a_rolling_restart_of_everything_loses_no_call() {
     const CALLS: usize = 50_000;
     let cluster = Cluster::connect().await;
     let mut tier = Tier::start(&cluster, wish(RUNNERS, IMAGES)).await;
-    let load = tier.load(Plan::callers(CALLERS, &tier.images).longest(Duration::from_mins(15)));
+    let load = tier.load(Plan::callers(CALLERS, &tier.images).longest(Duration::from_mins(40)));
     let began = Instant::now();
     for _ in 0..RUNNERS {
         tier.add(1).await;
@@ -46,7 +57,7 @@ async fn a_rolling_restart_of_everything_loses_no_call() {
     }
     let restarted = began.elapsed();
     let answered = load.answered();
-    while load.answered() < CALLS && began.elapsed() < Duration::from_mins(10) {
+    while load.answered() < CALLS && began.elapsed() < Duration::from_mins(30) {
         // Once more, as long as calls are wanted.
         tier.add(1).await;
         tier.remove(0..1).await;
@@ -104,15 +115,20 @@ async fn routers_with_different_views_keep_to_the_limit_of_pods() {
         .await;
     }
 
-    // The first calls come from both sides at once.
-    let load = tier.load(Plan::callers(CALLERS, &tier.images));
+    // The first calls come from both sides at once. When all pods are there, calls go on for half a minute.
+    let load = tier.load(Plan::callers(CALLERS, &tier.images).longest(Duration::from_mins(5)));
+    let all = async || (tier.pods_made() >= LIMIT * IMAGES).then_some(());
+    eventually("each function has as many pods as it may have", all).await;
+    let (start, before) = (Instant::now(), load.answered());
     sleep(Duration::from_secs(30)).await;
+    let (end, after) = (Instant::now(), load.answered());
     let report = load.stop().await;
     let (most, made) = (tier.most_pods_of_one(), tier.pods_made());
     figure(&format!(
-        "two routers with different views, {CALLERS} callers on {IMAGES} functions for 30 s: {report}; at most {most} \
-         pods of a function at once, {made} in all"
+        "two routers with different views, {CALLERS} callers on {IMAGES} functions: {report}; at most {most} pods of a \
+         function at once, {made} in all"
     ));
+    figure(&format!("in 30 s with all pods: {} calls, {}", after - before, report.during(&(start..end))));
     report.all_succeeded();
     assert_eq!(most, LIMIT, "the limit is reached and kept");
     assert!(made <= LIMIT * IMAGES, "{made} pods");
@@ -132,6 +148,7 @@ async fn a_runner_that_flaps_delays_few_of_its_own_calls() {
     let cluster = Cluster::connect().await;
     let mut tier = Tier::start(&cluster, wish(3, IMAGES)).await;
     let own = tier.owned_by(0);
+    assert!(!own.is_empty(), "the runner owns some functions");
     let load = tier.load(Plan::per_second(100.0, &tier.images).longest(LASTING * 2));
     let began = Instant::now();
     let mut kills = 0;
