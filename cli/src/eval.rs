@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue};
 use porch_fn_proto::{PREFIX_LEN, encode_request, evaluator::EvaluateFunctionResponse, frame};
 use porch_fn_service::conn::{self, AddressError, Connection};
 use porch_fn_service::flags::{EXIT_USAGE, GoDuration};
-use porch_fn_service::grpc::{Reply, code_name, format_timeout, message_of};
+use porch_fn_service::grpc::{Charge, Reply, code_name, format_timeout, message_of};
 use porch_fn_service::unary::{self, CallError};
 use prost::Message;
 use tokio::time::timeout;
@@ -194,7 +194,8 @@ async fn call(args: &Args, list: Bytes) -> Result<Reply, EvalError> {
     format_timeout(&mut headers, limit);
     let request = frame(encode_request(list.into(), &args.image, &args.tag));
     let _progress = Progress::start(format!("waiting for {} (a first call starts its pod)", args.image));
-    let called = unary::call(&connection, headers, &request, args.max_request_body_size);
+    let free = Charge::default();
+    let called = unary::call(&connection, headers, &request, args.max_request_body_size, &free);
     match timeout(limit, called).await {
         Ok(Ok(reply)) => Ok(reply),
         Ok(Err(CallError::Connect(error))) => {

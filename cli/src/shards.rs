@@ -45,11 +45,13 @@ fn tables(page: &Shards) -> String {
             shard.state.clone(),
             shard.owned.to_string(),
             shard.in_flight.to_string(),
+            shard.load.to_string(),
             shard.calls.to_string(),
             shard.failures.to_string(),
         ]
     });
-    let mut text = table(&["RUNNER", "STATE", "IMAGES", "IN FLIGHT", "CALLS", "FAILED"], rows.collect());
+    let columns = ["RUNNER", "STATE", "IMAGES", "IN FLIGHT", "LOAD", "CALLS", "FAILED"];
+    let mut text = table(&columns, rows.collect());
     if page.shards.is_empty() {
         text.push_str("no runners known; see the router's --runners\n");
     }

@@ -69,6 +69,11 @@ impl FrameReader {
         }
     }
 
+    /// The length of the message without its prefix, once that is in.
+    pub fn announced(&self) -> Option<usize> {
+        self.prefix.map(|(_, size)| size)
+    }
+
     /// Bytes held so far.
     pub fn held(&self) -> usize {
         self.body.len()
@@ -134,6 +139,11 @@ mod tests {
         ];
         for (body, error) in cases {
             assert_eq!(read(body, 50, 10), Err(error));
+        }
+        let mut reader = FrameReader::new(10);
+        for (part, announced) in [(&[0, 0, 0][..], None), (&[0, 7], Some(7)), (&[1, 2], Some(7))] {
+            reader.push(Bytes::from_static(part)).unwrap();
+            assert_eq!(reader.announced(), announced);
         }
         assert_eq!(read(&[1, 0, 0, 0, 0], 1, 10), Ok((vec![1, 0, 0, 0, 0], true)));
     }

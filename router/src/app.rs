@@ -1,6 +1,7 @@
 //! Wires the router: the only place that knows all of its parts.
 
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,10 @@ use futures_util::future::ready;
 use porch_fn_ring::Ring;
 use porch_fn_ring::spill::Spill;
 use porch_fn_service::admin::{Admin, JSON, Page};
-use porch_fn_service::discovery::{self, DnsResolver, DnsSetupError};
+use porch_fn_service::discovery::{self, SetupError, Source};
 use porch_fn_service::drain;
-use porch_fn_service::grpc::{self, Server};
+use porch_fn_service::flags::EXIT_USAGE;
+use porch_fn_service::grpc::{self, Hop, Inflight, LimitError, Server, inflight_limit};
 use porch_fn_service::health::Health;
 use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
 use porch_fn_service::listen::{ListenError, listen};
@@ -35,9 +37,22 @@ pub enum AppError {
     /// A port cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// DNS cannot be used.
+    /// Flags that do not go together.
     #[error(transparent)]
-    Dns(#[from] DnsSetupError),
+    Limit(#[from] LimitError),
+    /// The runners cannot be looked for.
+    #[error("--runners: {0}")]
+    Runners(#[from] SetupError),
+}
+
+impl AppError {
+    /// The process's exit code: 64 for what the user can mend in flags and files.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            AppError::Listen(_) => ExitCode::FAILURE,
+            _ => ExitCode::from(EXIT_USAGE),
+        }
+    }
 }
 
 /// A running router. Dropping it cuts everything off; [`drain`](Self::drain) ends it in order.
@@ -57,16 +72,18 @@ pub struct App {
 impl App {
     /// Binds both ports and starts everything.
     pub async fn start(flags: Flags) -> Result<Self, AppError> {
+        let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
+        let inflight = Inflight::new(limit, Hop::Router);
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
         let (admin_listener, admin_address) = listen(flags.address, flags.admin_port, "--admin-port").await?;
         let mut registry = Registry::default();
-        let metrics = Arc::new(Metrics::new(&mut registry));
+        let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
         let health = Health::new();
         let (signal, drain) = drain::channel();
         let mut background = JoinSet::new();
 
-        let resolver = DnsResolver::new(flags.runners.dns_server())?;
-        let (discover, snapshots) = discovery::watch(flags.runners, resolver, std::future::pending());
+        let source = Source::of(flags.runners, flags.kubeconfig.as_deref()).await?;
+        let (discover, snapshots) = discovery::watch(source, std::future::pending());
         background.spawn(discover.instrument(tracing::info_span!("discovery")));
 
         let empty = Ring::new([]).unwrap_or_else(|_| unreachable!("no runners are not too many"));
@@ -95,6 +112,8 @@ impl App {
             max_message: flags.max_request_body_size,
             default_timeout: flags.request_timeout.into(),
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
+            inflight: Some(inflight),
+            tell_load: false,
         };
         let server = Server::new(router, &health, options);
         let handler = move |request| {

@@ -1,6 +1,7 @@
 //! The router's flags.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use clap::Parser;
 use porch_fn_service::discovery::{Target, TargetError};
@@ -15,11 +16,15 @@ const DEFAULT_PORT: u16 = 9445;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "porch-fn-router", version)]
 pub struct Flags {
-    /// Where the runners are: dns:///HOST:PORT (a headless Service), static:///A:PORT,B:PORT, or HOST:PORT (means dns)
+    /// Where the runners are: dns:///HOST:PORT (a headless Service), kubernetes:///NAMESPACE/SERVICE:PORT (its
+    /// EndpointSlices), static:///A:PORT,B:PORT, or HOST:PORT (means dns)
     // Read in --help, where Markdown means nothing.
     #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "TARGET", value_parser = target)]
     pub runners: Target,
+    /// How to reach the API server from outside, for kubernetes:///; the service account when not given
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
     /// IP address to listen on; all interfaces when not given
     #[arg(long, value_name = "IP")]
     pub address: Option<IpAddr>,
@@ -32,6 +37,10 @@ pub struct Flags {
     /// Largest request and answer in bytes; must agree with the runners' and Porch's
     #[arg(long, value_name = "BYTES", default_value_t = 6_291_456)]
     pub max_request_body_size: usize,
+    /// Bytes of messages held at once before calls are refused; when not given, 512 MiB or four messages, whichever is
+    /// more
+    #[arg(long, value_name = "BYTES")]
+    pub max_inflight_bytes: Option<usize>,
     /// Prefix of images without a registry, as Porch has it
     #[arg(long, value_name = "PREFIX", default_value = "ghcr.io/kptdev/krm-functions-catalog")]
     pub default_image_prefix: String,

@@ -2,7 +2,7 @@
 //! unchanged and never comes here.
 
 use porch_fn_proto::PeekError;
-use porch_fn_service::grpc::Reply;
+use porch_fn_service::grpc::{Refused, Reply};
 use tonic::Code;
 
 /// A failure of the router's own. The texts hold no names, addresses or times: Porch may commit them.
@@ -14,6 +14,9 @@ pub enum RouteError {
     /// The request names no image.
     #[error("the request names no function image")]
     NoImage,
+    /// The image holds more than its share of bytes in flight.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// No runner could be found in time. Holds the view's summary.
     #[error("no function runner is ready: {0}; see the router's /shards page and --runners")]
     NoRunner(String),
@@ -43,6 +46,7 @@ impl RouteError {
             // What grpc-go's servers answer to a message they cannot unmarshal.
             RouteError::Peek(_) => Code::Internal,
             RouteError::NoImage => Code::InvalidArgument,
+            RouteError::Refused(_) => Code::ResourceExhausted,
             RouteError::NoRunner(_) | RouteError::NotTaken | RouteError::BrokenTwice | RouteError::Budget => {
                 Code::Unavailable
             }

@@ -1,7 +1,7 @@
 //! One attempt: the call to one runner, and what its outcome means for the next attempt.
 
 use http::HeaderMap;
-use porch_fn_service::grpc::{Call, Reply, format_timeout, is_shed};
+use porch_fn_service::grpc::{Call, Reply, format_timeout, is_shed, load_of};
 use porch_fn_service::unary::{self, CallError};
 use tokio::time::Instant;
 use tonic::Code;
@@ -25,17 +25,25 @@ pub(crate) enum Attempt {
 const OWN_PREFIX: &str = "porch-fn-";
 
 /// Sends `call` to `shard`: the identical bytes and metadata, except for what remains of the deadline.
-/// `limit` bounds the answer in bytes.
+/// `limit` bounds the answer in bytes. Tells the shard that it answered.
 pub(crate) async fn attempt(shard: &Shard, call: &Call, limit: usize) -> Attempt {
     let mut headers = call.headers.clone();
     format_timeout(&mut headers, call.deadline.saturating_duration_since(Instant::now()));
-    match unary::call(shard.connection(), headers, &call.framed, limit).await {
+    match unary::call(shard.connection(), headers, &call.framed, limit, &call.charge).await {
         Ok(mut reply) => {
+            shard.answered(load_of(reply.status_headers()));
             let shed = is_shed(reply.status_headers());
             strip_own(reply.status_headers_mut());
             if shed { Attempt::Shed(reply) } else { Attempt::Answered(reply) }
         }
-        Err(CallError::TooLarge { size, limit }) => Attempt::Answered(too_large(size, limit)),
+        Err(CallError::TooLarge { size, limit }) => {
+            shard.answered(None);
+            Attempt::Answered(too_large(size, limit))
+        }
+        Err(CallError::Refused(refused)) => {
+            shard.answered(None);
+            Attempt::Answered(refused.into())
+        }
         Err(CallError::Connect(_) | CallError::NotSent) => Attempt::NotSent,
         Err(CallError::Broken(error)) => {
             tracing::debug!(shard = %shard.identity(), error, "call broke");

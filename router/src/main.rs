@@ -24,7 +24,7 @@ async fn main() -> ExitCode {
         Ok(app) => app,
         Err(error) => {
             eprintln!("porch-fn-router: {error}");
-            return ExitCode::FAILURE;
+            return error.exit_code();
         }
     };
     println!("porch-fn-router: listening on {}, admin on {}", app.address(), app.admin_address());

@@ -1,9 +1,10 @@
 //! The router's metrics. Labels are bounded: codes, outcomes and standings, never images or callers.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use porch_fn_service::grpc::code_name;
+use porch_fn_service::grpc::{Inflight, code_name};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -55,8 +56,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers everything in `registry`.
-    pub(crate) fn new(registry: &mut Registry) -> Self {
+    /// Registers everything in `registry`, and what `inflight` holds.
+    pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
         let metrics = Self {
             calls: Family::default(),
             seconds: Histogram::new(SECONDS),
@@ -66,6 +67,7 @@ impl Metrics {
             ring_changes: Counter::default(),
         };
         let registry = registry.sub_registry_with_prefix("porch_fn_router");
+        inflight.register(registry);
         registry.register("calls", "Calls answered, by gRPC code", metrics.calls.clone());
         registry.register_with_unit(
             "call",

@@ -2,10 +2,18 @@
 //!
 //! A gRPC health `Watch` costs nothing while nothing changes and tells a drain the moment it begins. It
 //! runs on the connection that the calls use, so what breaks the calls breaks it too.
+//!
+//! What health does not show is a runner that takes calls and never answers. One from which nothing comes although it
+//! has calls is tried with an empty call: every runner answers that at once, if only by an error.
 
 use std::time::Duration;
 
+use http::header::{CONTENT_TYPE, TE};
+use http::{HeaderMap, HeaderValue};
+use porch_fn_proto::{Chunks, frame};
 use porch_fn_service::conn::Channel;
+use porch_fn_service::grpc::{Charge, format_timeout};
+use porch_fn_service::unary::{self, CallError};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
@@ -23,9 +31,14 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
+/// How often to look whether a runner needs a try.
+const TRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Bound on the answer to a try: an error text.
+const MAX_TRY_ANSWER: usize = 1024 * 1024;
+
 /// Probes `shard` until the future is dropped.
 pub(crate) async fn probe(shard: &Shard) {
-    tokio::join!(ask(shard), end_hold_downs(shard));
+    tokio::join!(ask(shard), end_hold_downs(shard), try_calls(shard));
 }
 
 async fn ask(shard: &Shard) {
@@ -116,4 +129,30 @@ async fn end_hold_downs(shard: &Shard) {
             None => (),
         }
     }
+}
+
+/// Sends empty calls when they are due, and notes whether they are answered.
+async fn try_calls(shard: &Shard) {
+    loop {
+        sleep(TRY_INTERVAL).await;
+        if !shard.is_try_due() || !shard.connection().is_up() {
+            continue;
+        }
+        let (framed, free) = (frame(Chunks::default()), Charge::default());
+        let tried = unary::call(shard.connection(), try_headers(), &framed, MAX_TRY_ANSWER, &free);
+        match timeout(ANSWER, tried).await {
+            Ok(Ok(_) | Err(CallError::TooLarge { .. })) => shard.try_answered(),
+            // That it is unreachable the health stream tells.
+            _ if !shard.connection().is_up() => (),
+            _ => shard.try_failed(),
+        }
+    }
+}
+
+fn try_headers() -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(3);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    format_timeout(&mut headers, ANSWER);
+    headers
 }

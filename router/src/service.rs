@@ -1,8 +1,8 @@
 //! One call through the router: image, ring, preference order, attempts.
 
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -22,6 +22,7 @@ use crate::forward::{Attempt, attempt};
 use crate::metrics::{Metrics, Outcome};
 use crate::shard::Shard;
 use crate::view::View;
+use crate::wellness::Failure;
 
 /// Images whose demand is remembered. They are caller input, so they are bounded; the least recently
 /// used one starts again from nothing.
@@ -53,11 +54,11 @@ pub(crate) struct Router {
     view: Arc<ArcSwap<View>>,
     /// Wakes calls that wait for a runner.
     changed: watch::Receiver<()>,
-    in_flight: AtomicUsize,
     demand: Mutex<LruCache<String, Demand>>,
     budget: Mutex<RetryBudget>,
     metrics: Arc<Metrics>,
     origin: Instant,
+    hasher: RandomState,
 }
 
 /// An image that was asked for lately.
@@ -81,12 +82,17 @@ impl Router {
             options,
             view,
             changed,
-            in_flight: AtomicUsize::new(0),
             demand: Mutex::new(LruCache::new(MAX_IMAGES)),
             budget: Mutex::default(),
             metrics,
             origin: Instant::now(),
+            hasher: RandomState::new(),
         }
+    }
+
+    /// Routers that share the runners (`--router-count`).
+    pub(crate) fn routers(&self) -> usize {
+        self.options.spill.routers
     }
 
     /// The images asked for lately, busiest first, at most `limit`.
@@ -104,7 +110,8 @@ impl Router {
 
     async fn route(&self, mut call: Call) -> Result<Reply, RouteError> {
         // Taken out: an inflated message is not needed any longer.
-        let key = self.key(&std::mem::take(&mut call.message))?;
+        let key = self.key(&call.take_message())?;
+        call.charge.claim(&key)?;
         let load = self.enter(&key);
         let mut changed = self.changed.clone();
         let mut tries = Tries::default();
@@ -152,30 +159,37 @@ impl Router {
     ) -> Result<Option<Reply>, RouteError> {
         let (wanted, usable) = view.usable();
         let preference = view.ring().preference(key);
-        // Without this call itself, as the rule wants it.
-        let others = self.in_flight.load(Ordering::Relaxed).saturating_sub(1);
-        let limits = self.options.spill.limits(others, usable, estimate);
         let shards = view.shards();
+        let routers = self.routers();
+        let load = |shard: &Arc<Shard>| shard.load(routers);
+        let in_flight = shards.iter().map(load).fold(0, usize::saturating_add);
+        let limits = self.options.spill.limits(in_flight, usable, estimate);
         let shard = |node: u16| shards.get(usize::from(node));
         let order = choices(
             preference,
             shards.len(),
             limits,
-            |node| shard(node).map_or(usize::MAX, |shard| shard.in_flight()),
+            |node| shard(node).map_or(usize::MAX, load),
             |node| shard(node).is_some_and(|shard| shard.standing() == wanted),
         );
         for node in order {
             let Some(shard) = shard(node) else { continue };
-            match self.send(shard, call).await {
+            let sent = Sent { view, shard, image: self.hasher.hash_one(key) };
+            match self.send(&sent, call).await {
                 Attempt::Answered(reply) => {
+                    if reply.code() == Code::Unavailable {
+                        sent.blame(Failure::Call(sent.image));
+                    } else {
+                        shard.did_well();
+                    }
                     if preference.first() != Some(&node) {
                         self.metrics.off_owner.inc();
                     }
                     return Ok(Some(reply));
                 }
-                Attempt::NotSent => shard.failed(),
+                Attempt::NotSent => sent.failed(),
                 Attempt::Broken => {
-                    shard.failed();
+                    sent.failed();
                     if let Err(error) = self.allow_another(tries) {
                         return tries.refused.take().map(Some).ok_or(error);
                     }
@@ -191,9 +205,15 @@ impl Router {
         Ok(None)
     }
 
-    async fn send(&self, shard: &Arc<Shard>, call: &Call) -> Attempt {
-        let _in_flight = shard.enter();
-        let attempt = attempt(shard, call, self.options.max_message).await;
+    async fn send(&self, sent: &Sent<'_>, call: &Call) -> Attempt {
+        let _in_flight = sent.shard.enter();
+        let mut unanswered = Unanswered::new(sent, call.deadline);
+        let attempt = tokio::select! {
+            biased;
+            attempt = attempt(sent.shard, call, self.options.max_message) => attempt,
+            () = sent.shard.stalled() => Attempt::Broken,
+        };
+        unanswered.answered = true;
         self.metrics.attempt(match &attempt {
             Attempt::Answered(_) => Outcome::Answered,
             Attempt::Shed(_) => Outcome::Shed,
@@ -219,7 +239,6 @@ impl Router {
 
     /// Counts the call in, and says how busy its image was before it.
     fn enter<'a>(&'a self, key: &'a str) -> Load<'a> {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.budget.lock().deposit();
         let now = self.origin.elapsed();
         let mut images = self.demand.lock();
@@ -274,9 +293,55 @@ struct Load<'a> {
 
 impl Drop for Load<'_> {
     fn drop(&mut self) {
-        self.router.in_flight.fetch_sub(1, Ordering::Relaxed);
         if let Some(demand) = self.router.demand.lock().peek_mut(self.key) {
             demand.sub(self.router.origin.elapsed());
+        }
+    }
+}
+
+/// A call on its way to one runner.
+struct Sent<'a> {
+    view: &'a View,
+    shard: &'a Arc<Shard>,
+    /// A hash of the image, to tell one from another.
+    image: u64,
+}
+
+/// Notes a call that was given up close to its deadline: by us, or by the caller, whose clock is a little ahead.
+struct Unanswered<'a> {
+    sent: &'a Sent<'a>,
+    deadline: Instant,
+    close: Duration,
+    answered: bool,
+}
+
+// === impl Sent ===
+
+impl Sent<'_> {
+    fn blame(&self, failure: Failure) {
+        self.shard.blame(failure, || self.view.may_pass_over());
+    }
+
+    fn failed(&self) {
+        if let Some(failure) = self.shard.failed() {
+            self.blame(failure);
+        }
+    }
+}
+
+// === impl Unanswered ===
+
+impl<'a> Unanswered<'a> {
+    fn new(sent: &'a Sent<'a>, deadline: Instant) -> Self {
+        let close = deadline.saturating_duration_since(Instant::now()) / 10;
+        Self { sent, deadline, close, answered: false }
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.answered && Instant::now() + self.close >= self.deadline {
+            self.sent.blame(Failure::Call(self.sent.image));
         }
     }
 }

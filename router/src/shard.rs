@@ -1,16 +1,16 @@
 //! One runner as the router knows it: its connection, its load and whether it may be picked.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use porch_fn_ring::Identity;
 use porch_fn_service::conn::{self, AddressError, Connection};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::wellness::{Reason, Sign, Standing, Wellness};
+use crate::wellness::{Failure, Reason, Sign, Standing, Streak, Wellness};
 
 /// Bound on one dial, and so on what a call waits for one.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
@@ -18,6 +18,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 const PING: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 /// Bytes unacknowledged for this long mean the same.
 const USER_TIMEOUT: Duration = Duration::from_secs(4);
+/// Calls in flight and no answer for this long: functions may be slow, or the runner may have stalled.
+const QUIET: Duration = Duration::from_secs(3);
+/// What a runner said of its load counts for this long.
+const LOAD_HOLDS: Duration = Duration::from_secs(5);
 
 /// A runner. Shared by all calls; everything in it is atomic or held under a lock for nanoseconds.
 #[derive(Debug)]
@@ -27,6 +31,16 @@ pub(crate) struct Shard {
     in_flight: AtomicUsize,
     calls: AtomicUsize,
     failures: AtomicUsize,
+    /// Calls of other routers on it, as far as its last answer told, and when that was.
+    others: AtomicUsize,
+    told_at: AtomicMillis,
+    /// Since when nothing has come back although calls are in flight.
+    quiet_since: AtomicMillis,
+    streak: Mutex<Streak>,
+    /// There is a streak: most answers end none, and need no lock.
+    failing: AtomicBool,
+    /// Its calls in flight are to be sent elsewhere.
+    stalled: Notify,
     wellness: Mutex<Wellness>,
     /// The standing in `wellness`, for picking: every call reads it of every runner.
     standing: AtomicU8,
@@ -50,6 +64,12 @@ impl Shard {
             in_flight: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),
             failures: AtomicUsize::new(0),
+            others: AtomicUsize::new(0),
+            told_at: AtomicMillis::never(),
+            quiet_since: AtomicMillis::never(),
+            streak: Mutex::default(),
+            failing: AtomicBool::new(false),
+            stalled: Notify::new(),
             standing: AtomicU8::new(encode(Wellness::default().standing())),
             wellness: Mutex::default(),
             changed,
@@ -70,6 +90,16 @@ impl Shard {
     /// This router's calls in flight on it.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Calls in flight on it, those of all routers. Where it has not said how many there are of late, it is taken to
+    /// have as many of each of `routers`.
+    pub(crate) fn load(&self, routers: usize) -> usize {
+        let own = self.in_flight();
+        match self.told_at.elapsed(self.origin) {
+            Some(ago) if ago < LOAD_HOLDS => own.saturating_add(self.others.load(Ordering::Relaxed)),
+            _ => own.saturating_mul(routers.max(1)),
+        }
     }
 
     /// Calls sent to it so far, and how many of them broke.
@@ -102,19 +132,80 @@ impl Shard {
         self.changed.subscribe()
     }
 
-    /// Counts a call that did not get through. If there is no connection, the runner is out until a health
-    /// check brings it back; a stream that was refused or reset says nothing about the others.
-    pub(crate) fn failed(&self) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
-        if !self.connection.is_up() {
-            self.note(Sign::Bad(Reason::Unreachable));
+    /// The runner answered a call, and with `load` said how many others it has in flight. The call that was answered
+    /// still counts here.
+    pub(crate) fn answered(&self, load: Option<usize>) {
+        self.quiet_since.set_now(self.origin);
+        if let Some(load) = load {
+            let own = self.in_flight().saturating_sub(1);
+            self.others.store(load.saturating_sub(own), Ordering::Relaxed);
+            self.told_at.set_now(self.origin);
         }
+    }
+
+    /// The answer was one that only a runner in order gives.
+    pub(crate) fn did_well(&self) {
+        if self.failing.load(Ordering::Relaxed) {
+            let mut streak = self.streak.lock();
+            *streak = Streak::default();
+            self.failing.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a call that did not get through. If there is no connection, the runner is out until a health check
+    /// brings it back. A stream that was refused or reset says little by itself: see [`blame`](Self::blame).
+    pub(crate) fn failed(&self) -> Option<Failure> {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        if self.connection.is_up() {
+            return Some(Failure::Hop);
+        }
+        self.note(Sign::Bad(Reason::Unreachable));
+        None
+    }
+
+    /// Takes a failure for which the runner may be to blame. After some in a row it is to be passed over, if `may_pass`.
+    pub(crate) fn blame(&self, failure: Failure, may_pass: impl FnOnce() -> bool) {
+        let mut streak = self.streak.lock();
+        self.failing.store(true, Ordering::Relaxed);
+        let enough = streak.failed(failure);
+        drop(streak);
+        if enough && may_pass() {
+            self.note(Sign::Failing);
+        }
+    }
+
+    /// Whether it is time to try it with a call of our own: it is passed over and may come back, or nothing has come
+    /// from it for some time although calls are in flight.
+    pub(crate) fn is_try_due(&self) -> bool {
+        let quiet = || self.quiet_since.elapsed(self.origin).is_some_and(|quiet| quiet >= QUIET);
+        (self.in_flight() > 0 && quiet()) || self.wellness.lock().is_try_due(self.origin.elapsed())
+    }
+
+    /// A try was answered.
+    pub(crate) fn try_answered(&self) {
+        self.quiet_since.set_now(self.origin);
+        self.did_well();
+        self.note(Sign::Answering);
+    }
+
+    /// A try was not answered in time: it is passed over, and its calls in flight are sent elsewhere.
+    pub(crate) fn try_failed(&self) {
+        self.quiet_since.set_now(self.origin);
+        self.note(Sign::Failing);
+        self.stalled.notify_waiters();
+    }
+
+    /// Returns when calls in flight at the time of this call are to be given up.
+    pub(crate) fn stalled(&self) -> impl Future<Output = ()> {
+        self.stalled.notified()
     }
 
     /// Counts a call for as long as the guard lives.
     pub(crate) fn enter(self: &Arc<Self>) -> InFlight {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        if self.in_flight.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.quiet_since.set_now(self.origin);
+        }
         InFlight(Arc::clone(self))
     }
 
@@ -130,6 +221,10 @@ impl Shard {
             }
             Standing::Well => tracing::info!(shard = %self.identity, "runner is well"),
             Standing::HeldDown => tracing::info!(shard = %self.identity, "runner is back, held down"),
+            Standing::PassedOver => tracing::warn!(
+                shard = %self.identity,
+                "runner is passed over: it says SERVING, and its calls fail or are not answered"
+            ),
         }
         self.changed.send_replace(());
     }
@@ -141,6 +236,30 @@ fn encode(standing: Standing) -> u8 {
 
 fn decode(code: u8) -> Standing {
     Standing::ALL.get(usize::from(code)).copied().unwrap_or(Standing::Out(Reason::Unknown))
+}
+
+/// A moment after an origin, or none yet.
+#[derive(Debug)]
+struct AtomicMillis(AtomicU64);
+
+impl AtomicMillis {
+    fn never() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+
+    fn set_now(&self, origin: Instant) {
+        self.0.store(millis(origin.elapsed()), Ordering::Relaxed);
+    }
+
+    /// How long ago it was.
+    fn elapsed(&self, origin: Instant) -> Option<Duration> {
+        let at = Some(self.0.load(Ordering::Relaxed)).filter(|&at| at != u64::MAX)?;
+        Some(Duration::from_millis(millis(origin.elapsed()).saturating_sub(at)))
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX - 1)
 }
 
 /// A call in flight on a runner.

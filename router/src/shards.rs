@@ -36,10 +36,13 @@ pub struct RingInfo {
 pub struct ShardInfo {
     /// Its address, which is its name on the ring.
     pub address: String,
-    /// `well`, `held down`, `starting`, `unreachable` or `draining`.
+    /// `well`, `held down`, `passed over`, `starting`, `unreachable` or `draining`.
     pub state: String,
     /// This router's calls in flight on it.
     pub in_flight: usize,
+    /// All calls in flight on it, other routers' included, as far as is known.
+    #[serde(default)]
+    pub load: usize,
     /// Calls this router sent to it.
     pub calls: usize,
     /// Those of them that broke off or could not be sent.
@@ -81,6 +84,7 @@ impl Shards {
                 address: shard.identity().to_string(),
                 state: shard.standing().as_str().to_owned(),
                 in_flight: shard.in_flight(),
+                load: shard.load(router.routers()),
                 calls,
                 failures,
                 owned: owned.get(shard.identity().as_str()).copied().unwrap_or_default(),

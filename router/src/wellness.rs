@@ -2,21 +2,30 @@
 //!
 //! ```text
 //!            serving                    not serving, unreachable, broken
-//!   New ───────────────► Well ◄──────────────┐
-//!    │                    │                  │ (hold-down over)
-//!    │ bad                │ bad              │
-//!    ▼                    ▼      serving     │
+//!   New ───────────────► Well ◄──────────────┬────────────────────┐
+//!    │                    │ │               │ (hold-down over)   │ (and a try is answered)
+//!    │ bad                │ └────────────────────────────► PassedOver
+//!    ▼                    ▼      serving     │  its calls fail
 //!   Out ◄────────────── Out ───────────► HeldDown ──► Out (bad)
 //! ```
 //!
 //! A runner leaves at once and returns late: one that comes and goes every minute would otherwise drag
 //! its images back and forth, each time onto cold pods. One that has never been well before (a new one,
 //! or all of them when the router starts) has nothing to prove.
+//!
+//! Health is not everything: a runner that says SERVING and fails or stalls its calls is passed over, each time for
+//! longer, and comes back only when it answers a try. [`Streak`] says when calls have failed often enough.
 
 use std::time::Duration;
 
 /// How long a runner must be well without a break before it is picked again as a matter of course.
 pub(crate) const HOLD_DOWN: Duration = Duration::from_secs(30);
+/// The longest that a runner is passed over before it is tried again. The first time it is [`HOLD_DOWN`].
+const LONGEST_PASS: Duration = Duration::from_mins(5);
+/// A runner that has done well for this long is passed over as if for the first time.
+const FORGIVEN: Duration = Duration::from_mins(10);
+/// Failures in a row from which on a runner is passed over.
+const MAX_STREAK: u32 = 5;
 
 /// Why a runner is out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,6 +56,29 @@ pub(crate) enum Sign {
     Serving,
     /// A health check said something else or failed, or a call found no connection.
     Bad(Reason),
+    /// Its calls fail, or are not answered, although its health is good.
+    Failing,
+    /// It answered a try.
+    Answering,
+}
+
+/// How a call to a runner failed for which the runner may be to blame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The stream was refused or reset.
+    Hop,
+    /// A call of the image with this hash was answered UNAVAILABLE, or not until its deadline. A function can be slow,
+    /// and can be what ends its pods: one image alone proves nothing.
+    Call(u64),
+}
+
+/// Failures of one runner, with no answer in between.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Streak {
+    failures: u32,
+    hop: bool,
+    image: Option<u64>,
+    several_images: bool,
 }
 
 /// Whether a runner may be picked.
@@ -56,15 +88,18 @@ pub(crate) enum Standing {
     Well,
     /// Only when no runner is well.
     HeldDown,
+    /// Only when all others are out: its calls fail.
+    PassedOver,
     /// No.
     Out(Reason),
 }
 
 impl Standing {
     /// All of them.
-    pub(crate) const ALL: [Standing; 5] = [
+    pub(crate) const ALL: [Standing; 6] = [
         Standing::Well,
         Standing::HeldDown,
+        Standing::PassedOver,
         Standing::Out(Reason::Unknown),
         Standing::Out(Reason::Unreachable),
         Standing::Out(Reason::Draining),
@@ -75,6 +110,7 @@ impl Standing {
         match self {
             Standing::Well => "well",
             Standing::HeldDown => "held down",
+            Standing::PassedOver => "passed over",
             Standing::Out(reason) => reason.as_str(),
         }
     }
@@ -87,11 +123,21 @@ pub(crate) struct Wellness {
     /// It has been well at some time.
     proven: bool,
     held_until: Duration,
+    /// How often it was passed over of late.
+    passes: u32,
+    /// When it was taken back the last time.
+    taken_back: Duration,
 }
 
 impl Default for Wellness {
     fn default() -> Self {
-        Self { standing: Standing::Out(Reason::Unknown), proven: false, held_until: Duration::ZERO }
+        Self {
+            standing: Standing::Out(Reason::Unknown),
+            proven: false,
+            held_until: Duration::ZERO,
+            passes: 0,
+            taken_back: Duration::ZERO,
+        }
     }
 }
 
@@ -105,7 +151,23 @@ impl Wellness {
                 Standing::HeldDown
             }
             (Sign::Serving, Standing::Out(_)) => Standing::Well,
-            (Sign::Serving, standing) => standing,
+            (Sign::Failing, Standing::Well | Standing::PassedOver) => {
+                if self.standing == Standing::Well {
+                    let forgiven = now.saturating_sub(self.taken_back) >= FORGIVEN;
+                    self.passes = if forgiven { 1 } else { self.passes.saturating_add(1) };
+                }
+                self.held_until = now + pass(self.passes);
+                Standing::PassedOver
+            }
+            (Sign::Failing, Standing::HeldDown) => {
+                self.held_until = now + HOLD_DOWN;
+                Standing::HeldDown
+            }
+            (Sign::Answering, Standing::PassedOver) if now >= self.held_until => {
+                self.taken_back = now;
+                Standing::Well
+            }
+            (_, standing) => standing,
         };
         self.change(next)
     }
@@ -121,6 +183,11 @@ impl Wellness {
         (self.standing == Standing::HeldDown).then_some(self.held_until)
     }
 
+    /// Whether it is passed over and a try is due that may bring it back.
+    pub(crate) fn is_try_due(&self, now: Duration) -> bool {
+        self.standing == Standing::PassedOver && now >= self.held_until
+    }
+
     /// Whether it may be picked.
     pub(crate) fn standing(&self) -> Standing {
         self.standing
@@ -129,6 +196,27 @@ impl Wellness {
     fn change(&mut self, next: Standing) -> Option<Standing> {
         self.proven |= next == Standing::Well;
         (std::mem::replace(&mut self.standing, next) != next).then_some(next)
+    }
+}
+
+/// How long a runner is passed over for the `passes`th time of late: twice as long as the time before.
+fn pass(passes: u32) -> Duration {
+    HOLD_DOWN.saturating_mul(2_u32.saturating_pow(passes.saturating_sub(1))).min(LONGEST_PASS)
+}
+
+// === impl Streak ===
+
+impl Streak {
+    /// Counts a failure, and says whether the runner is to be passed over for it and those before it.
+    pub(crate) fn failed(&mut self, failure: Failure) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        match failure {
+            Failure::Hop => self.hop = true,
+            Failure::Call(image) => {
+                self.several_images |= self.image.replace(image).is_some_and(|before| before != image);
+            }
+        }
+        self.failures >= MAX_STREAK && (self.hop || self.several_images)
     }
 }
 
@@ -171,5 +259,62 @@ mod tests {
         assert_eq!(runner.note(Sign::Serving, s(40)), Some(Standing::HeldDown));
         assert_eq!(runner.note(Sign::Serving, s(60)), None, "a repeated sign does not prolong it");
         assert_eq!(runner.tick(s(70)), Some(Standing::Well));
+    }
+
+    #[test]
+    fn a_runner_whose_calls_fail_is_passed_over_until_it_answers_a_try() {
+        let mut runner = Wellness::default();
+        runner.note(Sign::Serving, s(0));
+        assert_eq!(runner.note(Sign::Failing, s(10)), Some(Standing::PassedOver));
+        assert_eq!(runner.note(Sign::Serving, s(20)), None, "its health was never in doubt");
+        assert_eq!(runner.note(Sign::Answering, s(39)), None, "too early");
+        assert!(!runner.is_try_due(s(39)) && runner.is_try_due(s(40)));
+        assert_eq!(runner.tick(s(100)), None, "time alone does not bring it back");
+        assert_eq!(runner.note(Sign::Failing, s(100)), None);
+        assert!(!runner.is_try_due(s(129)), "a try that failed puts the next one off");
+        assert_eq!(runner.note(Sign::Answering, s(130)), Some(Standing::Well));
+    }
+
+    #[test]
+    fn a_runner_is_passed_over_for_longer_each_time_until_it_is_forgiven() {
+        let mut runner = Wellness::default();
+        runner.note(Sign::Serving, s(0));
+        let mut now = s(0);
+        for passed in [30, 60, 120, 240, 300, 300] {
+            assert_eq!(runner.note(Sign::Failing, now), Some(Standing::PassedOver));
+            assert!(!runner.is_try_due(now + s(passed - 1)));
+            now += s(passed);
+            assert_eq!(runner.note(Sign::Answering, now), Some(Standing::Well));
+        }
+        now += FORGIVEN;
+        runner.note(Sign::Failing, now);
+        assert!(runner.is_try_due(now + HOLD_DOWN));
+    }
+
+    #[test]
+    fn a_runner_that_is_out_or_held_down_stays_so_when_calls_fail() {
+        let mut runner = Wellness { proven: true, ..Wellness::default() };
+        assert_eq!(runner.note(Sign::Failing, s(0)), None);
+        runner.note(Sign::Serving, s(0));
+        assert_eq!(runner.note(Sign::Failing, s(20)), None);
+        assert_eq!(runner.tick(s(30)), None, "its hold-down begins anew");
+        assert_eq!(runner.tick(s(50)), Some(Standing::Well));
+        runner.note(Sign::Failing, s(60));
+        assert_eq!(runner.note(DOWN, s(61)), Some(Standing::Out(Reason::Unreachable)));
+        assert_eq!(runner.note(Sign::Answering, s(99)), None, "only its health brings it back");
+    }
+
+    fn times_to_blame(failures: &[Failure]) -> Vec<bool> {
+        let mut streak = Streak::default();
+        failures.iter().map(|&failure| streak.failed(failure)).collect()
+    }
+
+    #[test]
+    fn five_failures_in_a_row_are_the_runners_unless_one_image_may_be_what_fails() {
+        use Failure::{Call, Hop};
+        assert_eq!(times_to_blame(&[Hop; 6]), [false, false, false, false, true, true]);
+        assert_eq!(times_to_blame(&[Call(1); 9]), [false; 9]);
+        assert_eq!(times_to_blame(&[Call(1), Call(2), Call(1), Call(1), Call(1)])[3..], [false, true]);
+        assert_eq!(times_to_blame(&[Call(1), Call(1), Call(1), Call(1), Hop])[3..], [false, true]);
     }
 }

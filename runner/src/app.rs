@@ -16,8 +16,9 @@ use porch_fn_image::Image;
 use porch_fn_service::admin::{Admin, JSON, Page};
 use porch_fn_service::drain;
 use porch_fn_service::flags::{EXIT_USAGE, SetFlags};
-use porch_fn_service::grpc::{self, Server};
+use porch_fn_service::grpc::{self, Hop, Inflight, LimitError, Server, inflight_limit};
 use porch_fn_service::health::Health;
+use porch_fn_service::kubernetes::ConnectError;
 use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
 use porch_fn_service::listen::{ListenError, listen};
 use porch_fn_service::{admin, serve};
@@ -32,7 +33,6 @@ use crate::config::Flags;
 use crate::evaluate::Runner;
 use crate::exec::ExecRuntime;
 use crate::metrics::Metrics;
-use crate::pods::kubernetes;
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalFunctionsError};
 use crate::pods::page;
 use crate::settings::Current;
@@ -56,9 +56,12 @@ pub enum AppError {
     /// Flags that do not go together.
     #[error("{0}")]
     Flags(String),
-    /// No way to the API server.
+    /// The same of what may be in flight.
     #[error(transparent)]
-    Kubernetes(#[from] kubernetes::ConnectError),
+    Limit(#[from] LimitError),
+    /// No way to the API server for the pods.
+    #[error("--pod-backend=kubernetes needs the API server: {0}; --disable-runtimes=pod runs without pods")]
+    Kubernetes(#[from] ConnectError),
 }
 
 impl AppError {
@@ -101,10 +104,12 @@ impl App {
     pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<Self, AppError> {
         let ready_by = Instant::now() + READY_WITHIN;
         let disabled = disabled_runtimes(&flags)?;
+        let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
+        let inflight = Inflight::new(limit, Hop::Runner);
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
         let (admin_listener, admin_address) = listen(flags.address, flags.admin_port, "--admin-port").await?;
         let mut registry = Registry::default();
-        let metrics = Arc::new(Metrics::new(&mut registry));
+        let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
         let health = Health::new();
         let (signal, drain) = drain::channel();
         let mut background = JoinSet::new();
@@ -112,7 +117,11 @@ impl App {
 
         let mut sources = settings::sources(&flags, set, &metrics, &mut background)?;
         let wiring = PodWiring { flags: &flags, metrics: &metrics, tasks: &mut background };
-        let parts = if disabled.pod { PodParts::default() } else { wiring.start(pods, &mut sources).await? };
+        let parts = if disabled.pod {
+            wiring.without_pods().await?
+        } else {
+            wiring.start(pods, &mut sources).await?
+        };
         let PodParts { runtime: pods, synced, local, current } = parts;
         let current = current.unwrap_or_else(|| {
             let (follow, current) = sources.follow();
@@ -142,6 +151,8 @@ impl App {
             max_message: flags.max_request_body_size,
             default_timeout: flags.request_timeout.into(),
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
+            inflight: Some(inflight),
+            tell_load: true,
         };
         let runner = Runner::new(exec, pods, flags.default_image_prefix.clone(), metrics);
         let server = Server::new(Arc::new(runner), &health, options);
@@ -236,7 +247,8 @@ fn exec_runtime(
         0 => 2 * std::thread::available_parallelism().map_or(1, usize::from),
         set => set,
     };
-    Ok(ExecRuntime::new(current.clone(), &flags.exec_env, parallel, flags.max_request_body_size))
+    let waiting = usize::try_from(flags.max_queue_per_function).unwrap_or(usize::MAX);
+    Ok(ExecRuntime::new(current.clone(), &flags.exec_env, parallel, waiting, flags.max_request_body_size))
 }
 
 /// `/config?image=IMAGE`: what holds for an image, and why.

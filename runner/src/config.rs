@@ -36,6 +36,10 @@ pub struct Flags {
     /// Largest message in bytes; must agree with the router's and Porch's
     #[arg(long, default_value_t = 6_291_456)]
     pub max_request_body_size: usize,
+    /// Bytes of messages held at once before calls are refused; when not given, 512 MiB or four messages, whichever is
+    /// more
+    #[arg(long)]
+    pub max_inflight_bytes: Option<usize>,
     /// Prefix of images without a registry, as Porch has it
     #[arg(long, default_value = "ghcr.io/kptdev/krm-functions-catalog")]
     pub default_image_prefix: String,
@@ -48,6 +52,10 @@ pub struct Flags {
     /// How long calls in flight may take after that
     #[arg(long, default_value = "5m")]
     pub drain_timeout: GoDuration,
+
+    /// Most calls of one function that wait for a pod, or for a place in the exec runtime
+    #[arg(long, default_value_t = 1000)]
+    pub max_queue_per_function: u32,
 
     /// Exec runtime: directory with the functions' executables
     #[arg(long, default_value = DEFAULT_FUNCTIONS)]
@@ -92,9 +100,6 @@ pub struct Flags {
     /// Pod runtime: most calls at once in one pod
     #[arg(long, default_value_t = 16)]
     pub max_concurrent_per_pod: u32,
-    /// Pod runtime: most calls of one function that wait for a pod
-    #[arg(long, default_value_t = 1000)]
-    pub max_queue_per_function: u32,
     /// Pod runtime: how long a pod may take to become ready
     #[arg(long, default_value = "1m")]
     pub pod_ready_timeout: GoDuration,
@@ -133,8 +138,8 @@ pub struct Flags {
     /// Kubernetes: how to reach the API server from outside; the service account when not given
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
-    /// All runners, this one among them: a target as the router's --runners has it. Of several runners only a
-    /// function's owner replaces and collects its pods; a runner without --peers owns all
+    /// All runners, this one among them: a target as the router's --runners has it; for kubernetes:/// see --kubeconfig.
+    /// Of several runners only a function's owner replaces and collects its pods; a runner without --peers owns all
     #[arg(long, default_value = "")]
     pub peers: String,
     /// This runner's own address among --peers; the port may be left out

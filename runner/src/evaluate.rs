@@ -34,7 +34,7 @@ impl Runner {
         Self { exec, pods, default_prefix, metrics }
     }
 
-    async fn run(&self, call: Call) -> (Reply, Runtime) {
+    async fn run(&self, mut call: Call) -> (Reply, Runtime) {
         let peeked = match peek(&call.message) {
             Ok(peeked) => peeked,
             // What grpc-go's servers answer to a message they cannot unmarshal.
@@ -46,10 +46,18 @@ impl Runner {
             return (Reply::failed(Code::InvalidArgument, text), Runtime::None);
         }
         let parsed = Image::parse(image, &self.default_prefix);
+        if let Err(refused) = call.charge.claim(parsed.as_ref().map_or(image, Image::as_str)) {
+            return (refused.into(), Runtime::None);
+        }
         if let Some(exec) = &self.exec {
             let resource_list = call.message.slice(peeked.resource_list.clone());
             let meant = parsed.as_ref().ok();
-            if let Some(reply) = exec.evaluate(image, meant, &peeked.tag, resource_list).await {
+            if let Some(mut reply) = exec.evaluate(image, meant, &peeked.tag, resource_list).await {
+                // The pod runtime charges its answers before it takes them.
+                match call.charge.answer(reply.framed.len()) {
+                    Ok(charge) => reply.charge = charge,
+                    Err(refused) => reply = refused.into(),
+                }
                 return (reply, Runtime::Exec);
             }
         }
@@ -98,6 +106,7 @@ mod tests {
     use http::HeaderMap;
     use porch_fn_pool::Config;
     use porch_fn_proto::{encode_request, frame};
+    use porch_fn_service::grpc::{Charge, Hop, Inflight};
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
 
@@ -107,7 +116,7 @@ mod tests {
     #[tokio::test]
     async fn calls_that_the_server_drops_are_counted() {
         let mut registry = Registry::default();
-        let metrics = Arc::new(Metrics::new(&mut registry));
+        let metrics = Arc::new(Metrics::new(&mut registry, &Inflight::new(0, Hop::Runner)));
         let mut functions = LocalFunctions::default();
         functions.add("example.com/f:v1", vec!["cat".to_owned()], "example.com").unwrap();
         let options = LocalOptions {
@@ -132,7 +141,8 @@ mod tests {
         for wait in [Duration::ZERO, Duration::from_mins(1)] {
             let message = encode_request(bytes::Bytes::new().into(), "f:v1", "");
             let deadline = Instant::now() + wait;
-            let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
+            let (headers, framed) = (HeaderMap::new(), frame(message.clone()));
+            let call = Call { headers, framed, message, deadline, charge: Charge::default() };
             assert!(runner.evaluate(call).now_or_never().is_none());
         }
         let mut text = String::new();

@@ -1,8 +1,9 @@
 //! The runner's metrics. Labels are bounded: codes and runtimes, never images.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_service::grpc::code_name;
+use porch_fn_service::grpc::{Inflight, code_name};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -57,8 +58,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers everything in `registry`.
-    pub fn new(registry: &mut Registry) -> Self {
+    /// Registers everything in `registry`, and what `inflight` holds.
+    pub fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
         let metrics = Self {
             calls: Family::default(),
             seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
@@ -70,6 +71,7 @@ impl Metrics {
             listed: Gauge::default(),
         };
         let registry = registry.sub_registry_with_prefix("porch_fn_runner");
+        inflight.register(registry);
         registry.register("calls", "Calls answered, by runtime and gRPC code", metrics.calls.clone());
         registry.register_with_unit(
             "call",

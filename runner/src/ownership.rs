@@ -76,9 +76,11 @@ impl Ownership {
         self.owned.subscribe()
     }
 
-    /// Follows `snapshots` until nobody asks for what is owned.
+    /// Follows `snapshots` until nobody asks for what is owned, nor who the peers are.
     pub(crate) async fn run(mut self, mut snapshots: watch::Receiver<Snapshot>) {
-        let owned = self.owned.clone();
+        let (owned, peers) = (self.owned.clone(), self.peers.clone());
+        let unasked = async { tokio::join!(owned.closed(), peers.closed()) };
+        let mut unasked = std::pin::pin!(unasked);
         let mut discovering = true;
         self.discovered(&snapshots.borrow_and_update().clone());
         loop {
@@ -92,7 +94,7 @@ impl Ownership {
                     self.membership.tick(self.origin.elapsed());
                     self.tell();
                 }
-                () = owned.closed() => return,
+                _ = &mut unasked => return,
             }
         }
     }

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue};
 use porch_fn_proto::evaluator::EvaluateFunctionResponse;
 use porch_fn_proto::{Chunks, PREFIX_LEN, encode_request, frame};
 use porch_fn_service::conn::{self, Channel, Connection};
-use porch_fn_service::grpc::{Reply, format_timeout, message_of};
+use porch_fn_service::grpc::{Charge, Reply, format_timeout, message_of};
 use porch_fn_service::unary::{self, CallError};
 use prost::Message;
 use tonic::Code;
@@ -92,7 +92,8 @@ impl Client {
         if let Some(timeout) = timeout {
             format_timeout(&mut headers, timeout);
         }
-        unary::call(&self.connection, headers, &request, MAX_ANSWER).await.map(Answer::from)
+        let free = Charge::default();
+        unary::call(&self.connection, headers, &request, MAX_ANSWER, &free).await.map(Answer::from)
     }
 
     /// The server's health, by name.

@@ -49,6 +49,8 @@ pub struct Log {
     pub calls: Vec<Received>,
     /// Calls that ended without their answer: the router gave them up, or their connection ended.
     pub abandoned: usize,
+    /// Empty calls, by which a router tries a runner that it has doubts about.
+    pub tries: usize,
     /// `Watch` streams that were opened, accepted or not.
     pub watches: usize,
     /// `Check` calls.

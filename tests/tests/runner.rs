@@ -171,15 +171,16 @@ async fn no_more_run_at_once_than_allowed_and_those_that_wait_keep_their_deadlin
 
 #[tokio::test]
 async fn a_full_queue_refuses_for_another_to_take() {
-    let runner = Runner::start(&["--max-parallel-executions=1"], GATED).await;
-    // One runs, a thousand wait, one is too many: the only one to be answered.
-    let mut calls: FuturesUnordered<_> = (0..1002).map(|_| runner.client.call(IMAGE, INPUT)).collect();
+    let flags = ["--max-parallel-executions=1", "--max-queue-per-function=100"];
+    let runner = Runner::start(&flags, GATED).await;
+    // One runs, a hundred wait, one is too many: the only one to be answered.
+    let mut calls: FuturesUnordered<_> = (0..102).map(|_| runner.client.call(IMAGE, INPUT)).collect();
     let refused = calls.next().await.unwrap();
     assert_eq!(refused.trailers.get("porch-fn-retry").unwrap(), "shed");
     refused.fails(
         Code::ResourceExhausted,
-        "1000 calls already wait for the exec runtime, which runs 1 at once: retry later, or raise \
-         --max-parallel-executions",
+        "100 calls of this function already wait for the exec runtime, which runs 1 at once: retry later, or raise \
+         --max-queue-per-function or --max-parallel-executions",
     );
 }
 
@@ -282,6 +283,10 @@ async fn flags_that_do_not_go_together_say_what_is_missing() {
     assert!(error.starts_with("--peers needs --shard-address"), "{error}");
     let error = refused(&[&kubernetes[..], &["--peers=nats://x", "--shard-address=10.0.0.1"]].concat()).await;
     assert!(error.starts_with("--peers: ") && error.contains("nats"), "{error}");
+    let error = refused(&["--max-inflight-bytes=12000000"]).await;
+    let expected = "--max-inflight-bytes 12000000 has no room for two messages of --max-request-body-size 6291456: 12615680 \
+                    is the least";
+    assert_eq!(error, expected);
     let error = refused(&[&kubernetes[..], &["--image-metadata=/no/such/file"]].concat()).await;
     assert!(error.starts_with("--image-metadata /no/such/file: "), "{error}");
 }

@@ -8,8 +8,8 @@
 //! at 1.3 times the mean, with 109 (image, runner) pairs, each a pool of warm pods, where bounded loads
 //! need 281.
 //!
-//! The caller keeps the state: one [`Demand`] per image, one counter of requests in flight per runner and one
-//! in all. They count this router's requests only; [`Spill::routers`] makes up for the others.
+//! The caller keeps the state: one [`Demand`] per image, which counts this router's requests only ([`Spill::routers`]
+//! makes up for the others), and the load of each runner, as much of it as is known.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub struct Spill {
     /// Requests in flight that a runner takes before anything spills, however idle the others are; the
     /// runner's real capacity where that is known.
     pub floor: usize,
-    /// Routers that share the runners. Each sees its part of the load and takes its part of `floor`.
+    /// Routers that share the runners. Each sees its part of an image's demand.
     pub routers: usize,
 }
 
@@ -70,15 +70,16 @@ impl Default for Spill {
 impl Spill {
     /// The limits for a request that arrives now, itself not counted yet.
     ///
-    /// `in_flight` is all that this router has in flight, `usable_nodes` the number of runners that it would
-    /// send to, and `demand` the image's [`Demand::estimate`].
+    /// `in_flight` is all that the runners have in flight, for whatever router, `usable_nodes` the number of runners that
+    /// this one would send to, and `demand` the image's [`Demand::estimate`].
     pub fn limits(&self, in_flight: usize, usable_nodes: usize, demand: f64) -> Limits {
-        let floor = self.floor.div_ceil(self.routers.max(1));
         // A quarter above the mean, the arriving request included: ceil(1.25 * (in_flight + 1) / nodes).
         let fair =
             in_flight.saturating_add(1).saturating_mul(5).div_ceil(usable_nodes.max(1).saturating_mul(4));
-        let cap = floor.max(fair);
+        // At least 1, since `fair` is.
+        let cap = self.floor.max(fair);
         // One more runner for each quarter of `cap` of demand. The cast saturates, and NaN is 0.
+        let demand = demand * self.routers.max(1) as f64;
         let width = (demand / (0.25 * cap as f64)).floor() as usize;
         Limits { cap, width: width.saturating_add(1) }
     }
@@ -137,7 +138,7 @@ impl Demand {
 /// runners there are. Where a truncated order holds too few runners, the least loaded of all usable ones
 /// follows.
 ///
-/// `load` gives this router's requests in flight on a runner.
+/// `load` gives the requests in flight on a runner.
 pub fn choices<Load, Usable>(
     preference: &[u16],
     nodes: usize,

@@ -26,8 +26,7 @@ fn cap_is_the_floor_or_a_quarter_above_the_mean() {
     assert_eq!(cap(8, 1, 31, 5), 8, "1.25 * 32 / 5 = 8 exactly");
     assert_eq!(cap(8, 1, 32, 5), 9, "1.25 * 33 / 5 = 8.25");
     assert_eq!(cap(8, 1, 79, 5), 20);
-    assert_eq!(cap(8, 3, 0, 5), 3, "the floor is shared, rounded up");
-    assert_eq!(cap(8, 100, 0, 5), 1);
+    assert_eq!(cap(8, 3, 0, 5), 8, "loads are those of all routers");
     assert_eq!(cap(0, 0, 0, 0), 2, "nonsense gives a usable cap: 1.25 * 1 / 1, rounded up");
     assert_eq!(cap(8, 1, usize::MAX, 2), usize::MAX.div_ceil(8));
 }
@@ -38,6 +37,8 @@ fn width_grows_by_one_for_each_quarter_of_the_cap() {
     assert_eq!([0.0, 1.99, 2.0, 3.99, 4.0, 8.0].map(width), [1, 1, 2, 2, 3, 5]);
     assert_eq!(width(f64::INFINITY), usize::MAX);
     assert_eq!([f64::NAN, -1.0].map(width), [1, 1]);
+    let of_three = |demand| Spill { routers: 3, ..Spill::default() }.limits(0, 5, demand).width;
+    assert_eq!([0.6, 0.7, 2.0].map(of_three), [1, 2, 4], "this router sees a third of it");
     // A higher cap needs more demand for the same width.
     assert_eq!(Spill::default().limits(79, 5, 4.0), Limits { cap: 20, width: 1 });
 }

@@ -2,7 +2,7 @@
 //! admin endpoints, discovery and logs. Mechanisms only, no knowledge of pools or rings.
 //!
 //! The wrapper-server uses the default features, which keep it small; the router and the runner add
-//! `admin`, `client` and `discovery`.
+//! `admin`, `client` and `discovery`, which takes `kubernetes` with it.
 
 #[cfg(feature = "admin")]
 pub mod admin;
@@ -14,6 +14,8 @@ pub mod drain;
 pub mod flags;
 pub mod grpc;
 pub mod health;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod lifecycle;
 pub mod listen;
 pub mod serve;

@@ -20,8 +20,10 @@ use tracing::Instrument;
 use crate::drain;
 use crate::grpc::{Body, MAX_HEADER_LIST_BYTES};
 
-/// Calls at once on one connection. Porch sends all of its calls over one.
-const MAX_CONCURRENT_STREAMS: u32 = 4096;
+/// Calls at once on one connection: Porch sends all of its calls over one, and a router those of all its callers. More
+/// would wait on the other side, unseen and in no fair order, so this is no less than what bytes in flight bound by
+/// default: 512 MiB of calls that are charged 16 KiB at least.
+const MAX_CONCURRENT_STREAMS: u32 = 32 * 1024;
 /// Flow-control window of a stream: messages are held whole before they are used, so a small window
 /// would only add round trips. What a connection may have in flight is bounded by its own window.
 const STREAM_WINDOW: u32 = 1024 * 1024;

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
 
 use crate::conn::{ConnectError, Connection, Sender};
-use crate::grpc::{Body, ReceiveError, Reply, bound_message, code_of, receive};
+use crate::grpc::{Body, Charge, ReceiveError, Refused, Reply, bound_message, code_of, receive};
 
 /// Why a call got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -33,14 +33,19 @@ pub enum CallError {
         /// The limit in bytes.
         limit: usize,
     },
+    /// The answer is not taken: too much is held already.
+    #[error(transparent)]
+    Refused(#[from] Refused),
 }
 
-/// Sends `framed` to `EvaluateFunction` and takes an answer of at most `limit` bytes.
+/// Sends `framed` to `EvaluateFunction` and takes an answer of at most `limit` bytes, which is charged
+/// beside `charge`, the call's own.
 pub async fn call(
     connection: &Connection,
     headers: HeaderMap,
     framed: &Chunks,
     limit: usize,
+    charge: &Charge,
 ) -> Result<Reply, CallError> {
     // A connection that was closed since its last call (its peer drains, or was replaced) is noticed only
     // now, and says nothing about whether the peer can be reached: dial once more.
@@ -51,10 +56,16 @@ pub async fn call(
         sent => sent?,
     };
     let (head, body) = response.into_parts();
-    match receive(body, limit).await {
+    let mut answer = Charge::default();
+    let charged = |size| charge.answer(size).map(|charge| answer = charge);
+    match receive(body, limit, charged).await {
         Ok(received) => {
-            let mut reply =
-                Reply { headers: head.headers, framed: received.framed, trailers: received.trailers };
+            let mut reply = Reply {
+                headers: head.headers,
+                framed: received.framed,
+                trailers: received.trailers,
+                charge: answer,
+            };
             // The peer ended too early, or it was no gRPC server that spoke, but a proxy before it.
             if code_of(reply.status_headers()).is_none() {
                 return Err(CallError::Broken("the answer has no gRPC status".into()));
@@ -65,6 +76,7 @@ pub async fn call(
         Err(ReceiveError::Frame(FrameError::TooLarge { size, limit })) => {
             Err(CallError::TooLarge { size, limit })
         }
+        Err(ReceiveError::Refused(refused)) => Err(refused.into()),
         Err(error) => Err(CallError::Broken(error.into())),
     }
 }

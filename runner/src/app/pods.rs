@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use porch_fn_pool::{Config, Event, Ownership as Owned};
 use porch_fn_registry::CredentialsFileContent;
-use porch_fn_service::discovery::{self, DnsResolver, HostPort, Target};
+use porch_fn_service::discovery::{self, HostPort, Source, Target};
+use porch_fn_service::kubernetes::{Connected, connect};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -67,25 +68,34 @@ impl PodWiring<'_> {
     /// Starts the pod runtime that the flags ask for, which goes by `sources`.
     pub(super) async fn start(mut self, pods: Pods, sources: &mut Sources) -> Result<PodParts, AppError> {
         match (pods, backend(self.flags)) {
-            (Pods::Shared(cluster, functions), _) => self.on_this_machine(&cluster, functions, sources),
+            (Pods::Shared(cluster, functions), _) => {
+                self.on_this_machine(&cluster, functions, sources).await
+            }
             (Pods::Flags, PodBackend::Local) => {
                 let (cluster, functions) = local_cluster(self.flags)?;
-                let parts = self.on_this_machine(&cluster, functions, sources)?;
+                let parts = self.on_this_machine(&cluster, functions, sources).await?;
                 Ok(PodParts { local: Some(cluster), ..parts })
             }
             (Pods::Flags, PodBackend::Kubernetes) => self.on_kubernetes(sources).await,
-            (Pods::Flags, PodBackend::None | PodBackend::Auto) => Ok(PodParts::default()),
+            (Pods::Flags, PodBackend::None | PodBackend::Auto) => self.without_pods().await,
         }
     }
 
-    fn on_this_machine(
+    /// No pod runtime. There is nothing to own, but who is on the ring is shown as elsewhere.
+    pub(super) async fn without_pods(mut self) -> Result<PodParts, AppError> {
+        self.join_peers().await?;
+        Ok(PodParts::default())
+    }
+
+    async fn on_this_machine(
         &mut self,
         cluster: &LocalCluster,
         functions: LocalFunctions,
         sources: &Sources,
     ) -> Result<PodParts, AppError> {
         let pool = ToPool::new();
-        self.join_peers(&pool)?;
+        let owned = self.join_peers().await?;
+        self.pass_on_ownership(&owned, &pool);
         let backend = cluster.attach(pool.events.clone());
         let catalog = Arc::new(functions.clone());
         let base = Config { skew: LOCAL_SKEW, ..base_config(self.flags) };
@@ -111,9 +121,10 @@ impl PodWiring<'_> {
         };
         let Registries { images, credentials } = registries(flags, self.metrics, self.tasks)?;
         let pool = ToPool::new();
+        let connected = connect(flags.kubeconfig.as_deref()).await?;
         // Before the first pods are known: until it has heard of its peers, a runner owns nothing.
-        let owned = self.join_peers(&pool)?;
-        let connected = kubernetes::connect(flags.kubeconfig.clone()).await?;
+        let owned = self.join_peers().await?;
+        self.pass_on_ownership(&owned, &pool);
         self.follow_function_configs(&connected, &owned, sources);
         let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
         let secret_written =
@@ -158,7 +169,7 @@ impl PodWiring<'_> {
     /// Has `sources` follow the FunctionConfigs of the function namespace.
     fn follow_function_configs(
         &mut self,
-        connected: &kubernetes::Connected,
+        connected: &Connected,
         owned: &watch::Receiver<Owned>,
         sources: &mut Sources,
     ) {
@@ -180,7 +191,7 @@ impl PodWiring<'_> {
     /// Has the credentials replicated into the function namespace.
     fn replicate(
         &mut self,
-        connected: &kubernetes::Connected,
+        connected: &Connected,
         name: &str,
         content: watch::Receiver<Option<CredentialsFileContent>>,
     ) -> watch::Receiver<pull_secret::State> {
@@ -236,12 +247,11 @@ impl PodWiring<'_> {
         runtime
     }
 
-    /// Has the pool told which images are this runner's. Without `--peers` all are.
-    fn join_peers(&mut self, pool: &ToPool) -> Result<watch::Receiver<Owned>, AppError> {
+    /// Follows which images are this runner's. Without `--peers` all are.
+    async fn join_peers(&mut self) -> Result<watch::Receiver<Owned>, AppError> {
         let flags = self.flags;
         if flags.peers.is_empty() {
             let (_, all) = watch::channel(Owned::All);
-            self.pass_on_ownership(&all, pool);
             return Ok(all);
         }
         let wrong = |flag: &str, error: &dyn std::fmt::Display| AppError::Flags(format!("--{flag}: {error}"));
@@ -253,18 +263,19 @@ impl PodWiring<'_> {
         }
         let own = HostPort::parse(&flags.shard_address, flags.port)
             .map_err(|error| wrong("shard-address", &error))?;
-        let resolver = DnsResolver::new(target.dns_server()).map_err(|error| wrong("peers", &error))?;
-        let (watch, snapshots) = discovery::watch(target, resolver, std::future::pending());
+        let source = Source::of(target, flags.kubeconfig.as_deref()).await;
+        let source = source.map_err(|error| wrong("peers", &error))?;
+        let (watch, snapshots) = discovery::watch(source, std::future::pending());
         self.tasks.spawn(watch.instrument(tracing::info_span!("peers")));
         let ownership = Ownership::new(own.to_string());
         let owned = ownership.owned();
-        self.pass_on_ownership(&owned, pool);
         let show = show_ring(ownership.peers(), Arc::clone(self.metrics));
         self.tasks.spawn(show.instrument(tracing::info_span!("ring")));
         self.tasks.spawn(ownership.run(snapshots).instrument(tracing::info_span!("ownership")));
         Ok(owned)
     }
 
+    /// Has the pool told which images are this runner's.
     fn pass_on_ownership(&mut self, owned: &watch::Receiver<Owned>, pool: &ToPool) {
         let gate = Gate::new(owned.clone(), pool.configured.subscribe(), pool.events.clone());
         self.tasks.spawn(gate.run().instrument(tracing::info_span!("ownership")));

@@ -1,53 +1,47 @@
 //! The exec runtime: functions that are executables on the runner's own disk. No pod, no start-up time.
 
+mod queue;
+mod turns;
+
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use porch_fn_image::Image;
 use porch_fn_proto::Chunks;
 use porch_fn_service::grpc::Reply;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tonic::Code;
 use wrapper_server::outcome;
 use wrapper_server::process::{Environment, Program, run};
 
+use self::queue::Queue;
 use crate::environment::environment;
 use crate::settings::Current;
-
-/// Calls that wait for one of `--max-parallel-executions` places.
-const MAX_QUEUE: usize = 1000;
 
 /// Runs local executables, a bounded number at once.
 #[derive(Debug)]
 pub struct ExecRuntime {
     current: watch::Receiver<Current>,
     environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
-    places: Arc<Semaphore>,
+    queue: Queue,
     parallel: usize,
-    waiting: AtomicUsize,
+    max_waiting: usize,
     max_message: usize,
 }
 
 impl ExecRuntime {
-    /// A runtime for the executables that the settings name; `parallel` run at once (zero counts as one). `exec_env`
-    /// names variables to pass on beside the usual ones.
+    /// A runtime for the executables that the settings name; `parallel` run at once (zero counts as one), and
+    /// `max_waiting` of each image wait. `exec_env` names variables to pass on beside the usual ones.
     pub(crate) fn new(
         current: watch::Receiver<Current>,
         exec_env: &[String],
         parallel: usize,
+        max_waiting: usize,
         max_message: usize,
     ) -> Self {
         let environment = environment(std::env::vars_os(), exec_env);
-        let parallel = parallel.clamp(1, Semaphore::MAX_PERMITS);
-        Self {
-            current,
-            environment,
-            places: Arc::new(Semaphore::new(parallel)),
-            parallel,
-            waiting: AtomicUsize::new(0),
-            max_message,
-        }
+        let parallel = parallel.max(1);
+        let queue = Queue::new(parallel, max_waiting);
+        Self { current, environment, queue, parallel, max_waiting, max_message }
     }
 
     /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Queueing and running
@@ -60,17 +54,15 @@ impl ExecRuntime {
         resource_list: Chunks,
     ) -> Option<Reply> {
         let path = self.current.borrow().settings.executable(image, parsed, tag)?.value;
-        let Some(waiting) = Waiting::enter(&self.waiting) else {
+        // However an image is written, it is one.
+        let Ok(_turn) = self.queue.turn(parsed.map_or(image, Image::as_str)).await else {
             let text = format!(
-                "{MAX_QUEUE} calls already wait for the exec runtime, which runs {} at once: retry later, or raise \
-                 --max-parallel-executions",
-                self.parallel
+                "{} calls of this function already wait for the exec runtime, which runs {} at once: retry later, or \
+                 raise --max-queue-per-function or --max-parallel-executions",
+                self.max_waiting, self.parallel
             );
             return Some(Reply::shed(Code::ResourceExhausted, &text));
         };
-        // The semaphore is never closed.
-        let _place = self.places.acquire().await;
-        drop(waiting);
         Some(self.run(image, &path, resource_list).await)
     }
 
@@ -86,25 +78,6 @@ impl ExecRuntime {
     }
 }
 
-/// A place in the queue.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn enter(waiting: &'a AtomicUsize) -> Option<Self> {
-        if waiting.fetch_add(1, Ordering::Relaxed) < MAX_QUEUE {
-            return Some(Self(waiting));
-        }
-        waiting.fetch_sub(1, Ordering::Relaxed);
-        None
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,8 +85,8 @@ mod tests {
     #[test]
     fn any_number_of_places_is_accepted() {
         let (_task, current) = crate::settings::tests::nothing();
-        for (asked, given) in [(0, 1), (3, 3), (usize::MAX, Semaphore::MAX_PERMITS)] {
-            assert_eq!(ExecRuntime::new(current.clone(), &[], asked, 1024).parallel, given);
+        for (asked, given) in [(0, 1), (3, 3), (usize::MAX, usize::MAX)] {
+            assert_eq!(ExecRuntime::new(current.clone(), &[], asked, 0, 1024).parallel, given);
         }
     }
 }

@@ -250,3 +250,49 @@ async fn the_pool_hears_that_nothing_is_owned_and_then_what_is() {
     configured.send_replace(true);
     assert!(matches!(receiver.recv().await, Some(Event::Own(Owned::All))));
 }
+
+#[tokio::test(start_paused = true)]
+async fn of_a_rollout_it_is_told_few_times_and_owns_its_share_throughout() {
+    let mut runner = Runner::new(A).await;
+    let old: Vec<_> = (0..4).map(|pod| format!("10.0.1.{pod}:9445")).collect();
+    let new: Vec<_> = (0..4).map(|pod| format!("10.0.2.{pod}:9445")).collect();
+    let mut set: Vec<&str> = old.iter().map(String::as_str).chain([A]).collect();
+    runner.answer(&set).await;
+    assert_eq!(runner.told(), 1);
+    // All new ones come, and when they are ready the old ones go.
+    for pod in &new {
+        set.push(pod);
+        runner.answer(&set).await;
+        runner.after(COALESCE / 5).await;
+    }
+    assert_eq!(runner.told(), 0);
+    runner.after(COALESCE).await;
+    assert_eq!((runner.told(), runner.peers.borrow().members), (1, 9));
+    runner.answer(&new.iter().map(String::as_str).chain([A]).collect::<Vec<_>>()).await;
+    assert_eq!((runner.told(), runner.peers.borrow().members), (1, 5));
+    let owned = requests().filter(|(image, _)| runner.owns(image)).count();
+    assert!((100..350).contains(&owned), "{owned}");
+    // One comes back under its address.
+    set = new.iter().map(String::as_str).chain([A, old[0].as_str()]).collect();
+    runner.answer(&set).await;
+    runner.after(HOLD_DOWN.saturating_sub(COALESCE)).await;
+    assert_eq!(runner.told(), 0, "it is held down");
+    runner.after(2 * COALESCE).await;
+    assert_eq!((runner.told(), runner.peers.borrow().members), (1, 6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_goes_on_for_who_asks_for_the_peers_alone() {
+    let (snapshots, answers) = watch::channel(Snapshot::default());
+    let ownership = Ownership::new(A.to_owned());
+    let mut peers = ownership.peers();
+    let task = tokio::spawn(ownership.run(answers));
+    snapshots.send_modify(|snapshot| {
+        snapshot.generation += 1;
+        snapshot.endpoints = [A.to_owned()].into();
+    });
+    peers.changed().await.unwrap();
+    assert_eq!(*peers.borrow(), Peers { members: 1, listed: true });
+    drop(peers);
+    task.await.unwrap();
+}

@@ -3,7 +3,7 @@
 
 use porch_fn_image::ReferenceError;
 use porch_fn_pool::Rejection;
-use porch_fn_service::grpc::{Reply, cut_message, message_of, set_message};
+use porch_fn_service::grpc::{Refused, Reply, cut_message, message_of, set_message};
 use tonic::Code;
 
 use super::backend::Unresolved;
@@ -32,6 +32,9 @@ pub(crate) enum PodError {
          and crashes of the function"
     )]
     Broken,
+    /// Too much is held already to take the answer.
+    #[error(transparent)]
+    Refused(Refused),
     /// The answer is above the limit.
     #[error(
         "grpc: received message larger than max ({size} vs. {limit}): the function's answer is above \
@@ -77,6 +80,7 @@ impl PodError {
                     AcquireError::Vanished | AcquireError::Stopped => Reply::shed(Code::Unavailable, &text),
                 };
             }
+            Self::Refused(refused) => return refused.clone().into(),
             Self::Broken => (Code::Unavailable, wrapped(image, Code::Unavailable, &self.to_string())),
             Self::TooLarge { .. } => {
                 (Code::ResourceExhausted, wrapped(image, Code::ResourceExhausted, &self.to_string()))
@@ -132,7 +136,7 @@ fn go_name(code: Code) -> &'static str {
 mod tests {
     use super::*;
     use porch_fn_pool::Reason;
-    use porch_fn_service::grpc::is_shed;
+    use porch_fn_service::grpc::{CALL_OVERHEAD, Hop, Inflight, is_shed};
     use std::time::Duration;
 
     const IMAGE: &str = "example.com/f:v1";
@@ -144,7 +148,21 @@ mod tests {
     #[test]
     fn every_error_has_its_code_and_words() {
         let rejected = |error: Rejection| PodError::Acquire(AcquireError::Rejected(error));
+        let inflight = Inflight::new(CALL_OVERHEAD, Hop::Runner);
+        let call = inflight.enter().unwrap();
         let table = [
+            (
+                PodError::Refused(inflight.enter().unwrap_err()),
+                Code::ResourceExhausted,
+                true,
+                "--max-inflight-bytes",
+            ),
+            (
+                PodError::Refused(call.answer(2 * CALL_OVERHEAD).unwrap_err()),
+                Code::ResourceExhausted,
+                false,
+                "with the function's answer",
+            ),
             (
                 rejected(Rejection::QueueFull { limit: 7 }),
                 Code::ResourceExhausted,
@@ -204,6 +222,9 @@ mod tests {
             message_of(reply.status_headers()),
             "unable to evaluate example.com/f:v1 with pod evaluator: rpc error: code = Internal desc = boom"
         );
+        // A wrapper that is full says that another may take the call, and that stays.
+        let reply = wrap_failure(Reply::shed(Code::ResourceExhausted, "64 calls already run"), IMAGE);
+        assert_eq!((reply.code(), is_shed(reply.status_headers())), (Code::ResourceExhausted, true));
         let reply = wrap_failure(Reply::evaluated(Vec::new().into_iter().collect(), "".into()), IMAGE);
         assert_eq!(message_of(reply.status_headers()), "");
     }

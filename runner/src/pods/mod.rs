@@ -120,7 +120,8 @@ impl PodRuntime {
                 Err(AcquireError::Vanished) => continue,
                 Err(error) => return Err(error.into()),
             };
-            match unary::call(lease.connection(), headers(call.deadline), &framed, self.max_message).await {
+            let (headers, limit) = (headers(call.deadline), self.max_message);
+            match unary::call(lease.connection(), headers, &framed, limit, &call.charge).await {
                 Ok(reply) => {
                     lease.finish(Verdict::Served);
                     return Ok(reply);
@@ -128,6 +129,10 @@ impl PodRuntime {
                 Err(CallError::TooLarge { size, limit }) => {
                     lease.finish(Verdict::Served);
                     return Err(PodError::TooLarge { size, limit });
+                }
+                Err(CallError::Refused(refused)) => {
+                    lease.finish(Verdict::Served);
+                    return Err(PodError::Refused(refused));
                 }
                 Err(error) => {
                     tracing::debug!(%image, %error, "call to a pod broke");

@@ -5,9 +5,9 @@ use futures_util::future::BoxFuture;
 
 use super::*;
 use porch_fn_pool::{Creation, Phase, Pod, ResourceVersion, Uid};
-use porch_fn_proto::encode_request;
+use porch_fn_proto::{Chunks, encode_request};
 use porch_fn_service::conn::{self, Connection};
-use porch_fn_service::grpc::{is_shed, message_of};
+use porch_fn_service::grpc::{Charge, Hop, Inflight, is_shed, message_of};
 use prometheus_client::registry::Registry;
 use tonic::Code;
 
@@ -73,7 +73,7 @@ impl Backend for AtOnce {
 fn runtime(address: Option<String>) -> PodRuntime {
     let (events, receiver) = mpsc::unbounded_channel();
     events.send(Event::Synced(Vec::new())).unwrap();
-    let metrics = Arc::new(Metrics::new(&mut Registry::default()));
+    let metrics = Arc::new(Metrics::new(&mut Registry::default(), &Inflight::new(0, Hop::Runner)));
     let (runtime, driver) = PodRuntime::new(
         Config::default(),
         AtOnce { events, address },
@@ -87,11 +87,16 @@ fn runtime(address: Option<String>) -> PodRuntime {
     runtime
 }
 
+fn call(message: Chunks, deadline: Instant) -> Call {
+    let (headers, framed) = (HeaderMap::new(), frame(message.clone()));
+    Call { headers, framed, message, deadline, charge: Charge::default() }
+}
+
 async fn answer(address: Option<String>) -> Reply {
     let runtime = runtime(address);
     let message = encode_request(bytes::Bytes::from_static(b"kind: ResourceList\n").into(), "f:v1", "");
     let deadline = Instant::now() + Duration::from_mins(1);
-    let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
+    let call = call(message, deadline);
     runtime.evaluate("f:v1", Image::parse("f:v1", "example.com"), "", &call).await.unwrap()
 }
 
@@ -133,7 +138,7 @@ async fn the_tag_field_says_which_tag_is_meant() {
 async fn a_constraint_without_a_tag_is_not_found() {
     let message = encode_request(bytes::Bytes::new().into(), "f:v1", ">=3");
     let deadline = Instant::now() + Duration::from_mins(1);
-    let call = Call { headers: HeaderMap::new(), framed: frame(message.clone()), message, deadline };
+    let call = call(message, deadline);
     let reply =
         runtime(None).evaluate("f:v1", Image::parse("f:v1", "example.com"), ">=3", &call).await.unwrap();
     assert_eq!(reply.code(), Code::NotFound);

@@ -55,6 +55,9 @@ impl App {
             max_message: flags.max_request_body_size,
             default_timeout: flags.request_timeout.into(),
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
+            // --max-concurrent-calls bounds what is held.
+            inflight: None,
+            tell_load: false,
         };
         let service = Server::new(Arc::new(wrapper), &health, options);
         let handler = move |request| {

@@ -69,8 +69,12 @@ impl Stream {
         let peeked = peek(&message).ok();
         let chosen = peeked.as_ref().and_then(|peek| lock(&self.shared.answers).get(&*peek.image).cloned());
         let package = peeked.map(|peek| message.slice(peek.resource_list).contiguous()).unwrap_or_default();
-        let received = Received { headers: head.headers, framed, at: Instant::now() };
-        self.note(|log| log.calls.push(received));
+        if message.is_empty() {
+            self.note(|log| log.tries += 1);
+        } else {
+            let received = Received { headers: head.headers, framed, at: Instant::now() };
+            self.note(|log| log.calls.push(received));
+        }
         self.give(chosen.unwrap_or(answer), &package, respond).await
     }
 

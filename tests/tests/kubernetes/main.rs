@@ -5,6 +5,7 @@
 
 mod calls;
 mod cold;
+mod discovery;
 mod failing;
 mod faults;
 mod function_configs;

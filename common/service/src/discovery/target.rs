@@ -18,7 +18,8 @@ const DNS_PORT: u16 = 53;
 const MAX_NAME: usize = 253;
 
 /// What every message about a target ends with.
-const ACCEPTED: &str = "use HOST:PORT, dns:///HOST:PORT or static:///HOST:PORT,HOST:PORT";
+const ACCEPTED: &str = "use HOST:PORT, dns:///HOST:PORT, static:///HOST:PORT,HOST:PORT or \
+                        kubernetes:///NAMESPACE/SERVICE:PORT";
 
 /// A set of servers, by list or by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,15 @@ pub enum Target {
         server: Option<SocketAddr>,
         /// The name to look up and the port of the servers.
         name: HostPort,
+    },
+    /// `kubernetes:///namespace/service:9445`: the pods behind a Service, as its EndpointSlices have them.
+    Kubernetes {
+        /// The Service's namespace.
+        namespace: String,
+        /// The Service.
+        service: String,
+        /// The port of the servers; those of the Service do not count.
+        port: u16,
     },
 }
 
@@ -84,18 +94,8 @@ pub enum TargetError {
         /// The authority.
         server: String,
     },
-    /// `kubernetes:///namespace/service:port`: right, but not built yet.
-    #[error("kubernetes:/// comes with a later version; use dns:///{service}.{namespace}:{port}")]
-    KubernetesNotYet {
-        /// The Service's namespace.
-        namespace: String,
-        /// The Service.
-        service: String,
-        /// The port of the servers.
-        port: u16,
-    },
     /// A `kubernetes` target that is not `namespace/service:port`.
-    #[error("{target:?} is not kubernetes:///NAMESPACE/SERVICE:PORT; {ACCEPTED}")]
+    #[error("{target:?} does not name a namespace and a Service; {ACCEPTED}")]
     Kubernetes {
         /// The whole target.
         target: String,
@@ -139,18 +139,10 @@ impl Target {
             return Err(slashes(target, scheme));
         }
         if scheme == "kubernetes" {
-            return Err(parse_kubernetes(target, path, default_port));
+            return parse_kubernetes(target, path, default_port);
         }
         let hosts = path.split(',').map(|host| HostPort::parse(host.trim(), default_port));
         hosts.collect::<Result<_, _>>().map(Self::Static)
-    }
-
-    /// The DNS server that the target names, for [`DnsResolver::new`](super::DnsResolver::new).
-    pub fn dns_server(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Static(_) => None,
-            Self::Dns { server, .. } => *server,
-        }
     }
 }
 
@@ -166,6 +158,9 @@ impl fmt::Display for Target {
             }
             Self::Dns { server: None, name } => write!(f, "dns:///{name}"),
             Self::Dns { server: Some(server), name } => write!(f, "dns://{server}/{name}"),
+            Self::Kubernetes { namespace, service, port } => {
+                write!(f, "kubernetes:///{namespace}/{service}:{port}")
+            }
         }
     }
 }
@@ -185,18 +180,14 @@ fn parse_server(authority: &str) -> Result<SocketAddr, TargetError> {
     Ok(SocketAddr::new(server.ip().ok_or_else(wrong)?, server.port))
 }
 
-/// Always an error: the form is known, so that users get the right advice, but nothing serves it yet.
-fn parse_kubernetes(target: &str, path: &str, default_port: u16) -> TargetError {
-    let parsed = path.split_once('/').and_then(|(namespace, service)| {
-        let service = HostPort::parse(service, default_port).ok()?;
-        (is_host_name(namespace) && is_host_name(&service.host)).then_some((namespace, service))
-    });
-    match parsed {
-        Some((namespace, HostPort { host: service, port })) => {
-            TargetError::KubernetesNotYet { namespace: namespace.to_owned(), service, port }
-        }
-        None => TargetError::Kubernetes { target: target.to_owned() },
+fn parse_kubernetes(target: &str, path: &str, default_port: u16) -> Result<Target, TargetError> {
+    let wrong = || TargetError::Kubernetes { target: target.to_owned() };
+    let (namespace, service) = path.split_once('/').ok_or_else(wrong)?;
+    let HostPort { host: service, port } = HostPort::parse(service, default_port)?;
+    if !is_object_name(namespace) || !is_object_name(&service) {
+        return Err(wrong());
     }
+    Ok(Target::Kubernetes { namespace: namespace.to_owned(), service, port })
 }
 
 // === impl HostPort ===
@@ -278,4 +269,13 @@ fn is_host_name(name: &str) -> bool {
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     };
     name.len() <= MAX_NAME && name.split('.').all(is_label)
+}
+
+/// As Kubernetes has it for namespaces and Services: it becomes part of a request's path.
+fn is_object_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
 }

@@ -1,41 +1,61 @@
 //! Keeps a target's set of servers up to date.
 //!
-//! One task per target looks up, waits for the answer's TTL, and looks up again. It publishes complete sets
-//! through a `watch` channel, so that a reader that was busy sees the newest set and nothing in between.
+//! One task per target asks, and publishes complete sets through a `watch` channel, so that a reader that was busy
+//! sees the newest set and nothing in between. A name is looked up, and again when the answer's TTL is over; a Service
+//! is watched.
 
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeSet, future::Future, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, future::Future, net::IpAddr, path::Path, sync::Arc, time::Duration};
 
-use tokio::{sync::watch, time::Instant};
-use tracing::{info, warn};
+use futures_util::{FutureExt, future::BoxFuture};
+use kube::Client;
+use tokio::sync::watch;
 
 use super::{
+    dns::{DnsResolver, DnsSetupError},
+    kubernetes::{self, ServiceRef},
+    publish::{Publisher, Snapshot, sorted},
     resolver::{Family, Lookup, LookupError, MAX_VALID_FOR, MIN_VALID_FOR, Resolver},
     target::{HostPort, Target},
 };
+use crate::kubernetes::{ConnectError, connect};
 
 /// A lookup without an answer for this long has failed.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Mean waits between failed lookups: from about the first to about the second, doubling.
-const RETRY_FROM: Duration = Duration::from_millis(500);
-const RETRY_TO: Duration = Duration::from_secs(10);
-
-/// The servers of a target at one moment.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Counts the sets. 0: there was no answer yet, and `endpoints` is empty for that reason.
-    pub generation: u64,
-    /// `host:port`, an IPv6 address in brackets; sorted, each once.
-    pub endpoints: Arc<[String]>,
-    /// What is wrong with the last lookup: it failed, or the name does not exist. A change of this alone
-    /// is visible to who looks, but wakes nobody.
-    pub last_error: Option<Arc<str>>,
+/// A target with what it takes to ask for its servers.
+pub struct Source<R = DnsResolver> {
+    /// The target, for the log.
+    label: String,
+    means: Means<R>,
 }
 
-/// Watches `target`.
+enum Means<R> {
+    /// Nobody is asked.
+    Fixed(Vec<HostPort>),
+    Dns(HostPort, R),
+    Kubernetes(ServiceRef, Client),
+}
+
+/// Why a target's servers cannot be asked for. The user can mend it.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// DNS cannot be used.
+    #[error(transparent)]
+    Dns(#[from] DnsSetupError),
+    /// There is no way to the API server.
+    #[error("{target} needs the API server: {source}")]
+    Kubernetes {
+        /// The target.
+        target: String,
+        /// Why there is none.
+        source: ConnectError,
+    },
+}
+
+/// Watches a target.
 ///
 /// Returns the task that does it, for the caller to spawn, and the snapshots. The receiver is woken by the
 /// first answer, even an empty one, and then by each change of the set. A list, or a name that is an IP
@@ -43,33 +63,31 @@ pub struct Snapshot {
 ///
 /// The task ends when `stop` completes or when no receiver is left. Receivers keep the last snapshot.
 pub fn watch<R, S>(
-    target: Target,
-    resolver: R,
+    source: Source<R>,
     stop: S,
 ) -> (impl Future<Output = ()> + Send + use<R, S>, watch::Receiver<Snapshot>)
 where
-    R: Resolver,
+    R: Resolver + 'static,
     S: Future<Output = ()> + Send,
 {
-    let label = target.to_string();
-    let (fixed, name) = match target {
-        Target::Static(hosts) => (Some(hosts), None),
-        Target::Dns { name, .. } if name.ip().is_some() => (Some(vec![name]), None),
-        Target::Dns { name, .. } => (None, Some(name)),
+    let Source { label, means } = source;
+    let first = match &means {
+        Means::Fixed(hosts) => Snapshot {
+            generation: 1,
+            endpoints: sorted(hosts.iter().map(ToString::to_string)),
+            last_error: None,
+        },
+        _ => Snapshot::default(),
     };
-    let first = fixed.map(|hosts| Snapshot {
-        generation: 1,
-        endpoints: sorted(hosts.iter().map(ToString::to_string)),
-        last_error: None,
-    });
-    let (sender, receiver) = watch::channel(first.unwrap_or_default());
+    let (sender, receiver) = watch::channel(first);
+    let sender = Arc::new(sender);
+    let publisher = Publisher::new(label, Arc::clone(&sender));
+    let updates: BoxFuture<'static, ()> = match means {
+        Means::Fixed(_) => std::future::pending().boxed(),
+        Means::Dns(name, resolver) => Lookups::new(name, resolver, publisher).run().boxed(),
+        Means::Kubernetes(service, client) => kubernetes::follow(service, client, publisher).boxed(),
+    };
     let task = async move {
-        let updates = async {
-            match name {
-                Some(name) => Watcher::new(label, name, resolver, &sender).run().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             () = stop => {}
             () = sender.closed() => {}
@@ -79,37 +97,49 @@ where
     (task, receiver)
 }
 
-struct Watcher<'a, R> {
-    /// The target, for the log.
-    label: String,
+/// Looks up a name again and again.
+struct Lookups<R> {
     name: HostPort,
     resolver: R,
-    sender: &'a watch::Sender<Snapshot>,
+    publisher: Publisher,
     addresses: BTreeSet<IpAddr>,
-    failing: Option<Failing>,
-    name_exists: bool,
 }
 
-/// A row of failed lookups.
-struct Failing {
-    since: Instant,
-    attempts: u32,
-}
+// === impl Source ===
 
-// === impl Snapshot ===
-
-impl Snapshot {
-    /// Whether there was an answer, possibly an empty one. From then on a router may serve.
-    pub fn is_answered(&self) -> bool {
-        self.generation > 0
+impl Source {
+    /// For `target`, with its DNS server or the system's, and where it takes one the API server of `kubeconfig` or else
+    /// of the service account.
+    ///
+    /// # Errors
+    /// [`SetupError`]. That nobody answers is none.
+    pub async fn of(target: Target, kubeconfig: Option<&Path>) -> Result<Self, SetupError> {
+        let label = target.to_string();
+        let means = match target {
+            Target::Static(hosts) => Means::Fixed(hosts),
+            Target::Dns { name, .. } if name.ip().is_some() => Means::Fixed(vec![name]),
+            Target::Dns { name, server } => Means::Dns(name, DnsResolver::new(server)?),
+            Target::Kubernetes { namespace, service, port } => {
+                let failed = |source| SetupError::Kubernetes { target: label.clone(), source };
+                let client = connect(kubeconfig).await.map_err(failed)?.client;
+                Means::Kubernetes(ServiceRef { namespace, name: service, port }, client)
+            }
+        };
+        Ok(Self { label, means })
     }
 }
 
-// === impl Watcher ===
+impl<R> fmt::Debug for Source<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Source").field(&self.label).finish()
+    }
+}
 
-impl<'a, R: Resolver> Watcher<'a, R> {
-    fn new(label: String, name: HostPort, resolver: R, sender: &'a watch::Sender<Snapshot>) -> Self {
-        Self { label, name, resolver, sender, addresses: BTreeSet::new(), failing: None, name_exists: true }
+// === impl Lookups ===
+
+impl<R: Resolver> Lookups<R> {
+    fn new(name: HostPort, resolver: R, publisher: Publisher) -> Self {
+        Self { name, resolver, publisher, addresses: BTreeSet::new() }
     }
 
     async fn run(mut self) {
@@ -117,8 +147,10 @@ impl<'a, R: Resolver> Watcher<'a, R> {
             let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.resolver.lookup(&self.name.host)).await;
             let wait = match lookup {
                 Ok(Ok(lookup)) => self.answered(&lookup),
-                Ok(Err(error)) => self.failed(&error),
-                Err(_elapsed) => self.failed(&LookupError::Timeout { host: self.name.host.clone() }),
+                Ok(Err(error)) => self.publisher.failed(&error),
+                Err(_elapsed) => {
+                    self.publisher.failed(&LookupError::Timeout { host: self.name.host.clone() })
+                }
             };
             tokio::time::sleep(wait).await;
         }
@@ -126,60 +158,15 @@ impl<'a, R: Resolver> Watcher<'a, R> {
 
     /// Takes an answer over. Returns when to ask again.
     fn answered(&mut self, lookup: &Lookup) -> Duration {
-        if let Some(failing) = self.failing.take() {
-            info!(
-                discovery = %self.label,
-                attempts = failing.attempts,
-                after = ?failing.since.elapsed(),
-                "lookups succeed again",
-            );
-        }
-        if self.name_exists && !lookup.name_exists {
-            warn!(discovery = %self.label, "the name does not exist in DNS: no endpoints until it does");
-        }
-        self.name_exists = lookup.name_exists;
-
-        self.addresses = merge(&self.addresses, lookup);
-        let endpoints = sorted(
-            self.addresses
-                .iter()
-                .map(|address| HostPort { host: address.to_string(), port: self.name.port }.to_string()),
-        );
-        let last_error = (!lookup.name_exists).then(|| {
+        let hint = (!lookup.name_exists).then(|| {
             format!("the name {:?} does not exist in DNS; correct the target", self.name.host).into()
         });
-        self.sender.send_if_modified(|snapshot| {
-            snapshot.last_error = last_error;
-            if snapshot.is_answered() && snapshot.endpoints == endpoints {
-                return false;
-            }
-            let (added, removed) = (
-                missing_from(&snapshot.endpoints, &endpoints),
-                missing_from(&endpoints, &snapshot.endpoints),
-            );
-            info!(discovery = %self.label, endpoints = endpoints.len(), added, removed, "endpoints changed");
-            snapshot.generation += 1;
-            snapshot.endpoints = endpoints;
-            true
-        });
+        self.addresses = merge(&self.addresses, lookup);
+        let port = self.name.port;
+        let endpoint = |address: &IpAddr| HostPort { host: address.to_string(), port }.to_string();
+        self.publisher.works(hint);
+        self.publisher.publish(sorted(self.addresses.iter().map(endpoint)));
         lookup.valid_for.clamp(MIN_VALID_FOR, MAX_VALID_FOR)
-    }
-
-    /// Notes a failure; the last set stays. Returns when to ask again.
-    fn failed(&mut self, error: &LookupError) -> Duration {
-        let first = self.failing.is_none();
-        let failing = self.failing.get_or_insert_with(|| Failing { since: Instant::now(), attempts: 0 });
-        failing.attempts = failing.attempts.saturating_add(1);
-        let wait = retry_after(failing.attempts, fastrand::f64());
-        self.sender.send_if_modified(|snapshot| {
-            if first {
-                let kept = snapshot.endpoints.len();
-                warn!(discovery = %self.label, %error, kept, "lookups fail: keeping the last endpoints");
-            }
-            snapshot.last_error = Some(error.to_string().into());
-            false
-        });
-        wait
     }
 }
 
@@ -187,20 +174,4 @@ impl<'a, R: Resolver> Watcher<'a, R> {
 fn merge(last: &BTreeSet<IpAddr>, lookup: &Lookup) -> BTreeSet<IpAddr> {
     let kept = last.iter().copied().filter(|address| Some(Family::of(*address)) == lookup.unanswered);
     lookup.addresses.iter().copied().chain(kept).collect()
-}
-
-/// Doubles with each failure up to a bound; `random` in 0..1 spreads it over ±50 %, so that many routers do
-/// not come back to a recovering DNS server at once.
-fn retry_after(attempts: u32, random: f64) -> Duration {
-    let doubled = RETRY_FROM.saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1)));
-    doubled.min(RETRY_TO).mul_f64(0.5 + random.clamp(0.0, 1.0))
-}
-
-fn sorted(endpoints: impl Iterator<Item = String>) -> Arc<[String]> {
-    endpoints.collect::<BTreeSet<_>>().into_iter().collect()
-}
-
-/// How many of `new` are not in `old`; both are sorted.
-fn missing_from(old: &[String], new: &[String]) -> usize {
-    new.iter().filter(|endpoint| old.binary_search(endpoint).is_err()).count()
 }

@@ -9,6 +9,8 @@ use http_body::Frame;
 use porch_fn_proto::Chunks;
 use tonic::Status;
 
+use super::inflight::Charge;
+
 /// A message as slices and its trailers, or whatever tonic's generated code produces (health).
 #[derive(Debug)]
 pub struct Body(Kind);
@@ -23,6 +25,16 @@ impl Body {
     /// Sends `framed` slice by slice, then `trailers` if there are any.
     pub fn message(framed: Chunks, trailers: Option<HeaderMap>) -> Self {
         Self(Kind::Message { parts: framed.into_iter(), trailers })
+    }
+
+    /// The same, and holds `charge` until the last slice has been sent or the stream has ended.
+    pub fn charged(framed: Chunks, trailers: Option<HeaderMap>, charge: Charge) -> Self {
+        let mut parts: Vec<_> = framed.into_iter().collect();
+        // Slices are sent in their order: with the last one gone, all are.
+        if let Some(last) = parts.pop() {
+            parts.push(charge.ride_on(last));
+        }
+        Self(Kind::Message { parts: parts.into_iter(), trailers })
     }
 }
 

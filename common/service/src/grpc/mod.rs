@@ -7,6 +7,7 @@
 
 mod body;
 mod compression;
+mod inflight;
 mod receive;
 mod reply;
 mod server;
@@ -14,12 +15,13 @@ mod status;
 mod timeout;
 
 pub use body::Body;
+pub use inflight::{CALL_OVERHEAD, Charge, Hop, Inflight, LimitError, Refused, inflight_limit};
 pub use receive::{ReceiveError, Received, receive};
 pub use reply::Reply;
 pub use server::{Call, Evaluate, Options, Server};
 pub use status::{
-    MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, bound_message, code_name, code_of, cut_message, is_shed,
-    message_of, set_message,
+    LOAD_TRAILER, MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, bound_message, code_name, code_of,
+    cut_message, is_shed, load_of, message_of, set_load, set_message,
 };
 pub use timeout::{format_timeout, parse_timeout};
 

@@ -5,6 +5,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use porch_fn_proto::{Chunks, FrameError, FrameReader};
 
+use super::inflight::Refused;
+
 /// What a body held.
 #[derive(Debug)]
 pub struct Received {
@@ -22,19 +24,34 @@ pub enum ReceiveError {
     /// It is not one whole message within the limit.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// It is not taken, as large as it is announced to be.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// The stream or its connection broke.
     #[error("the body broke off")]
     Body(#[source] hyper::Error),
 }
 
 /// Reads `body` to its end. Holds at most `limit` bytes of message, and fails as soon as the prefix
-/// announces more.
-pub async fn receive(mut body: Incoming, limit: usize) -> Result<Received, ReceiveError> {
+/// announces more. `announced` is told what it announces, and may refuse it.
+pub async fn receive(
+    mut body: Incoming,
+    limit: usize,
+    announced: impl FnOnce(usize) -> Result<(), Refused>,
+) -> Result<Received, ReceiveError> {
+    let mut announced = Some(announced);
     let mut reader = FrameReader::new(limit);
     let mut trailers = None;
     while let Some(frame) = body.frame().await {
         match frame.map_err(ReceiveError::Body)?.into_data() {
-            Ok(data) => reader.push(data)?,
+            Ok(data) => {
+                reader.push(data)?;
+                if let Some(size) = reader.announced()
+                    && let Some(announced) = announced.take()
+                {
+                    announced(size)?;
+                }
+            }
             Err(other) => trailers = other.into_trailers().ok(),
         }
     }

@@ -7,6 +7,7 @@ use porch_fn_proto::{Chunks, encode_response, frame};
 use tonic::{Code, Status};
 
 use super::body::Body;
+use super::inflight::Charge;
 use super::status::{SHED_TRAILER, SHED_VALUE, code_of, cut_message};
 
 /// Response headers, the framed message and trailers.
@@ -18,6 +19,8 @@ pub struct Reply {
     pub framed: Chunks,
     /// `None` is gRPC's "trailers-only" answer: the status stands among the headers.
     pub trailers: Option<HeaderMap>,
+    /// What is held for it.
+    pub charge: Charge,
 }
 
 impl Reply {
@@ -26,7 +29,7 @@ impl Reply {
         let trailers =
             HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from_static("0"))]);
         let framed = frame(encode_response(resource_list, log));
-        Self { headers: grpc_headers(), framed, trailers: Some(trailers) }
+        Self { headers: grpc_headers(), framed, trailers: Some(trailers), charge: Charge::default() }
     }
 
     /// Failure. The message is cut to its bound.
@@ -34,7 +37,7 @@ impl Reply {
         let mut headers = grpc_headers();
         // add_header only fails on metadata that is no header, and this status has none.
         let _ = Status::new(code, cut_message(message)).add_header(&mut headers);
-        Self { headers, framed: Chunks::default(), trailers: None }
+        Self { headers, framed: Chunks::default(), trailers: None, charge: Charge::default() }
     }
 
     /// Failure before any work was done: the hop before may try elsewhere.
@@ -61,7 +64,7 @@ impl Reply {
 
     /// As an HTTP/2 response.
     pub fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::message(self.framed, self.trailers));
+        let mut response = Response::new(Body::charged(self.framed, self.trailers, self.charge));
         *response.headers_mut() = self.headers;
         response
     }

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
@@ -16,8 +17,10 @@ use tower_service::Service;
 
 use super::body::Body;
 use super::compression::{InflateError, inflate};
+use super::inflight::{Charge, Inflight};
 use super::receive::{ReceiveError, receive};
 use super::reply::Reply;
+use super::status::set_load;
 use super::timeout::parse_timeout;
 use crate::health::Health;
 
@@ -32,6 +35,19 @@ pub struct Call {
     pub message: Chunks,
     /// When the caller stops waiting.
     pub deadline: Instant,
+    /// What is held for it. The hop that learns its image claims it.
+    pub charge: Charge,
+}
+
+impl Call {
+    /// Takes the message out, for a hop that only reads it and then forwards `framed`.
+    pub fn take_message(&mut self) -> Chunks {
+        // What was inflated shares nothing with what is forwarded, and was charged on top of it.
+        if self.framed.parts().first().is_some_and(|part| part[0] == 1) {
+            self.charge.shrink(self.message.len());
+        }
+        std::mem::take(&mut self.message)
+    }
 }
 
 /// What a server does with a call.
@@ -50,6 +66,10 @@ pub struct Options {
     pub default_timeout: Duration,
     /// What a caller reads when that time is up: names the flag.
     pub default_timeout_text: &'static str,
+    /// What all messages may hold. `None` sets no limit.
+    pub inflight: Option<Arc<Inflight>>,
+    /// Whether answers say how many calls are in flight.
+    pub tell_load: bool,
 }
 
 /// Routes requests to the evaluator or to health.
@@ -58,19 +78,25 @@ pub struct Server<E> {
     evaluator: Arc<E>,
     health: HealthServer<Health>,
     options: Options,
+    calls: AtomicUsize,
 }
 
 impl<E: Evaluate> Server<E> {
     /// A server for `evaluator` that also answers for `health`.
     pub fn new(evaluator: Arc<E>, health: &Health, options: Options) -> Arc<Self> {
-        Arc::new(Self { evaluator, health: health.service(), options })
+        Arc::new(Self { evaluator, health: health.service(), options, calls: AtomicUsize::new(0) })
     }
 
     /// Answers one HTTP/2 request.
     pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path();
         if path == EVALUATE_FUNCTION_PATH {
-            self.call(request).await.into_response()
+            let calls = Entered::new(&self.calls);
+            let mut reply = self.call(request).await;
+            if self.options.tell_load {
+                set_load(reply.status_headers_mut(), calls.others());
+            }
+            reply.into_response()
         } else if path.starts_with("/grpc.health.v1.Health/") {
             let Ok(response) =
                 self.health.clone().call(request).await.map_err(|never: Infallible| match never {});
@@ -105,7 +131,11 @@ impl<E: Evaluate> Server<E> {
 
     async fn read(&self, headers: HeaderMap, body: Incoming, deadline: Instant) -> Result<Call, Reply> {
         let limit = self.options.max_message;
-        let received = receive(body, limit).await.map_err(|error| refuse_body(&error))?;
+        let mut charge = match &self.options.inflight {
+            Some(inflight) => inflight.enter()?,
+            None => Charge::default(),
+        };
+        let received = receive(body, limit, |size| charge.grow(size)).await.map_err(refuse_body)?;
         if received.framed.is_empty() {
             return Err(Reply::failed(Code::Internal, "a unary call without a message"));
         }
@@ -114,17 +144,45 @@ impl<E: Evaluate> Server<E> {
             if headers.get("grpc-encoding").is_none_or(|encoding| encoding != "gzip") {
                 return Err(unknown_encoding());
             }
-            let inflated = tokio::task::spawn_blocking(move || inflate(&message, limit)).await;
-            match inflated {
-                Ok(Ok(plain)) => plain.into(),
+            // The charge goes along, since nothing ends the thread when the caller goes away.
+            let inflated = tokio::task::spawn_blocking(move || {
+                let inflated = inflate(&message, limit, &mut charge);
+                inflated.map(|plain| (plain, charge))
+            });
+            let plain;
+            (plain, charge) = match inflated.await {
+                Ok(Ok(inflated)) => inflated,
                 Ok(Err(InflateError::TooLarge(limit))) => return Err(too_large(None, limit)),
+                Ok(Err(InflateError::Refused(refused))) => return Err(refused.into()),
                 Ok(Err(error)) => return Err(Reply::failed(Code::Internal, &error.to_string())),
                 Err(_) => return Err(Reply::failed(Code::Internal, "inflating the message failed")),
-            }
+            };
+            plain.into()
         } else {
             message
         };
-        Ok(Call { headers, framed: received.framed, message, deadline })
+        Ok(Call { headers, framed: received.framed, message, deadline, charge })
+    }
+}
+
+/// A call in flight.
+struct Entered<'a>(&'a AtomicUsize);
+
+impl<'a> Entered<'a> {
+    fn new(calls: &'a AtomicUsize) -> Self {
+        calls.fetch_add(1, Ordering::Relaxed);
+        Self(calls)
+    }
+
+    /// The other calls.
+    fn others(&self) -> usize {
+        self.0.load(Ordering::Relaxed).saturating_sub(1)
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -138,10 +196,11 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
-fn refuse_body(error: &ReceiveError) -> Reply {
+fn refuse_body(error: ReceiveError) -> Reply {
     match error {
-        ReceiveError::Frame(FrameError::TooLarge { size, limit }) => too_large(Some(*size), *limit),
+        ReceiveError::Frame(FrameError::TooLarge { size, limit }) => too_large(Some(size), limit),
         ReceiveError::Frame(error) => Reply::failed(Code::Internal, &error.to_string()),
+        ReceiveError::Refused(refused) => refused.into(),
         // The caller went away; nobody reads this.
         ReceiveError::Body(_) => Reply::failed(Code::Cancelled, "the request broke off"),
     }

@@ -12,6 +12,9 @@ pub const SHED_TRAILER: &str = "porch-fn-retry";
 /// Its only value.
 pub const SHED_VALUE: &str = "shed";
 
+/// The trailer by which a runner says how many calls it has besides the one it answers.
+pub const LOAD_TRAILER: &str = "porch-fn-load";
+
 /// A code's name in the spelling that gRPC's own metrics and grpcurl use.
 pub fn code_name(code: Code) -> &'static str {
     match code {
@@ -69,6 +72,16 @@ pub fn is_shed(headers: &HeaderMap) -> bool {
     headers.get(SHED_TRAILER) == Some(&HeaderValue::from_static(SHED_VALUE))
 }
 
+/// Says in `headers` that `calls` others are in flight here.
+pub fn set_load(headers: &mut HeaderMap, calls: usize) {
+    headers.insert(LOAD_TRAILER, HeaderValue::from(calls));
+}
+
+/// What [`set_load`] said; `None` when it was not said, or in no number.
+pub fn load_of(headers: &HeaderMap) -> Option<usize> {
+    headers.get(LOAD_TRAILER)?.to_str().ok()?.parse().ok()
+}
+
 /// Cuts the middle out of a message above [`MAX_MESSAGE_BYTES`], at character boundaries.
 pub fn cut_message(message: &str) -> String {
     if message.len() <= MAX_MESSAGE_BYTES {
@@ -94,6 +107,20 @@ mod tests {
             set_message(&mut headers, Code::Internal, &message);
             prop_assert_eq!(code_of(&headers), Some(Code::Internal));
             prop_assert_eq!(message_of(&headers), message);
+        }
+    }
+
+    #[test]
+    fn a_load_is_a_number_or_nothing() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(load_of(&headers), None);
+        for calls in [0, 7, usize::MAX] {
+            set_load(&mut headers, calls);
+            assert_eq!(load_of(&headers), Some(calls));
+        }
+        for text in ["", "-1", "many", "1.5", "99999999999999999999999"] {
+            headers.insert(LOAD_TRAILER, HeaderValue::from_static(text));
+            assert_eq!(load_of(&headers), None, "{text}");
         }
     }
 

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::Instrument;
 
 use super::blueprint::{Blueprint, PodOrder};
-use super::client::{Causes, Cluster, RequestError};
+use super::client::{Causes, Cluster, Outcome, RequestError};
 use super::metadata::ImageSource;
 use super::observe::{Observed, Tries, observe};
 use super::pull_secret;

@@ -1,46 +1,30 @@
-//! The API server as the backend uses it. Every request has a time limit, and none is repeated here: whoever asks knows
-//! what an answer that never came means.
-
-use std::error::Error;
-use std::fmt;
-use std::time::Duration;
+//! The API server as the backend uses it: requests that wait their turn, and what their answers mean to the pool.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Client, Config};
 use porch_fn_pool::{Creation, Deletion, Pushing};
+pub(super) use porch_fn_service::kubernetes::{Causes, RequestError, WATCH_SECONDS, bounded};
 use serde_json::json;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
 use super::{answers, names};
 
-/// How long one request may take, waiting for its turn included.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one watch request lasts: a connection that died in silence is noticed about then.
-pub(super) const WATCH_SECONDS: u32 = 60;
-/// A connection that is silent for so long is dead; a watch speaks up sooner, if only to end.
-const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
 /// Requests at once: each is a connection. Calls may wait for a push, so those have turns of their own.
 const MAX_PUSHES: usize = 16;
 const MAX_OTHERS: usize = 32;
 
-/// Why a request has no answer that helps.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum RequestError {
-    /// The API server, or the way to it, says no.
-    #[error(transparent)]
-    Kube(#[from] kube::Error),
-    /// No answer in time.
-    #[error("no answer from the API server within {}s", TIMEOUT.as_secs())]
-    Timeout,
+/// What a request without an answer that helps means to the pool.
+pub(super) trait Outcome {
+    /// What a create came to.
+    fn creation(&self) -> Creation;
+    /// What a delete came to.
+    fn deletion(&self) -> Deletion;
+    /// What a push came to.
+    fn pushing(&self) -> Pushing;
 }
-
-/// An error with all its causes, for the log: of a connection that fails, the first alone says next to nothing.
-pub(super) struct Causes<'a>(pub(super) &'a dyn Error);
 
 /// Pods and Services of the function namespace.
 pub(super) struct Cluster {
@@ -51,74 +35,24 @@ pub(super) struct Cluster {
     others: Semaphore,
 }
 
-/// A client that neither hangs on a dead API server nor repeats requests by itself.
-pub(super) fn client(mut config: Config) -> Result<Client, kube::Error> {
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(READ_TIMEOUT);
-    config.reset_reader_on_write = true;
-    config.default_retry = false;
-    Client::try_from(config)
-}
+// === impl Outcome ===
 
-/// Waits for `request`, bounded.
-pub(super) async fn bounded<T>(
-    request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, RequestError> {
-    match timeout(TIMEOUT, request).await {
-        Ok(answer) => Ok(answer?),
-        Err(_) => Err(RequestError::Timeout),
-    }
-}
-
-// === impl Causes ===
-
-impl fmt::Display for Causes<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told = self.0.to_string();
-        f.write_str(&told)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            let text = error.to_string();
-            // Many say what their cause says.
-            if !told.contains(&text) {
-                write!(f, ": {text}")?;
-                told = text;
-            }
-            cause = error.source();
-        }
-        Ok(())
-    }
-}
-
-// === impl RequestError ===
-
-impl RequestError {
-    /// The status code of the answer, if there was one.
-    pub(super) fn code(&self) -> Option<u16> {
-        match self {
-            Self::Kube(kube::Error::Api(status)) => Some(status.code),
-            _ => None,
-        }
-    }
-
-    /// What a create came to.
-    pub(super) fn creation(&self) -> Creation {
+impl Outcome for RequestError {
+    fn creation(&self) -> Creation {
         match self {
             Self::Kube(error) => answers::creation(error),
             Self::Timeout => Creation::Unknown,
         }
     }
 
-    /// What a delete came to.
-    pub(super) fn deletion(&self) -> Deletion {
+    fn deletion(&self) -> Deletion {
         match self {
             Self::Kube(error) => answers::deletion(error),
             Self::Timeout => Deletion::Unknown,
         }
     }
 
-    /// What a push came to.
-    pub(super) fn pushing(&self) -> Pushing {
+    fn pushing(&self) -> Pushing {
         match self {
             Self::Kube(error) => answers::pushing(error),
             Self::Timeout => Pushing::Unreachable,
@@ -229,21 +163,4 @@ fn in_turn<'a, T: 'a>(
         request.await
     };
     bounded(request).boxed()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("{0}")]
-    struct Because(&'static str, #[source] Option<Box<Because>>);
-
-    #[test]
-    fn causes_are_told_once() {
-        let refused = Because("connection refused", None);
-        let connect = Because("client error (Connect)", Some(Box::new(refused)));
-        let service = Because("ServiceError: client error (Connect)", Some(Box::new(connect)));
-        assert_eq!(Causes(&service).to_string(), "ServiceError: client error (Connect): connection refused");
-    }
 }

@@ -33,13 +33,11 @@ mod template_source;
 mod times;
 mod watch;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use porch_fn_pool::{Event, Ownership, Time};
+use porch_fn_service::kubernetes::Connected;
 use tokio::sync::mpsc;
 use tokio::sync::watch as watched;
 use tokio::task::JoinSet;
@@ -86,13 +84,6 @@ pub(crate) struct Options {
     pub(crate) scan_interval: Duration,
 }
 
-/// The way to the API server.
-pub(crate) struct Connected {
-    pub(crate) client: Client,
-    /// The namespace of the service account or kubeconfig.
-    namespace: String,
-}
-
 /// What the pods' part of the runner gets from its other parts.
 pub(crate) struct Surroundings {
     pub(crate) images: Arc<ImageSource>,
@@ -119,28 +110,6 @@ pub(crate) enum Templates {
     },
 }
 
-/// Why there is no way to the API server.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// `--kubeconfig` cannot be used.
-    #[error("--kubeconfig {path}: {source}")]
-    Kubeconfig {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: Box<kube::config::KubeconfigError>,
-    },
-    /// Not in a cluster.
-    #[error(
-        "--pod-backend=kubernetes needs a service account or --kubeconfig: {0}; --disable-runtimes=pod runs \
-         without pods"
-    )]
-    NotInCluster(#[source] Box<kube::config::InClusterError>),
-    /// The configuration makes no client.
-    #[error("no client for the API server can be made: {0}")]
-    Client(#[source] Box<kube::Error>),
-}
-
 /// The runner's part of a cluster, before its pool starts.
 pub(crate) struct Kubernetes {
     pub(crate) backend: KubernetesBackend,
@@ -158,22 +127,6 @@ pub(crate) struct Blueprints {
     current: watched::Sender<Arc<Blueprint>>,
     flags: PodFlags,
     started: Time,
-}
-
-/// The way to the API server; `kubeconfig` is `--kubeconfig`, without which it is the pod's own service account.
-pub(crate) async fn connect(kubeconfig: Option<PathBuf>) -> Result<Connected, ConnectError> {
-    let config = match kubeconfig {
-        None => kube::Config::incluster().map_err(|error| ConnectError::NotInCluster(Box::new(error)))?,
-        Some(path) => {
-            let failed = |source| ConnectError::Kubeconfig { path: path.clone(), source: Box::new(source) };
-            let kubeconfig = Kubeconfig::read_from(&path).map_err(failed)?;
-            let options = KubeConfigOptions::default();
-            kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?
-        }
-    };
-    let namespace = config.default_namespace.clone();
-    let client = client::client(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
-    Ok(Connected { client, namespace })
 }
 
 /// Starts what runs besides the pool, in `tasks`.

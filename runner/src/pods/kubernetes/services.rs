@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Service;
 use porch_fn_pool::{Creation, Reason, Uid};
 use tokio::time::{sleep, timeout};
 
-use super::client::{Causes, Cluster, RequestError};
+use super::client::{Causes, Cluster, Outcome, RequestError};
 use super::store::Store;
 
 /// Pauses between attempts, doubling.

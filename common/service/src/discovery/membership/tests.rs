@@ -1,6 +1,9 @@
 //! Membership by value, and by property against the rules as the module states them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use proptest::prelude::*;
 
@@ -273,4 +276,81 @@ proptest! {
             let _ = (membership.next_timer(), membership.state(&address));
         }
     }
+}
+
+/// Drives a membership through sets of addresses, each at its time in milliseconds, with the timers between them.
+/// Returns how often the members changed, and the fewest and the most there were after the first set.
+fn drive(sets: &[(u64, Vec<String>)], until: u64) -> (usize, usize, usize) {
+    let mut membership = Membership::new();
+    let (mut rebuilds, mut sizes) = (0, Vec::new());
+    let mut before: Vec<String> = Vec::new();
+    let mut look = |membership: &Membership| {
+        let now: Vec<_> = membership.members().map(str::to_owned).collect();
+        if now != before {
+            rebuilds += 1;
+            sizes.push(now.len());
+            before = now;
+        }
+    };
+    let end = (until, sets.last().expect("a set").1.clone());
+    for (at, set) in sets.iter().chain([&end]) {
+        let at = Duration::from_millis(*at);
+        while let Some(timer) = membership.next_timer().filter(|timer| *timer <= at) {
+            membership.tick(timer);
+            look(&membership);
+        }
+        membership.update(set.iter().map(String::as_str), at);
+        look(&membership);
+    }
+    (rebuilds, *sizes.iter().min().unwrap(), *sizes.iter().max().unwrap())
+}
+
+fn pods(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    names.into_iter().collect()
+}
+
+#[test]
+fn scaling_out_rebuilds_once_for_all_that_come_at_about_the_same_time() {
+    let two = (0, pods((0..2).map(|pod| format!("pod-{pod}"))));
+    let upto = |last: u64| pods((0..=last).map(|pod| format!("pod-{pod}")));
+    // 38 more, one each 50 ms.
+    let fast: Vec<_> = [two.clone()].into_iter().chain((2..40).map(|pod| (1_000 + 50 * pod, upto(pod)))).collect();
+    assert_eq!(drive(&fast, 60_000), (2, 2, 40));
+    // One each 500 ms.
+    let slow: Vec<_> = [two].into_iter().chain((2..40).map(|pod| (1_000 + 500 * pod, upto(pod)))).collect();
+    let (rebuilds, fewest, most) = drive(&slow, 60_000);
+    assert_eq!(rebuilds, 1 + 38_usize.div_ceil(4));
+    assert_eq!((fewest, most), (2, 40));
+}
+
+#[test]
+fn a_rollout_rebuilds_once_for_each_wave_and_once_for_each_that_leaves() {
+    // 20 pods, 5 at a time: each new one is ready 100 ms after the one before, and an old one leaves 50 ms later.
+    let mut set: BTreeSet<String> = (0..20).map(|pod| format!("old-{pod:02}")).collect();
+    let mut sets = vec![(0, pods(set.clone()))];
+    for pod in 0..20_u64 {
+        let at = 5_000 + (pod / 5) * 10_000 + (pod % 5) * 100;
+        set.insert(format!("new-{pod:02}"));
+        sets.push((at, pods(set.clone())));
+        set.remove(&format!("old-{pod:02}"));
+        sets.push((at + 50, pods(set.clone())));
+    }
+    let (rebuilds, fewest, most) = drive(&sets, 100_000);
+    assert_eq!(rebuilds, 1 + 20 + 20 / 5);
+    assert_eq!((fewest, most), (15, 20));
+}
+
+#[test]
+fn what_returns_in_a_rollout_under_the_same_address_is_held_down() {
+    let all = || pods((0..3).map(|pod| format!("pod-{pod}")));
+    let mut sets = vec![(0, all())];
+    for pod in 0..3 {
+        let at = 10_000 + 60_000 * pod;
+        sets.push((at, pods((0..3).filter(|other| *other != pod).map(|pod| format!("pod-{pod}")))));
+        sets.push((at + 3_000, all()));
+    }
+    let (rebuilds, fewest, most) = drive(&sets, 200_000);
+    assert_eq!((rebuilds, fewest, most), (1 + 2 * 3, 2, 3));
+    // The last one is back on the ring only when it has stayed for a while.
+    assert_eq!(drive(&sets, 133_000 + HOLD_DOWN.as_millis() as u64).0, 1 + 2 * 3 - 1);
 }

@@ -28,19 +28,19 @@ fn every_form_and_how_it_prints() {
         ("10.0.0.1:1", "dns:///10.0.0.1:1"),
         ("::1", "dns:///[::1]:9445"),
         ("[0:0::1]:65535", "dns:///[::1]:65535"),
+        ("kubernetes:///porch-system/runners:1", "kubernetes:///porch-system/runners:1"),
+        ("kubernetes:///1/r", "kubernetes:///1/r:9445"),
     ] {
         let target = parse(text);
         assert_eq!(target.to_string(), printed, "{text}");
         assert_eq!(parse(printed), target, "{text}");
     }
-    assert_eq!(parse("dns://10.0.0.10/x").dns_server(), Some(([10, 0, 0, 10], 53).into()));
-    assert_eq!(parse("dns:///x").dns_server(), None);
-    assert_eq!(parse("static:///x").dns_server(), None);
 }
 
 #[test]
 fn each_mistake_is_one_line_that_says_what_is_accepted() {
-    let forms = "use HOST:PORT, dns:///HOST:PORT or static:///HOST:PORT,HOST:PORT";
+    let forms = "use HOST:PORT, dns:///HOST:PORT, static:///HOST:PORT,HOST:PORT or \
+                 kubernetes:///NAMESPACE/SERVICE:PORT";
     let server = "use dns://IP:PORT/HOST:PORT or dns:///HOST:PORT";
     for (text, expected) in [
         ("", format!("\"\" names no host; {forms}")),
@@ -85,13 +85,36 @@ fn each_mistake_is_one_line_that_says_what_is_accepted() {
         ("[::1]1", format!("\"[::1]1\" has text after its brackets; {forms}")),
         ("[::1]:", format!("\"[::1]:\" has no port between 1 and 65535; {forms}")),
         (
-            "kubernetes:///porch-system/runners:1",
-            "kubernetes:/// comes with a later version; use dns:///runners.porch-system:1".into(),
+            "kubernetes:///runners:1",
+            format!("\"kubernetes:///runners:1\" does not name a namespace and a Service; {forms}"),
         ),
         (
-            "kubernetes:///runners:1",
-            format!("\"kubernetes:///runners:1\" is not kubernetes:///NAMESPACE/SERVICE:PORT; {forms}"),
+            "kubernetes:////runners:1",
+            format!("\"kubernetes:////runners:1\" does not name a namespace and a Service; {forms}"),
         ),
+        (
+            "kubernetes:///Ns/runners:1",
+            format!("\"kubernetes:///Ns/runners:1\" does not name a namespace and a Service; {forms}"),
+        ),
+        (
+            "kubernetes:///ns.x/runners:1",
+            format!("\"kubernetes:///ns.x/runners:1\" does not name a namespace and a Service; {forms}"),
+        ),
+        (
+            "kubernetes:///ns/run_ners:1",
+            format!("\"kubernetes:///ns/run_ners:1\" does not name a namespace and a Service; {forms}"),
+        ),
+        (
+            "kubernetes:///ns/a.b:1",
+            format!("\"kubernetes:///ns/a.b:1\" does not name a namespace and a Service; {forms}"),
+        ),
+        (
+            "kubernetes:///ns/-a:1",
+            format!("\"kubernetes:///ns/-a:1\" does not name a namespace and a Service; {forms}"),
+        ),
+        ("kubernetes:///ns/runners:0", format!("\"runners:0\" has no port between 1 and 65535; {forms}")),
+        ("kubernetes:///ns/", format!("\"\" is not a host; {forms}")),
+        ("kubernetes:///ns/a/b:1", format!("\"a/b:1\" has no valid host name; {forms}")),
         (
             "kubernetes://ns/runners:1",
             "\"kubernetes://ns/runners:1\" needs three slashes; write kubernetes:///NAMESPACE/SERVICE:PORT"

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, future::pending, io, sync::Mutex};
 
 use tokio::{
     sync::{oneshot, watch::Receiver},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use super::*;
@@ -68,9 +68,14 @@ fn target(text: &str) -> Target {
     Target::parse(text, 9445).unwrap()
 }
 
+fn source(script: &Script) -> Source<Script> {
+    let name = HostPort::parse("runners", 9445).unwrap();
+    Source { label: "dns:///runners:9445".to_owned(), means: Means::Dns(name, script.clone()) }
+}
+
 /// Watches `runners:9445` by `script`, for ever.
 fn spawn(script: &Script) -> Receiver<Snapshot> {
-    let (task, receiver) = watch(target("dns:///runners"), script.clone(), pending());
+    let (task, receiver) = watch(source(script), pending());
     tokio::spawn(task);
     receiver
 }
@@ -213,7 +218,7 @@ async fn a_lookup_that_hangs_is_a_failure() {
 async fn ends_when_told_or_when_nobody_listens() {
     let hangs = Script::new([Step::Hangs]);
     let (stop, stopped) = oneshot::channel::<()>();
-    let (task, mut receiver) = watch(target("runners"), hangs.clone(), async { drop(stopped.await) });
+    let (task, mut receiver) = watch(source(&hangs), async { drop(stopped.await) });
     let task = tokio::spawn(task);
     assert!(!within(&mut receiver, 1).await);
     assert!(!task.is_finished());
@@ -221,7 +226,7 @@ async fn ends_when_told_or_when_nobody_listens() {
     ends(task).await;
     assert!(receiver.changed().await.is_err(), "the sender is gone");
 
-    let (task, receiver) = watch(target("runners"), hangs, pending());
+    let (task, receiver) = watch(source(&hangs), pending());
     drop(receiver);
     ends(task).await;
 }
@@ -238,8 +243,8 @@ async fn lists_and_addresses_are_known_from_the_start_and_never_asked_for() {
         ("127.0.0.1:7", &["127.0.0.1:7"]),
         ("dns:///[::1]", &["[::1]:9445"]),
     ] {
-        let script = Script::default();
-        let (task, mut receiver) = watch(target(text), script.clone(), pending());
+        let source = Source::of(target(text), None).await.unwrap();
+        let (task, mut receiver) = watch(source, pending());
         assert!(receiver.borrow().is_answered());
         assert_eq!(*receiver.borrow().endpoints, *expected, "{text}");
         let task = tokio::spawn(task);
@@ -288,9 +293,9 @@ async fn a_row_of_failures_is_logged_once() {
     }
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     for (text, times) in [
-        ("lookups fail: keeping the last endpoints", 1),
-        ("lookups succeed again", 1),
-        ("the name does not exist in DNS", 1),
+        ("discovery fails: keeping the last endpoints", 1),
+        ("discovery works again", 1),
+        ("no endpoints: the name \"runners\" does not exist in DNS", 1),
         ("endpoints changed", 3),
         ("dns:///runners:9445", 6),
         ("attempts=3", 1),

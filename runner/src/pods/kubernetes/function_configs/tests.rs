@@ -1,11 +1,11 @@
 //! Against an API server of a few canned answers.
 
+use porch_fn_service::kubernetes::client;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::super::client::client;
 use super::*;
 
 /// What the API server says for now.

@@ -1,0 +1,202 @@
+//! Who holds how many bytes: the arithmetic of admission, without clock, lock or message.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Why;
+
+/// Bytes held, in all and by image.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    limit: usize,
+    held: usize,
+    /// Only images that hold something.
+    images: HashMap<Arc<str>, usize>,
+    refused: [u64; Why::ALL.len()],
+}
+
+impl Ledger {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, held: 0, images: HashMap::new(), refused: [0; Why::ALL.len()] }
+    }
+
+    /// Takes `bytes` for `image`, if it is known: for a message that comes in, or an answer to one that did.
+    /// Answers may go up to twice the limit, since their work is done.
+    pub(super) fn take(&mut self, bytes: usize, image: Option<&Arc<str>>, answer: bool) -> Result<(), Why> {
+        let (limit, why) =
+            if answer { (self.limit.saturating_mul(2), Why::Answer) } else { (self.limit, Why::Limit) };
+        if bytes > limit.saturating_sub(self.held) {
+            return Err(self.refuse(why));
+        }
+        self.held += bytes;
+        if let Some(image) = image
+            && bytes > 0
+        {
+            *self.images.entry(Arc::clone(image)).or_default() += bytes;
+        }
+        Ok(())
+    }
+
+    /// Says that `bytes`, which were taken, are held for `image`.
+    ///
+    /// An image may hold as much as is free at that moment (the dynamic threshold of Choudhury and Hahne): one that
+    /// floods gets half of the limit, two of them a third each, and there is always room for another. That room is for
+    /// an image's first call, which is never refused.
+    pub(super) fn claim(&mut self, image: &str, bytes: usize) -> Result<Arc<str>, Why> {
+        let free = self.limit.saturating_sub(self.held);
+        let Some((name, before)) = self.images.get_key_value(image) else {
+            let name = Arc::<str>::from(image);
+            self.images.insert(Arc::clone(&name), bytes);
+            return Ok(name);
+        };
+        if before.saturating_add(bytes) > free {
+            return Err(self.refuse(Why::Share));
+        }
+        let name = Arc::clone(name);
+        *self.images.entry(Arc::clone(&name)).or_default() += bytes;
+        Ok(name)
+    }
+
+    /// Gives back `bytes` that were taken.
+    pub(super) fn give(&mut self, bytes: usize, image: Option<&Arc<str>>) {
+        self.held = self.held.saturating_sub(bytes);
+        if let Some(image) = image
+            && let Some(held) = self.images.get_mut(image)
+        {
+            *held = held.saturating_sub(bytes);
+            if *held == 0 {
+                self.images.remove(image);
+            }
+        }
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Refusals so far, in the order of [`Why::ALL`].
+    pub(super) fn refused(&self) -> [u64; Why::ALL.len()] {
+        self.refused
+    }
+
+    fn refuse(&mut self, why: Why) -> Why {
+        self.refused[why as usize] += 1;
+        why
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn call(ledger: &mut Ledger, image: &str, bytes: usize) -> Result<Arc<str>, Why> {
+        ledger.take(bytes, None, false)?;
+        ledger.claim(image, bytes).inspect_err(|_| ledger.give(bytes, None))
+    }
+
+    /// How many calls of ten bytes get in, at most a hundred.
+    fn flood(ledger: &mut Ledger, image: &str) -> usize {
+        (0..100).filter(|_| call(ledger, image, 10).is_ok()).count()
+    }
+
+    #[test]
+    fn messages_come_in_up_to_the_limit_and_answers_up_to_twice_that() {
+        let mut ledger = Ledger::new(100);
+        assert_eq!(ledger.take(100, None, false), Ok(()));
+        assert_eq!(ledger.take(1, None, false), Err(Why::Limit));
+        assert_eq!(ledger.take(usize::MAX, None, false), Err(Why::Limit));
+        assert_eq!(ledger.take(100, None, true), Ok(()));
+        assert_eq!(ledger.take(1, None, true), Err(Why::Answer));
+        ledger.give(101, None);
+        assert_eq!((ledger.held(), ledger.take(1, None, false)), (99, Ok(())));
+        assert_eq!(ledger.refused(), [2, 0, 1]);
+    }
+
+    #[test]
+    fn one_image_gets_half_two_get_a_third_each_and_the_rest_is_for_others() {
+        let mut ledger = Ledger::new(600);
+        assert_eq!(flood(&mut ledger, "a"), 30);
+        // The second finds half of it free, and gets half of that: a flood before it is not cut short.
+        assert_eq!(flood(&mut ledger, "b"), 15);
+        let (mut a, mut b) = (30, 15);
+        // With both at it, and calls that end, they come to a third each.
+        for _ in 0..100 {
+            for (image, count) in [("a", &mut a), ("b", &mut b)] {
+                ledger.give(10, Some(&Arc::from(image)));
+                *count = *count - 1 + usize::from(call(&mut ledger, image, 10).is_ok());
+                *count += usize::from(call(&mut ledger, image, 10).is_ok());
+            }
+        }
+        assert_eq!((a, b), (20, 20));
+        assert_eq!(call(&mut ledger, "c", 200).as_deref(), Ok("c"), "the first call of a third");
+        assert_eq!(ledger.held(), 600);
+    }
+
+    #[test]
+    fn an_image_that_holds_nothing_is_forgotten() {
+        let mut ledger = Ledger::new(100);
+        let name = call(&mut ledger, "a", 40).unwrap();
+        ledger.take(60, Some(&name), true).unwrap();
+        ledger.give(40, Some(&name));
+        assert_eq!(ledger.images[&name], 60);
+        ledger.give(60, Some(&name));
+        assert!(ledger.images.is_empty());
+    }
+
+    proptest! {
+        /// Calls and answers of a few images come and go in any order.
+        #[test]
+        fn the_books_balance(
+            steps in prop::collection::vec((0usize..4, 0usize..80, any::<bool>(), any::<prop::sample::Index>()), 1..200),
+        ) {
+            const LIMIT: usize = 200;
+            let mut ledger = Ledger::new(LIMIT);
+            let mut held: Vec<(Arc<str>, usize)> = Vec::new();
+            for (image, bytes, answer, which) in steps {
+                let image = ["a", "b", "c", "d"][image];
+                let before = ledger.held();
+                let in_all: usize = held.iter().filter(|(name, _)| &**name == image).map(|(_, held)| held).sum();
+                if answer {
+                    let name = Arc::<str>::from(image);
+                    let taken = ledger.take(bytes, Some(&name), true).is_ok();
+                    prop_assert_eq!(taken, before + bytes <= 2 * LIMIT);
+                    held.extend(taken.then_some((name, bytes)));
+                } else {
+                    // A call holds something always, as its overhead does.
+                    let bytes = bytes + 1;
+                    let entered = call(&mut ledger, image, bytes);
+                    let fits = before + bytes <= LIMIT;
+                    let first = in_all == 0;
+                    let fair = in_all + bytes <= LIMIT.saturating_sub(before + bytes);
+                    prop_assert_eq!(entered.is_ok(), fits && (first || fair));
+                    held.extend(entered.map(|name| (name, bytes)));
+                }
+                if !held.is_empty() && which.index(3) == 0 {
+                    let (name, bytes) = held.swap_remove(which.index(held.len()));
+                    ledger.give(bytes, Some(&name));
+                }
+                let sum: usize = held.iter().map(|(_, bytes)| bytes).sum();
+                prop_assert_eq!(ledger.held(), sum);
+                prop_assert!(sum <= 2 * LIMIT);
+                prop_assert_eq!(ledger.images.values().sum::<usize>(), sum);
+            }
+            for (name, bytes) in held.drain(..) {
+                ledger.give(bytes, Some(&name));
+            }
+            prop_assert_eq!(ledger.held(), 0);
+            prop_assert!(ledger.images.is_empty());
+        }
+
+        /// Whatever one image sends, another's call of up to half the limit finds room.
+        #[test]
+        fn a_flood_leaves_room(sizes in prop::collection::vec(1usize..300, 1..300), other in 1usize..500) {
+            let mut ledger = Ledger::new(1000);
+            for bytes in sizes {
+                let _ = call(&mut ledger, "flood", bytes);
+            }
+            prop_assert!(ledger.held() <= 500);
+            prop_assert!(call(&mut ledger, "other", other).is_ok());
+        }
+    }
+}

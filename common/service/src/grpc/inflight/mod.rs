@@ -1,0 +1,394 @@
+//! Admission by bytes: how much a hop holds of messages, and for which images.
+//!
+//! Calls differ by orders of magnitude in size, so their number says nothing about memory. What is counted is what
+//! messages announce, before they are read: a call that does not fit is refused at once and costs nothing. An answer
+//! is refused only far above the limit, since its work is done. So what is held stays below twice the limit, and no
+//! image can take all of it.
+
+mod ledger;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tonic::Code;
+
+use self::ledger::Ledger;
+use super::reply::Reply;
+
+/// What a call is charged beside its message: headers, buffers, its task. It bounds the number of calls.
+pub const CALL_OVERHEAD: usize = 16 * 1024;
+/// The limit is this when the flag is not given, or more for large messages.
+const DEFAULT_LIMIT: usize = 512 * 1024 * 1024;
+
+/// Whose limit it is: says how refusals read, and whether they may be sent elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hop {
+    /// Nobody is before it who could try another.
+    Router,
+    /// The router tries another.
+    Runner,
+}
+
+/// Why something does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Limit,
+    Share,
+    Answer,
+}
+
+/// A message that does not fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    why: Why,
+    limit: usize,
+    hop: Hop,
+}
+
+/// `--max-inflight-bytes` is too small to be of use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--max-inflight-bytes {asked} has no room for two messages of --max-request-body-size {max_message}: {least} is \
+     the least"
+)]
+pub struct LimitError {
+    asked: usize,
+    max_message: usize,
+    least: usize,
+}
+
+/// What a hop holds.
+#[derive(Debug)]
+pub struct Inflight {
+    limit: usize,
+    hop: Hop,
+    ledger: Mutex<Ledger>,
+}
+
+/// Bytes that are held until this is dropped. The default one holds nothing and has no limit.
+#[derive(Debug, Default)]
+pub struct Charge {
+    inflight: Option<Arc<Inflight>>,
+    bytes: usize,
+    image: Option<Arc<str>>,
+}
+
+/// The limit in bytes: what `--max-inflight-bytes` says, or what suits messages of up to `max_message` bytes.
+///
+/// # Errors
+/// When two messages would not fit: one call of an image can then keep out all others.
+pub fn inflight_limit(asked: Option<usize>, max_message: usize) -> Result<usize, LimitError> {
+    let least = max_message.saturating_add(CALL_OVERHEAD).saturating_mul(2);
+    match asked {
+        None => Ok(max_message.saturating_mul(4).max(DEFAULT_LIMIT)),
+        Some(asked) if asked < least => Err(LimitError { asked, max_message, least }),
+        Some(asked) => Ok(asked),
+    }
+}
+
+// === impl Why ===
+
+impl Why {
+    const ALL: [Self; 3] = [Self::Limit, Self::Share, Self::Answer];
+
+    #[cfg(feature = "admin")]
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Limit => "limit",
+            Self::Share => "share",
+            Self::Answer => "answer",
+        }
+    }
+}
+
+// === impl Refused ===
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { why, limit, hop } = self;
+        match why {
+            Why::Limit => write!(
+                f,
+                "too many bytes in flight: {limit} bytes of messages are the limit of this {hop}; retry later, or \
+                 raise --max-inflight-bytes or the number of {hop}s"
+            ),
+            Why::Share => write!(
+                f,
+                "too many bytes in flight for this function: it alone has more than its share of the {limit} bytes of \
+                 messages that are the limit of this {hop}; retry later, or raise --max-inflight-bytes or the number \
+                 of {hop}s"
+            ),
+            Why::Answer => write!(
+                f,
+                "too many bytes in flight: with the function's answer it would be more than twice the {limit} bytes \
+                 of messages that are the limit of this {hop}; retry later, or raise --max-inflight-bytes or the \
+                 number of {hop}s"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl fmt::Display for Hop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Router => "router",
+            Self::Runner => "runner",
+        })
+    }
+}
+
+impl From<Refused> for Reply {
+    fn from(refused: Refused) -> Self {
+        let text = refused.to_string();
+        // A function that has run does not run again elsewhere.
+        if refused.hop == Hop::Runner && refused.why != Why::Answer {
+            Self::shed(Code::ResourceExhausted, &text)
+        } else {
+            Self::failed(Code::ResourceExhausted, &text)
+        }
+    }
+}
+
+// === impl Inflight ===
+
+impl Inflight {
+    /// Nothing held yet, of `limit` bytes.
+    pub fn new(limit: usize, hop: Hop) -> Arc<Self> {
+        Arc::new(Self { limit, hop, ledger: Mutex::new(Ledger::new(limit)) })
+    }
+
+    /// Charges a call, whose message has yet to say how large it is.
+    ///
+    /// # Errors
+    /// When the limit is reached.
+    pub fn enter(self: &Arc<Self>) -> Result<Charge, Refused> {
+        let mut charge = Charge { inflight: Some(Arc::clone(self)), bytes: 0, image: None };
+        charge.grow(CALL_OVERHEAD)?;
+        Ok(charge)
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        // No step of the ledger can panic halfway.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self, why: Why) -> Refused {
+        Refused { why, limit: self.limit, hop: self.hop }
+    }
+}
+
+// === impl Charge ===
+
+impl Charge {
+    /// Charges `bytes` more of the request.
+    ///
+    /// # Errors
+    /// When they are too many.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
+        let Some(inflight) = &self.inflight else { return Ok(()) };
+        let taken = inflight.ledger().take(bytes, self.image.as_ref(), false);
+        taken.map_err(|why| inflight.refused(why))?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Gives `bytes` back that are held no longer.
+    pub fn shrink(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        if let Some(inflight) = &self.inflight {
+            inflight.ledger().give(bytes, self.image.as_ref());
+        }
+    }
+
+    /// Says whose call it is.
+    ///
+    /// # Errors
+    /// When that image holds more than its share, this call included.
+    pub fn claim(&mut self, image: &str) -> Result<(), Refused> {
+        if let (Some(inflight), None) = (&self.inflight, &self.image) {
+            let claimed = inflight.ledger().claim(image, self.bytes);
+            self.image = Some(claimed.map_err(|why| inflight.refused(why))?);
+        }
+        Ok(())
+    }
+
+    /// Charges an answer of `bytes` to the same image.
+    ///
+    /// # Errors
+    /// When twice the limit is reached.
+    pub fn answer(&self, bytes: usize) -> Result<Charge, Refused> {
+        let Some(inflight) = &self.inflight else { return Ok(Charge::default()) };
+        let taken = inflight.ledger().take(bytes, self.image.as_ref(), true);
+        taken.map_err(|why| inflight.refused(why))?;
+        Ok(Charge { inflight: Some(Arc::clone(inflight)), bytes, image: self.image.clone() })
+    }
+
+    /// `bytes`, which hold the charge until the last copy of them is dropped.
+    pub(super) fn ride_on(self, bytes: Bytes) -> Bytes {
+        if self.bytes == 0 { bytes } else { Bytes::from_owner(Charged { bytes, _charge: self }) }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.shrink(self.bytes);
+    }
+}
+
+struct Charged {
+    bytes: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(feature = "admin")]
+mod collector {
+    use std::fmt::Error;
+    use std::sync::Arc;
+
+    use prometheus_client::collector::Collector;
+    use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+    use prometheus_client::metrics::MetricType;
+    use prometheus_client::metrics::counter::ConstCounter;
+    use prometheus_client::metrics::gauge::ConstGauge;
+    use prometheus_client::registry::{Registry, Unit};
+
+    use super::{Inflight, Why};
+
+    impl Inflight {
+        /// Shows in `registry` what is held, the limit and refusals.
+        pub fn register(self: &Arc<Self>, registry: &mut Registry) {
+            registry.register_collector(Box::new(Arc::clone(self)));
+        }
+    }
+
+    impl Collector for Inflight {
+        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+            let (held, refused) = {
+                let ledger = self.ledger();
+                (ledger.held(), ledger.refused())
+            };
+            let gauges = [
+                ("inflight", "Messages held, with what their calls need beside them", held),
+                ("inflight_limit", "Messages that may come in before calls are refused", self.limit),
+            ];
+            for (name, help, value) in gauges {
+                let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+                gauge.encode(encoder.encode_descriptor(
+                    name,
+                    help,
+                    Some(&Unit::Bytes),
+                    MetricType::Gauge,
+                )?)?;
+            }
+            let help =
+                "Calls refused for bytes in flight: all held, an image's share held, no room for the answer";
+            let mut family =
+                encoder.encode_descriptor("inflight_refused", help, None, MetricType::Counter)?;
+            for why in Why::ALL {
+                let counter = ConstCounter::new(refused[why as usize]);
+                counter.encode(family.encode_family(&[("reason", why.as_str())])?)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{is_shed, message_of};
+    use super::*;
+
+    const LIMIT: usize = 10 * CALL_OVERHEAD;
+
+    fn held(inflight: &Inflight) -> usize {
+        inflight.ledger().held()
+    }
+
+    #[test]
+    fn the_limit_has_room_for_two_messages() {
+        const MIB: usize = 1024 * 1024;
+        for (asked, max_message, limit) in [
+            (None, 6 * MIB, Ok(512 * MIB)),
+            (None, 200 * MIB, Ok(800 * MIB)),
+            (None, usize::MAX, Ok(usize::MAX)),
+            (Some(2 * MIB + 2 * CALL_OVERHEAD), MIB, Ok(2 * MIB + 2 * CALL_OVERHEAD)),
+            (
+                Some(7),
+                1000,
+                Err(
+                    "--max-inflight-bytes 7 has no room for two messages of --max-request-body-size 1000: 34768 is \
+                     the least",
+                ),
+            ),
+        ] {
+            let found = inflight_limit(asked, max_message).map_err(|error| error.to_string());
+            assert_eq!(found, limit.map_err(str::to_owned), "{asked:?} {max_message}");
+        }
+    }
+
+    #[test]
+    fn a_charge_is_given_back_however_it_ends() {
+        let inflight = Inflight::new(LIMIT, Hop::Runner);
+        let mut charge = inflight.enter().unwrap();
+        charge.grow(100).unwrap();
+        charge.claim("a").unwrap();
+        charge.claim("b").unwrap();
+        charge.shrink(40);
+        let answer = charge.answer(1000).unwrap();
+        assert_eq!(held(&inflight), CALL_OVERHEAD + 60 + 1000);
+        drop(charge);
+        assert_eq!(held(&inflight), 1000);
+        let part = answer.ride_on(Bytes::from_static(b"the last part"));
+        let slice = part.slice(4..8);
+        drop(part);
+        assert_eq!((&slice[..], held(&inflight)), (&b"last"[..], 1000), "it is still to be sent");
+        drop(slice);
+        assert_eq!(held(&inflight), 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_in_words_and_with_the_trailer_where_it_helps() {
+        for (hop, sheds) in [(Hop::Router, false), (Hop::Runner, true)] {
+            let inflight = Inflight::new(LIMIT, hop);
+            let mut charge = inflight.enter().unwrap();
+            charge.claim("a").unwrap();
+            let mut second = inflight.enter().unwrap();
+            second.grow(LIMIT / 2).unwrap();
+            let share = second.claim("a").unwrap_err();
+            let limit = charge.grow(LIMIT).unwrap_err();
+            assert_eq!(held(&inflight), 2 * CALL_OVERHEAD + LIMIT / 2, "a refusal takes nothing");
+            let answer = charge.answer(2 * LIMIT).unwrap_err();
+            for (refused, sheds, text) in [
+                (limit, sheds, "too many bytes in flight: 163840 bytes"),
+                (share, sheds, "it alone has more than its share of the 163840 bytes"),
+                (answer, false, "with the function's answer"),
+            ] {
+                let reply = Reply::from(refused);
+                let message = message_of(reply.status_headers());
+                assert_eq!(reply.code(), Code::ResourceExhausted);
+                assert_eq!(is_shed(reply.status_headers()), sheds, "{message}");
+                let todo = format!("raise --max-inflight-bytes or the number of {hop}s");
+                assert!(message.contains(text) && message.ends_with(&todo), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_refused() {
+        let mut charge = Charge::default();
+        charge.grow(usize::MAX).unwrap();
+        charge.grow(usize::MAX).unwrap();
+        charge.claim("a").unwrap();
+        assert!(charge.answer(usize::MAX).is_ok());
+    }
+}

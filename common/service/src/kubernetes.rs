@@ -1,0 +1,167 @@
+//! The way to the API server, the same for all who ask it. Every request has a time limit, and none is repeated here:
+//! whoever asks knows what an answer that never came means.
+
+use std::error::Error;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+use tokio::time::timeout;
+
+/// How long one request may take, waiting for its turn included.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one watch request lasts: a connection that died in silence is noticed about then.
+pub const WATCH_SECONDS: u32 = 60;
+/// A connection that is silent for so long is dead; a watch speaks up sooner, if only to end.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
+
+/// A client, and where it is at home.
+#[derive(Clone)]
+pub struct Connected {
+    /// See [`client`].
+    pub client: Client,
+    /// The namespace of the service account or kubeconfig.
+    pub namespace: String,
+}
+
+/// Why there is no way to the API server.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// `--kubeconfig` cannot be used.
+    #[error("--kubeconfig {path}: {source}")]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<KubeconfigError>,
+    },
+    /// Not in a cluster.
+    #[error("there is no service account here ({0}): give --kubeconfig")]
+    NotInCluster(#[source] Box<InClusterError>),
+    /// The configuration makes no client.
+    #[error("no client for the API server can be made: {0}")]
+    Client(#[source] Box<kube::Error>),
+}
+
+/// Why a request has no answer that helps.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The API server, or the way to it, says no.
+    #[error(transparent)]
+    Kube(#[from] kube::Error),
+    /// No answer in time.
+    #[error("no answer from the API server within {}s", TIMEOUT.as_secs())]
+    Timeout,
+}
+
+/// An error with all its causes, for the log: of a connection that fails, the first alone says next to nothing.
+#[derive(Debug)]
+pub struct Causes<'a>(pub &'a dyn Error);
+
+/// The way to the API server; `kubeconfig` is `--kubeconfig`, without which it is the pod's own service account.
+///
+/// # Errors
+/// [`ConnectError`], which the user can mend. Whether anybody answers is not asked.
+pub async fn connect(kubeconfig: Option<&Path>) -> Result<Connected, ConnectError> {
+    let config = match kubeconfig {
+        None => Config::incluster().map_err(|error| ConnectError::NotInCluster(Box::new(error)))?,
+        Some(path) => {
+            let failed = |source| ConnectError::Kubeconfig { path: path.into(), source: Box::new(source) };
+            let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
+            let options = KubeConfigOptions::default();
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?
+        }
+    };
+    let namespace = config.default_namespace.clone();
+    let client = client(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
+    Ok(Connected { client, namespace })
+}
+
+/// A client that neither hangs on a dead API server nor repeats requests by itself.
+///
+/// # Errors
+/// When the configuration's certificates cannot be used.
+pub fn client(mut config: Config) -> Result<Client, kube::Error> {
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.reset_reader_on_write = true;
+    config.default_retry = false;
+    Client::try_from(config)
+}
+
+/// Waits for `request`, bounded.
+///
+/// # Errors
+/// [`RequestError`]: its own, or that it took too long.
+pub async fn bounded<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, RequestError> {
+    match timeout(TIMEOUT, request).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(RequestError::Timeout),
+    }
+}
+
+// === impl Connected ===
+
+impl fmt::Debug for Connected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connected").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+// === impl RequestError ===
+
+impl RequestError {
+    /// The status code of the answer, if there was one.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Kube(kube::Error::Api(status)) => Some(status.code),
+            _ => None,
+        }
+    }
+}
+
+// === impl Causes ===
+
+impl fmt::Display for Causes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut told = self.0.to_string();
+        f.write_str(&told)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            // Many say what their cause says.
+            if !told.contains(&text) {
+                write!(f, ": {text}")?;
+                told = text;
+            }
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Because(&'static str, #[source] Option<Box<Because>>);
+
+    #[test]
+    fn causes_are_told_once() {
+        let refused = Because("connection refused", None);
+        let connect = Because("client error (Connect)", Some(Box::new(refused)));
+        let service = Because("ServiceError: client error (Connect)", Some(Box::new(connect)));
+        assert_eq!(Causes(&service).to_string(), "ServiceError: client error (Connect): connection refused");
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_read_is_named() {
+        let error = connect(Some(Path::new("/no/such/file"))).await.unwrap_err().to_string();
+        assert!(error.starts_with("--kubeconfig /no/such/file: "), "{error}");
+    }
+}
