@@ -77,7 +77,7 @@ pub(super) fn router(plan: &Plan, home: &str) -> Vec<Value> {
         vec![format!("--runners={}", target(plan, home)), format!("--router-count={}", plan.routers)];
     flags.extend(plan.router_flags.iter().cloned());
     let container = container("router", "/porch-fn-router", &plan.router_image, &flags);
-    vec![deployment(ROUTER, Some(plan.routers), container, &[])]
+    vec![deployment(ROUTER, Some(plan.routers), &container, &[])]
 }
 
 pub(super) fn runners(plan: &Plan, home: &str, functions: &str, registry: &str) -> Vec<Value> {
@@ -101,7 +101,7 @@ pub(super) fn runners(plan: &Plan, home: &str, functions: &str, registry: &str) 
     if !volumes.is_empty() {
         container["volumeMounts"] = json!([{"name": IMAGE_METADATA, "mountPath": "/etc/porch-fn"}]);
     }
-    vec![deployment(RUNNERS, None, container, &volumes)]
+    vec![deployment(RUNNERS, None, &container, &volumes)]
 }
 
 fn target(plan: &Plan, home: &str) -> String {
@@ -135,7 +135,7 @@ fn container(name: &str, program: &str, image: &str, flags: &[String]) -> Value 
 }
 
 /// Without a number of replicas, applying it again leaves as many as there are.
-fn deployment(name: &str, replicas: Option<u32>, container: Value, volumes: &[Value]) -> Value {
+fn deployment(name: &str, replicas: Option<u32>, container: &Value, volumes: &[Value]) -> Value {
     let labels = json!({NAME_LABEL: name});
     let mut deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},

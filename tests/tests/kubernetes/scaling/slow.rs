@@ -16,13 +16,13 @@ const ORPHANS_WITHIN: Duration = Duration::from_mins(4);
 #[tokio::test]
 #[ignore = "needs a cluster; tests/scaling runs it"]
 async fn scaled_restarted_and_killed_by_dns() {
-    all(Discovery::Dns).await;
+    Box::pin(all(Discovery::Dns)).await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/scaling runs it"]
 async fn scaled_restarted_and_killed_by_endpointslices() {
-    all(Discovery::EndpointSlices).await;
+    Box::pin(all(Discovery::EndpointSlices)).await;
 }
 
 /// Everything that an operator does to runners and routers, one after the other, and a node that loses one.
