@@ -5,9 +5,8 @@
 //! headless Service without a selector, which the cluster's DNS serves as well.
 
 mod host;
+mod runner;
 
-use std::fs;
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -27,6 +26,7 @@ use crate::load::{Load, Plan, Routers};
 use crate::process::{Sandbox, Server, eventually, flag};
 
 pub use host::Host;
+pub use runner::{Listed, Runner, resident};
 
 /// The port of every runner.
 const PORT: u16 = 9445;
@@ -48,31 +48,6 @@ pub enum Discovery {
     Slices,
     /// By the cluster's DNS.
     Dns,
-}
-
-/// Whether a runner takes part, as its `EndpointSlice` says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listed {
-    /// It is not there.
-    No,
-    /// It is there but not ready: down, or starting.
-    NotReady,
-    /// It takes part.
-    Ready,
-    /// It was told to end.
-    Terminating,
-}
-
-/// A runner on a machine of its own.
-#[derive(Debug)]
-pub struct Runner {
-    /// The process.
-    pub server: Server,
-    /// Its machine.
-    pub host: Host,
-    /// Whether it takes part. What was changed counts after [`Tier::publish`].
-    pub listed: Listed,
-    flags: Vec<String>,
 }
 
 /// What a tier is made of.
@@ -283,22 +258,12 @@ impl Tier {
     /// # Panics
     /// When it is refused.
     pub async fn publish(&self) {
-        let endpoint = |runner: &Runner| {
-            let (ready, serving, terminating) = match runner.listed {
-                Listed::No => return None,
-                Listed::NotReady => (false, false, false),
-                Listed::Ready => (true, true, false),
-                Listed::Terminating => (false, true, true),
-            };
-            let conditions = json!({"ready": ready, "serving": serving, "terminating": terminating});
-            Some(json!({"addresses": [runner.host.address()], "conditions": conditions}))
-        };
         let wish = json!({
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": {"name": SERVICE, "labels": {"kubernetes.io/service-name": SERVICE}},
             "addressType": "IPv4",
-            "endpoints": self.runners.iter().filter_map(endpoint).collect::<Vec<_>>(),
+            "endpoints": self.runners.iter().map(Runner::endpoint).collect::<Vec<_>>(),
             "ports": [{"name": "grpc", "port": PORT, "protocol": "TCP"}],
         });
         let slices = self.namespace.api::<EndpointSlice>();
@@ -306,7 +271,7 @@ impl Tier {
         slices.patch(SERVICE, &params, &Patch::Apply(wish)).await.expect("an EndpointSlice");
     }
 
-    /// Waits until every router finds every runner well, and every runner has heard of all others.
+    /// Waits until every router finds every runner well.
     pub async fn know_each_other(&self) {
         let mut expected: Vec<_> = self.runners.iter().map(Runner::name).collect();
         expected.sort();
@@ -393,24 +358,4 @@ impl Tier {
 
 async fn is_ready(server: &Server) {
     eventually("it is ready", async || (server.page("/readyz").await.0 == 200).then_some(())).await;
-}
-
-// === impl Runner ===
-
-impl Runner {
-    /// Its name on the ring.
-    pub fn name(&self) -> String {
-        SocketAddr::new(IpAddr::V4(self.host.address()), PORT).to_string()
-    }
-}
-
-/// The resident memory of a server in bytes.
-///
-/// # Panics
-/// When it has ended.
-pub fn resident(server: &Server) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.pid().expect("it runs")));
-    let status = status.expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
-    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }

@@ -1,8 +1,8 @@
 //! Four times as many calls as can be served: as many are served as before, and the others are told at once.
 //!
 //! A function sleeps for most of its time, and few calls run at once, so that calls and not the machine's processors are
-//! what there is too much of. A runner lets 2 calls of a function run and 10 wait for those: 10 calls at 10 a second wait
-//! for one second at most.
+//! what there is too much of. A runner lets 2 calls of a function run and 4 wait for those: 4 calls at 4 a second wait for
+//! one second at most. The machine must have processors to spare all the same: 50 ms are little.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use tonic::Code;
 
 use super::wish;
 
-const SLEEP: Duration = Duration::from_millis(200);
-const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=2", "--max-queue-per-function=10"];
-/// Enough for every pod of every runner to be busy: 48 calls run or wait at most.
-const CALLERS: usize = 40;
+const SLEEP: Duration = Duration::from_millis(500);
+const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=2", "--max-queue-per-function=4"];
+/// Enough for every pod of every runner to be busy: 24 calls run or wait at most.
+const CALLERS: usize = 20;
 const IMAGES: usize = 2;
 const OVER: f64 = 4.0;
 const LASTING: Duration = Duration::from_mins(1);
@@ -30,8 +30,8 @@ const SIZE: usize = 16 * 1024;
 const GOODPUT: f64 = 0.9;
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
 const RECOVERED_WITHIN: Duration = Duration::from_secs(2);
-/// What any process may grow by. 48 calls wait or run at most, with 2 MiB; a hundred times as much is sent.
-const GROWTH: u64 = 32 * 1024 * 1024;
+/// What any process may grow by. 24 calls wait or run at most, with less than 1 MiB; 60 times as much is sent.
+const GROWTH: u64 = 16 * 1024 * 1024;
 
 #[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/scaling runs it"]
