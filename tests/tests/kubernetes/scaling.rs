@@ -94,7 +94,7 @@ async fn runners_scaled_2_4_1_3_cost_no_call_and_no_pod() {
     if cluster.own().is_none() {
         return;
     }
-    let plan = Plan::new(&cluster, Discovery::Dns, 2);
+    let plan = Plan::new(&cluster, Discovery::EndpointSlices, 2);
     let stand = Stand::start(&cluster, &plan, functions(&cluster, "scaled").await).await;
     stand.scaled(&[4, 1, 3]).await;
     stand.no_pod_was_made().await;
