@@ -5,6 +5,7 @@
 //! `PORCH_FN_TEST_KUBECONFIG` names it, never from where `kubectl` would find it, and no test breaks anything there.
 
 mod audit;
+mod installation;
 mod namespace;
 mod own;
 mod proxy;
@@ -18,6 +19,7 @@ use kube::{Client, Config};
 use tokio::process::Command;
 
 pub use audit::{Audit, Mark, Request};
+pub use installation::{Discovery, Installation, Plan, ROUTER, RUNNERS, SETTLES};
 pub use namespace::{Account, Namespace};
 pub use own::Own;
 pub use proxy::{ApiProxy, Asked, Fault, Passed, Rule};
@@ -26,6 +28,8 @@ pub use watch::{Change, Recorder, most_at_once, until};
 /// What `tests/cluster/cluster images` pushes.
 const WRAPPER: &str = "wrapper-server:test";
 const FUNCTION: &str = "function:test";
+/// What `tests/cluster/pack` pushes.
+const PROGRAMS: &str = "porch-fn:test";
 /// The entry point of the function's image.
 pub const ENTRYPOINT: &str = "/function";
 
@@ -89,6 +93,11 @@ impl Cluster {
     /// ask of it.
     pub fn function_image(&self) -> String {
         format!("{}/{FUNCTION}", self.registry)
+    }
+
+    /// The image of router and runner, `/porch-fn-router` and `/porch-fn-runner`.
+    pub fn programs_image(&self) -> String {
+        format!("{}/{PROGRAMS}", self.registry)
     }
 
     /// The function's image under another name, such as `set-image:v2`, which makes it another function.

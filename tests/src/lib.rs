@@ -9,3 +9,4 @@ pub mod foreign;
 pub mod load;
 pub mod process;
 pub mod registry;
+pub mod scaling;

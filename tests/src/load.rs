@@ -1,27 +1,55 @@
 //! Steady traffic while a test kills and stops things, and an account of what became of each call.
 //!
 //! Closed loop: each caller has one call in flight and starts the next when it is answered, so a server that
-//! slows down is not buried. Bounded in callers and, should a test forget to stop it, in time.
+//! slows down is not buried. Open loop: calls start at a steady pace, whatever becomes of those before, as the callers
+//! of an overloaded server do. Bounded in calls in flight and, should a test forget to stop it, in time.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+mod report;
+mod routers;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+use std::{future::Future, net::SocketAddr};
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::Code;
 
-use crate::client::Client;
+pub use report::{Call, Failure, Latencies, Report};
+pub use routers::Routers;
 
-/// A load ends by itself after this long.
+use routers::Line;
+
+/// A load ends by itself after this long, unless its plan says otherwise.
 const LONGEST: Duration = Duration::from_mins(3);
 /// Connections that the callers share. Porch has one per process.
 const CONNECTIONS: usize = 4;
-/// Failures of which the text is kept.
-const KEPT_FAILURES: usize = 5;
+/// Calls in flight of an open loop. Those beyond count as failed, unsent.
+const MOST_IN_FLIGHT: usize = 10_000;
+
+/// Who calls what.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// What is called, each as often as the others. The functions must echo their input.
+    pub images: Vec<String>,
+    /// What each call sends; a comment with its number is added.
+    pub input: String,
+    /// How calls follow each other.
+    pub pace: Pace,
+    /// After this long it ends by itself.
+    pub longest: Duration,
+}
+
+/// How calls follow each other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pace {
+    /// So many callers, each of which waits for its answer.
+    Callers(usize),
+    /// So many calls a second, whatever becomes of them.
+    PerSecond(f64),
+}
 
 /// Callers at work.
 #[derive(Debug)]
@@ -31,34 +59,80 @@ pub struct Load {
     answered: Arc<AtomicUsize>,
 }
 
-/// What became of all calls.
-#[derive(Debug, Clone, Default)]
-pub struct Report {
-    /// Calls answered with OK and the bytes they sent.
-    pub succeeded: usize,
-    /// All others, by what was wrong.
-    pub failed: BTreeMap<String, usize>,
-    /// The longest that a caller waited.
-    pub slowest: Duration,
-    texts: Vec<String>,
+/// What all callers of a load share.
+#[derive(Debug)]
+struct Work {
+    plan: Plan,
+    lines: Vec<Line>,
+    started: Instant,
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
 }
+
+// === impl Plan ===
+
+impl Plan {
+    /// Callers that wait for their answers, with a small input.
+    pub fn callers(callers: usize, images: &[String]) -> Self {
+        Self {
+            images: images.to_vec(),
+            input: "kind: ResourceList\n".into(),
+            pace: Pace::Callers(callers),
+            longest: LONGEST,
+        }
+    }
+
+    /// The same at a pace.
+    pub fn per_second(calls: f64, images: &[String]) -> Self {
+        Self { pace: Pace::PerSecond(calls), ..Self::callers(0, images) }
+    }
+
+    /// With another input.
+    #[must_use]
+    pub fn input(self, input: impl Into<String>) -> Self {
+        Self { input: input.into(), ..self }
+    }
+
+    /// With another bound.
+    #[must_use]
+    pub fn longest(self, longest: Duration) -> Self {
+        Self { longest, ..self }
+    }
+}
+
+// === impl Load ===
 
 impl Load {
     /// Starts `callers` callers of `images` at the router or runner at `address`. The functions must echo
     /// their input.
     pub fn start(address: SocketAddr, callers: usize, images: &[String]) -> Self {
-        let images: Arc<[String]> = images.into();
-        let clients: Vec<_> = (0..CONNECTIONS).map(|_| Arc::new(Client::new(address))).collect();
+        Self::through(&Routers::new([address]), Plan::callers(callers, images))
+    }
+
+    /// Starts what `plan` says at `routers`, of which each connection uses one until that hangs up.
+    pub fn through(routers: &Routers, plan: Plan) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));
-        let callers = (0..callers)
-            .map(|caller| {
-                let client = Arc::clone(&clients[caller % CONNECTIONS]);
-                let work =
-                    work(caller, client, Arc::clone(&images), Arc::clone(&stop), Arc::clone(&answered));
-                Box::pin(work) as std::pin::Pin<Box<dyn Future<Output = Report> + Send>>
-            })
-            .collect();
+        let lines = (0..CONNECTIONS).map(|number| Line::new(routers.clone(), number)).collect();
+        let pace = plan.pace;
+        let work = Arc::new(Work {
+            plan,
+            lines,
+            started: Instant::now(),
+            stop: Arc::clone(&stop),
+            answered: Arc::clone(&answered),
+        });
+        let mut callers: JoinSet<Report> = JoinSet::new();
+        match pace {
+            Pace::Callers(count) => {
+                for caller in 0..count {
+                    callers.spawn(boxed(closed_loop(caller, Arc::clone(&work))));
+                }
+            }
+            Pace::PerSecond(calls) => {
+                callers.spawn(boxed(open_loop(calls, work)));
+            }
+        }
         Self { callers, stop, answered }
     }
 
@@ -74,70 +148,75 @@ impl Load {
     }
 }
 
-async fn work(
-    caller: usize,
-    client: Arc<Client>,
-    images: Arc<[String]>,
-    stop: Arc<AtomicBool>,
-    answered: Arc<AtomicUsize>,
-) -> Report {
-    let started = Instant::now();
+/// Boxed: the types of these futures are too long for those that hold them.
+fn boxed(
+    work: impl Future<Output = Report> + Send + 'static,
+) -> std::pin::Pin<Box<dyn Future<Output = Report> + Send>> {
+    Box::pin(work)
+}
+
+async fn closed_loop(caller: usize, work: Arc<Work>) -> Report {
     let mut report = Report::default();
     for call in 0.. {
-        if stop.load(Ordering::Relaxed) || started.elapsed() > LONGEST {
+        if work.is_over() {
             break;
         }
         // Each caller walks the images in a stride of its own.
-        let image = &images[(caller * 7 + call * (2 * caller + 1)) % images.len()];
-        let input = Bytes::from(format!("kind: ResourceList\n# caller {caller}, call {call}\n"));
-        let began = Instant::now();
-        let outcome = match client.try_call(image, input.clone(), None).await {
-            Ok(answer) if answer.code != Code::Ok => Err((format!("{:?}", answer.code), answer.message)),
-            Ok(answer) if answer.resource_list != input => Err(("another answer".to_owned(), answer.log())),
-            Ok(_) => Ok(()),
-            Err(error) => Err(("no status".to_owned(), error.to_string())),
-        };
-        report.slowest = report.slowest.max(began.elapsed());
-        answered.fetch_add(1, Ordering::Relaxed);
-        match outcome {
-            Ok(()) => report.succeeded += 1,
-            Err((kind, text)) => {
-                *report.failed.entry(kind).or_default() += 1;
-                report.texts.push(text);
-                report.texts.truncate(KEPT_FAILURES);
-            }
-        }
+        work.call(caller, call, caller * 7 + call * (2 * caller + 1), &mut report).await;
     }
     report
 }
 
-// === impl Report ===
-
-impl Report {
-    fn merge(mut self, other: Self) -> Self {
-        self.succeeded += other.succeeded;
-        for (kind, count) in other.failed {
-            *self.failed.entry(kind).or_default() += count;
+async fn open_loop(calls: f64, work: Arc<Work>) -> Report {
+    let mut report = Report::default();
+    let mut in_flight = JoinSet::new();
+    let mut ticks = interval(Duration::from_secs_f64(1.0 / calls));
+    // The pace is kept, also by a machine that stumbles.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    for call in 0.. {
+        ticks.tick().await;
+        if work.is_over() {
+            break;
         }
-        self.slowest = self.slowest.max(other.slowest);
-        self.texts.extend(other.texts);
-        self.texts.truncate(KEPT_FAILURES);
-        self
+        while let Some(ended) = in_flight.try_join_next() {
+            report = report.merge(ended.expect("a caller does not panic"));
+        }
+        let began = Instant::now();
+        if in_flight.len() >= MOST_IN_FLIGHT {
+            let image = call % work.plan.images.len();
+            let failure = Some(Failure::Unsent);
+            report.add(Call { image, began, took: Duration::ZERO, failure }, "too many calls in flight");
+            continue;
+        }
+        let work = Arc::clone(&work);
+        in_flight.spawn(async move {
+            let mut report = Report::default();
+            work.call(call, call, call, &mut report).await;
+            report
+        });
+    }
+    in_flight.join_all().await.into_iter().fold(report, Report::merge)
+}
+
+// === impl Work ===
+
+impl Work {
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.started.elapsed() > self.plan.longest
     }
 
-    /// Asserts that there were calls and none failed.
-    ///
-    /// # Panics
-    /// When one did.
-    #[track_caller]
-    pub fn all_succeeded(&self) {
-        assert!(self.succeeded > 0, "there was no load");
-        assert!(
-            self.failed.is_empty(),
-            "{:?} failed beside {} calls: {:?}",
-            self.failed,
-            self.succeeded,
-            self.texts
-        );
+    async fn call(&self, caller: usize, call: usize, image: usize, report: &mut Report) {
+        let image = image % self.plan.images.len();
+        let input = Bytes::from(format!("{}# caller {caller}, call {call}\n", self.plan.input));
+        let began = Instant::now();
+        let line = &self.lines[caller % self.lines.len()];
+        let (failure, text) = match line.call(&self.plan.images[image], input.clone()).await {
+            Ok(answer) if answer.code != Code::Ok => (Some(Failure::Status(answer.code)), answer.message),
+            Ok(answer) if answer.resource_list != input => (Some(Failure::AnotherAnswer), answer.log()),
+            Ok(_) => (None, String::new()),
+            Err(error) => (Some(Failure::NoStatus), error.to_string()),
+        };
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        report.add(Call { image, began, took: began.elapsed(), failure }, &text);
     }
 }

@@ -49,6 +49,15 @@ impl Own {
         self.script(["node", &self.name].iter().chain(command)).await
     }
 
+    /// Packs a folder as an image's root and pushes it under a name such as `echo:v1`.
+    ///
+    /// # Panics
+    /// When it cannot be pushed.
+    pub async fn push(&self, name: &str, folder: &Path, entrypoint: &str) {
+        let folder = folder.to_str().expect("a path in UTF-8");
+        self.script(["image", &self.name, name, folder, entrypoint]).await;
+    }
+
     /// Kills all processes of a pod but its `pause`, as the kernel does when memory is short, and says how many
     /// there were. The API server is not asked.
     ///

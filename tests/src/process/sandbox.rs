@@ -118,7 +118,7 @@ impl Sandbox {
     }
 
     /// Starts one of our servers on a free port of 127.0.0.1, unless `args` say otherwise, and waits until it
-    /// listens.
+    /// listens. The name may be the path of one of another version.
     pub async fn server<A: AsRef<OsStr>>(&self, name: &str, args: impl IntoIterator<Item = A>) -> Server {
         self.server_with(name, args, |_| ()).await
     }
@@ -130,8 +130,9 @@ impl Sandbox {
         args: impl IntoIterator<Item = A>,
         prepare: impl FnOnce(&mut Command),
     ) -> Server {
-        let log = self.path(&format!("{}-{name}.log", self.started.fetch_add(1, Ordering::Relaxed)));
         let mut command = self.command(binary(name));
+        let name = Path::new(name).file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let log = self.path(&format!("{}-{name}.log", self.started.fetch_add(1, Ordering::Relaxed)));
         command.args(["--address=127.0.0.1", "--port=0"]);
         if name != "wrapper-server" {
             command.arg("--admin-port=0");

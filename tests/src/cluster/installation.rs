@@ -1,0 +1,269 @@
+//! Router and runners in a cluster, as users install them: two Deployments, the Service that Porch calls, the headless
+//! one that the runners are found by, and accounts with the least rights.
+
+mod objects;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use porch_fn_image::shard_key;
+use porch_fn_ring::{Identity, Ring};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::{Cluster, Namespace};
+use crate::fleet::PREFIX;
+use crate::process::{PATIENCE, eventually, get};
+
+/// The routers' Deployment.
+pub const ROUTER: &str = "function-router";
+/// The runners' Deployment.
+pub const RUNNERS: &str = "function-runner-shards";
+/// The router's Service.
+const SERVICE: &str = "function-runner";
+const PORT: u16 = 9445;
+const ADMIN_PORT: u16 = 9464;
+
+/// How routers and runners find the runners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discovery {
+    /// By the headless Service's DNS name.
+    Dns,
+    /// By its `EndpointSlices`.
+    EndpointSlices,
+}
+
+/// What is to be installed. Another one over it is an upgrade.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The image with `/porch-fn-router`.
+    pub router_image: String,
+    /// The image with `/porch-fn-runner`.
+    pub runner_image: String,
+    /// The image with the wrapper-server.
+    pub wrapper_image: String,
+    /// How many routers.
+    pub routers: u32,
+    /// How many runners at first. An upgrade leaves as many as there are.
+    pub runners: u32,
+    /// How they are found.
+    pub discovery: Discovery,
+    /// More flags for routers.
+    pub router_flags: Vec<String>,
+    /// More flags for runners.
+    pub runner_flags: Vec<String>,
+    /// Images that `--image-metadata` tells runners of. None means that they ask the registry.
+    pub told_images: Option<Vec<String>>,
+}
+
+/// An installation in namespaces of its own. Dropping it removes it.
+pub struct Installation {
+    /// Where function pods live.
+    pub functions: Namespace,
+    home: Namespace,
+    address: SocketAddr,
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// The programs of this build, with two routers.
+    pub fn new(cluster: &Cluster, discovery: Discovery, runners: u32) -> Self {
+        Self {
+            router_image: cluster.programs_image(),
+            runner_image: cluster.programs_image(),
+            wrapper_image: cluster.wrapper_image(),
+            routers: 2,
+            runners,
+            discovery,
+            router_flags: Vec::new(),
+            runner_flags: Vec::new(),
+            told_images: None,
+        }
+    }
+}
+
+// === impl Installation ===
+
+impl Installation {
+    /// Installs it and waits until all pods are ready.
+    ///
+    /// # Panics
+    /// When they do not become ready.
+    pub async fn new(cluster: &Cluster, plan: &Plan) -> Self {
+        let (home, functions) = (cluster.namespace().await, cluster.namespace().await);
+        let nowhere = ([0, 0, 0, 0], PORT).into();
+        let mut new = Self { functions, home, address: nowhere };
+        new.apply(&objects::rights(new.home.name(), new.functions.name())).await;
+        new.apply(&objects::services()).await;
+        new.install(RUNNERS, plan).await;
+        new.install(ROUTER, plan).await;
+        new.scale(RUNNERS, plan.runners).await;
+        new.rolled_out(ROUTER).await;
+        let services = new.home.services().await;
+        let service = services.iter().find(|service| service.metadata.name.as_deref() == Some(SERVICE));
+        let ip = service.and_then(|service| service.spec.as_ref()?.cluster_ip.as_ref()?.parse().ok());
+        new.address = SocketAddr::new(ip.expect("the Service has an address"), PORT);
+        new
+    }
+
+    /// Where Porch would call.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The namespace of the Deployments.
+    pub fn home(&self) -> &Namespace {
+        &self.home
+    }
+
+    /// Applies one Deployment as planned. It is not waited for.
+    pub async fn install(&self, deployment: &str, plan: &Plan) {
+        if let Some(images) = &plan.told_images {
+            self.apply(&objects::image_metadata(images)).await;
+        }
+        let (home, functions) = (self.home.name(), self.functions.name());
+        let wish = match deployment {
+            ROUTER => objects::router(plan, home),
+            _ => objects::runners(plan, home, functions, self.home.cluster().registry()),
+        };
+        self.apply(&wish).await;
+    }
+
+    /// `kubectl scale`, and waits until the Deployment is as wished.
+    pub async fn scale(&self, deployment: &str, replicas: u32) {
+        self.kubectl(&["scale", "deployment", deployment, &format!("--replicas={replicas}")]).await;
+        self.rolled_out(deployment).await;
+    }
+
+    /// `kubectl rollout restart`, and waits until all pods are new.
+    pub async fn restart(&self, deployment: &str) {
+        self.kubectl(&["rollout", "restart", "deployment", deployment]).await;
+        self.rolled_out(deployment).await;
+    }
+
+    /// Waits until a Deployment's pods are as wished, and those that had to go are gone.
+    pub async fn rolled_out(&self, deployment: &str) {
+        self.kubectl(&["rollout", "status", "deployment", deployment, "--timeout=5m"]).await;
+        self.home
+            .until("those that had to go are gone", |pods: &[Pod]| {
+                pods.iter().all(|pod| !of(pod, deployment) || alive(pod)).then_some(())
+            })
+            .await;
+    }
+
+    /// The pods of a Deployment that are not on their way out.
+    pub async fn pods_of(&self, deployment: &str) -> Vec<Pod> {
+        let mut pods = self.home.pods().await;
+        pods.retain(|pod| of(pod, deployment) && alive(pod));
+        pods
+    }
+
+    /// Waits until every router has exactly the Deployment's runners, and all of them are well.
+    pub async fn routers_agree(&self) {
+        eventually("every router has all runners", async || {
+            let wanted: BTreeSet<_> =
+                self.pods_of(RUNNERS).await.iter().map(|pod| format!("{}:{PORT}", ip(pod))).collect();
+            for router in self.pods_of(ROUTER).await {
+                let (status, page) =
+                    get(SocketAddr::new(ip(&router).parse().ok()?, ADMIN_PORT), "/shards").await;
+                let page: Value = serde_json::from_str(&page).ok().filter(|_| status == 200)?;
+                let shards = page["shards"].as_array()?;
+                let well = shards.iter().filter(|shard| shard["state"] == "well");
+                let well: BTreeSet<_> = well.filter_map(|shard| shard["address"].as_str()).collect();
+                if shards.len() != wanted.len() || !wanted.iter().map(String::as_str).eq(well) {
+                    return None;
+                }
+            }
+            Some(())
+        })
+        .await;
+    }
+
+    /// The runner that owns an image.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub async fn owner(&self, image: &str) -> Pod {
+        let pods = self.pods_of(RUNNERS).await;
+        let ring = Ring::new(pods.iter().map(|pod| Identity::from(format!("{}:{PORT}", ip(pod)))));
+        let ring = ring.expect("a ring of the runners");
+        let owner = ring.owner(&shard_key(image, None, PREFIX)).expect("there are runners").as_str();
+        let owner = pods.iter().find(|pod| format!("{}:{PORT}", ip(pod)) == owner);
+        owner.expect("one of the runners").clone()
+    }
+
+    /// `kubectl` in the namespace of the Deployments.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub async fn kubectl(&self, args: &[&str]) -> String {
+        let home = ["--namespace", self.home.name()];
+        self.run(&[&home, args].concat(), None).await
+    }
+
+    /// Applies objects, by default in the namespace of the Deployments.
+    async fn apply(&self, objects: &[Value]) {
+        let mut list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        for object in list["items"].as_array_mut().into_iter().flatten() {
+            if object["metadata"]["namespace"].is_null() {
+                object["metadata"]["namespace"] = json!(self.home.name());
+            }
+        }
+        self.run(&["apply", "--filename=-"], Some(list.to_string())).await;
+    }
+
+    async fn run(&self, args: &[&str], input: Option<String>) -> String {
+        let mut command = Command::new("kubectl");
+        let kubeconfig = self.home.cluster().kubeconfig();
+        command.arg("--kubeconfig").arg(kubeconfig).args(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn().expect("kubectl is on PATH in the cluster's network");
+        let mut stdin = child.stdin.take().expect("it is piped");
+        let ended = async {
+            // It may end without reading it, and then says why.
+            let _ = stdin.write_all(input.unwrap_or_default().as_bytes()).await;
+            drop(stdin);
+            child.wait_with_output().await.expect("it can be waited for")
+        };
+        let ended = tokio::time::timeout(6 * PATIENCE, ended).await;
+        let ended = ended.unwrap_or_else(|_| panic!("kubectl {args:?} did not end"));
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert!(
+            ended.status.success(),
+            "kubectl {args:?}: {}\n{said}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
+        said
+    }
+
+    /// Prints what a Deployment's pods have logged, when a test fails.
+    pub async fn logs(&self, deployment: &str) -> String {
+        let selector = format!("--selector=app.kubernetes.io/name={deployment}");
+        self.kubectl(&["logs", &selector, "--prefix", "--tail=200"]).await
+    }
+}
+
+/// How long load goes on before a change is thought to be over: what DNS hands out is good for 5 s in the tests'
+/// cluster, arrivals are gathered for 2 s.
+pub const SETTLES: Duration = Duration::from_secs(8);
+
+fn of(pod: &Pod, deployment: &str) -> bool {
+    pod.metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(objects::NAME_LABEL))
+        .is_some_and(|name| name == deployment)
+}
+
+fn alive(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_none()
+}
+
+fn ip(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()).unwrap_or_default()
+}

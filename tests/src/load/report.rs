@@ -1,0 +1,208 @@
+//! What became of the calls of a load.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::Code;
+
+/// Failures of which the text is kept.
+const KEPT_FAILURES: usize = 5;
+
+/// What became of all calls.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Calls answered with OK and the bytes they sent.
+    pub succeeded: usize,
+    /// All others, by what was wrong.
+    pub failed: BTreeMap<String, usize>,
+    /// The longest that a caller waited.
+    pub slowest: Duration,
+    /// Each call, in no order.
+    pub calls: Vec<Call>,
+    texts: Vec<String>,
+}
+
+/// One call.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// What was called: its place among the images.
+    pub image: usize,
+    /// When it was sent.
+    pub began: Instant,
+    /// How long its caller waited.
+    pub took: Duration,
+    /// What was wrong.
+    pub failure: Option<Failure>,
+}
+
+/// Why a call counts as failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// It was answered with a status that is not OK.
+    Status(Code),
+    /// It was answered with other bytes than it sent.
+    AnotherAnswer,
+    /// It broke off.
+    NoStatus,
+    /// It was not sent: too many were in flight.
+    Unsent,
+}
+
+/// How long some calls took, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Latencies(Vec<Duration>);
+
+// === impl Report ===
+
+impl Report {
+    pub(super) fn add(&mut self, call: Call, text: &str) {
+        self.calls.push(call);
+        self.slowest = self.slowest.max(call.took);
+        match call.failure {
+            None => self.succeeded += 1,
+            Some(failure) => {
+                *self.failed.entry(failure.to_string()).or_default() += 1;
+                if self.texts.len() < KEPT_FAILURES {
+                    self.texts.push(text.to_owned());
+                }
+            }
+        }
+    }
+
+    pub(super) fn merge(mut self, other: Self) -> Self {
+        self.succeeded += other.succeeded;
+        for (kind, count) in other.failed {
+            *self.failed.entry(kind).or_default() += count;
+        }
+        self.slowest = self.slowest.max(other.slowest);
+        self.calls.extend(other.calls);
+        self.texts.extend(other.texts);
+        self.texts.truncate(KEPT_FAILURES);
+        self
+    }
+
+    /// How long the calls took for which `counted` holds.
+    pub fn latencies(&self, counted: impl Fn(&Call) -> bool) -> Latencies {
+        let mut took: Vec<_> = self.calls.iter().filter(|call| counted(call)).map(|call| call.took).collect();
+        took.sort_unstable();
+        Latencies(took)
+    }
+
+    /// The calls that were under way in a part of the time.
+    pub fn during(&self, time: &Range<Instant>) -> Latencies {
+        self.latencies(|call| call.began < time.end && call.began + call.took > time.start)
+    }
+
+    /// Calls per image, by its place among the images.
+    pub fn per_image(&self) -> BTreeMap<usize, usize> {
+        let mut counts = BTreeMap::new();
+        for call in &self.calls {
+            *counts.entry(call.image).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Asserts that there were calls and none failed.
+    ///
+    /// # Panics
+    /// When one did.
+    #[track_caller]
+    pub fn all_succeeded(&self) {
+        assert!(self.succeeded > 0, "there was no load");
+        assert!(
+            self.failed.is_empty(),
+            "{:?} failed beside {} calls: {:?}",
+            self.failed,
+            self.succeeded,
+            self.texts
+        );
+    }
+}
+
+/// One line for a figure.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let failed: usize = self.failed.values().sum();
+        write!(f, "{failed} failed of {}", self.latencies(|_| true))?;
+        if failed > 0 {
+            write!(f, ", {:?}: {:?}", self.failed, self.texts)?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Failure ===
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(code) => write!(f, "{code:?}"),
+            Self::AnotherAnswer => f.write_str("another answer"),
+            Self::NoStatus => f.write_str("no status"),
+            Self::Unsent => f.write_str("not sent"),
+        }
+    }
+}
+
+// === impl Latencies ===
+
+impl Latencies {
+    /// How many calls these are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What this part of the calls did not exceed, 0.99 for instance; zero without calls.
+    pub fn percentile(&self, part: f64) -> Duration {
+        #[allow(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rank among some millions of calls"
+        )]
+        let rank = (part * self.0.len() as f64).ceil() as usize;
+        self.0.get(rank.clamp(1, self.0.len().max(1)) - 1).copied().unwrap_or_default()
+    }
+
+    /// How many took longer than this.
+    pub fn above(&self, bound: Duration) -> usize {
+        self.0.len() - self.0.partition_point(|took| *took <= bound)
+    }
+}
+
+/// One line for a figure.
+impl fmt::Display for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [median, p99, slowest] = [0.5, 0.99, 1.0].map(|part| self.percentile(part));
+        write!(f, "{} calls, p50 {median:.1?}, p99 {p99:.1?}, slowest {slowest:.1?}", self.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_all_calls_that_count() {
+        let began = Instant::now();
+        let mut report = Report::default();
+        for number in 1..=200_u64 {
+            let took = Duration::from_millis(number);
+            let failure = (number > 198).then_some(Failure::NoStatus);
+            report.add(Call { image: 0, began, took, failure }, "broken");
+        }
+        let millis = |latencies: &Latencies, part| latencies.percentile(part).as_millis();
+        let all = report.latencies(|_| true);
+        assert_eq!((millis(&all, 0.5), millis(&all, 0.99), millis(&all, 1.0)), (100, 198, 200));
+        assert_eq!(all.above(Duration::from_millis(198)), 2);
+        let good = report.latencies(|call| call.failure.is_none());
+        assert_eq!((good.count(), millis(&good, 1.0)), (198, 198));
+        assert_eq!(Latencies::default().percentile(0.5), Duration::ZERO);
+        assert_eq!((report.succeeded, report.failed["no status"]), (198, 2));
+        let late = began + Duration::from_millis(150)..began + Duration::from_secs(1);
+        assert_eq!(report.during(&late).count(), 50);
+    }
+}

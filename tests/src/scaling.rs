@@ -1,0 +1,361 @@
+//! Routers and runners as processes, scaled up and down on a real cluster as a Deployment would do it: a runner is
+//! listed when it says that it is ready, and not any more from the moment at which it is told to end.
+//!
+//! Runners are machines of their own in the cluster's network, all on one port. Who lists them is an `EndpointSlice` of a
+//! headless Service without a selector, which the cluster's DNS serves as well.
+
+mod host;
+mod runner;
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use porch_fn_image::shard_key;
+use porch_fn_ring::{Identity, Ring};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::client::Client;
+use crate::cluster::{Change, Cluster, ENTRYPOINT, Namespace, Recorder};
+use crate::load::{Load, Plan, Routers};
+use crate::process::{Sandbox, Server, eventually, flag};
+
+pub use host::Host;
+pub use runner::{Listed, Runner, resident};
+
+/// The port of every runner.
+const PORT: u16 = 9445;
+/// The Service of the runners.
+const SERVICE: &str = "shards";
+/// The cluster's DNS server.
+const DNS: &str = "10.250.0.1:53";
+/// The file of what images run.
+const METADATA: &str = "image-metadata.yaml";
+/// The default of `--default-image-prefix`.
+const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
+/// What warms a function up.
+const INPUT: &str = "kind: ResourceList\n";
+
+/// How routers and runners learn of the runners.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discovery {
+    /// By a watch of the `EndpointSlices`.
+    Slices,
+    /// By the cluster's DNS.
+    Dns,
+}
+
+/// What a tier is made of.
+#[derive(Debug, Clone)]
+pub struct Wish<'a> {
+    /// How runners are found.
+    pub discovery: Discovery,
+    /// Functions.
+    pub images: usize,
+    /// Runners at first.
+    pub runners: usize,
+    /// Routers.
+    pub routers: usize,
+    /// More flags of runners.
+    pub runner: &'a [&'a str],
+    /// More flags of routers.
+    pub router: &'a [&'a str],
+}
+
+/// Routers, runners, and the pods of some functions.
+pub struct Tier {
+    /// The functions.
+    pub images: Vec<String>,
+    /// The routers.
+    pub routers: Vec<Server>,
+    /// The runners.
+    pub runners: Vec<Runner>,
+    /// What became of function pods.
+    pub record: Recorder<Pod>,
+    router_flags: Vec<String>,
+    runner_flags: Vec<String>,
+    listed: Routers,
+    target: String,
+    // Last, so that nothing works on them while they are taken away.
+    namespace: Namespace,
+    /// The processes' directory.
+    pub sandbox: Sandbox,
+}
+
+// === impl Tier ===
+
+impl Tier {
+    /// Starts it, and makes the first call of each function.
+    pub async fn start(cluster: &Cluster, wish: Wish<'_>) -> Self {
+        let mut tier = Self::cold(cluster, &wish).await;
+        let started = (0..wish.runners).map(|_| tier.runner());
+        tier.runners = join_all(started).await;
+        tier.publish().await;
+        for _ in 0..wish.routers {
+            tier.add_router(&[]).await;
+        }
+        tier.know_each_other().await;
+        tier.warm_up().await;
+        tier
+    }
+
+    /// Without any process.
+    pub async fn cold(cluster: &Cluster, wish: &Wish<'_>) -> Self {
+        let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
+        let name = |number| format!("scaled/function-{number}:v1");
+        let pushed =
+            (0..wish.images).map(|number| async move { cluster.function_named(&name(number)).await });
+        let images: Vec<String> = stream::iter(pushed).buffered(4).collect().await;
+        let known: Vec<_> =
+            images.iter().map(|image| json!({"image": image, "entrypoint": [ENTRYPOINT]})).collect();
+        sandbox.write(METADATA, json!({ "images": known }).to_string());
+        let service = json!({
+            "metadata": {"name": SERVICE},
+            "spec": {"clusterIP": "None", "ports": [{"name": "grpc", "port": PORT}]},
+        });
+        namespace.make::<Service>(service).await;
+        let service = format!("{SERVICE}.{}.svc.cluster.local:{PORT}", namespace.name());
+        let target = match wish.discovery {
+            Discovery::Slices => format!("kubernetes:///{}/{SERVICE}:{PORT}", namespace.name()),
+            Discovery::Dns => format!("dns://{DNS}/{service}"),
+        };
+        let kubeconfig = (wish.discovery == Discovery::Slices)
+            .then(|| format!("--kubeconfig={}", cluster.kubeconfig().display()));
+        let flags = |flags: &[&str]| flags.iter().map(ToString::to_string).collect::<Vec<_>>();
+        Self {
+            images,
+            routers: Vec::new(),
+            runners: Vec::new(),
+            record: namespace.record::<Pod>().await,
+            router_flags: flags(wish.router).into_iter().chain(kubeconfig).collect(),
+            runner_flags: flags(wish.runner),
+            listed: Routers::new([]),
+            target,
+            namespace,
+            sandbox,
+        }
+    }
+
+    /// Where the function pods are.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Starts a load at all routers, those that come later included.
+    pub fn load(&self, plan: Plan) -> Load {
+        Load::through(&self.listed, plan)
+    }
+
+    /// A caller at one of the routers.
+    pub fn client(&self, router: usize) -> Client {
+        Client::new(self.routers[router].address())
+    }
+
+    /// Starts a runner and waits until it is ready. It is not yet among [`Tier::runners`].
+    pub async fn runner(&self) -> Runner {
+        let host = Host::start(&self.sandbox).await;
+        self.runner_on(host, &[]).await
+    }
+
+    /// The same, on a machine that is there, with more flags, which win over those of all.
+    pub async fn runner_on(&self, host: Host, more: &[&str]) -> Runner {
+        let more: Vec<_> =
+            self.runner_flags.iter().cloned().chain(more.iter().map(ToString::to_string)).collect();
+        let server = self.start_on(&host, &more).await;
+        Runner { server, host, listed: Listed::Ready, flags: more }
+    }
+
+    /// Starts one that has ended again, on the same machine.
+    pub async fn restart(&mut self, runner: usize) {
+        let Runner { host, flags, .. } = &self.runners[runner];
+        self.runners[runner].server = self.start_on(host, flags).await;
+    }
+
+    async fn start_on(&self, host: &Host, more: &[String]) -> Server {
+        let cluster = self.namespace.cluster();
+        let own = [
+            flag("address", host.address().to_string()),
+            flag("port", PORT.to_string()),
+            flag("shard-address", host.address().to_string()),
+            flag("peers", &self.target),
+            "--pod-backend=kubernetes".into(),
+            flag("kubeconfig", cluster.kubeconfig()),
+            flag("pod-namespace", self.namespace.name()),
+            flag("image-metadata", self.sandbox.path(METADATA)),
+        ];
+        let flags = own.into_iter().chain(more.iter().map(Into::into));
+        let prepare = |command: &mut tokio::process::Command| {
+            host.enter(&self.sandbox, command);
+            command.env("WRAPPER_SERVER_IMAGE", cluster.wrapper_image());
+        };
+        let server = self.sandbox.server_with("porch-fn-runner", flags, prepare).await;
+        is_ready(&server).await;
+        server
+    }
+
+    /// Starts runners, each of which takes part when all are ready.
+    pub async fn add(&mut self, runners: usize) {
+        let started = join_all((0..runners).map(|_| self.runner())).await;
+        self.runners.extend(started);
+        self.publish().await;
+    }
+
+    /// Ends some runners at once, in order, as a Deployment does that is scaled down.
+    ///
+    /// # Panics
+    /// When one does not end well.
+    pub async fn remove(&mut self, ending: std::ops::Range<usize>) {
+        for runner in &mut self.runners[ending.clone()] {
+            runner.listed = Listed::Terminating;
+        }
+        self.publish().await;
+        for runner in &self.runners[ending.clone()] {
+            runner.server.signal(Signal::TERM);
+        }
+        let ended = self.runners[ending.clone()].iter_mut().map(|runner| runner.server.ended());
+        for status in join_all(ended).await {
+            assert!(status.success(), "{status}");
+        }
+        drop(self.runners.drain(ending));
+        self.publish().await;
+    }
+
+    /// Starts a router, which takes part as soon as it is ready. A later flag `--runners` wins.
+    pub async fn add_router(&mut self, more: &[&str]) {
+        let own = [flag("runners", &self.target)];
+        let flags = own
+            .into_iter()
+            .chain(self.router_flags.iter().map(Into::into))
+            .chain(more.iter().map(Into::into));
+        let router = self.sandbox.server("porch-fn-router", flags).await;
+        is_ready(&router).await;
+        self.routers.push(router);
+        self.list_routers();
+    }
+
+    /// Ends the oldest router. Those who are connected stay until it hangs up.
+    ///
+    /// # Panics
+    /// When it does not end well.
+    pub async fn remove_router(&mut self) {
+        let mut router = self.routers.remove(0);
+        self.list_routers();
+        let status = router.terminate().await;
+        assert!(status.success(), "{status}");
+    }
+
+    fn list_routers(&self) {
+        self.listed.set(self.routers.iter().map(Server::address));
+    }
+
+    /// Writes the `EndpointSlice`.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub async fn publish(&self) {
+        let wish = json!({
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": SERVICE, "labels": {"kubernetes.io/service-name": SERVICE}},
+            "addressType": "IPv4",
+            "endpoints": self.runners.iter().map(Runner::endpoint).collect::<Vec<_>>(),
+            "ports": [{"name": "grpc", "port": PORT, "protocol": "TCP"}],
+        });
+        let slices = self.namespace.api::<EndpointSlice>();
+        let params = PatchParams::apply("porch-fn-tests").force();
+        slices.patch(SERVICE, &params, &Patch::Apply(wish)).await.expect("an EndpointSlice");
+    }
+
+    /// Waits until every router finds every runner well.
+    pub async fn know_each_other(&self) {
+        let mut expected: Vec<_> = self.runners.iter().map(Runner::name).collect();
+        expected.sort();
+        for router in &self.routers {
+            eventually("the router knows all runners as well", async || {
+                let page = router.json("/shards").await;
+                let shards = page["shards"].as_array()?.iter();
+                let mut well: Vec<_> = shards
+                    .filter(|shard| shard["state"] == "well")
+                    .filter_map(|shard| shard["address"].as_str())
+                    .collect();
+                well.sort_unstable();
+                (well == expected).then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// Makes the first call of each function.
+    ///
+    /// # Panics
+    /// When one fails.
+    pub async fn warm_up(&self) {
+        let client = self.client(0);
+        let first_calls = self.images.iter().map(|image| client.call(image, INPUT));
+        let answers: Vec<_> = stream::iter(first_calls).buffer_unordered(8).collect().await;
+        assert!(answers.iter().all(|answer| answer.output() == INPUT));
+    }
+
+    /// The functions, by place, of which this runner is the owner as long as all take part.
+    ///
+    /// # Panics
+    /// Never: there are few runners.
+    pub fn owned_by(&self, runner: usize) -> Vec<usize> {
+        let ring = Ring::new(self.runners.iter().map(|runner| Identity::from(runner.name().as_str())));
+        let (ring, own) = (ring.expect("a ring"), self.runners[runner].name());
+        let owned = |image: &String| {
+            ring.owner(&shard_key(image, None, PREFIX)).is_some_and(|owner| owner.as_str() == own)
+        };
+        (0..self.images.len()).filter(|&image| owned(&self.images[image])).collect()
+    }
+
+    /// Function pods that there ever were.
+    pub fn pods_made(&self) -> usize {
+        let mut uids: Vec<_> = self
+            .record
+            .changes()
+            .into_iter()
+            .filter_map(|(_, Change::Applied(pod) | Change::Deleted(pod))| pod.uid())
+            .collect();
+        uids.sort();
+        uids.dedup();
+        uids.len()
+    }
+
+    /// The most pods of any one function at any time, but those that were going.
+    pub fn most_pods_of_one(&self) -> usize {
+        let most = |image: &String| {
+            self.record.most_at_once(|pod| {
+                let of = pod.annotations().get("fn.kpt.dev/image-reference");
+                pod.metadata.deletion_timestamp.is_none() && of == Some(image)
+            })
+        };
+        self.images.iter().map(most).max().unwrap_or_default()
+    }
+
+    /// Waits until no function pod is left, and nothing else of one.
+    pub async fn all_collected(&self, within: Duration) {
+        let none = |pods: &[Pod]| pods.is_empty().then_some(());
+        self.namespace.until_within(within, "all function pods are collected", none).await;
+        // The garbage collector comes after them.
+        let none =
+            |services: &[Service]| services.iter().all(|service| service.name_any() == SERVICE).then_some(());
+        self.namespace.until("all their Services are collected", none).await;
+    }
+
+    /// Ends it all, and waits until the function pods are gone, so that they are out of the way of other tests.
+    pub async fn finish(self) {
+        let Self { routers, runners, namespace, sandbox, .. } = self;
+        drop((routers, runners, sandbox));
+        namespace.finish().await;
+    }
+}
+
+async fn is_ready(server: &Server) {
+    eventually("it is ready", async || (server.page("/readyz").await.0 == 200).then_some(())).await;
+}
