@@ -119,9 +119,9 @@ impl PodWiring<'_> {
         };
         let Registries { images, credentials } = registries(flags, self.metrics, self.tasks)?;
         let pool = ToPool::new();
-        let connected = connect(flags.kubeconfig.as_deref()).await?;
         // Before the first pods are known: until it has heard of its peers, a runner owns nothing.
         let owned = self.join_peers().await?;
+        let connected = connect(flags.kubeconfig.as_deref()).await?;
         self.pass_on_ownership(&owned, &pool);
         self.follow_function_configs(&connected, &owned, sources);
         let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
