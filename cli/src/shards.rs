@@ -52,6 +52,9 @@ fn tables(page: &Shards) -> String {
     });
     let columns = ["RUNNER", "STATE", "IMAGES", "IN FLIGHT", "LOAD", "CALLS", "FAILED"];
     let mut text = table(&columns, rows.collect());
+    if let Some(error) = &page.discovery_error {
+        let _ = writeln!(text, "discovery fails, and keeps the runners that it knew: {error}");
+    }
     if page.shards.is_empty() {
         text.push_str("no runners known; see the router's --runners\n");
     }

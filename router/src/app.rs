@@ -84,6 +84,7 @@ impl App {
 
         let source = Source::of(flags.runners, flags.kubeconfig.as_deref()).await?;
         let (discover, snapshots) = discovery::watch(source, std::future::pending());
+        let discovered = snapshots.clone();
         background.spawn(discover.instrument(tracing::info_span!("discovery")));
 
         let empty = Ring::new([]).unwrap_or_else(|_| unreachable!("no runners are not too many"));
@@ -100,10 +101,14 @@ impl App {
         };
         let router = Arc::new(Router::new(options, Arc::clone(&view), heard, metrics));
         let shown = Arc::clone(&router);
+        let shards = move || {
+            let error = discovered.borrow().last_error.clone();
+            Shards::now(&view.load(), &shown, error.as_deref()).to_json()
+        };
         let page = Page {
             path: "/shards",
             content_type: JSON,
-            content: Box::new(move |_| ready(Ok(Shards::now(&view.load(), &shown).to_json())).boxed()),
+            content: Box::new(move |_| ready(Ok(shards())).boxed()),
         };
         let pages = Admin::new(health.clone(), registry, vec![page]);
         background.spawn(admin::serve(admin_listener, pages).instrument(tracing::info_span!("admin")));

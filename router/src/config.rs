@@ -50,7 +50,7 @@ pub struct Flags {
     /// Age after which a caller's connection is asked to dial again, so that callers spread over routers; 0 means never
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub max_connection_age: GoDuration,
-    /// Routers that share the runners: each takes its part of the spill rule's capacity
+    /// Routers that share the runners: how much of an image's demand this one sees
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     pub router_count: usize,
     /// How long to go on accepting after SIGTERM, while callers learn of it

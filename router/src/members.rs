@@ -137,8 +137,8 @@ impl Members {
     fn start(&mut self, identity: Identity) -> Result<Member, AddressError> {
         let span = tracing::info_span!("probe", shard = %identity);
         let shard = Arc::new(Shard::new(identity, self.origin, Arc::clone(&self.changed))?);
-        let probed = Arc::clone(&shard);
-        let prober = self.probers.spawn(async move { probe(&probed).await }.instrument(span));
+        let (probed, view) = (Arc::clone(&shard), Arc::clone(&self.view));
+        let prober = self.probers.spawn(async move { probe(&probed, &view).await }.instrument(span));
         Ok(Member { shard, prober })
     }
 

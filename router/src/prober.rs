@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
 use porch_fn_proto::{Chunks, frame};
@@ -21,6 +22,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::shard::Shard;
+use crate::view::View;
 use crate::wellness::{Reason, Sign, Standing};
 
 /// How long a health answer may take.
@@ -36,9 +38,9 @@ const TRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Bound on the answer to a try: an error text.
 const MAX_TRY_ANSWER: usize = 1024 * 1024;
 
-/// Probes `shard` until the future is dropped.
-pub(crate) async fn probe(shard: &Shard) {
-    tokio::join!(ask(shard), end_hold_downs(shard), try_calls(shard));
+/// Probes `shard`, one of those in `view`, until the future is dropped.
+pub(crate) async fn probe(shard: &Shard, view: &ArcSwap<View>) {
+    tokio::join!(ask(shard), end_hold_downs(shard), try_calls(shard, view));
 }
 
 async fn ask(shard: &Shard) {
@@ -132,7 +134,7 @@ async fn end_hold_downs(shard: &Shard) {
 }
 
 /// Sends empty calls when they are due, and notes whether they are answered.
-async fn try_calls(shard: &Shard) {
+async fn try_calls(shard: &Shard, view: &ArcSwap<View>) {
     loop {
         sleep(TRY_INTERVAL).await;
         if !shard.is_try_due() || !shard.connection().is_up() {
@@ -144,7 +146,7 @@ async fn try_calls(shard: &Shard) {
             Ok(Ok(_) | Err(CallError::TooLarge { .. })) => shard.try_answered(),
             // That it is unreachable the health stream tells.
             _ if !shard.connection().is_up() => (),
-            _ => shard.try_failed(),
+            _ => shard.try_failed(|| view.load().may_pass_over()),
         }
     }
 }

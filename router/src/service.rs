@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::forward::{Attempt, attempt};
 use crate::metrics::{Metrics, Outcome};
 use crate::shard::Shard;
 use crate::view::View;
-use crate::wellness::Failure;
+use crate::wellness::{Failure, Standing};
 
 /// Images whose demand is remembered. They are caller input, so they are bounded; the least recently
 /// used one starts again from nothing.
@@ -161,7 +162,8 @@ impl Router {
         let preference = view.ring().preference(key);
         let shards = view.shards();
         let routers = self.routers();
-        let load = |shard: &Arc<Shard>| shard.load(routers);
+        let now = Instant::now();
+        let load = |shard: &Arc<Shard>| shard.load(routers, now);
         let in_flight = shards.iter().map(load).fold(0, usize::saturating_add);
         let limits = self.options.spill.limits(in_flight, usable, estimate);
         let shard = |node: u16| shards.get(usize::from(node));
@@ -174,13 +176,12 @@ impl Router {
         );
         for node in order {
             let Some(shard) = shard(node) else { continue };
-            let sent = Sent { view, shard, image: self.hasher.hash_one(key) };
+            let sent = Sent { router: self, shard, key };
             match self.send(&sent, call).await {
                 Attempt::Answered(reply) => {
-                    if reply.code() == Code::Unavailable {
-                        sent.blame(Failure::Call(sent.image));
-                    } else {
-                        shard.did_well();
+                    match reply.code() {
+                        Code::Unavailable | Code::DeadlineExceeded => sent.call_failed(),
+                        _ => shard.did_well(),
                     }
                     if preference.first() != Some(&node) {
                         self.metrics.off_owner.inc();
@@ -195,7 +196,12 @@ impl Router {
                     }
                 }
                 Attempt::Shed(reply) => {
-                    if self.allow_another(tries).is_err() {
+                    // That it has much to do is no failure; that its pods cannot be reached may be one.
+                    if reply.code() == Code::Unavailable {
+                        sent.call_failed();
+                    }
+                    // Nothing was done, so it costs nothing but the way: once more, whatever else fails.
+                    if std::mem::replace(&mut tries.shed, true) {
                         return Ok(Some(reply));
                     }
                     tries.refused = Some(reply);
@@ -208,10 +214,18 @@ impl Router {
     async fn send(&self, sent: &Sent<'_>, call: &Call) -> Attempt {
         let _in_flight = sent.shard.enter();
         let mut unanswered = Unanswered::new(sent, call.deadline);
-        let attempt = tokio::select! {
-            biased;
-            attempt = attempt(sent.shard, call, self.options.max_message) => attempt,
-            () = sent.shard.stalled() => Attempt::Broken,
+        let mut answer = pin!(attempt(sent.shard, call, self.options.max_message));
+        let attempt = loop {
+            tokio::select! {
+                biased;
+                attempt = &mut answer => break attempt,
+                () = sent.shard.stalled() => {
+                    // Where nobody else is, it waits on.
+                    if matches!(self.view.load().usable(), (Standing::Well | Standing::HeldDown, 1..)) {
+                        break Attempt::Broken;
+                    }
+                }
+            }
         };
         unanswered.answered = true;
         self.metrics.attempt(match &attempt {
@@ -277,7 +291,10 @@ impl Drop for Ending<'_> {
 /// What one call has used up.
 #[derive(Default)]
 struct Tries {
+    /// Attempts that broke after they were sent.
     sent: usize,
+    /// A runner has refused it.
+    shed: bool,
     /// The last refusal, which is the answer when nobody takes the call.
     refused: Option<Reply>,
     /// When to stop waiting for a runner; set when there was none to send to.
@@ -301,10 +318,9 @@ impl Drop for Load<'_> {
 
 /// A call on its way to one runner.
 struct Sent<'a> {
-    view: &'a View,
+    router: &'a Router,
     shard: &'a Arc<Shard>,
-    /// A hash of the image, to tell one from another.
-    image: u64,
+    key: &'a str,
 }
 
 /// Notes a call that was given up close to its deadline: by us, or by the caller, whose clock is a little ahead.
@@ -319,13 +335,19 @@ struct Unanswered<'a> {
 
 impl Sent<'_> {
     fn blame(&self, failure: Failure) {
-        self.shard.blame(failure, || self.view.may_pass_over());
+        self.shard.blame(failure, || self.router.view.load().may_pass_over());
     }
 
+    /// The hop failed.
     fn failed(&self) {
         if let Some(failure) = self.shard.failed() {
             self.blame(failure);
         }
+    }
+
+    /// The call failed in a way that may be the runner's fault or the function's.
+    fn call_failed(&self) {
+        self.blame(Failure::Call(self.router.hasher.hash_one(self.key)));
     }
 }
 
@@ -341,7 +363,7 @@ impl<'a> Unanswered<'a> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if !self.answered && Instant::now() + self.close >= self.deadline {
-            self.sent.blame(Failure::Call(self.sent.image));
+            self.sent.call_failed();
         }
     }
 }

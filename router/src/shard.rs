@@ -20,6 +20,8 @@ const PING: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(
 const USER_TIMEOUT: Duration = Duration::from_secs(4);
 /// Calls in flight and no answer for this long: functions may be slow, or the runner may have stalled.
 const QUIET: Duration = Duration::from_secs(3);
+/// Tries in a row without an answer that make a runner a stalled one. It may also be short of processors for a moment.
+const MAX_TRIES_FAILED: usize = 2;
 /// What a runner said of its load counts for this long.
 const LOAD_HOLDS: Duration = Duration::from_secs(5);
 
@@ -39,7 +41,9 @@ pub(crate) struct Shard {
     streak: Mutex<Streak>,
     /// There is a streak: most answers end none, and need no lock.
     failing: AtomicBool,
-    /// Its calls in flight are to be sent elsewhere.
+    /// Tries in a row that were not answered.
+    tries_failed: AtomicUsize,
+    /// Its calls in flight had better be sent elsewhere.
     stalled: Notify,
     wellness: Mutex<Wellness>,
     /// The standing in `wellness`, for picking: every call reads it of every runner.
@@ -69,6 +73,7 @@ impl Shard {
             quiet_since: AtomicMillis::never(),
             streak: Mutex::default(),
             failing: AtomicBool::new(false),
+            tries_failed: AtomicUsize::new(0),
             stalled: Notify::new(),
             standing: AtomicU8::new(encode(Wellness::default().standing())),
             wellness: Mutex::default(),
@@ -94,9 +99,9 @@ impl Shard {
 
     /// Calls in flight on it, those of all routers. Where it has not said how many there are of late, it is taken to
     /// have as many of each of `routers`.
-    pub(crate) fn load(&self, routers: usize) -> usize {
+    pub(crate) fn load(&self, routers: usize, now: Instant) -> usize {
         let own = self.in_flight();
-        match self.told_at.elapsed(self.origin) {
+        match self.told_at.ago(now.saturating_duration_since(self.origin)) {
             Some(ago) if ago < LOAD_HOLDS => own.saturating_add(self.others.load(Ordering::Relaxed)),
             _ => own.saturating_mul(routers.max(1)),
         }
@@ -146,10 +151,14 @@ impl Shard {
     /// The answer was one that only a runner in order gives.
     pub(crate) fn did_well(&self) {
         if self.failing.load(Ordering::Relaxed) {
-            let mut streak = self.streak.lock();
-            *streak = Streak::default();
-            self.failing.store(false, Ordering::Relaxed);
+            self.forget_failures();
         }
+    }
+
+    fn forget_failures(&self) {
+        let mut streak = self.streak.lock();
+        *streak = Streak::default();
+        self.failing.store(false, Ordering::Relaxed);
     }
 
     /// Counts a call that did not get through. If there is no connection, the runner is out until a health check
@@ -177,25 +186,29 @@ impl Shard {
     /// Whether it is time to try it with a call of our own: it is passed over and may come back, or nothing has come
     /// from it for some time although calls are in flight.
     pub(crate) fn is_try_due(&self) -> bool {
-        let quiet = || self.quiet_since.elapsed(self.origin).is_some_and(|quiet| quiet >= QUIET);
+        let quiet = || self.quiet_since.ago(self.origin.elapsed()).is_some_and(|quiet| quiet >= QUIET);
         (self.in_flight() > 0 && quiet()) || self.wellness.lock().is_try_due(self.origin.elapsed())
     }
 
-    /// A try was answered.
+    /// A try was answered. That says nothing of the calls that wait, so their failures still count.
     pub(crate) fn try_answered(&self) {
+        self.tries_failed.store(0, Ordering::Relaxed);
         self.quiet_since.set_now(self.origin);
-        self.did_well();
         self.note(Sign::Answering);
     }
 
-    /// A try was not answered in time: it is passed over, and its calls in flight are sent elsewhere.
-    pub(crate) fn try_failed(&self) {
-        self.quiet_since.set_now(self.origin);
-        self.note(Sign::Failing);
-        self.stalled.notify_waiters();
+    /// A try was not answered in time. After some in a row the runner is passed over, if `may_pass`, and its calls in
+    /// flight are told.
+    pub(crate) fn try_failed(&self, may_pass: impl FnOnce() -> bool) {
+        let failed = self.tries_failed.fetch_add(1, Ordering::Relaxed) + 1;
+        let passed = self.standing() == Standing::PassedOver;
+        if failed >= MAX_TRIES_FAILED && (passed || may_pass()) {
+            self.note(Sign::Failing);
+            self.stalled.notify_waiters();
+        }
     }
 
-    /// Returns when calls in flight at the time of this call are to be given up.
+    /// Returns when the runner has stalled with calls that are in flight at the time of this call.
     pub(crate) fn stalled(&self) -> impl Future<Output = ()> {
         self.stalled.notified()
     }
@@ -215,6 +228,8 @@ impl Shard {
         // Stored before the lock is let go, so that the last change wins here too.
         self.standing.store(encode(standing), Ordering::Relaxed);
         drop(wellness);
+        // What counts is what happens in one standing.
+        self.forget_failures();
         match standing {
             Standing::Out(reason) => {
                 tracing::warn!(shard = %self.identity, reason = reason.as_str(), "runner is out");
@@ -251,10 +266,10 @@ impl AtomicMillis {
         self.0.store(millis(origin.elapsed()), Ordering::Relaxed);
     }
 
-    /// How long ago it was.
-    fn elapsed(&self, origin: Instant) -> Option<Duration> {
+    /// How long before `now` it was, which is a time after the same origin.
+    fn ago(&self, now: Duration) -> Option<Duration> {
         let at = Some(self.0.load(Ordering::Relaxed)).filter(|&at| at != u64::MAX)?;
-        Some(Duration::from_millis(millis(origin.elapsed()).saturating_sub(at)))
+        Some(Duration::from_millis(millis(now).saturating_sub(at)))
     }
 }
 

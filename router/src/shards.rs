@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use porch_fn_ring::{HASH_SCHEME, VIRTUAL_NODES};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::service::Router;
 use crate::view::View;
@@ -20,6 +21,9 @@ pub struct Shards {
     pub shards: Vec<ShardInfo>,
     /// Images asked for lately through this router.
     pub images: Vec<ImageInfo>,
+    /// What is wrong with discovery, which then keeps the runners that it knew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery_error: Option<String>,
 }
 
 /// How images are hashed.
@@ -64,7 +68,7 @@ pub struct ImageInfo {
 
 impl Shards {
     /// The page of this moment.
-    pub(crate) fn now(view: &View, router: &Router) -> Self {
+    pub(crate) fn now(view: &View, router: &Router, discovery_error: Option<&str>) -> Self {
         let images: Vec<_> = router
             .images(MAX_IMAGES)
             .into_iter()
@@ -78,20 +82,22 @@ impl Shards {
         for image in &images {
             *owned.entry(&image.owner).or_default() += 1;
         }
+        let now = Instant::now();
         let shards = view.shards().iter().map(|shard| {
             let (calls, failures) = shard.totals();
             ShardInfo {
                 address: shard.identity().to_string(),
                 state: shard.standing().as_str().to_owned(),
                 in_flight: shard.in_flight(),
-                load: shard.load(router.routers()),
+                load: shard.load(router.routers(), now),
                 calls,
                 failures,
                 owned: owned.get(shard.identity().as_str()).copied().unwrap_or_default(),
             }
         });
         let shards = shards.collect();
-        Self { ring: RingInfo { scheme: HASH_SCHEME, virtual_nodes: VIRTUAL_NODES }, shards, images }
+        let ring = RingInfo { scheme: HASH_SCHEME, virtual_nodes: VIRTUAL_NODES };
+        Self { ring, shards, images, discovery_error: discovery_error.map(str::to_owned) }
     }
 
     /// As JSON text.

@@ -39,21 +39,21 @@ impl View {
     /// Which standing a runner must have to be picked now, and how many have it. Held-down runners are
     /// used when no other is left, and those that are passed over when there are none of these either.
     pub(crate) fn usable(&self) -> (Standing, usize) {
-        let mut counts = [(Standing::Well, 0), (Standing::HeldDown, 0), (Standing::PassedOver, 0)];
-        for shard in &self.shards {
-            let standing = shard.standing();
-            if let Some((_, count)) = counts.iter_mut().find(|(wanted, _)| *wanted == standing) {
-                *count += 1;
-            }
-        }
+        let tiers = [Standing::Well, Standing::HeldDown, Standing::PassedOver];
+        let counts = tiers.map(|standing| (standing, self.count(standing)));
         counts.into_iter().find(|&(_, count)| count > 0).unwrap_or((Standing::Well, 0))
     }
 
-    /// Whether one more runner may be passed over for calls that fail: half of them at most. When more seem to fail
-    /// than that, it is the calls.
+    /// Whether one more runner may be passed over: half of those in use at most. When more seem to fail than that, it is
+    /// the calls.
     pub(crate) fn may_pass_over(&self) -> bool {
-        let passed = self.shards.iter().filter(|shard| shard.standing() == Standing::PassedOver).count();
-        (passed + 1) * 2 <= self.shards.len()
+        let [well, held_down, passed] =
+            [Standing::Well, Standing::HeldDown, Standing::PassedOver].map(|standing| self.count(standing));
+        (passed + 1) * 2 <= well + held_down + passed
+    }
+
+    fn count(&self, standing: Standing) -> usize {
+        self.shards.iter().filter(|shard| shard.standing() == standing).count()
     }
 
     /// `0 of 3 runners ready: 2 unreachable, 1 draining`. Counts, and names none: the text may end up in

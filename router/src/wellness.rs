@@ -67,7 +67,7 @@ pub(crate) enum Sign {
 pub(crate) enum Failure {
     /// The stream was refused or reset.
     Hop,
-    /// A call of the image with this hash was answered UNAVAILABLE, or not until its deadline. A function can be slow,
+    /// A call of the image with this hash was answered UNAVAILABLE, or ran into its deadline. A function can be slow,
     /// and can be what ends its pods: one image alone proves nothing.
     Call(u64),
 }
@@ -125,8 +125,10 @@ pub(crate) struct Wellness {
     held_until: Duration,
     /// How often it was passed over of late.
     passes: u32,
-    /// When it was taken back the last time.
-    taken_back: Duration,
+    /// Until when it is passed over; an outage in between does not shorten it.
+    passed_until: Duration,
+    /// When it became well the last time.
+    well_since: Duration,
 }
 
 impl Default for Wellness {
@@ -136,7 +138,8 @@ impl Default for Wellness {
             proven: false,
             held_until: Duration::ZERO,
             passes: 0,
-            taken_back: Duration::ZERO,
+            passed_until: Duration::ZERO,
+            well_since: Duration::ZERO,
         }
     }
 }
@@ -147,35 +150,30 @@ impl Wellness {
         let next = match (sign, self.standing) {
             (Sign::Bad(reason), _) => Standing::Out(reason),
             (Sign::Serving, Standing::Out(_)) if self.proven => {
-                self.held_until = now + HOLD_DOWN;
+                self.held_until = self.passed_until.max(now + HOLD_DOWN);
                 Standing::HeldDown
             }
             (Sign::Serving, Standing::Out(_)) => Standing::Well,
-            (Sign::Failing, Standing::Well | Standing::PassedOver) => {
-                if self.standing == Standing::Well {
-                    let forgiven = now.saturating_sub(self.taken_back) >= FORGIVEN;
-                    self.passes = if forgiven { 1 } else { self.passes.saturating_add(1) };
-                }
-                self.held_until = now + pass(self.passes);
+            (Sign::Failing, Standing::Well | Standing::HeldDown) => {
+                let forgiven = now.saturating_sub(self.well_since) >= FORGIVEN;
+                self.passes = if forgiven { 1 } else { self.passes.saturating_add(1) };
+                self.passed_until = now + pass(self.passes);
                 Standing::PassedOver
             }
-            (Sign::Failing, Standing::HeldDown) => {
-                self.held_until = now + HOLD_DOWN;
-                Standing::HeldDown
+            (Sign::Failing, Standing::PassedOver) => {
+                self.passed_until = now + pass(self.passes);
+                Standing::PassedOver
             }
-            (Sign::Answering, Standing::PassedOver) if now >= self.held_until => {
-                self.taken_back = now;
-                Standing::Well
-            }
+            (Sign::Answering, Standing::PassedOver) if now >= self.passed_until => Standing::Well,
             (_, standing) => standing,
         };
-        self.change(next)
+        self.change(next, now)
     }
 
     /// Ends the hold-down when its time has come.
     pub(crate) fn tick(&mut self, now: Duration) -> Option<Standing> {
         let over = self.standing == Standing::HeldDown && now >= self.held_until;
-        if over { self.change(Standing::Well) } else { None }
+        if over { self.change(Standing::Well, now) } else { None }
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -185,7 +183,7 @@ impl Wellness {
 
     /// Whether it is passed over and a try is due that may bring it back.
     pub(crate) fn is_try_due(&self, now: Duration) -> bool {
-        self.standing == Standing::PassedOver && now >= self.held_until
+        self.standing == Standing::PassedOver && now >= self.passed_until
     }
 
     /// Whether it may be picked.
@@ -193,9 +191,13 @@ impl Wellness {
         self.standing
     }
 
-    fn change(&mut self, next: Standing) -> Option<Standing> {
-        self.proven |= next == Standing::Well;
-        (std::mem::replace(&mut self.standing, next) != next).then_some(next)
+    fn change(&mut self, next: Standing, now: Duration) -> Option<Standing> {
+        let changed = std::mem::replace(&mut self.standing, next) != next;
+        if changed && next == Standing::Well {
+            self.proven = true;
+            self.well_since = now;
+        }
+        changed.then_some(next)
     }
 }
 
@@ -292,16 +294,21 @@ mod tests {
     }
 
     #[test]
-    fn a_runner_that_is_out_or_held_down_stays_so_when_calls_fail() {
+    fn an_outage_does_not_make_a_runner_come_back_sooner() {
         let mut runner = Wellness { proven: true, ..Wellness::default() };
-        assert_eq!(runner.note(Sign::Failing, s(0)), None);
+        assert_eq!(runner.note(Sign::Failing, s(0)), None, "out it is already");
         runner.note(Sign::Serving, s(0));
-        assert_eq!(runner.note(Sign::Failing, s(20)), None);
-        assert_eq!(runner.tick(s(30)), None, "its hold-down begins anew");
-        assert_eq!(runner.tick(s(50)), Some(Standing::Well));
-        runner.note(Sign::Failing, s(60));
-        assert_eq!(runner.note(DOWN, s(61)), Some(Standing::Out(Reason::Unreachable)));
-        assert_eq!(runner.note(Sign::Answering, s(99)), None, "only its health brings it back");
+        assert_eq!(
+            runner.note(Sign::Failing, s(10)),
+            Some(Standing::PassedOver),
+            "also one that is held down"
+        );
+        runner.note(Sign::Answering, s(40));
+        runner.note(Sign::Failing, s(50));
+        assert_eq!(runner.note(DOWN, s(51)), Some(Standing::Out(Reason::Unreachable)));
+        assert_eq!(runner.note(Sign::Answering, s(52)), None, "only its health brings it back");
+        assert_eq!(runner.note(Sign::Serving, s(53)), Some(Standing::HeldDown));
+        assert_eq!(runner.next_tick(), Some(s(110)), "the second time it is passed over for a minute");
     }
 
     fn times_to_blame(failures: &[Failure]) -> Vec<bool> {

@@ -158,7 +158,7 @@ mod tests {
                 "--max-inflight-bytes",
             ),
             (
-                PodError::Refused(call.answer(2 * CALL_OVERHEAD).unwrap_err()),
+                PodError::Refused(call.answer(CALL_OVERHEAD + 1).unwrap_err()),
                 Code::ResourceExhausted,
                 false,
                 "with the function's answer",

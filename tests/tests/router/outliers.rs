@@ -1,6 +1,7 @@
 //! A runner whose health is good and whose calls are not: it is passed over, and nobody waits for it.
 
 use h2::Reason;
+use porch_fn_tests::caller::framed;
 use porch_fn_tests::fake_runner::{Answer, Gate, How, Point, Reply, soon};
 use porch_fn_tests::fleet::Fleet;
 use tokio::time::{Duration, Instant};
@@ -40,19 +41,65 @@ async fn an_answer_in_between_begins_the_count_anew() {
 }
 
 #[tokio::test]
-async fn unavailable_is_the_runners_fault_only_when_several_images_meet_it() {
+async fn failures_that_a_function_can_cause_are_the_runners_only_when_several_images_meet_them() {
+    let refusals = [
+        Reply::status(Code::Unavailable, "no"),
+        Reply::status(Code::DeadlineExceeded, "too late"),
+        // Another takes it, and yet this one's pods cannot be reached.
+        Reply::shed(Code::Unavailable, "no pods"),
+    ];
+    for refusal in refusals {
+        let fleet = Fleet::of(3).await;
+        let (first, second) = (fleet.image(&[0, 1, 2]), fleet.image(&[0, 2, 1]));
+        fleet.runners[0].otherwise(Answer::Reply(refusal));
+        let caller = fleet.caller().await;
+        for _ in 0..3 * ENOUGH {
+            let _ = caller.evaluate(&first, "package").await;
+        }
+        fleet.wait_all("well").await;
+        let _ = caller.evaluate(&second, "package").await;
+        fleet.wait_states(&[(0, "passed over"), (1, "well"), (2, "well")]).await;
+        assert_eq!(fleet.taken()[0], 3 * ENOUGH + 1);
+        assert_eq!(caller.runner_of(&first).await, "1");
+        assert_eq!(caller.runner_of(&second).await, "2");
+    }
+}
+
+#[tokio::test]
+async fn a_runner_that_has_too_much_to_do_is_well() {
     let fleet = Fleet::of(3).await;
     let (first, second) = (fleet.image(&[0, 1, 2]), fleet.image(&[0, 2, 1]));
-    fleet.runners[0].otherwise(Answer::Reply(Reply::status(Code::Unavailable, "no")));
+    fleet.runners[0].otherwise(Answer::Reply(Reply::shed(Code::ResourceExhausted, "full")));
     let caller = fleet.caller().await;
-    for _ in 0..3 * ENOUGH {
-        assert_eq!(caller.evaluate(&first, "package").await.unwrap_err().code(), Code::Unavailable);
+    for _ in 0..2 * ENOUGH {
+        assert_eq!(caller.runner_of(&first).await, "1");
+        assert_eq!(caller.runner_of(&second).await, "2");
     }
     fleet.wait_all("well").await;
-    assert_eq!(caller.evaluate(&second, "package").await.unwrap_err().code(), Code::Unavailable);
-    fleet.wait_states(&[(0, "passed over")]).await;
-    assert_eq!(caller.runner_of(&first).await, "1");
-    assert_eq!(caller.runner_of(&second).await, "2");
+}
+
+/// Its calls hang, and what a router tries it with does not.
+#[tokio::test]
+async fn a_runner_whose_calls_run_into_their_deadlines_is_passed_over_though_it_answers_tries() {
+    let fleet = Fleet::of(3).await;
+    let images = [fleet.image(&[0, 1, 2]), fleet.image(&[0, 2, 1])];
+    images.iter().for_each(|image| fleet.runners[0].on(image, Gate::new().echo()));
+    let caller = fleet.caller().await;
+    let waiting = tokio::spawn({
+        let (caller, image) = (caller.clone(), images[0].clone());
+        async move { caller.evaluate(&image, "package").await }
+    });
+    fleet.runners[0].wait("a try", |log| log.tries >= 1).await;
+    let raw = fleet.raw().await;
+    for image in images.iter().cycle().take(ENOUGH) {
+        let answer = raw.call(&[("grpc-timeout", "200m")], framed(image, "package")).await;
+        assert_eq!(answer.code(), Code::DeadlineExceeded);
+        let tries = fleet.runners[0].log().tries;
+        fleet.runners[0].wait("one more try", |log| log.tries > tries).await;
+    }
+    fleet.wait_states(&[(0, "passed over"), (1, "well"), (2, "well")]).await;
+    assert_eq!(caller.runner_of(&images[0]).await, "1");
+    waiting.abort();
 }
 
 /// When all seem to fail it is the calls: half of the runners stay, and the others are used when these are gone.

@@ -286,6 +286,19 @@ async fn a_shed_call_is_tried_on_one_more_runner() {
     fleet.wait_all("well").await;
 }
 
+/// Nothing was done for a call that is shed, so it still may break once.
+#[tokio::test]
+async fn a_call_that_is_shed_and_then_breaks_is_served_by_a_third() {
+    for (shed, breaks) in [(0, 1), (1, 0)] {
+        let fleet = Fleet::of(3).await;
+        let image = fleet.image(&[0, 1, 2]);
+        fleet.runners[shed].on(&image, Answer::Reply(Reply::shed(Code::ResourceExhausted, "full")));
+        fleet.runners[breaks].on(&image, Answer::Break(Point::Headers, How::Reset(Reason::INTERNAL_ERROR)));
+        assert_eq!(fleet.caller().await.runner_of(&image).await, "2");
+        assert_eq!(fleet.taken(), [1, 1, 1]);
+    }
+}
+
 #[tokio::test]
 async fn when_two_runners_shed_the_second_ones_refusal_comes_back() {
     let fleet = Fleet::of(3).await;

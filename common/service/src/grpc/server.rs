@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use super::body::Body;
 use super::compression::{InflateError, inflate};
-use super::inflight::{Charge, Inflight};
+use super::inflight::{CALL_OVERHEAD, Charge, Inflight};
 use super::receive::{ReceiveError, receive};
 use super::reply::Reply;
 use super::status::set_load;
@@ -135,6 +135,7 @@ impl<E: Evaluate> Server<E> {
             Some(inflight) => inflight.enter()?,
             None => Charge::default(),
         };
+        charge.grow(header_bytes(&headers).saturating_sub(CALL_OVERHEAD))?;
         let received = receive(body, limit, |size| charge.grow(size)).await.map_err(refuse_body)?;
         if received.framed.is_empty() {
             return Err(Reply::failed(Code::Internal, "a unary call without a message"));
@@ -184,6 +185,10 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+fn header_bytes(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
 /// What grpc-go's servers say at the deadline.

@@ -5,35 +5,43 @@ use std::sync::Arc;
 
 use super::Why;
 
-/// Bytes held, in all and by image.
+/// Bytes held. Calls and answers have accounts of their own, each with the limit: so answers, whose work is done, are
+/// not refused for calls, and keep no calls out.
 #[derive(Debug)]
 pub(super) struct Ledger {
     limit: usize,
-    held: usize,
-    /// Only images that hold something.
+    calls: usize,
+    answers: usize,
+    /// Of calls, by image; only images that hold something.
     images: HashMap<Arc<str>, usize>,
     refused: [u64; Why::ALL.len()],
 }
 
 impl Ledger {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, held: 0, images: HashMap::new(), refused: [0; Why::ALL.len()] }
+        Self { limit, calls: 0, answers: 0, images: HashMap::new(), refused: [0; Why::ALL.len()] }
     }
 
-    /// Takes `bytes` for `image`, if it is known: for a message that comes in, or an answer to one that did.
-    /// Answers may go up to twice the limit, since their work is done.
-    pub(super) fn take(&mut self, bytes: usize, image: Option<&Arc<str>>, answer: bool) -> Result<(), Why> {
-        let (limit, why) =
-            if answer { (self.limit.saturating_mul(2), Why::Answer) } else { (self.limit, Why::Limit) };
-        if bytes > limit.saturating_sub(self.held) {
-            return Err(self.refuse(why));
+    /// Takes `bytes` for a call, of `image` if that is known already.
+    pub(super) fn take(&mut self, bytes: usize, image: Option<&Arc<str>>) -> Result<(), Why> {
+        if bytes > self.limit - self.calls {
+            return Err(self.refuse(Why::Limit));
         }
-        self.held += bytes;
+        self.calls += bytes;
         if let Some(image) = image
             && bytes > 0
         {
             *self.images.entry(Arc::clone(image)).or_default() += bytes;
         }
+        Ok(())
+    }
+
+    /// Takes `bytes` for an answer.
+    pub(super) fn take_answer(&mut self, bytes: usize) -> Result<(), Why> {
+        if bytes > self.limit - self.answers {
+            return Err(self.refuse(Why::Answer));
+        }
+        self.answers += bytes;
         Ok(())
     }
 
@@ -43,7 +51,7 @@ impl Ledger {
     /// floods gets half of the limit, two of them a third each, and there is always room for another. That room is for
     /// an image's first call, which is never refused.
     pub(super) fn claim(&mut self, image: &str, bytes: usize) -> Result<Arc<str>, Why> {
-        let free = self.limit.saturating_sub(self.held);
+        let free = self.limit - self.calls;
         let Some((name, before)) = self.images.get_key_value(image) else {
             let name = Arc::<str>::from(image);
             self.images.insert(Arc::clone(&name), bytes);
@@ -57,9 +65,9 @@ impl Ledger {
         Ok(name)
     }
 
-    /// Gives back `bytes` that were taken.
+    /// Gives back `bytes` of a call.
     pub(super) fn give(&mut self, bytes: usize, image: Option<&Arc<str>>) {
-        self.held = self.held.saturating_sub(bytes);
+        self.calls = self.calls.saturating_sub(bytes);
         if let Some(image) = image
             && let Some(held) = self.images.get_mut(image)
         {
@@ -70,8 +78,14 @@ impl Ledger {
         }
     }
 
+    /// Gives back `bytes` of an answer.
+    pub(super) fn give_answer(&mut self, bytes: usize) {
+        self.answers = self.answers.saturating_sub(bytes);
+    }
+
+    /// In both accounts.
     pub(super) fn held(&self) -> usize {
-        self.held
+        self.calls.saturating_add(self.answers)
     }
 
     /// Refusals so far, in the order of [`Why::ALL`].
@@ -91,7 +105,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn call(ledger: &mut Ledger, image: &str, bytes: usize) -> Result<Arc<str>, Why> {
-        ledger.take(bytes, None, false)?;
+        ledger.take(bytes, None)?;
         ledger.claim(image, bytes).inspect_err(|_| ledger.give(bytes, None))
     }
 
@@ -101,16 +115,19 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_in_up_to_the_limit_and_answers_up_to_twice_that() {
+    fn calls_and_answers_have_the_limit_each() {
         let mut ledger = Ledger::new(100);
-        assert_eq!(ledger.take(100, None, false), Ok(()));
-        assert_eq!(ledger.take(1, None, false), Err(Why::Limit));
-        assert_eq!(ledger.take(usize::MAX, None, false), Err(Why::Limit));
-        assert_eq!(ledger.take(100, None, true), Ok(()));
-        assert_eq!(ledger.take(1, None, true), Err(Why::Answer));
-        ledger.give(101, None);
-        assert_eq!((ledger.held(), ledger.take(1, None, false)), (99, Ok(())));
-        assert_eq!(ledger.refused(), [2, 0, 1]);
+        assert_eq!(ledger.take(100, None), Ok(()));
+        assert_eq!(ledger.take(1, None), Err(Why::Limit));
+        assert_eq!(ledger.take(usize::MAX, None), Err(Why::Limit));
+        assert_eq!(ledger.take_answer(100), Ok(()));
+        assert_eq!(ledger.take_answer(1), Err(Why::Answer));
+        assert_eq!(ledger.held(), 200);
+        ledger.give(1, None);
+        assert_eq!((ledger.take(1, None), ledger.take_answer(1)), (Ok(()), Err(Why::Answer)));
+        ledger.give_answer(60);
+        assert_eq!((ledger.take_answer(60), ledger.held()), (Ok(()), 200));
+        assert_eq!(ledger.refused(), [2, 0, 2]);
     }
 
     #[test]
@@ -137,10 +154,10 @@ mod tests {
     fn an_image_that_holds_nothing_is_forgotten() {
         let mut ledger = Ledger::new(100);
         let name = call(&mut ledger, "a", 40).unwrap();
-        ledger.take(60, Some(&name), true).unwrap();
+        ledger.take(10, Some(&name)).unwrap();
         ledger.give(40, Some(&name));
-        assert_eq!(ledger.images[&name], 60);
-        ledger.give(60, Some(&name));
+        assert_eq!(ledger.images[&name], 10);
+        ledger.give(10, Some(&name));
         assert!(ledger.images.is_empty());
     }
 
@@ -152,50 +169,53 @@ mod tests {
         ) {
             const LIMIT: usize = 200;
             let mut ledger = Ledger::new(LIMIT);
-            let mut held: Vec<(Arc<str>, usize)> = Vec::new();
+            let mut calls: Vec<(Arc<str>, usize)> = Vec::new();
+            let mut answers: Vec<usize> = Vec::new();
+            let sum = |calls: &[(Arc<str>, usize)]| calls.iter().map(|(_, bytes)| bytes).sum::<usize>();
             for (image, bytes, answer, which) in steps {
                 let image = ["a", "b", "c", "d"][image];
-                let before = ledger.held();
-                let in_all: usize = held.iter().filter(|(name, _)| &**name == image).map(|(_, held)| held).sum();
+                let before = sum(&calls);
                 if answer {
-                    let name = Arc::<str>::from(image);
-                    let taken = ledger.take(bytes, Some(&name), true).is_ok();
-                    prop_assert_eq!(taken, before + bytes <= 2 * LIMIT);
-                    held.extend(taken.then_some((name, bytes)));
+                    let taken = ledger.take_answer(bytes).is_ok();
+                    prop_assert_eq!(taken, answers.iter().sum::<usize>() + bytes <= LIMIT);
+                    answers.extend(taken.then_some(bytes));
                 } else {
+                    let own: usize = calls.iter().filter(|(name, _)| &**name == image).map(|(_, held)| held).sum();
                     // A call holds something always, as its overhead does.
                     let bytes = bytes + 1;
                     let entered = call(&mut ledger, image, bytes);
                     let fits = before + bytes <= LIMIT;
-                    let first = in_all == 0;
-                    let fair = in_all + bytes <= LIMIT.saturating_sub(before + bytes);
-                    prop_assert_eq!(entered.is_ok(), fits && (first || fair));
-                    held.extend(entered.map(|name| (name, bytes)));
+                    let fair = own == 0 || own + bytes <= LIMIT.saturating_sub(before + bytes);
+                    prop_assert_eq!(entered.is_ok(), fits && fair);
+                    calls.extend(entered.map(|name| (name, bytes)));
                 }
-                if !held.is_empty() && which.index(3) == 0 {
-                    let (name, bytes) = held.swap_remove(which.index(held.len()));
+                if !calls.is_empty() && which.index(3) == 0 {
+                    let (name, bytes) = calls.swap_remove(which.index(calls.len()));
                     ledger.give(bytes, Some(&name));
                 }
-                let sum: usize = held.iter().map(|(_, bytes)| bytes).sum();
-                prop_assert_eq!(ledger.held(), sum);
-                prop_assert!(sum <= 2 * LIMIT);
-                prop_assert_eq!(ledger.images.values().sum::<usize>(), sum);
+                if !answers.is_empty() && which.index(3) == 1 {
+                    ledger.give_answer(answers.swap_remove(which.index(answers.len())));
+                }
+                prop_assert_eq!(ledger.held(), sum(&calls) + answers.iter().sum::<usize>());
+                prop_assert!(ledger.held() <= 2 * LIMIT);
+                prop_assert_eq!(ledger.images.values().sum::<usize>(), sum(&calls));
             }
-            for (name, bytes) in held.drain(..) {
+            for (name, bytes) in calls.drain(..) {
                 ledger.give(bytes, Some(&name));
             }
+            answers.drain(..).for_each(|bytes| ledger.give_answer(bytes));
             prop_assert_eq!(ledger.held(), 0);
             prop_assert!(ledger.images.is_empty());
         }
 
-        /// Whatever one image sends, another's call of up to half the limit finds room.
+        /// Whatever one image sends and is answered, another's call of up to half the limit finds room.
         #[test]
         fn a_flood_leaves_room(sizes in prop::collection::vec(1usize..300, 1..300), other in 1usize..500) {
             let mut ledger = Ledger::new(1000);
             for bytes in sizes {
                 let _ = call(&mut ledger, "flood", bytes);
+                let _ = ledger.take_answer(bytes * 3);
             }
-            prop_assert!(ledger.held() <= 500);
             prop_assert!(call(&mut ledger, "other", other).is_ok());
         }
     }

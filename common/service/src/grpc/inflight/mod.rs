@@ -1,9 +1,9 @@
 //! Admission by bytes: how much a hop holds of messages, and for which images.
 //!
 //! Calls differ by orders of magnitude in size, so their number says nothing about memory. What is counted is what
-//! messages announce, before they are read: a call that does not fit is refused at once and costs nothing. An answer
-//! is refused only far above the limit, since its work is done. So what is held stays below twice the limit, and no
-//! image can take all of it.
+//! messages announce, before they are read: a call that does not fit is refused at once and costs nothing. Answers,
+//! whose work is done, have as much again for themselves. So what is held stays below twice the limit, and no image
+//! can take all of what calls may have.
 
 mod ledger;
 
@@ -72,6 +72,8 @@ pub struct Charge {
     inflight: Option<Arc<Inflight>>,
     bytes: usize,
     image: Option<Arc<str>>,
+    /// It is an answer's.
+    answer: bool,
 }
 
 /// The limit in bytes: what `--max-inflight-bytes` says, or what suits messages of up to `max_message` bytes.
@@ -121,8 +123,8 @@ impl fmt::Display for Refused {
             ),
             Why::Answer => write!(
                 f,
-                "too many bytes in flight: with the function's answer it would be more than twice the {limit} bytes \
-                 of messages that are the limit of this {hop}; retry later, or raise --max-inflight-bytes or the \
+                "too many bytes in flight: with the function's answer, answers alone would hold more than the {limit} \
+                 bytes of messages that are the limit of this {hop}; retry later, or raise --max-inflight-bytes or the \
                  number of {hop}s"
             ),
         }
@@ -165,7 +167,7 @@ impl Inflight {
     /// # Errors
     /// When the limit is reached.
     pub fn enter(self: &Arc<Self>) -> Result<Charge, Refused> {
-        let mut charge = Charge { inflight: Some(Arc::clone(self)), bytes: 0, image: None };
+        let mut charge = Charge { inflight: Some(Arc::clone(self)), bytes: 0, image: None, answer: false };
         charge.grow(CALL_OVERHEAD)?;
         Ok(charge)
     }
@@ -189,7 +191,7 @@ impl Charge {
     /// When they are too many.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
         let Some(inflight) = &self.inflight else { return Ok(()) };
-        let taken = inflight.ledger().take(bytes, self.image.as_ref(), false);
+        let taken = inflight.ledger().take(bytes, self.image.as_ref());
         taken.map_err(|why| inflight.refused(why))?;
         self.bytes += bytes;
         Ok(())
@@ -200,7 +202,8 @@ impl Charge {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         if let Some(inflight) = &self.inflight {
-            inflight.ledger().give(bytes, self.image.as_ref());
+            let mut ledger = inflight.ledger();
+            if self.answer { ledger.give_answer(bytes) } else { ledger.give(bytes, self.image.as_ref()) }
         }
     }
 
@@ -216,15 +219,15 @@ impl Charge {
         Ok(())
     }
 
-    /// Charges an answer of `bytes` to the same image.
+    /// Charges an answer of `bytes`.
     ///
     /// # Errors
-    /// When twice the limit is reached.
+    /// When answers have reached the limit.
     pub fn answer(&self, bytes: usize) -> Result<Charge, Refused> {
         let Some(inflight) = &self.inflight else { return Ok(Charge::default()) };
-        let taken = inflight.ledger().take(bytes, self.image.as_ref(), true);
+        let taken = inflight.ledger().take_answer(bytes);
         taken.map_err(|why| inflight.refused(why))?;
-        Ok(Charge { inflight: Some(Arc::clone(inflight)), bytes, image: self.image.clone() })
+        Ok(Charge { inflight: Some(Arc::clone(inflight)), bytes, image: None, answer: true })
     }
 
     /// `bytes`, which hold the charge until the last copy of them is dropped.
@@ -367,7 +370,7 @@ mod tests {
             let share = second.claim("a").unwrap_err();
             let limit = charge.grow(LIMIT).unwrap_err();
             assert_eq!(held(&inflight), 2 * CALL_OVERHEAD + LIMIT / 2, "a refusal takes nothing");
-            let answer = charge.answer(2 * LIMIT).unwrap_err();
+            let answer = charge.answer(LIMIT + 1).unwrap_err();
             for (refused, sheds, text) in [
                 (limit, sheds, "too many bytes in flight: 163840 bytes"),
                 (share, sheds, "it alone has more than its share of the 163840 bytes"),
