@@ -83,7 +83,9 @@ async fn a_runner_that_has_too_much_to_do_is_well() {
 async fn a_runner_whose_calls_run_into_their_deadlines_is_passed_over_though_it_answers_tries() {
     let fleet = Fleet::of(3).await;
     let images = [fleet.image(&[0, 1, 2]), fleet.image(&[0, 2, 1])];
-    images.iter().for_each(|image| fleet.runners[0].on(image, Gate::new().echo()));
+    for image in &images {
+        fleet.runners[0].on(image, Gate::new().echo());
+    }
     let caller = fleet.caller().await;
     let waiting = tokio::spawn({
         let (caller, image) = (caller.clone(), images[0].clone());
