@@ -40,8 +40,9 @@ impl View {
     /// used when no other is left, and those that are passed over when there are none of these either.
     pub(crate) fn usable(&self) -> (Standing, usize) {
         let tiers = [Standing::Well, Standing::HeldDown, Standing::PassedOver];
-        let counts = tiers.map(|standing| (standing, self.count(standing)));
-        counts.into_iter().find(|&(_, count)| count > 0).unwrap_or((Standing::Well, 0))
+        // Each call asks this: usually the first tier is counted alone.
+        let mut counts = tiers.into_iter().map(|standing| (standing, self.count(standing)));
+        counts.find(|&(_, count)| count > 0).unwrap_or((Standing::Well, 0))
     }
 
     /// Whether one more runner may be passed over: half of those in use at most. When more seem to fail than that, it is
