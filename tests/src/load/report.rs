@@ -91,9 +91,9 @@ impl Report {
         Latencies(took)
     }
 
-    /// The calls that were under way in a part of the time.
-    pub fn during(&self, time: &Range<Instant>) -> Latencies {
-        self.latencies(|call| call.began < time.end && call.began + call.took > time.start)
+    /// The same of those calls that were under way in a part of the time.
+    pub fn during(&self, time: &Range<Instant>, counted: impl Fn(&Call) -> bool) -> Latencies {
+        self.latencies(|call| call.began < time.end && call.began + call.took > time.start && counted(call))
     }
 
     /// Calls per image, by its place among the images.
@@ -103,6 +103,11 @@ impl Report {
             *counts.entry(call.image).or_default() += 1;
         }
         counts
+    }
+
+    /// What the first failures said.
+    pub fn texts(&self) -> &[String] {
+        &self.texts
     }
 
     /// Asserts that there were calls and none failed.
@@ -203,6 +208,6 @@ mod tests {
         assert_eq!(Latencies::default().percentile(0.5), Duration::ZERO);
         assert_eq!((report.succeeded, report.failed["no status"]), (198, 2));
         let late = began + Duration::from_millis(150)..began + Duration::from_secs(1);
-        assert_eq!(report.during(&late).count(), 50);
+        assert_eq!(report.during(&late, |_| true).count(), 50);
     }
 }

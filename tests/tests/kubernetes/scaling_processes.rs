@@ -92,10 +92,11 @@ async fn faults(what: &str, callers: usize, images: usize, lasting: Duration) {
     let mut tier = Tier::start(&cluster, wish(4, images)).await;
     let load = tier.load(Plan::callers(callers, &tier.images).longest(Duration::from_mins(10)));
     let calm = lasting / 4;
-    let mut faults: Vec<(&str, Range<Instant>)> = Vec::new();
+    let own: Vec<_> = (0..3).map(|runner| tier.owned_by(runner)).collect();
+    let mut faults: Vec<(&str, Range<Instant>, &[usize])> = Vec::new();
     let start = Instant::now();
     sleep(calm).await;
-    faults.push(("no fault", start..Instant::now()));
+    faults.push(("has no fault", start..Instant::now(), &own[0]));
 
     let start = Instant::now();
     tier.runners[0].server.signal(Signal::KILL);
@@ -108,20 +109,20 @@ async fn faults(what: &str, callers: usize, images: usize, lasting: Duration) {
     tier.runners[0].listed = Listed::Ready;
     tier.publish().await;
     sleep(lasting / 2).await;
-    faults.push(("killed", start..Instant::now()));
+    faults.push(("is killed", start..Instant::now(), &own[0]));
 
     let start = Instant::now();
     tier.runners[1].server.signal(Signal::STOP);
     sleep(lasting).await;
     tier.runners[1].server.signal(Signal::CONT);
-    faults.push(("stopped", start..Instant::now()));
+    faults.push(("is stopped", start..Instant::now(), &own[1]));
     sleep(calm).await;
 
     let start = Instant::now();
     tier.runners[2].host.cut(&tier.sandbox).await;
     sleep(lasting).await;
     tier.runners[2].host.join(&tier.sandbox).await;
-    faults.push(("cut off", start..Instant::now()));
+    faults.push(("is cut off", start..Instant::now(), &own[2]));
     sleep(calm).await;
 
     let report = load.stop().await;
@@ -129,13 +130,16 @@ async fn faults(what: &str, callers: usize, images: usize, lasting: Duration) {
     figure(&format!(
         "{what}: {callers} callers on {images} functions: {report}; {more} pods made after warm-up"
     ));
-    for (fault, time) in &faults {
-        figure(&format!("{what}: one of 4 runners {fault}: {}", report.during(time)));
+    for (fault, time, own) in &faults {
+        let own = report.during(time, |call| own.contains(&call.image));
+        figure(&format!("{what}: one of 4 runners {fault}: {}", report.during(time, |_| true)));
+        figure(&format!("{what}: one of 4 runners {fault}, its own functions: {own}"));
     }
     report.all_succeeded();
-    for (fault, time) in &faults {
-        let p99 = report.during(time).percentile(0.99);
-        assert!(p99 <= P99_WITH_A_FAULT, "{fault}: {p99:?}");
+    for (fault, time, own) in &faults {
+        let own = report.during(time, |call| own.contains(&call.image));
+        assert!(own.count() > 0, "nobody calls the functions of the runner that {fault}");
+        assert!(own.percentile(0.99) <= P99_WITH_A_FAULT, "{fault}: {own}");
     }
     assert_eq!(tier.most_pods_of_one(), 1);
     tier.finish().await;

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use porch_fn_tests::cluster::Cluster;
 use porch_fn_tests::load::Plan;
 use porch_fn_tests::process::{eventually, figure};
-use porch_fn_tests::scaling::{Discovery, Host, Listed, Tier, Wish};
+use porch_fn_tests::scaling::{Discovery, Host, Listed, Runner, Tier, Wish};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -128,18 +128,33 @@ async fn routers_with_different_views_keep_to_the_limit_of_pods() {
         "two routers with different views, {CALLERS} callers on {IMAGES} functions: {report}; at most {most} pods of a \
          function at once, {made} in all"
     ));
-    figure(&format!("in 30 s with all pods: {} calls, {}", after - before, report.during(&(start..end))));
+    figure(&format!(
+        "in 30 s with all pods: {} calls, {}",
+        after - before,
+        report.during(&(start..end), |_| true)
+    ));
     report.all_succeeded();
     assert_eq!(most, LIMIT, "the limit is reached and kept");
     assert!(made <= LIMIT * IMAGES, "{made} pods");
     tier.finish().await;
 }
 
-/// A call counts as delayed when it takes longer than a second: a warm one takes some milliseconds. Calls come at a
-/// steady pace, so that a delay does not keep others from being made.
 #[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/scaling runs it"]
 async fn a_runner_that_flaps_delays_few_of_its_own_calls() {
+    flapping("listed in EndpointSlices", false).await;
+}
+
+/// Nobody tells the routers: they find out by their connections.
+#[tokio::test]
+#[ignore = "needs a cluster, takes minutes; tests/scaling runs it"]
+async fn a_runner_of_a_fixed_list_that_flaps_delays_few_of_its_own_calls() {
+    flapping("a fixed list", true).await;
+}
+
+/// A call counts as delayed when it takes longer than a second: a warm one takes some milliseconds. Calls come at a
+/// steady pace, so that a delay does not keep others from being made.
+async fn flapping(what: &str, fixed: bool) {
     const DELAYED: Duration = Duration::from_secs(1);
     const PER_MILLE: usize = 5;
     const UP: Duration = Duration::from_secs(20);
@@ -147,6 +162,15 @@ async fn a_runner_that_flaps_delays_few_of_its_own_calls() {
     const LASTING: Duration = Duration::from_mins(5);
     let cluster = Cluster::connect().await;
     let mut tier = Tier::start(&cluster, wish(3, IMAGES)).await;
+    if fixed {
+        let names: Vec<_> = tier.runners.iter().map(Runner::name).collect();
+        let fixed = format!("--runners=static:///{}", names.join(","));
+        for _ in 0..tier.routers.len() {
+            tier.add_router(&[&fixed]).await;
+            tier.remove_router().await;
+        }
+        tier.know_each_other().await;
+    }
     let own = tier.owned_by(0);
     assert!(!own.is_empty(), "the runner owns some functions");
     let load = tier.load(Plan::per_second(100.0, &tier.images).longest(LASTING * 2));
@@ -167,11 +191,11 @@ async fn a_runner_that_flaps_delays_few_of_its_own_calls() {
     let own = report.latencies(|call| own.contains(&call.image));
     let more = tier.pods_made() - IMAGES;
     figure(&format!(
-        "a runner killed {kills} times in {:.0?}, all: {report}; {more} pods made after warm-up",
+        "{what}: a runner killed {kills} times in {:.0?}, all: {report}; {more} pods made after warm-up",
         began.elapsed()
     ));
     figure(&format!(
-        "calls of its own functions: {own}; {} took longer than {DELAYED:?}",
+        "{what}: calls of its own functions: {own}; {} took longer than {DELAYED:?}",
         own.above(DELAYED)
     ));
     report.all_succeeded();

@@ -1,15 +1,17 @@
 //! Four times as many calls as can be served: as many are served as before, and the others are told at once.
 //!
 //! A function sleeps for most of its time, and few calls run at once, so that calls and not the machine's processors are
-//! what there is too much of. A runner lets 2 calls of a function run and 4 wait for those: 4 calls at 4 a second wait for
-//! one second at most. The machine must have processors to spare all the same: 50 ms are little.
+//! what there is too much of. The machine must have processors to spare all the same: 50 ms are little.
+//!
+//! Twice: once the queue is what is full, with small messages, and once the bytes are, with large ones.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::Cluster;
-use porch_fn_tests::load::{Failure, Plan};
+use porch_fn_tests::load::{Call, Failure, Plan, Report};
 use porch_fn_tests::process::figure;
 use porch_fn_tests::scaling::{Tier, Wish, resident};
 use tokio::time::{Instant, interval, sleep};
@@ -17,30 +19,74 @@ use tonic::Code;
 
 use super::wish;
 
-const SLEEP: Duration = Duration::from_millis(500);
-const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=2", "--max-queue-per-function=4"];
-/// Enough for every pod of every runner to be busy: 24 calls run or wait at most.
-const CALLERS: usize = 20;
-const IMAGES: usize = 2;
+/// What is overloaded, and by what.
+struct Overload {
+    /// What is full.
+    what: &'static str,
+    /// What a refusal names.
+    limit: &'static str,
+    /// Flags of the runners.
+    flags: &'static [&'static str],
+    /// Functions.
+    images: usize,
+    /// How long a call takes.
+    sleeps: Duration,
+    /// Bytes that each call sends and gets back.
+    size: usize,
+    /// Enough for every pod of every runner to be busy, and few enough for none to be refused.
+    callers: usize,
+    /// What any process may grow by, in bytes.
+    growth: u64,
+}
+
 const OVER: f64 = 4.0;
 const LASTING: Duration = Duration::from_mins(1);
-/// Bytes that each call sends and gets back.
-const SIZE: usize = 16 * 1024;
-
 const GOODPUT: f64 = 0.9;
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
 const RECOVERED_WITHIN: Duration = Duration::from_secs(2);
-/// What any process may grow by. 24 calls wait or run at most, with less than 1 MiB; 60 times as much is sent.
-const GROWTH: u64 = 16 * 1024 * 1024;
 
+/// A runner lets 2 calls of a function run and 4 wait for those, so that none waits for longer than a second and a half.
+/// 72 calls are in the runners at most.
 #[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/scaling runs it"]
-async fn an_overload_is_served_up_to_capacity_and_the_rest_refused_at_once() {
+async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_once() {
+    overload(&Overload {
+        what: "queues",
+        limit: "--max-queue-per-function",
+        flags: &["--max-concurrent-per-pod=2", "--max-queue-per-function=4"],
+        images: 6,
+        sleeps: Duration::from_millis(500),
+        size: 16 * 1024,
+        callers: 48,
+        growth: 32 * 1024 * 1024,
+    })
+    .await;
+}
+
+/// A runner holds 8 MiB of requests at most, and queues without end.
+#[tokio::test]
+#[ignore = "needs a cluster, takes minutes; tests/scaling runs it"]
+async fn an_overload_of_bytes_is_served_up_to_capacity_and_the_rest_refused_at_once() {
+    overload(&Overload {
+        what: "bytes",
+        limit: "--max-inflight-bytes",
+        flags: &["--max-request-body-size=2097152", "--max-inflight-bytes=8388608"],
+        images: 4,
+        sleeps: Duration::from_secs(1),
+        size: 1024 * 1024,
+        callers: 8,
+        growth: 64 * 1024 * 1024,
+    })
+    .await;
+}
+
+async fn overload(over: &Overload) {
+    let Overload { what, images, sleeps, size, callers, .. } = *over;
     let cluster = Cluster::connect().await;
-    let tier = Tier::start(&cluster, Wish { runner: &FLAGS, ..wish(2, IMAGES) }).await;
+    let tier = Tier::start(&cluster, Wish { runner: over.flags, ..wish(2, images) }).await;
     let line = format!("# {}\n", "x".repeat(125));
-    let sleeps = format!("kind: ResourceList\n# test-sleep-ms: {}\n", SLEEP.as_millis());
-    let input = sleeps + &line.repeat(SIZE / line.len());
+    let header = format!("kind: ResourceList\n# test-sleep-ms: {}\n", sleeps.as_millis());
+    let input = header + &line.repeat(size / line.len());
     let clients: Vec<_> = (0..2).map(|router| tier.client(router)).collect();
     let mut rounds = Vec::new();
     for _ in 0..5 {
@@ -49,16 +95,15 @@ async fn an_overload_is_served_up_to_capacity_and_the_rest_refused_at_once() {
     rounds.sort();
     let normal = rounds[2];
 
-    let load = tier.load(Plan::callers(CALLERS, &tier.images).input(input.as_str()));
+    let load = tier.load(Plan::callers(callers, &tier.images).input(input.as_str()));
     // The router learns how much demand there is.
     sleep(Duration::from_secs(10)).await;
     let start = Instant::now();
     sleep(Duration::from_secs(15)).await;
     let (end, report) = (Instant::now(), load.stop().await);
-    let time = start..end;
-    let served = report.latencies(|call| call.failure.is_none() && time.contains(&(call.began + call.took)));
-    let capacity = rate(served.count(), end - start);
-    figure(&format!("capacity: {capacity:.0} calls a second, by {CALLERS} callers: {report}"));
+    let capacity = served(&report, &(start..end));
+    figure(&format!("{what}: capacity {capacity:.0} calls a second, by {callers} callers: {report}"));
+    report.all_succeeded();
     let at_rest = memory(&tier);
 
     let plan = Plan::per_second(OVER * capacity, &tier.images).input(input.as_str());
@@ -83,30 +128,37 @@ async fn an_overload_is_served_up_to_capacity_and_the_rest_refused_at_once() {
 
     let good = report.latencies(|call| call.failure.is_none());
     let refused = report.latencies(|call| call.failure.is_some());
-    let goodput = rate(good.count(), LASTING);
+    let goodput = served(&report, &(start..end));
     let sent = rate(report.calls.len(), LASTING);
-    figure(&format!("{OVER:.0} × capacity for {LASTING:?}: {sent:.0} calls a second"));
+    figure(&format!("{what}: {OVER:.0} × capacity for {LASTING:?}: {sent:.0} calls a second"));
     figure(&format!(
-        "served: {goodput:.0} a second, {:.0} % of capacity: {good}",
+        "{what}: served: {goodput:.0} a second, {:.0} % of capacity: {good}",
         100.0 * goodput / capacity
     ));
-    figure(&format!("refused: {refused}; {} after {REFUSED_WITHIN:?}", refused.above(REFUSED_WITHIN)));
+    figure(&format!(
+        "{what}: refused: {refused}; {} after {REFUSED_WITHIN:?}",
+        refused.above(REFUSED_WITHIN)
+    ));
     let mib = |bytes: &u64| bytes / 1024 / 1024;
     for (name, (before, most)) in
         ["router", "router", "runner", "runner"].iter().zip(at_rest.iter().zip(&most))
     {
-        figure(&format!("memory of a {name}: {} MiB before, {} MiB at most", mib(before), mib(most)));
+        figure(&format!("{what}: memory of a {name}: {} MiB before, {} MiB at most", mib(before), mib(most)));
     }
-    figure(&format!("calls take {normal:.0?} normally, and again {recovered:.1?} after the overload's end"));
+    figure(&format!(
+        "{what}: calls take {normal:.0?} normally, and again {recovered:.1?} after the overload's end"
+    ));
 
     assert!(goodput >= GOODPUT * capacity, "{goodput:.0} of {capacity:.0}");
     let other = |failure: &Failure| *failure != Failure::Status(Code::ResourceExhausted);
     let others: Vec<_> = report.calls.iter().filter_map(|call| call.failure).filter(other).collect();
     assert!(others.is_empty(), "{others:?}");
+    let texts = report.texts();
+    assert!(texts.iter().all(|text| text.contains(over.limit)), "{texts:?}");
     assert!(refused.count() > 0, "there was no overload");
     assert!(refused.percentile(1.0) <= REFUSED_WITHIN, "{refused}");
     let grown = at_rest.iter().zip(&most).map(|(before, most)| most - before);
-    assert!(grown.max().unwrap() <= GROWTH, "{at_rest:?} {most:?}");
+    assert!(grown.max().unwrap() <= over.growth, "{at_rest:?} {most:?}");
     assert!(recovered <= RECOVERED_WITHIN, "{recovered:?}");
     tier.finish().await;
 }
@@ -127,6 +179,12 @@ async fn round(tier: &Tier, clients: &[Client], input: &str) -> Duration {
 /// The resident memory of routers and runners.
 fn memory(tier: &Tier) -> Vec<u64> {
     tier.routers.iter().chain(tier.runners.iter().map(|runner| &runner.server)).map(resident).collect()
+}
+
+/// Calls a second that were answered well in this time, whenever they were sent.
+fn served(report: &Report, time: &Range<Instant>) -> f64 {
+    let ended = |call: &Call| call.failure.is_none() && time.contains(&(call.began + call.took));
+    rate(report.latencies(ended).count(), time.end - time.start)
 }
 
 fn rate(calls: usize, time: Duration) -> f64 {
