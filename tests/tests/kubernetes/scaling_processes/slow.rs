@@ -115,10 +115,12 @@ async fn routers_with_different_views_keep_to_the_limit_of_pods() {
         .await;
     }
 
-    // The first calls come from both sides at once. When all pods are there, calls go on for half a minute.
+    // The first calls come from both sides at once. When all pods have served, calls go on for half a minute.
     let load = tier.load(Plan::callers(CALLERS, &tier.images).longest(Duration::from_mins(5)));
     let all = async || (tier.pods_made() >= LIMIT * IMAGES).then_some(());
     eventually("each function has as many pods as it may have", all).await;
+    let all = async || (load.answered() >= 10 * CALLERS).then_some(());
+    eventually("all pods serve", all).await;
     let (start, before) = (Instant::now(), load.answered());
     sleep(Duration::from_secs(30)).await;
     let (end, after) = (Instant::now(), load.answered());

@@ -33,7 +33,7 @@ struct Overload {
     sleeps: Duration,
     /// Bytes that each call sends and gets back.
     size: usize,
-    /// Enough for every pod of every runner to be busy, and few enough for none to be refused.
+    /// Enough for every pod of every runner to be busy.
     callers: usize,
     /// What any process may grow by, in bytes.
     growth: u64,
@@ -63,19 +63,19 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
     .await;
 }
 
-/// A runner holds 8 MiB of requests at most, and queues without end.
+/// A runner holds 2 MiB of requests at most, and queues without end.
 #[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/scaling runs it"]
 async fn an_overload_of_bytes_is_served_up_to_capacity_and_the_rest_refused_at_once() {
     overload(&Overload {
         what: "bytes",
         limit: "--max-inflight-bytes",
-        flags: &["--max-request-body-size=2097152", "--max-inflight-bytes=8388608"],
+        flags: &["--max-request-body-size=524288", "--max-inflight-bytes=2097152"],
         images: 4,
         sleeps: Duration::from_secs(1),
-        size: 1024 * 1024,
+        size: 256 * 1024,
         callers: 8,
-        growth: 64 * 1024 * 1024,
+        growth: 32 * 1024 * 1024,
     })
     .await;
 }
@@ -103,7 +103,6 @@ async fn overload(over: &Overload) {
     let (end, report) = (Instant::now(), load.stop().await);
     let capacity = served(&report, &(start..end));
     figure(&format!("{what}: capacity {capacity:.0} calls a second, by {callers} callers: {report}"));
-    report.all_succeeded();
     let at_rest = memory(&tier);
 
     let plan = Plan::per_second(OVER * capacity, &tier.images).input(input.as_str());
