@@ -46,7 +46,7 @@ const REFUSED_WITHIN: Duration = Duration::from_millis(50);
 const RECOVERED_WITHIN: Duration = Duration::from_secs(2);
 
 /// A runner lets 2 calls of a function run and 4 wait for those, so that none waits for longer than a second and a half.
-/// 48 calls are in the runners at most.
+/// 24 calls are in the runners at most.
 #[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/scaling runs it"]
 async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_once() {
@@ -54,10 +54,10 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
         what: "queues",
         limit: "--max-queue-per-function",
         flags: &["--max-concurrent-per-pod=2", "--max-queue-per-function=4"],
-        images: 4,
+        images: 2,
         sleeps: Duration::from_millis(500),
         size: 16 * 1024,
-        callers: 32,
+        callers: 20,
         growth: 32 * 1024 * 1024,
     })
     .await;
