@@ -13,7 +13,8 @@ const USAGE: &str = "wrapper-server [FLAGS] -- ENTRYPOINT [ARG...]";
 /// Serves one KRM function over gRPC: starts it once per call, with the ResourceList on its standard input.
 ///
 /// Runs as the entry point of a function pod, with the function's own entry point behind "--". Under the name
-/// "cp" it copies files instead, as the init containers of Porch's pod templates do: cp -a SOURCE... DESTINATION.
+/// "cp" it copies files instead, as the init containers of Porch's pod templates do: cp -a SOURCE... DESTINATION. Under
+/// the name "grpc-health-probe" it asks a server for its health, as their probes do: grpc-health-probe -addr IP:PORT.
 #[derive(Debug, Clone, Parser)]
 #[command(name = NAME, version, override_usage = USAGE)]
 pub struct Flags {

@@ -4,12 +4,13 @@
 //! can be tested by itself: [`process`] runs one process and never looks at its output, [`resource_list`] reads an
 //! output and never runs anything, and [`outcome`] turns both into the status code and text that Porch knows.
 //! The runner's exec runtime uses [`process`] and [`outcome`] too. `service.rs` puts them behind the gRPC method, `app.rs` wires the
-//! server. `install.rs` and `copy.rs` bring the binary into a function's container.
+//! server. `install.rs` and `copy.rs` bring the binary into a function's container, `health_probe.rs` asks it there how it is.
 
 mod app;
 mod config;
 mod copy;
 mod go_text;
+mod health_probe;
 mod install;
 pub mod outcome;
 pub mod process;

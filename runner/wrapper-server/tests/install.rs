@@ -1,7 +1,11 @@
-//! What a pod's image needs of the binary besides serving, as a process: `--copy-to`, `--idle`, and being `cp`.
+//! What a pod's image needs of the binary besides serving, as a process: `--copy-to`, `--idle`, being `cp`, and being
+//! `grpc-health-probe`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -13,6 +17,10 @@ const BINARY: &str = env!("CARGO_BIN_EXE_wrapper-server");
 
 fn run(args: &[&str]) -> Output {
     Command::new(BINARY).args(args).output().expect("the binary is built")
+}
+
+fn probe(args: &[&str]) -> Output {
+    Command::new(BINARY).arg0("/wrapper-server-tools/grpc-health-probe").args(args).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> &str {
@@ -110,5 +118,54 @@ fn is_cp_under_that_name() {
         let ended = cp(wrong);
         assert_eq!(ended.status.code(), Some(64), "{wrong:?}");
         assert!(text(&ended.stderr).contains("usage: cp [-a|-r|-R|-p] SOURCE... DESTINATION"));
+    }
+}
+
+#[test]
+fn is_grpc_health_probe_under_that_name() {
+    let mut wrapper = Command::new(BINARY)
+        .args(["--port=0", "--exit-with-stdin", "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(wrapper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let port = line.trim().rsplit_once(':').unwrap().1;
+
+    // As Porch's templates have it.
+    let local = format!("localhost:{port}");
+    let ended = probe(&["-addr", &local]);
+    assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(0), "status: SERVING\n"), "{ended:?}");
+    let ended =
+        probe(&[&format!("--addr=127.0.0.1:{port}"), "-connect-timeout=5s", "-rpc-timeout", "5s", "-v"]);
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+
+    let ended = probe(&["-addr", &local, "-service=other"]);
+    assert_eq!(ended.status.code(), Some(3), "{ended:?}");
+    assert!(text(&ended.stderr).contains("does not know that service"), "{ended:?}");
+
+    drop(wrapper.stdin.take());
+    wrapper.wait().unwrap();
+    let ended = probe(&["-addr", &local]);
+    assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+    assert!(text(&ended.stderr).starts_with("grpc-health-probe: no connection: "), "{ended:?}");
+}
+
+#[test]
+fn a_probe_waits_as_long_as_it_is_told_and_says_what_is_wrong() {
+    // Accepts, by its backlog, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    let ended = probe(&["-addr", &silent, "-rpc-timeout=50ms"]);
+    let expected = "grpc-health-probe: no answer within -rpc-timeout\n";
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(3), expected));
+
+    for wrong in
+        [&[][..], &["-addr=example.com:9446"], &["-addr=localhost:1", "-tls"], &["-addr"], &["--help"]]
+    {
+        let ended = probe(wrong);
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        assert!(text(&ended.stderr).contains("usage: grpc-health-probe -addr IP:PORT"), "{ended:?}");
     }
 }

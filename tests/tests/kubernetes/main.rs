@@ -5,6 +5,7 @@
 
 mod calls;
 mod cold;
+mod deploy;
 mod discovery;
 mod failing;
 mod faults;

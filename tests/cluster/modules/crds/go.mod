@@ -1,0 +1,9 @@
+// Only their CustomResourceDefinitions are used: the components of deploy/ are checked against them.
+module cluster.test/crds
+
+go 1.24
+
+require (
+	github.com/cert-manager/cert-manager v1.21.2
+	github.com/prometheus-operator/prometheus-operator v0.92.0
+)
