@@ -1,0 +1,18 @@
+//! A duration in Go's form: what is read prints as what is read to the same again.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use porch_fn_fuzz::texts;
+use porch_fn_service::flags::{GoDuration, parse_duration};
+
+fuzz_target!(|data: &[u8]| {
+    let [text] = texts(data);
+    match parse_duration(text) {
+        Ok(duration) => {
+            let printed = GoDuration(duration).to_string();
+            assert_eq!(parse_duration(&printed).as_ref(), Ok(&duration), "{text} {printed}");
+        }
+        Err(error) => assert!(!error.to_string().contains('\n')),
+    }
+});

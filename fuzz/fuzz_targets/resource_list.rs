@@ -1,0 +1,18 @@
+//! The output of a function: the event scan ends, says the same twice, and takes nothing for a list that is no text.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use wrapper_server::resource_list::check;
+
+fuzz_target!(|output: &[u8]| {
+    let checked = check(output);
+    assert_eq!(checked, check(output));
+    if checked.is_ok() {
+        assert!(
+            std::str::from_utf8(output).is_ok()
+                || output.starts_with(&[0xff, 0xfe])
+                || output.starts_with(&[0xfe, 0xff])
+        );
+    }
+});
