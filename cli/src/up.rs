@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Port of the router; 0 takes any
     #[arg(long, default_value_t = 9445)]
     port: u16,
-    /// Port of the router's /shards, /metrics, /healthz and /readyz; 0 takes any
+    /// Port of the router's status page, /status.json, /shards, /metrics, /healthz and /readyz; 0 takes any
     #[arg(long, default_value_t = 9464)]
     admin_port: u16,
     /// File with functions of your own: functions: [{image: IMAGE, command: [PROGRAM, ARG...]}]
@@ -178,7 +178,7 @@ impl Cluster {
         let address = self.router.address();
         let admin = self.router.admin_address();
         println!("Router   {address}   give Porch --function-runner={address}");
-        println!("Status   http://{admin}/shards   http://{admin}/metrics\n");
+        println!("Status   http://{admin}/   (open it in a browser; /metrics for Prometheus)\n");
         print!("{}", shards::starting_table(self.runners.iter().map(runner::App::address)));
         println!("\nFunctions that run here (add your own with --local-functions):");
         for image in &self.images {

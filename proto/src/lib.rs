@@ -21,5 +21,14 @@ pub mod evaluator {
     tonic::include_proto!("evaluator");
 }
 
-/// The HTTP/2 path of the only method.
+/// Types, client and server generated from `shard.proto`: what runners tell of themselves.
+#[allow(missing_docs, clippy::pedantic, unreachable_pub)]
+pub mod shard {
+    tonic::include_proto!("porch_fn.v1");
+}
+
+/// Where the paths of [`shard`]'s methods begin.
+pub const SHARD_PATHS: &str = "/porch_fn.v1.Shard/";
+
+/// The HTTP/2 path of the evaluator's only method.
 pub const EVALUATE_FUNCTION_PATH: &str = "/evaluator.FunctionEvaluator/EvaluateFunction";

@@ -8,16 +8,20 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use futures_util::FutureExt;
 use futures_util::future::ready;
+use porch_fn_image::{AllowedImages, PatternError};
 use porch_fn_ring::Ring;
 use porch_fn_ring::spill::Spill;
-use porch_fn_service::admin::{Admin, JSON, Page};
-use porch_fn_service::discovery::{self, SetupError, Source};
+use porch_fn_service::admin::{Admin, HTML, JSON, Page};
+use porch_fn_service::discovery::{self, SetupError, Snapshot, Source};
 use porch_fn_service::drain;
 use porch_fn_service::flags::EXIT_USAGE;
 use porch_fn_service::grpc::{self, Hop, Inflight, LimitError, Server, inflight_limit};
 use porch_fn_service::health::Health;
 use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
 use porch_fn_service::listen::{ListenError, listen};
+use porch_fn_service::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_service::telemetry::otel::Otel;
+use porch_fn_service::tls::{self, Acceptor, Connector, TlsError};
 use porch_fn_service::{admin, serve};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -29,6 +33,7 @@ use crate::members::Members;
 use crate::metrics::Metrics;
 use crate::service::{Options, Router};
 use crate::shards::Shards;
+use crate::status;
 use crate::view::View;
 
 /// Why the router could not start.
@@ -40,6 +45,12 @@ pub enum AppError {
     /// Flags that do not go together.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// The images that may run are not told clearly.
+    #[error("--allowed-images: {0}")]
+    AllowedImages(#[from] PatternError),
+    /// There is no TLS with these files.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The runners cannot be looked for.
     #[error("--runners: {0}")]
     Runners(#[from] SetupError),
@@ -73,14 +84,22 @@ impl App {
     /// Binds both ports and starts everything.
     pub async fn start(flags: Flags) -> Result<Self, AppError> {
         let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
+        let allowed_images = AllowedImages::parse(&flags.allowed_images, &flags.default_image_prefix)?;
         let inflight = Inflight::new(limit, Hop::Router);
+        let mut background = JoinSet::new();
+        let connector = connector(&flags, &mut background)?;
+        let acceptor = acceptor(&flags, &mut background)?;
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
-        let (admin_listener, admin_address) = listen(flags.address, flags.admin_port, "--admin-port").await?;
+        let otel = Otel::from_env();
+        otel.warn();
+        let admin_host = flags.address.or(otel.admin_host);
+        let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
         let mut registry = Registry::default();
+        otel.register(&mut registry, "porch-fn-router", env!("CARGO_PKG_VERSION"));
         let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
+        let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
         let health = Health::new();
         let (signal, drain) = drain::channel();
-        let mut background = JoinSet::new();
 
         let source = Source::of(flags.runners, flags.kubeconfig.as_deref()).await?;
         let (discover, snapshots) = discovery::watch(source, std::future::pending());
@@ -90,27 +109,24 @@ impl App {
         let empty = Ring::new([]).unwrap_or_else(|_| unreachable!("no runners are not too many"));
         let view = Arc::new(ArcSwap::from_pointee(View::new(empty, Vec::new())));
         let (changed, heard) = watch::channel(());
-        let members =
-            Members::new(Arc::clone(&view), Arc::new(changed), health.clone(), Arc::clone(&metrics));
+        let members = Members::new(
+            Arc::clone(&view),
+            Arc::new(changed),
+            health.clone(),
+            Arc::clone(&metrics),
+            connector,
+        );
         background.spawn(members.run(snapshots).instrument(tracing::info_span!("members")));
 
         let options = Options {
             default_prefix: flags.default_image_prefix,
+            allowed_images,
             max_message: flags.max_request_body_size,
             spill: Spill { routers: flags.router_count, ..Spill::default() },
         };
         let router = Arc::new(Router::new(options, Arc::clone(&view), heard, metrics));
-        let shown = Arc::clone(&router);
-        let shards = move || {
-            let error = discovered.borrow().last_error.clone();
-            Shards::now(&view.load(), &shown, error.as_deref()).to_json()
-        };
-        let page = Page {
-            path: "/shards",
-            content_type: JSON,
-            content: Box::new(move |_| ready(Ok(shards())).boxed()),
-        };
-        let pages = Admin::new(health.clone(), registry, vec![page]);
+        let pages =
+            Admin::new(health.clone(), otel.metrics.then_some(registry), pages(view, &router, discovered));
         background.spawn(admin::serve(admin_listener, pages).instrument(tracing::info_span!("admin")));
 
         let options = grpc::Options {
@@ -119,6 +135,7 @@ impl App {
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
             inflight: Some(inflight),
             tell_load: false,
+            observer: Some(served),
         };
         let server = Server::new(router, &health, options);
         let handler = move |request| {
@@ -127,8 +144,10 @@ impl App {
         };
         let max_age = Some(Duration::from(flags.max_connection_age)).filter(|age| !age.is_zero());
         let mut serving = JoinSet::new();
-        serving
-            .spawn(serve::serve(listener, max_age, handler, drain).instrument(tracing::info_span!("serve")));
+        serving.spawn(
+            serve::serve(listener, acceptor, max_age, handler, drain)
+                .instrument(tracing::info_span!("serve")),
+        );
 
         let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
         Ok(Self { address, admin_address, health, signal, drain_times, background, server: serving })
@@ -156,4 +175,55 @@ impl App {
         self.background.shutdown().await;
         drained
     }
+}
+
+/// TLS with the runners, if it was asked for.
+fn connector(flags: &Flags, background: &mut JoinSet<()>) -> Result<Option<Connector>, TlsError> {
+    let (cert, key, ca) = (flags.tls_cert.clone(), flags.tls_key.clone(), flags.tls_client_ca.clone());
+    let Some(files) = tls::Files::of("--tls", cert, key, ca, true)? else {
+        return Ok(None);
+    };
+    let name = flags.tls_server_name.clone().or_else(|| flags.runners.server_name());
+    let (connector, follow) = files.connector(name.as_deref())?;
+    background.spawn(follow.instrument(tracing::info_span!("tls")));
+    Ok(Some(connector))
+}
+
+/// TLS with callers, if it was asked for.
+fn acceptor(flags: &Flags, background: &mut JoinSet<()>) -> Result<Option<Acceptor>, TlsError> {
+    let (cert, key) = (flags.listen_tls_cert.clone(), flags.listen_tls_key.clone());
+    let Some(files) = tls::Files::of("--listen-tls", cert, key, flags.listen_tls_client_ca.clone(), false)?
+    else {
+        return Ok(None);
+    };
+    let (acceptor, follow) = files.acceptor()?;
+    background.spawn(follow.instrument(tracing::info_span!("tls")));
+    Ok(Some(acceptor))
+}
+
+/// What the admin port shows of `router`, which goes by `view`.
+fn pages(view: Arc<ArcSwap<View>>, router: &Arc<Router>, discovered: watch::Receiver<Snapshot>) -> Vec<Page> {
+    let source = Arc::new(status::Source::new(Arc::clone(&view), Arc::clone(router)));
+    let (shown, discovery) = (Arc::clone(router), discovered.clone());
+    let shards = move || {
+        let error = discovery.borrow().last_error.clone();
+        Shards::now(&view.load(), &shown, error.as_deref()).to_json()
+    };
+    let status = move || {
+        let (source, error) = (Arc::clone(&source), discovered.borrow().last_error.clone());
+        async move { Ok(source.json(error.as_deref()).await) }
+    };
+    let html = |path| Page {
+        path,
+        content_type: HTML,
+        policy: Some(status::policy()),
+        content: Box::new(|_| ready(Ok(status::page())).boxed()),
+    };
+    let json = |path, content| Page { path, content_type: JSON, policy: None, content };
+    vec![
+        html("/"),
+        html("/status"),
+        json("/status.json", Box::new(move |_| status().boxed())),
+        json("/shards", Box::new(move |_| ready(Ok(shards())).boxed())),
+    ]
 }

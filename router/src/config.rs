@@ -31,7 +31,7 @@ pub struct Flags {
     /// Port for function calls and gRPC health; 0 takes any and prints it
     #[arg(long, value_name = "PORT", default_value_t = 9445)]
     pub port: u16,
-    /// Port for /metrics, /healthz, /readyz and /shards; 0 takes any and prints it
+    /// Port for the status page, /status.json, /shards, /metrics, /healthz and /readyz; 0 takes any and prints it
     #[arg(long, value_name = "PORT", env = "OTEL_EXPORTER_PROMETHEUS_PORT", default_value_t = 9464)]
     pub admin_port: u16,
     /// Largest request and answer in bytes; must agree with the runners' and Porch's
@@ -44,6 +44,33 @@ pub struct Flags {
     /// Prefix of images without a registry, as Porch has it
     #[arg(long, value_name = "PREFIX", default_value = "ghcr.io/kptdev/krm-functions-catalog")]
     pub default_image_prefix: String,
+    /// Images that may run: globs over whole references, separated by commas or in several flags; * is any text without
+    /// a /, ** any text. All others are refused; the runners check it too
+    #[arg(long, value_name = "GLOBS", value_delimiter = ',')]
+    pub allowed_images: Vec<String>,
+    /// Mutual TLS with the runners: the certificate they are shown; all three files are read again when they change
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Mutual TLS with the runners: the key of that certificate
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Mutual TLS with the runners: the authority that their certificates must come from
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Mutual TLS with the runners: the name in their certificates; when not given, the host of dns:///, or
+    /// SERVICE.NAMESPACE.svc of kubernetes:///, or each one's address of static:///
+    #[allow(clippy::doc_markdown)]
+    #[arg(long, value_name = "NAME")]
+    pub tls_server_name: Option<String>,
+    /// TLS for callers, which Porch does not speak: the certificate they are shown
+    #[arg(long, value_name = "FILE")]
+    pub listen_tls_cert: Option<PathBuf>,
+    /// TLS for callers: the key of that certificate
+    #[arg(long, value_name = "FILE")]
+    pub listen_tls_key: Option<PathBuf>,
+    /// TLS for callers: the authority that their certificates must come from; none is asked for when not given
+    #[arg(long, value_name = "FILE")]
+    pub listen_tls_client_ca: Option<PathBuf>,
     /// How long a call may take whose caller sets no deadline
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub request_timeout: GoDuration,

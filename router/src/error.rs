@@ -1,6 +1,7 @@
 //! Why the router itself fails a call, and what the caller reads. What a runner answered passes through
 //! unchanged and never comes here.
 
+use porch_fn_image::NotAllowed;
 use porch_fn_proto::PeekError;
 use porch_fn_service::grpc::{Refused, Reply};
 use tonic::Code;
@@ -14,6 +15,9 @@ pub enum RouteError {
     /// The request names no image.
     #[error("the request names no function image")]
     NoImage,
+    /// The image may not run.
+    #[error(transparent)]
+    NotAllowed(#[from] NotAllowed),
     /// The image holds more than its share of bytes in flight.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -41,11 +45,13 @@ pub enum RouteError {
 }
 
 impl RouteError {
-    fn code(&self) -> Code {
+    /// The gRPC code.
+    pub fn code(&self) -> Code {
         match self {
             // What grpc-go's servers answer to a message they cannot unmarshal.
             RouteError::Peek(_) => Code::Internal,
             RouteError::NoImage => Code::InvalidArgument,
+            RouteError::NotAllowed(_) => Code::PermissionDenied,
             RouteError::Refused(_) => Code::ResourceExhausted,
             RouteError::NoRunner(_) | RouteError::NotTaken | RouteError::BrokenTwice | RouteError::Budget => {
                 Code::Unavailable
@@ -63,7 +69,12 @@ impl From<RouteError> for Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use porch_fn_image::AllowedImages;
     use porch_fn_service::grpc::message_of;
+
+    fn not_allowed() -> NotAllowed {
+        AllowedImages::parse(&["f:v1"], "").unwrap().check("g:v1", "").unwrap_err()
+    }
 
     #[test]
     fn every_error_has_its_code_and_says_what_to_do() {
@@ -71,6 +82,7 @@ mod tests {
         let table = [
             (RouteError::Peek(PeekError::Truncated), Code::Internal, "cut off"),
             (RouteError::NoImage, Code::InvalidArgument, "names no function image"),
+            (RouteError::NotAllowed(not_allowed()), Code::PermissionDenied, "--allowed-images fits it"),
             (
                 RouteError::NoRunner(summary),
                 Code::Unavailable,

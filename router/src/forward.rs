@@ -2,10 +2,12 @@
 
 use http::HeaderMap;
 use porch_fn_service::grpc::{Call, Reply, format_timeout, is_shed, load_of};
+use porch_fn_service::rpc_metrics::RpcMetrics;
 use porch_fn_service::unary::{self, CallError};
 use tokio::time::Instant;
 use tonic::Code;
 
+use crate::metrics::Outcome;
 use crate::shard::Shard;
 
 /// How one attempt ended.
@@ -13,6 +15,8 @@ use crate::shard::Shard;
 pub(crate) enum Attempt {
     /// The runner answered: success or failure, it is the caller's.
     Answered(Reply),
+    /// The runner answered, and its answer is not taken: this is what the caller gets instead.
+    NotTaken(Reply),
     /// The runner refused before it began, with the trailer that says so.
     Shed(Reply),
     /// Nothing was processed: no connection, or the stream was refused.
@@ -21,15 +25,28 @@ pub(crate) enum Attempt {
     Broken,
 }
 
+impl Attempt {
+    /// For the metrics.
+    pub(crate) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Answered(_) | Self::NotTaken(_) => Outcome::Answered,
+            Self::Shed(_) => Outcome::Shed,
+            Self::NotSent => Outcome::NotSent,
+            Self::Broken => Outcome::Broken,
+        }
+    }
+}
+
 /// Trailers by which our hops speak to each other; the caller never sees them.
 const OWN_PREFIX: &str = "porch-fn-";
 
 /// Sends `call` to `shard`: the identical bytes and metadata, except for what remains of the deadline.
-/// `limit` bounds the answer in bytes. Tells the shard that it answered.
-pub(crate) async fn attempt(shard: &Shard, call: &Call, limit: usize) -> Attempt {
+/// `limit` bounds the answer in bytes. Tells the shard that it answered, and `metrics` how it went.
+pub(crate) async fn attempt(shard: &Shard, call: &Call, limit: usize, metrics: &RpcMetrics) -> Attempt {
     let mut headers = call.headers.clone();
     format_timeout(&mut headers, call.deadline.saturating_duration_since(Instant::now()));
-    match unary::call(shard.connection(), headers, &call.framed, limit, &call.charge).await {
+    let answer = unary::call(shard.connection(), headers, &call.framed, limit, &call.charge);
+    match metrics.client(&call.framed, call.deadline, answer).await {
         Ok(mut reply) => {
             shard.answered(load_of(reply.status_headers()));
             let shed = is_shed(reply.status_headers());
@@ -38,11 +55,11 @@ pub(crate) async fn attempt(shard: &Shard, call: &Call, limit: usize) -> Attempt
         }
         Err(CallError::TooLarge { size, limit }) => {
             shard.answered(None);
-            Attempt::Answered(too_large(size, limit))
+            Attempt::NotTaken(too_large(size, limit))
         }
         Err(CallError::Refused(refused)) => {
             shard.answered(None);
-            Attempt::Answered(refused.into())
+            Attempt::NotTaken(refused.into())
         }
         Err(CallError::Connect(_) | CallError::NotSent) => Attempt::NotSent,
         Err(CallError::Broken(error)) => {

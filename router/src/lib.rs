@@ -17,6 +17,7 @@ mod prober;
 mod service;
 mod shard;
 pub mod shards;
+pub mod status;
 mod view;
 mod wellness;
 

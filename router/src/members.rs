@@ -12,6 +12,7 @@ use porch_fn_ring::{Identity, Ring};
 use porch_fn_service::conn::AddressError;
 use porch_fn_service::discovery::{Membership, Snapshot};
 use porch_fn_service::health::Health;
+use porch_fn_service::tls::Connector;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
@@ -30,6 +31,8 @@ pub(crate) struct Members {
     changed: Arc<watch::Sender<()>>,
     health: Health,
     metrics: Arc<Metrics>,
+    /// How their connections are secured, if they are.
+    connector: Option<Connector>,
     origin: Instant,
     membership: Membership,
     shards: BTreeMap<Identity, Member>,
@@ -49,12 +52,14 @@ impl Members {
         changed: Arc<watch::Sender<()>>,
         health: Health,
         metrics: Arc<Metrics>,
+        connector: Option<Connector>,
     ) -> Self {
         Self {
             view,
             changed,
             health,
             metrics,
+            connector,
             origin: Instant::now(),
             membership: Membership::new(),
             shards: BTreeMap::new(),
@@ -92,6 +97,7 @@ impl Members {
         self.publish();
         // Readiness waits for the first answer, even an empty one.
         self.health.set("", true);
+        self.metrics.ready();
     }
 
     /// Publishes a new snapshot if the members changed.
@@ -136,7 +142,8 @@ impl Members {
 
     fn start(&mut self, identity: Identity) -> Result<Member, AddressError> {
         let span = tracing::info_span!("probe", shard = %identity);
-        let shard = Arc::new(Shard::new(identity, self.origin, Arc::clone(&self.changed))?);
+        let shard =
+            Arc::new(Shard::new(identity, self.connector.clone(), self.origin, Arc::clone(&self.changed))?);
         let (probed, view) = (Arc::clone(&shard), Arc::clone(&self.view));
         let prober = self.probers.spawn(async move { probe(&probed, &view).await }.instrument(span));
         Ok(Member { shard, prober })

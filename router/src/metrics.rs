@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use porch_fn_ring::fingerprint;
 use porch_fn_service::grpc::{Inflight, code_name};
+use porch_fn_service::rpc_metrics::{RpcMetrics, Side};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -26,6 +28,22 @@ pub(crate) enum Outcome {
     Shed,
     NotSent,
     Broken,
+}
+
+/// Why a call was answered by another runner than its image's owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spill {
+    /// The image has more calls than its owner's part.
+    Load,
+    /// The owner may not be picked.
+    Unwell,
+    /// The owner was tried first.
+    Failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -50,9 +68,41 @@ pub(crate) struct Metrics {
     seconds: Histogram,
     attempts: Family<OutcomeLabel, Counter>,
     /// Calls answered by another runner than the image's owner.
-    pub(crate) off_owner: Counter,
+    off_owner: Counter,
+    spills: Family<ReasonLabel, Counter>,
+    retries: Family<ReasonLabel, Counter>,
+    waited: Histogram,
     shards: Family<StateLabel, Gauge>,
+    ring_members: Gauge,
+    ring_hash: Gauge,
+    ready: Gauge,
     ring_changes: Counter<u64, AtomicU64>,
+    /// Attempts at runners.
+    pub(crate) client: RpcMetrics,
+}
+
+impl Spill {
+    const ALL: [Self; 3] = [Self::Load, Self::Unwell, Self::Failed];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Load => "load",
+            Self::Unwell => "unwell",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Outcome {
+    /// As the reason of another attempt; what was answered needs none.
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Shed => "shed",
+            Self::NotSent => "not_sent",
+            Self::Broken => "broken",
+        }
+    }
 }
 
 impl Metrics {
@@ -63,9 +113,23 @@ impl Metrics {
             seconds: Histogram::new(SECONDS),
             attempts: Family::default(),
             off_owner: Counter::default(),
+            spills: Family::default(),
+            retries: Family::default(),
+            waited: Histogram::new(SECONDS),
             shards: Family::default(),
+            ring_members: Gauge::default(),
+            ring_hash: Gauge::default(),
+            ready: Gauge::default(),
             ring_changes: Counter::default(),
+            client: RpcMetrics::new(registry, Side::Client),
         };
+        // Those that have not happened yet are there too, so that a first one is seen as a change.
+        for spill in Spill::ALL {
+            drop(metrics.spills.get_or_create(&ReasonLabel { reason: spill.as_str() }));
+        }
+        for outcome in [Outcome::Shed, Outcome::NotSent, Outcome::Broken] {
+            drop(metrics.retries.get_or_create(&ReasonLabel { reason: outcome.reason() }));
+        }
         let registry = registry.sub_registry_with_prefix("porch_fn_router");
         inflight.register(registry);
         registry.register("calls", "Calls answered, by gRPC code", metrics.calls.clone());
@@ -81,6 +145,33 @@ impl Metrics {
             "Calls answered by another runner than the image's owner",
             metrics.off_owner.clone(),
         );
+        registry.register(
+            "spills",
+            "The same by why: load (the image is busy), unwell (the owner is not in use), failed (it was tried first)",
+            metrics.spills.clone(),
+        );
+        registry.register(
+            "retries",
+            "Calls sent to another runner, by what became of the attempt before",
+            metrics.retries.clone(),
+        );
+        registry.register_with_unit(
+            "runner_wait",
+            "Time that calls waited for a runner when there was none to send them to",
+            Unit::Seconds,
+            metrics.waited.clone(),
+        );
+        registry.register("ring_members", "Runners on the ring, well or not", metrics.ring_members.clone());
+        registry.register(
+            "ring_hash",
+            "A hash over the runners on the ring: must be the same on all routers",
+            metrics.ring_hash.clone(),
+        );
+        registry.register(
+            "ready",
+            "1 once discovery has given a first answer: until then the router takes no calls",
+            metrics.ready.clone(),
+        );
         registry.register("shards", "Runners, by state", metrics.shards.clone());
         registry.register("ring_changes", "Rebuilds of the ring", metrics.ring_changes.clone());
         metrics
@@ -95,11 +186,35 @@ impl Metrics {
         self.attempts.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
+    /// Another runner than the image's owner answered.
+    pub(crate) fn spilled(&self, why: Spill) {
+        self.off_owner.inc();
+        self.spills.get_or_create(&ReasonLabel { reason: why.as_str() }).inc();
+    }
+
+    /// A call is sent once more after an attempt that ended so.
+    pub(crate) fn tried_again(&self, before: Outcome) {
+        self.retries.get_or_create(&ReasonLabel { reason: before.reason() }).inc();
+    }
+
+    /// A call has waited for a runner.
+    pub(crate) fn waited(&self, took: Duration) {
+        self.waited.observe(took.as_secs_f64());
+    }
+
+    /// Discovery has answered.
+    pub(crate) fn ready(&self) {
+        self.ready.set(1);
+    }
+
     pub(crate) fn ring_changed(&self) {
         self.ring_changes.inc();
     }
 
     pub(crate) fn show(&self, view: &View) {
+        let ring = view.ring().nodes();
+        self.ring_members.set(i64::try_from(ring.len()).unwrap_or(i64::MAX));
+        self.ring_hash.set(fingerprint(ring).cast_signed());
         for standing in Standing::ALL {
             let count = view.shards().iter().filter(|shard| shard.standing() == standing).count();
             let state = StateLabel { state: standing.as_str() };

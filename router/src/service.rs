@@ -9,10 +9,11 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use lru::LruCache;
 use parking_lot::Mutex;
-use porch_fn_image::shard_key;
+use porch_fn_image::{AllowedImages, shard_key};
 use porch_fn_proto::{Chunks, peek};
 use porch_fn_ring::spill::{Demand, Spill, choices};
-use porch_fn_service::grpc::{Call, Evaluate, Reply};
+use porch_fn_service::admin::failures::{Failure as Failed, Failures};
+use porch_fn_service::grpc::{Call, Evaluate, Reply, code_name, message_of};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
@@ -20,8 +21,9 @@ use tonic::Code;
 use crate::budget::RetryBudget;
 use crate::error::RouteError;
 use crate::forward::{Attempt, attempt};
-use crate::metrics::{Metrics, Outcome};
+use crate::metrics::{Metrics, Outcome, Spill as Spilled};
 use crate::shard::Shard;
+use crate::status::TIME_UP;
 use crate::view::View;
 use crate::wellness::{Failure, Standing};
 
@@ -42,6 +44,8 @@ const MAX_SENT: usize = 2;
 pub(crate) struct Options {
     /// `--default-image-prefix`.
     pub(crate) default_prefix: String,
+    /// `--allowed-images`.
+    pub(crate) allowed_images: AllowedImages,
     /// `--max-request-body-size` in bytes, for both directions.
     pub(crate) max_message: usize,
     /// The spill rule, with `--router-count`.
@@ -58,6 +62,7 @@ pub(crate) struct Router {
     demand: Mutex<LruCache<String, Demand>>,
     budget: Mutex<RetryBudget>,
     metrics: Arc<Metrics>,
+    failures: Failures,
     origin: Instant,
     hasher: RandomState,
 }
@@ -86,6 +91,7 @@ impl Router {
             demand: Mutex::new(LruCache::new(MAX_IMAGES)),
             budget: Mutex::default(),
             metrics,
+            failures: Failures::default(),
             origin: Instant::now(),
             hasher: RandomState::new(),
         }
@@ -109,17 +115,32 @@ impl Router {
         images
     }
 
+    /// What of late went wrong here: calls that this router failed, and attempts after which they moved on. What a runner
+    /// failed, it tells itself.
+    pub(crate) fn failures(&self) -> Vec<Failed> {
+        self.failures.all()
+    }
+
     async fn route(&self, mut call: Call) -> Result<Reply, RouteError> {
         // Taken out: an inflated message is not needed any longer.
-        let key = self.key(&call.take_message())?;
-        call.charge.claim(&key)?;
-        let load = self.enter(&key);
+        let key = self.key(&call.take_message()).inspect_err(|error| self.failed("", error))?;
+        self.route_to(&key, call).await.inspect_err(|error| self.failed(&key, error))
+    }
+
+    fn failed(&self, key: &str, error: &RouteError) {
+        self.failures.note(key, "", code_name(error.code()), &error.to_string());
+    }
+
+    async fn route_to(&self, key: &str, mut call: Call) -> Result<Reply, RouteError> {
+        call.charge.claim(key)?;
+        let load = self.enter(key);
         let mut changed = self.changed.clone();
         let mut tries = Tries::default();
+        let mut waited = Waited { metrics: &self.metrics, before: Duration::ZERO, since: None };
         loop {
             changed.mark_unchanged();
             let view = self.view.load_full();
-            if let Some(reply) = self.try_view(&view, &key, &call, load.estimate, &mut tries).await? {
+            if let Some(reply) = self.try_view(&view, key, &call, load.estimate, &mut tries).await? {
                 return Ok(reply);
             }
             // A runner that sheds is well: its refusal is the answer when nobody else takes the call.
@@ -128,7 +149,9 @@ impl Router {
             }
             let give_up = *tries.give_up.get_or_insert_with(|| give_up(call.deadline));
             let again = if self.view.load().usable().1 > 0 { Instant::now() + ASK_AGAIN } else { give_up };
+            waited.since = Some(Instant::now());
             let unchanged = timeout_at(again.min(give_up), changed.changed()).await.is_err();
+            waited.end();
             if unchanged && Instant::now() >= give_up {
                 let view = self.view.load();
                 return Err(match view.usable() {
@@ -139,12 +162,13 @@ impl Router {
         }
     }
 
-    /// The shard key of the request's image.
+    /// The shard key of the request's image, which must be allowed.
     fn key(&self, message: &Chunks) -> Result<String, RouteError> {
         let peeked = peek(message)?;
         if peeked.image.is_empty() {
             return Err(RouteError::NoImage);
         }
+        self.options.allowed_images.check(&peeked.image, &peeked.tag)?;
         let tag = (!peeked.tag.is_empty()).then_some(&*peeked.tag);
         Ok(shard_key(&peeked.image, tag, &self.options.default_prefix).into_owned())
     }
@@ -174,28 +198,52 @@ impl Router {
             |node| shard(node).map_or(usize::MAX, load),
             |node| shard(node).is_some_and(|shard| shard.standing() == wanted),
         );
+        let owner = preference.first().copied();
+        let unwell = owner.and_then(shard).is_none_or(|owner| owner.standing() != wanted);
         for node in order {
             let Some(shard) = shard(node) else { continue };
             let sent = Sent { router: self, shard, key };
-            match self.send(&sent, call).await {
-                Attempt::Answered(reply) => {
+            if let Some(before) = tries.last.take() {
+                self.metrics.tried_again(before);
+            }
+            let attempt = self.send(&sent, call).await;
+            let outcome = attempt.outcome();
+            self.metrics.attempt(outcome);
+            tries.last = Some(outcome);
+            tries.owner_failed |= owner == Some(node) && outcome != Outcome::Answered;
+            if let Attempt::NotTaken(reply) = &attempt {
+                sent.note(code_name(reply.code()), &message_of(reply.status_headers()));
+            }
+            match attempt {
+                Attempt::Answered(reply) | Attempt::NotTaken(reply) => {
                     match reply.code() {
                         Code::Unavailable | Code::DeadlineExceeded => sent.call_failed(),
                         _ => shard.did_well(),
                     }
-                    if preference.first() != Some(&node) {
-                        self.metrics.off_owner.inc();
+                    if owner != Some(node) {
+                        self.metrics.spilled(if tries.owner_failed {
+                            Spilled::Failed
+                        } else if unwell {
+                            Spilled::Unwell
+                        } else {
+                            Spilled::Load
+                        });
                     }
                     return Ok(Some(reply));
                 }
-                Attempt::NotSent => sent.failed(),
+                Attempt::NotSent => {
+                    sent.note("NOT_SENT", "it could not be reached or refused the stream");
+                    sent.failed();
+                }
                 Attempt::Broken => {
+                    sent.note("BROKEN", "the stream broke or stalled during the call");
                     sent.failed();
                     if let Err(error) = self.allow_another(tries) {
                         return tries.refused.take().map(Some).ok_or(error);
                     }
                 }
                 Attempt::Shed(reply) => {
+                    sent.note("SHED", &message_of(reply.status_headers()));
                     // That it has much to do is no failure; that its pods cannot be reached may be one.
                     if reply.code() == Code::Unavailable {
                         sent.call_failed();
@@ -214,7 +262,7 @@ impl Router {
     async fn send(&self, sent: &Sent<'_>, call: &Call) -> Attempt {
         let _in_flight = sent.shard.enter();
         let mut unanswered = Unanswered::new(sent, call.deadline);
-        let mut answer = pin!(attempt(sent.shard, call, self.options.max_message));
+        let mut answer = pin!(attempt(sent.shard, call, self.options.max_message, &self.metrics.client));
         let attempt = loop {
             tokio::select! {
                 biased;
@@ -228,12 +276,6 @@ impl Router {
             }
         };
         unanswered.answered = true;
-        self.metrics.attempt(match &attempt {
-            Attempt::Answered(_) => Outcome::Answered,
-            Attempt::Shed(_) => Outcome::Shed,
-            Attempt::NotSent => Outcome::NotSent,
-            Attempt::Broken => Outcome::Broken,
-        });
         attempt
     }
 
@@ -297,8 +339,19 @@ struct Tries {
     shed: bool,
     /// The last refusal, which is the answer when nobody takes the call.
     refused: Option<Reply>,
+    /// How the last attempt ended.
+    last: Option<Outcome>,
+    /// The image's owner was among those that did not answer.
+    owner_failed: bool,
     /// When to stop waiting for a runner; set when there was none to send to.
     give_up: Option<Instant>,
+}
+
+/// How long a call had no runner to go to. Counted when it is dropped, if it ever waited.
+struct Waited<'a> {
+    metrics: &'a Metrics,
+    before: Duration,
+    since: Option<Instant>,
 }
 
 /// A call in flight through the router, counted for its image.
@@ -331,9 +384,31 @@ struct Unanswered<'a> {
     answered: bool,
 }
 
+// === impl Waited ===
+
+impl Waited<'_> {
+    fn end(&mut self) {
+        self.before += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+    }
+}
+
+impl Drop for Waited<'_> {
+    fn drop(&mut self) {
+        self.end();
+        if !self.before.is_zero() {
+            self.metrics.waited(self.before);
+        }
+    }
+}
+
 // === impl Sent ===
 
 impl Sent<'_> {
+    /// Remembers what went wrong, for the status page.
+    fn note(&self, code: &'static str, text: &str) {
+        self.router.failures.note(self.key, self.shard.identity().as_str(), code, text);
+    }
+
     fn blame(&self, failure: Failure) {
         self.shard.blame(failure, || self.router.view.load().may_pass_over());
     }
@@ -363,6 +438,7 @@ impl<'a> Unanswered<'a> {
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         if !self.answered && Instant::now() + self.close >= self.deadline {
+            self.sent.note(TIME_UP, "no answer when the call's time was up");
             self.sent.call_failed();
         }
     }

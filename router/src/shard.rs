@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use porch_fn_ring::Identity;
 use porch_fn_service::conn::{self, AddressError, Connection};
+use porch_fn_service::tls::Connector;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -14,6 +15,8 @@ use crate::wellness::{Failure, Reason, Sign, Standing, Streak, Wellness};
 
 /// Bound on one dial, and so on what a call waits for one.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
+/// The same with TLS, which asks both sides to compute.
+const TLS_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A runner that does not answer a ping is hung: its calls move on.
 const PING: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
 /// Bytes unacknowledged for this long mean the same.
@@ -57,13 +60,14 @@ impl Shard {
     /// A runner that has not been asked for its health yet.
     pub(crate) fn new(
         identity: Identity,
+        connector: Option<Connector>,
         origin: Instant,
         changed: Arc<watch::Sender<()>>,
     ) -> Result<Self, AddressError> {
-        let options =
-            conn::Options { connect_timeout: CONNECT_TIMEOUT, ping: Some(PING), user_timeout: USER_TIMEOUT };
+        let connect_timeout = if connector.is_some() { TLS_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT };
+        let options = conn::Options { connect_timeout, ping: Some(PING), user_timeout: USER_TIMEOUT };
         Ok(Self {
-            connection: Connection::new(identity.as_str(), options)?,
+            connection: Connection::new(identity.as_str(), options)?.secured(connector)?,
             identity,
             in_flight: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),

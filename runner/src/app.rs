@@ -21,7 +21,11 @@ use porch_fn_service::health::Health;
 use porch_fn_service::kubernetes::ConnectError;
 use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
 use porch_fn_service::listen::{ListenError, listen};
+use porch_fn_service::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_service::telemetry::otel::Otel;
+use porch_fn_service::tls::{self, Acceptor, TlsError};
 use porch_fn_service::{admin, serve};
+use porch_fn_settings::ExecConfig;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -30,13 +34,14 @@ use tracing::Instrument;
 
 use self::pods::{PodParts, PodWiring};
 use crate::config::Flags;
+use crate::describe::{Describe, Parts as DescribeParts};
 use crate::evaluate::Runner;
-use crate::exec::ExecRuntime;
+use crate::exec::{ExecHash, ExecRuntime};
 use crate::metrics::Metrics;
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalFunctionsError};
 use crate::pods::page;
 use crate::settings::Current;
-use crate::watched_file::FileError;
+use crate::watched_file::{Content, FileError};
 
 /// How long readiness waits for the API server.
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -59,6 +64,9 @@ pub enum AppError {
     /// The same of what may be in flight.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// There is no TLS with these files.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// No way to the API server for the pods.
     #[error("--pod-backend=kubernetes needs the API server: {0}; --disable-runtimes=pod runs without pods")]
     Kubernetes(#[from] ConnectError),
@@ -107,34 +115,45 @@ impl App {
         let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
         let inflight = Inflight::new(limit, Hop::Runner);
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
-        let (admin_listener, admin_address) = listen(flags.address, flags.admin_port, "--admin-port").await?;
+        let otel = Otel::from_env();
+        otel.warn();
+        let admin_host = flags.address.or(otel.admin_host);
+        let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
         let mut registry = Registry::default();
+        otel.register(&mut registry, "porch-fn-runner", env!("CARGO_PKG_VERSION"));
         let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
+        let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
         let health = Health::new();
         let (signal, drain) = drain::channel();
         let mut background = JoinSet::new();
+        let acceptor = acceptor(&flags, &mut background)?;
         let mut pages = Vec::new();
 
         let mut sources = settings::sources(&flags, set, &metrics, &mut background)?;
-        let wiring = PodWiring { flags: &flags, metrics: &metrics, tasks: &mut background };
+        let allowed_images = Arc::clone(&sources.flags.allowed_images);
+        let (exec_config, mut ring) = (sources.exec.clone(), None);
+        let wiring = PodWiring { flags: &flags, metrics: &metrics, tasks: &mut background, ring: &mut ring };
         let parts = if disabled.pod {
             wiring.without_pods().await?
         } else {
             wiring.start(pods, &mut sources).await?
         };
-        let PodParts { runtime: pods, synced, local, current } = parts;
+        let PodParts { runtime: pods, synced, local, current, scope } = parts;
         let current = current.unwrap_or_else(|| {
             let (follow, current) = sources.follow();
             background.spawn(follow.instrument(tracing::info_span!("settings")));
             current
         });
         pages.push(config_page(&current, &flags));
-        let exec = if disabled.exec { None } else { Some(exec_runtime(&flags, set, &current)?) };
+        let exec = if disabled.exec { None } else { Some(exec_runtime(&flags, set, &current, &metrics)?) };
+        let hash = exec.as_ref().map(|_| exec_hash(exec_config, &current, &metrics, &mut background));
+        let pool = pods.as_ref().map(|runtime| (runtime.pool(), scope));
         if let Some(runtime) = &pods {
             let pool = runtime.pool();
             pages.push(Page {
                 path: "/pods",
                 content_type: JSON,
+                policy: None,
                 content: Box::new(move |_| page(pool.clone()).map(Ok).boxed()),
             });
         }
@@ -145,7 +164,7 @@ impl App {
             );
         }
 
-        let pages = Admin::new(health.clone(), registry, pages);
+        let pages = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
         background.spawn(admin::serve(admin_listener, pages).instrument(tracing::info_span!("admin")));
         let options = grpc::Options {
             max_message: flags.max_request_body_size,
@@ -153,15 +172,32 @@ impl App {
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
             inflight: Some(inflight),
             tell_load: true,
+            observer: Some(served),
         };
-        let runner = Runner::new(exec, pods, flags.default_image_prefix.clone(), metrics);
+        let runner = Runner::new(exec, pods, flags.default_image_prefix.clone(), allowed_images, metrics);
+        let failures = runner.failures();
+        let describe = Describe::new(DescribeParts {
+            pods: pool,
+            exec: hash,
+            ring,
+            failures,
+            turns: DescribeParts::turns(),
+        });
         let server = Server::new(Arc::new(runner), &health, options);
         let handler = move |request| {
-            let server = Arc::clone(&server);
-            async move { server.handle(request).await }
+            let (server, describe) = (Arc::clone(&server), describe.clone());
+            async move {
+                if Describe::is_asked(&request) {
+                    describe.answer(request).await
+                } else {
+                    server.handle(request).await
+                }
+            }
         };
         let mut serving = JoinSet::new();
-        serving.spawn(serve::serve(listener, None, handler, drain).instrument(tracing::info_span!("serve")));
+        serving.spawn(
+            serve::serve(listener, acceptor, None, handler, drain).instrument(tracing::info_span!("serve")),
+        );
         match synced {
             None => health.set("", true),
             Some(synced) => {
@@ -241,6 +277,7 @@ fn exec_runtime(
     flags: &Flags,
     set: &SetFlags,
     current: &watch::Receiver<Current>,
+    metrics: &Arc<Metrics>,
 ) -> Result<ExecRuntime, AppError> {
     present("functions", &flags.functions, set)?;
     let parallel = match flags.max_parallel_executions {
@@ -248,7 +285,32 @@ fn exec_runtime(
         set => set,
     };
     let waiting = usize::try_from(flags.max_queue_per_function).unwrap_or(usize::MAX);
-    Ok(ExecRuntime::new(current.clone(), &flags.exec_env, parallel, waiting, flags.max_request_body_size))
+    let (largest, metrics) = (flags.max_request_body_size, Arc::clone(metrics));
+    Ok(ExecRuntime::new(current.clone(), &flags.exec_env, parallel, waiting, largest, metrics))
+}
+
+/// What the exec runtime runs. A task keeps it and its metric up to date.
+fn exec_hash(
+    config: watch::Receiver<Content<ExecConfig>>,
+    current: &watch::Receiver<Current>,
+    metrics: &Arc<Metrics>,
+    tasks: &mut JoinSet<()>,
+) -> watch::Receiver<ExecHash> {
+    let (mut current, metrics) = (current.clone(), Arc::clone(metrics));
+    // The settings are made from the file: whenever they change, it is at least as new.
+    let hash = move |current: &Current| {
+        let hash = ExecHash::of(&config.borrow().value, &current.settings);
+        metrics.exec_config(hash);
+        hash
+    };
+    let (sender, receiver) = watch::channel(hash(&current.borrow_and_update()));
+    let follow = async move {
+        while current.changed().await.is_ok() {
+            sender.send_replace(hash(&current.borrow_and_update()));
+        }
+    };
+    tasks.spawn(follow.instrument(tracing::info_span!("exec hash")));
+    receiver
 }
 
 /// `/config?image=IMAGE`: what holds for an image, and why.
@@ -261,7 +323,7 @@ fn config_page(current: &watch::Receiver<Current>, flags: &Flags) -> Page {
         });
         std::future::ready(page).boxed()
     };
-    Page { path: "/config", content_type: JSON, content: Box::new(content) }
+    Page { path: "/config", content_type: JSON, policy: None, content: Box::new(content) }
 }
 
 /// The image that a query asks for; an error is JSON.
@@ -271,4 +333,19 @@ fn image_of(query: &str, prefix: &str) -> Result<Image, String> {
     let image = image.filter(|image| !image.is_empty()).ok_or("write /config?image=IMAGE".to_owned());
     let image = image.and_then(|image| Image::parse(&image, prefix).map_err(|error| error.to_string()));
     image.map_err(|error| serde_json::json!({ "error": error }).to_string())
+}
+
+/// TLS with routers or callers, if it was asked for. There is one listener: flags rule out both.
+fn acceptor(flags: &Flags, background: &mut JoinSet<()>) -> Result<Option<Acceptor>, TlsError> {
+    let (cert, key, ca) = (flags.tls_cert.clone(), flags.tls_key.clone(), flags.tls_client_ca.clone());
+    let (listen_cert, listen_key) = (flags.listen_tls_cert.clone(), flags.listen_tls_key.clone());
+    let between = tls::Files::of("--tls", cert, key, ca, true)?;
+    let listening =
+        tls::Files::of("--listen-tls", listen_cert, listen_key, flags.listen_tls_client_ca.clone(), false)?;
+    let Some(files) = between.or(listening) else {
+        return Ok(None);
+    };
+    let (acceptor, follow) = files.acceptor()?;
+    background.spawn(follow.instrument(tracing::info_span!("tls")));
+    Ok(Some(acceptor))
 }

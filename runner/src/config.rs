@@ -43,6 +43,29 @@ pub struct Flags {
     /// Prefix of images without a registry, as Porch has it
     #[arg(long, default_value = "ghcr.io/kptdev/krm-functions-catalog")]
     pub default_image_prefix: String,
+    /// Images that may run: globs over whole references, separated by commas or in several flags; * is any text without
+    /// a /, ** any text. All others are refused before anything is looked up or started for them
+    #[arg(long, value_delimiter = ',')]
+    pub allowed_images: Vec<String>,
+    /// Mutual TLS with the routers: the certificate they are shown; all three files are read again when they change
+    #[arg(long)]
+    pub tls_cert: Option<PathBuf>,
+    /// Mutual TLS with the routers: the key of that certificate
+    #[arg(long)]
+    pub tls_key: Option<PathBuf>,
+    /// Mutual TLS with the routers: the authority that their certificates must come from
+    #[arg(long)]
+    pub tls_client_ca: Option<PathBuf>,
+    /// TLS where there is no router, instead of --tls-cert: the certificate that callers are shown; Porch speaks no TLS
+    #[arg(long, conflicts_with_all = ["tls_cert", "tls_key", "tls_client_ca"])]
+    pub listen_tls_cert: Option<PathBuf>,
+    /// TLS where there is no router: the key of that certificate
+    #[arg(long)]
+    pub listen_tls_key: Option<PathBuf>,
+    /// TLS where there is no router: the authority that callers' certificates must come from; none is asked for when not
+    /// given
+    #[arg(long)]
+    pub listen_tls_client_ca: Option<PathBuf>,
     /// How long a call may take whose caller sets no deadline
     #[arg(long, default_value = "5m")]
     pub request_timeout: GoDuration,

@@ -1,8 +1,9 @@
 //! One call through the runner: the exec runtime first, then pods. The order is fixed.
 
-use porch_fn_image::Image;
-use porch_fn_proto::peek;
-use porch_fn_service::grpc::{Call, Evaluate, Reply};
+use porch_fn_image::{AllowedImages, Image, shard_key};
+use porch_fn_proto::{Text, peek};
+use porch_fn_service::admin::failures::Failures;
+use porch_fn_service::grpc::{Call, Evaluate, Reply, code_name, message_of};
 use tokio::time::Instant;
 use tonic::Code;
 use wrapper_server::go_quote;
@@ -21,30 +22,43 @@ pub struct Runner {
     exec: Option<ExecRuntime>,
     pods: Option<PodRuntime>,
     default_prefix: String,
+    allowed_images: Arc<AllowedImages>,
     metrics: Arc<Metrics>,
+    failures: Arc<Failures>,
 }
 
 impl Runner {
     /// A runner with these runtimes. With none it answers `NOT_FOUND` to everything. Images without a registry are
-    /// those of `default_prefix`.
+    /// those of `default_prefix`. Calls that `allowed_images` does not allow reach no runtime.
     pub fn new(
         exec: Option<ExecRuntime>,
         pods: Option<PodRuntime>,
         default_prefix: String,
+        allowed_images: Arc<AllowedImages>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { exec, pods, default_prefix, metrics }
+        Self { exec, pods, default_prefix, allowed_images, metrics, failures: Arc::default() }
     }
 
-    async fn run(&self, mut call: Call) -> (Reply, Runtime) {
+    /// Calls that failed of late.
+    pub(crate) fn failures(&self) -> Arc<Failures> {
+        Arc::clone(&self.failures)
+    }
+
+    /// Runs a call, and notes in `asked` what it asks for.
+    async fn run(&self, mut call: Call, asked: &mut Asked) -> (Reply, Runtime) {
         let peeked = match peek(&call.message) {
             Ok(peeked) => peeked,
             // What grpc-go's servers answer to a message they cannot unmarshal.
             Err(error) => return (Reply::failed(Code::Internal, &error.to_string()), Runtime::None),
         };
+        *asked = Asked { image: peeked.image.clone(), tag: peeked.tag.clone() };
         let image = &*peeked.image;
         if image.is_empty() {
             return (Reply::failed(Code::InvalidArgument, NO_IMAGE), Runtime::None);
+        }
+        if let Err(error) = self.allowed_images.check(image, &peeked.tag) {
+            return (Reply::failed(Code::PermissionDenied, &error.to_string()), Runtime::None);
         }
         let parsed = Image::parse(image, &self.default_prefix);
         if let Err(refused) = call.charge.claim(parsed.as_ref().map_or(image, Image::as_str)) {
@@ -53,7 +67,9 @@ impl Runner {
         if let Some(exec) = &self.exec {
             let resource_list = call.message.slice(peeked.resource_list.clone());
             let meant = parsed.as_ref().ok();
-            if let Some(mut reply) = exec.evaluate(image, meant, &peeked.tag, resource_list).await {
+            if let Some(mut reply) =
+                exec.evaluate(image, meant, &peeked.tag, resource_list, &call.headers).await
+            {
                 // The pod runtime charges its answers before it takes them.
                 match call.charge.answer(reply.framed.len()) {
                     Ok(charge) => reply.charge = charge,
@@ -79,27 +95,60 @@ impl Evaluate for Runner {
             return Reply::failed(Code::InvalidArgument, NO_IMAGE);
         }
         let (started, deadline) = (Instant::now(), call.deadline);
-        let mut counted = Counted { metrics: &self.metrics, started, deadline, answer: None };
-        let (reply, runtime) = self.run(call).await;
-        counted.answer = Some((runtime, reply.code()));
+        let mut counted = Counted { runner: self, started, deadline, asked: Asked::default(), answer: None };
+        let (reply, runtime) = self.run(call, &mut counted.asked).await;
+        let code = reply.code();
+        if code != Code::Ok {
+            counted.failed(code, told(&message_of(reply.status_headers())));
+        }
+        counted.answer = Some((runtime, code));
         reply
     }
+}
+
+/// What a call asks for, as it was sent.
+#[derive(Default)]
+struct Asked {
+    image: Text,
+    tag: Text,
 }
 
 /// Counts its call when it is dropped, since the server drops calls: at their deadlines, and when their callers go
 /// away.
 struct Counted<'a> {
-    metrics: &'a Metrics,
+    runner: &'a Runner,
     started: Instant,
     deadline: Instant,
+    asked: Asked,
     answer: Option<(Runtime, Code)>,
+}
+
+impl Counted<'_> {
+    /// Remembers the failure for the status page, under the name that the router has for the image.
+    fn failed(&self, code: Code, text: &str) {
+        let tag = Some(&*self.asked.tag).filter(|tag| !tag.is_empty());
+        let image = shard_key(&self.asked.image, tag, &self.runner.default_prefix);
+        self.runner.failures.note(&image, "", code_name(code), text);
+    }
+}
+
+/// A failure's text without the words around it that name the image once more.
+fn told(message: &str) -> &str {
+    match message.split_once(" desc = ") {
+        Some((words, text)) if words.starts_with("unable to evaluate ") => text,
+        _ => message,
+    }
 }
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         let cut_off = if Instant::now() >= self.deadline { Code::DeadlineExceeded } else { Code::Cancelled };
+        // Nobody failed a caller that went away.
+        if self.answer.is_none() && cut_off == Code::DeadlineExceeded {
+            self.failed(cut_off, "the call's time was up");
+        }
         let (runtime, code) = self.answer.unwrap_or((Runtime::None, cut_off));
-        self.metrics.answered(runtime, code, self.started.elapsed());
+        self.runner.metrics.answered(runtime, code, self.started.elapsed());
     }
 }
 
@@ -142,7 +191,7 @@ mod tests {
             1024,
             Arc::clone(&metrics),
         );
-        let runner = Runner::new(None, Some(pods), "example.com".to_owned(), metrics);
+        let runner = Runner::new(None, Some(pods), "example.com".to_owned(), Arc::default(), metrics);
         for wait in [Duration::ZERO, Duration::from_mins(1)] {
             let message = encode_request(bytes::Bytes::new().into(), "f:v1", "");
             let deadline = Instant::now() + wait;
@@ -158,6 +207,8 @@ mod tests {
             charge: Charge::default(),
         };
         assert_eq!(runner.evaluate(empty).await.code(), Code::InvalidArgument);
+        let told: Vec<_> = runner.failures().all().into_iter().map(|one| (one.image, one.code)).collect();
+        assert_eq!(told, [("example.com/f:v1".to_owned(), "DEADLINE_EXCEEDED")], "nor one that went away");
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         assert!(!text.contains("INVALID_ARGUMENT"), "a router's try is no failed call: {text}");

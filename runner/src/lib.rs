@@ -7,6 +7,7 @@
 
 mod app;
 mod config;
+mod describe;
 mod environment;
 mod evaluate;
 pub mod exec;

@@ -33,6 +33,7 @@ pub(crate) struct Peers {
 pub(crate) struct Ownership {
     own: Identity,
     peers: watch::Sender<Peers>,
+    ring: watch::Sender<Arc<[Identity]>>,
     owned: watch::Sender<Owned>,
     origin: Instant,
     membership: Membership,
@@ -59,6 +60,7 @@ impl Ownership {
         Self {
             own: own.into(),
             peers: watch::Sender::default(),
+            ring: watch::Sender::new(Arc::default()),
             owned: watch::Sender::new(Owned::None),
             origin: Instant::now(),
             membership: Membership::new(),
@@ -69,6 +71,11 @@ impl Ownership {
     /// What is known of the peers, now and later.
     pub(crate) fn peers(&self) -> watch::Receiver<Peers> {
         self.peers.subscribe()
+    }
+
+    /// Who is on the ring, now and later: nobody before the first answer.
+    pub(crate) fn ring(&self) -> watch::Receiver<Arc<[Identity]>> {
+        self.ring.subscribe()
     }
 
     /// What this runner owns, now and later: nothing before the first answer.
@@ -142,6 +149,7 @@ impl Ownership {
         } else if before.listed {
             self.owned.send_replace(Owned::None);
         }
+        self.ring.send_replace(names.iter().cloned().collect());
         self.names = Some(names);
         self.peers.send_replace(peers);
     }

@@ -149,6 +149,7 @@ pub(crate) mod tests {
             queue: flag(1000),
             functions: PathBuf::from("/functions"),
             default_prefix: "example.com".to_owned(),
+            allowed_images: Arc::default(),
         }
     }
 

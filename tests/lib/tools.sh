@@ -38,6 +38,17 @@ no_python() {
     fi
 }
 
+no_chromium() {
+    have chromium || have chromium-browser || have google-chrome ||
+        echo "chromium is not installed (Debian's package chromium)"
+}
+
+no_prometheus() {
+    if ! have prometheus || ! have promtool; then
+        echo "prometheus is not installed (Debian's package prometheus)"
+    fi
+}
+
 # no_cluster: prints what a test cluster lacks here, or nothing.
 no_cluster() {
     if [ "$(id -u)" -ne 0 ]; then
@@ -71,6 +82,8 @@ install_tools() {
     have node || packages="$packages nodejs"
     have npm || packages="$packages npm"
     [ -z "$(no_python)" ] || packages="$packages python3 python3-venv"
+    [ -z "$(no_chromium)" ] || packages="$packages chromium fonts-inter"
+    [ -z "$(no_prometheus)" ] || packages="$packages prometheus"
     [ "$(id -u)" -ne 0 ] || [ -z "$(no_cluster)" ] || packages="$packages $cluster_packages"
     if [ -z "$packages" ]; then
         return 0

@@ -11,6 +11,7 @@ use porch_fn_proto::evaluator::EvaluateFunctionResponse;
 use porch_fn_proto::{Chunks, PREFIX_LEN, encode_request, frame};
 use porch_fn_service::conn::{self, Channel, Connection};
 use porch_fn_service::grpc::{Charge, Reply, format_timeout, message_of};
+use porch_fn_service::tls::Connector;
 use porch_fn_service::unary::{self, CallError};
 use prost::Message;
 use tonic::Code;
@@ -56,6 +57,15 @@ impl Client {
         Self { connection: Connection::new(address.to_string(), OPTIONS).expect("an address") }
     }
 
+    /// The same by TLS.
+    ///
+    /// # Panics
+    /// Never, as above.
+    pub fn secured(address: SocketAddr, connector: Connector) -> Self {
+        let connection = Connection::new(address.to_string(), OPTIONS).expect("an address");
+        Self { connection: connection.secured(Some(connector)).expect("an address") }
+    }
+
     /// Calls `image` without a deadline, as Porch does.
     ///
     /// # Panics
@@ -85,8 +95,24 @@ impl Client {
         input: impl Into<Bytes>,
         timeout: Option<Duration>,
     ) -> Result<Answer, CallError> {
+        self.try_call_with(image, input, timeout, HeaderMap::new()).await
+    }
+
+    /// The same with more metadata.
+    ///
+    /// # Errors
+    /// When the call breaks off without a status.
+    ///
+    /// # Panics
+    /// When the answer is no gRPC message.
+    pub async fn try_call_with(
+        &self,
+        image: &str,
+        input: impl Into<Bytes>,
+        timeout: Option<Duration>,
+        mut headers: HeaderMap,
+    ) -> Result<Answer, CallError> {
         let request = frame(encode_request(Chunks::from(input.into()), image, ""));
-        let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(TE, HeaderValue::from_static("trailers"));
         if let Some(timeout) = timeout {

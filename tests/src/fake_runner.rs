@@ -55,6 +55,8 @@ pub struct Log {
     pub watches: usize,
     /// `Check` calls.
     pub checks: usize,
+    /// Times it was asked what it holds, which it does not know, as a runner of an older version.
+    pub described: usize,
 }
 
 /// A call as it arrived.

@@ -1,5 +1,6 @@
 //! What the end-to-end tests share: fake runners, a process harness, callers.
 
+pub mod browser;
 pub mod caller;
 pub mod client;
 pub mod cluster;
@@ -10,3 +11,4 @@ pub mod load;
 pub mod process;
 pub mod registry;
 pub mod scaling;
+pub mod stack;

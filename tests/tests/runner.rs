@@ -118,6 +118,24 @@ async fn disabled_runtimes_have_no_functions() {
 }
 
 #[tokio::test]
+async fn what_is_not_allowed_is_not_run() {
+    let flags = ["--allowed-images=example.com/**:v1, other:v2", "--allowed-images=quay.io/*"];
+    let runner = Runner::start(&flags, "touch $DIR/$$.started; cat").await;
+    assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT);
+    runner.client.call("quay.io/f", INPUT).await.fails(Code::NotFound, "function \"quay.io/f\" not found");
+    let full = "ghcr.io/kptdev/krm-functions-catalog/short:v2";
+    for image in ["short:v2", full] {
+        let expected = format!(
+            "image \"{full}\" is not allowed: no pattern of the function runner's --allowed-images fits it"
+        );
+        runner.client.call(image, INPUT).await.fails(Code::PermissionDenied, &expected);
+    }
+    let answer = runner.client.call("Not An Image", INPUT).await;
+    assert_eq!(answer.code, Code::PermissionDenied, "{answer:?}");
+    assert_eq!(runner.files_with(".started"), 1);
+}
+
+#[tokio::test]
 async fn an_output_past_the_limit_ends_the_function_at_once() {
     let runner = Runner::start(&["--max-request-body-size=100000"], "yes; sleep 1000").await;
     let answer = runner.client.call(IMAGE, INPUT).await;
@@ -283,6 +301,12 @@ async fn flags_that_do_not_go_together_say_what_is_missing() {
     assert!(error.starts_with("--peers needs --shard-address"), "{error}");
     let error = refused(&[&kubernetes[..], &["--peers=nats://x", "--shard-address=10.0.0.1"]].concat()).await;
     assert!(error.starts_with("--peers: ") && error.contains("nats"), "{error}");
+    for patterns in ["", "f,", ","] {
+        let error = refused(&[&format!("--allowed-images={patterns}")]).await;
+        assert_eq!(error, "--allowed-images: an empty pattern: leave the flag out to allow every image");
+    }
+    let error = refused(&["--allowed-images=f", "--allowed-images=http://ghcr.io/f"]).await;
+    assert!(error.starts_with("--allowed-images: \"http://ghcr.io/f\" is no pattern"), "{error}");
     let error = refused(&["--max-inflight-bytes=12000000"]).await;
     let expected = "--max-inflight-bytes 12000000 has no room for two messages of --max-request-body-size 6291456: 12615680 \
                     is the least";

@@ -46,13 +46,14 @@ async fn runners(drain: drain::Watch) -> u16 {
         default_timeout_text: "",
         inflight: None,
         tell_load: true,
+        observer: None,
     };
     let server = Server::new(Arc::new(Echo), &health, options);
     let handler = move |request| {
         let server = Arc::clone(&server);
         async move { server.handle(request).await }
     };
-    tokio::spawn(serve::serve(listener, None, handler, drain));
+    tokio::spawn(serve::serve(listener, serve::Plain, None, handler, drain));
     port
 }
 

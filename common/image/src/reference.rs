@@ -15,7 +15,7 @@ pub const MAX_REFERENCE_LEN: usize = 1024;
 
 const MAX_NAME_LEN: usize = 255;
 const MAX_TAG_LEN: usize = 128;
-const DOCKER_HUB: &str = "docker.io";
+pub(crate) const DOCKER_HUB: &str = "docker.io";
 
 /// Why a text is not an image reference. The texts are the same for the same input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -201,7 +201,7 @@ impl Image {
     }
 }
 
-fn looks_like_host(part: &str) -> bool {
+pub(crate) fn looks_like_host(part: &str) -> bool {
     part.contains(['.', ':']) || part.eq_ignore_ascii_case("localhost")
 }
 

@@ -15,4 +15,6 @@ mod ring;
 pub mod spill;
 
 pub use identity::Identity;
-pub use ring::{FULL_LIST_NODES, HASH_SCHEME, MAX_NODES, Ring, RingError, SUCCESSORS, VIRTUAL_NODES};
+pub use ring::{
+    FULL_LIST_NODES, HASH_SCHEME, MAX_NODES, Ring, RingError, SUCCESSORS, VIRTUAL_NODES, fingerprint,
+};

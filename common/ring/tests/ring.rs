@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use porch_fn_ring::{FULL_LIST_NODES, Identity, MAX_NODES, Ring, RingError, SUCCESSORS};
+use porch_fn_ring::{FULL_LIST_NODES, Identity, MAX_NODES, Ring, RingError, SUCCESSORS, fingerprint};
 use proptest::prelude::*;
 
 fn runner(seed: usize, n: usize) -> Identity {
@@ -26,6 +26,18 @@ fn keys(count: usize) -> Vec<String> {
 /// A preference order by name, which can be compared between rings.
 fn order<'a>(ring: &'a Ring, key: &str) -> Vec<&'a Identity> {
     ring.preference(key).iter().map(|&n| &ring.nodes()[usize::from(n)]).collect()
+}
+
+#[test]
+fn a_fingerprint_is_that_of_the_runners() {
+    assert_eq!(fingerprint(&[]), 0);
+    let three = runners(0, 3);
+    let known = fingerprint(ring(three.iter().rev().cloned()).nodes());
+    assert_eq!(known, fingerprint(&three));
+    assert!(known > 0 && known < 1 << 48);
+    for other in [runners(0, 2), runners(0, 4), runners(1, 3)] {
+        assert_ne!(fingerprint(&other), known);
+    }
 }
 
 #[test]

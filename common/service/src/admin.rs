@@ -1,6 +1,8 @@
 //! The admin port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and pages of the
 //! server's own. Read-only, HTTP/1.1, no secrets.
 
+pub mod failures;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +33,11 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Content type of JSON pages.
 pub const JSON: &str = "application/json";
+/// Content type of pages for people.
+pub const HTML: &str = "text/html; charset=utf-8";
+
+/// What a browser may load and run for a page: nothing. A page for people has a policy of its own.
+const NOTHING: HeaderValue = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
 
 /// A page of the server's own, made anew on each request.
 pub struct Page {
@@ -38,6 +45,8 @@ pub struct Page {
     pub path: &'static str,
     /// What it is, such as [`JSON`].
     pub content_type: &'static str,
+    /// Its Content-Security-Policy. `None` lets a browser load and run nothing, which suits what is no HTML.
+    pub policy: Option<HeaderValue>,
     /// Makes its content for a request's query (what follows the `?`, or nothing). An error is what is wrong with
     /// the query: it is answered with 400 and this text, in the same content type.
     pub content: Content,
@@ -49,14 +58,14 @@ pub type Content = Box<dyn Fn(&str) -> BoxFuture<'static, Result<String, String>
 /// What the admin port shows.
 pub struct Admin {
     health: Health,
-    registry: Registry,
+    registry: Option<Registry>,
     pages: Vec<Page>,
 }
 
 impl Admin {
-    /// Probes from `health`, metrics from `registry`, and `pages`.
-    pub fn new(health: Health, registry: Registry, pages: Vec<Page>) -> Arc<Self> {
-        Arc::new(Self { health, registry, pages })
+    /// Probes from `health`, metrics from `registry` unless they are turned off, and `pages`.
+    pub fn new(health: Health, registry: impl Into<Option<Registry>>, pages: Vec<Page>) -> Arc<Self> {
+        Arc::new(Self { health, registry: registry.into(), pages })
     }
 
     async fn answer(&self, method: &Method, path: &str, query: &str) -> Response<Full<Bytes>> {
@@ -68,8 +77,12 @@ impl Admin {
             "/readyz" if self.health.is_serving() => respond(StatusCode::OK, TEXT, "ok\n".to_owned()),
             "/readyz" => respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting or draining\n".to_owned()),
             "/metrics" => {
+                let Some(registry) = &self.registry else {
+                    let text = "metrics are turned off by OTEL_METRICS_EXPORTER=none\n".to_owned();
+                    return respond(StatusCode::NOT_FOUND, TEXT, text);
+                };
                 let mut text = String::new();
-                match encode(&mut text, &self.registry) {
+                match encode(&mut text, registry) {
                     Ok(()) => respond(StatusCode::OK, OPENMETRICS, text),
                     Err(_) => {
                         respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, "encoding failed\n".to_owned())
@@ -78,10 +91,14 @@ impl Admin {
             }
             path => {
                 if let Some(page) = self.pages.iter().find(|page| page.path == path) {
-                    match (page.content)(query).await {
+                    let mut response = match (page.content)(query).await {
                         Ok(content) => respond(StatusCode::OK, page.content_type, content),
                         Err(wrong) => respond(StatusCode::BAD_REQUEST, page.content_type, wrong),
+                    };
+                    if let Some(policy) = &page.policy {
+                        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy.clone());
                     }
+                    response
                 } else {
                     let mut known = vec!["/metrics", "/healthz", "/readyz"];
                     known.extend(self.pages.iter().map(|page| page.path));
@@ -103,7 +120,13 @@ const TEXT: &str = "text/plain; charset=utf-8";
 fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(body));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    // What pages show is callers' input in part: a browser must not make more of it than it is.
+    headers.insert(header::CONTENT_SECURITY_POLICY, NOTHING);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
@@ -179,13 +202,20 @@ mod tests {
         let page = Page {
             path: "/shards",
             content_type: JSON,
+            policy: None,
             content: Box::new(|query| {
                 let content =
                     if query == "no" { Err("not so".to_owned()) } else { Ok(format!("{{{query}}}")) };
                 async { content }.boxed()
             }),
         };
-        let admin = Admin::new(health.clone(), registry, vec![page]);
+        let people = Page {
+            path: "/",
+            content_type: HTML,
+            policy: Some(HeaderValue::from_static("script-src 'self'")),
+            content: Box::new(|_| async { Ok("<p>".to_owned()) }.boxed()),
+        };
+        let admin = Admin::new(health.clone(), registry, vec![page, people]);
         assert_eq!(get(&admin, "/healthz").await.0, 200);
         assert_eq!(get(&admin, "/readyz").await.0, 503);
         health.set("", true);
@@ -194,7 +224,18 @@ mod tests {
         assert_eq!(get(&admin, "/shards").await, (200, "{}".to_owned()));
         assert_eq!(get(&admin, "/shards?a=b").await, (200, "{a=b}".to_owned()));
         assert_eq!(get(&admin, "/shards?no").await, (400, "not so".to_owned()));
-        assert_eq!(get(&admin, "/x").await, (404, "pages: /metrics /healthz /readyz /shards\n".to_owned()));
+        assert_eq!(get(&admin, "/x").await, (404, "pages: /metrics /healthz /readyz /shards /\n".to_owned()));
         assert_eq!(admin.answer(&Method::POST, "/metrics", "").await.status(), 405);
+        assert_eq!(get(&Admin::new(health, None, Vec::new()), "/metrics").await.0, 404);
+        // Only a page that says so may run anything.
+        for (path, policy) in [
+            ("/", "script-src 'self'"),
+            ("/shards", NOTHING.to_str().unwrap()),
+            ("/x", NOTHING.to_str().unwrap()),
+        ] {
+            let response = admin.answer(&Method::GET, path, "").await;
+            assert_eq!(response.headers()[header::CONTENT_SECURITY_POLICY], policy, "{path}");
+            assert_eq!(response.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
+        }
     }
 }

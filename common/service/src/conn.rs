@@ -18,12 +18,14 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tower_service::Service;
 use tracing::Instrument;
 
 use crate::grpc::{Body, MAX_ANSWER_HEADER_LIST_BYTES};
+use crate::tls::Connector;
 
 /// Flow-control windows for answers, which are held whole as well.
 const STREAM_WINDOW: u32 = 1024 * 1024;
@@ -57,6 +59,9 @@ pub enum ConnectError {
     /// No address accepted.
     #[error("connection refused or unreachable")]
     Connect(#[source] Arc<std::io::Error>),
+    /// The peer's certificate is not good, or ours is not good for it.
+    #[error("TLS handshake failed")]
+    Tls(#[source] Arc<std::io::Error>),
     /// The peer does not speak HTTP/2.
     #[error("HTTP/2 handshake failed")]
     Handshake(#[source] Arc<hyper::Error>),
@@ -71,6 +76,9 @@ pub struct Connection {
     address: Arc<str>,
     origin: Uri,
     options: Options,
+    tls: Option<Connector>,
+    /// What was wrong with TLS, as the log was told. A peer is dialled again and again.
+    told: Mutex<Option<String>>,
     state: Mutex<State>,
 }
 
@@ -121,9 +129,19 @@ impl Connection {
     ) -> Result<Self, AddressError> {
         let (address, authority) = (address.into(), authority.into());
         parse_authority(&address)?;
-        let parts = Uri::builder().scheme("http").authority(parse_authority(&authority)?).path_and_query("/");
-        let origin = parts.build().map_err(|_| AddressError(authority))?;
-        Ok(Self { address, origin, options, state: Mutex::default() })
+        let origin = origin("http", parse_authority(&authority)?)?;
+        Ok(Self { address, origin, options, tls: None, told: Mutex::default(), state: Mutex::default() })
+    }
+
+    /// The same with TLS. Without a connector it changes nothing.
+    ///
+    /// # Errors
+    /// Never: its address is one.
+    pub fn secured(mut self, connector: Option<Connector>) -> Result<Self, AddressError> {
+        if connector.is_some() {
+            self.origin = origin("https", parse_authority(&self.address)?)?;
+        }
+        Ok(Self { tls: connector, ..self })
     }
 
     /// The scheme and authority of requests, with an empty path.
@@ -146,7 +164,8 @@ impl Connection {
                 return Ok(sender.clone());
             }
             state.dialing().unwrap_or_else(|| {
-                let dialing = dial(Arc::clone(&self.address), self.options).boxed().shared();
+                let dialing =
+                    dial(Arc::clone(&self.address), self.tls.clone(), self.options).boxed().shared();
                 // Some, since it was not polled yet.
                 *state = dialing.downgrade().map_or(State::Idle, State::Dialing);
                 dialing
@@ -157,8 +176,26 @@ impl Connection {
         // Only the dial that everyone waits for may change the state: a later one could be under way.
         if state.dialing().is_some_and(|current| current.ptr_eq(&dialing)) {
             *state = dialed.as_ref().map_or(State::Idle, |sender| State::Up(sender.clone()));
+            drop(state);
+            self.tell(&dialed);
         }
         dialed
+    }
+
+    /// Tells the log what is wrong with TLS, once.
+    fn tell(&self, dialed: &Result<Sender, ConnectError>) {
+        let error = match dialed {
+            Err(ConnectError::Tls(error)) => Some(error.to_string()),
+            Err(_) => return,
+            Ok(_) => None,
+        };
+        // Of an expired certificate the text has the time.
+        let reason = error.as_ref().map(|text| text.replace(|letter: char| letter.is_ascii_digit(), ""));
+        let mut told = self.told.lock();
+        if let Some(error) = error.filter(|_| *told != reason) {
+            tracing::warn!(peer = &*self.address, error, "TLS failed; see --tls-cert, --tls-client-ca");
+        }
+        *told = reason;
     }
 }
 
@@ -185,11 +222,18 @@ fn parse_authority(text: &Arc<str>) -> Result<Authority, AddressError> {
     authority.ok_or_else(|| AddressError(Arc::clone(text)))
 }
 
-async fn dial(address: Arc<str>, options: Options) -> Result<Sender, ConnectError> {
-    timeout(options.connect_timeout, connect(&address, options)).await.unwrap_or(Err(ConnectError::Timeout))
+fn origin(scheme: &str, authority: Authority) -> Result<Uri, AddressError> {
+    let named = AddressError(authority.as_str().into());
+    Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build().map_err(|_| named)
 }
 
-async fn connect(address: &str, options: Options) -> Result<Sender, ConnectError> {
+async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Result<Sender, ConnectError> {
+    timeout(options.connect_timeout, connect(&address, tls, options))
+        .await
+        .unwrap_or(Err(ConnectError::Timeout))
+}
+
+async fn connect(address: &str, tls: Option<Connector>, options: Options) -> Result<Sender, ConnectError> {
     let addresses: Vec<SocketAddr> =
         lookup_host(address).await.map_err(|error| ConnectError::Lookup(Arc::new(error)))?.collect();
     let stream =
@@ -197,6 +241,22 @@ async fn connect(address: &str, options: Options) -> Result<Sender, ConnectError
     // Both only sharpen what works without them.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(options.user_timeout));
+    match tls {
+        None => handshake(address, stream, options).await,
+        Some(connector) => {
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let secured = connector.connect(stream, host).await;
+            let stream = secured.map_err(|error| ConnectError::Tls(Arc::new(error)))?;
+            handshake(address, stream, options).await
+        }
+    }
+}
+
+async fn handshake<S>(address: &str, stream: S, options: Options) -> Result<Sender, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())

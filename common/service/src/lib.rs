@@ -18,7 +18,12 @@ pub mod health;
 pub mod kubernetes;
 pub mod lifecycle;
 pub mod listen;
+#[cfg(feature = "admin")]
+pub mod rpc_metrics;
 pub mod serve;
 pub mod telemetry;
+#[cfg(feature = "client")]
+pub mod tls;
+pub mod trace_context;
 #[cfg(feature = "client")]
 pub mod unary;

@@ -3,8 +3,12 @@
 //! Porch holds one connection for ever, so connections are given a maximum age: a GOAWAY makes the
 //! caller dial again, which spreads callers over routers. Calls in flight are not touched by it.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -12,9 +16,10 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::Instrument;
 
 use crate::drain;
@@ -32,21 +37,49 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
 /// Callers that give up on many calls at once are not an attack here.
 const MAX_PENDING_RESETS: usize = MAX_CONCURRENT_STREAMS as usize;
+/// Connections are refused for want of TLS as often as their peers try; the log is told this often of each reason, and of
+/// so many reasons.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
+const MAX_TOLD: usize = 10;
 /// Pause after accept fails, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves connections of `listener` with `handler` until the drain begins, then sends GOAWAY on each and
+/// What a connection goes through before HTTP/2.
+pub trait Accept: Clone + Send + 'static {
+    /// The connection after it.
+    type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+
+    /// Goes through it.
+    fn accept(&self, stream: TcpStream) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+/// Nothing: HTTP/2 in plain text.
+#[derive(Debug, Clone, Copy)]
+pub struct Plain;
+
+impl Accept for Plain {
+    type Stream = TcpStream;
+
+    async fn accept(&self, stream: TcpStream) -> io::Result<TcpStream> {
+        Ok(stream)
+    }
+}
+
+/// Serves connections of `listener`, each after `accept`, with `handler` until the drain begins, then sends GOAWAY on each and
 /// returns when the last has finished. Dropping the future cuts them off.
-pub async fn serve<H, F>(
+pub async fn serve<A, H, F>(
     listener: TcpListener,
+    accept: A,
     max_age: Option<Duration>,
     handler: H,
     mut drain: drain::Watch,
 ) where
+    A: Accept,
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let mut connections = JoinSet::new();
+    let refusals = Arc::new(Refusals::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -57,7 +90,14 @@ pub async fn serve<H, F>(
             Ok((stream, peer)) => {
                 let span = tracing::debug_span!("connection", %peer);
                 let age = max_age.map(jittered);
-                connections.spawn(connection(stream, age, handler.clone(), drain.clone()).instrument(span));
+                let (accept, handler, drain) = (accept.clone(), handler.clone(), drain.clone());
+                let refusals = Arc::clone(&refusals);
+                let served = async move {
+                    if let Some(stream) = admit(stream, accept, drain.clone(), &refusals, peer).await {
+                        connection(stream, age, handler, drain).await;
+                    }
+                };
+                connections.spawn(served.instrument(span));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
@@ -69,20 +109,55 @@ pub async fn serve<H, F>(
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection<H, F>(stream: TcpStream, age: Option<Duration>, handler: H, mut drain: drain::Watch)
-where
-    H: Fn(Request<Incoming>) -> F,
-    F: Future<Output = Response<Body>> + Send + 'static,
-{
+/// What was refused of late and why, for the log.
+#[derive(Debug, Default)]
+struct Refusals(Mutex<BTreeMap<String, Instant>>);
+
+impl Refusals {
+    fn note(&self, peer: SocketAddr, error: &io::Error) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|_, at| at.elapsed() < TELL_INTERVAL);
+        // Of an expired certificate the text has the time.
+        let reason = error.to_string().replace(|letter: char| letter.is_ascii_digit(), "");
+        if told.len() >= MAX_TOLD || told.contains_key(&reason) {
+            tracing::debug!(%peer, %error, "refused a connection: TLS failed");
+        } else {
+            tracing::warn!(%peer, %error, "refused a connection: TLS failed; see --tls-client-ca and the peer's certificate");
+            told.insert(reason, Instant::now());
+        }
+    }
+}
+
+/// The connection once it may speak HTTP/2.
+async fn admit<A: Accept>(
+    stream: TcpStream,
+    accept: A,
+    mut drain: drain::Watch,
+    refusals: &Refusals,
+    peer: SocketAddr,
+) -> Option<A::Stream> {
     // Small frames follow large ones in every answer; Nagle would hold the trailers back.
     let _ = stream.set_nodelay(true);
     // hyper ends a connection in order only after its first bytes: one that says nothing would hold up a drain.
     let mut first = [0];
     tokio::select! {
-        read = stream.peek(&mut first) => if !matches!(read, Ok(1..)) { return },
-        () = drain.draining() => return,
-        () = sleep(KEEP_ALIVE) => return,
+        read = stream.peek(&mut first) => if !matches!(read, Ok(1..)) { return None },
+        () = drain.draining() => return None,
+        () = sleep(KEEP_ALIVE) => return None,
     }
+    let accepted = tokio::select! {
+        accepted = accept.accept(stream) => accepted,
+        () = drain.draining() => return None,
+    };
+    accepted.inspect_err(|error| refusals.note(peer, error)).ok()
+}
+
+async fn connection<S, H, F>(stream: S, age: Option<Duration>, handler: H, mut drain: drain::Watch)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    H: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Response<Body>> + Send + 'static,
+{
     let service = service_fn(move |request| {
         let answer = handler(request);
         async move { Ok::<_, Infallible>(answer.await) }

@@ -1,5 +1,8 @@
 //! Logs: events with fields on standard error, at klog's verbosity levels.
 
+#[cfg(feature = "admin")]
+pub mod otel;
+
 use std::io::IsTerminal;
 
 use tracing::level_filters::LevelFilter;

@@ -164,6 +164,14 @@ pub enum Reason {
     )]
     NotListed,
     /// What the backend found, with what to do about it.
+    #[error("{text}")]
+    Found {
+        /// Its name in metrics, from a fixed set.
+        kind: &'static str,
+        /// What is said.
+        text: Arc<str>,
+    },
+    /// The same of what needs no name of its own.
     #[error("{0}")]
     Other(Arc<str>),
 }
@@ -189,6 +197,20 @@ pub struct Content {
     pub digest: Digest,
     /// Since when the tag stands for it, as far as known (`fn.kpt.dev/resolved-at`). `None` is the oldest.
     pub resolved: Option<Time>,
+}
+
+// === impl Reason ===
+
+impl Reason {
+    /// Its name in metrics, from a fixed set.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::NameTaken => "name_taken",
+            Self::NotListed => "not_listed",
+            Self::Found { kind, .. } => kind,
+            Self::Other(_) => "other",
+        }
+    }
 }
 
 // === impl Origin ===

@@ -45,6 +45,13 @@ pub struct Metadata {
     pub command: Vec<String>,
 }
 
+/// Whether a docker config file can be read and has something for `image`: the way in for fuzzing.
+#[doc(hidden)]
+pub fn fuzz_docker_config(file: &[u8], image: &Image) -> Result<bool, String> {
+    let config = docker_config::DockerConfig::parse(file).map_err(|error| error.to_string())?;
+    Ok(config.lookup(image).is_some())
+}
+
 /// Asks registries. Nothing is remembered here but connections and tokens.
 pub trait Registry: fmt::Debug + Send + Sync + 'static {
     /// Everything about the image.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_image::{Image, parse_version};
+use porch_fn_image::{AllowedImages, Image, parse_version};
 
 use crate::cache_config::{CacheConfig, Entry};
 use crate::exec_config::ExecConfig;
@@ -40,6 +40,8 @@ pub struct Flags {
     pub functions: PathBuf,
     /// `--default-image-prefix`.
     pub default_prefix: String,
+    /// `--allowed-images`.
+    pub allowed_images: Arc<AllowedImages>,
 }
 
 /// All sources at one moment.
@@ -162,11 +164,14 @@ impl Settings {
             notes,
         };
         effective.reconcile();
+        if !flags.allowed_images.allows(image) {
+            effective.refuse();
+        }
         effective
     }
 
     /// What the exec runtime runs for a request's `image`, as sent, and its `tag` field. `parsed` is what the image
-    /// means, if anything.
+    /// means, if anything. Whether the call is allowed is not asked here.
     ///
     /// A version there stands in place of the image's own tag. A constraint proper stands for a version that only a
     /// registry knows, so `image` is asked for as it was sent; so it is for any other text, which does not count, and
@@ -186,12 +191,13 @@ impl Settings {
 
     /// The images to start a pod of before anybody asks: those of `--pod-cache-config`, and those that a
     /// FunctionConfig names with a tag that is no constraint proper. Each once, in the order of the file and then by age of the
-    /// objects.
+    /// objects. None that `--allowed-images` has no pattern for.
     pub fn warm(&self) -> Vec<Image> {
         let mut seen = HashSet::new();
         let listed = self.cache.entries.iter().map(|entry| entry.image.clone());
         let named = self.functions.iter().flat_map(named_images);
-        listed.chain(named).filter(|image| seen.insert(image.clone())).collect()
+        let allowed = listed.chain(named).filter(|image| self.flags.allowed_images.allows(image));
+        allowed.filter(|image| seen.insert(image.clone())).collect()
     }
 
     /// The images of [`warm`](Self::warm) of which pods are kept, and how many. An object for all tags keeps pods of
@@ -348,6 +354,13 @@ fn overrides(function: Option<&FunctionConfig>, entry: Option<&Entry>) -> (PodOv
 // === impl Effective ===
 
 impl Effective {
+    /// Says that every call of the image is refused: nothing runs for it, and pods from before are not kept.
+    fn refuse(&mut self) {
+        self.min_pods = Setting::new(0, Source::Flag("allowed-images"));
+        self.executable = None;
+        self.notes.push("every call is refused: no pattern of --allowed-images fits this image".to_owned());
+    }
+
     /// Makes `max_pods` at least `min_pods`. No single source can say otherwise; of two the higher one stands.
     fn reconcile(&mut self) {
         let (min, max) = (&self.min_pods, &self.max_pods);
@@ -367,6 +380,8 @@ impl Effective {
     }
 }
 
+#[cfg(test)]
+mod allowed;
 #[cfg(test)]
 mod model;
 #[cfg(test)]

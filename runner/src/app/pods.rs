@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use porch_fn_pool::{Config, Event, Ownership as Owned};
 use porch_fn_registry::CredentialsFileContent;
+use porch_fn_ring::{Identity, fingerprint};
 use porch_fn_service::discovery::{self, HostPort, Source, Target};
 use porch_fn_service::kubernetes::{Connected, connect};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::Instrument;
 
 use super::registries::{Registries, registries};
@@ -21,11 +22,13 @@ use crate::pods::configure::{self, Making, WarmUp};
 use crate::pods::kubernetes::function_configs::{self, Counts};
 use crate::pods::kubernetes::{self, Surroundings, Templates, pull_secret};
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
-use crate::pods::{Backend, Catalog, PodRuntime};
+use crate::pods::{Backend, Catalog, Handle, PodRuntime};
 use crate::settings::{Current, Sources};
 
 /// All local pods and runners are on one clock.
 const LOCAL_SKEW: Duration = Duration::from_secs(1);
+/// How often the pool is counted, which is a walk over all functions.
+const SHOW_POOL_EVERY: Duration = Duration::from_secs(3);
 /// How long the start waits for the FunctionConfigs: with them, the first configuration of the pool is the right one.
 const FIRST_FUNCTIONS_WITHIN: Duration = Duration::from_secs(5);
 
@@ -39,6 +42,8 @@ pub(super) struct PodParts {
     pub(super) local: Option<LocalCluster>,
     /// The settings that it goes by, FunctionConfigs included.
     pub(super) current: Option<watch::Receiver<Current>>,
+    /// Where its pods live: runners with the same text see the same pods.
+    pub(super) scope: String,
 }
 
 /// What every kind of pod runtime starts from.
@@ -47,6 +52,8 @@ pub(super) struct PodWiring<'a> {
     pub(super) metrics: &'a Arc<Metrics>,
     /// Gets the tasks that keep the runtime going.
     pub(super) tasks: &'a mut JoinSet<()>,
+    /// Gets who is on the ring, with `--peers`.
+    pub(super) ring: &'a mut Option<watch::Receiver<Arc<[Identity]>>>,
 }
 
 /// The way to a pool that is not made yet.
@@ -99,7 +106,8 @@ impl PodWiring<'_> {
         let base = Config { skew: LOCAL_SKEW, ..base_config(self.flags) };
         let current = self.follow_settings(sources.clone());
         let runtime = self.runtime(base, functions, backend, pool, catalog, &current);
-        Ok(PodParts { runtime: Some(runtime), current: Some(current), ..PodParts::default() })
+        let scope = cluster.scope();
+        Ok(PodParts { runtime: Some(runtime), current: Some(current), scope, ..PodParts::default() })
     }
 
     async fn on_kubernetes(&mut self, sources: &mut Sources) -> Result<PodParts, AppError> {
@@ -161,6 +169,7 @@ impl PodWiring<'_> {
             synced: Some(parts.synced),
             local: None,
             current: Some(current),
+            scope: format!("kubernetes/{}", flags.pod_namespace),
         })
     }
 
@@ -239,6 +248,8 @@ impl PodWiring<'_> {
             Arc::clone(self.metrics),
         );
         self.tasks.spawn(driver.instrument(tracing::info_span!("pool")));
+        let show = show_pool(runtime.pool(), Arc::clone(self.metrics));
+        self.tasks.spawn(show.instrument(tracing::info_span!("pool metrics")));
         configure::told(&first, &mut warm_up, &configured, &events);
         let follow = configure::follow(base, making, current, warm_up, configured, events);
         self.tasks.spawn(follow.instrument(tracing::info_span!("configuration")));
@@ -267,7 +278,8 @@ impl PodWiring<'_> {
         self.tasks.spawn(watch.instrument(tracing::info_span!("peers")));
         let ownership = Ownership::new(own.to_string());
         let owned = ownership.owned();
-        let show = show_ring(ownership.peers(), Arc::clone(self.metrics));
+        *self.ring = Some(ownership.ring());
+        let show = show_ring(ownership.peers(), ownership.ring(), Arc::clone(self.metrics));
         self.tasks.spawn(show.instrument(tracing::info_span!("ring")));
         self.tasks.spawn(ownership.run(snapshots).instrument(tracing::info_span!("ownership")));
         Ok(owned)
@@ -305,11 +317,26 @@ async fn pass_on(
     }
 }
 
+/// Keeps the metrics in step with the pool, for as long as it is not dropped.
+async fn show_pool(pool: Handle, metrics: Arc<Metrics>) {
+    let mut ticks = interval(SHOW_POOL_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        metrics.pool(&pool.stats().await);
+    }
+}
+
 /// Keeps the metrics in step with the ring.
-async fn show_ring(mut peers: watch::Receiver<Peers>, metrics: Arc<Metrics>) {
+async fn show_ring(
+    mut peers: watch::Receiver<Peers>,
+    ring: watch::Receiver<Arc<[Identity]>>,
+    metrics: Arc<Metrics>,
+) {
     loop {
         let Peers { members, listed } = *peers.borrow_and_update();
-        metrics.ring(members, listed);
+        // Told before the peers.
+        metrics.ring(members, listed, fingerprint(&ring.borrow()));
         if peers.changed().await.is_err() {
             return;
         }

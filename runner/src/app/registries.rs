@@ -4,12 +4,15 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use porch_fn_image::Image;
 use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Images, ImagesOptions, LOOKUP_WITHIN, Options, Platform, Roots,
+    Client, CredentialFile, CredentialSource, Images, ImagesOptions, LOOKUP_WITHIN, Metadata, Options,
+    Platform, Registry, RegistryError, Roots,
 };
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::Instrument;
 
 use super::AppError;
@@ -81,8 +84,43 @@ pub(super) fn registries(
         negative_ttl: NEGATIVE_TTL,
         max_entries: MAX_IMAGES,
     };
+    let client = CountedLookups { registry: client, metrics: Arc::clone(metrics) };
     let images = Images::new(Arc::new(client), options);
     Ok(Registries { images: Arc::new(ImageSource::new(file, images)), credentials })
+}
+
+/// A registry client whose lookups are in the metrics. What is remembered asks nobody, and is not.
+#[derive(Debug)]
+struct CountedLookups {
+    registry: Client,
+    metrics: Arc<Metrics>,
+}
+
+impl CountedLookups {
+    async fn count<T>(
+        &self,
+        what: &'static str,
+        lookup: BoxFuture<'_, Result<T, RegistryError>>,
+    ) -> Result<T, RegistryError> {
+        let began = Instant::now();
+        let answer = lookup.await;
+        self.metrics.lookup(what, answer.is_ok(), began.elapsed());
+        answer
+    }
+}
+
+impl Registry for CountedLookups {
+    fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>> {
+        self.count("metadata", self.registry.metadata(image)).boxed()
+    }
+
+    fn digest<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Arc<str>, RegistryError>> {
+        self.count("digest", self.registry.digest(image)).boxed()
+    }
+
+    fn tags<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Vec<String>, RegistryError>> {
+        self.count("tags", self.registry.tags(image)).boxed()
+    }
 }
 
 /// The files that are read again and again.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use porch_fn_image::AllowedImages;
 use porch_fn_service::flags::SetFlags;
 use porch_fn_settings::{self as settings, CacheConfig, ExecConfig, Flag};
 use tokio::sync::watch;
@@ -50,7 +51,7 @@ pub(super) fn sources(
     // There are none, unless Kubernetes has some.
     let (_, functions) = watch::channel(Some(Arc::default()));
     Ok(Sources {
-        flags: flag_settings(flags, set),
+        flags: flag_settings(flags, set)?,
         cache: follow(cache, flags, set, metrics, tasks)?,
         exec: follow(exec, flags, set, metrics, tasks)?,
         functions,
@@ -93,12 +94,15 @@ fn executables(text: &str, functions: &Path, prefix: &str) -> Result<ExecConfig,
     Ok(config)
 }
 
-fn flag_settings(flags: &Flags, set: &SetFlags) -> settings::Flags {
+fn flag_settings(flags: &Flags, set: &SetFlags) -> Result<settings::Flags, AppError> {
     fn flag<T>(value: T, name: &str, set: &SetFlags) -> Flag<T> {
         Flag { value, set: set.contains(name) }
     }
     let at_least_one = |value: u32| value.max(1);
-    settings::Flags {
+    let allowed_images = AllowedImages::parse(&flags.allowed_images, &flags.default_image_prefix);
+    let allowed_images =
+        allowed_images.map_err(|error| AppError::Flags(format!("--allowed-images: {error}")))?;
+    Ok(settings::Flags {
         ttl: flag(flags.pod_ttl.into(), "pod-ttl", set),
         max_pods: flag(
             at_least_one(flags.max_parallel_pods_per_function),
@@ -110,5 +114,6 @@ fn flag_settings(flags: &Flags, set: &SetFlags) -> settings::Flags {
         queue: flag(flags.max_queue_per_function, "max-queue-per-function", set),
         functions: flags.functions.clone(),
         default_prefix: flags.default_image_prefix.clone(),
-    }
+        allowed_images: Arc::new(allowed_images),
+    })
 }

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::Metrics;
 use crate::pods::backend::{Backend, Order};
+use crate::pods::starts::Starts;
 
 /// What callers and the wiring ask of the driver.
 #[derive(Debug)]
@@ -40,6 +41,20 @@ pub(crate) enum AcquireError {
     /// The runner is shutting down.
     #[error("the runner is shutting down")]
     Stopped,
+}
+
+impl AcquireError {
+    /// Its name in metrics.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Rejected(Rejection::QueueFull { .. }) => "queue_full",
+            Self::Rejected(Rejection::DeadlineExceeded) => "deadline",
+            Self::Rejected(Rejection::PodFailed { .. }) => "pod_failed",
+            Self::Rejected(Rejection::NotReady { .. }) => "pod_not_ready",
+            Self::Vanished => "pods_broke",
+            Self::Stopped => "stopped",
+        }
+    }
 }
 
 /// A cloneable way to the driver. Its queue is unbounded because dropping a call must never wait; it is
@@ -128,6 +143,7 @@ pub(crate) struct Driver<B> {
     waiting: HashMap<RequestId, Answer>,
     clock: Clock,
     metrics: Arc<Metrics>,
+    starts: Starts,
     actions: Vec<Action>,
 }
 
@@ -148,6 +164,7 @@ impl<B: Backend> Driver<B> {
             waiting: HashMap::new(),
             clock: Clock::new(),
             metrics,
+            starts: Starts::default(),
             actions: Vec::new(),
         };
         (driver, Handle { commands: sender, next_id: Arc::default() })
@@ -195,7 +212,9 @@ impl<B: Backend> Driver<B> {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let mut actions = std::mem::take(&mut self.actions);
-            self.pool.step_into(event, self.clock.now(), &mut actions);
+            let now = self.clock.now();
+            self.starts.event(&event, now).into_iter().for_each(|step| self.metrics.pod_start(step));
+            self.pool.step_into(event, now, &mut actions);
             for action in actions.drain(..) {
                 tracing::trace!(?action, "pool action");
                 events.extend(self.act(action));
@@ -217,6 +236,7 @@ impl<B: Backend> Driver<B> {
             Action::Create { name, shard_key, origin, reclaim_after } => {
                 tracing::info!(image = %name.image, slot = name.slot, "creating pod");
                 self.metrics.pool_action("create");
+                self.starts.order(name.clone(), self.clock.now());
                 self.backend.order(Order::Create { name, shard_key, origin, reclaim_after });
             }
             Action::Delete { uid, resource_version, name, why } => {
@@ -227,6 +247,7 @@ impl<B: Backend> Driver<B> {
                     Why::Replaced => "delete replaced",
                     Why::Surplus => "delete surplus",
                 });
+                self.starts.delete(&uid, why).into_iter().for_each(|step| self.metrics.pod_start(step));
                 self.backend.order(Order::Delete { uid, resource_version, name });
             }
             Action::Push { uid, resource_version, name, until } => {

@@ -8,6 +8,7 @@ pub mod kubernetes;
 pub mod local;
 mod page;
 mod probe;
+mod starts;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key
 use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
 use porch_fn_proto::frame;
 use porch_fn_service::grpc::{Call, Reply, format_timeout};
+use porch_fn_service::trace_context;
 use porch_fn_service::unary::{self, CallError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -25,8 +27,9 @@ use tokio::time::Instant;
 pub use backend::{Backend, Catalog, Order, Unresolved};
 pub(crate) use driver::Handle;
 pub(crate) use page::page;
+pub(crate) use starts::Step;
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Runtime};
 use driver::{AcquireError, Driver};
 use error::{PodError, wrap_failure};
 
@@ -43,6 +46,7 @@ pub struct PodRuntime {
     catalog: Arc<dyn Catalog>,
     default_prefix: String,
     max_message: usize,
+    metrics: Arc<Metrics>,
 }
 
 impl PodRuntime {
@@ -57,8 +61,8 @@ impl PodRuntime {
         max_message: usize,
         metrics: Arc<Metrics>,
     ) -> (Self, impl Future<Output = ()> + Send) {
-        let (driver, pool) = Driver::new(config, backend, events, metrics);
-        (Self { pool, catalog, default_prefix, max_message }, driver.run())
+        let (driver, pool) = Driver::new(config, backend, events, Arc::clone(&metrics));
+        (Self { pool, catalog, default_prefix, max_message, metrics }, driver.run())
     }
 
     /// A way to the pool, for status pages.
@@ -114,14 +118,30 @@ impl PodRuntime {
         let framed = frame(call.message.clone());
         let wait_until = call.deadline - margin(call.deadline.saturating_duration_since(Instant::now()));
         let mut broken = 0;
+        let mut again = None;
         for _ in 0..MAX_PODS_TRIED {
+            let waits = self.metrics.waits(Runtime::Pod);
             let lease = match self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await {
                 Ok(lease) => lease,
-                Err(AcquireError::Vanished) => continue,
-                Err(error) => return Err(error.into()),
+                Err(AcquireError::Vanished) => {
+                    again = Some("vanished");
+                    continue;
+                }
+                Err(error) => {
+                    self.metrics.rejected(Runtime::Pod, error.kind());
+                    return Err(error.into());
+                }
             };
-            let (headers, limit) = (headers(call.deadline), self.max_message);
-            match unary::call(lease.connection(), headers, &framed, limit, &call.charge).await {
+            waits.granted();
+            if let Some(why) = again.take() {
+                self.metrics.tried_again(why);
+            }
+            let evaluates = self.metrics.evaluates(Runtime::Pod);
+            let (headers, limit) = (headers(call), self.max_message);
+            let answer = unary::call(lease.connection(), headers, &framed, limit, &call.charge);
+            let answer = self.metrics.client.client(&framed, call.deadline, answer).await;
+            drop(evaluates);
+            match answer {
                 Ok(reply) => {
                     lease.finish(Verdict::Served);
                     return Ok(reply);
@@ -136,7 +156,9 @@ impl PodRuntime {
                 }
                 Err(error) => {
                     tracing::debug!(%image, %error, "call to a pod broke");
-                    broken += usize::from(matches!(error, CallError::Broken(_)));
+                    let began = matches!(error, CallError::Broken(_));
+                    broken += usize::from(began);
+                    again = Some(if began { "broken" } else { "refused" });
                     lease.finish(Verdict::Broken);
                     if broken == MAX_BROKEN {
                         break;
@@ -144,6 +166,7 @@ impl PodRuntime {
                 }
             }
         }
+        self.metrics.rejected(Runtime::Pod, "pods_broke");
         // What no pod has begun to run, the hop before may send elsewhere.
         Err(if broken > 0 { PodError::Broken } else { AcquireError::Vanished.into() })
     }
@@ -154,12 +177,14 @@ fn margin(remaining: Duration) -> Duration {
     (remaining / 10).min(Duration::from_millis(100))
 }
 
-/// What a wrapper needs to know. The caller's own metadata ends at the runner, as in the original.
-fn headers(deadline: Instant) -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(3);
+/// What a wrapper needs to know, and the trace context. The caller's other metadata ends at the runner, as in the
+/// original.
+fn headers(call: &Call) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(6);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(TE, HeaderValue::from_static("trailers"));
-    format_timeout(&mut headers, deadline.saturating_duration_since(Instant::now()));
+    format_timeout(&mut headers, call.deadline.saturating_duration_since(Instant::now()));
+    trace_context::pass_on(&call.headers, &mut headers);
     headers
 }
 

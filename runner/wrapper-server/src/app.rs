@@ -1,6 +1,6 @@
 //! Wires the wrapper-server, and runs it as a process.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -21,6 +21,7 @@ use tracing::Instrument;
 
 use crate::config::Flags;
 use crate::copy;
+use crate::health_probe;
 use crate::install::{copy_to, idle};
 use crate::process::{Environment, Program};
 use crate::service::Wrapper;
@@ -58,6 +59,7 @@ impl App {
             // --max-concurrent-calls bounds what is held.
             inflight: None,
             tell_load: false,
+            observer: None,
         };
         let service = Server::new(Arc::new(wrapper), &health, options);
         let handler = move |request| {
@@ -65,7 +67,10 @@ impl App {
             async move { service.handle(request).await }
         };
         let mut server = JoinSet::new();
-        server.spawn(serve::serve(listener, None, handler, drain).instrument(tracing::info_span!("serve")));
+        server.spawn(
+            serve::serve(listener, serve::Plain, None, handler, drain)
+                .instrument(tracing::info_span!("serve")),
+        );
         health.set("", true);
         // Nothing routes to a wrapper but its runner, which sees the pod terminate: no delay.
         let drain_times = DrainTimes { delay: Duration::ZERO, timeout: flags.drain_timeout.into() };
@@ -88,8 +93,12 @@ impl App {
 /// The whole process, from its arguments to its exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().peekable();
-    if args.peek().is_some_and(|program| Path::new(program).file_name() == Some(copy::NAME.as_ref())) {
+    let called = args.peek().and_then(|program| Path::new(program).file_name()).map(OsStr::to_owned);
+    if called.as_deref() == Some(copy::NAME.as_ref()) {
         return copy::run(args.skip(1));
+    }
+    if called.as_deref() == Some(health_probe::NAME.as_ref()) {
+        return health_probe::run(args.skip(1));
     }
     let flags = match Flags::from_args(args) {
         Ok(flags) => flags,

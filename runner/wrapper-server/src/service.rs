@@ -2,6 +2,7 @@
 
 use porch_fn_proto::peek;
 use porch_fn_service::grpc::{Call, Evaluate, Reply};
+use porch_fn_service::trace_context;
 use tokio::sync::Semaphore;
 use tonic::Code;
 
@@ -34,8 +35,9 @@ impl Wrapper {
         let stdin = call.message.slice(peeked.resource_list);
         // Let go of the request's other parts while the function runs.
         drop((call.message, call.framed));
+        let program = self.program.with_variables(trace_context::environment(&call.headers));
         let limits = outcome::limits(self.max_message);
-        let ran = run(&self.program, stdin, &limits, Some(call.deadline)).await;
+        let ran = run(&program, stdin, &limits, Some(call.deadline)).await;
         let max_message = self.max_message;
         if ran.as_ref().is_ok_and(|finished| finished.stdout.len() > JUDGED_INLINE) {
             let image = peeked.image.to_string();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{PingPong, Reason, RecvStream, SendStream};
 use http::{HeaderMap, Request, Response};
-use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, PREFIX_LEN, frame, peek};
+use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, PREFIX_LEN, SHARD_PATHS, frame, peek};
 use prost::Message;
 use tokio::time::Instant;
 use tonic::Code;
@@ -45,7 +45,12 @@ impl Stream {
             }
             "/grpc.health.v1.Health/Check" => drop(self.check(&mut respond)),
             "/grpc.health.v1.Health/Watch" => drop(self.watch(&mut respond).await),
-            _ => drop(send(&mut respond, Reply::status(Code::Unimplemented, "no such method"))),
+            path => {
+                if path.starts_with(SHARD_PATHS) {
+                    self.note(|log| log.described += 1);
+                }
+                drop(send(&mut respond, Reply::status(Code::Unimplemented, "no such method")));
+            }
         }
     }
 

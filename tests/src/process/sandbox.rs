@@ -87,6 +87,8 @@ impl Sandbox {
             .env("TMPDIR", self.directory())
             // What a developer's shell may have set must not decide how a test ends.
             .env_remove("OTEL_EXPORTER_PROMETHEUS_PORT")
+            .env_remove("OTEL_METRICS_EXPORTER")
+            .env_remove("OTEL_SERVICE_NAME")
             .env_remove("RUST_BACKTRACE")
             .process_group(0)
             .kill_on_drop(true);

@@ -6,4 +6,6 @@
 mod cluster;
 mod pods;
 mod runner;
+mod status;
+mod tls;
 mod wrapper;

@@ -71,6 +71,25 @@ async fn four_long_calls_with_a_waitlist_of_two_make_exactly_two_pods() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_trace_goes_from_the_router_to_the_function() {
+    let sandbox = Sandbox::new();
+    let script = "echo \"$TRACEPARENT $TRACESTATE $BAGGAGE\" >&2; exec cat";
+    let runner = sandbox.server("porch-fn-runner", one_function(&sandbox, script, &[])).await;
+    let target = flag("runners", format!("static:///{}", runner.address()));
+    let router = sandbox.server("porch-fn-router", [target]).await;
+    let client = Client::new(router.address());
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    for (sent, seen) in [(parent, format!("{parent} a=1 user=x\n")), ("nonsense", "  \n".to_owned())] {
+        let headers = [("traceparent", sent), ("tracestate", "a=1"), ("baggage", "user=x")];
+        let headers = headers.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        let answer = client.try_call_with(IMAGE, INPUT, None, headers.into_iter().collect()).await.unwrap();
+        assert_eq!(answer.output(), INPUT);
+        assert_eq!(answer.log(), seen);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
 async fn two_calls_overlap_in_one_pod() {
     let sandbox = Sandbox::new();
     // Each ends only when both have begun.
@@ -125,6 +144,42 @@ async fn a_config_that_appears_later_warms_up_and_keeps_pods_past_their_time() {
     change(format!("- {{name: '{IMAGE}'}}"));
     until_ready(&runner, 0).await;
     assert_eq!(Client::new(runner.address()).call(IMAGE, INPUT).await.output(), INPUT);
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn an_image_that_is_not_allowed_gets_no_pod() {
+    let sandbox = Sandbox::new();
+    let mut flags = one_function(&sandbox, "cat", &["--allowed-images=example.com/functions/g*"]);
+    let g = "example.com/functions/g:v1";
+    let command = sandbox.path("f");
+    let local = format!(
+        "functions: [{{image: '{IMAGE}', command: ['{command}']}}, {{image: '{g}', command: ['{command}']}}]",
+        command = command.display()
+    );
+    flags.push(flag("local-functions", sandbox.write("two.yaml", local)));
+    // The first is asked for first, if it is asked for at all.
+    let cache = format!("- {{name: '{IMAGE}', minReplicas: 1}}\n- {{name: '{g}', minReplicas: 1}}\n");
+    flags.push(flag("pod-cache-config", sandbox.write("cache.yaml", cache)));
+    let runner = sandbox.server("porch-fn-runner", flags).await;
+    let ready = async || {
+        let page = runner.json("/pods").await;
+        page.as_array()
+            .unwrap()
+            .iter()
+            .any(|function| function["image"] == g && function["ready"] == 1)
+            .then_some(())
+    };
+    eventually("a pod of the allowed image", ready).await;
+    let client = Client::new(runner.address());
+    assert_eq!(client.call(g, INPUT).await.output(), INPUT);
+    let expected = format!(
+        "image \"{IMAGE}\" is not allowed: no pattern of the function runner's --allowed-images fits it"
+    );
+    client.call(IMAGE, INPUT).await.fails(Code::PermissionDenied, &expected);
+    let page = runner.json("/pods").await;
+    assert!(page.as_array().unwrap().iter().all(|function| function["image"] == g), "{page}");
+    assert_eq!(pods(&sandbox).len(), 1);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 // Helpers of tests may panic as tests do.
 #![allow(clippy::unwrap_used)]
 
+mod allowed_images;
 mod deadlines;
 mod drain;
 mod errors;
@@ -14,3 +15,4 @@ mod load;
 mod outliers;
 mod retries;
 mod routing;
+mod status;

@@ -105,6 +105,16 @@ pub enum TargetError {
 // === impl Target ===
 
 impl Target {
+    /// What the certificates of its servers name, as clients of gRPC have it: what was looked up. `None`: each its own
+    /// address.
+    pub fn server_name(&self) -> Option<String> {
+        match self {
+            Self::Static(_) => None,
+            Self::Dns { name, .. } => Some(name.host.trim_end_matches('.').to_owned()),
+            Self::Kubernetes { namespace, service, .. } => Some(format!("{service}.{namespace}.svc")),
+        }
+    }
+
     /// Parses a target. A host without a port gets `default_port`.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ pub use body::Body;
 pub use inflight::{CALL_OVERHEAD, Charge, Hop, Inflight, LimitError, Refused, inflight_limit};
 pub use receive::{ReceiveError, Received, receive};
 pub use reply::Reply;
-pub use server::{Call, Evaluate, Options, Server};
+pub use server::{Call, Evaluate, Observe, Options, Server};
 pub use status::{
     LOAD_TRAILER, MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, bound_message, code_name, code_of,
     cut_message, is_shed, load_of, message_of, set_load, set_message,

@@ -2,6 +2,7 @@
 //! all three of our servers.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,6 +58,12 @@ pub trait Evaluate: Send + Sync + 'static {
     fn evaluate(&self, call: Call) -> impl Future<Output = Reply> + Send;
 }
 
+/// Hears of calls that have ended.
+pub trait Observe: fmt::Debug + Send + Sync {
+    /// How it ended, the sizes in bytes of request (inflated) and answer where there were any, and how long it took.
+    fn ended(&self, code: Code, request: Option<usize>, response: Option<usize>, took: Duration);
+}
+
 /// Limits of a server.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -70,6 +77,8 @@ pub struct Options {
     pub inflight: Option<Arc<Inflight>>,
     /// Whether answers say how many calls are in flight.
     pub tell_load: bool,
+    /// Who hears of the calls.
+    pub observer: Option<Arc<dyn Observe>>,
 }
 
 /// Routes requests to the evaluator or to health.
@@ -92,7 +101,9 @@ impl<E: Evaluate> Server<E> {
         let path = request.uri().path();
         if path == EVALUATE_FUNCTION_PATH {
             let calls = Entered::new(&self.calls);
-            let mut reply = self.call(request).await;
+            let mut seen = Seen::new(self.options.observer.as_deref());
+            let mut reply = self.call(request, &mut seen).await;
+            seen.answered(&reply);
             if self.options.tell_load {
                 set_load(reply.status_headers_mut(), calls.others());
             }
@@ -108,8 +119,8 @@ impl<E: Evaluate> Server<E> {
         }
     }
 
-    async fn call(&self, request: Request<Incoming>) -> Reply {
-        let started = Instant::now();
+    async fn call(&self, request: Request<Incoming>, seen: &mut Seen<'_>) -> Reply {
+        let started = seen.started;
         let (head, body) = request.into_parts();
         if head.method != Method::POST || !is_grpc(&head.headers) {
             let text = "not a gRPC call: POST with content-type application/grpc is expected";
@@ -119,7 +130,10 @@ impl<E: Evaluate> Server<E> {
         let deadline = started + asked.unwrap_or(self.options.default_timeout);
         let answer = async {
             match self.read(head.headers, body, deadline).await {
-                Ok(call) => self.evaluator.evaluate(call).await,
+                Ok(call) => {
+                    seen.request = Some(call.message.len());
+                    self.evaluator.evaluate(call).await
+                }
                 Err(reply) => reply,
             }
         };
@@ -184,6 +198,34 @@ impl<'a> Entered<'a> {
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What an observer is told of a call at its end. One that is dropped before was given up by its caller.
+struct Seen<'a> {
+    observer: Option<&'a dyn Observe>,
+    started: Instant,
+    request: Option<usize>,
+    response: Option<usize>,
+    code: Code,
+}
+
+impl<'a> Seen<'a> {
+    fn new(observer: Option<&'a dyn Observe>) -> Self {
+        Self { observer, started: Instant::now(), request: None, response: None, code: Code::Cancelled }
+    }
+
+    fn answered(&mut self, reply: &Reply) {
+        self.code = reply.code();
+        self.response = reply.framed.len().checked_sub(PREFIX_LEN);
+    }
+}
+
+impl Drop for Seen<'_> {
+    fn drop(&mut self) {
+        if let Some(observer) = self.observer {
+            observer.ended(self.code, self.request, self.response, self.started.elapsed());
+        }
     }
 }
 

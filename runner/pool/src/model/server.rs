@@ -26,6 +26,7 @@ pub(crate) enum Truth {
 }
 
 /// What a watch reports.
+#[allow(clippy::large_enum_variant, reason = "a model of tests, which hold few")]
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Seen(Pod),

@@ -15,6 +15,7 @@ fn the_page_says_what_holds_and_why_but_no_secret() {
         queue: Flag { value: 1000, set: false },
         functions: PathBuf::from("/functions"),
         default_prefix: "ghcr.io/x".to_owned(),
+        allowed_images: Arc::default(),
     };
     let env = json!([
         {"name": "PLAIN", "value": "hunter2"},

@@ -17,6 +17,7 @@ pub(super) fn flags() -> Flags {
         queue: Flag { value: 1000, set: false },
         functions: PathBuf::from("/functions"),
         default_prefix: PREFIX.to_owned(),
+        allowed_images: Arc::default(),
     }
 }
 

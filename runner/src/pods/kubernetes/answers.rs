@@ -55,6 +55,22 @@ enum Refusal {
     Invalid,
 }
 
+impl Refusal {
+    /// Its name in metrics.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::Quota | Self::QuotaWants => "quota",
+            Self::PodSecurity => "pod_security",
+            Self::Policy => "policy",
+            Self::ServiceAccount => "service_account",
+            Self::Admission => "admission",
+            Self::Rights => "rights",
+            Self::NoNamespace | Self::NamespaceEnds => "namespace",
+            Self::Invalid => "invalid",
+        }
+    }
+}
+
 /// What a failed create means.
 pub(crate) fn creation(error: &kube::Error) -> Creation {
     let Some(status) = status(error) else { return Creation::Unknown };
@@ -62,7 +78,9 @@ pub(crate) fn creation(error: &kube::Error) -> Creation {
         return Creation::Exists;
     }
     match refusal(status) {
-        Some(refusal) => Creation::Refused(Reason::Other(refusal.to_string().into())),
+        Some(refusal) => {
+            Creation::Refused(Reason::Found { kind: refusal.kind(), text: refusal.to_string().into() })
+        }
         None => Creation::Unknown,
     }
 }

@@ -120,13 +120,16 @@ impl Backend for KubernetesBackend {
 impl Shared {
     async fn create(&self, name: &PodName, shard_key: &ShardKey, reclaim_after: Time) -> Creation {
         let Some(object_name) = object_name(name) else {
-            return refused("no pod can be named after the image reference");
+            return refused("invalid_image", "no pod can be named after the image reference");
         };
         let deadline = Instant::now() + CREATE_TIMEOUT;
         let metadata = match timeout_at(deadline, self.metadata.metadata(&name.image)).await {
             Ok(Ok(metadata)) => metadata,
-            Ok(Err(error)) => return refused(error.to_string()),
-            Err(_) => return refused(RegistryError::Unreachable.to_string()),
+            Ok(Err(RegistryError::NotFound)) => {
+                return refused("image_not_found", RegistryError::NotFound.to_string());
+            }
+            Ok(Err(error)) => return refused("registry", error.to_string()),
+            Err(_) => return refused("registry", RegistryError::Unreachable.to_string()),
         };
         let order = PodOrder {
             object_name: &object_name,
@@ -141,7 +144,7 @@ impl Shared {
         let blueprint = blueprint.unwrap_or_else(|_| Arc::clone(&self.blueprint.borrow()));
         let pod = match blueprint.pod(&order) {
             Ok(pod) => pod,
-            Err(error) => return refused(error.to_string()),
+            Err(error) => return refused("template", error.to_string()),
         };
         timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
     }
@@ -212,7 +215,10 @@ impl Shared {
                 let deleted = self.cluster.delete_pod(name, uid, version).await;
                 tracing::warn!(pod = name, ?deleted, "a pod lost its labels or annotations on creation");
             }
-            return refused("an admission webhook took away the labels or annotations of function pods");
+            return refused(
+                "admission",
+                "an admission webhook took away the labels or annotations of function pods",
+            );
         };
         // The store is to know it before the pool asks for it.
         self.store.pod_seen(pod);
@@ -288,8 +294,8 @@ enum Holder {
     Unknown,
 }
 
-fn refused(reason: impl Into<Arc<str>>) -> Creation {
-    Creation::Refused(Reason::Other(reason.into()))
+fn refused(kind: &'static str, text: impl Into<Arc<str>>) -> Creation {
+    Creation::Refused(Reason::Found { kind, text: text.into() })
 }
 
 /// When which refusal was last logged: what is refused for one pod is for all, and is tried again.

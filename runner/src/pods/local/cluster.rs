@@ -42,6 +42,8 @@ pub struct LocalCluster {
 
 #[derive(Debug)]
 struct Inner {
+    /// Tells it from other clusters.
+    id: u64,
     options: LocalOptions,
     state: Mutex<State>,
 }
@@ -66,7 +68,12 @@ struct LocalPod {
 impl LocalCluster {
     /// No pods yet.
     pub fn new(options: LocalOptions) -> Self {
-        Self { inner: Arc::new(Inner { options, state: Mutex::default() }) }
+        Self { inner: Arc::new(Inner { id: fastrand::u64(..), options, state: Mutex::default() }) }
+    }
+
+    /// A name that it has in common with no other: who sees these pods sees the same ones.
+    pub(crate) fn scope(&self) -> String {
+        format!("local/{:016x}", self.inner.id)
     }
 
     /// A backend for one runner, which is told of all pods from now on, with those there are first.
@@ -205,7 +212,7 @@ impl State {
                 tracing::warn!(reason, "local pod failed");
                 self.change(uid, |local| {
                     local.address = None;
-                    local.pod.phase = Phase::Failed(Reason::Other(reason.into()));
+                    local.pod.phase = Phase::Failed(Reason::Found { kind: "exited", text: reason.into() });
                 });
             }
             Ended::Failed(_) | Ended::Stopped => {

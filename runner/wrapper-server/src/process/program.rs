@@ -20,6 +20,8 @@ pub struct Program {
     executable: Result<PathBuf, LookupError>,
     args: Vec<OsString>,
     environment: Environment,
+    /// More variables, of one call.
+    variables: Vec<(OsString, OsString)>,
 }
 
 /// The environment variables that a program sees.
@@ -49,7 +51,14 @@ impl Program {
     ) -> Self {
         let name = name.into();
         let executable = look_up(&name, std::env::var_os("PATH").as_deref());
-        Self { name, executable, args: args.into_iter().map(Into::into).collect(), environment }
+        let args = args.into_iter().map(Into::into).collect();
+        Self { name, executable, args, environment, variables: Vec::new() }
+    }
+
+    /// The same program with more variables.
+    #[must_use]
+    pub fn with_variables(&self, variables: Vec<(OsString, OsString)>) -> Self {
+        Self { variables, ..self.clone() }
     }
 
     /// The absolute path of what will be run, or why there is none.
@@ -65,6 +74,7 @@ impl Program {
         if let Environment::Only(variables) = &self.environment {
             command.env_clear().envs(variables.iter().map(|(name, value)| (name, value)));
         }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         Ok(command)
     }
 }

@@ -88,8 +88,8 @@ async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
 #[tokio::test(start_paused = true)]
 async fn a_create_has_one_bound_whatever_it_waits_for() {
     let template = || Ok(Arc::new(Template::inline("w:v1")));
-    let unreachable = refused(RegistryError::Unreachable.to_string());
-    let unread = refused(NoTemplate::Unread.to_string());
+    let unreachable = refused("registry", RegistryError::Unreachable.to_string());
+    let unread = refused("template", NoTemplate::Unread.to_string());
     let bound = CREATE_TIMEOUT.as_secs();
     assert!(CREATE_TIMEOUT < Duration::from_mins(1), "the pool gives up then");
     assert_eq!(create(3600, template()).await, (unreachable, bound));

@@ -99,7 +99,31 @@ pub(super) enum Container {
 
 impl From<Cause> for Reason {
     fn from(cause: Cause) -> Self {
-        Self::Other(cause.to_string().into())
+        Self::Found { kind: cause.kind(), text: cause.to_string().into() }
+    }
+}
+
+impl Cause {
+    /// Its name in metrics.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::InvalidImage(_) => "invalid_image",
+            Self::NeverPulled(_) => "never_pulled",
+            Self::ImageRefused(_) => "image_refused",
+            Self::ImageNotPulled(_) => "image_not_pulled",
+            Self::Config(_) => "container_config",
+            Self::NotCreated(_) => "container_not_created",
+            Self::NotStarted(_) => "not_started",
+            Self::StartHook(_) => "start_hook",
+            Self::Exited(..) => "exited",
+            Self::CrashLoop(_) => "crash_loop",
+            Self::OutOfMemory(_) => "out_of_memory",
+            Self::Evicted => "evicted",
+            Self::ActiveDeadline => "active_deadline",
+            Self::Completed => "completed",
+            Self::NodeLost => "node_lost",
+            Self::Unschedulable => "unschedulable",
+        }
     }
 }
 

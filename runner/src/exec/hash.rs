@@ -1,0 +1,81 @@
+//! What the exec runtime runs, as one number. Whichever runner a call reaches must run the same function: runners with
+//! different numbers do not. Directories do not count, since `--functions` may be mounted anywhere.
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use porch_fn_settings::{ExecConfig, Settings};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bits that a metric, which is a 64-bit float where it is read, holds exactly.
+const BITS: u32 = 48;
+
+/// A hash over which image is run by which executable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ExecHash(u64);
+
+impl ExecHash {
+    /// Of `--config` and of the FunctionConfigs in `settings` whose executables are there.
+    pub(crate) fn of(config: &ExecConfig, settings: &Settings) -> Self {
+        let mut lines: Vec<_> =
+            config.iter().map(|(image, executable)| format!("{image} {}", executable.function)).collect();
+        // No order of its own.
+        lines.sort_unstable();
+        let mut text = lines.join("\n");
+        let missing: Vec<_> = settings.missing_executables().map(|(config, _)| &config.name).collect();
+        // Theirs counts: the first that fits an image wins.
+        for config in settings.functions().iter().filter(|config| !missing.contains(&&config.name)) {
+            if let Some(binary) = &config.spec.binary {
+                // Writing to a String cannot fail.
+                let tags: Vec<_> = binary.tags.texts().collect();
+                let _ = write!(text, "\n{:?} {tags:?} {}", config.spec.repositories, binary.path.display());
+            }
+        }
+        let hash = xxh3_64(text.as_bytes()) >> (u64::BITS - BITS);
+        // 0 is the runtime that is off.
+        Self(hash.max(1))
+    }
+
+    /// For a metric.
+    pub(crate) fn number(self) -> i64 {
+        // Within BITS.
+        i64::try_from(self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for ExecHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:012x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    use porch_fn_settings::CacheConfig;
+
+    fn hash(text: &str, functions: &str) -> ExecHash {
+        let config = ExecConfig::parse(text, Path::new(functions), "example.com").unwrap();
+        ExecHash::of(&config, &crate::settings::tests::settings(CacheConfig::default()))
+    }
+
+    #[test]
+    fn it_is_over_what_runs_and_nothing_else() {
+        let two = "functions: [{function: a, images: [x:v1, 'y:v1']}]";
+        let base = hash(two, "/one");
+        let same = "functions: [{function: a, images: ['example.com/y:v1']}, {function: a, images: [x:v1]}]";
+        assert_eq!(hash(same, "/other"), base);
+        for other in [
+            "",
+            "functions: [{function: a, images: [x:v1]}]",
+            "functions: [{function: b, images: [x:v1, 'y:v1']}]",
+            "functions: [{function: a, images: [x:v2, 'y:v1']}]",
+        ] {
+            assert_ne!(hash(other, "/one"), base, "{other}");
+        }
+        assert!(base.number() > 0 && base.number() < 1 << BITS);
+        assert_eq!(base.to_string(), format!("{:012x}", base.number()));
+    }
+}

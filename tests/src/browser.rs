@@ -1,0 +1,186 @@
+//! A headless Chromium that a test looks at a page with, over its debugging protocol on two pipes. What the page
+//! complains of and whom it asks is kept.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::time::timeout;
+
+use crate::process::{PATIENCE, Sandbox, eventually};
+
+/// Names under which distributions install it.
+const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+
+/// A browser with one page.
+#[derive(Debug)]
+pub struct Browser {
+    _child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    last_id: u64,
+    session: Option<String>,
+    complaints: Vec<String>,
+    asked: Vec<String>,
+}
+
+/// The browser of this machine, unless it is to be skipped.
+///
+/// # Panics
+/// When there is none, and nobody said so.
+pub fn chromium() -> Option<PathBuf> {
+    let skipped = std::env::var("PORCH_FN_TEST_SKIP").unwrap_or_default();
+    if skipped.split_whitespace().any(|skipped| skipped == "chromium") {
+        eprintln!("skipped: there is no chromium on this machine");
+        return None;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .flat_map(|directory| NAMES.map(|name| directory.join(name)))
+        .find(|program| program.is_file());
+    Some(found.expect("chromium is missing: tests/run installs it"))
+}
+
+impl Browser {
+    /// Starts `program`, which finds no host but this one.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub async fn start(sandbox: &Sandbox, program: &Path) -> Self {
+        // It reads commands from descriptor 3 and answers on 4.
+        let mut command = sandbox.command("sh");
+        command.args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"]);
+        command.arg(program).args([
+            "--headless",
+            "--remote-debugging-pipe",
+            "--hide-scrollbars",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            "--no-first-run",
+            // It refuses to run as root otherwise; what it shows is ours.
+            "--no-sandbox",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        ]);
+        command.arg(format!("--user-data-dir={}", sandbox.path("chromium").display()));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("sh starts");
+        let commands = child.stdin.take().expect("it is piped");
+        let answers = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut browser = Self {
+            _child: child,
+            commands,
+            answers,
+            last_id: 0,
+            session: None,
+            complaints: Vec::new(),
+            asked: Vec::new(),
+        };
+        let target = browser.command("Target.createTarget", json!({"url": "about:blank"})).await;
+        let attach = json!({"targetId": target["targetId"], "flatten": true});
+        let attached = browser.command("Target.attachToTarget", attach).await;
+        browser.session = attached["sessionId"].as_str().map(str::to_owned);
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            browser.command(&format!("{domain}.enable"), json!({})).await;
+        }
+        browser
+    }
+
+    /// Sets the window's size and whether its user prefers dark pages.
+    pub async fn look(&mut self, width: u32, height: u32, dark: bool) {
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.command("Emulation.setDeviceMetricsOverride", size).await;
+        let scheme = json!({"name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" }});
+        self.command("Emulation.setEmulatedMedia", json!({"features": [scheme]})).await;
+    }
+
+    /// Opens a page.
+    ///
+    /// # Panics
+    /// When it cannot be loaded.
+    pub async fn open(&mut self, url: &str) {
+        let opened = self.command("Page.navigate", json!({"url": url})).await;
+        assert!(opened["errorText"].is_null(), "{url}: {opened}");
+    }
+
+    /// The value of a JavaScript expression in the page.
+    ///
+    /// # Panics
+    /// When it throws.
+    pub async fn value(&mut self, expression: &str) -> Value {
+        let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let mut answer = self.command("Runtime.evaluate", parameters).await;
+        assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
+        answer["result"]["value"].take()
+    }
+
+    /// Waits until an expression is true.
+    pub async fn until(&mut self, expression: &str) {
+        eventually(expression, async || (self.value(expression).await == true).then_some(())).await;
+    }
+
+    /// What the page looks like: a PNG.
+    ///
+    /// # Panics
+    /// When the browser takes none.
+    pub async fn picture(&mut self) -> Vec<u8> {
+        let answer = self.command("Page.captureScreenshot", json!({"format": "png"})).await;
+        STANDARD.decode(answer["data"].as_str().expect("a picture")).expect("base64")
+    }
+
+    /// Errors and warnings of the console so far: what scripts throw, and what a policy forbids.
+    pub fn complaints(&self) -> &[String] {
+        &self.complaints
+    }
+
+    /// The addresses that were asked so far.
+    pub fn asked(&self) -> &[String] {
+        &self.asked
+    }
+
+    async fn command(&mut self, method: &str, parameters: Value) -> Value {
+        self.last_id += 1;
+        let mut message = json!({"id": self.last_id, "method": method, "params": parameters});
+        if let Some(session) = &self.session {
+            message["sessionId"] = session.as_str().into();
+        }
+        let mut line = message.to_string().into_bytes();
+        line.push(0);
+        self.commands.write_all(&line).await.expect("the browser reads");
+        loop {
+            let mut message = self.message(method).await;
+            if message["id"] == self.last_id {
+                assert!(message["error"].is_null(), "{method}: {message}");
+                return message["result"].take();
+            }
+            self.note(&message);
+        }
+    }
+
+    async fn message(&mut self, method: &str) -> Value {
+        let mut bytes = Vec::new();
+        let read = timeout(PATIENCE, self.answers.read_until(0, &mut bytes)).await;
+        read.unwrap_or_else(|_| panic!("{method}: no answer")).expect("the browser answers");
+        assert_eq!(bytes.pop(), Some(0), "{method}: the browser ended");
+        serde_json::from_slice(&bytes).expect("JSON")
+    }
+
+    fn note(&mut self, event: &Value) {
+        let parameters = &event["params"];
+        match event["method"].as_str() {
+            Some("Runtime.exceptionThrown") => {
+                self.complaints.push(parameters["exceptionDetails"].to_string());
+            }
+            Some("Runtime.consoleAPICalled") => self.complaints.push(parameters["args"].to_string()),
+            Some("Log.entryAdded") => self.complaints.push(parameters["entry"].to_string()),
+            Some("Network.requestWillBeSent") => {
+                self.asked.extend(parameters["request"]["url"].as_str().map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+}

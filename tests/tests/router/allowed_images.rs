@@ -1,0 +1,54 @@
+//! `--allowed-images`: what is not allowed is refused before a runner hears of it.
+
+use porch_fn_router::{App, Flags};
+use porch_fn_service::flags;
+use porch_fn_tests::fleet::Fleet;
+use tonic::Code;
+
+#[tokio::test]
+async fn what_is_not_allowed_reaches_no_runner() {
+    let patterns = ["--allowed-images=set-*:v1,*.example.com/**", "--allowed-images=quay.io/fn/*"];
+    let fleet = Fleet::with(1, &patterns).await;
+    let caller = fleet.caller().await;
+    let allowed = [
+        "set-image:v1",
+        "a.example.com/x/y:v2",
+        "quay.io/fn/f@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+    ];
+    for image in allowed {
+        caller.evaluate(image, "package").await.unwrap();
+    }
+    assert_eq!(fleet.taken(), [3]);
+    for (image, shown) in [
+        ("set-image:v2", "ghcr.io/kptdev/krm-functions-catalog/set-image:v2"),
+        ("quay.io/fn/x/y:v1", "quay.io/fn/x/y:v1"),
+        ("quay.io/other", "quay.io/other:latest"),
+    ] {
+        let status = caller.evaluate(image, "package").await.unwrap_err();
+        assert_eq!(status.code(), Code::PermissionDenied);
+        let expected = format!(
+            "image \"{shown}\" is not allowed: no pattern of the function runner's --allowed-images fits it"
+        );
+        assert_eq!(status.message(), expected);
+    }
+    let status = caller.evaluate("Not An Image", "package").await.unwrap_err();
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    assert_eq!(fleet.taken(), [3], "a runner heard of a refused call");
+}
+
+#[tokio::test]
+async fn patterns_that_fit_nothing_end_the_start() {
+    for (patterns, expected) in [
+        ("", "--allowed-images: an empty pattern: leave the flag out to allow every image"),
+        ("a,,b", "--allowed-images: an empty pattern: leave the flag out to allow every image"),
+        ("ghcr.io/A/*", "--allowed-images: \"ghcr.io/A/*\" is no pattern of images: write"),
+    ] {
+        let patterns = format!("--allowed-images={patterns}");
+        let args =
+            ["porch-fn-router", "--port=0", "--admin-port=0", "--runners=static:///127.0.0.1:1", &patterns];
+        let flags: Flags = flags::parse(args.map(Into::into)).unwrap();
+        let error = App::start(flags).await.unwrap_err();
+        assert!(error.to_string().starts_with(expected), "{error}");
+        assert_eq!(format!("{:?}", error.exit_code()), format!("{:?}", std::process::ExitCode::from(64)));
+    }
+}

@@ -1,0 +1,99 @@
+//! The data of the status page: what a call leaves there, and what looking costs the runners.
+
+use futures_util::future::join_all;
+use h2::Reason;
+use porch_fn_router::status::Status;
+use porch_fn_tests::fake_runner::{Answer, How, Point, Reply};
+use porch_fn_tests::fleet::Fleet;
+use tokio::time::Instant;
+use tonic::Code;
+
+async fn status(fleet: &Fleet) -> Status {
+    let (code, page) = fleet.get("/status.json").await;
+    assert_eq!(code, 200, "{page}");
+    serde_json::from_str(&page).unwrap()
+}
+
+#[tokio::test]
+async fn a_call_shows_with_its_image_and_owner() {
+    let fleet = Fleet::of(3).await;
+    let image = fleet.image(&[1]);
+    fleet.caller().await.runner_of(&image).await;
+    let page = status(&fleet).await;
+    assert_eq!(page.images.len(), 1);
+    assert_eq!(page.images[0].info.image, image);
+    assert_eq!(page.images[0].info.owner, fleet.runners[1].address().to_string());
+    let owner = page.shards.iter().find(|shard| shard.info.address == page.images[0].info.owner).unwrap();
+    assert_eq!((owner.info.owned, owner.info.calls, &*owner.info.state), (1, 1, "well"));
+    // The fake runners do not know the question.
+    assert!(page.shards.iter().all(|shard| shard.told == "older"));
+    assert!(page.notes[0].starts_with("3 of 3 runners cannot tell"), "{:?}", page.notes);
+    assert!((page.shards.iter().map(|shard| shard.share).sum::<f64>() - 1.0).abs() < 1e-9);
+    assert!(page.ring.slices.len() > 3, "{:?}", page.ring.slices);
+    assert!(page.failures.is_empty(), "{:?}", page.failures);
+    // The page for people is there under both its names.
+    for path in ["/", "/status"] {
+        let (code, html) = fleet.get(path).await;
+        assert_eq!(code, 200);
+        assert!(html.starts_with("<!doctype html>"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn what_goes_wrong_between_router_and_runners_shows_with_runner_and_image() {
+    let fleet = Fleet::of(2).await;
+    let (reset, shed, failed) = (fleet.image(&[0, 1]), fleet.image(&[1, 0]), "example.com/failed:v1");
+    fleet.runners[0].on(&reset, Answer::Break(Point::Start, How::Reset(Reason::INTERNAL_ERROR)));
+    let mut refusal = Reply::status(Code::ResourceExhausted, "no room: see --max-queue-per-function");
+    refusal.headers.insert("porch-fn-retry", "shed".parse().unwrap());
+    fleet.runners[1].on(&shed, Answer::Reply(refusal));
+    for runner in &fleet.runners {
+        runner.on(failed, Answer::Reply(Reply::status(Code::Internal, "the function's own")));
+    }
+    let caller = fleet.caller().await;
+    assert_eq!(caller.runner_of(&reset).await, "1");
+    assert_eq!(caller.runner_of(&shed).await, "0");
+    caller.evaluate(failed, "package").await.unwrap_err();
+    caller.evaluate("", "package").await.unwrap_err();
+    let address = |runner: usize| fleet.runners[runner].address().to_string();
+    let mut shown: Vec<_> = status(&fleet)
+        .await
+        .failures
+        .into_iter()
+        .map(|one| (one.code, one.shard, one.image, one.text, one.by, one.count))
+        .collect();
+    shown.sort();
+    let row = |code: &str, shard: String, image: &str, text: &str| {
+        (code.to_owned(), shard, image.to_owned(), text.to_owned(), "router".to_owned(), 1)
+    };
+    // What a function failed is for its runner to tell.
+    let expected = [
+        row("BROKEN", address(0), &reset, "the stream broke or stalled during the call"),
+        row("INVALID_ARGUMENT", String::new(), "", "the request names no function image"),
+        row("SHED", address(1), &shed, "no room: see --max-queue-per-function"),
+    ];
+    assert_eq!(shown, expected);
+}
+
+#[tokio::test]
+async fn many_who_look_cost_the_runners_one_question_in_two_seconds() {
+    let fleet = Fleet::of(3).await;
+    let asked = || fleet.runners.iter().map(|runner| runner.log().described).collect::<Vec<_>>();
+    fleet.shards().await;
+    assert_eq!(asked(), [0, 0, 0], "nobody looks");
+    let began = Instant::now();
+    join_all((0..20).map(|_| status(&fleet))).await;
+    let most = 1 + usize::try_from(began.elapsed().as_secs() / 2).unwrap();
+    assert!(asked().iter().all(|&asked| (1..=most).contains(&asked)), "{:?}, {most}", asked());
+}
+
+#[tokio::test]
+async fn a_runner_that_hangs_holds_nobody_up() {
+    let mut fleet = Fleet::of(2).await;
+    fleet.runners[1].hang().await;
+    let hung = fleet.runners[1].address().to_string();
+    let page = status(&fleet).await;
+    for shard in page.shards {
+        assert_eq!(shard.told, if shard.info.address == hung { "no" } else { "older" });
+    }
+}
