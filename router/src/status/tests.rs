@@ -1,3 +1,5 @@
+//! The status page's data by value: what runners told becomes what is shown.
+
 use super::*;
 
 use porch_fn_proto::shard::{DescribeResponse, Failure, ImagePods};

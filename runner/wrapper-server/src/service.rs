@@ -35,7 +35,7 @@ impl Wrapper {
         let stdin = call.message.slice(peeked.resource_list);
         // Let go of the request's other parts while the function runs.
         drop((call.message, call.framed));
-        let program = self.program.with_variables(trace_context::environment(&call.headers));
+        let program = self.program.clone().with_variables(trace_context::environment(&call.headers));
         let limits = outcome::limits(self.max_message);
         let ran = run(&program, stdin, &limits, Some(call.deadline)).await;
         let max_message = self.max_message;

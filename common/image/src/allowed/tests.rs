@@ -1,3 +1,5 @@
+//! What patterns fit, by value, and against a matcher so plain that it can be believed.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Challenges and tokens as registries write them, good and bad.
+
 use std::time::Duration;
 
 use proptest::prelude::*;

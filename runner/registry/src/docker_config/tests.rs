@@ -1,3 +1,5 @@
+//! Docker config files as people write them: every spelling, every form, every mistake.
+
 use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD, Engine as _};
 use porch_fn_image::Image;
 use proptest::prelude::*;

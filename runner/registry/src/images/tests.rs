@@ -1,3 +1,5 @@
+//! What is remembered of images and for how long, in front of a registry whose answers tests choose; time is paused.
+
 mod constraints;
 mod questions;
 

@@ -1,3 +1,5 @@
+//! Manifests and indexes of all media types, and what is none.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -1,3 +1,5 @@
+//! Lists of tags and the links between their pages, which a registry may make long or hostile.
+
 use proptest::prelude::*;
 use reqwest::Url;
 

@@ -1,3 +1,5 @@
+//! How long tokens are used, and for whom; time is paused.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

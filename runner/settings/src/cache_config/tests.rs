@@ -1,3 +1,5 @@
+//! Pod cache configurations in both forms, and where broken ones are told to be broken.
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

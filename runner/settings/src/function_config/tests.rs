@@ -1,3 +1,5 @@
+//! FunctionConfig objects field by field, as Porch's schema has them.
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{

@@ -1,3 +1,5 @@
+//! Which of several FunctionConfigs holds for an image, and what the others are told.
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The page about an image by value, and that it holds no secret.
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

@@ -57,8 +57,8 @@ impl Program {
 
     /// The same program with more variables.
     #[must_use]
-    pub fn with_variables(&self, variables: Vec<(OsString, OsString)>) -> Self {
-        Self { variables, ..self.clone() }
+    pub fn with_variables(self, variables: Vec<(OsString, OsString)>) -> Self {
+        Self { variables, ..self }
     }
 
     /// The absolute path of what will be run, or why there is none.
