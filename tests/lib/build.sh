@@ -31,6 +31,8 @@ start() {
     # the only authority on hashes, so -mod=readonly, and no checksum database is asked.
     # -modcacherw lets `rm -rf` remove the module cache.
     export GOFLAGS='-mod=readonly -modcacherw -buildvcs=false' GOWORK=off CGO_ENABLED=0
+    # The compiler collects its garbage four times as seldom: a fifth less time for some memory.
+    export GOGC=400
     export GOMODCACHE="${GOMODCACHE:-$out/go/mod}" GOCACHE="${GOCACHE:-$out/go/build}"
     export npm_config_cache="${npm_config_cache:-$out/npm}"
     export PIP_CACHE_DIR="${PIP_CACHE_DIR:-$out/pip}" PIP_DISABLE_PIP_VERSION_CHECK=1
