@@ -7,6 +7,12 @@ use crate::Chunks;
 /// Bytes before a message: one flag byte and a big-endian length of four.
 pub const PREFIX_LEN: usize = 5;
 
+/// So many slices of a body stay as they arrive, however small.
+const FREE_PARTS: usize = 64;
+/// Beyond those, slices of fewer bytes are joined up to this length. What a slice takes beside its bytes is in nobody's
+/// account: without this a body sent byte by byte would hold forty times what it says.
+const JOINED: usize = 4 * 1024;
+
 /// Why a body is not one whole message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
@@ -37,6 +43,8 @@ pub enum FrameError {
 pub struct FrameReader {
     limit: usize,
     body: Chunks,
+    /// Small slices that come after `body`.
+    small: BytesMut,
     /// Compression flag and message length, once the prefix is in.
     prefix: Option<(bool, usize)>,
 }
@@ -44,12 +52,13 @@ pub struct FrameReader {
 impl FrameReader {
     /// A reader that refuses messages longer than `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { limit, body: Chunks::default(), prefix: None }
+        Self { limit, body: Chunks::default(), small: BytesMut::new(), prefix: None }
     }
 
     /// Takes the next slice of the body.
     pub fn push(&mut self, data: Bytes) -> Result<(), FrameError> {
-        self.body.push(data);
+        self.keep(data);
+        // It is in the slices that stay as they are.
         if self.prefix.is_none() && self.body.len() >= PREFIX_LEN {
             let head = self.body.slice(0..PREFIX_LEN).contiguous();
             let compressed = match head[0] {
@@ -64,9 +73,27 @@ impl FrameReader {
             self.prefix = Some((compressed, size));
         }
         match self.prefix {
-            Some((_, size)) if self.body.len() > PREFIX_LEN + size => Err(FrameError::Extra),
+            Some((_, size)) if self.held() > PREFIX_LEN + size => Err(FrameError::Extra),
             _ => Ok(()),
         }
+    }
+
+    fn keep(&mut self, data: Bytes) {
+        if self.body.parts().len() < FREE_PARTS {
+            self.body.push(data);
+        } else if data.len() < JOINED {
+            self.small.extend_from_slice(&data);
+            if self.small.len() >= JOINED {
+                self.join();
+            }
+        } else {
+            self.join();
+            self.body.push(data);
+        }
+    }
+
+    fn join(&mut self) {
+        self.body.push(self.small.split().freeze());
     }
 
     /// The length of the message without its prefix, once that is in.
@@ -76,11 +103,12 @@ impl FrameReader {
 
     /// Bytes held so far.
     pub fn held(&self) -> usize {
-        self.body.len()
+        self.body.len() + self.small.len()
     }
 
     /// The whole body, prefix included, and whether its message is compressed.
-    pub fn finish(self) -> Result<(Chunks, bool), FrameError> {
+    pub fn finish(mut self) -> Result<(Chunks, bool), FrameError> {
+        self.join();
         match self.prefix {
             Some((compressed, size)) if self.body.len() == PREFIX_LEN + size => Ok((self.body, compressed)),
             _ => Err(FrameError::Incomplete { have: self.body.len() }),
@@ -125,6 +153,32 @@ mod tests {
         fn never_panics(body in prop::collection::vec(any::<u8>(), 0..40), cut in 1usize..50) {
             let _ = read(&body, cut, 30);
         }
+    }
+
+    #[test]
+    fn a_body_in_tiny_slices_is_held_in_few() {
+        let message: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
+        let body = frame(Bytes::from(message).into()).contiguous();
+        // Slices of a usual length stay what they are.
+        for (cut, most) in [(1, 64 + 25), (100, 64 + 25), (4096, 25), (16 * 1024, 7)] {
+            let mut reader = FrameReader::new(body.len());
+            for part in body.chunks(cut) {
+                reader.push(body.slice_ref(part)).unwrap();
+            }
+            assert_eq!(reader.held(), body.len());
+            let (held, _) = reader.finish().unwrap();
+            assert!(held.parts().len() <= most, "{cut}: {}", held.parts().len());
+            assert_eq!(held.contiguous(), body, "{cut}");
+        }
+        // A large one between small ones keeps its place.
+        let parts: Vec<_> = (0..200).map(|n| vec![n; if n % 2 == 0 { 3 } else { 5000 }]).collect();
+        let message = frame(parts.iter().cloned().map(Bytes::from).collect()).contiguous();
+        let mut reader = FrameReader::new(message.len());
+        reader.push(message.slice(..PREFIX_LEN)).unwrap();
+        for part in &parts {
+            reader.push(Bytes::copy_from_slice(part)).unwrap();
+        }
+        assert_eq!(reader.finish().unwrap().0.contiguous(), message);
     }
 
     #[test]

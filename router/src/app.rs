@@ -21,8 +21,9 @@ use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
 use porch_fn_service::listen::{ListenError, listen};
 use porch_fn_service::rpc_metrics::{RpcMetrics, Side};
 use porch_fn_service::telemetry::otel::Otel;
-use porch_fn_service::tls::{self, Acceptor, Connector, TlsError};
+use porch_fn_service::tls::{self, Acceptor, Connector, Gauges, TlsError};
 use porch_fn_service::{admin, serve};
+use porch_fn_spans::Spans;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -78,6 +79,8 @@ pub struct App {
     background: JoinSet<()>,
     /// The server, which the drain waits for.
     server: JoinSet<()>,
+    /// Those of its calls, flushed last.
+    spans: Option<Spans>,
 }
 
 impl App {
@@ -87,17 +90,19 @@ impl App {
         let allowed_images = AllowedImages::parse(&flags.allowed_images, &flags.default_image_prefix)?;
         let inflight = Inflight::new(limit, Hop::Router);
         let mut background = JoinSet::new();
-        let connector = connector(&flags, &mut background)?;
-        let acceptor = acceptor(&flags, &mut background)?;
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
         let otel = Otel::from_env();
         otel.warn();
+        let spans = Spans::start(&otel, "porch-fn-router", env!("CARGO_PKG_VERSION"));
         let admin_host = flags.address.or(otel.admin_host);
         let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
         let mut registry = Registry::default();
         otel.register(&mut registry, "porch-fn-router", env!("CARGO_PKG_VERSION"));
         let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
         let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
+        let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_router"));
+        let connector = connector(&flags, &gauges, &mut background)?;
+        let acceptor = acceptor(&flags, &gauges, &mut background)?;
         let health = Health::new();
         let (signal, drain) = drain::channel();
 
@@ -136,6 +141,7 @@ impl App {
             inflight: Some(inflight),
             tell_load: false,
             observer: Some(served),
+            tracer: spans.as_ref().map(Spans::tracer),
         };
         let server = Server::new(router, &health, options);
         let handler = move |request| {
@@ -150,7 +156,7 @@ impl App {
         );
 
         let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
-        Ok(Self { address, admin_address, health, signal, drain_times, background, server: serving })
+        Ok(Self { address, admin_address, health, signal, drain_times, background, server: serving, spans })
     }
 
     /// Where calls are taken.
@@ -168,37 +174,41 @@ impl App {
         &self.health
     }
 
-    /// Stops in order: unready, stop accepting, finish, deadline.
+    /// Stops in order: unready, stop accepting, finish, deadline, and then the last spans.
     pub async fn drain(mut self) -> Drained {
         let drained = lifecycle::drain(&self.health, &mut self.signal, self.drain_times).await;
         self.server.shutdown().await;
         self.background.shutdown().await;
+        if let Some(spans) = self.spans {
+            spans.flush().await;
+        }
         drained
     }
 }
 
 /// TLS with the runners, if it was asked for.
-fn connector(flags: &Flags, background: &mut JoinSet<()>) -> Result<Option<Connector>, TlsError> {
+fn connector(
+    flags: &Flags,
+    gauges: &Gauges,
+    background: &mut JoinSet<()>,
+) -> Result<Option<Connector>, TlsError> {
     let (cert, key, ca) = (flags.tls_cert.clone(), flags.tls_key.clone(), flags.tls_client_ca.clone());
     let Some(files) = tls::Files::of("--tls", cert, key, ca, true)? else {
         return Ok(None);
     };
     let name = flags.tls_server_name.clone().or_else(|| flags.runners.server_name());
-    let (connector, follow) = files.connector(name.as_deref())?;
-    background.spawn(follow.instrument(tracing::info_span!("tls")));
-    Ok(Some(connector))
+    files.connector(name.as_deref(), gauges, background).map(Some)
 }
 
 /// TLS with callers, if it was asked for.
-fn acceptor(flags: &Flags, background: &mut JoinSet<()>) -> Result<Option<Acceptor>, TlsError> {
+fn acceptor(
+    flags: &Flags,
+    gauges: &Gauges,
+    background: &mut JoinSet<()>,
+) -> Result<Option<Acceptor>, TlsError> {
     let (cert, key) = (flags.listen_tls_cert.clone(), flags.listen_tls_key.clone());
-    let Some(files) = tls::Files::of("--listen-tls", cert, key, flags.listen_tls_client_ca.clone(), false)?
-    else {
-        return Ok(None);
-    };
-    let (acceptor, follow) = files.acceptor()?;
-    background.spawn(follow.instrument(tracing::info_span!("tls")));
-    Ok(Some(acceptor))
+    let files = tls::Files::of("--listen-tls", cert, key, flags.listen_tls_client_ca.clone(), false)?;
+    files.map(|files| files.acceptor(gauges, background)).transpose()
 }
 
 /// What the admin port shows of `router`, which goes by `view`.

@@ -3,6 +3,7 @@
 use http::HeaderMap;
 use porch_fn_service::grpc::{Call, Reply, format_timeout, is_shed, load_of};
 use porch_fn_service::rpc_metrics::RpcMetrics;
+use porch_fn_service::telemetry::span::Span;
 use porch_fn_service::unary::{self, CallError};
 use tokio::time::Instant;
 use tonic::Code;
@@ -35,15 +36,31 @@ impl Attempt {
             Self::Broken => Outcome::Broken,
         }
     }
+
+    /// The gRPC code that it ended with.
+    pub(crate) fn code(&self) -> Code {
+        match self {
+            Self::Answered(reply) | Self::NotTaken(reply) | Self::Shed(reply) => reply.code(),
+            Self::NotSent | Self::Broken => Code::Unavailable,
+        }
+    }
 }
 
 /// Trailers by which our hops speak to each other; the caller never sees them.
 const OWN_PREFIX: &str = "porch-fn-";
 
 /// Sends `call` to `shard`: the identical bytes and metadata, except for what remains of the deadline.
-/// `limit` bounds the answer in bytes. Tells the shard that it answered, and `metrics` how it went.
-pub(crate) async fn attempt(shard: &Shard, call: &Call, limit: usize, metrics: &RpcMetrics) -> Attempt {
+/// `limit` bounds the answer in bytes. Tells the shard that it answered, and `metrics` how it went. The runner's span will
+/// hang under `span`.
+pub(crate) async fn attempt(
+    shard: &Shard,
+    call: &Call,
+    span: &Span,
+    limit: usize,
+    metrics: &RpcMetrics,
+) -> Attempt {
     let mut headers = call.headers.clone();
+    span.inject(&mut headers);
     format_timeout(&mut headers, call.deadline.saturating_duration_since(Instant::now()));
     let answer = unary::call(shard.connection(), headers, &call.framed, limit, &call.charge);
     match metrics.client(&call.framed, call.deadline, answer).await {

@@ -94,8 +94,8 @@ impl Spill {
 }
 
 impl Outcome {
-    /// As the reason of another attempt; what was answered needs none.
-    fn reason(self) -> &'static str {
+    /// As the reason of another attempt, and for spans.
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Answered => "answered",
             Self::Shed => "shed",
@@ -128,7 +128,7 @@ impl Metrics {
             drop(metrics.spills.get_or_create(&ReasonLabel { reason: spill.as_str() }));
         }
         for outcome in [Outcome::Shed, Outcome::NotSent, Outcome::Broken] {
-            drop(metrics.retries.get_or_create(&ReasonLabel { reason: outcome.reason() }));
+            drop(metrics.retries.get_or_create(&ReasonLabel { reason: outcome.as_str() }));
         }
         let registry = registry.sub_registry_with_prefix("porch_fn_router");
         inflight.register(registry);
@@ -194,7 +194,7 @@ impl Metrics {
 
     /// A call is sent once more after an attempt that ended so.
     pub(crate) fn tried_again(&self, before: Outcome) {
-        self.retries.get_or_create(&ReasonLabel { reason: before.reason() }).inc();
+        self.retries.get_or_create(&ReasonLabel { reason: before.as_str() }).inc();
     }
 
     /// A call has waited for a runner.

@@ -1,8 +1,9 @@
-//! One call through the router: image, ring, preference order, attempts.
+//! One call through the router: image, attempts, waiting for a runner.
 
-use std::hash::{BuildHasher, RandomState};
+mod attempts;
+
+use std::hash::RandomState;
 use std::num::NonZeroUsize;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,21 +12,19 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use porch_fn_image::{AllowedImages, shard_key};
 use porch_fn_proto::{Chunks, peek};
-use porch_fn_ring::spill::{Demand, Spill, choices};
+use porch_fn_ring::spill::{Demand, Spill};
 use porch_fn_service::admin::failures::{Failure as Failed, Failures};
-use porch_fn_service::grpc::{Call, Evaluate, Reply, code_name, message_of};
+use porch_fn_service::grpc::{Call, Evaluate, Reply, code_name};
+use porch_fn_service::telemetry::span;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 
+use self::attempts::Tries;
 use crate::budget::RetryBudget;
 use crate::error::RouteError;
-use crate::forward::{Attempt, attempt};
-use crate::metrics::{Metrics, Outcome, Spill as Spilled};
-use crate::shard::Shard;
-use crate::status::TIME_UP;
+use crate::metrics::Metrics;
 use crate::view::View;
-use crate::wellness::{Failure, Standing};
 
 /// Images whose demand is remembered. They are caller input, so they are bounded; the least recently
 /// used one starts again from nothing.
@@ -36,8 +35,6 @@ const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);
 const NO_RUNNER_MARGIN: Duration = Duration::from_millis(50);
 /// Pause before runners are asked again that are ready and yet did not take a call: they reset its stream.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Times a call may be sent. A call that kills runners must not walk the ring.
-const MAX_SENT: usize = 2;
 
 /// Settings of the forwarding path.
 #[derive(Debug, Clone)]
@@ -124,6 +121,7 @@ impl Router {
     async fn route(&self, mut call: Call) -> Result<Reply, RouteError> {
         // Taken out: an inflated message is not needed any longer.
         let key = self.key(&call.take_message()).inspect_err(|error| self.failed("", error))?;
+        call.span.text(span::IMAGE, &key);
         self.route_to(&key, call).await.inspect_err(|error| self.failed(&key, error))
     }
 
@@ -173,126 +171,6 @@ impl Router {
         Ok(shard_key(&peeked.image, tag, &self.options.default_prefix).into_owned())
     }
 
-    /// Walks the preference order of one snapshot. `None` when no usable runner was left to try.
-    async fn try_view(
-        &self,
-        view: &View,
-        key: &str,
-        call: &Call,
-        estimate: f64,
-        tries: &mut Tries,
-    ) -> Result<Option<Reply>, RouteError> {
-        let (wanted, usable) = view.usable();
-        let preference = view.ring().preference(key);
-        let shards = view.shards();
-        let routers = self.routers();
-        let now = Instant::now();
-        let load = |shard: &Arc<Shard>| shard.load(routers, now);
-        let in_flight = shards.iter().map(load).fold(0, usize::saturating_add);
-        let limits = self.options.spill.limits(in_flight, usable, estimate);
-        let shard = |node: u16| shards.get(usize::from(node));
-        let order = choices(
-            preference,
-            shards.len(),
-            limits,
-            |node| shard(node).map_or(usize::MAX, load),
-            |node| shard(node).is_some_and(|shard| shard.standing() == wanted),
-        );
-        let owner = preference.first().copied();
-        let unwell = owner.and_then(shard).is_none_or(|owner| owner.standing() != wanted);
-        for node in order {
-            let Some(shard) = shard(node) else { continue };
-            let sent = Sent { router: self, shard, key };
-            if let Some(before) = tries.last.take() {
-                self.metrics.tried_again(before);
-            }
-            let attempt = self.send(&sent, call).await;
-            let outcome = attempt.outcome();
-            self.metrics.attempt(outcome);
-            tries.last = Some(outcome);
-            tries.owner_failed |= owner == Some(node) && outcome != Outcome::Answered;
-            if let Attempt::NotTaken(reply) = &attempt {
-                sent.note(code_name(reply.code()), &message_of(reply.status_headers()));
-            }
-            match attempt {
-                Attempt::Answered(reply) | Attempt::NotTaken(reply) => {
-                    match reply.code() {
-                        Code::Unavailable | Code::DeadlineExceeded => sent.call_failed(),
-                        _ => shard.did_well(),
-                    }
-                    if owner != Some(node) {
-                        self.metrics.spilled(if tries.owner_failed {
-                            Spilled::Failed
-                        } else if unwell {
-                            Spilled::Unwell
-                        } else {
-                            Spilled::Load
-                        });
-                    }
-                    return Ok(Some(reply));
-                }
-                Attempt::NotSent => {
-                    sent.note("NOT_SENT", "it could not be reached or refused the stream");
-                    sent.failed();
-                }
-                Attempt::Broken => {
-                    sent.note("BROKEN", "the stream broke or stalled during the call");
-                    sent.failed();
-                    if let Err(error) = self.allow_another(tries) {
-                        return tries.refused.take().map(Some).ok_or(error);
-                    }
-                }
-                Attempt::Shed(reply) => {
-                    sent.note("SHED", &message_of(reply.status_headers()));
-                    // That it has much to do is no failure; that its pods cannot be reached may be one.
-                    if reply.code() == Code::Unavailable {
-                        sent.call_failed();
-                    }
-                    // Nothing was done, so it costs nothing but the way: once more, whatever else fails.
-                    if std::mem::replace(&mut tries.shed, true) {
-                        return Ok(Some(reply));
-                    }
-                    tries.refused = Some(reply);
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    async fn send(&self, sent: &Sent<'_>, call: &Call) -> Attempt {
-        let _in_flight = sent.shard.enter();
-        let mut unanswered = Unanswered::new(sent, call.deadline);
-        let mut answer = pin!(attempt(sent.shard, call, self.options.max_message, &self.metrics.client));
-        let attempt = loop {
-            tokio::select! {
-                biased;
-                attempt = &mut answer => break attempt,
-                () = sent.shard.stalled() => {
-                    // Where nobody else is, it waits on.
-                    if matches!(self.view.load().usable(), (Standing::Well | Standing::HeldDown, 1..)) {
-                        break Attempt::Broken;
-                    }
-                }
-            }
-        };
-        unanswered.answered = true;
-        attempt
-    }
-
-    /// Counts an attempt that was sent and failed, and says whether there may be one more.
-    fn allow_another(&self, tries: &mut Tries) -> Result<(), RouteError> {
-        tries.sent += 1;
-        if tries.sent >= MAX_SENT {
-            Err(RouteError::BrokenTwice)
-        } else if self.budget.lock().withdraw(self.origin.elapsed()) {
-            // It had found a runner: what it waited before counts no longer.
-            tries.give_up = None;
-            Ok(())
-        } else {
-            Err(RouteError::Budget)
-        }
-    }
-
     /// Counts the call in, and says how busy its image was before it.
     fn enter<'a>(&'a self, key: &'a str) -> Load<'a> {
         self.budget.lock().deposit();
@@ -330,23 +208,6 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// What one call has used up.
-#[derive(Default)]
-struct Tries {
-    /// Attempts that broke after they were sent.
-    sent: usize,
-    /// A runner has refused it.
-    shed: bool,
-    /// The last refusal, which is the answer when nobody takes the call.
-    refused: Option<Reply>,
-    /// How the last attempt ended.
-    last: Option<Outcome>,
-    /// The image's owner was among those that did not answer.
-    owner_failed: bool,
-    /// When to stop waiting for a runner; set when there was none to send to.
-    give_up: Option<Instant>,
-}
-
 /// How long a call had no runner to go to. Counted when it is dropped, if it ever waited.
 struct Waited<'a> {
     metrics: &'a Metrics,
@@ -369,21 +230,6 @@ impl Drop for Load<'_> {
     }
 }
 
-/// A call on its way to one runner.
-struct Sent<'a> {
-    router: &'a Router,
-    shard: &'a Arc<Shard>,
-    key: &'a str,
-}
-
-/// Notes a call that was given up close to its deadline: by us, or by the caller, whose clock is a little ahead.
-struct Unanswered<'a> {
-    sent: &'a Sent<'a>,
-    deadline: Instant,
-    close: Duration,
-    answered: bool,
-}
-
 // === impl Waited ===
 
 impl Waited<'_> {
@@ -397,49 +243,6 @@ impl Drop for Waited<'_> {
         self.end();
         if !self.before.is_zero() {
             self.metrics.waited(self.before);
-        }
-    }
-}
-
-// === impl Sent ===
-
-impl Sent<'_> {
-    /// Remembers what went wrong, for the status page.
-    fn note(&self, code: &'static str, text: &str) {
-        self.router.failures.note(self.key, self.shard.identity().as_str(), code, text);
-    }
-
-    fn blame(&self, failure: Failure) {
-        self.shard.blame(failure, || self.router.view.load().may_pass_over());
-    }
-
-    /// The hop failed.
-    fn failed(&self) {
-        if let Some(failure) = self.shard.failed() {
-            self.blame(failure);
-        }
-    }
-
-    /// The call failed in a way that may be the runner's fault or the function's.
-    fn call_failed(&self) {
-        self.blame(Failure::Call(self.router.hasher.hash_one(self.key)));
-    }
-}
-
-// === impl Unanswered ===
-
-impl<'a> Unanswered<'a> {
-    fn new(sent: &'a Sent<'a>, deadline: Instant) -> Self {
-        let close = deadline.saturating_duration_since(Instant::now()) / 10;
-        Self { sent, deadline, close, answered: false }
-    }
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        if !self.answered && Instant::now() + self.close >= self.deadline {
-            self.sent.note(TIME_UP, "no answer when the call's time was up");
-            self.sent.call_failed();
         }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct Shard {
     streak: Mutex<Streak>,
     /// There is a streak: most answers end none, and need no lock.
     failing: AtomicBool,
-    /// Tries in a row that were not answered.
+    /// Tries that were not answered, since anything was.
     tries_failed: AtomicUsize,
     /// Its calls in flight had better be sent elsewhere.
     stalled: Notify,
@@ -145,6 +145,7 @@ impl Shard {
     /// still counts here.
     pub(crate) fn answered(&self, load: Option<usize>) {
         self.quiet_since.set_now(self.origin);
+        self.forget_tries();
         if let Some(load) = load {
             let own = self.in_flight().saturating_sub(1);
             self.others.store(load.saturating_sub(own), Ordering::Relaxed);
@@ -156,6 +157,13 @@ impl Shard {
     pub(crate) fn did_well(&self) {
         if self.failing.load(Ordering::Relaxed) {
             self.forget_failures();
+        }
+    }
+
+    /// Not written to at each answer: it is zero, but for moments.
+    fn forget_tries(&self) {
+        if self.tries_failed.load(Ordering::Relaxed) != 0 {
+            self.tries_failed.store(0, Ordering::Relaxed);
         }
     }
 
@@ -196,7 +204,7 @@ impl Shard {
 
     /// A try was answered. That says nothing of the calls that wait, so their failures still count.
     pub(crate) fn try_answered(&self) {
-        self.tries_failed.store(0, Ordering::Relaxed);
+        self.forget_tries();
         self.quiet_since.set_now(self.origin);
         self.note(Sign::Answering);
     }
@@ -234,6 +242,9 @@ impl Shard {
         drop(wellness);
         // What counts is what happens in one standing.
         self.forget_failures();
+        if standing == Standing::Well {
+            self.forget_tries();
+        }
         match standing {
             Standing::Out(reason) => {
                 tracing::warn!(shard = %self.identity, reason = reason.as_str(), "runner is out");
@@ -288,5 +299,36 @@ pub(crate) struct InFlight(Arc<Shard>);
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_tries_count_in_a_row_only() {
+        let changed = Arc::new(watch::Sender::new(()));
+        let shard =
+            Shard::new(Identity::from("10.0.0.1:9445".to_owned()), None, Instant::now(), changed).unwrap();
+        shard.note(Sign::Serving);
+        let answers: [fn(&Shard); 3] = [
+            |shard| shard.answered(None),
+            Shard::try_answered,
+            |shard| {
+                shard.note(Sign::Bad(Reason::Unreachable));
+                shard.note(Sign::Serving);
+            },
+        ];
+        for answer in answers {
+            shard.try_failed(|| true);
+            assert_eq!(shard.standing(), Standing::Well);
+            answer(&shard);
+        }
+        let stalled = shard.stalled();
+        shard.try_failed(|| true);
+        shard.try_failed(|| true);
+        assert_eq!(shard.standing(), Standing::PassedOver);
+        stalled.await;
     }
 }

@@ -20,6 +20,7 @@ use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use tracing::Instrument;
 
 use crate::health::Health;
@@ -28,6 +29,9 @@ use crate::health::Health;
 const MAX_CONNECTIONS: usize = 64;
 /// How long a client may take to send a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection, which is good for one request, may take. Clients that do not read their answers must not take
+/// the slots of probes.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Content type of `/metrics`.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -153,7 +157,7 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting an admin connection failed");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                sleep(Duration::from_millis(50)).await;
             }
         }
     }
@@ -171,9 +175,12 @@ async fn connection(stream: TcpStream, admin: Arc<Admin>) {
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
+        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = served.await {
-        tracing::debug!(%error, "admin connection ended");
+    match timeout(CONNECTION_TIMEOUT, served).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "admin connection ended"),
+        Err(_) => tracing::debug!("an admin connection took too long"),
     }
 }
 
@@ -183,6 +190,7 @@ mod tests {
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
     use prometheus_client::metrics::counter::Counter;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn get(admin: &Admin, path: &str) -> (u16, String) {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
@@ -190,6 +198,24 @@ mod tests {
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_read_the_answer_is_not_kept_for_ever() {
+        let page = Page {
+            path: "/large",
+            content_type: JSON,
+            policy: None,
+            content: Box::new(|_| async { Ok("x".repeat(32 * 1024 * 1024)) }.boxed()),
+        };
+        let admin = Admin::new(Health::new(), None, vec![page]);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        peer.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        timeout(CONNECTION_TIMEOUT * 2, connection(stream, admin)).await.expect("it ends");
+        // It was asked, and had begun to answer.
+        assert_eq!(peer.read_u8().await.unwrap(), b'H');
     }
 
     #[tokio::test]

@@ -130,10 +130,7 @@ impl RpcMetrics {
         let answer = call.await;
         sent.ended = Some(match &answer {
             Ok(reply) => (reply.code(), reply.framed.len().checked_sub(PREFIX_LEN)),
-            Err(CallError::TooLarge { .. } | CallError::Refused(_)) => (Code::ResourceExhausted, None),
-            Err(CallError::Connect(_) | CallError::NotSent | CallError::Broken(_)) => {
-                (Code::Unavailable, None)
-            }
+            Err(error) => (error.code(), None),
         });
         answer
     }

@@ -5,10 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::future::Future;
-use std::io;
+use std::future::{Future, pending};
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -16,7 +19,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -35,6 +38,8 @@ const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// A peer that is gone without a word, or never says one, is noticed after this long.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
+/// Bytes of what a client begins HTTP/2 with (RFC 9113, section 3.4).
+const PREFACE_LEN: u64 = 24;
 /// Callers that give up on many calls at once are not an attack here.
 const MAX_PENDING_RESETS: usize = MAX_CONCURRENT_STREAMS as usize;
 /// Connections are refused for want of TLS as often as their peers try; the log is told this often of each reason, and of
@@ -138,7 +143,7 @@ async fn admit<A: Accept>(
 ) -> Option<A::Stream> {
     // Small frames follow large ones in every answer; Nagle would hold the trailers back.
     let _ = stream.set_nodelay(true);
-    // hyper ends a connection in order only after its first bytes: one that says nothing would hold up a drain.
+    // Whoever says nothing, as a probe of the port does, is no peer with whom TLS failed.
     let mut first = [0];
     tokio::select! {
         read = stream.peek(&mut first) => if !matches!(read, Ok(1..)) { return None },
@@ -158,6 +163,8 @@ where
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
+    let heard = Heard::default();
+    let stream = Listened { stream, heard: heard.clone() };
     let service = service_fn(move |request| {
         let answer = handler(request);
         async move { Ok::<_, Infallible>(answer.await) }
@@ -177,12 +184,23 @@ where
     let old = async {
         match age {
             Some(age) => sleep(age).await,
-            None => std::future::pending().await,
+            None => pending().await,
+        }
+    };
+    let silent = async {
+        sleep(KEEP_ALIVE).await;
+        if heard.is_preface() {
+            pending::<()>().await;
         }
     };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = silent => return,
         () = async { tokio::select! { () = drain.draining() => (), () = old => () } } => {
+            // hyper ends a connection in order only after that.
+            if !heard.is_preface() {
+                return;
+            }
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -192,7 +210,97 @@ where
     }
 }
 
+/// How many bytes a peer has said. Clones share it.
+#[derive(Debug, Clone, Default)]
+struct Heard(Arc<AtomicU64>);
+
+impl Heard {
+    /// Whether they are enough for what HTTP/2 begins with.
+    fn is_preface(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= PREFACE_LEN
+    }
+}
+
+/// A connection, and what is heard on it.
+#[derive(Debug)]
+struct Listened<S> {
+    stream: S,
+    heard: Heard,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Listened<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let read = buffer.filled().len().saturating_sub(before);
+        self.heard.0.fetch_add(read as u64, Ordering::Relaxed);
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Listened<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, data)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, data)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
 /// Within a tenth of `age` either way, so that connections opened together do not end together.
 fn jittered(age: Duration) -> Duration {
     age.mul_f64(0.9 + 0.2 * fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::timeout;
+    use tonic::Code;
+
+    use super::*;
+    use crate::grpc::Reply;
+
+    /// Also one that spoke TLS: what HTTP/2 hears of it is nothing.
+    #[tokio::test(start_paused = true)]
+    async fn who_never_speaks_http2_is_not_kept_for_ever() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_signal, drain) = drain::channel();
+        let handler = |_| async { Reply::failed(Code::Internal, "nobody asks").into_response() };
+        let _serving = tokio::spawn(serve(listener, Plain, None, handler, drain));
+        for said in ["", "P", "PRI * HTTP/2.0\r\n\r\nSM"] {
+            let mut peer = TcpStream::connect(address).await.unwrap();
+            peer.write_all(said.as_bytes()).await.unwrap();
+            let began = Instant::now();
+            let mut heard = Vec::new();
+            timeout(KEEP_ALIVE * 2, peer.read_to_end(&mut heard)).await.expect("it ends").unwrap();
+            assert!(began.elapsed() >= KEEP_ALIVE, "{said:?}: {:?}", began.elapsed());
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "admin")]
 pub mod otel;
+pub mod span;
 
 use std::io::IsTerminal;
 

@@ -4,11 +4,11 @@
 //! Between router and runner it is mutual: each shows a certificate, and trusts those of one authority. What the other
 //! side is called counts for a runner (its certificate must name the Service); of a router the authority's word is enough.
 
+mod gauges;
 #[cfg(test)]
 mod tests;
 
 use std::fs::File;
-use std::future::Future;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,14 +20,16 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, InvalidMessage, RootCertStore, ServerConfig};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 use tokio_util::either::Either;
+use tracing::Instrument;
 
+pub use self::gauges::Gauges;
 use crate::serve::Accept;
 
 /// How often the files are looked at.
@@ -163,41 +165,47 @@ impl Files {
         }
     }
 
-    /// For a listener, and what keeps it in step with the files for as long as it is polled.
+    /// For a listener. A task keeps it in step with the files, and `gauges` with it.
     ///
     /// # Errors
     /// When a file cannot be read or used.
-    pub fn acceptor(self) -> Result<(Acceptor, impl Future<Output = ()> + Send + use<>), TlsError> {
-        let (config, follow) = self.followed(Self::server)?;
-        Ok((Acceptor(config), follow))
+    pub fn acceptor(self, gauges: &Gauges, tasks: &mut JoinSet<()>) -> Result<Acceptor, TlsError> {
+        Ok(Acceptor(self.followed(Self::server, gauges, tasks)?))
     }
 
-    /// For connections to peers whose certificates name `name`, or else their own address, and what keeps it in step with
-    /// the files for as long as it is polled.
+    /// For connections to peers whose certificates name `name`, or else their own address. A task keeps it in step with the
+    /// files, and `gauges` with it.
     ///
     /// # Errors
     /// When a file cannot be read or used, or `name` is not one.
     pub fn connector(
         self,
         name: Option<&str>,
-    ) -> Result<(Connector, impl Future<Output = ()> + Send + use<>), TlsError> {
+        gauges: &Gauges,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<Connector, TlsError> {
         let checked = |name: &str| {
             ServerName::try_from(name.to_owned())
                 .map_err(|source| TlsError::Name { name: name.to_owned(), source })
         };
         let name = name.map(checked).transpose()?;
-        let (config, follow) = self.followed(Self::client)?;
-        Ok((Connector { config, name }, follow))
+        Ok(Connector { config: self.followed(Self::client, gauges, tasks)?, name })
     }
 
     fn followed<C: Send + Sync + 'static>(
         self,
         make: fn(&Self, &Content) -> Result<C, TlsError>,
-    ) -> Result<(Arc<ArcSwap<C>>, impl Future<Output = ()> + Send + use<C>), TlsError> {
+        gauges: &Gauges,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<Arc<ArcSwap<C>>, TlsError> {
         let content = self.read()?;
         let config = Arc::new(ArcSwap::from_pointee(make(&self, &content)?));
-        let followed = Arc::clone(&config);
-        Ok((config, async move { self.follow(content, make, &followed).await }))
+        let (followed, gauges) = (Arc::clone(&config), gauges.clone());
+        self.shows(&content, &gauges);
+        gauges.valid(self.flags, true);
+        let follow = async move { self.follow(content, make, &followed, &gauges).await };
+        tasks.spawn(follow.instrument(tracing::info_span!("tls")));
+        Ok(config)
     }
 
     async fn follow<C>(
@@ -205,32 +213,48 @@ impl Files {
         mut seen: Content,
         make: fn(&Self, &Content) -> Result<C, TlsError>,
         config: &ArcSwap<C>,
+        gauges: &Gauges,
     ) {
-        // A mount that is changed while we read it shows a pair that does not fit: told when it stays so.
+        // A mount that is changed while we read it shows a pair that does not fit: told when it stays so, once.
         let mut doubtful = false;
+        let mut told = None;
         loop {
             sleep(LOOK_INTERVAL).await;
             let files = self.clone();
             let read = spawn_blocking(move || files.read()).await;
             let Ok(read) = read else { continue };
             let made = match read {
-                Ok(content) if content == seen => continue,
-                Ok(content) => make(&self, &content).map(|made| (content, made)),
+                Ok(content) if content == seen => Ok(None),
+                Ok(content) => make(&self, &content).map(|made| Some((content, made))),
                 Err(error) => Err(error),
             };
             match made {
-                Ok((content, made)) => {
-                    config.store(Arc::new(made));
-                    seen = content;
-                    doubtful = false;
-                    tracing::info!(flags = self.flags, "certificates were read again");
+                Ok(changed) => {
+                    (doubtful, told) = (false, None);
+                    if let Some((content, made)) = changed {
+                        config.store(Arc::new(made));
+                        self.shows(&content, gauges);
+                        seen = content;
+                        tracing::info!(flags = self.flags, "certificates were read again");
+                    }
+                    gauges.valid(self.flags, true);
                 }
                 Err(error) if doubtful => {
-                    tracing::warn!(%error, "keeping the last good certificates");
+                    gauges.valid(self.flags, false);
+                    let error = error.to_string();
+                    if told.as_ref() != Some(&error) {
+                        tracing::warn!(error, "keeping the last good certificates");
+                        told = Some(error);
+                    }
                 }
                 Err(_) => doubtful = true,
             }
         }
+    }
+
+    fn shows(&self, content: &Content, gauges: &Gauges) {
+        let chain = self.certificates("cert", &self.certificate, &content.certificate);
+        gauges.uses(self.flags, &chain.unwrap_or_default());
     }
 
     fn flag(&self, name: &str) -> String {
@@ -353,9 +377,18 @@ impl Acceptor {
     /// When it has no certificate that is asked for, when that is not good, or when it takes longer than 10 s.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
         let acceptor = TlsAcceptor::from(self.0.load_full());
-        timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream))
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        let accepted = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+        accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(in_words)
+    }
+}
+
+/// What is most often wrong is called corrupt by rustls.
+fn in_words(error: io::Error) -> io::Error {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => io::Error::other(
+            "the peer speaks plain text; a router needs --tls-cert, --tls-key and --tls-client-ca",
+        ),
+        _ => error,
     }
 }
 

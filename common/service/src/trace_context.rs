@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Headers, and the variables that carry the same. The first says which trace this is; the others are nothing without it.
 const CARRIERS: [(&str, &str); 3] =
@@ -44,7 +44,17 @@ pub fn pass_on(from: &HeaderMap, to: &mut HeaderMap) {
     }
 }
 
-fn is_traced(headers: &HeaderMap) -> bool {
+/// Puts `parent` in the place of what the headers' call hangs under. The rest of a trace context is that of its
+/// `traceparent`: it stays where there was a valid one.
+pub(crate) fn hang_under(parent: HeaderValue, headers: &mut HeaderMap) {
+    if !is_traced(headers) {
+        headers.remove("tracestate");
+    }
+    headers.insert(CARRIERS[0].0, parent);
+}
+
+/// Whether the headers say which trace their call belongs to.
+pub fn is_traced(headers: &HeaderMap) -> bool {
     let mut parents = headers.get_all(CARRIERS[0].0).iter();
     let parent = parents.next().is_some_and(|value| is_traceparent(value.as_bytes()));
     // Of two nobody knows which is the right one.
@@ -65,8 +75,6 @@ fn is_traceparent(value: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -121,6 +129,24 @@ mod tests {
         for (length, kept) in [(MAX_VALUE, 2), (MAX_VALUE + 1, 1)] {
             assert_eq!(passed(&[("traceparent", PARENT), ("baggage", &"x".repeat(length))]).len(), kept);
         }
+    }
+
+    #[test]
+    fn a_span_takes_the_place_of_its_parent_alone() {
+        let ours = HeaderValue::from_static("00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01");
+        let mut headers = HeaderMap::new();
+        for (name, value) in [("traceparent", PARENT), ("tracestate", "a=1"), ("baggage", "user=x")] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        hang_under(ours.clone(), &mut headers);
+        assert_eq!((&headers["traceparent"], headers.len()), (&ours, 3));
+        // Whose state this would be is not known.
+        headers.insert("traceparent", HeaderValue::from_static("none"));
+        hang_under(ours.clone(), &mut headers);
+        assert_eq!((headers.get("tracestate"), headers.len()), (None, 2));
+        headers.append("traceparent", ours.clone());
+        hang_under(ours, &mut headers);
+        assert_eq!(headers.get_all("traceparent").iter().count(), 1);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::error::Error as _;
 use http::{HeaderMap, Method, Request, Response, Uri, uri::PathAndQuery};
 use hyper::body::Incoming;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
+use tonic::Code;
 
 use crate::conn::{ConnectError, Connection, Sender};
 use crate::grpc::{Body, Charge, ReceiveError, Refused, Reply, bound_message, code_of, receive};
@@ -36,6 +37,16 @@ pub enum CallError {
     /// The answer is not taken: too much is held already.
     #[error(transparent)]
     Refused(#[from] Refused),
+}
+
+impl CallError {
+    /// The code by which this is counted and traced.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Connect(_) | Self::NotSent | Self::Broken(_) => Code::Unavailable,
+            Self::TooLarge { .. } | Self::Refused(_) => Code::ResourceExhausted,
+        }
+    }
 }
 
 /// Sends `framed` to `EvaluateFunction` and takes an answer of at most `limit` bytes, which is charged

@@ -100,8 +100,8 @@ trait HasEndpoints:
 }
 
 /// All has to be listed again, which is in the nature of watches and no failure.
-async fn expired(opened: Instant) -> Result<(), Failure> {
-    sleep_until(opened + BETWEEN_WATCHES).await;
+async fn relist_at(time: Instant) -> Result<(), Failure> {
+    sleep_until(time).await;
     Ok(())
 }
 
@@ -198,8 +198,9 @@ impl Watcher {
         let mut lived = None;
         loop {
             let opened = Instant::now();
+            let next = (opened + BETWEEN_WATCHES).min(resync);
             let mut events = match bounded(api.watch(&changes, &version)).await {
-                Err(error) if error.code() == Some(EXPIRED) => return expired(opened).await,
+                Err(error) if error.code() == Some(EXPIRED) => return relist_at(next).await,
                 events => pin!(events?),
             };
             let lived = *lived.get_or_insert_with(|| Instant::now() + LIVED);
@@ -226,7 +227,7 @@ impl Watcher {
                     }
                     Some(Ok(WatchEvent::Bookmark(bookmark))) => version = bookmark.metadata.resource_version,
                     Some(Ok(WatchEvent::Error(status))) if status.code == EXPIRED => {
-                        return expired(opened).await;
+                        return relist_at(next).await;
                     }
                     Some(Ok(WatchEvent::Error(status))) => return Err(kube::Error::Api(status).into()),
                     Some(Err(error)) => return Err(error.into()),
@@ -234,7 +235,10 @@ impl Watcher {
                     None => break,
                 }
             }
-            sleep_until(opened + BETWEEN_WATCHES).await;
+            sleep_until(next).await;
+            if next == resync {
+                return Ok(());
+            }
         }
     }
 

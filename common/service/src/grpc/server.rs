@@ -24,6 +24,7 @@ use super::reply::Reply;
 use super::status::set_load;
 use super::timeout::parse_timeout;
 use crate::health::Health;
+use crate::telemetry::span::{Span, Tracer};
 
 /// A call whose message is in.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub struct Call {
     pub deadline: Instant,
     /// What is held for it. The hop that learns its image claims it.
     pub charge: Charge,
+    /// Its span, under which `headers` have the next hop's.
+    pub span: Span,
 }
 
 impl Call {
@@ -79,6 +82,8 @@ pub struct Options {
     pub tell_load: bool,
     /// Who hears of the calls.
     pub observer: Option<Arc<dyn Observe>>,
+    /// Who makes their spans.
+    pub tracer: Option<Arc<dyn Tracer>>,
 }
 
 /// Routes requests to the evaluator or to health.
@@ -129,13 +134,24 @@ impl<E: Evaluate> Server<E> {
         let asked = parse_timeout(&head.headers);
         let deadline = started + asked.unwrap_or(self.options.default_timeout);
         let answer = async {
-            match self.read(head.headers, body, deadline).await {
-                Ok(call) => {
-                    seen.request = Some(call.message.len());
-                    self.evaluator.evaluate(call).await
+            let Read { framed, message, charge } = match self.read(&head.headers, body).await {
+                Ok(read) => read,
+                Err(reply) => {
+                    self.trace(&head.headers, seen);
+                    return reply;
                 }
-                Err(reply) => reply,
+            };
+            let mut headers = head.headers;
+            if message.is_empty() {
+                // A router's question whether this server answers: nobody's call.
+                seen.observer = None;
+            } else {
+                seen.request = Some(message.len());
+                self.trace(&headers, seen);
+                seen.span.inject(&mut headers);
             }
+            let call = Call { headers, framed, message, deadline, charge, span: seen.span.clone() };
+            self.evaluator.evaluate(call).await
         };
         timeout_at(deadline, answer).await.unwrap_or_else(|_| {
             let text = if asked.is_some() { DEADLINE_TEXT } else { self.options.default_timeout_text };
@@ -143,13 +159,20 @@ impl<E: Evaluate> Server<E> {
         })
     }
 
-    async fn read(&self, headers: HeaderMap, body: Incoming, deadline: Instant) -> Result<Call, Reply> {
+    /// Begins the span of a call.
+    fn trace(&self, headers: &HeaderMap, seen: &mut Seen<'_>) {
+        if let Some(tracer) = &self.options.tracer {
+            seen.span = tracer.begin(headers, seen.started.elapsed());
+        }
+    }
+
+    async fn read(&self, headers: &HeaderMap, body: Incoming) -> Result<Read, Reply> {
         let limit = self.options.max_message;
         let mut charge = match &self.options.inflight {
             Some(inflight) => inflight.enter()?,
             None => Charge::default(),
         };
-        charge.grow(header_bytes(&headers).saturating_sub(CALL_OVERHEAD))?;
+        charge.grow(header_bytes(headers).saturating_sub(CALL_OVERHEAD))?;
         let received = receive(body, limit, |size| charge.grow(size)).await.map_err(refuse_body)?;
         if received.framed.is_empty() {
             return Err(Reply::failed(Code::Internal, "a unary call without a message"));
@@ -176,8 +199,15 @@ impl<E: Evaluate> Server<E> {
         } else {
             message
         };
-        Ok(Call { headers, framed: received.framed, message, deadline, charge })
+        Ok(Read { framed: received.framed, message, charge })
     }
+}
+
+/// What came after a call's headers: see [`Call`].
+struct Read {
+    framed: Chunks,
+    message: Chunks,
+    charge: Charge,
 }
 
 /// A call in flight.
@@ -208,11 +238,13 @@ struct Seen<'a> {
     request: Option<usize>,
     response: Option<usize>,
     code: Code,
+    span: Span,
 }
 
 impl<'a> Seen<'a> {
     fn new(observer: Option<&'a dyn Observe>) -> Self {
-        Self { observer, started: Instant::now(), request: None, response: None, code: Code::Cancelled }
+        let (started, span) = (Instant::now(), Span::default());
+        Self { observer, started, request: None, response: None, code: Code::Cancelled, span }
     }
 
     fn answered(&mut self, reply: &Reply) {
@@ -223,6 +255,7 @@ impl<'a> Seen<'a> {
 
 impl Drop for Seen<'_> {
     fn drop(&mut self) {
+        self.span.ended(self.code);
         if let Some(observer) = self.observer {
             observer.ended(self.code, self.request, self.response, self.started.elapsed());
         }

@@ -2,12 +2,15 @@
 //! for and do not get is said in the log.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 /// Longest value that is quoted, in characters.
 const MAX_QUOTED: usize = 100;
+/// How long a collector may take for its answer unless a variable says so, as OpenTelemetry has it.
+const TRACES_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the variables say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +19,10 @@ pub struct Otel {
     pub metrics: bool,
     /// `OTEL_EXPORTER_PROMETHEUS_HOST`: where the admin port listens unless a flag says so; `None` is everywhere.
     pub admin_host: Option<IpAddr>,
+    /// `OTEL_TRACES_EXPORTER`: whether spans are made and sent to a collector.
+    pub traces: bool,
+    /// `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT` or `OTEL_EXPORTER_OTLP_TIMEOUT`: how long a collector may take for its answer.
+    pub traces_timeout: Duration,
     /// `OTEL_SERVICE_NAME`.
     pub service_name: Option<String>,
     /// What is asked for in vain, for the log.
@@ -51,12 +58,33 @@ impl Otel {
             );
         }
         let name = "OTEL_TRACES_EXPORTER";
-        if let Some(exporters) = given(name)
-            && !exporters.eq_ignore_ascii_case("none")
+        let is = |value: &Option<String>, text| {
+            value.as_ref().is_some_and(|value| value.eq_ignore_ascii_case(text))
+        };
+        let exporter = given(name);
+        let traces = is(&exporter, "otlp") && !is(&given("OTEL_SDK_DISABLED"), "true");
+        if let Some(exporter) = &exporter
+            && !exporter.eq_ignore_ascii_case("none")
+            && !exporter.eq_ignore_ascii_case("otlp")
         {
-            let why = "no spans are made here; the trace context of calls is passed on to functions";
-            warn(name, &exporters, why);
+            warn(
+                name,
+                exporter,
+                "spans are made for otlp, nothing else; the trace context of calls is passed on",
+            );
         }
+        let protocols = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+        let protocol = protocols.iter().find_map(|name| Some((name, given(name)?)));
+        if let Some((name, protocol)) = protocol
+            && traces
+            && protocol != "http/protobuf"
+        {
+            let why = "spans are sent by http/protobuf, the one protocol there is here: name the collector's port for it, \
+                       most often 4318";
+            warn(name, &protocol, why);
+        }
+        let timeouts = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];
+        let traces_timeout = timeouts.iter().find_map(|name| given(name)?.parse().ok());
         let name = "OTEL_EXPORTER_PROMETHEUS_HOST";
         let host = given(name);
         let admin_host = match host.as_deref() {
@@ -69,6 +97,8 @@ impl Otel {
         Self {
             metrics: !exporters.is_some_and(|exporters| exporters.eq_ignore_ascii_case("none")),
             admin_host: admin_host.filter(|host: &IpAddr| !host.is_unspecified()),
+            traces,
+            traces_timeout: traces_timeout.map_or(TRACES_TIMEOUT, Duration::from_millis),
             service_name: given("OTEL_SERVICE_NAME"),
             warnings,
         }
@@ -106,7 +136,14 @@ mod tests {
 
     #[test]
     fn porchs_manifests_ask_for_what_there_is() {
-        let nothing = Otel { metrics: true, admin_host: None, service_name: None, warnings: Vec::new() };
+        let nothing = Otel {
+            metrics: true,
+            admin_host: None,
+            traces: false,
+            traces_timeout: TRACES_TIMEOUT,
+            service_name: None,
+            warnings: Vec::new(),
+        };
         assert_eq!(read(&[]), nothing);
         let porch = [
             ("OTEL_METRICS_EXPORTER", "prometheus"),
@@ -139,13 +176,54 @@ mod tests {
 
     #[test]
     fn what_is_not_done_is_said() {
-        let read = read(&[("OTEL_TRACES_EXPORTER", "otlp"), ("OTEL_EXPORTER_PROMETHEUS_HOST", "here")]);
+        let read = read(&[("OTEL_TRACES_EXPORTER", "zipkin"), ("OTEL_EXPORTER_PROMETHEUS_HOST", "here")]);
         let expected = [
-            "OTEL_TRACES_EXPORTER=\"otlp\": no spans are made here; the trace context of calls is passed on to functions",
+            "OTEL_TRACES_EXPORTER=\"zipkin\": spans are made for otlp, nothing else; the trace context of calls is passed on",
             "OTEL_EXPORTER_PROMETHEUS_HOST=\"here\": not an IP address: it is ignored",
         ];
         assert_eq!(read.warnings, expected);
         assert_eq!(read.admin_host, None);
+    }
+
+    #[test]
+    fn spans_are_made_for_otlp_unless_it_is_all_off() {
+        let on = ("OTEL_TRACES_EXPORTER", "otlp");
+        for (variables, traces, warned) in [
+            (vec![on], true, None),
+            (vec![("OTEL_TRACES_EXPORTER", "none")], false, None),
+            (vec![("OTEL_TRACES_EXPORTER", "otlp,console")], false, Some("OTEL_TRACES_EXPORTER")),
+            (vec![on, ("OTEL_SDK_DISABLED", "True")], false, None),
+            (vec![on, ("OTEL_SDK_DISABLED", "false")], true, None),
+            (vec![on, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")], true, None),
+            (vec![on, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")], true, Some("OTEL_EXPORTER_OTLP_PROTOCOL")),
+            (vec![("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")], false, None),
+            (
+                vec![
+                    on,
+                    ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
+                    ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+                ],
+                true,
+                None,
+            ),
+        ] {
+            let read = read(&variables);
+            let named = read.warnings.first().and_then(|text| Some(text.split_once('=')?.0));
+            assert_eq!((read.traces, named), (traces, warned), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn a_collector_has_its_time() {
+        let (own, all) = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT");
+        for (variables, milliseconds) in [
+            (vec![(own, "500"), (all, "700")], 500),
+            (vec![(own, "soon"), (all, "700")], 700),
+            (vec![], 10_000),
+        ] {
+            let timeout = read(&variables).traces_timeout;
+            assert_eq!(timeout, Duration::from_millis(milliseconds), "{variables:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,69 @@
+//! When certificates expire, and whether the files that are there now are those in use: connections outlive both, so that
+//! nothing else shows it before the next rollout.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+use rustls::pki_types::CertificateDer;
+use x509_cert::Certificate;
+use x509_cert::der::{Decode, SliceReader};
+
+/// Metrics of the files that TLS flags name. Without such flags there are none.
+#[derive(Debug, Clone, Default)]
+pub struct Gauges {
+    expiry: Family<FlagsLabel, Gauge>,
+    valid: Family<FlagsLabel, Gauge>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FlagsLabel {
+    /// What the flags begin with: `tls` or `listen-tls`.
+    flags: &'static str,
+}
+
+impl Gauges {
+    /// Registers them in `registry`, whose prefix says whose they are.
+    pub fn new(registry: &mut Registry) -> Self {
+        let gauges = Self::default();
+        registry.register_with_unit(
+            "tls_certificate_expiry_timestamp",
+            "When the certificate in use expires, since 1970",
+            Unit::Seconds,
+            gauges.expiry.clone(),
+        );
+        registry.register(
+            "tls_files_valid",
+            "1 when the files of these flags are those in use, 0 when they cannot be used and earlier ones are",
+            gauges.valid.clone(),
+        );
+        gauges
+    }
+
+    /// This chain is in use from now on.
+    pub(super) fn uses(&self, flags: &'static str, chain: &[CertificateDer<'_>]) {
+        // A certificate that rustls takes and that cannot be read here: better no time than a false one.
+        if let Some(expiry) = chain.first().and_then(expiry) {
+            self.expiry.get_or_create(&label(flags)).set(expiry);
+        } else {
+            self.expiry.remove(&label(flags));
+        }
+    }
+
+    /// Whether the files can be used.
+    pub(super) fn valid(&self, flags: &'static str, valid: bool) {
+        self.valid.get_or_create(&label(flags)).set(i64::from(valid));
+    }
+}
+
+fn label(flags: &'static str) -> FlagsLabel {
+    FlagsLabel { flags: flags.trim_start_matches('-') }
+}
+
+/// In seconds since 1970.
+fn expiry(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let mut reader = SliceReader::new(certificate).ok()?;
+    let certificate = Certificate::decode(&mut reader).ok()?;
+    let not_after = certificate.tbs_certificate().validity().not_after;
+    i64::try_from(not_after.to_unix_duration().as_secs()).ok()
+}

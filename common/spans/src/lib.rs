@@ -1,0 +1,121 @@
+//! OpenTelemetry spans of calls, sent to a collector by OTLP. A crate of its own since it brings OpenTelemetry's SDK along,
+//! which the wrapper-server must do without: every function pod gets a copy of that.
+//!
+//! The SDK reads most of OpenTelemetry's environment variables itself: sampler, resource, limits, the batches' size and
+//! pace. A collector that is slow or away costs calls nothing: what does not fit into the queue is dropped.
+
+mod collector;
+mod record;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_otlp::{ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector};
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use porch_fn_service::telemetry::otel::Otel;
+use porch_fn_service::telemetry::span::Tracer;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::collector::Collector;
+use crate::record::Recorder;
+
+/// How long a server that ends waits for its last spans to be taken.
+const FLUSH_WITHIN: Duration = Duration::from_secs(2);
+
+/// Why no spans can be sent.
+#[derive(Debug, thiserror::Error)]
+enum SpansError {
+    /// A variable says what cannot be done.
+    #[error("{0}")]
+    Exporter(#[from] ExporterBuildError),
+    /// There is no TLS.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// The spans of one server. Dropping this gives those up that have not been sent; [`flush`](Self::flush) sends them.
+#[derive(Debug)]
+pub struct Spans {
+    provider: SdkTracerProvider,
+    tracer: SdkTracer,
+}
+
+impl Spans {
+    /// Those of a server of this name and version, if `otel` asks for them: to be called in a runtime. `name` is that of a
+    /// service without one. What keeps them from being sent is said in the log.
+    pub fn start(otel: &Otel, name: &'static str, version: &'static str) -> Option<Self> {
+        if !otel.traces {
+            return None;
+        }
+        Self::build(otel, name, version)
+            .inspect_err(|error| tracing::warn!("no spans are sent: {error}"))
+            .ok()
+    }
+
+    fn build(otel: &Otel, name: &'static str, version: &'static str) -> Result<Self, SpansError> {
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_protocol(Protocol::HttpBinary)
+            .with_timeout(otel.traces_timeout)
+            .with_http_client(Collector::new(otel.traces_timeout, Handle::current())?)
+            .build()?;
+        // Its own thread makes batches and sends them; its queue is bounded.
+        let provider = SdkTracerProvider::builder()
+            .with_resource(resource(otel.service_name.as_deref(), name, version))
+            .with_batch_exporter(exporter)
+            .build();
+        let tracer = provider.tracer("porch-fn");
+        Ok(Self { provider, tracer })
+    }
+
+    /// What makes a server's spans.
+    pub fn tracer(&self) -> Arc<dyn Tracer> {
+        Arc::new(Recorder::new(self.tracer.clone()))
+    }
+
+    /// Sends what is left. Takes two seconds at most; spans that are made later are not sent.
+    pub async fn flush(self) {
+        let provider = self.provider.clone();
+        let (done, ended) = oneshot::channel();
+        // A thread that nobody waits for: it blocks, and a second signal means now.
+        let flush = move || done.send(provider.shutdown_with_timeout(FLUSH_WITHIN).is_ok());
+        let started = std::thread::Builder::new().name("flush-spans".to_owned()).spawn(flush);
+        let sent = started.is_ok() && matches!(timeout(FLUSH_WITHIN, ended).await, Ok(Ok(true)));
+        if !sent {
+            tracing::warn!("the last spans were not sent: the collector did not take them within 2s");
+        }
+    }
+}
+
+impl Drop for Spans {
+    fn drop(&mut self) {
+        // Otherwise the provider would wait for several seconds. That it is shut down already is no error.
+        drop(self.provider.shutdown_with_timeout(Duration::ZERO));
+    }
+}
+
+/// Whose spans these are. What `OTEL_SERVICE_NAME` says comes before `OTEL_RESOURCE_ATTRIBUTES`, and that before `name`.
+fn resource(given: Option<&str>, name: &'static str, version: &'static str) -> Resource {
+    let key = "service.name";
+    let attributes = EnvResourceDetector::new().detect();
+    let named = attributes.iter().any(|(attribute, _)| attribute.as_str() == key);
+    let mut resource = Resource::builder();
+    if !attributes.iter().any(|(attribute, _)| attribute.as_str() == "service.version") {
+        resource = resource.with_attribute(KeyValue::new("service.version", version));
+    }
+    match given {
+        Some(given) => resource.with_service_name(given.to_owned()),
+        None if named => resource,
+        None => resource.with_service_name(name),
+    }
+    .build()
+}
+
+#[cfg(test)]
+mod tests;
