@@ -23,9 +23,10 @@ use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
 use porch_fn_service::listen::{ListenError, listen};
 use porch_fn_service::rpc_metrics::{RpcMetrics, Side};
 use porch_fn_service::telemetry::otel::Otel;
-use porch_fn_service::tls::{self, Acceptor, TlsError};
+use porch_fn_service::tls::{self, Acceptor, Gauges, TlsError};
 use porch_fn_service::{admin, serve};
 use porch_fn_settings::ExecConfig;
+use porch_fn_spans::Spans;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -103,6 +104,8 @@ pub struct App {
     server: JoinSet<()>,
     /// The admin port, the pool's driver and what keeps it informed.
     background: JoinSet<()>,
+    /// Those of its calls.
+    spans: Option<Spans>,
     /// Local pods of its own, ended last.
     local: Option<LocalCluster>,
 }
@@ -117,6 +120,7 @@ impl App {
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
         let otel = Otel::from_env();
         otel.warn();
+        let spans = Spans::start(&otel, "porch-fn-runner", env!("CARGO_PKG_VERSION"));
         let admin_host = flags.address.or(otel.admin_host);
         let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
         let mut registry = Registry::default();
@@ -126,7 +130,7 @@ impl App {
         let health = Health::new();
         let (signal, drain) = drain::channel();
         let mut background = JoinSet::new();
-        let acceptor = acceptor(&flags, &mut background)?;
+        let acceptor = acceptor(&flags, &mut registry, &mut background)?;
         let mut pages = Vec::new();
 
         let mut sources = settings::sources(&flags, set, &metrics, &mut background)?;
@@ -173,6 +177,7 @@ impl App {
             inflight: Some(inflight),
             tell_load: true,
             observer: Some(served),
+            tracer: spans.as_ref().map(Spans::tracer),
         };
         let runner = Runner::new(exec, pods, flags.default_image_prefix.clone(), allowed_images, metrics);
         let failures = runner.failures();
@@ -206,7 +211,8 @@ impl App {
             }
         }
         let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
-        Ok(Self { address, admin_address, health, signal, drain_times, server: serving, background, local })
+        let server = serving;
+        Ok(Self { address, admin_address, health, signal, drain_times, server, background, spans, local })
     }
 
     /// Where calls are taken.
@@ -219,11 +225,14 @@ impl App {
         self.admin_address
     }
 
-    /// Stops in order: unready, stop accepting, finish, deadline, and then the pods that are its own.
+    /// Stops in order: unready, stop accepting, finish, deadline, the last spans, and then the pods that are its own.
     pub async fn drain(mut self) -> Drained {
         let drained = lifecycle::drain(&self.health, &mut self.signal, self.drain_times).await;
         self.server.shutdown().await;
         self.background.shutdown().await;
+        if let Some(spans) = self.spans {
+            spans.flush().await;
+        }
         if let Some(local) = &self.local {
             local.stop().await;
         }
@@ -336,16 +345,16 @@ fn image_of(query: &str, prefix: &str) -> Result<Image, String> {
 }
 
 /// TLS with routers or callers, if it was asked for. There is one listener: flags rule out both.
-fn acceptor(flags: &Flags, background: &mut JoinSet<()>) -> Result<Option<Acceptor>, TlsError> {
+fn acceptor(
+    flags: &Flags,
+    registry: &mut Registry,
+    background: &mut JoinSet<()>,
+) -> Result<Option<Acceptor>, TlsError> {
     let (cert, key, ca) = (flags.tls_cert.clone(), flags.tls_key.clone(), flags.tls_client_ca.clone());
     let (listen_cert, listen_key) = (flags.listen_tls_cert.clone(), flags.listen_tls_key.clone());
     let between = tls::Files::of("--tls", cert, key, ca, true)?;
     let listening =
         tls::Files::of("--listen-tls", listen_cert, listen_key, flags.listen_tls_client_ca.clone(), false)?;
-    let Some(files) = between.or(listening) else {
-        return Ok(None);
-    };
-    let (acceptor, follow) = files.acceptor()?;
-    background.spawn(follow.instrument(tracing::info_span!("tls")));
-    Ok(Some(acceptor))
+    let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_runner"));
+    between.or(listening).map(|files| files.acceptor(&gauges, background)).transpose()
 }

@@ -123,6 +123,10 @@ pub struct Flags {
     /// Pod runtime: most calls at once in one pod
     #[arg(long, default_value_t = 16)]
     pub max_concurrent_per_pod: u32,
+    /// Pod runtime: without effect, and taken for Porch's newest manifests; a call that broke off is run once more in
+    /// another pod
+    #[arg(long, default_value_t = 2)]
+    pub max_grpc_retries: u32,
     /// Pod runtime: how long a pod may take to become ready
     #[arg(long, default_value = "1m")]
     pub pod_ready_timeout: GoDuration,
@@ -206,4 +210,12 @@ pub enum PodConnect {
     Service,
     /// By each pod's own address.
     PodIp,
+}
+
+impl Flags {
+    /// Whether these flags have functions run in pods of a cluster, where the runner is in one.
+    pub fn has_function_pods(&self) -> bool {
+        let disabled = self.disable_runtimes.iter().any(|runtime| runtime == "pod");
+        !disabled && matches!(self.pod_backend, PodBackend::Auto | PodBackend::Kubernetes)
+    }
 }

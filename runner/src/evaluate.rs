@@ -4,6 +4,7 @@ use porch_fn_image::{AllowedImages, Image, shard_key};
 use porch_fn_proto::{Text, peek};
 use porch_fn_service::admin::failures::Failures;
 use porch_fn_service::grpc::{Call, Evaluate, Reply, code_name, message_of};
+use porch_fn_service::telemetry::span;
 use tokio::time::Instant;
 use tonic::Code;
 use wrapper_server::go_quote;
@@ -54,6 +55,7 @@ impl Runner {
         };
         *asked = Asked { image: peeked.image.clone(), tag: peeked.tag.clone() };
         let image = &*peeked.image;
+        call.span.text(span::IMAGE, image);
         if image.is_empty() {
             return (Reply::failed(Code::InvalidArgument, NO_IMAGE), Runtime::None);
         }
@@ -67,9 +69,7 @@ impl Runner {
         if let Some(exec) = &self.exec {
             let resource_list = call.message.slice(peeked.resource_list.clone());
             let meant = parsed.as_ref().ok();
-            if let Some(mut reply) =
-                exec.evaluate(image, meant, &peeked.tag, resource_list, &call.headers).await
-            {
+            if let Some(mut reply) = exec.evaluate(image, meant, &peeked.tag, resource_list, &call).await {
                 // The pod runtime charges its answers before it takes them.
                 match call.charge.answer(reply.framed.len()) {
                     Ok(charge) => reply.charge = charge,
@@ -94,9 +94,10 @@ impl Evaluate for Runner {
         if call.message.is_empty() {
             return Reply::failed(Code::InvalidArgument, NO_IMAGE);
         }
-        let (started, deadline) = (Instant::now(), call.deadline);
+        let (started, deadline, span) = (Instant::now(), call.deadline, call.span.clone());
         let mut counted = Counted { runner: self, started, deadline, asked: Asked::default(), answer: None };
         let (reply, runtime) = self.run(call, &mut counted.asked).await;
+        span.text("porch_fn.runtime", runtime.as_str());
         let code = reply.code();
         if code != Code::Ok {
             counted.failed(code, told(&message_of(reply.status_headers())));
@@ -161,6 +162,7 @@ mod tests {
     use porch_fn_pool::Config;
     use porch_fn_proto::{encode_request, frame};
     use porch_fn_service::grpc::{Charge, Hop, Inflight};
+    use porch_fn_service::telemetry::span::Span;
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
 
@@ -196,7 +198,8 @@ mod tests {
             let message = encode_request(bytes::Bytes::new().into(), "f:v1", "");
             let deadline = Instant::now() + wait;
             let (headers, framed) = (HeaderMap::new(), frame(message.clone()));
-            let call = Call { headers, framed, message, deadline, charge: Charge::default() };
+            let call =
+                Call { headers, framed, message, deadline, charge: Charge::default(), span: Span::default() };
             assert!(runner.evaluate(call).now_or_never().is_none());
         }
         let empty = Call {
@@ -205,6 +208,7 @@ mod tests {
             message: porch_fn_proto::Chunks::default(),
             deadline: Instant::now() + Duration::from_mins(1),
             charge: Charge::default(),
+            span: Span::default(),
         };
         assert_eq!(runner.evaluate(empty).await.code(), Code::InvalidArgument);
         let told: Vec<_> = runner.failures().all().into_iter().map(|one| (one.image, one.code)).collect();

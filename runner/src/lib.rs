@@ -18,6 +18,6 @@ mod settings;
 mod watched_file;
 
 pub use app::{App, AppError, Pods};
-pub use config::{Flags, PodBackend};
+pub use config::{Flags, PodBackend, PodConnect};
 pub use evaluate::Runner;
 pub use metrics::Metrics;

@@ -39,6 +39,17 @@ pub(crate) enum Runtime {
     None,
 }
 
+impl Runtime {
+    /// For spans.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Exec => "exec",
+            Self::Pod => "pod",
+            Self::None => "none",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
     runtime: Runtime,

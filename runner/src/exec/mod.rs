@@ -10,7 +10,8 @@ use std::sync::Arc;
 use http::HeaderMap;
 use porch_fn_image::Image;
 use porch_fn_proto::Chunks;
-use porch_fn_service::grpc::Reply;
+use porch_fn_service::grpc::{Call, Reply};
+use porch_fn_service::telemetry::span;
 use porch_fn_service::trace_context;
 use tokio::sync::watch;
 use tonic::Code;
@@ -53,17 +54,17 @@ impl ExecRuntime {
     }
 
     /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Queueing and running
-    /// end when the future is dropped. `parsed` is what `image` means, if anything.
+    /// end when the future is dropped. `parsed` is what `image` means, if anything; `call` has the rest.
     pub(crate) async fn evaluate(
         &self,
         image: &str,
         parsed: Option<&Image>,
         tag: &str,
         resource_list: Chunks,
-        headers: &HeaderMap,
+        call: &Call,
     ) -> Option<Reply> {
         let path = self.current.borrow().settings.executable(image, parsed, tag)?.value;
-        let waits = self.metrics.waits(Runtime::Exec);
+        let (waits, waiting) = (self.metrics.waits(Runtime::Exec), call.span.stage(span::QUEUE_WAIT));
         // However an image is written, it is one.
         let Ok(_turn) = self.queue.turn(parsed.map_or(image, Image::as_str)).await else {
             let text = format!(
@@ -75,8 +76,9 @@ impl ExecRuntime {
             return Some(Reply::shed(Code::ResourceExhausted, &text));
         };
         waits.granted();
-        let _evaluates = self.metrics.evaluates(Runtime::Exec);
-        Some(self.run(image, &path, resource_list, headers).await)
+        drop(waiting);
+        let (_evaluates, span) = (self.metrics.evaluates(Runtime::Exec), call.span.stage(span::EVALUATION));
+        Some(self.run(image, &path, resource_list, &span.injected(&call.headers)).await)
     }
 
     async fn run(&self, image: &str, path: &Path, resource_list: Chunks, headers: &HeaderMap) -> Reply {

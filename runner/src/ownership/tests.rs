@@ -1,3 +1,5 @@
+//! Runners and routers have to agree who owns a function, or its pods are collected twice or never.
+
 use std::time::Duration;
 
 use porch_fn_image::shard_key;

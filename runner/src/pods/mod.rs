@@ -19,6 +19,7 @@ use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key
 use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
 use porch_fn_proto::frame;
 use porch_fn_service::grpc::{Call, Reply, format_timeout};
+use porch_fn_service::telemetry::span;
 use porch_fn_service::trace_context;
 use porch_fn_service::unary::{self, CallError};
 use tokio::sync::mpsc;
@@ -120,7 +121,7 @@ impl PodRuntime {
         let mut broken = 0;
         let mut again = None;
         for _ in 0..MAX_PODS_TRIED {
-            let waits = self.metrics.waits(Runtime::Pod);
+            let (waits, waiting) = (self.metrics.waits(Runtime::Pod), call.span.stage(span::QUEUE_WAIT));
             let lease = match self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await {
                 Ok(lease) => lease,
                 Err(AcquireError::Vanished) => {
@@ -133,14 +134,18 @@ impl PodRuntime {
                 }
             };
             waits.granted();
+            drop(waiting);
             if let Some(why) = again.take() {
                 self.metrics.tried_again(why);
             }
             let evaluates = self.metrics.evaluates(Runtime::Pod);
-            let (headers, limit) = (headers(call), self.max_message);
+            let span = call.span.call();
+            let (mut headers, limit) = (headers(call), self.max_message);
+            span.inject(&mut headers);
             let answer = unary::call(lease.connection(), headers, &framed, limit, &call.charge);
             let answer = self.metrics.client.client(&framed, call.deadline, answer).await;
             drop(evaluates);
+            span.ended(answer.as_ref().map_or_else(CallError::code, Reply::code));
             match answer {
                 Ok(reply) => {
                     lease.finish(Verdict::Served);
@@ -174,7 +179,7 @@ impl PodRuntime {
 
 /// How long before its deadline a call stops waiting for a pod, so that its caller still reads why.
 fn margin(remaining: Duration) -> Duration {
-    (remaining / 10).min(Duration::from_millis(100))
+    (remaining / 4).min(Duration::from_millis(100))
 }
 
 /// What a wrapper needs to know, and the trace context. The caller's other metadata ends at the runner, as in the

@@ -1,3 +1,5 @@
+//! What the pod runtime tells the hop before, by which that may send a call elsewhere.
+
 use std::net::TcpListener;
 
 use futures_util::FutureExt;
@@ -8,6 +10,7 @@ use porch_fn_pool::{Creation, Phase, Pod, ResourceVersion, Uid};
 use porch_fn_proto::{Chunks, encode_request};
 use porch_fn_service::conn::{self, Connection};
 use porch_fn_service::grpc::{Charge, Hop, Inflight, is_shed, message_of};
+use porch_fn_service::telemetry::span::Span;
 use prometheus_client::registry::Registry;
 use tonic::Code;
 
@@ -89,7 +92,7 @@ fn runtime(address: Option<String>) -> PodRuntime {
 
 fn call(message: Chunks, deadline: Instant) -> Call {
     let (headers, framed) = (HeaderMap::new(), frame(message.clone()));
-    Call { headers, framed, message, deadline, charge: Charge::default() }
+    Call { headers, framed, message, deadline, charge: Charge::default(), span: Span::default() }
 }
 
 async fn answer(address: Option<String>) -> Reply {

@@ -1,3 +1,5 @@
+//! Changes of a real file, as people and kubelets make them: each is seen once, and none is lost.
+
 use std::fs;
 use std::os::unix::fs::symlink;
 

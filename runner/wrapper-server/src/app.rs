@@ -60,6 +60,7 @@ impl App {
             inflight: None,
             tell_load: false,
             observer: None,
+            tracer: None,
         };
         let service = Server::new(Arc::new(wrapper), &health, options);
         let handler = move |request| {

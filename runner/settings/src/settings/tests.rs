@@ -1,3 +1,5 @@
+//! Which of several sources a value is taken from, by value: what wins decides what runs.
+
 use std::path::Path;
 
 use serde_json::{Value, json};

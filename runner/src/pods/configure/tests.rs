@@ -1,3 +1,5 @@
+//! A pool that begins before its settings are complete would start and collect the wrong pods.
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::Constraint;

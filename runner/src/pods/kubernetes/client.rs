@@ -150,6 +150,15 @@ impl Cluster {
     }
 }
 
+/// Whether the cluster says that it has no kind of object with this plural. Who may not see objects is not told that there
+/// is no such kind, but everyone is told which kinds there are.
+pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural: &str) -> bool {
+    match bounded(client.list_api_group_resources(api_version)).await {
+        Ok(list) => !list.resources.iter().any(|resource| resource.name == plural),
+        Err(error) => error.code() == Some(404),
+    }
+}
+
 /// Boxed, since the client's futures are large.
 type Answer<'a, T> = BoxFuture<'a, Result<T, RequestError>>;
 

@@ -21,7 +21,7 @@ mod crash;
 pub(crate) mod function_configs;
 pub(crate) mod metadata;
 mod moved_tags;
-pub(crate) mod names;
+pub mod names;
 mod observe;
 mod probing;
 pub(crate) mod pull_secret;
@@ -33,6 +33,7 @@ mod template_source;
 mod times;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -49,6 +50,7 @@ use blueprint::{Blueprint, NoTemplate, PodFlags, TemplateState};
 use client::Cluster;
 use metadata::ImageSource;
 use store::{Connect, Store};
+pub use template::BASE_POD_TEMPLATE;
 use template::Template;
 use template_source::Origin;
 pub(crate) use times::from_timestamp;
@@ -62,6 +64,14 @@ const FIRST_TEMPLATE_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long news of images are gathered: after a start many become known at once.
 const GATHER: Duration = Duration::from_millis(200);
+
+/// Whether a runner can make pods from what the ConfigMap of `--function-pod-template` holds.
+///
+/// # Errors
+/// One line with the point of the template's contract that is broken. Without an error: what should be mended all the same.
+pub fn check_template(data: &BTreeMap<String, String>) -> Result<Vec<String>, String> {
+    Template::from_config_map(data).map(|template| template.warnings).map_err(|error| error.to_string())
+}
 
 /// What the flags say about Kubernetes.
 #[derive(Debug, Clone)]

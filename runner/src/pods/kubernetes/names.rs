@@ -1,14 +1,14 @@
 //! Labels and annotations of function pods: what runners of all versions tell each other through the API server.
 //!
-//! A pod is ours when it carries [`MANAGED_BY`], and it is of an image when [`IMAGE_REFERENCE`] says so: a name holds only 32 bits of
-//! hash, which prove nothing.
+//! A pod is ours when it carries [`MANAGED_BY`], and it is of an image when its annotation `fn.kpt.dev/image-reference` says so:
+//! a name holds only 32 bits of hash, which prove nothing.
 
 /// Label that every object of ours carries, and no other is ever touched.
-pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Its value.
-pub(crate) const MANAGER: &str = "porch-fn-runner";
+pub const MANAGER: &str = "porch-fn-runner";
 /// Label: the pod's own name, which its Service selects. The original's label.
-pub(crate) const IMAGE: &str = "fn.kpt.dev/image";
+pub const IMAGE: &str = "fn.kpt.dev/image";
 /// Annotation: the canonical image reference.
 pub(crate) const IMAGE_REFERENCE: &str = "fn.kpt.dev/image-reference";
 /// Annotation: the slot, a decimal number.
@@ -18,7 +18,7 @@ pub(crate) const PAST: &str = "fn.kpt.dev/past";
 /// Annotation: what the ring hashes to find the owner.
 pub(crate) const SHARD_KEY: &str = "fn.kpt.dev/shard-key";
 /// Annotation: which configuration the pod was made from. The original's annotation.
-pub(crate) const TEMPLATE_VERSION: &str = "fn.kpt.dev/template-version";
+pub const TEMPLATE_VERSION: &str = "fn.kpt.dev/template-version";
 /// Annotation: the time of that configuration, RFC 3339.
 pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
 /// Annotation: the digest of the image that the pod was made from, if its creator knew it.
@@ -28,8 +28,8 @@ pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
 /// Annotation: the pod may be collected past this moment, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
 /// The container that runs the function, by the template's contract.
-pub(crate) const CONTAINER: &str = "function";
+pub const CONTAINER: &str = "function";
 /// The container of the inline template that brings the wrapper-server.
-pub(crate) const WRAPPER_CONTAINER: &str = "wrapper-server";
+pub const WRAPPER_CONTAINER: &str = "wrapper-server";
 /// The port of the wrapper-server.
 pub(crate) const PORT: u16 = 9446;

@@ -177,9 +177,8 @@ pub(crate) async fn follow(
                         last_error = causes;
                     }
                     // Pods do with what was written before, unless it is not what it should be.
-                    if done.as_ref() != Some(wanted) {
-                        set(&state, State::Failed(error.to_string()));
-                    }
+                    let written = done.as_ref() == Some(wanted);
+                    set(&state, if written { State::Ready } else { State::Failed(error.to_string()) });
                     let wait = pause;
                     pause = (pause * 2).min(LAST_PAUSE);
                     wait

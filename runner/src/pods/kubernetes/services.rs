@@ -34,6 +34,13 @@ pub(super) async fn ensure(
     // It may well be there: what is not listed yet would be made in vain.
     let _ = timeout(LISTED_WITHIN, store.services_known()).await;
     let mut pause = FIRST_PAUSE;
+    let mut told = false;
+    let mut tell_once = |pause: Duration, error: &RequestError| {
+        if pause == LAST_PAUSE && !told {
+            tracing::warn!(service = name, error = %Causes(error), "Service not created after several attempts");
+            told = true;
+        }
+    };
     loop {
         match store.service(name) {
             Some(known) if known.belongs_to(pod) => return Ok(()),
@@ -63,10 +70,7 @@ pub(super) async fn ensure(
                     Creation::Refused(reason) => Some(reason),
                     Creation::Exists => None,
                     Creation::Ok(_) | Creation::Unknown => {
-                        // Once: the pauses grow to that.
-                        if pause == LAST_PAUSE / 2 {
-                            tracing::warn!(service = name, error = %Causes(&error), "Service not created");
-                        }
+                        tell_once(pause, &error);
                         pause = wait(pause).await;
                         continue;
                     }
@@ -81,7 +85,9 @@ pub(super) async fn ensure(
                         tracing::warn!(service = name, error = %Causes(&error), "Service refused");
                         return Err(reason);
                     }
-                    (_, None) => {}
+                    (Ok(None), None) => {}
+                    // Somebody's, and nobody says whose.
+                    (Err(error), None) => tell_once(pause, &error),
                 }
             }
         }

@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::times;
 
 /// The PodTemplate that newer Porch keeps in the function namespace.
-pub(crate) const BASE_POD_TEMPLATE: &str = "base-pod-template";
+pub const BASE_POD_TEMPLATE: &str = "base-pod-template";
 /// The ServiceTemplate beside it.
 pub(crate) const BASE_SERVICE_TEMPLATE: &str = "base-service-template";
 
@@ -37,6 +37,8 @@ pub(crate) struct Template {
     pub(crate) pod: PodTemplateSpec,
     pub(crate) service: Service,
     pub(crate) source: Source,
+    /// Whether the Service is made after newer Porch's ServiceTemplate.
+    pub(crate) service_of_object: bool,
     /// When it was last changed; `None` for the one that comes with the runner. Of a ConfigMap it is the reader's
     /// to fill in, with [`changed_at`].
     pub(crate) time: Option<Time>,
@@ -174,6 +176,7 @@ impl Template {
             pod: inline::pod(wrapper_image),
             service: inline::service(true),
             source: Source::Inline,
+            service_of_object: false,
             time: None,
             warnings: Vec::new(),
         }
@@ -193,6 +196,7 @@ impl Template {
             pod: PodTemplateSpec { metadata: Some(pod.metadata), spec: pod.spec },
             service,
             source: Source::ConfigMap,
+            service_of_object: false,
             time: None,
             warnings,
         };
@@ -235,6 +239,7 @@ impl Template {
             pod: pod_template.template.clone().unwrap_or_default(),
             service,
             source: Source::PodTemplate,
+            service_of_object: service_template.is_some(),
             time,
             warnings: Vec::new(),
         };

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::blueprint::{NoTemplate, TemplateState};
-use super::client::{Causes, RequestError, bounded};
+use super::client::{Causes, RequestError, bounded, has_no_such_kind};
 use super::now;
 use super::template::{
     BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE, Source, Template, TemplateError, changed_at,
@@ -20,6 +20,13 @@ use crate::metrics::Metrics;
 
 /// How often to try while nothing could be read yet.
 const FIRST_EVERY: Duration = Duration::from_secs(1);
+
+/// Logged when Porch's objects may be there, and the runner is not allowed to look.
+const NO_POD_TEMPLATES: &str = "the runner may not read PodTemplate base-pod-template in the function namespace, and makes pods from the \
+                                template that is built in: to have it used, grant the runner's service account get on podtemplates there";
+const NO_SERVICE_TEMPLATES: &str = "the runner may not read ServiceTemplate base-service-template in the function namespace, and makes \
+                                    Services without it: to have it used, grant the runner's service account get on servicetemplates \
+                                    (API group config.porch.kpt.dev) there";
 
 /// What the metric calls it.
 const SOURCE: &str = "function-pod-template";
@@ -74,7 +81,11 @@ async fn read(origin: &Origin, known: Option<&Template>) -> Result<Arc<Template>
             // Whoever was never allowed to look has none; one who was has lost the right, not the template.
             let was_allowed = known.is_some_and(|known| known.source == Source::PodTemplate);
             let pod_template = match bounded(pod_templates.get_opt(BASE_POD_TEMPLATE)).await {
-                Err(error) if error.code() == Some(403) && !was_allowed => None,
+                Err(error) if error.code() == Some(403) && !was_allowed => {
+                    let mut built_in = Arc::clone(built_in);
+                    Arc::make_mut(&mut built_in).warnings.push(NO_POD_TEMPLATES.to_owned());
+                    return Ok(built_in);
+                }
                 found => found?,
             };
             let Some(pod_template) = pod_template else { return Ok(Arc::clone(built_in)) };
@@ -82,15 +93,30 @@ async fn read(origin: &Origin, known: Option<&Template>) -> Result<Arc<Template>
             let resource = ApiResource::from_gvk(&kind);
             let service_templates: Api<DynamicObject> =
                 Api::namespaced_with(client.clone(), namespace, &resource);
+            let mut warning = None;
+            // Here too: what was there is not gone because of one answer that does not say so.
+            let was_there = known.is_some_and(|known| known.service_of_object);
             let service_template = match bounded(service_templates.get_opt(BASE_SERVICE_TEMPLATE)).await {
                 // A cluster that does not know the kind answers a 404 of its own.
-                Err(error) if matches!(error.code(), Some(403 | 404)) => None,
+                Err(error)
+                    if error.code() == Some(404)
+                        && (!was_there
+                            || has_no_such_kind(client, &resource.api_version, &resource.plural).await) =>
+                {
+                    None
+                }
+                Err(error) if error.code() == Some(403) && !was_there => {
+                    warning = Some(NO_SERVICE_TEMPLATES.to_owned());
+                    None
+                }
                 found => found?,
             };
             // What came as JSON is JSON again.
             let service_template = service_template.and_then(|object| serde_json::to_value(object).ok());
-            let template = Template::from_objects(&pod_template, service_template.as_ref());
-            template.map(Arc::new).map_err(|source| ReadError::Objects { source })
+            let mut template = Template::from_objects(&pod_template, service_template.as_ref())
+                .map_err(|source| ReadError::Objects { source })?;
+            template.warnings.extend(warning);
+            Ok(Arc::new(template))
         }
     }
 }

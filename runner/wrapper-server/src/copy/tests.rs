@@ -1,3 +1,5 @@
+//! The cp that init containers of Porch's templates call does what they expect of it.
+
 use std::os::unix::fs::MetadataExt;
 
 use tempfile::TempDir;

@@ -1,3 +1,5 @@
+//! What becomes of a function's exit and output: codes and texts as Porch knows them.
+
 use super::*;
 use crate::process::{Environment, Program, run};
 

@@ -1,3 +1,5 @@
+//! Real processes: what a function gets, and that it ends with its call.
+
 use std::time::Duration;
 
 use super::*;

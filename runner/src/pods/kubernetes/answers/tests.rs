@@ -1,3 +1,5 @@
+//! What the API server's answers mean, as a table: a wrong reading loses pods or makes them twice.
+
 use kube::core::response::{StatusCause, StatusDetails};
 use proptest::prelude::*;
 

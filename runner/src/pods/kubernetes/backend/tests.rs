@@ -1,3 +1,5 @@
+//! A create has one bound for all that it waits for, or callers wait longer than they were promised.
+
 use std::convert::Infallible;
 use std::future::{Pending, pending};
 use std::num::NonZeroUsize;

@@ -1,3 +1,5 @@
+//! When a pod counts as outdated: a wrong answer replaces pods for ever, or never.
+
 use porch_fn_pool::{Phase, Pod as Observed, ResourceVersion, Uid};
 use porch_fn_settings::CacheConfig;
 

@@ -1,3 +1,5 @@
+//! Which states of a pod no waiting mends, by statuses as kubelets write them.
+
 use porch_fn_pool::Reason;
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use futures_util::StreamExt;
 use kube::runtime::watcher::{self, watcher};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::client::{Causes, WATCH_SECONDS, bounded};
+use super::super::client::{Causes, WATCH_SECONDS, has_no_such_kind};
 use super::known::MAX_OBJECTS;
 use super::work::Object;
 use super::{Followed, GROUP, PLURAL, RIGHTS, Told, VERSION};
@@ -42,7 +42,8 @@ impl Followed {
     /// Never ends.
     pub(super) async fn look(&self, retry_every: Duration) {
         let mut pause = FIRST_PAUSE;
-        let mut last = None;
+        // How the last ones ended, and how many of them so.
+        let (mut last, mut in_a_row) = (None, 0_u32);
         loop {
             let mut listed_at = None;
             let ended = self.until_end(&mut listed_at).await;
@@ -50,7 +51,8 @@ impl Followed {
                 (pause, last) = (FIRST_PAUSE, None);
             }
             let this = std::mem::discriminant(&ended);
-            let again = last.replace(this) == Some(this);
+            in_a_row = if last.replace(this) == Some(this) { in_a_row.saturating_add(1) } else { 1 };
+            let again = in_a_row > 1;
             let wait = match &ended {
                 Ended::Missing => {
                     // If ever there were some, they went with their kind.
@@ -64,9 +66,11 @@ impl Followed {
                     }
                     retry_every
                 }
+                // Rights may be given anew at this moment; without them all is known, which is nothing.
+                Ended::Forbidden(_) if !again => FIRST_PAUSE,
                 Ended::Forbidden(error) => {
                     self.take_up(|_| Told::All);
-                    if again {
+                    if in_a_row > 2 {
                         tracing::debug!(error, "FunctionConfigs are still not watched");
                     } else {
                         let how = if listed_at.is_some() { "only listed now and then" } else { "not seen" };
@@ -163,11 +167,7 @@ impl Followed {
         }
     }
 
-    /// Who may not see objects is not told that there is no such kind, but everyone is told which kinds there are.
     async fn has_no_such_kind(&self) -> bool {
-        match bounded(self.client.list_api_group_resources(&format!("{GROUP}/{VERSION}"))).await {
-            Ok(list) => !list.resources.iter().any(|resource| resource.name == PLURAL),
-            Err(error) => error.code() == Some(404),
-        }
+        has_no_such_kind(&self.client, &format!("{GROUP}/{VERSION}"), PLURAL).await
     }
 }

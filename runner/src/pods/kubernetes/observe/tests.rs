@@ -1,3 +1,5 @@
+//! What is read from a pod, and whose pods are not seen: adoption goes by it.
+
 use k8s_openapi::api::core::v1;
 use porch_fn_pool::{Phase, Time};
 use proptest::prelude::*;

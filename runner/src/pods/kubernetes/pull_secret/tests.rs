@@ -1,3 +1,5 @@
+//! The pull secret follows its file, leaves what is not ours, and is shown nowhere.
+
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -323,6 +325,20 @@ async fn pods_wait_for_new_credentials() {
     pass(EVERY).await;
     let seen = runner.states();
     assert!(matches!(&seen[..], [State::Pending, State::Failed(_), State::Ready]), "{seen:?}");
+
+    // Nor is what is back to what was written, though nobody can look.
+    for _ in 0..3 {
+        server.fail(Method::GET, 503, &status(503));
+    }
+    runner.content.send_replace(Some(content(NEW, Some(4_000))));
+    pass(MOMENT).await;
+    runner.content.send_replace(Some(content(OLD, Some(3_000))));
+    pass(MOMENT).await;
+    let seen = runner.states();
+    assert!(
+        matches!(&seen[..], [State::Pending, State::Failed(_), State::Pending, State::Ready]),
+        "{seen:?}"
+    );
 }
 
 /// Time is paused, so it passes only when nobody has anything to do.

@@ -1,3 +1,5 @@
+//! The pods and Services that are made, as whole objects, so that any change of them is seen.
+
 use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::{EnvVar, PodSpec, PodTemplateSpec};
@@ -316,6 +318,7 @@ prop_compose! {
                 }),
             },
             source: Source::ConfigMap,
+            service_of_object: false,
             ..inline
         }
     }

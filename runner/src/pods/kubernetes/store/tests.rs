@@ -1,3 +1,5 @@
+//! What a pod's failure says of its image, which decides whether the registry is asked again.
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::Image;

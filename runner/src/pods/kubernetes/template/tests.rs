@@ -1,3 +1,5 @@
+//! Templates as Porch documents them work unchanged; those that cannot work are refused with the reason.
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PodTemplate};

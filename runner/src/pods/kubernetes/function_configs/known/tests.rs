@@ -1,3 +1,5 @@
+//! What is in effect of FunctionConfigs that come, change, break and go.
+
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 

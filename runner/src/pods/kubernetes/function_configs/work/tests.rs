@@ -1,3 +1,5 @@
+//! What has to be written to a FunctionConfig, and by whom, so that runners do not write against each other.
+
 use serde_json::json;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! How writes follow each other: a writer that disagrees must not make this one run hot.
+
 use super::*;
 
 const WORK: Work = Work::Finalizer { index: 0 };
