@@ -29,11 +29,11 @@ pub(crate) struct Server {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdminError {
-    #[error("cannot reach the {kind}'s admin port at {address}: {source}; see --address")]
+    #[error("cannot reach the {kind}'s admin port at {address}: {source}")]
     Connect { kind: &'static str, address: String, source: std::io::Error },
-    #[error("no answer from {0} in 10 s; see --address")]
+    #[error("no answer from {0} in 10 s")]
     Timeout(String),
-    #[error("{address} is not a {kind}'s admin port ({reason}); see --address")]
+    #[error("{address} is not a {kind}'s admin port ({reason})")]
     Other { kind: &'static str, address: String, reason: String },
 }
 

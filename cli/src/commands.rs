@@ -3,20 +3,27 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use porch_fn_service::flags;
 
-use crate::{config, eval, shards, up};
+use crate::{completion, config, doctor, eval, shards, up};
 
 /// The first argument by which porch-fn starts itself as a local pod's wrapper-server.
 pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
 /// The first argument by which it starts itself as one of the example functions; the next one names it.
 pub(crate) const EXAMPLE_FUNCTION: &str = "__function";
 
-/// Runs KRM functions through a sharded function runner for Porch: try it on this machine, evaluate packages, look at
-/// shards.
+/// How each subcommand's --help reads: as kubectl's.
+const HELP: &str = "{about-with-newline}\n{before-help}{all-args}\n\nUsage:\n  {usage}\n";
+/// The same of porch-fn itself.
+const ROOT_HELP: &str = "{about-with-newline}\nCommands:\n{subcommands}\n\nOptions:\n{options}\n\nUsage:\n  porch-fn COMMAND \
+                         [flags]\n\nUse \"porch-fn COMMAND --help\" for more about a command.\n";
+
+/// Runs KRM functions through a sharded function runner for Porch: try it on this machine, evaluate packages, look after
+/// an installation.
 #[derive(Debug, Parser)]
-#[command(name = "porch-fn", version, arg_required_else_help = true)]
+#[command(name = "porch-fn", version, arg_required_else_help = true, help_template = ROOT_HELP)]
+#[command(disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -25,14 +32,73 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start a whole cluster in this process: a router, runners, and pods as local processes
+    #[command(help_template = HELP, before_help = UP)]
     Up(up::Args),
     /// Run one function on a package and print or write back the result
+    #[command(help_template = HELP, before_help = EVAL)]
     Eval(eval::Args),
     /// Show the runners behind a router, their health and load, and which images they own
+    #[command(help_template = HELP, before_help = SHARDS)]
     Shards(shards::Args),
     /// Show what holds for one image on a runner, and which flag, file or FunctionConfig says so
+    #[command(help_template = HELP, before_help = CONFIG)]
     Config(config::Args),
+    /// Look over an installation in a cluster, and say of everything that is wrong what to do about it
+    #[command(help_template = HELP, before_help = DOCTOR)]
+    Doctor(doctor::Args),
+    /// Print a script that completes commands and flags in bash, zsh, fish, elvish or PowerShell
+    #[command(help_template = HELP, before_help = COMPLETION)]
+    Completion(completion::Args),
 }
+
+const UP: &str = "\
+Examples:
+  # A router, three runners and two example functions
+  porch-fn up
+
+  # Functions of your own, for a Porch elsewhere
+  porch-fn up --local-functions functions.yaml --address 0.0.0.0";
+const EVAL: &str = "\
+Examples:
+  # A function on a package directory; the result is printed
+  porch-fn eval --image set-namespace:v0.4.5 --package ./app -- namespace=prod
+
+  # In a cluster, through the same Service as Porch; the result is written back
+  porch-fn eval -n porch-system --image set-namespace:v0.4.5 --package ./app --write -- namespace=prod
+
+  # A ResourceList
+  porch-fn eval --image kubeconform:v0.1.1 --package - < list.yaml";
+const SHARDS: &str = "\
+Examples:
+  # Of porch-fn up
+  porch-fn shards
+
+  # In a cluster
+  porch-fn shards -n porch-system
+
+  # Everything, for a script
+  porch-fn shards -n porch-system -o json";
+const CONFIG: &str = "\
+Examples:
+  # What holds for an image, and why
+  porch-fn config -n porch-system set-namespace:v0.4.5";
+const DOCTOR: &str = "\
+Examples:
+  # Namespace porch-system of kubectl's cluster; ends with 1 when there are problems
+  porch-fn doctor
+
+  # For a script
+  porch-fn doctor --context prod -o json
+
+  # What Porch's own function runner has left behind: lists it, asks, and deletes it
+  porch-fn doctor --clean-legacy";
+const COMPLETION: &str = "\
+Examples:
+  # In this shell
+  source <(porch-fn completion bash)
+
+  # In every fish
+  porch-fn completion fish > ~/.config/fish/completions/porch-fn.fish";
 
 /// Runs the command line `args`, program name included, and returns the exit code.
 pub fn run(args: Vec<OsString>) -> ExitCode {
@@ -61,6 +127,8 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             Command::Eval(args) => eval::run(args).await,
             Command::Shards(args) => shards::run(args).await,
             Command::Config(args) => config::run(args).await,
+            Command::Doctor(args) => doctor::run(args).await,
+            Command::Completion(args) => completion::run(&args, Cli::command()),
         }
     })
 }

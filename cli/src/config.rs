@@ -8,6 +8,7 @@ use porch_fn_settings::Page;
 use serde_json::Value;
 
 use crate::admin::{self, AdminError, DEFAULT_ADDRESS, Server};
+use crate::cluster::{ADMIN, CALLED, ClusterArgs, SHARDS};
 use crate::output::{self, Output, table};
 
 /// Longest value in the table, in characters.
@@ -17,12 +18,14 @@ const MAX_VALUE: usize = 100;
 pub(crate) struct Args {
     /// The image, as callers write it
     image: String,
-    /// A runner's admin address
-    #[arg(long, default_value = DEFAULT_ADDRESS)]
+    /// A runner's admin address, where it can be reached without a cluster
+    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, conflicts_with_all = ["namespace", "kubeconfig", "context"])]
     address: String,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
     output: Output,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -35,11 +38,19 @@ enum ConfigError {
 }
 
 pub(crate) async fn run(args: Args) -> ExitCode {
-    output::print("config", fetch(args.address, &args.image).await, args.output, tables)
+    let reached = match args.cluster.reach(args.address, &[SHARDS, CALLED], &ADMIN).await {
+        Ok(reached) => reached,
+        Err(error) => return output::fail("config", error),
+    };
+    let fetched = fetch(&reached.address, &args.image).await.map_err(|error| match error {
+        ConfigError::Admin(error) => reached.explain(error),
+        refused @ ConfigError::Refused(_) => refused.to_string(),
+    });
+    output::print("config", fetched, args.output, tables)
 }
 
-async fn fetch(address: String, image: &str) -> Result<(String, Page), ConfigError> {
-    let runner = Server { kind: "runner", address };
+async fn fetch(address: &str, image: &str) -> Result<(String, Page), ConfigError> {
+    let runner = Server { kind: "runner", address: address.to_owned() };
     let path = format!("/config?image={}", utf8_percent_encode(image, NON_ALPHANUMERIC));
     let answer = admin::fetch(&runner, &path).await?;
     let refused = || {
@@ -130,7 +141,7 @@ mod tests {
     #[tokio::test]
     async fn the_image_is_asked_for_as_it_was_written() {
         let (address, task) = server("200 OK", serde_json::to_string(&page()).unwrap()).await;
-        let (_, read) = fetch(address, "localhost:5000/f:v1@sha256:a&b=ä").await.unwrap();
+        let (_, read) = fetch(&address, "localhost:5000/f:v1@sha256:a&b=ä").await.unwrap();
         assert_eq!(read, page());
         let line = "GET /config?image=localhost%3A5000%2Ff%3Av1%40sha256%3Aa%26b%3D%C3%A4 HTTP/1.1";
         assert_eq!(task.await.unwrap(), line);
@@ -139,20 +150,20 @@ mod tests {
     #[tokio::test]
     async fn refusals_and_other_servers_are_told_apart() {
         let (address, _task) = server("400 Bad Request", json!({"error": "not an image"}).to_string()).await;
-        assert_eq!(fetch(address, "X").await.unwrap_err().to_string(), "not an image");
+        assert_eq!(fetch(&address, "X").await.unwrap_err().to_string(), "not an image");
         for (status, body, reason) in [
             ("404 Not Found", "pages: /shards", "/config is 404 Not Found"),
             ("400 Bad Request", "what?", "/config is 400 Bad Request"),
         ] {
             let (address, _task) = server(status, body.to_owned()).await;
-            let expected = format!("{address} is not a runner's admin port ({reason}); see --address");
-            assert_eq!(fetch(address, "X").await.unwrap_err().to_string(), expected);
+            let expected = format!("{address} is not a runner's admin port ({reason})");
+            assert_eq!(fetch(&address, "X").await.unwrap_err().to_string(), expected);
         }
         let closed = {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             listener.local_addr().unwrap().to_string()
         };
-        let error = fetch(closed.clone(), "X").await.unwrap_err().to_string();
+        let error = fetch(&closed, "X").await.unwrap_err().to_string();
         assert!(error.starts_with(&format!("cannot reach the runner's admin port at {closed}: ")), "{error}");
     }
 }

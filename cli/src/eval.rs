@@ -17,6 +17,7 @@ use prost::Message;
 use tokio::time::timeout;
 use tonic::Code;
 
+use crate::cluster::{CALLED, ClusterArgs, ClusterError, GRPC};
 use crate::package::{
     self, FunctionConfig, FunctionConfigError, Output, Package, ReadError, ResourceListError, SplitError,
     WriteError,
@@ -52,8 +53,8 @@ pub(crate) struct Args {
     /// Write the result back to the package instead of printing it
     #[arg(long)]
     write: bool,
-    /// Address of a router or runner
-    #[arg(long, default_value = DEFAULT_ADDRESS)]
+    /// Address of a router or runner, where it can be reached without a cluster
+    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, conflicts_with_all = ["namespace", "kubeconfig", "context"])]
     address: String,
     /// How long the call may take
     #[arg(long, default_value = "5m")]
@@ -64,6 +65,8 @@ pub(crate) struct Args {
     /// The function's arguments
     #[arg(last = true, value_name = "KEY=VALUE")]
     arguments: Vec<String>,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +87,11 @@ enum EvalError {
     WriteStdin,
     #[error("--address: {0}")]
     Address(#[from] AddressError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// What came of a call by a forwarded port.
+    #[error("{0}")]
+    Forwarded(String),
     #[error("cannot reach {address}: {error}; is it running? `porch-fn up` starts one; see --address")]
     Connect { address: String, error: conn::ConnectError },
     #[error("{0}; raise --max-request-body-size, to no more than the router's")]
@@ -186,7 +194,8 @@ fn read(args: &Args, config: Option<&FunctionConfig>) -> Result<(Input, Bytes), 
 }
 
 async fn call(args: &Args, list: Bytes) -> Result<Reply, EvalError> {
-    let connection = Connection::new(args.address.as_str(), CONNECTION)?;
+    let reached = args.cluster.reach(args.address.clone(), &[CALLED], &GRPC).await?;
+    let connection = Connection::new(reached.address.as_str(), CONNECTION)?;
     let limit = Duration::from(args.timeout);
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -198,10 +207,9 @@ async fn call(args: &Args, list: Bytes) -> Result<Reply, EvalError> {
     let called = unary::call(&connection, headers, &request, args.max_request_body_size, &free);
     match timeout(limit, called).await {
         Ok(Ok(reply)) => Ok(reply),
-        Ok(Err(CallError::Connect(error))) => {
-            Err(EvalError::Connect { address: args.address.clone(), error })
-        }
         Ok(Err(error @ CallError::TooLarge { .. })) => Err(EvalError::TooLarge(error)),
+        Ok(Err(error)) if reached.is_forwarded() => Err(EvalError::Forwarded(reached.explain(error))),
+        Ok(Err(CallError::Connect(error))) => Err(EvalError::Connect { address: reached.address, error }),
         Ok(Err(error)) => Err(EvalError::Call(error)),
         Err(_) => Err(EvalError::Timeout),
     }

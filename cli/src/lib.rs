@@ -3,8 +3,11 @@
 //! [`run`] is the command line. [`package`] reads and writes kpt packages as functions see them.
 
 mod admin;
+mod cluster;
 mod commands;
+mod completion;
 mod config;
+mod doctor;
 mod eval;
 mod output;
 pub mod package;

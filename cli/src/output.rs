@@ -1,15 +1,16 @@
 //! How the status subcommands print.
 
 use std::fmt::{Display, Write as _};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 
+/// How to print. What is written of a variant here would be in the way in --help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
-    /// Tables for people
     Table,
-    /// The page as the server gives it
+    // What the server gives.
     Json,
 }
 
@@ -23,16 +24,24 @@ pub(crate) fn print<T>(
     match fetched {
         Ok((text, page)) => {
             match output {
-                Output::Json => println!("{text}"),
-                Output::Table => print!("{}", tables(&page)),
+                Output::Json => show(&(text + "\n")),
+                Output::Table => show(&tables(&page)),
             }
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            eprintln!("porch-fn {subcommand}: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => fail(subcommand, error),
     }
+}
+
+/// Prints a text. A reader that has hung up needs no more of it.
+pub(crate) fn show(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Says why a subcommand did nothing.
+pub(crate) fn fail(subcommand: &str, error: impl Display) -> ExitCode {
+    eprintln!("porch-fn {subcommand}: {error}");
+    ExitCode::FAILURE
 }
 
 /// Columns as kubectl prints them: left-aligned, three spaces apart.

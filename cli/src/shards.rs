@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use porch_fn_router::shards::Shards;
 
 use crate::admin::{self, AdminError, DEFAULT_ADDRESS, Server};
+use crate::cluster::{ADMIN, CALLED, ClusterArgs};
 use crate::output::{self, Output, table};
 
 /// Images shown in the table.
@@ -14,20 +15,27 @@ const MAX_IMAGES: usize = 40;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The router's admin address
-    #[arg(long, default_value = DEFAULT_ADDRESS)]
+    /// The router's admin address, where it can be reached without a cluster
+    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, conflicts_with_all = ["namespace", "kubeconfig", "context"])]
     address: String,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
     output: Output,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 pub(crate) async fn run(args: Args) -> ExitCode {
-    output::print("shards", fetch(args.address).await, args.output, tables)
+    let reached = match args.cluster.reach(args.address, &[CALLED], &ADMIN).await {
+        Ok(reached) => reached,
+        Err(error) => return output::fail("shards", error),
+    };
+    let fetched = fetch(&reached.address).await;
+    output::print("shards", fetched.map_err(|error| reached.explain(error)), args.output, tables)
 }
 
-async fn fetch(address: String) -> Result<(String, Shards), AdminError> {
-    let router = Server { kind: "router", address };
+async fn fetch(address: &str) -> Result<(String, Shards), AdminError> {
+    let router = Server { kind: "router", address: address.to_owned() };
     let answer = admin::fetch(&router, "/shards").await?;
     answer.page(&router, "/shards")
 }

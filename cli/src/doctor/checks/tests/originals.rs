@@ -1,0 +1,95 @@
+//! Porch's own function runner beside ours or in their place, and of many pods those that are not asked.
+
+use super::super::super::gather::MAX_ASKED;
+use super::*;
+
+/// A Deployment of Porch's own function runner.
+fn original(replicas: i32) -> Value {
+    let command = json!(["/home/nonroot/server", "--pod-namespace=porch-fn-system"]);
+    let mut original = objects()["deployments"][1].clone();
+    original["metadata"]["name"] = json!("function-runner");
+    original["spec"]["replicas"] = json!(replicas);
+    original["status"] = json!({});
+    original["spec"]["template"]["spec"]["containers"] =
+        json!([{"name": "function-runner", "command": command}]);
+    original
+}
+
+#[test]
+fn it_is_known_when_it_is_met() {
+    let mut facts = alone();
+    facts.runners[0].answer.as_mut().unwrap().ours = false;
+    let found = faults(&facts);
+    assert_eq!((found.len(), found[0].1), (1, "programs"));
+    facts.runners[0].answer = Err(Silence::Failed("forbidden".to_owned()));
+    let found = faults(&facts);
+    assert_eq!((found.len(), found[0].0, found[0].1), (1, Level::Unknown, "programs"));
+}
+
+#[test]
+fn it_does_not_stand_in_for_runners_that_are_missing() {
+    let mut objects = objects();
+    objects["deployments"][1] = original(0);
+    let mut facts = facts_of(&objects);
+    facts.runners.clear();
+    facts.routers.clear();
+    let missing =
+        (Level::Problem, "runners", "Deployment function-router has no runners beside it".to_owned());
+    assert_eq!(faults(&facts), [missing]);
+}
+
+#[test]
+fn each_that_still_runs_is_named() {
+    let mut objects = objects();
+    for (name, replicas) in [("function-runner", 0), ("old", 2), ("older", 1)] {
+        let mut original = original(replicas);
+        original["metadata"]["name"] = json!(name);
+        objects["deployments"].as_array_mut().unwrap().push(original);
+    }
+    let texts: Vec<_> = faults(&facts_of(&objects)).into_iter().map(|fault| fault.2).collect();
+    assert_eq!(
+        texts,
+        [
+            "Porch's own function runner still runs: Deployment old, 2 replicas",
+            "Porch's own function runner still runs: Deployment older, 1 replicas",
+        ]
+    );
+}
+
+#[test]
+fn pods_beyond_those_that_are_asked_are_no_failure() {
+    let mut facts = facts();
+    facts.runners[1].answer = Err(Silence::NotAsked);
+    let findings = all(&facts);
+    let faults: Vec<_> = findings.iter().filter(|finding| finding.level != Level::Ok).collect();
+    let text = format!("1 of 2 pods were not asked how they are: only the first {MAX_ASKED} by name are");
+    // There is nothing to mend.
+    assert_eq!(faults, [&Finding::unknown("runners", text, "")]);
+    assert!(findings.iter().any(|finding| finding.check == "discovery"), "they still count as there");
+}
+
+#[test]
+fn those_that_are_asked_say_whose_all_are() {
+    let of = |answers: &[Result<bool, Silence>]| {
+        let mut facts = alone();
+        facts.runners = answers
+            .iter()
+            .map(|answer| {
+                let mut runner = runner("runner", "10.0.0.1");
+                match answer {
+                    Ok(ours) => runner.answer.as_mut().unwrap().ours = *ours,
+                    Err(silence) => runner.answer = Err(silence.clone()),
+                }
+                runner
+            })
+            .collect();
+        facts.original()
+    };
+    let (not_asked, failed) = (|| Err(Silence::NotAsked), || Err(Silence::Failed("forbidden".to_owned())));
+    assert_eq!(of(&[Ok(true), Ok(true), not_asked()]), Original::No);
+    assert_eq!(of(&[Ok(true), Ok(false), not_asked()]), Original::Yes);
+    assert_eq!(of(&[failed(), Ok(false)]), Original::Yes);
+    assert_eq!(of(&[Ok(true), failed(), not_asked()]), Original::Unknown);
+    assert_eq!(of(&[not_asked()]), Original::Unknown);
+    assert_eq!(of(&[]), Original::Unknown);
+}

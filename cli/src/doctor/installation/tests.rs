@@ -1,0 +1,203 @@
+//! What Deployments are taken for.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn deployment(name: &str, container: &Value) -> Deployment {
+    let mut pod = json!({"serviceAccountName": "account", "containers": [container]});
+    pod["terminationGracePeriodSeconds"] = json!(330);
+    let template = json!({"metadata": {"labels": {"app": name}}, "spec": pod});
+    serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {"replicas": 3, "selector": {"matchLabels": {"app": name}}, "template": template},
+        "status": {"readyReplicas": 2},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn programs_are_found_with_the_flags_they_run_with() {
+    let found = installation(&[
+        deployment(
+            "renamed-router",
+            &json!({
+                "name": "router", "image": "x/function-runner:v1", "command": ["/porch-fn-router"],
+                "args": ["--runners=shards:9445", "-max-request-body-size", "7"],
+                "resources": {"limits": {"memory": "1Mi"}},
+            }),
+        ),
+        deployment(
+            "function-runner-shards",
+            &json!({
+                "name": "runner", "command": ["/porch-fn-runner"], "args": ["--peers=shards:9445"],
+                "env": [{"name": "WRAPPER_SERVER_IMAGE", "value": "x/wrapper:v1"}, {"name": "POD_IP", "valueFrom": {}}],
+            }),
+        ),
+        deployment(
+            "function-runner",
+            &json!({"name": "function-runner", "command": ["/home/nonroot/server", "--x"]}),
+        ),
+        deployment("other", &json!({"name": "other", "command": ["/server"], "args": ["--address=x"]})),
+    ]);
+    let router = found.router.unwrap();
+    assert_eq!((router.deployment.as_str(), router.replicas, router.ready), ("renamed-router", 3, 2));
+    assert_eq!((router.account.as_str(), router.memory, router.grace), ("account", Some(1_048_576), 330));
+    assert_eq!(router.flags.unwrap().max_request_body_size, 7);
+    let runner = found.runner.unwrap().flags.unwrap();
+    assert_eq!((runner.wrapper_server_image.as_str(), runner.admin_port), ("x/wrapper:v1", 9464));
+    assert_eq!(found.originals, [("function-runner".to_owned(), 3)]);
+    assert!(found.callers.is_empty());
+}
+
+#[test]
+fn a_runner_alone_goes_by_the_originals_name() {
+    let command =
+        json!(["/home/nonroot/server", "--pod-namespace=functions", "--functions=/home/nonroot/functions"]);
+    let found = installation(&[deployment("function-runner", &json!({"name": "x", "command": command}))]);
+    assert!(found.router.is_none() && found.originals.is_empty());
+    let runner = found.runner.unwrap();
+    assert!(runner.may_be_original);
+    assert_eq!(runner.flags.unwrap().pod_namespace, "functions");
+    let renamed = json!({"name": "x", "args": ["--pod-namespace", "functions"]});
+    let found = installation(&[deployment("runner-of-porch", &renamed)]);
+    assert!(found.runner.is_some_and(|runner| runner.may_be_original));
+}
+
+#[test]
+fn beside_routers_the_originals_name_stands_for_the_original() {
+    let router = json!({"name": "router", "command": ["/porch-fn-router"], "args": ["--runners=a"]});
+    let original = json!({"name": "x", "command": ["/server"], "args": ["--pod-namespace=functions"]});
+    let mut original = deployment("function-runner", &original);
+    original.spec.as_mut().unwrap().replicas = Some(0);
+    let found = installation(&[deployment("function-router", &router), original]);
+    assert!(found.router.is_some() && found.runner.is_none());
+    assert_eq!(found.originals, [("function-runner".to_owned(), 0)]);
+}
+
+#[test]
+fn of_several_originals_those_that_run_count() {
+    let original = |name: &str, replicas| {
+        let mut original = deployment(name, &json!({"name": "x", "args": ["--pod-namespace=functions"]}));
+        original.spec.as_mut().unwrap().replicas = Some(replicas);
+        original
+    };
+    let all = [original("a", 0), original("b", 2), original("c", 0), original("d", 1), original("e", 0)];
+    let entry = |name: &str, pods| (name.to_owned(), pods);
+    let found = installation(&all);
+    assert_eq!(found.runner.unwrap().deployment, "b");
+    assert_eq!(found.originals, [entry("d", 1), entry("a", 0), entry("c", 0), entry("e", 0)]);
+
+    let runner = json!({"name": "runner", "command": ["/porch-fn-runner"]});
+    let found = installation(&[&all[..], &[deployment("shards", &runner)]].concat());
+    assert_eq!(found.runner.unwrap().deployment, "shards");
+    assert_eq!(found.originals[..2], [entry("b", 2), entry("d", 1)]);
+}
+
+#[test]
+fn other_containers_hide_nothing() {
+    let server = json!({"name": "runner", "command": ["/home/nonroot/server", "--max-waitlist-length=7"]});
+    let of_image =
+        json!({"name": "runner", "args": ["--pod-namespace=functions", "--max-waitlist-length=7"]});
+    let ours =
+        json!({"name": "runner", "command": ["/porch-fn-runner"], "args": ["--max-waitlist-length=7"]});
+    // Nor is one of them taken for a program of Porch's that calls.
+    let agent =
+        json!({"name": "agent", "args": ["--max-waitlist-length=3", "--function-runner=elsewhere:9445"]});
+    let shell = json!({"name": "agent", "command": ["/bin/sh", "-c", "sleep 1d"]});
+    for program in [&server, &of_image, &ours] {
+        for other in [&agent, &shell] {
+            for order in [[program, other], [other, program]] {
+                let mut deployment = deployment("function-runner", program);
+                let containers = serde_json::from_value(json!(order)).unwrap();
+                deployment.spec.as_mut().unwrap().template.spec.as_mut().unwrap().containers = containers;
+                let found = installation(&[deployment]);
+                let flags = found.runner.unwrap().flags.unwrap();
+                assert_eq!(flags.max_waitlist_length, 7, "{order:?}");
+                assert!(found.originals.is_empty() && found.callers.is_empty(), "{order:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_may_use_function_pods_is_told_by_the_flags() {
+    let runner = |replicas: i32, command: &str, args: Value| {
+        let mut runner =
+            deployment("function-runner", &json!({"name": "x", "command": [command], "args": args}));
+        runner.spec.as_mut().unwrap().replicas = Some(replicas);
+        runner
+    };
+    let server = "/home/nonroot/server";
+    for (expected, what, replicas, command, args) in [
+        (true, "one that says so", 1, server, json!(["--pod-namespace=porch-fn-system"])),
+        (true, "the default", 1, server, json!([])),
+        (true, "a flag of a newer Porch", 1, server, json!(["--pod-namespace=a", "--new=1"])),
+        (true, "a variable", 1, server, json!(["--pod-namespace=$(ELSEWHERE)"])),
+        (false, "other pods", 1, server, json!(["--pod-namespace=a"])),
+        (false, "none of it", 0, server, json!([])),
+        (false, "one of ours", 1, "/porch-fn-runner", json!([])),
+    ] {
+        assert_eq!(may_use(&runner(replicas, command, args), "porch-fn-system"), expected, "{what}");
+    }
+    let somebody = deployment("other", &json!({"name": "x", "command": [server]}));
+    assert!(!may_use(&somebody, "porch-fn-system"));
+    let mut ending = runner(0, server, json!([]));
+    ending.status.as_mut().unwrap().replicas = Some(1);
+    assert!(may_use(&ending, "porch-fn-system"));
+}
+
+#[test]
+fn variables_count_as_far_as_they_are_written_there() {
+    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    let runner = json!({
+        "name": "runner", "command": ["/porch-fn-runner"], "args": ["--peers=shards.$(POD_NAMESPACE):9445"],
+        "env": [
+            {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
+            {"name": "WRAPPER_SERVER_IMAGE", "valueFrom": {"configMapKeyRef": {"name": "images", "key": "wrapper"}}},
+        ],
+    });
+    let mut deployment = deployment("function-runner-shards", &runner);
+    deployment.metadata.namespace = Some("home".to_owned());
+    let flags = installation(&[deployment]).runner.unwrap().flags.unwrap();
+    assert_eq!((flags.peers.as_str(), flags.namespace.as_str()), ("shards.home:9445", "home"));
+    assert_eq!(flags.wrapper_server_image, ELSEWHERE);
+}
+
+#[test]
+fn flags_that_a_program_refuses_are_told_in_its_words() {
+    let container = json!({"name": "x", "command": ["/porch-fn-router"], "args": ["--runers=a"]});
+    let error = installation(&[deployment("r", &container)]).router.unwrap().flags.unwrap_err();
+    assert!(error.contains("--runers"), "{error}");
+}
+
+#[test]
+fn porchs_programs_are_known_by_whom_they_call() {
+    let server = json!({
+        "name": "s", "command": ["/home/nonroot/porch"],
+        "args": ["--function-runner=function-runner:9445", "--max-request-body-size", "10"],
+    });
+    // There the first one is that of its own API.
+    let v15 = json!({
+        "name": "s", "args": [
+            "--function-runner=function-runner:9445", "--max-request-body-size=10",
+            "--function-runner-grpc-max-message-size=12",
+        ],
+    });
+    let controllers = json!({
+        "name": "c", "args": ["--max-grpc-message-size=11"],
+        "env": [{"name": "FUNCTION_RUNNER_ADDRESS", "value": "function-runner:9445"}],
+    });
+    let found = installation(&[
+        deployment("porch-server", &server),
+        deployment("porch-controllers", &controllers),
+        deployment("porch-v15", &v15),
+    ]);
+    let caller = |deployment: &str, max_message| Caller {
+        deployment: deployment.to_owned(),
+        address: "function-runner:9445".to_owned(),
+        max_message,
+    };
+    let expected = [caller("porch-server", 10), caller("porch-controllers", 11), caller("porch-v15", 12)];
+    assert_eq!(found.callers, expected);
+}
