@@ -1,7 +1,8 @@
 //! What deploy/ holds, as users apply it: the base unchanged, its components, the single runner, and what removing leaves.
 //!
 //! The cluster's node and DNS know the registry that the manifests name. Nothing enforces `NetworkPolicies`, and neither
-//! cert-manager nor the Prometheus operator runs there: of those components the API server checks the objects.
+//! cert-manager nor the Prometheus operator runs here: of those components the API server checks the objects. With
+//! cert-manager's controllers, `certificates` tries the one that is for them.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,18 +14,17 @@ use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::{Audit, Cluster, Mark};
 use porch_fn_tests::load::{Load, Plan, Routers};
 use porch_fn_tests::process::{Sandbox, eventually, figure};
+use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
 use tokio::time::Instant;
 
 use super::calls::INPUT;
+use super::command_line;
 
-const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
 const REGISTRY: &str = "porch-fn.example";
-const HOME: &str = "porch-system";
-const FUNCTIONS: &str = "porch-fn-system";
-const ROUTER: &str = "function-router";
-const RUNNERS: &str = "function-runner-shards";
+pub(super) const ROUTER: &str = "function-router";
+pub(super) const RUNNERS: &str = "function-runner-shards";
 /// What the base's objects have, but for those that Porch has as well.
-const PART_OF: &str = "app.kubernetes.io/part-of=porch-function-runner";
+pub(super) const PART_OF: &str = "app.kubernetes.io/part-of=porch-function-runner";
 const FUNCTION_PODS: &str = "app.kubernetes.io/managed-by=porch-fn-runner";
 /// All there are: they can be had together.
 const COMPONENTS: [&str; 7] = [
@@ -36,18 +36,18 @@ const COMPONENTS: [&str; 7] = [
     "prometheus-operator",
     "restricted",
 ];
-const CALLERS: usize = 4;
+pub(super) const CALLERS: usize = 4;
 
 /// The cluster, as one who runs `kubectl` sees it.
-struct Stand {
-    cluster: Cluster,
-    sandbox: Sandbox,
-    images: Vec<String>,
+pub(super) struct Stand {
+    pub(super) cluster: Cluster,
+    pub(super) sandbox: Sandbox,
+    pub(super) images: Vec<String>,
 }
 
 impl Stand {
     /// Removes what an earlier run has left.
-    async fn new(cluster: Cluster) -> Self {
+    pub(super) async fn new(cluster: Cluster) -> Self {
         let mut images = Vec::new();
         for number in 0..4 {
             let name = format!("deployed/function-{number}:v1");
@@ -59,7 +59,7 @@ impl Stand {
         stand
     }
 
-    async fn run(&self, args: &[&str]) -> Output {
+    pub(super) async fn run(&self, args: &[&str]) -> Output {
         let kubeconfig = self.cluster.kubeconfig().to_str().unwrap();
         let ended = self.sandbox.run("kubectl", ["--kubeconfig", kubeconfig].iter().chain(args), b"").await;
         assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
@@ -67,13 +67,13 @@ impl Stand {
     }
 
     /// What it prints. It has nothing to warn of.
-    async fn kubectl(&self, args: &[&str]) -> String {
+    pub(super) async fn kubectl(&self, args: &[&str]) -> String {
         let ended = self.run(args).await;
         assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "kubectl {args:?}");
         String::from_utf8(ended.stdout).unwrap()
     }
 
-    async fn rolled_out(&self, deployments: &[&str]) {
+    pub(super) async fn rolled_out(&self, deployments: &[&str]) {
         for deployment in deployments {
             self.kubectl(&["-n", HOME, "rollout", "status", "deployment", deployment, "--timeout=1m"]).await;
         }
@@ -86,14 +86,14 @@ impl Stand {
     }
 
     /// Where Porch calls.
-    async fn address(&self) -> SocketAddr {
+    pub(super) async fn address(&self) -> SocketAddr {
         let ip = "jsonpath={.spec.clusterIP}";
         let ip = self.kubectl(&["-n", HOME, "get", "service", "function-runner", "-o", ip]).await;
         SocketAddr::new(ip.parse().unwrap(), 9445)
     }
 
     /// A call of each function through the Service.
-    async fn serves(&self, images: &[String]) {
+    pub(super) async fn serves(&self, images: &[String]) {
         let client = Client::new(self.address().await);
         for image in images {
             assert_eq!(client.call(image, INPUT).await.output(), INPUT);
@@ -101,7 +101,7 @@ impl Stand {
     }
 
     /// Load while something happens. No call fails.
-    async fn under_load(&self, what: &str, happens: impl AsyncFnOnce()) {
+    pub(super) async fn under_load(&self, what: &str, happens: impl AsyncFnOnce()) {
         let routers = Routers::new([self.address().await]);
         let load = Load::through(&routers, Plan::callers(CALLERS, &self.images[..2]));
         let start = Instant::now();
@@ -112,7 +112,7 @@ impl Stand {
     }
 
     /// A copy of deploy/ with some components turned on, as its comment says.
-    fn with(&self, components: &[&str]) -> String {
+    pub(super) fn with(&self, components: &[&str]) -> String {
         let copy = self.sandbox.path(&format!("with-{}", components.len()));
         copy_folder(Path::new(DEPLOY), &copy);
         let file = copy.join("kustomization.yaml");
@@ -124,6 +124,14 @@ impl Stand {
         }
         std::fs::write(file, text).unwrap();
         copy.to_str().unwrap().to_owned()
+    }
+
+    /// The kinds of object that the components need beside Kubernetes' own.
+    pub(super) async fn defines_kinds(&self) {
+        let definitions = self.sandbox.run("crds", [""; 0], b"").await.stdout;
+        let definitions = self.sandbox.write("crds.yaml", definitions);
+        self.kubectl(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]).await;
+        self.kubectl(&["wait", "--for=condition=established", "crd", "--all", "--timeout=30s"]).await;
     }
 
     /// The API server takes deploy/ with these components.
@@ -138,8 +146,14 @@ impl Stand {
         self.kubectl(&["label", "--dry-run=server", "--overwrite", "namespace", namespace, standard]).await;
     }
 
+    /// Uninstalls what was applied from a folder, as the README says for a cluster in which Porch stays.
+    pub(super) async fn uninstalls(&self, folder: &str) {
+        self.kubectl(&["delete", "-k", folder, "-l", PART_OF]).await;
+        self.kubectl(&["-n", FUNCTIONS, "delete", "pods,secrets", "-l", FUNCTION_PODS]).await;
+    }
+
     /// Uninstalling beside Porch leaves nothing of ours.
-    async fn is_empty(&self) {
+    pub(super) async fn is_empty(&self) {
         let kinds = "deployments,replicasets,pods,services,endpointslices,poddisruptionbudgets,roles,rolebindings,\
                      configmaps,secrets";
         eventually("nothing is left in the namespaces", async || {
@@ -158,7 +172,7 @@ impl Stand {
         .await;
     }
 
-    async fn removes_all(&self) {
+    pub(super) async fn removes_all(&self) {
         self.run(&["delete", "-k", DEPLOY, "--ignore-not-found", "--timeout=1m"]).await;
     }
 }
@@ -203,11 +217,10 @@ async fn the_manifests_install_serve_scale_upgrade_and_leave_nothing() {
     stand.serves(&stand.images[..2]).await;
     stand.is_restricted(HOME).await;
     nothing_was_refused(&audit, &mark).await;
+    command_line::looks_after(&stand).await;
+    figure(&format!("looked after, {:.0?} since the start", start.elapsed()));
 
-    let definitions = stand.sandbox.run("crds", [""; 0], b"").await.stdout;
-    let definitions = stand.sandbox.write("crds.yaml", String::from_utf8(definitions).unwrap());
-    stand.kubectl(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]).await;
-    stand.kubectl(&["wait", "--for=condition=established", "crd", "--all", "--timeout=30s"]).await;
+    stand.defines_kinds().await;
     stand.valid(&COMPONENTS).await;
     stand.kubectl(&["apply", "--dry-run=server", "-f", &format!("{DEPLOY}/examples")]).await;
     figure(&format!("checked after {:.0?}", start.elapsed()));
@@ -235,9 +248,7 @@ async fn the_manifests_install_serve_scale_upgrade_and_leave_nothing() {
     let pod = pods.iter().find(reference).expect("the function has a pod");
     assert!(pod.annotations()["fn.kpt.dev/template-version"].starts_with("configmap-"));
 
-    // As the README says for a cluster in which Porch stays.
-    stand.kubectl(&["delete", "-k", &changed, "-l", PART_OF]).await;
-    stand.kubectl(&["-n", FUNCTIONS, "delete", "pods,secrets", "-l", FUNCTION_PODS]).await;
+    stand.uninstalls(&changed).await;
     stand.is_empty().await;
 
     let single = format!("{DEPLOY}/single-runner");

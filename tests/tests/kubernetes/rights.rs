@@ -1,4 +1,5 @@
-//! With the rights of the original's Roles, and no more, everything works; and what is seen when one of them is missing:
+//! With the rights that the manifests grant, and with those of the original's Roles, everything works; and what is seen when
+//! one that the manifests grant is missing (tests/rights.rs compares them with these tests):
 //!
 //! | missing | what is seen |
 //! |---|---|
@@ -10,51 +11,40 @@
 //! | pods patch | calls work; `reclaim-after` is not pushed, the log says why |
 //! | services create | calls without a pod fail at once and name the right; with `--pod-connect=pod-ip` they work |
 //! | services delete | the Service of an earlier pod is told to callers |
-//! | services get, list, watch | nothing: any one of them does for the others |
+//! | services get | calls work; callers are not told of a foreign Service that holds a name, only the log is |
+//! | services list | calls work; a pod's first one waits 2 s, Services are made in vain; the log says it |
+//! | services watch | calls work, by lists that are taken again and again; the log says it |
+//! | podtemplates get | pods are made from the template that is built in; the log says it |
+//! | servicetemplates get | Services are made without Porch's; the log says it |
 //! | configmaps get | calls without a pod name the right |
-//! | configmaps list, endpoints | nothing: these are not used |
-//! | secrets | nothing without `--enable-private-registries` |
+//! | secrets create, get | pods that need credentials are not pulled; the log says it |
+//! | secrets update | nodes pull with the old credentials; the log says it |
+//! | secrets delete | a copy that cannot be changed stays; the log says it |
+//!
+//! Of what the original's Roles allow besides, nothing is used: endpoints, configmaps list.
 
-use std::collections::BTreeSet;
+mod pods;
+mod secrets;
+mod services;
+mod templates;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding};
 use kube::ResourceExt;
-use kube::api::DeleteParams;
-use porch_fn_tests::cluster::{Namespace, Request};
+use porch_fn_tests::cluster::{Audit, Mark, Namespace, Request};
 use porch_fn_tests::process::eventually;
+use porch_fn_tests::rights::{BASE, FUNCTIONS, HOME, POD_TEMPLATE, PRIVATE_REGISTRIES, Roles};
 use serde_json::json;
 use tonic::Code;
 
-use crate::parity::{Bench, INPUT, LONG_AGO, MANAGED_BY, MANAGER, RECLAIM_AFTER, Runner};
+use crate::parity::{Bench, INPUT, RECLAIM_AFTER, Runner};
 
-/// In the namespace of functions.
-const FUNCTIONS: [(&str, &[&str]); 4] = [
-    ("pods", &["create", "delete", "patch", "get", "watch", "list"]),
-    ("services", &["create", "delete", "get", "watch", "list"]),
-    ("endpoints", &["create", "delete", "get", "watch", "list"]),
-    ("secrets", &["create", "delete", "update", "get"]),
-];
-/// In the runner's own.
-const OWN: [(&str, &[&str]); 1] = [("configmaps", &["get", "list"])];
+/// With the name that the manifests grant.
+const TEMPLATE: &str = "kpt-function-eval-pod-template";
+const TEMPLATE_FLAG: &str = "--function-pod-template=kpt-function-eval-pod-template";
 
 /// A right that is taken away: verb and resource.
 type Missing<'a> = &'a [(&'a str, &'a str)];
-
-fn rules(rights: &[(&str, &[&str])], missing: Missing<'_>) -> Vec<PolicyRule> {
-    let rule = |&(resource, verbs): &(&str, &[&str])| {
-        let verbs = verbs.iter().filter(|verb| !missing.contains(&(**verb, resource)));
-        PolicyRule {
-            api_groups: Some(vec![String::new()]),
-            resources: Some(vec![resource.to_owned()]),
-            verbs: verbs.map(|&verb| verb.to_owned()).collect(),
-            ..PolicyRule::default()
-        }
-    };
-    let mut rules: Vec<_> = rights.iter().map(rule).collect();
-    rules.retain(|rule| !rule.verbs.is_empty());
-    rules
-}
 
 /// A runner with few rights, whose own namespace is not that of its functions.
 struct Limited {
@@ -64,29 +54,40 @@ struct Limited {
 }
 
 impl Limited {
-    /// With the original's rights but for what is missing.
+    /// With the manifests' rights but for what is missing.
     async fn without(missing: Missing<'_>, more: &[&str]) -> Self {
-        Self::start(Bench::new().await, missing, more).await
+        // Boxed, as below: it is large for those that hold it.
+        Box::pin(Self::start(Bench::new().await, missing, more)).await
     }
 
     async fn start(bench: Bench, missing: Missing<'_>, more: &[&str]) -> Self {
+        // As the components that turn these flags on.
+        let has = |flag: &str| more.iter().any(|other| other.starts_with(flag));
+        let mut files = vec![BASE];
+        files.extend(has("--function-pod-template").then_some(POD_TEMPLATE));
+        files.extend(has("--enable-private-registries").then_some(PRIVATE_REGISTRIES));
+        Box::pin(Self::with(bench, &Roles::of(&files).without(missing), more)).await
+    }
+
+    async fn with(bench: Bench, roles: &Roles, more: &[&str]) -> Self {
         let home = bench.cluster.namespace().await;
         let account = home.account("runner").await;
-        let rights: BTreeSet<_> = FUNCTIONS
-            .iter()
-            .chain(&OWN)
-            .flat_map(|&(of, verbs)| verbs.iter().map(move |&verb| (verb, of)))
-            .collect();
-        assert!(missing.iter().all(|right| rights.contains(right)), "only what is there can be taken away");
-        account.allow(&bench.namespace, &rules(&FUNCTIONS, missing)).await;
-        account.allow(&home, &rules(&OWN, missing)).await;
+        account.allow(&bench.namespace, &roles.rules(FUNCTIONS)).await;
+        account.allow(&home, &roles.rules(HOME)).await;
         let kubeconfig = account.kubeconfig(&bench.sandbox).await;
         let own = format!("--namespace={}", home.name());
         let flags: Vec<_> =
             ["--scan-interval=1s", own.as_str()].into_iter().chain(more.iter().copied()).collect();
-        let server = bench.namespace.runner_as(&bench.sandbox, kubeconfig, &[&bench.image], &flags).await;
+        // Boxed: it is large for those that hold it.
+        let server =
+            Box::pin(bench.namespace.runner_as(&bench.sandbox, kubeconfig, &[&bench.image], &flags)).await;
         let runner = Runner::new(server, &bench.image);
         Self { bench, home, runner }
+    }
+
+    /// Its name as a user, which the audit log has.
+    fn user(&self) -> String {
+        format!("system:serviceaccount:{}:runner", self.home.name())
     }
 
     /// Gives it more rights on functions.
@@ -131,6 +132,9 @@ impl Limited {
     }
 }
 
+/// What a runner asks the API server from now on.
+struct Watched(Option<(Mark, Audit)>);
+
 /// Makes a pod with all rights, for a runner that may not.
 async fn with_a_pod() -> Bench {
     let bench = Bench::new().await;
@@ -141,18 +145,33 @@ async fn with_a_pod() -> Bench {
 const MAY_NOT_CREATE: &str = "the runner may not create pods and Services in the function namespace: grant its service \
                               account the Role of the deployment manifests there";
 
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn the_originals_rights_are_enough() {
+/// What the Roles of v1.5 allow.
+fn originals() -> Roles {
+    let rule =
+        |resource: &str, verbs: &[&str]| json!({"apiGroups": [""], "resources": [resource], "verbs": verbs});
+    let role = |namespace: &str, rules: serde_json::Value| {
+        serde_json::from_value(json!({"metadata": {"namespace": namespace}, "rules": rules})).unwrap()
+    };
+    let functions = json!([
+        rule("pods", &["create", "delete", "patch", "get", "watch", "list"]),
+        rule("services", &["create", "delete", "get", "watch", "list"]),
+        rule("endpoints", &["create", "delete", "get", "watch", "list"]),
+        rule("secrets", &["create", "delete", "update", "get"]),
+    ]);
+    Roles::from(vec![role(FUNCTIONS, functions), role(HOME, json!([rule("configmaps", &["get", "list"])]))])
+}
+
+/// All that a runner does with pods and their templates. Nothing else is refused.
+async fn are_enough(roles: &Roles, may_be_refused: &[&str]) {
     let bench = Bench::new().await;
     let audit = bench.cluster.own().map(|own| own.audit(bench.cluster.client()));
     let mark = match &audit {
         Some(audit) => Some(audit.mark().await),
         None => None,
     };
-    let limited = Limited::start(bench, &[], &["--function-pod-template=templates"]).await;
+    let limited = Limited::with(bench, roles, &[TEMPLATE_FLAG]).await;
     let map: ConfigMap = serde_json::from_value(json!({
-        "metadata": {"name": "templates"},
+        "metadata": {"name": TEMPLATE},
         "data": {"template": crate::templates::template(&limited.bench).to_string()},
     }))
     .unwrap();
@@ -182,170 +201,44 @@ async fn the_originals_rights_are_enough() {
     let gone = |services: &[Service]| services.iter().all(|other| other.uid() != service.uid()).then_some(());
     limited.bench.namespace.until("the Service of the collected pod is gone", gone).await;
 
-    if let (Some(audit), Some(mark)) = (audit, mark) {
-        let user = format!("system:serviceaccount:{}:runner", limited.home.name());
-        let requests = audit.since(&mark).await;
-        let own: Vec<_> = requests.into_iter().filter(|request| request.user == user).collect();
-        assert!(own.len() > 10, "{own:?}");
-        // The Role of v1.5 knows no FunctionConfigs: they are asked for all the same, now and then.
-        let refused = |request: &&Request| request.code == 403 && request.resource != "functionconfigs";
-        let refused: Vec<_> = own.iter().filter(refused).collect();
-        assert!(refused.is_empty(), "{refused:?}");
+    let (Some(audit), Some(mark)) = (audit, mark) else { return };
+    let requests = audit.since(&mark).await;
+    let own: Vec<_> = requests.into_iter().filter(|request| request.user == limited.user()).collect();
+    assert!(own.len() > 10, "{own:?}");
+    let refused =
+        |request: &&Request| request.code == 403 && !may_be_refused.contains(&request.resource.as_str());
+    let refused: Vec<_> = own.iter().filter(refused).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_manifests_rights_are_enough() {
+    Box::pin(are_enough(&Roles::of(&[BASE, POD_TEMPLATE]), &[])).await;
+}
+
+/// The Roles of v1.5 know no `FunctionConfigs`: they are asked for all the same, now and then.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_originals_rights_are_enough() {
+    Box::pin(are_enough(&originals(), &["functionconfigs"])).await;
+}
+
+// === impl Watched ===
+
+impl Watched {
+    async fn new(bench: &Bench) -> Self {
+        match bench.cluster.own().map(|own| own.audit(bench.cluster.client())) {
+            Some(audit) => Self(Some((audit.mark().await, audit))),
+            None => Self(None),
+        }
     }
-}
 
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_pods_create() {
-    let limited = Limited::without(&[("create", "pods")], &[]).await;
-    limited.fails(MAY_NOT_CREATE).await;
-    drop(limited);
-    let limited = Limited::start(with_a_pod().await, &[("create", "pods")], &[]).await;
-    limited.runner.succeeds().await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_pods_delete() {
-    let limited = Limited::without(&[("delete", "pods")], &[]).await;
-    limited.runner.succeeds().await;
-    let pod = limited.bench.pod().await;
-    limited.bench.lapse(&pod).await;
-    limited.says("a pod was not deleted").await;
-    limited.runner.succeeds().await;
-    assert_eq!(limited.bench.pod().await.uid(), pod.uid());
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_pods_get() {
-    let limited = Limited::without(&[("get", "pods")], &[]).await;
-    limited.works().await;
-    drop(limited);
-
-    let bench = Bench::new().await;
-    let foreign = bench.foreign_pod(&bench.name(0), json!({}), json!({})).await;
-    let limited = Limited::start(bench, &[("get", "pods")], &["--pod-ready-timeout=2s"]).await;
-    let answer = limited.runner.call(INPUT).await;
-    assert_eq!(answer.code, Code::DeadlineExceeded, "{}", answer.message);
-    limited.says("pod not created after several attempts").await;
-    limited.bench.untouched(&foreign).await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_pods_list() {
-    let limited = Limited::without(&[("list", "pods")], &["--pod-ready-timeout=2s"]).await;
-    let text = format!(
-        "unable to get the grpc client to the pod for {}: no pod of this function was ready within 2s (the runner could \
-         not list the pods of the function namespace: check that it reaches the API server and that its Role has the \
-         verbs list and watch on pods): check that its image starts in that time, or raise --pod-ready-timeout",
-        limited.bench.image
-    );
-    limited.runner.call(INPUT).await.fails(Code::DeadlineExceeded, &text);
-    limited.says("cannot list resource").await;
-    // The list is tried again and again: a start that failed is none for ever.
-    let rule = rules(&[("pods", &["list"])], &[]);
-    limited.allow(&rule).await;
-    eventually("the pods are listed", async || {
-        (limited.runner.call(INPUT).await.code == Code::Ok).then_some(())
-    })
-    .await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_pods_watch() {
-    let limited = Limited::without(&[("watch", "pods")], &[]).await;
-    limited.runner.succeeds().await;
-    limited.says("cannot watch resource").await;
-    let pod = limited.bench.pod().await;
-    limited.bench.namespace.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default()).await.unwrap();
-    eventually("another pod serves", async || {
-        limited.runner.succeeds().await;
-        let pods = limited.bench.pods().await;
-        pods.iter().all(|other| other.uid() != pod.uid()).then_some(())
-    })
-    .await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_pods_patch() {
-    let limited = Limited::start(with_a_pod().await, &[("patch", "pods")], &["--scan-interval=1h"]).await;
-    let pod = limited.bench.pod().await;
-    limited.bench.lapse(&pod).await;
-    limited.runner.succeeds().await;
-    eventually("a push is refused", async || {
-        limited.runner.succeeds().await;
-        limited.runner.server.log().contains("reclaim-after of a pod was not written").then_some(())
-    })
-    .await;
-    assert_eq!(limited.bench.pod().await.annotations()[RECLAIM_AFTER], LONG_AGO);
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_services_create() {
-    let limited = Limited::without(&[("create", "services")], &[]).await;
-    limited.fails(MAY_NOT_CREATE).await;
-    drop(limited);
-    let limited = Limited::without(&[("create", "services")], &["--pod-connect=pod-ip"]).await;
-    limited.works().await;
-    drop(limited);
-    let limited = Limited::start(with_a_pod().await, &[("create", "services")], &[]).await;
-    limited.runner.succeeds().await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_services_delete() {
-    let bench = Bench::new().await;
-    let old = json!({
-        "metadata": {"name": bench.name(0), "labels": {MANAGED_BY: MANAGER}},
-        "spec": {"ports": [{"port": 9446}]},
-    });
-    let old: Service = bench.namespace.make(old).await;
-    let limited = Limited::start(bench, &[("delete", "services")], &[]).await;
-    let reason = "the Service of an earlier pod holds the name of the function's, and the runner may not delete it: grant its \
-                  service account the Role of the deployment manifests in the function namespace";
-    limited.fails(reason).await;
-    limited.bench.namespace.api::<Service>().delete(&old.name_any(), &DeleteParams::default()).await.unwrap();
-    eventually("the name is free", async || {
-        (limited.runner.call(INPUT).await.code == Code::Ok).then_some(())
-    })
-    .await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_one_way_to_see_services() {
-    for verb in ["get", "list", "watch"] {
-        // Its Service is found as well as made.
-        let limited = Limited::start(with_a_pod().await, &[(verb, "services")], &[]).await;
-        limited.works().await;
+    /// Verb and status of each request for Services. None where the cluster is not ours.
+    async fn services(&self, limited: &Limited) -> Option<Vec<(String, u16)>> {
+        let (mark, audit) = self.0.as_ref()?;
+        let mut own = audit.since(mark).await;
+        own.retain(|request| request.user == limited.user() && request.resource == "services");
+        Some(own.into_iter().map(|request| (request.verb, request.code)).collect())
     }
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_configmaps_get() {
-    let more = ["--function-pod-template=templates"];
-    let limited = Limited::without(&[("get", "configmaps")], &more).await;
-    let reason = "the runner may not read ConfigMap templates of --function-pod-template: its Role needs the verb get on \
-                  configmaps in its own namespace";
-    limited.fails(reason).await;
-    let limited = Limited::start(with_a_pod().await, &[("get", "configmaps")], &more).await;
-    limited.runner.succeeds().await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn what_is_not_used_may_be_missing() {
-    let unused: Vec<_> = FUNCTIONS[2..]
-        .iter()
-        .flat_map(|&(resource, verbs)| verbs.iter().map(move |&verb| (verb, resource)))
-        .chain([("list", "configmaps")])
-        .collect();
-    Limited::without(&unused, &[]).await.works().await;
 }

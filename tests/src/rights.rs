@@ -1,0 +1,162 @@
+//! The rights that the manifests in deploy/ grant, read from there: what a test takes away is taken from what users
+//! apply, and a table of all of them can be compared with it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::rbac::v1::{PolicyRule, Role};
+use serde_json::Value;
+
+/// Where the manifests are.
+pub const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
+/// The base's rights.
+pub const BASE: &str = "rights.yaml";
+/// What comes with the pod template from a ConfigMap.
+pub const POD_TEMPLATE: &str = "components/pod-template/rights.yaml";
+/// What comes with credentials for registries.
+pub const PRIVATE_REGISTRIES: &str = "components/private-registries/rights.yaml";
+/// The rights of the runner in the place of Porch's.
+pub const SINGLE_RUNNER: &str = "single-runner/rights.yaml";
+/// The namespace of function pods, as the manifests name it.
+pub const FUNCTIONS: &str = "porch-fn-system";
+/// The runners' own.
+pub const HOME: &str = "porch-system";
+
+/// Something that is allowed. Its text is `get pods`, `patch functionconfigs.config.porch.kpt.dev/status` or, where only
+/// one object is meant, `get secrets auth-secret`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Right(String);
+
+/// Roles of some manifests.
+#[derive(Debug, Clone)]
+pub struct Roles(Vec<Role>);
+
+/// Every object in a file of YAML.
+///
+/// # Panics
+/// When it cannot be read.
+pub fn objects(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+// === impl Roles ===
+
+impl Roles {
+    /// What these files of deploy/ grant.
+    ///
+    /// # Panics
+    /// When a file cannot be read, or has no Role.
+    pub fn of(files: &[&str]) -> Self {
+        let mut roles = Vec::new();
+        for file in files {
+            let mut there = objects(&PathBuf::from(DEPLOY).join(file));
+            there.retain(|object| object["kind"] == "Role");
+            assert!(!there.is_empty(), "{file} has a Role");
+            roles.extend(there.into_iter().map(|role| serde_json::from_value(role).expect("a Role")));
+        }
+        Self(roles)
+    }
+
+    /// Without these verbs of these resources.
+    ///
+    /// # Panics
+    /// When one is not there to be taken away.
+    #[must_use]
+    pub fn without(mut self, missing: &[(&str, &str)]) -> Self {
+        for (verb, resource) in missing {
+            let mut taken = 0;
+            for rule in self.0.iter_mut().flat_map(|role| role.rules.iter_mut().flatten()) {
+                if rule.resources.iter().flatten().any(|of| of == resource) {
+                    taken += rule.verbs.len();
+                    rule.verbs.retain(|other| other != verb);
+                    taken -= rule.verbs.len();
+                }
+            }
+            assert_eq!(taken, 1, "{verb} of {resource} is granted once");
+        }
+        for role in &mut self.0 {
+            role.rules.get_or_insert_default().retain(|rule| !rule.verbs.is_empty());
+        }
+        self
+    }
+
+    /// The rules in one namespace.
+    pub fn rules(&self, namespace: &str) -> Vec<PolicyRule> {
+        let here = self.0.iter().filter(|role| role.metadata.namespace.as_deref() == Some(namespace));
+        here.flat_map(|role| role.rules.iter().flatten().cloned()).collect()
+    }
+
+    /// Each right.
+    pub fn rights(&self) -> BTreeSet<Right> {
+        let rules = self.0.iter().flat_map(|role| role.rules.iter().flatten());
+        rules.flat_map(rights).collect()
+    }
+}
+
+impl From<Vec<Role>> for Roles {
+    fn from(roles: Vec<Role>) -> Self {
+        Self(roles)
+    }
+}
+
+/// What one rule allows.
+fn rights(rule: &PolicyRule) -> Vec<Right> {
+    let mut all = Vec::new();
+    for group in rule.api_groups.iter().flatten() {
+        for resource in rule.resources.iter().flatten() {
+            let (kind, part) =
+                resource.split_once('/').map_or((&**resource, None), |(kind, part)| (kind, Some(part)));
+            let mut resource = kind.to_owned();
+            if !group.is_empty() {
+                resource = format!("{resource}.{group}");
+            }
+            if let Some(part) = part {
+                resource = format!("{resource}/{part}");
+            }
+            for verb in &rule.verbs {
+                let names = rule.resource_names.as_deref().unwrap_or_default();
+                if names.is_empty() {
+                    all.push(Right(format!("{verb} {resource}")));
+                }
+                all.extend(names.iter().map(|name| Right(format!("{verb} {resource} {name}"))));
+            }
+        }
+    }
+    // Paths that are no resources are none of a Role's.
+    assert!(rule.non_resource_urls.is_none() && !all.is_empty(), "{rule:?}");
+    all
+}
+
+// === impl Right ===
+
+impl Right {
+    /// From its text.
+    pub fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// The same of all objects of the kind.
+    #[must_use]
+    pub fn of_all(&self) -> Self {
+        let words: Vec<_> = self.0.split(' ').take(2).collect();
+        Self(words.join(" "))
+    }
+
+    /// Verb and resource, as a rule has them.
+    pub fn as_in_rule(&self) -> (&str, String) {
+        let mut words = self.0.split(' ');
+        let (verb, resource) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let (kind, part) =
+            resource.split_once('/').map_or((resource, None), |(kind, part)| (kind, Some(part)));
+        let kind = kind.split_once('.').map_or(kind, |(kind, _)| kind);
+        (verb, part.map_or_else(|| kind.to_owned(), |part| format!("{kind}/{part}")))
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

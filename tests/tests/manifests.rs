@@ -1,0 +1,206 @@
+//! What deploy/ has to say in two places is held together here: alerts are there as Prometheus reads them and as its
+//! operator does, since kustomize can include neither in the other; their tests, the dashboard, scrape configurations and the
+//! README name the same things; kpt and kustomize list the same objects. tests/tests/foreign/metrics.rs asks Prometheus.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use porch_fn::package;
+use porch_fn_tests::rights::{DEPLOY, objects};
+use serde_json::Value;
+
+const RULES: &str = "alerts/porch-functions.rules.yaml";
+const README: &str = include_str!("../../README.md");
+
+fn text(path: &str) -> String {
+    let path = Path::new(DEPLOY).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn manifest(path: &str) -> Value {
+    serde_saphyr::from_str(&text(path)).unwrap()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn rules(groups: &Value) -> impl Iterator<Item = &Value> {
+    list(groups).flat_map(|group| list(&group["rules"]))
+}
+
+/// The words of a text that begin with `prefix`, as a program would have to write them.
+fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
+    let part = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    text.split(|c| !part(c)).filter(|word| word.starts_with(prefix)).collect()
+}
+
+/// The value of a label in a selector, `name{label="value"}`.
+fn label<'a>(series: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = series.split_once(&format!("{name}=\""))?;
+    Some(rest.split_once('"')?.0)
+}
+
+/// Where pods of a Deployment show metrics: the value of the label that tells programs apart, and the port's name.
+fn shown_by<'a>(deployment: &'a Value, by: &str) -> (&'a str, &'a str) {
+    let pod = &deployment["spec"]["template"];
+    let port = list(&pod["spec"]["containers"][0]["ports"]).find(|port| port["containerPort"] == 9464);
+    (pod["metadata"]["labels"][by].as_str().unwrap(), port.unwrap()["name"].as_str().unwrap())
+}
+
+#[test]
+fn the_operators_alerts_are_those_of_the_rule_file() {
+    let file = manifest(RULES);
+    let object = manifest("components/prometheus-operator/rules.yaml");
+    assert_eq!(object["kind"], "PrometheusRule");
+    let names = |groups: &Value| -> Vec<String> {
+        rules(groups).map(|rule| rule["alert"].as_str().unwrap().to_owned()).collect()
+    };
+    let (groups, copied) = (&file["groups"], &object["spec"]["groups"]);
+    // Names first: what differs is then seen at once.
+    assert_eq!(names(copied), names(groups));
+    assert_eq!(copied, groups);
+    let all = names(groups);
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
+    assert!(!all.is_empty());
+}
+
+#[test]
+fn each_alert_says_what_to_do_in_words_that_lead_somewhere() {
+    let dashboard: Value = serde_json::from_str(&text("dashboard/porch-functions.json")).unwrap();
+    let rows: BTreeSet<_> = list(&dashboard["panels"])
+        .filter(|panel| panel["type"] == "row")
+        .map(|row| row["title"].as_str().unwrap())
+        .collect();
+    let mut named = 0;
+    for rule in rules(&manifest(RULES)["groups"]) {
+        let name = rule["alert"].as_str().unwrap();
+        let severity = rule["labels"]["severity"].as_str().unwrap();
+        assert!(["critical", "warning", "info"].contains(&severity), "{name}: {severity}");
+        let [summary, description] =
+            ["summary", "description"].map(|part| rule["annotations"][part].as_str().unwrap_or_default());
+        assert!(!summary.is_empty(), "{name} has no summary");
+        assert!(description.len() > 50, "{name} does not say what to do: {description:?}");
+        for flag in words(description, "--") {
+            assert!(README.contains(flag), "{name} names {flag}, which the README does not know");
+        }
+        for row in description.split("dashboard's row \"").skip(1) {
+            let row = row.split_once('"').unwrap().0;
+            assert!(rows.contains(row), "{name} names the row {row:?} of {rows:?}");
+            named += 1;
+        }
+        for table in description.split("table \"").skip(1) {
+            let table = table.split_once('"').unwrap().0;
+            assert!(README.contains(&format!("\n## {table}\n")), "{name} names the table {table:?}");
+            named += 1;
+        }
+    }
+    assert!(named > 3, "rows and tables are found in descriptions");
+}
+
+/// promtool runs the cases: here is that there are some for each alert.
+#[test]
+fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
+    let tests = manifest("alerts/porch-functions.tests.yaml");
+    for rule in rules(&manifest(RULES)["groups"]) {
+        let name = rule["alert"].as_str().unwrap();
+        let case = list(&tests["tests"]).find(|case| case["name"] == name);
+        let case = case.unwrap_or_else(|| panic!("{name} has no case in alerts/porch-functions.tests.yaml"));
+        let [test] = case["promql_expr_test"].as_array().unwrap().as_slice() else {
+            panic!("{name} is asked for once");
+        };
+        let asked = format!("ALERTS{{alertname=\"{name}\", alertstate=\"firing\"}}");
+        assert_eq!(test["expr"], asked);
+        let firing: Vec<_> =
+            list(&test["exp_samples"]).map(|sample| sample["labels"].as_str().unwrap()).collect();
+        assert!(!firing.is_empty(), "{name} fires in its case");
+        for alert in &firing {
+            assert_ne!(label(alert, "namespace"), Some("quiet"), "{name}");
+            // What its texts show of the labels.
+            for annotation in rule["annotations"].as_object().unwrap().values() {
+                for shown in annotation.as_str().unwrap().split("$labels.").skip(1) {
+                    let shown = shown.split_once(' ').unwrap().0;
+                    assert!(label(alert, shown).is_some(), "{name} shows {shown}, which is not in {alert}");
+                }
+            }
+        }
+        let series: Vec<_> =
+            list(&case["input_series"]).map(|series| series["series"].as_str().unwrap()).collect();
+        for metric in words(rule["expr"].as_str().unwrap(), "porch_fn_") {
+            let there = |series: &&&str| {
+                series.split_once('{').unwrap().0 == metric && label(series, "namespace") == Some("quiet")
+            };
+            assert!(series.iter().any(|one| there(&one)), "{name} has no quiet {metric}");
+        }
+    }
+}
+
+/// They have metrics of the same names, which the dashboard divides by job.
+#[test]
+fn routers_and_runners_are_scraped_as_two_jobs() {
+    let monitor = &manifest("components/prometheus-operator/monitors.yaml")["spec"];
+    let by = monitor["jobLabel"].as_str().expect("the PodMonitor says which label is the job");
+    let deployments = ["router.yaml", "runners.yaml"].map(|file| objects(&Path::new(DEPLOY).join(file)));
+    let deployments = deployments.iter().flatten().filter(|object| object["kind"] == "Deployment");
+    let (jobs, ports): (Vec<_>, BTreeSet<_>) = deployments.map(|deployment| shown_by(deployment, by)).unzip();
+    assert_eq!(jobs, ["function-router", "function-runner-shards"]);
+    let [selected] = monitor["selector"]["matchExpressions"].as_array().unwrap().as_slice() else {
+        panic!("one selector: {monitor}");
+    };
+    assert_eq!((&selected["key"], &selected["values"]), (&by.into(), &jobs.clone().into()));
+    let endpoints = list(&monitor["podMetricsEndpoints"]);
+    assert_eq!(endpoints.map(|endpoint| endpoint["port"].as_str().unwrap()).collect::<BTreeSet<_>>(), ports);
+
+    // The same by hand. That its rules make these jobs is seen in a Prometheus.
+    let scrape = &manifest("alerts/prometheus.yaml")["scrape_configs"][0];
+    let discovery = &scrape["kubernetes_sd_configs"][0];
+    assert_eq!(
+        (&discovery["role"], &discovery["namespaces"]["names"][0]),
+        (&"pod".into(), &"porch-system".into())
+    );
+    let port = ports.first().unwrap();
+    assert_eq!(scrape["relabel_configs"][0]["regex"], format!("({});{port}", jobs.join("|")));
+}
+
+/// Neither removes the namespaces and the Service, which are Porch's too, when this is removed.
+#[test]
+fn the_kpt_package_has_the_objects_of_kustomizes_base() {
+    let package = package::read(Path::new(DEPLOY), 1 << 20).unwrap();
+    let base = manifest("kustomization.yaml");
+    let resources = || list(&base["resources"]).map(|file| file.as_str().unwrap());
+    let files: BTreeSet<_> = package.paths().map(|path| path.to_str().unwrap()).collect();
+    assert_eq!(files, resources().chain(["Kptfile"]).collect());
+
+    let all: Vec<_> = resources().flat_map(|file| objects(&Path::new(DEPLOY).join(file))).collect();
+    assert_eq!(package.item_count(), all.len() + 1);
+    let of_porch = |object: &&Value| {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        object["kind"] == "Namespace" || (object["kind"] == "Service" && name == "function-runner")
+    };
+    let kept: Vec<_> = all.iter().filter(of_porch).collect();
+    assert_eq!(kept.len(), 3);
+    for object in &all {
+        let metadata = &object["metadata"];
+        let part = metadata["labels"]["app.kubernetes.io/part-of"] == "porch-function-runner";
+        let detached = metadata["annotations"]["client.lifecycle.config.k8s.io/deletion"] == "detach";
+        let stays = kept.contains(&object);
+        assert_eq!((part, detached), (!stays, stays), "{} {}", object["kind"], metadata["name"]);
+    }
+}
+
+#[test]
+fn images_are_built_by_the_compiler_that_the_workspace_asks_for() {
+    let toolchain = fs::read_to_string(Path::new(DEPLOY).join("../rust-toolchain.toml")).unwrap();
+    let (_, version) = toolchain.split_once("channel = \"").unwrap();
+    let (minor, _) = version.split_once('"').unwrap().0.rsplit_once('.').unwrap();
+    for image in ["function-runner", "wrapper-server"] {
+        let dockerfile = text(&format!("images/{image}/Dockerfile"));
+        assert!(dockerfile.contains(&format!("\nFROM docker.io/library/rust:{minor}-")), "{image}: {minor}");
+        // With that file rustup would fetch what else it asks for.
+        let ignored = text(&format!("images/{image}/Dockerfile.dockerignore"));
+        assert!(ignored.contains("\n*\n") && !ignored.contains("\n!rust-toolchain"), "{image}");
+    }
+}
