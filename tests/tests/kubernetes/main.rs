@@ -4,12 +4,15 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod calls;
+mod certificates;
 mod cold;
+mod command_line;
 mod deploy;
 mod discovery;
 mod failing;
 mod faults;
 mod function_configs;
+mod migration;
 mod moved_tags;
 mod outage;
 mod parity;
@@ -19,6 +22,7 @@ mod rotation;
 mod scaling;
 mod scaling_processes;
 mod sharing;
+mod sizing;
 mod smoke;
 mod templates;
 mod upgrade;
