@@ -10,5 +10,6 @@ pub mod foreign;
 pub mod load;
 pub mod process;
 pub mod registry;
+pub mod rights;
 pub mod scaling;
 pub mod stack;

@@ -205,7 +205,7 @@ async fn a_full_queue_refuses_for_another_to_take() {
 /// A flag of the original's documentation: name, default, another value, how it reads.
 type Documented = (&'static str, &'static str, &'static str, fn(&Flags) -> String);
 
-const DOCUMENTED: [Documented; 19] = [
+const DOCUMENTED: [Documented; 20] = [
     ("port", "9445", "1", |flags| flags.port.to_string()),
     ("disable-runtimes", "", "exec,pod", |flags| flags.disable_runtimes.to_string()),
     ("log-level", "2", "5", |flags| flags.log_level.to_string()),
@@ -221,6 +221,8 @@ const DOCUMENTED: [Documented; 19] = [
     ("function-pod-template", "", "t", |flags| flags.function_pod_template.clone()),
     ("max-request-body-size", "6291456", "7", |flags| flags.max_request_body_size.to_string()),
     ("max-waitlist-length", "2", "7", |flags| flags.max_waitlist_length.to_string()),
+    // Newer than the documentation.
+    ("max-grpc-retries", "2", "7", |flags| flags.max_grpc_retries.to_string()),
     ("max-parallel-pods-per-function", "1", "7", |flags| flags.max_parallel_pods_per_function.to_string()),
     ("enable-private-registries", "false", "true", |flags| flags.enable_private_registries.to_string()),
     ("registry-auth-secret-path", "/var/tmp/config-secret/.dockerconfigjson", "/s", |flags| {

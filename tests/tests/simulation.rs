@@ -47,6 +47,7 @@ async fn runners(drain: drain::Watch) -> u16 {
         inflight: None,
         tell_load: true,
         observer: None,
+        tracer: None,
     };
     let server = Server::new(Arc::new(Echo), &health, options);
     let handler = move |request| {

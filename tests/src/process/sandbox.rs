@@ -89,6 +89,7 @@ impl Sandbox {
             .env_remove("OTEL_EXPORTER_PROMETHEUS_PORT")
             .env_remove("OTEL_METRICS_EXPORTER")
             .env_remove("OTEL_SERVICE_NAME")
+            .env_remove("OTEL_TRACES_EXPORTER")
             .env_remove("RUST_BACKTRACE")
             .process_group(0)
             .kill_on_drop(true);

@@ -264,7 +264,7 @@ async fn a_caller_that_does_not_wait_leaves_the_pod_to_the_next_and_no_load() {
         for goes_away in [false, true] {
             let front = Front::connected_by(&cluster, connect).await;
             let record = front.namespace.record::<Pod>().await;
-            let patience = Duration::from_millis(300);
+            let patience = Duration::from_millis(400);
             if goes_away {
                 let given_up = timeout(patience, front.client.call(&front.image, INPUT)).await;
                 assert!(given_up.is_err(), "the pod was faster: {given_up:?}");

@@ -32,7 +32,7 @@ fn function(pod: &Pod) -> &Container {
     spec.containers.iter().find(|container| container.name == "function").unwrap()
 }
 
-fn version(pod: &Pod) -> &str {
+pub(crate) fn version(pod: &Pod) -> &str {
     &pod.annotations()["fn.kpt.dev/template-version"]
 }
 
@@ -115,6 +115,21 @@ async fn wrapper_with(bench: &Bench, files: &[(&str, &Path)]) -> String {
 async fn run(bench: &Bench, program: &str, args: &[&str]) {
     let ended = bench.sandbox.run(program, args, b"").await;
     assert!(ended.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+}
+
+/// Makes the objects of newer Porch. Their Services are to be told from those that come with the runner.
+pub(crate) async fn apply_base_templates(bench: &Bench) {
+    let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
+    // Its probes run a program of the wrapper's image, which ours has as well.
+    let image = bench.cluster.wrapper_image();
+    kubectl(bench, &["apply", "--server-side", "-f", crd.to_str().unwrap()], "").await;
+    let established = "crd/servicetemplates.config.porch.kpt.dev";
+    kubectl(bench, &["wait", "--for=condition=established", "--timeout=30s", established], "").await;
+    let text = BASE
+        .replace(WRAPPER, &image)
+        .replace("porch-fn-system", bench.namespace.name())
+        .replace("type: ClusterIP", "type: ClusterIP\n    sessionAffinity: ClientIP");
+    kubectl(bench, &["apply", "-f", "-"], &text).await;
 }
 
 #[tokio::test]
@@ -257,18 +272,8 @@ async fn a_broken_template_is_told_and_replaces_no_good_one() {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn the_objects_of_newer_porch_are_used_when_they_are_there() {
     let bench = Bench::new().await;
-    let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
-    // Its probes run a program of the wrapper's image, which ours has as well.
     let image = bench.cluster.wrapper_image();
-    kubectl(&bench, &["apply", "--server-side", "-f", crd.to_str().unwrap()], "").await;
-    let established = "crd/servicetemplates.config.porch.kpt.dev";
-    kubectl(&bench, &["wait", "--for=condition=established", "--timeout=30s", established], "").await;
-    let text = BASE
-        .replace(WRAPPER, &image)
-        .replace("porch-fn-system", bench.namespace.name())
-        // To be told from the Service that comes with the runner.
-        .replace("type: ClusterIP", "type: ClusterIP\n    sessionAffinity: ClientIP");
-    kubectl(&bench, &["apply", "-f", "-"], &text).await;
+    apply_base_templates(&bench).await;
 
     let runner = bench.runner(&[]).await;
     runner.succeeds().await;

@@ -8,4 +8,5 @@ mod pods;
 mod runner;
 mod status;
 mod tls;
+mod tracing;
 mod wrapper;

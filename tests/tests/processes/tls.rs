@@ -3,16 +3,20 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use porch_fn_service::tls::Files;
+use porch_fn_service::tls::{Files, Gauges};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::load::Load;
 use porch_fn_tests::process::{Sandbox, Server, eventually, figure, flag};
 use porch_fn_tests::registry::Authority;
 use rustix::process::Signal;
+use tokio::task::JoinSet;
 use tonic::Code;
 
 const IMAGE: &str = "example.com/functions/echo:v1";
+/// In seconds.
+const DAY: i64 = 24 * 60 * 60;
 const INPUT: &str = "kind: ResourceList\n";
 /// What the certificates of runners are called: as their Service.
 const NAME: &str = "runners.test.svc";
@@ -106,7 +110,7 @@ async fn only_those_with_a_good_certificate_get_in() {
     eventually("no certificate", async || runner.log().contains("peer sent no certificates").then_some(()))
         .await;
     let plain = stand.router(&[&runner], []).await;
-    is_refused(&plain, &runner, "", "").await;
+    is_refused(&plain, &runner, "reason=\"unreachable\"", "the peer speaks plain text").await;
 
     // A runner that is not one.
     for (name, server_name, router_says) in [
@@ -167,6 +171,14 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     renewed(2).await;
     sandbox.write("authority.crt", after);
     renewed(3).await;
+    let shown = async |server: &Server, name: &str| -> Option<i64> {
+        let (_, page) = server.page("/metrics").await;
+        page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix("{flags=\"tls\"} ")?.parse().ok())
+    };
+    let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap();
+    let expiry = shown(&router, "porch_fn_router_tls_certificate_expiry_timestamp_seconds").await.unwrap();
+    assert!((now + DAY..=now + 2 * DAY).contains(&expiry), "{expiry}");
+    assert_eq!(shown(&runners[1], "porch_fn_runner_tls_files_valid").await, Some(1));
     assert_ne!(old, ["router", "runner"].map(|name| read(&format!("{name}.crt"))));
 
     // Connections that were there stay; those that are made now use what is there now.
@@ -187,6 +199,15 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     let mut late = sandbox.command(porch_fn_tests::process::binary("porch-fn-router"));
     let refused = late.args(flags()).arg("--runners=static:///127.0.0.1:1").output().await.unwrap();
     assert_eq!(refused.status.code(), Some(64), "the old certificate does not fit the new key");
+    eventually("the router says that its files cannot be used", async || {
+        (shown(&router, "porch_fn_router_tls_files_valid").await == Some(0)).then_some(())
+    })
+    .await;
+    assert_eq!(
+        Client::new(router.address()).call(IMAGE, INPUT).await.output(),
+        INPUT,
+        "it has what was good"
+    );
     runners[1].signal(Signal::TERM);
 }
 
@@ -199,7 +220,8 @@ async fn callers_can_be_asked_for_tls() {
     let alone = stand.runner(0, stand.files("listen-tls", "runner", "authority")).await;
     let path = |file: &str| Some(stand.sandbox.path(file));
     let files = Files::of("--tls", path("router.crt"), path("router.key"), path("authority.crt"), true);
-    let (connector, _follow) = files.unwrap().unwrap().connector(Some(NAME)).unwrap();
+    let connector =
+        files.unwrap().unwrap().connector(Some(NAME), &Gauges::default(), &mut JoinSet::new()).unwrap();
     for server in [&router, &alone] {
         let client = Client::secured(server.address(), connector.clone());
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);

@@ -8,6 +8,7 @@ use porch_fn_tests::caller::{Caller, RawCaller, framed};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fake_runner::{Gate, soon};
 use porch_fn_tests::fleet::{Fleet, get};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
@@ -101,9 +102,13 @@ async fn what_is_not_finished_in_time_is_cut_off_and_the_runner_hears_of_it() {
 #[tokio::test]
 async fn a_connection_that_never_spoke_does_not_hold_up_a_drain() {
     let fleet = Fleet::with(1, &["--drain-delay=0s"]).await;
-    let silent = TcpStream::connect(fleet.router.address()).await.unwrap();
+    let address = fleet.router.address();
+    let _silent = TcpStream::connect(address).await.unwrap();
+    // What HTTP/2 begins with, but for its end. The server's own first words show that it listens.
+    let mut halting = TcpStream::connect(address).await.unwrap();
+    halting.write_all(b"PRI * HTTP/2.0\r\n\r\nSM").await.unwrap();
+    soon("the settings", halting.read_u8()).await.unwrap();
     assert_eq!(soon("the drain", fleet.router.drain()).await, Drained::Finished);
-    drop(silent);
 }
 
 #[tokio::test]

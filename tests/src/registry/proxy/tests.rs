@@ -1,3 +1,5 @@
+//! The proxy in front of registries keeps the rules that it is to test clients by.
+
 use std::net::Ipv4Addr;
 
 use super::*;

@@ -1,4 +1,4 @@
-//! What becomes of FunctionConfigs without one of the rights that the original has:
+//! What becomes of FunctionConfigs without one of the rights that the manifests grant:
 //!
 //! | right | without it |
 //! |---|---|
@@ -6,15 +6,16 @@
 //! | functionconfigs watch | they are listed every scan interval, the log says it |
 //! | functionconfigs patch | the finalizer of the original stays, the log says it |
 //! | functionconfigs/status patch | they are in effect, but do not say so; the log does |
-//! | functionconfigs get, functionconfigs/status get, update | nothing: these are not used |
+//!
+//! Of what the original's Role allows besides, nothing is used: functionconfigs get, functionconfigs/status get, update.
 
-use k8s_openapi::api::rbac::v1::PolicyRule;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::Account;
 use porch_fn_tests::process::{Server, eventually};
+use porch_fn_tests::rights::{BASE, FUNCTIONS, Roles};
 use serde_json::{Value, json};
 
-use super::{FINALIZER, Stand, error, observed, pod_rules, pods_of, rules};
+use super::{FINALIZER, Stand, error, observed, pods_of};
 use crate::parity::INPUT;
 
 /// A right that is taken away: verb and resource.
@@ -29,21 +30,9 @@ struct Limited<'a> {
 
 impl<'a> Limited<'a> {
     async fn without(stand: &'a Stand, missing: Missing<'_>) -> Self {
-        let mut left = rules();
-        for (verb, resource) in missing {
-            let has = |rule: &&mut PolicyRule| {
-                rule.resources.iter().flatten().any(|of| of == resource)
-                    && rule.verbs.iter().any(|other| other == verb)
-            };
-            let rule = left.iter_mut().find(has).expect("only what is there can be taken away");
-            rule.verbs.retain(|other| other != verb);
-        }
-        left.retain(|rule| !rule.verbs.is_empty());
+        let roles = Roles::of(&[BASE]).without(missing);
         let account = stand.namespace.account("runner").await;
-        account.allow(&stand.namespace, &pod_rules()).await;
-        if !left.is_empty() {
-            account.allow(&stand.namespace, &left).await;
-        }
+        account.allow(&stand.namespace, &roles.rules(FUNCTIONS)).await;
         let kubeconfig = account.kubeconfig(&stand.sandbox).await;
         let image = stand.namespace.cluster().function_image();
         let flags = ["--scan-interval=1s"];
@@ -53,7 +42,7 @@ impl<'a> Limited<'a> {
 
     /// Gives it all rights.
     async fn allow(&self) {
-        self.account.allow(&self.stand.namespace, &rules()).await;
+        self.account.allow(&self.stand.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
     }
 
     async fn apply(&self, name: &str, spec: Value) {
@@ -94,17 +83,30 @@ impl<'a> Limited<'a> {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn without_any_right_functions_run() {
     let stand = Stand::new().await;
-    let missing: Vec<_> = ["get", "list", "watch", "patch"]
-        .map(|verb| (verb, "functionconfigs"))
-        .into_iter()
-        .chain(["get", "update", "patch"].map(|verb| (verb, "functionconfigs/status")))
-        .collect();
+    let missing = ["list", "watch", "patch"].map(|verb| (verb, "functionconfigs"));
+    let missing = [&missing[..], &[("patch", "functionconfigs/status")]].concat();
     let limited = Limited::without(&stand, &missing).await;
     limited.apply("a", pods_of("a")).await;
     limited.serves().await;
     let text = "FunctionConfigs are not seen; grant the runner's service account the Role of the deployment manifests in \
                 the function namespace, with API group config.porch.kpt.dev: list and watch on functionconfigs";
     limited.says(text).await;
+    limited.allow().await;
+    limited.applied("a").await;
+    limited.said_once(text);
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn without_list() {
+    let stand = Stand::new().await;
+    let limited = Limited::without(&stand, &[("list", "functionconfigs")]).await;
+    limited.apply("a", pods_of("a")).await;
+    limited.serves().await;
+    let text = "FunctionConfigs are not seen; grant the runner's service account the Role";
+    limited.says(text).await;
+    let there = stand.configs.list().await;
+    assert_eq!((there.len(), observed(&there[0])), (1, None));
     limited.allow().await;
     limited.applied("a").await;
     limited.said_once(text);
@@ -170,13 +172,12 @@ async fn without_patch_of_the_status() {
     limited.applied("a").await;
 }
 
+/// The rights of newer Porch's Role are more, and do as well.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn what_is_not_used_may_be_missing() {
+async fn with_all_rights_nothing_is_said() {
     let stand = Stand::new().await;
-    let missing =
-        [("get", "functionconfigs"), ("get", "functionconfigs/status"), ("update", "functionconfigs/status")];
-    let limited = Limited::without(&stand, &missing).await;
+    let limited = Limited::without(&stand, &[]).await;
     limited.apply("a", pods_of("a")).await;
     limited.applied("a").await;
     limited.delete_with_finalizer("a").await;

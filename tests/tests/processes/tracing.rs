@@ -1,0 +1,304 @@
+//! Spans of a call as a collector gets them: one tree from the caller to the function. And a collector that is away, which
+//! nobody must notice but who reads the log.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use porch_fn_tests::client::{Answer, Client};
+use porch_fn_tests::process::{Sandbox, Server, binary, figure, flag};
+use prost::Message;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tonic::Code;
+
+const EXEC: &str = "example.com/functions/exec:v1";
+const POD: &str = "example.com/functions/pod:v1";
+/// It takes longer than its callers wait.
+const SLOW: &str = "example.com/functions/slow:v1";
+const INPUT: &str = "kind: ResourceList\n";
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT: &str = "b7ad6b7169203331";
+
+/// A span, with what a test asks for.
+#[derive(Debug, Clone)]
+struct Span {
+    service: String,
+    name: String,
+    kind: SpanKind,
+    trace: String,
+    id: String,
+    parent: String,
+    attributes: HashMap<String, String>,
+}
+
+/// Takes spans by OTLP over HTTP.
+struct Collector {
+    address: SocketAddr,
+    taken: Arc<Mutex<Vec<Span>>>,
+    _serving: JoinSet<()>,
+}
+
+/// A router, its runner, and a function in each of the two runtimes that prints what it hangs under.
+struct Stand {
+    _sandbox: Sandbox,
+    router: Server,
+    runner: Server,
+}
+
+// === impl Collector ===
+
+impl Collector {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let (mut serving, sink) = (JoinSet::new(), Arc::clone(&taken));
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let sink = Arc::clone(&sink);
+                let take = service_fn(move |request| take(Arc::clone(&sink), request));
+                let connection = hyper::server::conn::http1::Builder::new();
+                connections.spawn(connection.serve_connection(TokioIo::new(stream), take));
+            }
+        });
+        Self { address, taken, _serving: serving }
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        self.taken.lock().unwrap().clone()
+    }
+}
+
+async fn take(
+    sink: Arc<Mutex<Vec<Span>>>,
+    request: Request<Incoming>,
+) -> Result<Response<Empty<Bytes>>, Infallible> {
+    assert_eq!((request.method().as_str(), request.uri().path()), ("POST", "/v1/traces"));
+    assert_eq!(request.headers()["content-type"], "application/x-protobuf");
+    assert_eq!(request.headers()["x-tenant"], "porch");
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    let request = ExportTraceServiceRequest::decode(body).unwrap();
+    for resource in request.resource_spans {
+        let service = attributes(resource.resource.unwrap().attributes).remove("service.name").unwrap();
+        let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
+        sink.lock().unwrap().extend(spans.map(|span| Span {
+            service: service.clone(),
+            kind: span.kind(),
+            trace: hex(&span.trace_id),
+            id: hex(&span.span_id),
+            parent: hex(&span.parent_span_id),
+            name: span.name,
+            attributes: attributes(span.attributes),
+        }));
+    }
+    Ok(Response::default())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+fn attributes(attributes: Vec<KeyValue>) -> HashMap<String, String> {
+    let text = |value| match value {
+        Value::StringValue(text) => text,
+        Value::IntValue(number) => number.to_string(),
+        other => panic!("{other:?}"),
+    };
+    attributes.into_iter().map(|one| (one.key, text(one.value.unwrap().value.unwrap()))).collect()
+}
+
+// === impl Stand ===
+
+impl Stand {
+    /// One whose servers have these variables too.
+    async fn start(collector: SocketAddr, variables: &[(&str, &str)]) -> Self {
+        let sandbox = Sandbox::new();
+        let script = "echo \"$TRACEPARENT\" >&2; exec cat";
+        sandbox.script("functions/exec", script);
+        sandbox.script("functions/slow", "exec sleep 60");
+        let exec = format!(
+            "functions:\n- function: exec\n  images: ['{EXEC}']\n- function: slow\n  images: ['{SLOW}']\n"
+        );
+        let pod = sandbox.script("pod", script);
+        let local = format!("functions: [{{image: '{POD}', command: ['{}']}}]", pod.display());
+        let traced = |command: &mut tokio::process::Command| {
+            command
+                .env("OTEL_TRACES_EXPORTER", "otlp")
+                .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{collector}"))
+                .env("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=porch")
+                .envs(variables.iter().copied());
+        };
+        let flags = [
+            "--drain-delay=0s".into(),
+            "--pod-backend=local".into(),
+            flag("local-functions", sandbox.write("pods.yaml", local)),
+            flag("wrapper-server", binary("wrapper-server")),
+            flag("config", sandbox.write("exec.yaml", exec)),
+            flag("functions", sandbox.path("functions")),
+        ];
+        let runner = sandbox.server_with("porch-fn-runner", flags, traced).await;
+        let flags = ["--drain-delay=0s".into(), flag("runners", format!("static:///{}", runner.address()))];
+        let router = sandbox.server_with("porch-fn-router", flags, traced).await;
+        Self { _sandbox: sandbox, router, runner }
+    }
+
+    /// Calls `image` as a part of the trace.
+    async fn try_call(&self, image: &str, input: String, limit: Option<Duration>, sampled: bool) -> Answer {
+        let parent = format!("00-{TRACE}-{PARENT}-{:02x}", u8::from(sampled));
+        let headers = [("traceparent".parse().unwrap(), parent.parse().unwrap())];
+        let client = Client::new(self.router.address());
+        client.try_call_with(image, input, limit, headers.into_iter().collect()).await.unwrap()
+    }
+
+    /// The same, and returns what its function hangs under.
+    async fn call(&self, image: &str, sampled: bool) -> String {
+        let answer = self.try_call(image, INPUT.to_owned(), None, sampled).await;
+        assert_eq!(answer.output(), INPUT);
+        answer.log().trim().to_owned()
+    }
+
+    /// Ends both, which must not take long.
+    async fn end(&mut self) -> Duration {
+        let began = Instant::now();
+        for server in [&mut self.router, &mut self.runner] {
+            let ended = timeout(Duration::from_secs(10), server.terminate()).await;
+            assert!(ended.expect("a flush of two seconds at most").success());
+        }
+        began.elapsed()
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn calls_that_fail_have_spans_that_say_so() {
+    let collector = Collector::start().await;
+    let mut stand = Stand::start(collector.address, &[]).await;
+    let late = stand.try_call(SLOW, INPUT.to_owned(), Some(Duration::from_millis(500)), true).await;
+    assert_eq!(late.code, Code::DeadlineExceeded);
+    let large = stand.try_call(EXEC, INPUT.repeat(400_000), None, true).await;
+    assert_eq!(large.code, Code::ResourceExhausted);
+    stand.end().await;
+
+    let spans = collector.spans();
+    let code = |span: &Span| span.attributes.get("rpc.grpc.status_code").cloned().unwrap_or_default();
+    let of_router = |kind| {
+        let spans = spans.iter().filter(move |span| span.service == "porch-fn-router" && span.kind == kind);
+        let mut codes: Vec<_> = spans.map(code).collect();
+        codes.sort();
+        codes
+    };
+    assert_eq!(of_router(SpanKind::Client), ["4"], "{spans:#?}");
+    // What is too large is refused before anybody knows its image, and still has a span.
+    assert_eq!(of_router(SpanKind::Server), ["4", "8"], "{spans:#?}");
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_call_is_one_tree_of_spans_from_the_caller_to_the_function() {
+    let collector = Collector::start().await;
+    let mut stand = Stand::start(collector.address, &[]).await;
+    let called = [(EXEC, "exec", stand.call(EXEC, true).await), (POD, "pod", stand.call(POD, true).await)];
+    // Those of a caller that does not sample are passed on and not sent.
+    let unsampled = stand.call(EXEC, false).await;
+    assert!(unsampled.starts_with(&format!("00-{TRACE}-")) && unsampled.ends_with("-00"), "{unsampled}");
+    // All that there is, is sent at the end at the latest.
+    stand.end().await;
+
+    let spans = collector.spans();
+    for (image, runtime, function) in called {
+        let only = |what: &str, fits: &dyn Fn(&Span) -> bool| {
+            let mut found = spans.iter().filter(|span| fits(span));
+            let first = found.next().unwrap_or_else(|| panic!("no {what} in {spans:#?}"));
+            assert!(found.next().is_none(), "more than one {what} in {spans:#?}");
+            assert_eq!(first.trace, TRACE, "{what}");
+            first
+        };
+        let under = |parent: &Span, name: &str, kind| {
+            only(name, &|span| span.parent == parent.id && span.name == name && span.kind == kind)
+        };
+        let rpc = "evaluator.FunctionEvaluator/EvaluateFunction";
+        let routed = only("span of the router", &|span| {
+            span.parent == PARENT && span.attributes.get("porch_fn.image").is_some_and(|found| found == image)
+        });
+        assert_eq!(
+            (&*routed.service, &*routed.name, routed.kind),
+            ("porch-fn-router", rpc, SpanKind::Server)
+        );
+        let attempt = under(routed, rpc, SpanKind::Client);
+        let ran = under(attempt, rpc, SpanKind::Server);
+        let waited = under(ran, "queue wait", SpanKind::Internal);
+        let evaluated = match runtime {
+            "exec" => under(ran, "evaluation", SpanKind::Internal),
+            _ => under(ran, rpc, SpanKind::Client),
+        };
+        assert_eq!(attempt.service, "porch-fn-router");
+        for span in [ran, waited, evaluated] {
+            assert_eq!(span.service, "porch-fn-runner");
+        }
+        assert_eq!(function, format!("00-{TRACE}-{}-01", evaluated.id));
+        let address = stand.runner.address().to_string();
+        for (span, key, value) in [
+            (routed, "rpc.grpc.status_code", "0"),
+            (attempt, "rpc.grpc.status_code", "0"),
+            (attempt, "server.address", &*address),
+            (attempt, "porch_fn.attempt", "1"),
+            (attempt, "porch_fn.outcome", "answered"),
+            (ran, "porch_fn.image", image),
+            (ran, "porch_fn.runtime", runtime),
+            (ran, "rpc.grpc.status_code", "0"),
+        ] {
+            assert_eq!(span.attributes.get(key).map(String::as_str), Some(value), "{key}");
+        }
+    }
+    assert_eq!(spans.len(), 10, "{spans:#?}");
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_collector_that_is_away_costs_neither_calls_nor_the_end() {
+    // Nobody accepts: connections are made, and nothing is ever answered.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let often = ("OTEL_BSP_SCHEDULE_DELAY", "1");
+    // The first is still waiting for its collector when it is told to end.
+    for (what, collector, variables) in [
+        ("silent", silent.local_addr().unwrap(), vec![often]),
+        (
+            "silent, with a limit",
+            silent.local_addr().unwrap(),
+            vec![often, ("OTEL_EXPORTER_OTLP_TIMEOUT", "50")],
+        ),
+        ("closed", closed, vec![often]),
+    ] {
+        let mut stand = Stand::start(collector, &variables).await;
+        let began = Instant::now();
+        for _ in 0..20 {
+            stand.call(EXEC, true).await;
+        }
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(10), "{what}: {took:?}");
+        let ended = stand.end().await;
+        figure(&format!("collector {what}: 20 calls in {took:.0?}, both servers ended in {ended:.1?}"));
+        for server in [&stand.router, &stand.runner] {
+            let log = server.log();
+            let said = log.matches("the collector does not take spans").count();
+            assert!(said <= 1, "{what}: {log}");
+            assert!(log.contains("the last spans were not sent") || said == 1, "{what}: {log}");
+        }
+    }
+}
