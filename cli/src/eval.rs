@@ -8,6 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
+use porch_fn_package::{
+    FunctionConfig, FunctionConfigError, Output, Package, ReadError, ResourceListError, SplitError,
+    WriteError,
+};
 use porch_fn_proto::{PREFIX_LEN, encode_request, evaluator::EvaluateFunctionResponse, frame};
 use porch_fn_service::conn::{self, AddressError, Connection};
 use porch_fn_service::flags::{EXIT_USAGE, GoDuration};
@@ -18,10 +22,6 @@ use tokio::time::timeout;
 use tonic::Code;
 
 use crate::cluster::{CALLED, ClusterArgs, ClusterError, GRPC};
-use crate::package::{
-    self, FunctionConfig, FunctionConfigError, Output, Package, ReadError, ResourceListError, SplitError,
-    WriteError,
-};
 use crate::progress::Progress;
 
 /// Where a router is unless told otherwise.
@@ -148,7 +148,7 @@ async fn eval(args: Args) -> Result<(), EvalError> {
     if !response.log.is_empty() {
         eprintln!("{}", String::from_utf8_lossy(&response.log).trim_end());
     }
-    let output = package::split(&response.resource_list)?;
+    let output = porch_fn_package::split(&response.resource_list)?;
     for result in &output.results {
         eprintln!("{result}");
     }
@@ -170,7 +170,7 @@ fn function_config(args: &Args) -> Result<Option<FunctionConfig>, EvalError> {
 fn read(args: &Args, config: Option<&FunctionConfig>) -> Result<(Input, Bytes), EvalError> {
     let limit = args.max_request_body_size;
     if args.package != Path::new(STDIN) {
-        let read = package::read(&args.package, limit as u64)?;
+        let read = porch_fn_package::read(&args.package, limit as u64)?;
         let list = read.to_resource_list(config);
         return Ok((Input::Directory(args.package.clone(), read), list.into()));
     }
@@ -187,7 +187,7 @@ fn read(args: &Args, config: Option<&FunctionConfig>) -> Result<(Input, Bytes), 
         return Err(EvalError::StdinTooLarge(limit));
     }
     let list = match config {
-        Some(config) => package::set_function_config(&list, config)?.into(),
+        Some(config) => porch_fn_package::set_function_config(&list, config)?.into(),
         None => list.into(),
     };
     Ok((Input::Stdin, list))
@@ -225,7 +225,7 @@ fn answer(reply: &Reply) -> Result<EvaluateFunctionResponse, EvalError> {
 }
 
 fn write_back(dir: &Path, read: &Package, output: &Output) -> Result<(), EvalError> {
-    let changes = package::write(dir, read, output)?;
+    let changes = porch_fn_package::write(dir, read, output)?;
     eprintln!("{changes}");
     Ok(())
 }

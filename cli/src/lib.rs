@@ -1,6 +1,6 @@
 //! porch-fn: try the function runner on a laptop, evaluate packages, look at shards.
 //!
-//! [`run`] is the command line. [`package`] reads and writes kpt packages as functions see them.
+//! [`run`] is the command line.
 
 mod admin;
 mod cluster;
@@ -10,7 +10,6 @@ mod config;
 mod doctor;
 mod eval;
 mod output;
-pub mod package;
 mod progress;
 mod shards;
 mod up;

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use porch_fn::package;
 use porch_fn_tests::rights::{DEPLOY, objects};
 use serde_json::Value;
 
@@ -168,7 +167,7 @@ fn routers_and_runners_are_scraped_as_two_jobs() {
 /// Neither removes the namespaces and the Service, which are Porch's too, when this is removed.
 #[test]
 fn the_kpt_package_has_the_objects_of_kustomizes_base() {
-    let package = package::read(Path::new(DEPLOY), 1 << 20).unwrap();
+    let package = porch_fn_package::read(Path::new(DEPLOY), 1 << 20).unwrap();
     let base = manifest("kustomization.yaml");
     let resources = || list(&base["resources"]).map(|file| file.as_str().unwrap());
     let files: BTreeSet<_> = package.paths().map(|path| path.to_str().unwrap()).collect();

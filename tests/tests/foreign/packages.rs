@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use porch_fn::package::{self, FunctionConfig};
+use porch_fn_package::FunctionConfig;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::foreign;
 use porch_fn_tests::process::{Sandbox, Server, binary, figure, flag};
@@ -155,7 +155,7 @@ impl Stack {
 }
 
 fn list(directory: &Path, name: &str, function: &Function) -> String {
-    let package = package::read(directory, 2 * LARGE).unwrap();
+    let package = porch_fn_package::read(directory, 2 * LARGE).unwrap();
     assert!(package.item_count() > 0, "{name}");
     package.to_resource_list((function.config)(name).as_ref())
 }
@@ -165,10 +165,11 @@ fn multiplied(package: &Path, name: &str, sandbox: &Sandbox) -> PathBuf {
     let root = sandbox.path(&format!("large/{name}"));
     let kptfile = format!("apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: many-{name}\n");
     sandbox.write(&format!("large/{name}/Kptfile"), kptfile);
-    let cat =
-        |directory: &Path| package::read(directory, 2 * LARGE).unwrap().to_resource_list(None).len() as u64;
+    let cat = |directory: &Path| {
+        porch_fn_package::read(directory, 2 * LARGE).unwrap().to_resource_list(None).len() as u64
+    };
     // A path's annotation is a few bytes longer in a copy.
-    let one = cat(package) + 8 * package::read(package, LARGE).unwrap().item_count() as u64;
+    let one = cat(package) + 8 * porch_fn_package::read(package, LARGE).unwrap().item_count() as u64;
     for copy in 0..LARGE / one {
         copy_files(package, &root.join(format!("c{copy:04}")));
     }

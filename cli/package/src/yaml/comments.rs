@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{Body, Node};
 
 /// True when `new` has no comment that `old` has not, each with its tree.
-pub(in crate::package) fn no_new_comments(new: (&str, &Node), old: (&str, &Node)) -> bool {
+pub(crate) fn no_new_comments(new: (&str, &Node), old: (&str, &Node)) -> bool {
     let mut known: HashMap<&str, usize> = HashMap::new();
     for comment in comments(old) {
         *known.entry(comment).or_default() += 1;

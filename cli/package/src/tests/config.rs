@@ -1,7 +1,7 @@
 //! The functionConfig and lists that come from elsewhere.
 
-use super::super::{FunctionConfig, FunctionConfigError, Package, ResourceListError, set_function_config};
 use super::{package, tree};
+use crate::{FunctionConfig, FunctionConfigError, Package, ResourceListError, set_function_config};
 
 #[test]
 fn pairs_become_a_config_map_of_strings() {

@@ -11,24 +11,24 @@ pub(super) const MAX_DEPTH: usize = 256;
 const MAX_EXPANDED_NODES: usize = 1_000_000;
 
 /// A key with its value.
-pub(in crate::package) type Entry = (Node, Node);
+pub(crate) type Entry = (Node, Node);
 
 /// A node and where it stands.
 #[derive(Debug, Clone)]
-pub(in crate::package) struct Node {
+pub(crate) struct Node {
     /// Bytes from the node's anchor, tag or first character to the end of its content. Comments after it are
     /// outside. A literal or folded block starts below its `|` or `>` and ends at the start of a line.
-    pub(in crate::package) span: Range<usize>,
-    pub(in crate::package) body: Body,
+    pub(crate) span: Range<usize>,
+    pub(crate) body: Body,
     /// The tag in full, such as `tag:yaml.org,2002:str` or `!local`.
-    pub(in crate::package) tag: Option<String>,
+    pub(crate) tag: Option<String>,
     /// Number of the anchor set here, counted from 1; 0 is none.
-    pub(in crate::package) anchor: usize,
+    pub(crate) anchor: usize,
 }
 
 /// What a node is.
 #[derive(Debug, Clone)]
-pub(in crate::package) enum Body {
+pub(crate) enum Body {
     Scalar(Scalar),
     Sequence { items: Vec<Node>, flow: bool },
     Mapping { entries: Vec<Entry>, flow: bool },
@@ -44,41 +44,41 @@ impl Node {
     }
 
     /// A string, quoted where it has to be.
-    pub(in crate::package) fn string(text: impl Into<String>) -> Self {
+    pub(crate) fn string(text: impl Into<String>) -> Self {
         Self::new(Body::Scalar(Scalar { text: text.into(), style: Style::DoubleQuoted }))
     }
 
     /// A string in single quotes.
-    pub(in crate::package) fn quoted(text: impl Into<String>) -> Self {
+    pub(crate) fn quoted(text: impl Into<String>) -> Self {
         Self::new(Body::Scalar(Scalar { text: text.into(), style: Style::SingleQuoted }))
     }
 
     /// A block mapping.
-    pub(in crate::package) fn mapping(entries: Vec<Entry>) -> Self {
+    pub(crate) fn mapping(entries: Vec<Entry>) -> Self {
         Self::new(Body::Mapping { entries, flow: false })
     }
 
     /// The scalar here, if it is one.
-    pub(in crate::package) fn scalar(&self) -> Option<&Scalar> {
+    pub(crate) fn scalar(&self) -> Option<&Scalar> {
         if let Body::Scalar(scalar) = &self.body { Some(scalar) } else { None }
     }
 
     /// The text of a scalar that is not null.
-    pub(in crate::package) fn text(&self) -> Option<&str> {
+    pub(crate) fn text(&self) -> Option<&str> {
         self.scalar().filter(|_| !self.is_null()).map(|scalar| scalar.text.as_str())
     }
 
-    pub(in crate::package) fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         self.tag.is_none() && self.scalar().is_some_and(Scalar::is_null)
     }
 
     /// The entries of a mapping, if it is one.
-    pub(in crate::package) fn entries(&self) -> Option<&[Entry]> {
+    pub(crate) fn entries(&self) -> Option<&[Entry]> {
         if let Body::Mapping { entries, .. } = &self.body { Some(entries) } else { None }
     }
 
     /// The value of `key` in a mapping.
-    pub(in crate::package) fn get(&self, key: &str) -> Option<&Node> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         self.entries()?.iter().find(|(k, _)| k.text() == Some(key)).map(|(_, value)| value)
     }
 }
@@ -87,7 +87,7 @@ impl Node {
 
 /// True when both trees hold the same values in the same order. Places, comments and needless quotes do not
 /// count, nor do the numbers of anchors, as long as each alias means the same node.
-pub(in crate::package) fn same(a: &Node, b: &Node) -> bool {
+pub(crate) fn same(a: &Node, b: &Node) -> bool {
     same_node(a, b, &mut HashMap::new())
 }
 
@@ -118,7 +118,7 @@ fn same_node(a: &Node, b: &Node, anchors: &mut HashMap<usize, usize>) -> bool {
 
 /// `node` with every alias written out and no anchors; `root` is the document that sets the anchors. `None`:
 /// an alias contains itself, or the result would be too large.
-pub(in crate::package) fn expand(root: &Node, node: &Node) -> Option<Node> {
+pub(crate) fn expand(root: &Node, node: &Node) -> Option<Node> {
     let mut anchors = HashMap::new();
     collect_anchors(root, &mut anchors);
     let mut budget = MAX_EXPANDED_NODES;

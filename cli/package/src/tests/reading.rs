@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::super::{ReadError, read};
+use crate::{ReadError, read};
 
 const RESOURCE: &str = "apiVersion: v1\nkind: A\n";
 

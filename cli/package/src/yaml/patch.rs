@@ -9,7 +9,7 @@ use super::{Body, Entry, Node, Style, apply, parse, same};
 
 /// `text`, whose tree is `old`, with the values of `new`. `None` when that takes more than changed, added and
 /// removed fields: then the function's own text has to do.
-pub(in crate::package) fn patch(text: &str, old: &Node, new: &Node) -> Option<String> {
+pub(crate) fn patch(text: &str, old: &Node, new: &Node) -> Option<String> {
     let mut edits = Vec::new();
     value(text, old, new, &mut edits)?;
     edits.sort_by_key(|edit| (edit.range.start, edit.range.end));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::super::{FieldRef, FileRef, Item, Output, ResourceRef, ResultItem, Severity, SplitError, split};
+use crate::{FieldRef, FileRef, Item, Output, ResourceRef, ResultItem, Severity, SplitError, split};
 
 const HEAD: &str = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\n";
 

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::super::annotations::{INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT};
-use super::super::file::File;
-use super::super::write::rebuilt;
-use super::super::yaml::{Body, Node, expand, parse, same};
-use super::super::{Item, Package, split};
 use super::{returned, sent_items, tree};
+use crate::annotations::{INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT};
+use crate::file::File;
+use crate::write::rebuilt;
+use crate::yaml::{Body, Node, expand, parse, same};
+use crate::{Item, Package, split};
 
 /// Metadata whose text comes back to the letter.
 const EXACT: &[&str] = &[
@@ -283,6 +283,6 @@ proptest! {
         let _ = read(&text);
         let _ = split(text.as_bytes());
         let _ = split(format!("kind: ResourceList\nitems:\n{text}").as_bytes());
-        let _ = super::super::FunctionConfig::parse(&text);
+        let _ = crate::FunctionConfig::parse(&text);
     }
 }

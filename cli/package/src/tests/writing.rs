@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::super::{Changes, Item, Output, Package, WriteError, read, split, write};
 use super::returned;
+use crate::{Changes, Item, Output, Package, WriteError, read, split, write};
 
 const A: &str = "apiVersion: v1\nkind: A # why\nmetadata: {name: a}\n";
 const B: &str = "kind: B\napiVersion: v1\nmetadata: {name: b}\n";

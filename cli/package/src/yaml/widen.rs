@@ -9,7 +9,7 @@ use super::{Body, Node};
 
 /// Two spaces before each line of each sequence that is level with its key. `None` when the document has none
 /// or indents some already: then the function kept the user's layout.
-pub(in crate::package) fn widen(text: &str, root: &Node) -> Option<Vec<Edit>> {
+pub(crate) fn widen(text: &str, root: &Node) -> Option<Vec<Edit>> {
     let mut lines = Vec::new();
     collect(text, root, &mut lines)?;
     lines.sort_unstable();

@@ -9,13 +9,13 @@ use super::{Body, Entry, Node};
 
 /// Replace `range` of a text by `text`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::package) struct Edit {
-    pub(in crate::package) range: Range<usize>,
-    pub(in crate::package) text: String,
+pub(crate) struct Edit {
+    pub(crate) range: Range<usize>,
+    pub(crate) text: String,
 }
 
 /// `text` with all `edits` made. `None` when they overlap, are out of order or cut a character.
-pub(in crate::package) fn apply(text: &str, edits: &[Edit]) -> Option<String> {
+pub(crate) fn apply(text: &str, edits: &[Edit]) -> Option<String> {
     let mut out = String::with_capacity(text.len() + edits.iter().map(|e| e.text.len()).sum::<usize>());
     let mut done = 0;
     for edit in edits {
@@ -28,7 +28,7 @@ pub(in crate::package) fn apply(text: &str, edits: &[Edit]) -> Option<String> {
 }
 
 /// `text` with `spaces` before each line that is not empty.
-pub(in crate::package) fn indent(text: &str, spaces: usize) -> String {
+pub(crate) fn indent(text: &str, spaces: usize) -> String {
     let pad = " ".repeat(spaces);
     let mut out = String::with_capacity(text.len() + text.len() / 8 + spaces);
     for line in text.split_inclusive('\n') {
@@ -42,7 +42,7 @@ pub(in crate::package) fn indent(text: &str, spaces: usize) -> String {
 }
 
 /// The start of the line after `position`; `position` itself when a line starts there.
-pub(in crate::package) fn line_end(text: &str, position: usize) -> usize {
+pub(crate) fn line_end(text: &str, position: usize) -> usize {
     if position == 0 || text.as_bytes().get(position - 1) == Some(&b'\n') {
         return position;
     }
@@ -56,7 +56,7 @@ fn indented_line_start(text: &str, position: usize) -> Option<usize> {
 }
 
 /// Adds `new` at the end of `mapping`.
-pub(in crate::package) fn append_entries(text: &str, mapping: &Node, new: &[Entry]) -> Option<Edit> {
+pub(crate) fn append_entries(text: &str, mapping: &Node, new: &[Entry]) -> Option<Edit> {
     let Body::Mapping { entries, flow } = &mapping.body else { return None };
     match entries.len().checked_sub(1) {
         Some(last) => append_after(text, mapping, last, new),
@@ -100,7 +100,7 @@ pub(super) fn replace_entry(text: &str, mapping: &Node, index: usize, new: &Entr
 }
 
 /// Replaces a null `value` by a mapping of `new`.
-pub(in crate::package) fn replace_null(text: &str, value: &Node, new: &[Entry]) -> Option<Edit> {
+pub(crate) fn replace_null(text: &str, value: &Node, new: &[Entry]) -> Option<Edit> {
     let mapping = format!("{{{}}}", flow_entries(new).ok()?);
     if !value.span.is_empty() {
         return Some(Edit { range: value.span.clone(), text: mapping });
@@ -110,7 +110,7 @@ pub(in crate::package) fn replace_null(text: &str, value: &Node, new: &[Entry]) 
 }
 
 /// Takes the entries at `indices`, which ascend, out of `mapping`. Comments on lines of their own stay.
-pub(in crate::package) fn remove_entries(text: &str, mapping: &Node, indices: &[usize]) -> Option<Vec<Edit>> {
+pub(crate) fn remove_entries(text: &str, mapping: &Node, indices: &[usize]) -> Option<Vec<Edit>> {
     let Body::Mapping { entries, flow } = &mapping.body else { return None };
     if *flow {
         return Some(remove_flow_entries(mapping.span.end, entries, indices));

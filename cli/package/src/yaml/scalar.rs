@@ -4,7 +4,7 @@ use super::resolve::{canonical, may_be_special};
 
 /// How a scalar is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::package) enum Style {
+pub(crate) enum Style {
     /// Without quotes: the text decides whether it is a string, a number, a boolean or null.
     Plain,
     /// In single quotes, and to be kept so.
@@ -17,27 +17,27 @@ pub(in crate::package) enum Style {
 
 /// A scalar as its text says it; nothing is resolved to a number or a boolean.
 #[derive(Debug, Clone)]
-pub(in crate::package) struct Scalar {
+pub(crate) struct Scalar {
     /// The content, after folding and unescaping.
-    pub(in crate::package) text: String,
+    pub(crate) text: String,
     /// How it was written.
-    pub(in crate::package) style: Style,
+    pub(crate) style: Style,
 }
 
 impl Scalar {
     /// True for an absent value, `~` and `null`.
-    pub(in crate::package) fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         self.style == Style::Plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
     }
 
     /// True when every YAML version reads this scalar as a string. False means "perhaps not".
-    pub(in crate::package) fn is_string(&self) -> bool {
+    pub(crate) fn is_string(&self) -> bool {
         self.style != Style::Plain || self.text.contains('\n') || !may_be_special(&self.text)
     }
 
     /// True when both stand for the same value: neither quotes that change nothing count, nor how a number is
     /// written. Libraries that go by JSON's types write `0644` as 420.
-    pub(in crate::package) fn same(&self, other: &Self) -> bool {
+    pub(crate) fn same(&self, other: &Self) -> bool {
         if self.text == other.text {
             return self.style == other.style || self.is_string() == other.is_string();
         }

@@ -16,7 +16,7 @@ const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 
 /// Why a text is not one document.
 #[derive(Debug, Error, PartialEq, Eq)]
-pub(in crate::package) enum ParseError {
+pub(crate) enum ParseError {
     #[error("{message}")]
     Syntax { line: usize, message: String },
     #[error("there is more than one document")]
@@ -27,7 +27,7 @@ pub(in crate::package) enum ParseError {
 
 impl ParseError {
     /// The line of the text where it went wrong, from 1.
-    pub(in crate::package) fn line(&self) -> usize {
+    pub(crate) fn line(&self) -> usize {
         match self {
             Self::Syntax { line, .. } | Self::SeveralDocuments { line } | Self::TooDeep { line } => *line,
         }
@@ -35,7 +35,7 @@ impl ParseError {
 }
 
 /// The tree of `text`, which is at most one document. `None`: there is none, or it is null.
-pub(in crate::package) fn parse(text: &str) -> Result<Option<Node>, ParseError> {
+pub(crate) fn parse(text: &str) -> Result<Option<Node>, ParseError> {
     let offsets = Offsets::new(text);
     let mut builder = Builder::default();
     let mut documents = 0;

@@ -10,15 +10,15 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// One document's place in its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::package) struct Section {
+pub(crate) struct Section {
     /// Everything before its `---`, where directives may stand; empty for a document without.
-    pub(in crate::package) directives: Range<usize>,
+    pub(crate) directives: Range<usize>,
     /// The document, from its first line that is not blank.
-    pub(in crate::package) body: Range<usize>,
+    pub(crate) body: Range<usize>,
 }
 
 /// The documents of `text` in order. One that holds comments alone is included.
-pub(in crate::package) fn sections(text: &str) -> Vec<Section> {
+pub(crate) fn sections(text: &str) -> Vec<Section> {
     let mut found = Vec::new();
     let mut next_line = text.strip_prefix(BYTE_ORDER_MARK).map_or(0, |rest| text.len() - rest.len());
     let mut prefix = next_line;

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use example_functions::{ResourceList, annotate};
 
-use super::super::{Changes, FunctionConfig, read, split, write};
 use super::properties::bare;
 use super::{assert_same, returned, sent_items, tree};
+use crate::{Changes, FunctionConfig, read, split, write};
 
 const PACKAGES: [(&str, usize); 6] =
     [("ghost", 18), ("guestbook", 8), ("ingress-nginx", 21), ("nginx", 3), ("porch", 53), ("wordpress", 8)];
 
 fn packages() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/packages")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages")
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -85,7 +85,7 @@ fn an_identity_function_changes_no_file() {
 
 #[test]
 fn the_example_keeps_its_comments_though_the_function_drops_them() {
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/package");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/package");
     let dir = tempfile::tempdir().unwrap();
     copy(&example, dir.path());
     let package = read(dir.path(), u64::MAX).unwrap();

@@ -14,10 +14,10 @@ use super::{Body, Entry, Node, Scalar, Style, parse, same};
 /// The tree has no text that gives it back: a mapping as a key, or an alias without its anchor.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("it uses YAML that cannot be written again, such as a mapping as a key")]
-pub(in crate::package) struct EmitError;
+pub(crate) struct EmitError;
 
 /// The text of a document. It has been parsed again and is known to give `root`.
-pub(in crate::package) fn document(root: &Node) -> Result<String, EmitError> {
+pub(crate) fn document(root: &Node) -> Result<String, EmitError> {
     let mut out = String::new();
     value(&mut out, root, 0, Place::Document)?;
     let is_root = |read: &Node| same(read, root);
@@ -203,7 +203,7 @@ fn literal(out: &mut String, text: &str, indent: usize) {
 
 /// The tree as JSON, for files named `.json`. Plain scalars mean what YAML 1.2 says, which is what JSON
 /// says. `None`: a tag, an alias or a key that is no string.
-pub(in crate::package) fn json(node: &Node) -> Option<Value> {
+pub(crate) fn json(node: &Node) -> Option<Value> {
     if node.tag.is_some() || node.anchor != 0 {
         return None;
     }

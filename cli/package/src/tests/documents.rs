@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::super::file::DocumentError;
-use super::super::yaml::Body;
 use super::{package, returned_texts, sent_items, tree, try_package};
+use crate::file::DocumentError;
+use crate::yaml::Body;
 
 /// The annotations of the first document of `a.yaml`.
 const ANNOTATIONS: [&str; 5] = [
@@ -158,9 +158,8 @@ fn tags_that_need_a_directive_are_written_in_full() {
 fn empty_documents_do_not_count() {
     let file = "---\n# licence\n---\napiVersion: v1\nkind: A\n---\n\n--- # none\n~\n---\nkind: B\napiVersion: v1\n...\n";
     let items = sent_items(&package(file));
-    let index = |item: &super::Node| {
-        super::super::annotations::get(item, "config.kubernetes.io/index").map(str::to_owned)
-    };
+    let index =
+        |item: &super::Node| crate::annotations::get(item, "config.kubernetes.io/index").map(str::to_owned);
     assert_eq!(items.iter().map(index).collect::<Vec<_>>(), [Some("0".to_owned()), Some("1".to_owned())]);
     assert_eq!(returned_texts(file), ["apiVersion: v1\nkind: A\n", "kind: B\napiVersion: v1\n"]);
 }
