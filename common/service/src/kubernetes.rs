@@ -1,6 +1,8 @@
 //! The way to the API server, the same for all who ask it. Every request has a time limit, and none is repeated here:
 //! whoever asks knows what an answer that never came means.
 
+mod proxy;
+
 use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,6 +11,8 @@ use std::time::Duration;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tokio::time::timeout;
+
+pub use self::proxy::choose_proxy;
 
 /// How long one request may take, waiting for its turn included.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,7 +76,9 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Connected, ConnectErro
             let failed = |source| ConnectError::Kubeconfig { path: path.into(), source: Box::new(source) };
             let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
             let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?
+            let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(failed)?;
+            choose_proxy(&mut config);
+            config
         }
     };
     let namespace = config.default_namespace.clone();

@@ -124,7 +124,11 @@ struct Content {
 
 /// The server's side. Clones share what was read last.
 #[derive(Debug, Clone)]
-pub struct Acceptor(Arc<ArcSwap<ServerConfig>>);
+pub struct Acceptor {
+    config: Arc<ArcSwap<ServerConfig>>,
+    /// What the flags begin with: `--tls` or `--listen-tls`.
+    flags: &'static str,
+}
 
 /// The client's side. Clones share what was read last.
 #[derive(Debug, Clone)]
@@ -170,7 +174,8 @@ impl Files {
     /// # Errors
     /// When a file cannot be read or used.
     pub fn acceptor(self, gauges: &Gauges, tasks: &mut JoinSet<()>) -> Result<Acceptor, TlsError> {
-        Ok(Acceptor(self.followed(Self::server, gauges, tasks)?))
+        let flags = self.flags;
+        Ok(Acceptor { config: self.followed(Self::server, gauges, tasks)?, flags })
     }
 
     /// For connections to peers whose certificates name `name`, or else their own address. A task keeps it in step with the
@@ -376,19 +381,27 @@ impl Acceptor {
     /// # Errors
     /// When it has no certificate that is asked for, when that is not good, or when it takes longer than 10 s.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
-        let acceptor = TlsAcceptor::from(self.0.load_full());
+        let acceptor = TlsAcceptor::from(self.config.load_full());
         let accepted = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
-        accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(in_words)
+        accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|error| self.in_words(error))
     }
-}
 
-/// What is most often wrong is called corrupt by rustls.
-fn in_words(error: io::Error) -> io::Error {
-    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-        Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => io::Error::other(
-            "the peer speaks plain text; a router needs --tls-cert, --tls-key and --tls-client-ca",
-        ),
-        _ => error,
+    /// What is most often wrong is called corrupt by rustls.
+    fn in_words(&self, error: io::Error) -> io::Error {
+        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+                io::Error::other(match self.flags {
+                    "--listen-tls" => {
+                        "the peer speaks plain text, and --listen-tls-cert has callers speak TLS; Porch needs a mesh or a \
+                         proxy in between"
+                    }
+                    _ => {
+                        "the peer speaks plain text; a router needs --tls-cert, --tls-key and --tls-client-ca"
+                    }
+                })
+            }
+            _ => error,
+        }
     }
 }
 

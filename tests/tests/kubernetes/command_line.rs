@@ -50,8 +50,12 @@ pub(super) async fn looks_after(stand: &Stand) {
     let refused = porch_fn(stand, &["eval", "--image", "NO", "--package", "-"], INPUT.as_ref()).await;
     assert!(!refused.status.success());
 
-    let shards = porch_fn(stand, &["shards"], b"").await;
-    assert_eq!(text(&shards.stdout).matches("   well   ").count(), 3, "{}", text(&shards.stdout));
+    // Discovery may be seconds behind what has just been rolled out.
+    eventually("all three shards are well", async || {
+        let shards = porch_fn(stand, &["shards"], b"").await;
+        (text(&shards.stdout).matches("   well   ").count() == 3).then_some(())
+    })
+    .await;
     let config = porch_fn(stand, &["config", image], b"").await;
     assert!(text(&config.stdout).contains("--max-parallel-pods-per-function"), "{}", text(&config.stdout));
     let nowhere = porch_fn(stand, &["shards", "-n", "default"], b"").await;
@@ -60,7 +64,6 @@ pub(super) async fn looks_after(stand: &Stand) {
         "porch-fn shards: there is no Service function-runner in namespace default: see -n, or apply deploy/\n"
     );
 
-    // Discovery may be seconds behind what has just been rolled out.
     let faults = eventually("the doctor finds nothing but that there is no Porch", async || {
         let (faults, success) = doctor(stand).await;
         (success && faults.len() == 1).then_some(faults)

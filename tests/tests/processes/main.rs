@@ -5,6 +5,7 @@
 
 mod cluster;
 mod pods;
+mod proxy;
 mod runner;
 mod status;
 mod tls;

@@ -227,5 +227,7 @@ async fn callers_can_be_asked_for_tls() {
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
         let plain = Client::new(server.address()).try_call(IMAGE, INPUT, None).await;
         assert!(plain.is_err(), "{plain:?}");
+        let told = "the peer speaks plain text, and --listen-tls-cert has callers speak TLS";
+        eventually("the log says why", async || server.log().contains(told).then_some(())).await;
     }
 }

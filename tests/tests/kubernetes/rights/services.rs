@@ -76,8 +76,9 @@ async fn without_services_list() {
     let watched = Watched::new(&bench).await;
     let start = Instant::now();
     let limited = Limited::start(bench, &[("list", "services")], &[]).await;
-    limited.works().await;
+    limited.runner.succeeds().await;
     assert!(start.elapsed() >= LISTED_WITHIN);
+    limited.works().await;
     limited.says("cannot list resource").await;
     // The Service of the pod that was there is known by having been made in vain.
     let Some(asked) = watched.services(&limited).await else { return };
@@ -114,6 +115,8 @@ async fn with_all_rights_services_are_listed_once_and_never_made_in_vain() {
     assert!(!log.contains("the watch broke") && !log.contains("forbidden"), "{log}");
     let Some(asked) = watched.services(&limited).await else { return };
     let count = |of: &str| asked.iter().filter(|(verb, _)| verb == of).count();
-    assert_eq!((count("list"), count("watch"), count("get")), (1, 1, 0), "{asked:?}");
+    assert_eq!((count("list"), count("get")), (1, 0), "{asked:?}");
+    // One that ends after its minute is made anew.
+    assert!(count("watch") >= 1, "{asked:?}");
     assert!(!asked.contains(&("create".to_owned(), 409)), "{asked:?}");
 }
