@@ -13,7 +13,7 @@ use kube::ResourceExt;
 
 use super::facts::{Facts, Original};
 use super::finding::Finding;
-use super::installation::Program;
+use super::installation::{Caller, Program};
 use super::rights;
 use crate::cluster::{CALLED, SHARDS};
 
@@ -24,6 +24,9 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         let text = format!("namespace {} has neither routers nor runners", facts.namespace);
         return vec![Finding::problem("programs", text, "see -n; kubectl apply -k deploy/")];
     }
+    let usual = if installed.router.is_some() { 3 } else { 1 };
+    let runners =
+        installed.runner.as_ref().map(|runner| replicas("runners", &facts.namespace, runner, usual));
     match facts.original() {
         Original::No => (),
         Original::Yes => {
@@ -37,14 +40,13 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
         Original::Unknown => {
             let text = "this may be Porch's own function runner or ours in its place: no pod of it says";
             let fix = "the rights to get and create pods/portforward; kubectl get pods";
-            return vec![Finding::unknown("programs", text, fix)];
+            // Whether they are ready counts for either, and may be why none says.
+            return [Finding::unknown("programs", text, fix)].into_iter().chain(runners).collect();
         }
     }
     let mut findings = Vec::new();
     findings.extend(installed.router.as_ref().map(|router| replicas("routers", &facts.namespace, router, 2)));
-    let usual = if installed.router.is_some() { 3 } else { 1 };
-    findings
-        .extend(installed.runner.as_ref().map(|runner| replicas("runners", &facts.namespace, runner, usual)));
+    findings.extend(runners);
     findings.extend(pairs(facts));
     findings.extend(services(facts));
     findings.extend(flags::all(facts));
@@ -129,10 +131,11 @@ fn services(facts: &Facts) -> Vec<Finding> {
         return findings;
     };
     let spec = shards.spec.clone().unwrap_or_default();
+    let by_dns = flags::by_dns(facts);
     let faults = [
         (!selects(shards, &runner.labels), "does not lead to the runners: correct its selector"),
         (
-            spec.cluster_ip.as_deref() != Some("None"),
+            by_dns && spec.cluster_ip.as_deref() != Some("None"),
             "is not headless, so that routers see one address: make it anew with clusterIP: None",
         ),
         (
@@ -140,7 +143,7 @@ fn services(facts: &Facts) -> Vec<Finding> {
             "shows runners that are not ready: remove publishNotReadyAddresses",
         ),
         (
-            spec.ip_families.as_ref().is_some_and(|families| families.len() > 1),
+            by_dns && spec.ip_families.as_ref().is_some_and(|families| families.len() > 1),
             "is dual-stack, so that each runner stands there twice: make it single-stack",
         ),
     ];
@@ -184,11 +187,7 @@ fn callers(facts: &Facts) -> Vec<Finding> {
     }
     for caller in &facts.installed.callers {
         let (deployment, address) = (&caller.deployment, &caller.address);
-        let host = address.trim_start_matches("dns:///").trim_end_matches(":9445");
-        let names = [String::new(), format!(".{namespace}"), format!(".{namespace}.svc")];
-        let known = names.iter().any(|name| host == format!("{CALLED}{name}"))
-            || host.starts_with(&format!("{CALLED}.{namespace}.svc."));
-        findings.push(if known {
+        findings.push(if calls_us(caller, namespace) {
             Finding::ok(CHECK, format!("{deployment} calls {address}"))
         } else {
             let text =
@@ -197,4 +196,12 @@ fn callers(facts: &Facts) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// Whether a caller's address is the Service that leads to us in `namespace`.
+fn calls_us(caller: &Caller, namespace: &str) -> bool {
+    let host = caller.address.trim_start_matches("dns:///").trim_end_matches(":9445");
+    let names = [String::new(), format!(".{namespace}"), format!(".{namespace}.svc")];
+    names.iter().any(|name| host == format!("{CALLED}{name}"))
+        || host.starts_with(&format!("{CALLED}.{namespace}.svc."))
 }

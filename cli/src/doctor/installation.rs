@@ -22,6 +22,8 @@ const ORIGINALS_FLAG: &str = "pod-namespace";
 const SERVER: &str = "server";
 /// Stands for the value of a variable that is not written in the Deployment.
 const ELSEWHERE: &str = "(from elsewhere)";
+/// The variable of a program's own namespace: without it, that of its pod.
+const OWN_NAMESPACE: &str = "POD_NAMESPACE";
 /// Porch's largest message unless its flag says otherwise, in bytes.
 const PORCH_MESSAGE: u64 = 6_291_456;
 
@@ -205,8 +207,8 @@ fn parsed<F: Parser>(argv: &[&str], container: &Container, namespace: &str) -> R
         let default = arg.get_default_values().first().and_then(|value| value.to_str()).unwrap_or_default();
         let value = match known.iter().find(|(name, _)| *name == variable) {
             Some((_, value)) => value,
-            // A text may be anything; of others the default is the best guess.
-            None if default.is_empty() && from_elsewhere(variable) => ELSEWHERE,
+            // A text may be anything, but the namespace is most likely the pod's; of others the default is the best guess.
+            None if default.is_empty() && variable != OWN_NAMESPACE && from_elsewhere(variable) => ELSEWHERE,
             None => default,
         };
         Some(format!("--{}={value}", arg.get_long()?))

@@ -6,8 +6,9 @@ use k8s_openapi::api::core::v1::Pod;
 use porch_fn_runner::pods::kubernetes::names::{MANAGED_BY, MANAGER, WRAPPER_CONTAINER};
 
 use super::super::facts::{Facts, Template};
-use super::super::finding::Finding;
+use super::super::finding::{Finding, Level};
 use super::super::legacy;
+use super::live;
 
 /// Why a container waits, where waiting longer does not help.
 const STUCK: [&str; 6] = [
@@ -22,8 +23,11 @@ const STUCK: [&str; 6] = [
 const MAX_TEXT: usize = 200;
 
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    findings.extend(template(facts));
+    let mut findings = template(facts);
+    if live::refuses_template(facts) {
+        // "configuration" says so: what the doctor has read must not say the contrary.
+        findings.retain(|finding| finding.level != Level::Ok);
+    }
     match &facts.function_pods {
         Err(error) => {
             let text = format!("the pods of namespace {} cannot be listed: {error}", facts.functions);

@@ -8,6 +8,9 @@ use super::super::finding::{Finding, Level};
 use super::super::gather::MAX_ASKED;
 use super::super::metrics::{label, value, values};
 
+/// What runners call the template of function pods, wherever it is from.
+const TEMPLATE: &str = "function-pod-template";
+
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut findings = reached("routers", &facts.routers);
     findings.extend(reached("runners", &facts.runners));
@@ -204,11 +207,22 @@ fn versions(facts: &Facts) -> Option<Finding> {
     }
 }
 
+/// Whether a runner cannot use the template of function pods.
+pub(super) fn refuses_template(facts: &Facts) -> bool {
+    let mut answers = facts.runners.iter().filter_map(|runner| runner.answer.as_ref().ok());
+    answers.any(|answer| {
+        values(&answer.metrics, "porch_fn_runner_config_valid")
+            .any(|(labels, valid)| valid == "0" && label(labels, "source") == Some(TEMPLATE))
+    })
+}
+
 /// What runners cannot use of their configuration.
 fn configuration(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "configuration";
     let mut faults: BTreeMap<(Level, String), usize> = BTreeMap::new();
     let mut asked = 0;
+    let flags = facts.installed.runner.as_ref().and_then(|runner| runner.flags.as_ref().ok());
+    let of_objects = flags.is_some_and(|flags| flags.function_pod_template.is_empty());
     for runner in &facts.runners {
         let Ok(answer) = &runner.answer else { continue };
         if answer.metrics.is_empty() {
@@ -216,9 +230,16 @@ fn configuration(facts: &Facts) -> Vec<Finding> {
         }
         asked += 1;
         for (labels, valid) in values(&answer.metrics, "porch_fn_runner_config_valid") {
-            if valid == "0" {
-                let source = label(labels, "source").unwrap_or_default();
-                let fault = format!("--{source} cannot be used");
+            let source = label(labels, "source").unwrap_or_default();
+            // Of FunctionConfigs the number of those with faults is told below.
+            if valid == "0" && source != "functionconfigs" {
+                let fault = match source {
+                    // Without the flag it stands for the objects that a newer Porch has.
+                    TEMPLATE if of_objects => {
+                        "base-pod-template or base-service-template cannot be used".to_owned()
+                    }
+                    _ => format!("--{source} cannot be used"),
+                };
                 *faults.entry((Level::Problem, fault)).or_default() += 1;
             }
         }

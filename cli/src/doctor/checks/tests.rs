@@ -1,6 +1,7 @@
 //! A healthy installation, and what each fault in it is called.
 
 mod discovery;
+mod doubts;
 mod originals;
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -170,7 +171,7 @@ fn flags_that_do_not_agree_are_named() {
             "they differ: porch-server 6 MiB, function-router 8 MiB, function-runner-shards 6 MiB".to_owned()
         )
     );
-    assert_eq!(router(&["--router-count=4"]).2, "--router-count is 4, and there are 2 routers");
+    assert_eq!(router(&["--router-count=7"]).2, "--router-count is 7, and there are 2 routers");
     assert_eq!(router(&["--drain-timeout=10m"]).1, "shutdown");
     assert_eq!(router(&["--max-inflight-bytes=1073741824"]).1, "memory");
     assert_eq!(router(&["--no-such-flag"]).0, Level::Problem);

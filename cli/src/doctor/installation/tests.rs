@@ -165,6 +165,15 @@ fn variables_count_as_far_as_they_are_written_there() {
 }
 
 #[test]
+fn a_namespace_from_elsewhere_is_the_pods() {
+    let container = json!({
+        "name": "runner", "command": ["/porch-fn-runner"], "envFrom": [{"configMapRef": {"name": "settings"}}],
+    });
+    let flags = installation(&[deployment("r", &container)]).runner.unwrap().flags.unwrap();
+    assert_eq!((flags.namespace.as_str(), flags.wrapper_server_image.as_str()), ("", ELSEWHERE));
+}
+
+#[test]
 fn flags_that_a_program_refuses_are_told_in_its_words() {
     let container = json!({"name": "x", "command": ["/porch-fn-router"], "args": ["--runers=a"]});
     let error = installation(&[deployment("r", &container)]).router.unwrap().flags.unwrap_err();

@@ -27,6 +27,19 @@ fn it_is_known_when_it_is_met() {
 }
 
 #[test]
+fn whosever_it_is_it_has_to_be_ready() {
+    for (there, expected) in [(1, "0 of 1 ready"), (0, "Deployment function-runner is scaled to 0")] {
+        let mut facts = alone();
+        facts.runners.clear();
+        let runner = facts.installed.runner.as_mut().unwrap();
+        (runner.ready, runner.replicas) = (0, there);
+        let found = faults(&facts);
+        assert_eq!((found[0].0, found[0].1), (Level::Unknown, "programs"));
+        assert_eq!(found[1..], [(Level::Problem, "runners", expected.to_owned())]);
+    }
+}
+
+#[test]
 fn it_does_not_stand_in_for_runners_that_are_missing() {
     let mut objects = objects();
     objects["deployments"][1] = original(0);
