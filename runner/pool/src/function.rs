@@ -11,7 +11,7 @@ use crate::pool::FunctionStats;
 use crate::queue::Queue;
 use crate::replace::Replacement;
 use crate::scale::Warm;
-use crate::shared::{Turn, Watch};
+use crate::shared::{Shared, Turn, Watch};
 use crate::start::{Backoff, Start};
 use crate::tracked::{Health, Tracked};
 use crate::types::{ImageKey, Phase, Reason, ShardKey, Time, Uid};
@@ -230,9 +230,10 @@ impl Function {
         }
     }
 
-    pub(crate) fn stats(&self) -> FunctionStats {
+    pub(crate) fn stats(&self, shared: &Shared) -> FunctionStats {
         FunctionStats {
             image: self.image.clone(),
+            owned: shared.ownership.owns(&self.shard_key),
             ready: self.pods.iter().filter(|tracked| tracked.ready()).count(),
             starting: self.starting(),
             terminating: self.pods.iter().filter(|tracked| !tracked.counts()).count(),

@@ -23,6 +23,9 @@ pub struct Pool {
 pub struct FunctionStats {
     /// The image.
     pub image: ImageKey,
+    /// Whether this runner owns it. Who does not, and does not use its pods either, never asks them whether they are ready:
+    /// they count as starting.
+    pub owned: bool,
     /// Pods that serve.
     pub ready: usize,
     /// Pods on their way, creates under way included.
@@ -131,7 +134,7 @@ impl Pool {
 
     /// Counts per image, in the order of the images.
     pub fn stats(&self) -> Vec<FunctionStats> {
-        let mut stats: Vec<_> = self.functions.values().map(Function::stats).collect();
+        let mut stats: Vec<_> = self.functions.values().map(|function| function.stats(&self.shared)).collect();
         stats.sort_unstable_by(|a, b| a.image.cmp(&b.image));
         stats
     }

@@ -36,7 +36,7 @@ impl PodMetrics {
             phases: Seconds::new_with_constructor(|| Histogram::new(SECONDS)),
             failures: Family::default(),
         };
-        let help = "Function pods that this runner sees, its own and others', by state";
+        let help = "Function pods of the images that this runner owns, by state";
         registry.register("pods", help, metrics.pods.clone());
         let help = "Functions that have pods or waiting calls, as this runner sees it";
         registry.register("functions", help, metrics.functions.clone());
@@ -63,7 +63,9 @@ impl PodMetrics {
     }
 
     pub(super) fn pool(&self, stats: &[FunctionStats]) {
-        let sum = |count: fn(&FunctionStats) -> usize| stats.iter().map(count).sum();
+        // Their owner alone asks all of them whether they are ready, and each is counted once by that.
+        let owned = || stats.iter().filter(|function| function.owned);
+        let sum = |count: fn(&FunctionStats) -> usize| owned().map(count).sum();
         for (state, pods) in [
             ("ready", sum(|function| function.ready)),
             ("starting", sum(|function| function.starting)),
@@ -72,5 +74,29 @@ impl PodMetrics {
             self.pods.get_or_create(&StateLabel { state }).set(gauge(pods));
         }
         self.functions.set(gauge(stats.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use porch_fn_pool::ImageKey;
+
+    #[test]
+    fn pods_count_where_their_image_is_owned() {
+        let stats = |image: &str, owned, ready, starting| FunctionStats {
+            image: ImageKey::from(image),
+            owned,
+            ready,
+            starting,
+            terminating: 0,
+            in_flight: 0,
+            waiting: 0,
+        };
+        let metrics = PodMetrics::new(&mut Registry::default());
+        metrics.pool(&[stats("a", true, 2, 1), stats("b", false, 0, 3), stats("c", true, 1, 0)]);
+        let pods = |state| metrics.pods.get_or_create(&StateLabel { state }).get();
+        assert_eq!((pods("ready"), pods("starting"), pods("terminating")), (3, 1, 0));
+        assert_eq!(metrics.functions.get(), 3);
     }
 }

@@ -8,6 +8,7 @@ use super::Handle;
 #[derive(Serialize)]
 struct FunctionInfo {
     image: String,
+    owned: bool,
     ready: usize,
     starting: usize,
     terminating: usize,
@@ -22,6 +23,7 @@ pub(crate) async fn page(pool: Handle) -> String {
         .into_iter()
         .map(|function| FunctionInfo {
             image: function.image.to_string(),
+            owned: function.owned,
             ready: function.ready,
             starting: function.starting,
             terminating: function.terminating,

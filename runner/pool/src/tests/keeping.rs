@@ -397,3 +397,12 @@ fn surplus_is_taken_from_the_others() {
     assert_eq!(others, ["delete u0 Surplus"]);
     assert!(pushes.keys().eq(&[1]));
 }
+
+#[test]
+fn counts_say_whether_the_image_is_owned() {
+    let mut rig = Rig::with_pods(config(), &[0]);
+    let owned = |rig: &Rig| rig.pool.stats()[0].owned;
+    assert!(owned(&rig));
+    rig.own(false);
+    assert!(!owned(&rig));
+}
