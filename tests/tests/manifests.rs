@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use porch_fn_tests::rights::{DEPLOY, objects};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const RULES: &str = "alerts/porch-functions.rules.yaml";
 const README: &str = include_str!("../../README.md");
@@ -48,6 +48,15 @@ fn shown_by<'a>(deployment: &'a Value, by: &str) -> (&'a str, &'a str) {
     let pod = &deployment["spec"]["template"];
     let port = list(&pod["spec"]["containers"][0]["ports"]).find(|port| port["containerPort"] == 9464);
     (pod["metadata"]["labels"][by].as_str().unwrap(), port.unwrap()["name"].as_str().unwrap())
+}
+
+/// That of routers and runners, and that of the runner which stands alone.
+fn pod_monitors() -> [Value; 2] {
+    let mut monitors = objects(&Path::new(DEPLOY).join("components/prometheus-operator/monitors.yaml"));
+    assert!(monitors.iter().all(|monitor| monitor["kind"] == "PodMonitor"));
+    let names: BTreeSet<_> = monitors.iter().map(|monitor| monitor["metadata"]["name"].to_string()).collect();
+    assert_eq!(names.len(), monitors.len(), "{names:?}");
+    monitors.iter_mut().map(|monitor| monitor["spec"].take()).collect::<Vec<_>>().try_into().unwrap()
 }
 
 #[test]
@@ -140,18 +149,26 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
 /// They have metrics of the same names, which the dashboard divides by job.
 #[test]
 fn routers_and_runners_are_scraped_as_two_jobs() {
-    let monitor = &manifest("components/prometheus-operator/monitors.yaml")["spec"];
+    let [monitor, single] = pod_monitors();
     let by = monitor["jobLabel"].as_str().expect("the PodMonitor says which label is the job");
     let deployments = ["router.yaml", "runners.yaml"].map(|file| objects(&Path::new(DEPLOY).join(file)));
     let deployments = deployments.iter().flatten().filter(|object| object["kind"] == "Deployment");
     let (jobs, ports): (Vec<_>, BTreeSet<_>) = deployments.map(|deployment| shown_by(deployment, by)).unzip();
     assert_eq!(jobs, ["function-router", "function-runner-shards"]);
+    let runner = objects(&Path::new(DEPLOY).join("single-runner/runner.yaml"));
+    let runner = runner.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let single_by = single["jobLabel"].as_str().unwrap();
+    let (single_job, single_port) = shown_by(runner, single_by);
+    assert_eq!(single["selector"], json!({"matchLabels": {single_by: single_job}}));
     let [selected] = monitor["selector"]["matchExpressions"].as_array().unwrap().as_slice() else {
         panic!("one selector: {monitor}");
     };
     assert_eq!((&selected["key"], &selected["values"]), (&by.into(), &jobs.clone().into()));
-    let endpoints = list(&monitor["podMetricsEndpoints"]);
-    assert_eq!(endpoints.map(|endpoint| endpoint["port"].as_str().unwrap()).collect::<BTreeSet<_>>(), ports);
+    let asked = |monitor: &Value| -> BTreeSet<_> {
+        list(&monitor["podMetricsEndpoints"]).map(|one| one["port"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(asked(&monitor).iter().eq(&ports), "{monitor}");
+    assert!(asked(&single).iter().eq([single_port]), "{single}");
 
     // The same by hand. That its rules make these jobs is seen in a Prometheus.
     let scrape = &manifest("alerts/prometheus.yaml")["scrape_configs"][0];
@@ -161,7 +178,8 @@ fn routers_and_runners_are_scraped_as_two_jobs() {
         (&"pod".into(), &"porch-system".into())
     );
     let port = ports.first().unwrap();
-    assert_eq!(scrape["relabel_configs"][0]["regex"], format!("({});{port}", jobs.join("|")));
+    let regex = format!("({});.*;{port}|.*;{single_job};{single_port}", jobs.join("|"));
+    assert_eq!(scrape["relabel_configs"][0]["regex"], regex);
 }
 
 /// Neither removes the namespaces and the Service, which are Porch's too, when this is removed.

@@ -109,12 +109,16 @@ function drawRing(status) {
     `${caption}Inner band: the hash ring, ${number(status.ring.virtual_nodes)} points per shard.`;
 }
 
+// By its address: places change with the members.
+let picked = null;
+
 // Picks one shard out, or none.
-function pickShard(node) {
+function pickShard(shard) {
+  picked = shard && shard.address;
   const ring = document.getElementById("ring");
-  ring.classList.toggle("picked", node !== null);
+  ring.classList.toggle("picked", shard !== null);
   for (const path of ring.querySelectorAll("path")) {
     const nodes = (path.dataset.nodes || "").split(" ");
-    path.classList.toggle("on", node !== null && nodes.includes(String(node)));
+    path.classList.toggle("on", shard !== null && nodes.includes(String(shard.place)));
   }
 }

@@ -98,7 +98,7 @@ function showShards(status) {
   const classes = ["", "", "number", "", "number", "number", "number", "number", "number"];
   const fill = (made, shard) => {
     const cells = made.cells;
-    made.onmouseenter = () => pickShard(shard.place);
+    made.onmouseenter = () => pickShard(shard);
     made.onmouseleave = () => pickShard(null);
     setDotted(cells[0], shardColour(status, shard.place), shard.address, shard.address);
     setState(cells[1], shard);
@@ -111,7 +111,10 @@ function showShards(status) {
     setNumber(cells[8], shard.pods, shard.told === "yes" || shard.pods > 0 ? short(shard.pods) : DASH);
   };
   const body = document.querySelector("#shards tbody");
-  sync(body, rows.slice(0, MAX_ROWS), (shard) => shard.address, row(classes), fill);
+  const seen = rows.slice(0, MAX_ROWS);
+  sync(body, seen, (shard) => shard.address, row(classes), fill);
+  // Again, since the ring may be drawn anew. A row that is gone never says that the pointer left it.
+  pickShard(seen.find((shard) => shard.address === picked) || null);
   const more = rows.length > MAX_ROWS ? `first ${MAX_ROWS} of ${number(rows.length)}, those not well first` : number(rows.length);
   setText(document.getElementById("shards-count"), more);
 }

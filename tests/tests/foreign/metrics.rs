@@ -136,31 +136,40 @@ async fn promtool(sandbox: &Sandbox, promtool: &Path, args: [&str; 2], file: &Pa
     assert!(checked.status.success(), "{args:?} {}: {}", file.display(), String::from_utf8_lossy(&told));
 }
 
-/// What Prometheus finds out about a port of a pod that the manifests make.
-fn found(pod: &str, deployment: &str, port: &str, address: SocketAddr) -> Value {
+/// What Prometheus finds out about the ports of a pod that the manifests make.
+fn found(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
     let objects = objects(&deployed(deployment));
     let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
-    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
-    json!({"targets": [address], "labels": {
-        "__meta_kubernetes_namespace": deployment["metadata"]["namespace"],
-        "__meta_kubernetes_pod_name": pod,
-        "__meta_kubernetes_pod_label_app_kubernetes_io_name": labels["app.kubernetes.io/name"],
-        "__meta_kubernetes_pod_container_port_name": port,
-        "__meta_kubernetes_pod_phase": "Running",
-    }})
+    let template = &deployment["spec"]["template"];
+    // Labels that are not there are empty ones, and so is the name of a port without one.
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let label = |name| text(&template["metadata"]["labels"][name]);
+    let ports = list(&template["spec"]["containers"][0]["ports"]).map(|port| {
+        let address = if port["containerPort"] == 9464 { server.admin() } else { server.address() };
+        json!({"targets": [address], "labels": {
+            "__meta_kubernetes_namespace": deployment["metadata"]["namespace"],
+            "__meta_kubernetes_pod_name": pod,
+            "__meta_kubernetes_pod_label_app": label("app"),
+            "__meta_kubernetes_pod_label_app_kubernetes_io_name": label("app.kubernetes.io/name"),
+            "__meta_kubernetes_pod_container_port_name": text(&port["name"]),
+            "__meta_kubernetes_pod_phase": "Running",
+        }})
+    });
+    let ports: Vec<_> = ports.collect();
+    assert_eq!(ports.len(), 2, "{deployment}");
+    ports
 }
 
 /// The configuration in deploy/, with what is found in the place of who looks for it: Debian's Prometheus is built without
-/// Kubernetes' service discovery, and there is no cluster here.
+/// Kubernetes' service discovery, and there is no cluster here. The last runner is found as the one that stands alone.
 fn scrape_config(router: &Server, runners: &[Server]) -> Value {
-    let mut pods = vec![("router-0".to_owned(), "router.yaml", router)];
-    pods.extend(
-        runners.iter().enumerate().map(|(at, runner)| (format!("runner-{at}"), "runners.yaml", runner)),
-    );
-    let ports = pods.into_iter().flat_map(|(name, file, server)| {
-        [("grpc", server.address()), ("admin", server.admin())]
-            .map(|(port, address)| found(&name, file, port, address))
-    });
+    let [shard, single] = runners else { panic!("two runners") };
+    let pods = [
+        ("router-0", "router.yaml", router),
+        ("runner-0", "runners.yaml", shard),
+        ("runner-1", "single-runner/runner.yaml", single),
+    ];
+    let ports = pods.into_iter().flat_map(|(name, file, server)| found(name, file, server));
     let mut config = yaml("alerts/prometheus.yaml");
     config["global"] = json!({"scrape_interval": "1s", "evaluation_interval": "1s"});
     config["rule_files"] = json!([deployed(RULES)]);
@@ -287,10 +296,13 @@ async fn the_dashboard_judges_each_installation_by_itself() {
                 "values": hash.to_string(),
             }));
         }
-        series.push(json!({
-            "series": format!("porch_fn_router_shards{{namespace=\"{namespace}\", state=\"well\"}}"),
-            "values": runners.to_string(),
-        }));
+        // Those that calls can be sent to, whatever they are preferred to, and one that is out.
+        for (state, count) in [("well", 0), ("held down", runners - 1), ("passed over", 1), ("draining", 1)] {
+            series.push(json!({
+                "series": format!("porch_fn_router_shards{{namespace=\"{namespace}\", state=\"{state}\"}}"),
+                "values": count.to_string(),
+            }));
+        }
     }
     let queries = dashboard_queries();
     let tests =
@@ -366,12 +378,12 @@ async fn every_query_of_dashboard_and_alerts_is_answered() {
     assert!(used >= rules.len(), "each alert has a metric of ours");
 
     let cases = cases_are_of_what_is_shown(address).await;
-    // Of each pod one port, and the jobs that the operator makes of the PodMonitor.
+    // Of each pod one port, and the jobs that the operator makes of the PodMonitors.
     let targets = ask(address, "/api/v1/targets?state=active").await;
     let mut jobs: Vec<_> =
         list(&targets["activeTargets"]).map(|target| target["labels"]["job"].as_str().unwrap()).collect();
     jobs.sort_unstable();
-    assert_eq!(jobs, ["function-router", "function-runner-shards", "function-runner-shards"]);
+    assert_eq!(jobs, ["function-router", "function-runner", "function-runner-shards"]);
     let service = ask(address, &query("target_info{service_name=\"porch-function-runner\"}")).await;
     assert_eq!(service["result"][0]["metric"]["job"], "function-router", "{service}");
     figure(&format!(

@@ -7,6 +7,7 @@ use std::path::Path;
 use porch_fn_tests::browser::{Browser, chromium};
 use porch_fn_tests::process::figure;
 use porch_fn_tests::stack::Stack;
+use serde_json::{Value, json};
 use tokio::time::{Duration, Instant};
 use tonic::Code;
 
@@ -31,6 +32,9 @@ const FUNCTIONS: [(&str, &str); 12] = [
 ];
 /// Few enough that the flooded function's calls wait.
 const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=4", "--max-parallel-pods-per-function=2"];
+
+/// Which places in the ring are picked out, if any is.
+const PICKED: &str = "(document.querySelector('#ring.picked') && [...document.querySelectorAll('#ring.picked path.on')].map(path => path.dataset.nodes))";
 
 /// A stack with calls of all functions under way.
 async fn busy(runners: usize) -> Stack {
@@ -83,7 +87,7 @@ async fn three_shards_with_traffic_are_shown_live() {
     let data = stack.status().await;
     let shards = browser.value("[...document.querySelectorAll('#shards tbody tr')].map(row => row.cells[0].textContent + ' ' + row.cells[1].textContent)").await;
     let expected: Vec<_> = data.shards.iter().map(|shard| format!("{} well", shard.info.address)).collect();
-    assert_eq!(shards, serde_json::json!(expected));
+    assert_eq!(shards, json!(expected));
     assert_eq!(browser.value("document.querySelectorAll('#ring path.arc').length").await, 3);
     assert_eq!(browser.value("document.querySelectorAll('#ring path.slice').length").await, 3);
     assert_eq!(browser.value("document.getElementById('health').textContent").await, "all shards well");
@@ -110,6 +114,13 @@ async fn three_shards_with_traffic_are_shown_live() {
     browser.value("document.querySelector('#shards tbody tr').onmouseenter()").await;
     assert_eq!(browser.value("document.querySelectorAll('#ring.picked path.on').length").await, 2);
     browser.value("document.querySelector('#shards tbody tr').onmouseleave()").await;
+    assert_eq!(browser.value(PICKED).await, Value::Null);
+    // Also when others come and go, until it goes itself: nobody says then that the pointer has left it.
+    let without = "const without = gone => ({...shown, shards: shown.shards.filter((_, node) => node !== gone), ring: {...shown.ring, slices: shown.ring.slices.filter(([node]) => node !== gone).map(([node, length]) => [node > gone ? node - 1 : node, length])}})";
+    let seen = format!(
+        "(() => {{ {without}; const seen = []; document.querySelectorAll('#shards tbody tr')[1].onmouseenter(); for (const members of [shown, without(0), without(2), without(1), shown]) {{ show(members); seen.push({PICKED}); }} return seen; }})()"
+    );
+    assert_eq!(browser.value(&seen).await, json!([["1", "1"], ["0", "0"], ["1", "1"], null, null]));
     picture(&mut browser, "status-page.png").await;
     browser.look(1280, 800, true).await;
     let dark = browser.value("getComputedStyle(document.body).backgroundColor").await;
@@ -136,7 +147,7 @@ async fn three_shards_with_traffic_are_shown_live() {
 
     // A thousand shards can be drawn, and trouble among them is seen.
     let drawn = browser.value("(() => { const many = structuredClone(shown); many.shards = Array.from({length: 1000}, (_, n) => ({...shown.shards[0], address: `10.0.${n >> 8}.${n & 255}:9445`, share: 0.001, state: n === 777 ? 'unreachable' : 'well'})); show(many); return [document.querySelectorAll('#ring path.arc').length, document.querySelectorAll('#shards tbody tr').length, document.querySelector('#shards tbody tr').cells[0].textContent, [...document.querySelectorAll('#ring path.arc')].filter(path => path.style.fill === 'var(--bad)').length]; })()").await;
-    assert_eq!(drawn, serde_json::json!([100, 200, "10.0.3.9:9445", 1]));
+    assert_eq!(drawn, json!([100, 200, "10.0.3.9:9445", 1]));
     assert_quiet(&browser, &stack);
 
     // When the router is gone, the page says since when.
@@ -152,14 +163,18 @@ async fn of_fifty_shards_those_that_are_gone_stand_first() {
     let mut browser = page(&stack, &program).await;
     assert_eq!(browser.value("document.querySelectorAll('#ring path.arc').length").await, 50);
     assert_eq!(browser.value("document.querySelectorAll('#shards tbody tr').length").await, 50);
+    browser.value("document.querySelectorAll('#shards tbody tr')[49].onmouseenter()").await;
     stack.runners.truncate(47);
     browser.until("document.getElementById('health').textContent === '3 of 50 shards not well'").await;
     let first =
         "[...document.querySelectorAll('#shards tbody tr')].slice(0, 4).map(row => row.cells[1].textContent)";
     let states = browser.value(first).await;
-    assert_eq!(states, serde_json::json!(["unreachable", "unreachable", "unreachable", "well"]));
+    assert_eq!(states, json!(["unreachable", "unreachable", "unreachable", "well"]));
     let red = "[...document.querySelectorAll('#ring path.arc')].filter(path => path.style.fill === 'var(--bad)').length";
     assert_eq!(browser.value(red).await, 3);
+    // What was pointed at before is still picked out.
+    assert_eq!(browser.value(PICKED).await, json!(["49", "49"]));
+    browser.value("document.querySelector('#shards tbody tr').onmouseleave()").await;
     assert_quiet(&browser, &stack);
     picture(&mut browser, "status-page-50.png").await;
     browser.look(1280, 800, true).await;
