@@ -8,7 +8,7 @@ use porch_fn_router::shards::Shards;
 
 use crate::admin::{self, AdminError, DEFAULT_ADDRESS, Server};
 use crate::cluster::{ADMIN, CALLED, ClusterArgs};
-use crate::output::{self, Output, table};
+use crate::output::{self, Output, escaped, table};
 
 /// Images shown in the table.
 const MAX_IMAGES: usize = 40;
@@ -61,7 +61,7 @@ fn tables(page: &Shards) -> String {
     let columns = ["RUNNER", "STATE", "IMAGES", "IN FLIGHT", "LOAD", "CALLS", "FAILED"];
     let mut text = table(&columns, rows.collect());
     if let Some(error) = &page.discovery_error {
-        let _ = writeln!(text, "discovery fails, and keeps the runners that it knew: {error}");
+        let _ = writeln!(text, "discovery fails, and keeps the runners that it knew: {}", escaped(error));
     }
     if page.shards.is_empty() {
         text.push_str("no runners known; see the router's --runners\n");

@@ -45,7 +45,7 @@ pub struct Flags {
     #[arg(long, value_name = "PREFIX", default_value = "ghcr.io/kptdev/krm-functions-catalog")]
     pub default_image_prefix: String,
     /// Images that may run: globs over whole references, separated by commas or in several flags; * is any text without
-    /// a /, ** any text. All others are refused; the runners check it too
+    /// a /, ** any text; a registry with a * in it needs a . or a :. All others are refused; the runners check it too
     #[arg(long, value_name = "GLOBS", value_delimiter = ',')]
     pub allowed_images: Vec<String>,
     /// Mutual TLS with the runners: the certificate they are shown; all three files are read again when they change

@@ -44,7 +44,8 @@ pub struct Flags {
     #[arg(long, default_value = "ghcr.io/kptdev/krm-functions-catalog")]
     pub default_image_prefix: String,
     /// Images that may run: globs over whole references, separated by commas or in several flags; * is any text without
-    /// a /, ** any text. All others are refused before anything is looked up or started for them
+    /// a /, ** any text; a registry with a * in it needs a . or a :. All others are refused before anything is looked up
+    /// or started for them
     #[arg(long, value_delimiter = ',')]
     pub allowed_images: Vec<String>,
     /// Mutual TLS with the routers: the certificate they are shown; all three files are read again when they change

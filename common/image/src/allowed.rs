@@ -31,6 +31,12 @@ pub enum PatternError {
          and ** for any text"
     )]
     Malformed { pattern: String },
+    /// Read as a registry it would allow anybody's, where names on Docker Hub may be meant.
+    #[error(
+        "{pattern:?} leaves open whether {first:?} is a registry: put docker.io/ before it for names on Docker Hub; a \
+         registry with a * in it needs a . or a :, and no **"
+    )]
+    Unclear { pattern: String, first: String },
 }
 
 /// Why a call's image may not run. The texts are the same for the same call and the same patterns.
@@ -57,7 +63,8 @@ pub enum NotAllowed {
 ///
 /// * `*` is any text without a `/`, `**` any text;
 /// * a name without `/` is below the default prefix, as in a reference; one that begins with `**` stands for itself;
-/// * the first part is the registry if it looks like one or holds a `*`, else it is Docker Hub's;
+/// * the first part is the registry if it looks like one or is `*`, else it is Docker Hub's; one with a `*` beside
+///   other text has to look like one, and holds no `**`;
 /// * a pattern without a tag, or with `:*`, is for all tags and digests;
 /// * one with a tag and without a digest is for images without a digest, since a digest runs whatever the tag says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -162,6 +169,9 @@ impl Pattern {
         if Image::parse(&rest.replace('*', "1"), prefix).is_err() {
             return Err(malformed());
         }
+        if let Some((first, _)) = name.split_once('/').filter(|(first, _)| is_unclear(first)) {
+            return Err(PatternError::Unclear { pattern: pattern.to_owned(), first: first.to_owned() });
+        }
         let in_digest = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || ":+._-*".contains(c);
         if digest.is_some_and(|digest| digest.is_empty() || !digest.chars().all(in_digest)) {
             return Err(malformed());
@@ -188,6 +198,13 @@ impl Pattern {
     }
 }
 
+/// Whether the part before the first slash may fit registries that it was not meant for.
+fn is_unclear(first: &str) -> bool {
+    let is_any = first.bytes().all(|byte| byte == b'*');
+    // A `**` goes on behind the host: `**.example.com` would fit `x.org/a.example.com`.
+    first.contains('*') && !is_any && (!looks_like_host(first) || first.contains("**"))
+}
+
 /// The repository of a pattern, with what a reference may leave out.
 fn canonical(name: &str, default_prefix: &str) -> String {
     if name.starts_with("**") {
@@ -199,9 +216,7 @@ fn canonical(name: &str, default_prefix: &str) -> String {
         (false, prefix) => format!("{prefix}/{name}"),
     };
     let (registry, path) = match prefixed.split_once('/') {
-        Some((first, path)) if looks_like_host(first) || first.contains('*') => {
-            (first.to_ascii_lowercase(), path)
-        }
+        Some((first, path)) if looks_like_host(first) || first == "*" => (first.to_ascii_lowercase(), path),
         _ => (DOCKER_HUB.to_owned(), &*prefixed),
     };
     let registry = if registry == "index.docker.io" { DOCKER_HUB } else { &registry };

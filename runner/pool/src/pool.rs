@@ -134,7 +134,8 @@ impl Pool {
 
     /// Counts per image, in the order of the images.
     pub fn stats(&self) -> Vec<FunctionStats> {
-        let mut stats: Vec<_> = self.functions.values().map(|function| function.stats(&self.shared)).collect();
+        let mut stats: Vec<_> =
+            self.functions.values().map(|function| function.stats(&self.shared)).collect();
         stats.sort_unstable_by(|a, b| a.image.cmp(&b.image));
         stats
     }

@@ -104,9 +104,14 @@ impl CountedLookups {
     ) -> Result<T, RegistryError> {
         let began = Instant::now();
         let answer = lookup.await;
-        self.metrics.lookup(what, answer.is_ok(), began.elapsed());
+        self.metrics.lookup(what, answer.as_ref().err().is_none_or(is_answer), began.elapsed());
         answer
     }
+}
+
+/// Whether the registry did its part and the image is at fault: a mistyped name is no registry that fails.
+fn is_answer(error: &RegistryError) -> bool {
+    matches!(error, RegistryError::NotFound | RegistryError::Platform { .. } | RegistryError::NoCommand)
 }
 
 impl Registry for CountedLookups {
@@ -172,7 +177,52 @@ fn is_registry(item: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
+    use porch_fn_service::grpc::{Hop, Inflight};
+    use prometheus_client::encoding::text::encode;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_lookup_fails_with_the_registry_and_not_with_the_image() {
+        let mut registry = prometheus_client::registry::Registry::default();
+        let metrics = Arc::new(Metrics::new(&mut registry, &Inflight::new(0, Hop::Runner)));
+        let client = Client::new(Options {
+            platform: Platform::default(),
+            insecure: Vec::new(),
+            credentials: CredentialFile::new(CredentialSource::Default(Vec::new())),
+            roots: Roots::system(),
+            user_agent: String::new(),
+            within: LOOKUP_WITHIN,
+        });
+        let lookups = CountedLookups { registry: client, metrics };
+        let text = || "x".to_owned();
+        let (what, reason) = ("manifest", text());
+        for (answer, answered, failed) in [
+            (Ok(()), 1, 0),
+            (Err(RegistryError::NotFound), 2, 0),
+            (Err(RegistryError::Platform { platform: text() }), 3, 0),
+            (Err(RegistryError::NoCommand), 4, 0),
+            (Err(RegistryError::Unauthorized), 4, 1),
+            (Err(RegistryError::Credentials(text())), 4, 2),
+            (Err(RegistryError::Unreachable), 4, 3),
+            (Err(RegistryError::Untrusted), 4, 4),
+            (Err(RegistryError::CertificateTime), 4, 5),
+            (Err(RegistryError::CertificateName), 4, 6),
+            (Err(RegistryError::Busy { status: 503 }), 4, 7),
+            (Err(RegistryError::Malformed { what, reason }), 4, 8),
+            (Err(RegistryError::TooLarge { what, limit: 1 }), 4, 9),
+        ] {
+            assert_eq!(lookups.count("digest", ready(answer.clone()).boxed()).await, answer);
+            let mut page = String::new();
+            encode(&mut page, &registry).unwrap();
+            for (result, count) in [("answered", answered), ("failed", failed)] {
+                let line = format!("_lookup_seconds_count{{what=\"digest\",result=\"{result}\"}} {count}\n");
+                assert!(page.contains(&line), "{answer:?}: {page}");
+            }
+        }
+    }
 
     #[test]
     fn insecure_registries_are_hosts() {

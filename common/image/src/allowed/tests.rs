@@ -34,6 +34,8 @@ fn a_pattern_fits_what_it_says() {
             &["a.example.com/f", "a.b.example.com/x/y"],
             &["example.com/f", "x/a.example.com/f"],
         ),
+        ("ghcr.*/f", &["ghcr.io/f", "ghcr.example.com/f"], &["ghcr.io/x/f", "x/ghcr.io/f"]),
+        ("docker.io/acme-*/**", &["acme-x/f:v1", "acme-x/a/b"], &["acme-x.example.com/f", "acme/f"]),
         ("*/a/b", &["ghcr.io/a/b", "localhost:5000/a/b"], &["ghcr.io/x/a/b"]),
         ("localhost:*/f", &["localhost:5000/f"], &["localhost/f", "localhost:5000/g"]),
         ("LOCALHOST:5000/f", &["localhost:5000/f"], &["localhost:5001/f"]),
@@ -150,6 +152,33 @@ fn what_can_fit_no_image_is_refused() {
     let many = vec!["*"; 1001];
     assert_eq!(AllowedImages::parse(&many, ""), Err(PatternError::TooMany { count: 1001 }));
     assert!(AllowedImages::parse(&many[1..], "").is_ok());
+}
+
+#[test]
+fn a_first_part_that_may_be_no_registry_is_refused() {
+    for (pattern, first) in [
+        ("acme-*/**", "acme-*"),
+        ("ghcr*/kptdev/**", "ghcr*"),
+        ("a*/f:v1", "a*"),
+        ("*x/f@sha256:*", "*x"),
+        ("a**/f", "a**"),
+        ("**a/f", "**a"),
+        ("**.example.com/**", "**.example.com"),
+        ("localhost:**/f", "localhost:**"),
+    ] {
+        let unclear = PatternError::Unclear { pattern: pattern.to_owned(), first: first.to_owned() };
+        assert_eq!(AllowedImages::parse(&["f", pattern], PREFIX), Err(unclear));
+    }
+    for clear in
+        ["*/f", "**/f", "***/f", "*.example.com/f", "*:5000/f", "ghcr.*/f", "docker.io/acme-*/f", "a/*/f"]
+    {
+        assert!(AllowedImages::parse(&[clear], PREFIX).is_ok(), "{clear}");
+    }
+    assert_eq!(
+        AllowedImages::parse(&["acme-*/**"], PREFIX).unwrap_err().to_string(),
+        "\"acme-*/**\" leaves open whether \"acme-*\" is a registry: put docker.io/ before it for names on Docker Hub; \
+         a registry with a * in it needs a . or a :, and no **"
+    );
 }
 
 /// The plainest matcher there is: every way in turn.
