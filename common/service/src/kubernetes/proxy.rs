@@ -8,28 +8,31 @@ use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
 use kube::Config;
 
+const PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
+const EXCEPTED: [&str; 2] = ["NO_PROXY", "no_proxy"];
+
 /// Has `config`, read from a kubeconfig, go the way that kubectl goes: through the kubeconfig's `proxy-url`, else through
 /// `HTTPS_PROXY` unless `NO_PROXY` excepts the API server.
 pub fn choose_proxy(config: &mut Config) {
     let variable = |name: &str| env::var(name).ok();
-    let told = first(&["HTTPS_PROXY", "https_proxy"], variable).and_then(|proxy| proxy.parse().ok());
+    let told = first(PROXY, variable).and_then(|proxy| proxy.parse().ok());
     if config.proxy_url.is_none() || config.proxy_url == told {
         config.proxy_url = of_environment(&config.cluster_url, variable);
     }
 }
 
 fn of_environment(cluster: &Uri, variable: impl Fn(&str) -> Option<String> + Copy) -> Option<Uri> {
-    let mut proxy = first(&["HTTPS_PROXY", "https_proxy"], variable)?;
+    let mut proxy = first(PROXY, variable)?;
     if !proxy.contains("://") {
         proxy.insert_str(0, "http://");
     }
-    let excepted = first(&["NO_PROXY", "no_proxy"], variable).unwrap_or_default();
+    let excepted = first(EXCEPTED, variable).unwrap_or_default();
     Matcher::builder().https(proxy.clone()).no(excepted).build().intercept(cluster)?;
     proxy.parse().ok()
 }
 
-fn first(names: &[&str], variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()))
+fn first(names: [&str; 2], variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    names.into_iter().find_map(|name| variable(name).filter(|value| !value.is_empty()))
 }
 
 #[cfg(test)]

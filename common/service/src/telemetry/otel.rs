@@ -45,34 +45,31 @@ impl Otel {
             let value: String = value.chars().take(MAX_QUOTED).collect();
             warnings.push(format!("{name}={value:?}: {why}"));
         };
-        let name = "OTEL_METRICS_EXPORTER";
-        let exporters = given(name);
-        if let Some(exporters) = &exporters
-            && !exporters.eq_ignore_ascii_case("none")
-            && !exporters.eq_ignore_ascii_case("prometheus")
-        {
-            warn(
-                name,
-                exporters,
-                "metrics are for Prometheus to read at /metrics of the admin port, nowhere else",
-            );
-        }
-        let name = "OTEL_TRACES_EXPORTER";
         let is = |value: &Option<String>, text| {
             value.as_ref().is_some_and(|value| value.eq_ignore_ascii_case(text))
         };
-        let exporter = given(name);
-        let traces = is(&exporter, "otlp") && !is(&given("OTEL_SDK_DISABLED"), "true");
-        if let Some(exporter) = &exporter
-            && !exporter.eq_ignore_ascii_case("none")
-            && !exporter.eq_ignore_ascii_case("otlp")
-        {
-            warn(
-                name,
-                exporter,
-                "spans are made for otlp, nothing else; the trace context of calls is passed on",
-            );
-        }
+        // An exporter: the one that there is, or none.
+        let mut exporter = |name, known, why| {
+            let given = given(name);
+            if let Some(other) = &given
+                && !is(&given, "none")
+                && !is(&given, known)
+            {
+                warn(name, other, why);
+            }
+            given
+        };
+        let of_metrics = exporter(
+            "OTEL_METRICS_EXPORTER",
+            "prometheus",
+            "metrics are for Prometheus to read at /metrics of the admin port, nowhere else",
+        );
+        let of_traces = exporter(
+            "OTEL_TRACES_EXPORTER",
+            "otlp",
+            "spans are made for otlp, nothing else; the trace context of calls is passed on",
+        );
+        let traces = is(&of_traces, "otlp") && !is(&given("OTEL_SDK_DISABLED"), "true");
         let protocols = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
         let protocol = protocols.iter().find_map(|name| Some((name, given(name)?)));
         if let Some((name, protocol)) = protocol
@@ -95,7 +92,7 @@ impl Otel {
             }
         };
         Self {
-            metrics: !exporters.is_some_and(|exporters| exporters.eq_ignore_ascii_case("none")),
+            metrics: !is(&of_metrics, "none"),
             admin_host: admin_host.filter(|host: &IpAddr| !host.is_unspecified()),
             traces,
             traces_timeout: traces_timeout.map_or(TRACES_TIMEOUT, Duration::from_millis),
