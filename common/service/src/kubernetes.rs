@@ -3,7 +3,6 @@
 
 mod proxy;
 
-use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use kube::{Client, Config};
 use tokio::time::timeout;
 
 pub use self::proxy::choose_proxy;
+pub use crate::causes::Causes;
 
 /// How long one request may take, waiting for its turn included.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
@@ -60,10 +60,6 @@ pub enum RequestError {
     #[error("no answer from the API server within {}s", TIMEOUT.as_secs())]
     Timeout,
 }
-
-/// An error with all its causes, for the log: of a connection that fails, the first alone says next to nothing.
-#[derive(Debug)]
-pub struct Causes<'a>(pub &'a dyn Error);
 
 /// The way to the API server; `kubeconfig` is `--kubeconfig`, without which it is the pod's own service account.
 ///
@@ -129,41 +125,9 @@ impl RequestError {
     }
 }
 
-// === impl Causes ===
-
-impl fmt::Display for Causes<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told = self.0.to_string();
-        f.write_str(&told)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            let text = error.to_string();
-            // Many say what their cause says.
-            if !told.contains(&text) {
-                write!(f, ": {text}")?;
-                told = text;
-            }
-            cause = error.source();
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("{0}")]
-    struct Because(&'static str, #[source] Option<Box<Because>>);
-
-    #[test]
-    fn causes_are_told_once() {
-        let refused = Because("connection refused", None);
-        let connect = Because("client error (Connect)", Some(Box::new(refused)));
-        let service = Because("ServiceError: client error (Connect)", Some(Box::new(connect)));
-        assert_eq!(Causes(&service).to_string(), "ServiceError: client error (Connect): connection refused");
-    }
 
     #[tokio::test]
     async fn a_kubeconfig_that_cannot_be_read_is_named() {

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "admin")]
 pub mod admin;
+pub mod causes;
 #[cfg(feature = "client")]
 pub mod conn;
 #[cfg(feature = "discovery")]

@@ -10,6 +10,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use parking_lot::Mutex;
+use porch_fn_service::causes::Causes;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
@@ -91,7 +92,7 @@ impl HttpClient for Collector {
         match &answer {
             Ok(response) if response.status().is_success() => {}
             Ok(response) => self.say(&host, response.status().as_str()),
-            Err(error) => self.say(&host, &causes(&**error)),
+            Err(error) => self.say(&host, &Causes(&**error).to_string()),
         }
         answer
     }
@@ -104,12 +105,6 @@ async fn send(
     let (head, body) = client.request(request.map(Full::new)).await?.into_parts();
     let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
     Ok(Response::from_parts(head, body))
-}
-
-/// The text of an error and of what is behind it.
-fn causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let texts = std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string);
-    texts.collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]
