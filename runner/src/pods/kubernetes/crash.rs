@@ -78,7 +78,7 @@ struct Seen<'a> {
 pub(crate) fn phase(pod: &Pod, tries: &mut Tries) -> Phase {
     let Some(status) = &pod.status else { return Phase::Pending(None) };
     if tries.failed.is_none() {
-        match judge(status, tries) {
+        match judge(status, has_pull_secrets(pod), tries) {
             Judgement::Failed(cause) => tries.failed = Some(cause),
             Judgement::Waits(cause) => return Phase::Pending(Some(cause.into())),
             Judgement::Fine => {}
@@ -131,7 +131,7 @@ enum Judgement {
     Fine,
 }
 
-fn judge(status: &PodStatus, tries: &mut Tries) -> Judgement {
+fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Judgement {
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         return Judgement::Failed(ended(status));
     }
@@ -139,7 +139,7 @@ fn judge(status: &PodStatus, tries: &mut Tries) -> Judgement {
     let mut failed = None;
     // All are looked at, since each has its own count of tries.
     for seen in containers(status) {
-        match seen.judge(tries) {
+        match seen.judge(pull_secrets, tries) {
             Judgement::Failed(cause) => failed = failed.or(Some(cause)),
             Judgement::Waits(cause) => waits = waits.or(Some(cause)),
             Judgement::Fine => {}
@@ -169,6 +169,12 @@ fn runs(status: &PodStatus) -> bool {
             let running = container.state.as_ref().is_some_and(|state| state.running.is_some());
             container.name == names::CONTAINER && (running || container.started == Some(true))
         })
+}
+
+/// Whether the kubelet has credentials to look for before it pulls.
+fn has_pull_secrets(pod: &Pod) -> bool {
+    let secrets = pod.spec.as_ref().and_then(|spec| spec.image_pull_secrets.as_ref());
+    secrets.is_some_and(|secrets| !secrets.is_empty())
 }
 
 fn unschedulable(status: &PodStatus) -> bool {
@@ -227,11 +233,12 @@ impl<'a> Seen<'a> {
         Container::named(&self.status.name)
     }
 
-    fn judge(self, tries: &mut Tries) -> Judgement {
+    fn judge(self, pull_secrets: bool, tries: &mut Tries) -> Judgement {
         let state = self.status.state.as_ref();
         if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
             let reason = waiting.reason.as_deref().unwrap_or_default();
-            return self.judge_waiting(reason, waiting.message.as_deref().unwrap_or_default(), tries);
+            let message = waiting.message.as_deref().unwrap_or_default();
+            return self.judge_waiting(reason, message, pull_secrets, tries);
         }
         if state.is_some_and(|state| state.running.is_some() || state.terminated.is_some()) {
             tries.pulls.remove(&self.status.name);
@@ -239,7 +246,7 @@ impl<'a> Seen<'a> {
         self.second_exit().map_or(Judgement::Fine, Judgement::Failed)
     }
 
-    fn judge_waiting(self, reason: &str, message: &str, tries: &mut Tries) -> Judgement {
+    fn judge_waiting(self, reason: &str, message: &str, pull_secrets: bool, tries: &mut Tries) -> Judgement {
         let container = self.container();
         Judgement::Failed(match reason {
             "InvalidImageName" => Cause::InvalidImage(container),
@@ -255,13 +262,16 @@ impl<'a> Seen<'a> {
                 None => Cause::CrashLoop(container),
             },
             "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable" => {
-                let failed = tries.count_pull(&self.status.name, reason);
-                if refused(message) {
-                    Cause::ImageRefused(container)
-                } else if failed >= MAX_PULLS {
-                    Cause::ImageNotPulled(container)
-                } else {
-                    return Judgement::Waits(Cause::ImageNotPulled(container));
+                let another_try = tries.count_pull(&self.status.name, reason) < MAX_PULLS;
+                match refusal(message) {
+                    // The kubelet may have pulled with credentials from before a rotation, or without any: a Secret that it
+                    // cannot read within a second it leaves out.
+                    Some(Refusal::NoAccess) if pull_secrets && another_try => {
+                        return Judgement::Waits(Cause::ImageRefused(container));
+                    }
+                    Some(Refusal::NoSuchImage | Refusal::NoAccess) => Cause::ImageRefused(container),
+                    None if another_try => return Judgement::Waits(Cause::ImageNotPulled(container)),
+                    None => Cause::ImageNotPulled(container),
                 }
             }
             _ => {
@@ -329,13 +339,18 @@ impl Tries {
     }
 }
 
-/// What registries and container runtimes say about an image that is not there or not for us, word by word.
-const REFUSALS: [&str; 11] = [
-    " not found ",
-    " notfound ",
-    " does not exist ",
-    " manifest unknown ",
-    " name unknown ",
+/// Why a registry does not give an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    NoSuchImage,
+    NoAccess,
+}
+
+/// What registries and container runtimes say about an image that is not there, word by word.
+const NO_SUCH_IMAGE: [&str; 5] =
+    [" not found ", " notfound ", " does not exist ", " manifest unknown ", " name unknown "];
+/// And about one that is not for us.
+const NO_ACCESS: [&str; 6] = [
     " unauthorized ",
     " unauthenticated ",
     " denied ",
@@ -344,10 +359,10 @@ const REFUSALS: [&str; 11] = [
     " authentication required ",
 ];
 
-/// Whether another try would be refused as this one was.
+/// Whether the registry answered and refused the image: with what the node had, another try would be refused as well.
 ///
 /// Whole words only: the message quotes the image's name, which may contain any of them.
-fn refused(message: &str) -> bool {
+fn refusal(message: &str) -> Option<Refusal> {
     let mut words = String::from(" ");
     for word in message.split_whitespace() {
         words.push_str(word.trim_matches(|c: char| !c.is_ascii_alphanumeric()));
@@ -356,7 +371,11 @@ fn refused(message: &str) -> bool {
     let mut words = words.to_ascii_lowercase();
     // The file system's words, not the registry's.
     words = words.replace(" permission denied ", " ");
-    REFUSALS.iter().any(|refusal| words.contains(refusal))
+    let says = |refusals: &[&str]| refusals.iter().any(|refusal| words.contains(refusal));
+    if says(&NO_SUCH_IMAGE) {
+        return Some(Refusal::NoSuchImage);
+    }
+    says(&NO_ACCESS).then_some(Refusal::NoAccess)
 }
 
 /// The end of a text, where its last lines are.

@@ -120,6 +120,38 @@ fn a_refused_image_fails_at_the_first_pull() {
     }
 }
 
+/// What a pod with a pull secret comes to when its function container waits with these, one after the other.
+fn pulls_with_secret(states: &[(&str, &str)]) -> Vec<Phase> {
+    let mut tries = Tries::default();
+    let phase = |(reason, message): &(&str, &str)| {
+        let mut pod = pod(&function(&waiting(reason, message)));
+        pod.spec = serde_json::from_value(json!({"containers": [], "imagePullSecrets": [{"name": "auth"}]}))
+            .unwrap();
+        phase(&pod, &mut tries)
+    };
+    states.iter().map(phase).collect()
+}
+
+#[test]
+fn without_access_a_pod_with_a_pull_secret_has_a_second_try() {
+    let (waits, failed) = (waits(Cause::ImageRefused(FUNCTION)), failed(Cause::ImageRefused(FUNCTION)));
+    for message in [
+        "unexpected status from HEAD request to https://r.io/v2/f/manifests/v1: 401 Unauthorized",
+        "failed to fetch anonymous token: 403 Forbidden",
+        "denied: requested access to the resource is denied",
+    ] {
+        let (pull, back_off) = (("ErrImagePull", message), ("ImagePullBackOff", message));
+        assert_eq!(pulls_with_secret(&[pull, back_off]), [waits.clone(), waits.clone()], "{message}");
+        assert_eq!(pulls_with_secret(&[pull, back_off, pull]).pop(), Some(failed.clone()), "{message}");
+    }
+    // No Secret makes an image that is not there.
+    for message in
+        ["r.io/f:v1: not found", "pull access denied, repository does not exist or may require authorization"]
+    {
+        assert_eq!(pulls_with_secret(&[("ErrImagePull", message)]), [failed.clone()], "{message}");
+    }
+}
+
 #[test]
 fn other_pull_errors_wait_for_a_second_try() {
     let errors = [
