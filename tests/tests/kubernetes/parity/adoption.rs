@@ -147,7 +147,7 @@ async fn a_pod_stuck_in_termination_is_passed() {
     let deleted = stuck.metadata.deletion_timestamp.as_ref().unwrap();
     let after = other.creation_timestamp().unwrap().0.as_second() - deleted.0.as_second();
     figure(&format!("a pod stuck in termination was passed {after} s past its deletion timestamp"));
-    assert!((10..=15).contains(&after), "{after} s");
+    assert!((10..=40).contains(&after), "{after} s");
 }
 
 #[tokio::test]
@@ -173,7 +173,8 @@ async fn a_pod_of_another_image_under_the_name_is_left_alone() {
         "fn.kpt.dev/image-reference": "example.com/other:v1", "fn.kpt.dev/slot": "0", RECLAIM_AFTER: "2999-01-01T00:00:00Z",
     });
     let other = bench.foreign_pod(&bench.name(0), labels, annotations).await;
-    let runner = bench.runner_of(&[&bench.image, &marker], &[]).await;
+    // A pod with our labels that is never ready is ours to delete once its time is up.
+    let runner = bench.runner_of(&[&bench.image, &marker], &["--pod-ready-timeout=10m"]).await;
     runner.call(INPUT).await.fails(Code::Unknown, &no_pod(&bench.image, NAME_TAKEN));
     // Once a pod that came later is collected, this one was looked at too.
     runner.client.call(&marker, INPUT).await.output();

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use porch_fn_tests::process::{figure, flag};
+use porch_fn_tests::process::{eventually, figure, flag};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -31,7 +31,6 @@ async fn four_calls_make_exactly_two_pods() {
         answer.output();
     }
     figure(&format!("4 first calls of 3 s with a waitlist of 2, 2 pods at most: {:?}", start.elapsed()));
-    assert!(start.elapsed() < Duration::from_secs(30));
     assert_eq!((uids(&record).len(), record.most_at_once(is_ours)), (2, 2));
 
     // At the limit, however many more there are.
@@ -51,12 +50,13 @@ async fn three_calls_overlap_in_one_pod() {
     // They wait for the pod that the first of them asked for.
     tokio::join!(runner.succeeds(), runner.succeeds(), runner.succeeds());
     let start = Instant::now();
-    let calls = (0..3).map(|_| runner.call(sleeping(Duration::from_secs(3))));
-    for answer in join_all(calls).await {
+    let calls = join_all((0..3).map(|_| runner.call(sleeping(Duration::from_secs(6)))));
+    let (answers, ()) = tokio::join!(calls, runner.counts("in_flight", 3));
+    for answer in answers {
         answer.output();
     }
-    figure(&format!("3 calls of 3 s on one warm pod: {:?}", start.elapsed()));
-    assert!(start.elapsed() < Duration::from_secs(6), "one after the other they would take 9 s");
+    figure(&format!("3 calls of 6 s on one warm pod: {:?}", start.elapsed()));
+    assert!(start.elapsed() < Duration::from_secs(18), "one after the other they would take as long");
     assert_eq!(uids(&record).len(), 1);
     runner.counts("in_flight", 0).await;
 }
@@ -80,6 +80,7 @@ async fn the_cache_file_decides_per_image() {
     for answer in join_all(calls).await {
         answer.output();
     }
+    eventually("three pods are made", async || (uids(&record).len() >= 3).then_some(())).await;
     let pods = bench.pods().await;
     assert_eq!((pods.len(), uids(&record).len()), (3, 3));
     for pod in &pods {

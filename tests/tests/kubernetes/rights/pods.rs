@@ -52,9 +52,9 @@ async fn without_pods_get() {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn without_pods_list() {
-    let limited = Limited::without(&[("list", "pods")], &["--pod-ready-timeout=2s"]).await;
+    let limited = Limited::without(&[("list", "pods")], &["--pod-ready-timeout=10s"]).await;
     let text = format!(
-        "unable to get the grpc client to the pod for {}: no pod of this function was ready within 2s (the runner could \
+        "unable to get the grpc client to the pod for {}: no pod of this function was ready within 10s (the runner could \
          not list the pods of the function namespace: check that it reaches the API server and that its Role has the \
          verbs list and watch on pods): check that its image starts in that time, or raise --pod-ready-timeout",
         limited.bench.image
