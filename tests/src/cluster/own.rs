@@ -58,8 +58,8 @@ impl Own {
         self.script(["image", &self.name, name, folder, entrypoint]).await;
     }
 
-    /// Kills all processes of a pod but its `pause`, as the kernel does when memory is short, and says how many
-    /// there were. The API server is not asked.
+    /// Kills the first process of each container of a pod but its `pause`, as the kernel does when memory is short, and
+    /// says how many there were. The API server is not asked.
     ///
     /// # Panics
     /// Without `/proc`.
@@ -68,6 +68,8 @@ impl Own {
         let kill = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
             fs::read_to_string(entry.path().join("cgroup")).ok().filter(|groups| groups.contains(&group))?;
+            // The kernel kills the others with it. Before it, they would leave it the time to tell of their ends.
+            fs::read_to_string(entry.path().join("status")).ok().filter(|status| is_first(status))?;
             let command = fs::read(entry.path().join("cmdline")).ok()?;
             let function = !command.is_empty() && !command.starts_with(b"/pause");
             (function && kill_process(pid, Signal::KILL).is_ok()).then_some(())
@@ -89,4 +91,10 @@ impl Own {
         assert!(ended.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ended.stderr));
         ended
     }
+}
+
+/// Whether a `/proc/PID/status` is that of the first process of its namespace, which is a container's.
+fn is_first(status: &str) -> bool {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.and_then(|numbers| numbers.split_whitespace().next_back()) == Some("1")
 }

@@ -369,7 +369,7 @@ async fn a_pod_whose_end_is_not_heard_of_does_not_hold_its_name_for_long() {
     let stand = Stand::start(&cluster, Vec::new(), 0, 1, &[&image], &[]).await;
     stand.succeeds("before", 0, &image).await;
     let pod = stand.namespace.pods().await.remove(0);
-    let (client, long) = (&stand.clients[0], format!("{INPUT}# test-sleep-ms: 3000\n"));
+    let (client, long) = (&stand.clients[0], format!("{INPUT}# test-sleep-ms: 8000\n"));
     let meanwhile = async {
         until_count(&stand.runners[0], &image, "in_flight", 1).await;
         stand.delete(&pod, &DeleteParams::default()).await;

@@ -66,6 +66,12 @@ impl Stand {
     }
 }
 
+/// Waits until one more of the load's calls is answered.
+async fn answers(load: &Load) {
+    let before = load.answered();
+    eventually("the load is answered", async || (load.answered() > before).then_some(())).await;
+}
+
 /// Lets the load go on, and wants it to.
 async fn goes_on(load: &Load, lasting: Duration) {
     let before = load.answered();
@@ -118,7 +124,7 @@ async fn outage(connect: &str, lasting: Duration) {
     let stand = Stand::start(&cluster, None, connect).await;
     let pods = stand.namespace.pods().await;
     let load = stand.load();
-    goes_on(&load, Duration::from_secs(1)).await;
+    answers(&load).await;
 
     let stopped = Stopped::stop(own).await;
     let silent = timeout(Duration::from_secs(1), cluster.client().apiserver_version()).await;
@@ -181,7 +187,7 @@ async fn an_api_server_that_refuses_connections_costs_no_warm_call() {
     let stand = Stand::start(&cluster, Some(&proxy), "service").await;
     let pods = stand.namespace.pods().await;
     let load = stand.load();
-    goes_on(&load, Duration::from_secs(1)).await;
+    answers(&load).await;
     proxy.close().await;
     goes_on(&load, lasting).await;
     let refused = load.answered();
