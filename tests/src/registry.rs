@@ -2,12 +2,12 @@
 //! without, which may be stopped, killed and started again; and [`RegistryProxy`], which counts what is asked of one and
 //! gives out tokens.
 //!
-//! The tests' cluster has an open registry of its own; these stand beside it. With [`NodeHosts`] its containerd finds
+//! The tests' cluster has an open registry of its own; these stand beside it. With [`node`] its containerd finds
 //! them.
 
 mod authority;
 mod crane;
-mod node;
+pub mod node;
 mod proxy;
 
 use std::fs::{self, File};
@@ -23,7 +23,6 @@ use tokio::process::Child;
 
 pub use authority::Authority;
 pub use crane::Crane;
-pub use node::NodeHosts;
 pub use proxy::{Asked, Auth, Kind, RegistryProxy};
 
 use crate::process::{Sandbox, eventually};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{self as core, Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding};
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -15,7 +16,7 @@ use tokio::process::Command;
 
 use super::watch::Object;
 use super::{Cluster, ENTRYPOINT, Recorder, config, until};
-use crate::process::{PATIENCE, Sandbox, Server, flag};
+use crate::process::{PATIENCE, Sandbox, Server, eventually, flag};
 
 /// A namespace of the test's own. Dropping it deletes it.
 pub struct Namespace {
@@ -166,7 +167,8 @@ impl Namespace {
     pub async fn finish(self) {
         delete(self.cluster.client(), &self.name).await.expect("it can be deleted");
         let all: Api<core::Namespace> = Api::all(self.cluster.client());
-        until(all, "the namespace is gone", PATIENCE, |there| {
+        // Kubernetes takes its time for a namespace that is full, and nothing is proved by it.
+        until(all, "the namespace is gone", 5 * PATIENCE, |there| {
             there.iter().all(|namespace| namespace.name_any() != self.name).then_some(())
         })
         .await;
@@ -211,7 +213,8 @@ impl Account<'_> {
         format!("system:serviceaccount:{}:{}", self.home.name, self.name)
     }
 
-    /// Lets it do what the rules say in a namespace.
+    /// Lets it do what the rules say in a namespace, and waits until the API server judges by them: it hears of them a
+    /// moment after it has stored them.
     ///
     /// # Panics
     /// When a rule is refused.
@@ -224,6 +227,15 @@ impl Account<'_> {
             "subjects": [{"kind": "ServiceAccount", "name": self.name, "namespace": self.home.name}],
         });
         namespace.make::<RoleBinding>(binding).await;
+        let reviews: Api<SubjectAccessReview> = Api::all(self.home.cluster.client());
+        for right in rules.iter().flat_map(|rule| rights(namespace, rule)) {
+            let review = object(json!({"spec": {"user": self.user(), "resourceAttributes": right}}));
+            eventually(&format!("{} may {right}", self.user()), async || {
+                let answer = reviews.create(&PostParams::default(), &review).await.ok()?;
+                answer.status?.allowed.then_some(())
+            })
+            .await;
+        }
     }
 
     /// A kubeconfig with a token of this account, in the sandbox.
@@ -251,6 +263,26 @@ impl Account<'_> {
         assert!(read.auth_info.token.is_some(), "{} has the token", path.display());
         path
     }
+}
+
+/// All that a rule allows in a namespace, as the `resourceAttributes` of reviews. A `*` stands for itself in them.
+fn rights(namespace: &Namespace, rule: &PolicyRule) -> Vec<Value> {
+    let any = [String::new()];
+    let names = rule.resource_names.as_deref().filter(|names| !names.is_empty()).unwrap_or(&any);
+    let mut all = Vec::new();
+    for group in rule.api_groups.iter().flatten() {
+        for resource in rule.resources.iter().flatten() {
+            let (kind, part) = resource.split_once('/').unwrap_or((resource, ""));
+            for (verb, name) in rule.verbs.iter().flat_map(|verb| names.iter().map(move |name| (verb, name)))
+            {
+                all.push(json!({
+                    "namespace": namespace.name, "group": group, "resource": kind, "subresource": part,
+                    "verb": verb, "name": name,
+                }));
+            }
+        }
+    }
+    all
 }
 
 /// An object from its JSON.

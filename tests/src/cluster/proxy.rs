@@ -24,7 +24,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use kube::{Client, client};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::Cluster;
@@ -35,6 +35,8 @@ use rules::{Rules, When};
 /// An API server that can be made to fail. Without rules it passes everything.
 pub struct ApiProxy {
     address: SocketAddr,
+    /// Keeps the port from others while nobody listens, when clients are refused.
+    _port: TcpSocket,
     shared: Arc<Shared>,
     /// Ending it ends the connections.
     serving: Option<JoinHandle<()>>,
@@ -62,10 +64,11 @@ impl ApiProxy {
         config.read_timeout = None;
         let upstream = Client::try_from(config).expect("a client of the cluster");
         let shared = Arc::new(Shared { upstream, rules: Rules::new(seed) });
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
-        let serving = Some(tokio::spawn(serve(listener, Arc::clone(&shared))));
-        Self { address, shared, serving }
+        let port = bound((Ipv4Addr::LOCALHOST, 0).into());
+        let address = port.local_addr().expect("it is bound");
+        let mut proxy = Self { address, _port: port, shared, serving: None };
+        proxy.open().await;
+        proxy
     }
 
     /// A kubeconfig for it, in the sandbox. It has all rights.
@@ -109,10 +112,10 @@ impl ApiProxy {
     /// Takes connections again, where it did before.
     ///
     /// # Panics
-    /// When another has got the port.
+    /// When it cannot listen.
     pub async fn open(&mut self) {
         self.close().await;
-        let listener = TcpListener::bind(self.address).await.expect("the port is still free");
+        let listener = bound(self.address).listen(1024).expect("the port is its own");
         self.serving = Some(tokio::spawn(serve(listener, Arc::clone(&self.shared))));
     }
 }
@@ -123,6 +126,13 @@ impl Drop for ApiProxy {
             serving.abort();
         }
     }
+}
+
+/// A socket that shares its address with others of these, and with nobody else.
+fn bound(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_reuseport(true).and_then(|()| socket.bind(address)).expect("a free port");
+    socket
 }
 
 async fn serve(listener: TcpListener, shared: Arc<Shared>) {

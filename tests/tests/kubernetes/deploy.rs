@@ -6,16 +6,17 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::{Audit, Cluster, Mark};
 use porch_fn_tests::load::{Load, Plan, Routers};
-use porch_fn_tests::process::{Sandbox, eventually, figure};
+use porch_fn_tests::process::{PATIENCE, Sandbox, eventually, figure};
 use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
-use tokio::time::Instant;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
 
 use super::calls::INPUT;
 use super::command_line;
@@ -59,9 +60,16 @@ impl Stand {
         stand
     }
 
+    /// However it ends. What it waits for takes minutes on a machine that is busy.
+    async fn ended(&self, args: &[&str]) -> Output {
+        let mut kubectl = self.sandbox.command("kubectl");
+        kubectl.arg("--kubeconfig").arg(self.cluster.kubeconfig()).args(args).stdin(Stdio::null());
+        let ended = timeout(6 * PATIENCE, kubectl.output()).await;
+        ended.unwrap_or_else(|_| panic!("kubectl {args:?} did not end")).expect("kubectl runs")
+    }
+
     pub(super) async fn run(&self, args: &[&str]) -> Output {
-        let kubeconfig = self.cluster.kubeconfig().to_str().unwrap();
-        let ended = self.sandbox.run("kubectl", ["--kubeconfig", kubeconfig].iter().chain(args), b"").await;
+        let ended = self.ended(args).await;
         assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
         ended
     }
@@ -75,7 +83,7 @@ impl Stand {
 
     pub(super) async fn rolled_out(&self, deployments: &[&str]) {
         for deployment in deployments {
-            self.kubectl(&["-n", HOME, "rollout", "status", "deployment", deployment, "--timeout=1m"]).await;
+            self.kubectl(&["-n", HOME, "rollout", "status", "deployment", deployment, "--timeout=5m"]).await;
         }
     }
 
@@ -94,7 +102,10 @@ impl Stand {
 
     /// A call of each function through the Service.
     pub(super) async fn serves(&self, images: &[String]) {
-        let client = Client::new(self.address().await);
+        let address = self.address().await;
+        // A pod is ready before the node's kube-proxy has heard of it, which refuses connections until then.
+        eventually("the Service leads somewhere", async || TcpStream::connect(address).await.ok()).await;
+        let client = Client::new(address);
         for image in images {
             assert_eq!(client.call(image, INPUT).await.output(), INPUT);
         }
@@ -130,8 +141,18 @@ impl Stand {
     pub(super) async fn defines_kinds(&self) {
         let definitions = self.sandbox.run("crds", [""; 0], b"").await.stdout;
         let definitions = self.sandbox.write("crds.yaml", definitions);
-        self.kubectl(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]).await;
-        self.kubectl(&["wait", "--for=condition=established", "crd", "--all", "--timeout=30s"]).await;
+        let file = ["-f", definitions.to_str().unwrap()];
+        self.kubectl(&[&["apply", "--server-side"], &file[..]].concat()).await;
+        let established = ["wait", "--for=condition=established", "--timeout=1m"];
+        self.kubectl(&[&established, &file[..]].concat()).await;
+        // A kind is established before the API server names and serves it.
+        let kinds = self.kubectl(&[&["get", "-o", "name"], &file[..]].concat()).await;
+        let kinds = kinds.replace("customresourcedefinition.apiextensions.k8s.io/", "");
+        let kinds = kinds.lines().collect::<Vec<_>>().join(",");
+        eventually("the kinds are served", async || {
+            self.ended(&["get", "--all-namespaces", &kinds]).await.status.success().then_some(())
+        })
+        .await;
     }
 
     /// The API server takes deploy/ with these components.
@@ -172,8 +193,10 @@ impl Stand {
         .await;
     }
 
+    /// As the manifests' README says. A namespace whose pods end slowly may not be looked at again for 166 s: half of
+    /// their grace period.
     pub(super) async fn removes_all(&self) {
-        self.run(&["delete", "-k", DEPLOY, "--ignore-not-found", "--timeout=1m"]).await;
+        self.run(&["delete", "-k", DEPLOY, "--ignore-not-found", "--timeout=5m"]).await;
     }
 }
 

@@ -8,6 +8,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use porch_fn_tests::cluster::{ApiProxy, Cluster, Namespace};
 use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag};
@@ -19,10 +20,16 @@ const NOT_READY: &str = r#"{"ready": false, "serving": false, "terminating": fal
 const DRAINING: &str = r#"{"ready": false, "serving": true, "terminating": true}"#;
 const ENDING: &str = r#"{"ready": false, "serving": false, "terminating": true}"#;
 
-/// Arrivals are gathered for 2 s.
-const JOINED_WITHIN: Duration = Duration::from_secs(10);
+/// Arrivals are gathered for 2 s: the router has to hear of both by then, and surely has by this time.
+const ARRIVED_WITHIN: SignedDuration = SignedDuration::from_millis(1500);
+const JOINED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// Leaving is immediate.
-const LEFT_WITHIN: Duration = Duration::from_secs(1);
+const LEFT_WITHIN: SignedDuration = SignedDuration::from_secs(1);
+
+/// What a router logs when it hears of a change.
+const HEARD: &str = "endpoints changed";
+const JOINED: &str = "runner joined";
+const LEFT: &str = "runner left";
 
 struct Stand {
     cluster: Cluster,
@@ -89,14 +96,22 @@ async fn shards(router: &Server) -> Vec<String> {
     shards.iter().map(|shard| shard["address"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Waits until the router knows exactly these, and says how long that took.
-async fn knows(router: &Server, expected: &[&str]) -> Duration {
-    let start = Instant::now();
+/// Waits until the router knows exactly these.
+async fn knows(router: &Server, expected: &[&str]) {
     eventually(&format!("the router knows {expected:?}"), async || {
         (shards(router).await == expected).then_some(())
     })
     .await;
-    start.elapsed()
+}
+
+/// When the log says each of these texts, and which of them: how fast the router is, whatever the API server and this
+/// test take.
+fn said<'a>(router: &Server, texts: &[&'a str]) -> Vec<(Timestamp, &'a str)> {
+    let entry = |line: &str| {
+        let text = texts.iter().find(|text| line.contains(**text))?;
+        Some((line.split_whitespace().next()?.parse().expect("the line's time"), *text))
+    };
+    router.log().lines().filter_map(entry).collect()
 }
 
 /// How often the router's ring was made anew.
@@ -118,26 +133,35 @@ async fn logs(server: &Server, text: &str) {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn conditions_decide_who_is_on_the_ring() {
-    let stand = Stand::new().await;
-    let router = stand.router(stand.cluster.kubeconfig()).await;
-    ready(&router).await;
     let [a, b, c, d] = ["10.250.1.1", "10.250.1.2", "10.250.1.3", "10.250.1.4"];
     let [a1, b1, c1] = ["10.250.1.1:9445", "10.250.1.2:9445", "10.250.1.3:9445"];
-
-    stand.slice("one", "IPv4", &[(a, READY), (d, NOT_READY)]).await;
-    let first = knows(&router, &[a1]).await;
-    let start = Instant::now();
-    stand.slice("one", "IPv4", &[(a, READY), (b, READY), (d, ENDING)]).await;
-    // In another slice, and twice.
-    stand.slice("two", "IPv4", &[(c, "{}"), (b, READY)]).await;
-    knows(&router, &[a1, b1, c1]).await;
-    let joined = start.elapsed();
+    let mut tries = 0;
+    let (stand, router, joined) = loop {
+        let stand = Stand::new().await;
+        let router = stand.router(stand.cluster.kubeconfig()).await;
+        ready(&router).await;
+        stand.slice("one", "IPv4", &[(a, READY), (d, NOT_READY)]).await;
+        knows(&router, &[a1]).await;
+        stand.slice("one", "IPv4", &[(a, READY), (b, READY), (d, ENDING)]).await;
+        // In another slice, and twice.
+        stand.slice("two", "IPv4", &[(c, "{}"), (b, READY)]).await;
+        knows(&router, &[a1, b1, c1]).await;
+        let heard = said(&router, &[HEARD]);
+        let [.., (of_b, _), (of_c, _)] = heard[..] else { panic!("{heard:?}") };
+        // On a busy machine the second may come too late to be gathered with the first.
+        if of_c.duration_since(of_b) < ARRIVED_WITHIN {
+            let (joined, _) = said(&router, &[JOINED]).pop().unwrap();
+            break (stand, router, joined.duration_since(of_b));
+        }
+        tries += 1;
+        assert!(tries < 3, "the second came late each time: {heard:?}");
+    };
     assert_eq!(changes(&router).await, 2, "arrivals are gathered");
 
     stand.slice("one", "IPv4", &[(a, NOT_READY), (b, READY)]).await;
-    let not_ready = knows(&router, &[b1, c1]).await;
+    knows(&router, &[b1, c1]).await;
     stand.slice("two", "IPv4", &[(c, DRAINING)]).await;
-    let draining = knows(&router, &[b1]).await;
+    knows(&router, &[b1]).await;
     // Came back, but is held down.
     stand.slice("one", "IPv4", &[(a, READY), (b, READY)]).await;
     sleep(Duration::from_secs(3)).await;
@@ -145,20 +169,18 @@ async fn conditions_decide_who_is_on_the_ring() {
 
     stand.slice("one", "IPv4", &[(a, ENDING), (b, DRAINING)]).await;
     knows(&router, &[b1]).await;
-    assert!(router.log().matches("runner left").count() == 2, "who drains serves when nobody else does");
-    let start = Instant::now();
+    let log = said(&router, &[HEARD, LEFT]);
+    let left = log.windows(2).filter(|pair| pair[1].1 == LEFT);
+    let left: Vec<_> = left.map(|pair| (pair[0].1, pair[1].0.duration_since(pair[0].0))).collect();
+    assert_eq!(left.len(), 2, "who drains serves when nobody else does");
     for name in ["one", "two"] {
         stand.namespace.api::<EndpointSlice>().delete(name, &DeleteParams::default()).await.unwrap();
     }
     knows(&router, &[]).await;
-    let gone = start.elapsed();
 
-    figure(&format!(
-        "EndpointSlice to ring: the first endpoint {first:?}, later ones {joined:?}, not ready {not_ready:?}, terminating \
-         {draining:?}, all gone {gone:?}"
-    ));
+    figure(&format!("from news to ring: arrivals {joined:#}, not ready and terminating {left:?}"));
     assert!(joined <= JOINED_WITHIN, "{joined:?}");
-    assert!([first, not_ready, draining, gone].iter().all(|time| *time <= LEFT_WITHIN));
+    assert!(left.iter().all(|(before, time)| *before == HEARD && *time <= LEFT_WITHIN), "{log:?}");
 }
 
 #[tokio::test]

@@ -344,5 +344,5 @@ async fn a_single_runner_takes_the_place_of_porchs_and_gives_it_back() {
 }
 
 async fn gone(stand: &Stand, label: &str) {
-    stand.kubectl(&["-n", HOME, "wait", "pod", "-l", label, "--for=delete", "--timeout=1m"]).await;
+    stand.kubectl(&["-n", HOME, "wait", "pod", "-l", label, "--for=delete", "--timeout=5m"]).await;
 }

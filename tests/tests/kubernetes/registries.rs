@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use porch_fn_tests::client::{Answer, Client};
 use porch_fn_tests::cluster::{Cluster, ENTRYPOINT, Namespace, Own};
 use porch_fn_tests::process::{Sandbox, Server, figure, flag};
-use porch_fn_tests::registry::{Access, Auth, Crane, NodeHosts, Registry, RegistryProxy};
+use porch_fn_tests::registry::{Access, Auth, Crane, Registry, RegistryProxy, node};
 use tokio::process::Command;
 use tokio::time::Instant;
 use tonic::Code;
@@ -42,7 +42,6 @@ pub(super) struct Place<'a> {
     pub(super) registry: Registry<'a>,
     pub(super) crane: Crane<'a>,
     function: String,
-    _hosts: NodeHosts,
 }
 
 // === impl Stand ===
@@ -64,12 +63,12 @@ impl Stand {
     pub(super) async fn registry(&self, name: &str, access: Access) -> Place<'_> {
         let authority = access.tls.clone();
         let registry = Registry::start(&self.sandbox, name, self.ip(), access).await;
-        let hosts = match authority {
-            Some(authority) => NodeHosts::trusting(&self.own, registry.address(), authority.path()),
-            None => NodeHosts::plain(&self.own, registry.address()),
-        };
+        match authority {
+            Some(authority) => node::trusting(&self.own, registry.address(), authority.path()),
+            None => node::plain(&self.own, registry.address()),
+        }
         let function = self.cluster.function_image();
-        Place { crane: Crane::of(&registry), registry, function, _hosts: hosts }
+        Place { crane: Crane::of(&registry), registry, function }
     }
 
     /// Before an open registry.

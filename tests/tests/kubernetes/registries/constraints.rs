@@ -22,7 +22,7 @@ async fn the_highest_tag_that_matches_answers_and_is_remembered() {
     let Some(stand) = Stand::start().await else { return };
     let place = stand.registry("open", Access::default()).await;
     let proxy = stand.proxy(&place, Auth::Open).await;
-    let _hosts = NodeHosts::instead(&stand.own, proxy.address(), &place.registry.address().to_string());
+    node::instead(&stand.own, proxy.address(), &place.registry.address().to_string());
     for tag in ["v1.9.0", "v1.10.0", "v1.11.0-rc.1", "v2.0.0", "v3.0.0-alpha", "latest"] {
         place.push(&format!("team/versions:{tag}"), tag).await;
     }
@@ -70,7 +70,7 @@ async fn a_tag_list_in_pages_is_read_whole() {
     let Some(stand) = Stand::start().await else { return };
     let place = stand.registry("open", Access::default()).await;
     let proxy = stand.proxy(&place, Auth::Open).await;
-    let _hosts = NodeHosts::instead(&stand.own, proxy.address(), &place.registry.address().to_string());
+    node::instead(&stand.own, proxy.address(), &place.registry.address().to_string());
     place.push("team/many:v0.1.0", "low").await;
     place.registry.tag_all("team/many", "v0.1.0", (1..TAGS).map(|number| format!("v0.1.{number}")));
     // In the order of the list it is in the middle.

@@ -19,7 +19,7 @@ async fn a_thousand_first_calls_cost_three_requests_per_image_and_warm_ones_none
     let place = stand.registry("open", Access::default()).await;
     let proxy = stand.proxy(&place, Auth::Open).await;
     // The node's own pulls go past the proxy.
-    let _hosts = NodeHosts::instead(&stand.own, proxy.address(), &place.registry.address().to_string());
+    node::instead(&stand.own, proxy.address(), &place.registry.address().to_string());
     let mut images = Vec::new();
     for number in 0..IMAGES {
         let name = format!("many/function-{number}:v1");

@@ -50,7 +50,7 @@ async fn the_node_pulls_from_every_kind_of_registry() {
     let access = Access { user: Some(user.clone()), tls: Some(authority) };
     let secure = stand.registry("secure", access).await;
     let proxy = stand.proxy(&open, Auth::Token { lifetime: Duration::from_mins(5) }).await;
-    let _hosts = NodeHosts::plain(&stand.own, proxy.address());
+    node::plain(&stand.own, proxy.address());
     proxy.set_users(&[&user]);
     let images = [
         open.push("team/a:v1", "word").await,

@@ -33,7 +33,7 @@ async fn no_secret_of_a_registry_is_in_any_log_page_or_error() {
     let behind = stand.registry("behind", Access::default()).await;
     let proxy = stand.proxy(&behind, Auth::Token { lifetime }).await;
     // Kubelets know no identity tokens: the node goes past the proxy.
-    let _hosts = NodeHosts::instead(&stand.own, proxy.address(), &behind.registry.address().to_string());
+    node::instead(&stand.own, proxy.address(), &behind.registry.address().to_string());
     behind.push("team/tokens:v1", "word").await;
     behind.push("team/identity:v1", "word").await;
     let mut images = Vec::new();

@@ -79,7 +79,7 @@ async fn tokens_are_got_used_again_and_renewed() {
     let place = stand.registry("behind", Access::default()).await;
     let lifetime = Duration::from_mins(5);
     let proxy = stand.proxy(&place, Auth::Token { lifetime }).await;
-    let _hosts = NodeHosts::plain(&stand.own, proxy.address());
+    node::plain(&stand.own, proxy.address());
     let mut images = Vec::new();
     for name in ["team/a:v1", "team/a:v2", "team/b:v1"] {
         place.push(name, &name.replace([':', '/'], "-")).await;
@@ -126,7 +126,7 @@ async fn an_identity_token_gets_tokens() {
     let place = stand.registry("behind", Access::default()).await;
     let proxy = stand.proxy(&place, Auth::Token { lifetime: Duration::from_mins(5) }).await;
     // Kubelets know no identity tokens: the node goes past the proxy.
-    let _hosts = NodeHosts::instead(&stand.own, proxy.address(), &place.registry.address().to_string());
+    node::instead(&stand.own, proxy.address(), &place.registry.address().to_string());
     place.push("team/a:v1", "word").await;
     let image = proxy.image("team/a:v1");
     proxy.set_identities(&["an-identity"]);
