@@ -150,6 +150,19 @@ impl Server {
         serde_json::from_str(&text).expect("JSON")
     }
 
+    /// Waits until this router knows its runners, and all of them as well.
+    ///
+    /// # Panics
+    /// When it does not come to that in time.
+    pub async fn until_well(&self) {
+        eventually("the router knows all runners as well", async || {
+            let page = self.json("/shards").await;
+            let shards = page["shards"].as_array().filter(|shards| !shards.is_empty())?;
+            shards.iter().all(|shard| shard["state"] == "well").then_some(())
+        })
+        .await;
+    }
+
     /// Its process number, while it has not been waited for.
     pub fn pid(&self) -> Option<i32> {
         self.child.id().and_then(|id| i32::try_from(id).ok())

@@ -107,7 +107,9 @@ async fn another_exit_or_a_signal_with_anything_else_is_the_parse_error() {
 async fn a_function_that_cannot_be_started_is_internal() {
     let sandbox = Sandbox::new();
     let garbage = sandbox.script("garbage", "");
-    std::fs::write(&garbage, [0; 4]).unwrap();
+    // By a process that has ended: one that has a file open for writing, as a fork of this one may, keeps it from starting.
+    let copied = sandbox.run("cp", [&sandbox.write("zeros", [0; 4]), &garbage], b"").await;
+    assert!(copied.status.success());
     let garbage = garbage.to_str().unwrap();
     let start = format!("fork/exec {garbage}: exec format error");
     for (entrypoint, reason) in [

@@ -45,6 +45,7 @@ impl Stack {
         let runner = sandbox.server("porch-fn-runner", flags).await;
         let runners = [flag("runners", format!("static:///{}", runner.address()))];
         let router = sandbox.server("porch-fn-router", runners).await;
+        router.until_well().await;
         sandbox.write("in.yaml", INPUT);
         Self { sandbox, router, runner }
     }
@@ -133,7 +134,7 @@ async fn a_deadline_is_deadline_exceeded_and_ends_the_function() {
         let report = stack.call(&client, "sleep", &["--timeout", "500ms"]).await;
         assert_eq!(report.code(), "DEADLINE_EXCEEDED", "{}", report.message());
         figure(&format!("{}: a 500 ms deadline returns after {:.3?}", name(&client), report.elapsed()));
-        assert!(report.elapsed() < Duration::from_millis(2500), "{:?}", report.elapsed());
+        assert!(report.elapsed() < Duration::from_secs(15), "{:?}", report.elapsed());
         stack.sandbox.gone("sleep 30").await;
     }
 }
@@ -211,7 +212,10 @@ async fn grpcurl_reads_the_health_of_router_runner_and_shard() {
     let ask = async |server: &Server, method: &str, name: &str| {
         let (data, address) = (format!("{{\"service\": \"{name}\"}}"), server.address().to_string());
         let method = format!("grpc.health.v1.Health/{method}");
-        let args = ["-plaintext", "-max-time", "2", "-proto", "health.proto", "-d", &data, &address, &method];
+        // A watch takes all of its time.
+        let most = if method.ends_with("Watch") { "5" } else { "20" };
+        let args =
+            ["-plaintext", "-max-time", most, "-proto", "health.proto", "-d", &data, &address, &method];
         let ended = stack.sandbox.run(&grpcurl, args, b"").await;
         let text = [&ended.stdout[..], &ended.stderr[..]].concat();
         String::from_utf8_lossy(&text).split_whitespace().collect::<Vec<_>>().join(" ")
@@ -309,6 +313,7 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
     // 100 KiB, which nothing on the way needs to cut.
     let router =
         sandbox.server("porch-fn-router", [flag("runners", format!("static:///{}", runner.address()))]).await;
+    router.until_well().await;
     let text = "žluťoučký kůň\n".repeat(5690);
     sandbox.write("long.txt", &text);
     let expected = format!(

@@ -181,8 +181,8 @@ fn scrape_config(router: &Server, runners: &[Server]) -> Value {
 }
 
 async fn start_prometheus(sandbox: &Sandbox, program: &Path, config: &Path) -> (Child, SocketAddr) {
-    // It does not say which port it took, if it may take any.
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // It does not say which port it took, if it may take any: one of an address where nobody else takes ports.
+    let address = TcpListener::bind("127.10.0.1:0").unwrap().local_addr().unwrap();
     let mut command = sandbox.command(program);
     command.args([
         flag("config.file", config),
@@ -331,9 +331,8 @@ async fn every_query_of_dashboard_and_alerts_is_answered() {
     }
     let runners = start_runners(&sandbox).await;
     // A third one is not there: its images go elsewhere.
-    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut addresses: Vec<_> = runners.iter().map(|runner| runner.address().to_string()).collect();
-    addresses.push(gone.to_string());
+    addresses.push("127.0.0.1:1".to_owned());
     let router =
         [flag("runners", format!("static:///{}", addresses.join(","))), flag("tls-server-name", NAME)];
     let router = router.into_iter().chain(tls(&sandbox, "router"));

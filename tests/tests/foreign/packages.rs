@@ -124,6 +124,7 @@ impl Stack {
         let runner = sandbox.server("porch-fn-runner", flags).await;
         let runners = [flag("runners", format!("static:///{}", runner.address()))];
         let router = sandbox.server("porch-fn-router", runners).await;
+        router.until_well().await;
         Self { sandbox, functions, _runner: runner, router }
     }
 

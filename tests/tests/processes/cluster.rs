@@ -12,11 +12,13 @@ use porch_fn_tests::client::Client;
 use porch_fn_tests::load::{Load, Report};
 use porch_fn_tests::process::{Sandbox, Server, eventually, figure, flag};
 use rustix::process::Signal;
+use serde_json::Value;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 
 const INPUT: &str = "kind: ResourceList\n";
 const CALLERS: usize = 64;
+const WELL: [&str; 3] = ["well"; 3];
 const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
 
 struct Cluster {
@@ -48,16 +50,43 @@ impl Cluster {
         Self { sandbox, images, runners, router }
     }
 
-    /// The number of the runner that answers each image, in one call after the other.
-    async fn answering(&self, router: &Server) -> Vec<usize> {
+    /// The number of the runner that answers each image, in one call after the other. Nothing if the router lost a
+    /// runner meanwhile, as it rightly does when a busy machine keeps one from answering for seconds.
+    async fn try_answering(&self, router: &Server, images: &[String]) -> Option<Vec<usize>> {
         let client = Client::new(router.address());
+        let before = self.shards(router).await;
         let mut answering = Vec::new();
-        for image in &self.images {
+        for image in images {
             let answer = client.call(image, INPUT).await;
             assert_eq!(answer.output(), INPUT);
             answering.push(answer.log().trim().parse().unwrap());
         }
-        answering
+        let after = self.shards(router).await;
+        let quiet = |number: usize| {
+            ["state", "failures"].iter().all(|field| before[number][field] == after[number][field])
+        };
+        (0..3).all(quiet).then(|| {
+            for number in 0..3 {
+                let calls = |shards: &[Value]| shards[number]["calls"].as_u64().unwrap() as usize;
+                let answered = answering.iter().filter(|runner| **runner == number).count();
+                assert_eq!(calls(&after) - calls(&before), answered, "{after:?}");
+            }
+            answering
+        })
+    }
+
+    /// The same of all images while the runners are in these states.
+    async fn answering(&self, router: &Server, states: [&str; 3]) -> Vec<usize> {
+        for _ in 0..10 {
+            eventually(&format!("states {states:?}"), async || {
+                self.shards(router).await.iter().map(|shard| &shard["state"]).eq(&states).then_some(())
+            })
+            .await;
+            if let Some(answering) = self.try_answering(router, &self.images).await {
+                return answering;
+            }
+        }
+        panic!("the router lost runners ten times");
     }
 
     /// The number of the runner that the ring gives each image.
@@ -71,12 +100,23 @@ impl Cluster {
         self.images.iter().map(owner).collect()
     }
 
-    /// The state of a runner on the router's `/shards` page.
-    async fn state(&self, number: usize) -> String {
-        let page = self.router.json("/shards").await;
-        let address = self.runners[number].address().to_string();
-        let mut shards = page["shards"].as_array().unwrap().iter();
-        shards.find(|shard| shard["address"] == *address).unwrap()["state"].as_str().unwrap().to_owned()
+    /// The runners as a router's `/shards` page has them, by their numbers.
+    async fn shards(&self, router: &Server) -> Vec<Value> {
+        let page = router.json("/shards").await;
+        let shards = page["shards"].as_array().unwrap();
+        let of = |runner: &Server| {
+            let address = runner.address().to_string();
+            shards.iter().find(|shard| shard["address"] == *address).unwrap().clone()
+        };
+        self.runners.iter().map(of).collect()
+    }
+
+    /// Waits until a runner is in this state.
+    async fn until(&self, number: usize, state: &str) {
+        eventually(&format!("runner {number} is {state}"), async || {
+            (self.shards(&self.router).await[number]["state"] == state).then_some(())
+        })
+        .await;
     }
 
     fn load(&self) -> Load {
@@ -101,11 +141,7 @@ async fn start_router(sandbox: &Sandbox, runners: &[SocketAddr]) -> Server {
     let runners: Vec<_> = runners.iter().map(ToString::to_string).collect();
     let args = [flag("runners", format!("static:///{}", runners.join(","))), "--drain-delay=200ms".into()];
     let router = sandbox.server("porch-fn-router", args).await;
-    eventually("the router knows all runners as well", async || {
-        let shards = router.json("/shards").await["shards"].as_array().unwrap().clone();
-        (shards.len() == runners.len() && shards.iter().all(|shard| shard["state"] == "well")).then_some(())
-    })
-    .await;
+    router.until_well().await;
     router
 }
 
@@ -128,12 +164,12 @@ async fn two_hundred_images_spread_and_each_stays_with_its_owner() {
     let cluster = Cluster::start().await;
     let owners = cluster.owners();
     for _ in 0..3 {
-        assert_eq!(cluster.answering(&cluster.router).await, owners);
+        assert_eq!(cluster.answering(&cluster.router, WELL).await, owners);
     }
     // Another router, another process, the same answer.
     let addresses: Vec<_> = cluster.runners.iter().rev().map(Server::address).collect();
     let second = start_router(&cluster.sandbox, &addresses).await;
-    assert_eq!(cluster.answering(&second).await, owners);
+    assert_eq!(cluster.answering(&second, WELL).await, owners);
 
     let mut spread = BTreeMap::<_, usize>::new();
     for owner in &owners {
@@ -141,13 +177,8 @@ async fn two_hundred_images_spread_and_each_stays_with_its_owner() {
     }
     figure(&format!("200 images over three runners: {:?}", spread.values().collect::<Vec<_>>()));
     assert!(spread.len() == 3 && spread.values().all(|&images| images >= 30), "{spread:?}");
-    let page = cluster.router.json("/shards").await;
-    for (number, runner) in cluster.runners.iter().enumerate() {
-        let mut shards = page["shards"].as_array().unwrap().iter();
-        let shard = shards.find(|shard| shard["address"] == *runner.address().to_string()).unwrap();
-        assert_eq!(shard["owned"].as_u64().unwrap() as usize, spread[&number], "{shard}");
-        assert_eq!(shard["calls"].as_u64().unwrap() as usize, 3 * spread[&number], "{shard}");
-        assert_eq!(shard["failures"], 0);
+    for (number, shard) in cluster.shards(&cluster.router).await.iter().enumerate() {
+        assert_eq!(shard["owned"], spread[&number], "{shard}");
     }
 }
 
@@ -171,26 +202,35 @@ async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_hold_d
     report.all_succeeded();
     assert!(broken > 0, "nobody was hit: this showed nothing");
 
-    let without = cluster.answering(&cluster.router).await;
+    let without = cluster.answering(&cluster.router, ["well", "unreachable", "well"]).await;
     for (owner, now) in owners.iter().zip(&without) {
         assert!(if *owner == 1 { *now != 1 } else { now == owner }, "{owner} to {now}");
     }
 
-    let port = cluster.runners[1].address().port();
-    cluster.runners[1] = start_runner(&cluster.sandbox, 1, port).await;
-    let back = Instant::now();
-    eventually("it is held down", async || (cluster.state(1).await == "held down").then_some(())).await;
-    assert_eq!(cluster.answering(&cluster.router).await, without);
-    // As long as the rest of the hold-down, with as much again.
-    let well = timeout(Duration::from_mins(1), async {
-        while cluster.state(1).await != "well" {
-            sleep(Duration::from_millis(100)).await;
+    // Some of its images, so that all of these calls are made while it is held down.
+    let of_it = || (0..owners.len()).filter(|&image| owners[image] == 1).take(20);
+    let images: Vec<_> = of_it().map(|image| cluster.images[image].clone()).collect();
+    let without: Vec<_> = of_it().map(|image| without[image]).collect();
+    let mut tries = 0;
+    let back = loop {
+        let back = Instant::now();
+        let port = cluster.runners[1].address().port();
+        cluster.runners[1] = start_runner(&cluster.sandbox, 1, port).await;
+        cluster.until(1, "held down").await;
+        if let Some(answering) = cluster.try_answering(&cluster.router, &images).await {
+            assert_eq!(answering, without);
+            break back;
         }
-    });
-    well.await.expect("the hold-down ends");
+        tries += 1;
+        assert!(tries < 10, "the router lost runners ten times");
+        cluster.runners[1].signal(Signal::KILL);
+        cluster.runners[1].ended().await;
+        cluster.until(1, "unreachable").await;
+    };
+    cluster.until(1, "well").await;
     figure(&format!("a runner that came back has its images again after {:.1?}", back.elapsed()));
-    assert!(back.elapsed() > Duration::from_secs(25), "{:?}", back.elapsed());
-    assert_eq!(cluster.answering(&cluster.router).await, owners);
+    assert!(back.elapsed() >= Duration::from_secs(30), "{:?}", back.elapsed());
+    assert_eq!(cluster.answering(&cluster.router, WELL).await, owners);
 }
 
 #[tokio::test]
@@ -204,8 +244,7 @@ async fn a_rolling_restart_under_load_costs_no_call() {
         assert_eq!(cluster.runners[number].terminate().await.code(), Some(0));
         more(&load, 300).await;
         cluster.runners[number] = start_runner(&cluster.sandbox, number, port).await;
-        eventually("it is held down", async || (cluster.state(number).await == "held down").then_some(()))
-            .await;
+        cluster.until(number, "held down").await;
     }
     more(&load, 300).await;
     let report = load.stop().await;
@@ -222,7 +261,7 @@ async fn a_hung_runner_costs_seconds_and_no_call() {
     cluster.runners[2].signal(Signal::STOP);
     more(&load, 1000).await;
     let report = load.stop().await;
-    assert_eq!(cluster.state(2).await, "unreachable");
+    cluster.until(2, "unreachable").await;
     cluster.runners[2].signal(Signal::CONT);
     show("SIGSTOP of one of three runners under 64 callers", &report);
     report.all_succeeded();
@@ -241,7 +280,8 @@ async fn a_router_that_is_stopped_finishes_its_calls() {
             let running = files.filter(|file| {
                 file.as_ref().is_ok_and(|file| file.file_name().to_string_lossy().starts_with("gated."))
             });
-            (running.count() == CALLERS).then_some(())
+            // One whose runner is lost on a busy machine runs twice.
+            (running.count() >= CALLERS).then_some(())
         })
         .await;
         cluster.router.signal(Signal::TERM);

@@ -94,6 +94,7 @@ async fn only_those_with_a_good_certificate_get_in() {
     let runner = stand.runner(0, stand.files("tls", "runner", "authority")).await;
     let own = stand.files("tls", "router", "authority");
     let good = stand.router(&[&runner], own.clone().into_iter().chain([named(NAME)])).await;
+    good.until_well().await;
     assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT);
 
     // Who has a certificate that is not good.
@@ -138,6 +139,7 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     }
     let flags = || stand.files("tls", "router", "authority").into_iter().chain([named(NAME)]);
     let router = stand.router(&runners.iter().collect::<Vec<_>>(), flags()).await;
+    router.until_well().await;
     let load = Load::start(router.address(), CALLERS, &[IMAGE.to_owned()]);
 
     // As it is done in the field: both authorities are trusted, then the certificates change, then one is trusted.
@@ -217,6 +219,7 @@ async fn callers_can_be_asked_for_tls() {
     let stand = Stand::start().await;
     let runner = stand.runner(0, []).await;
     let router = stand.router(&[&runner], stand.files("listen-tls", "runner", "authority")).await;
+    router.until_well().await;
     let alone = stand.runner(0, stand.files("listen-tls", "runner", "authority")).await;
     let path = |file: &str| Some(stand.sandbox.path(file));
     let files = Files::of("--tls", path("router.crt"), path("router.key"), path("authority.crt"), true);

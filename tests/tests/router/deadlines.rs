@@ -37,7 +37,7 @@ async fn an_expired_deadline_is_deadline_exceeded_and_the_runner_hears_of_it() {
         (Code::DeadlineExceeded, "context deadline exceeded")
     );
     let waited = started.elapsed();
-    assert!(waited >= Duration::from_millis(200) && waited < Duration::from_secs(3), "{waited:?}");
+    assert!(waited >= Duration::from_millis(200), "{waited:?}");
     fleet.runners[0].wait("the cancellation", |log| log.abandoned == 1).await;
     wait_idle(&fleet).await;
     fleet.wait_metric("porch_fn_router_calls_total{code=\"DEADLINE_EXCEEDED\"}", 1).await;

@@ -189,7 +189,7 @@ async fn a_message_that_inflates_past_the_limit_is_refused_without_being_inflate
             text.starts_with("grpc: received message larger than max (inflated, more vs. 6291456): "),
             "{text}"
         );
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     }
     assert_eq!(fleet.taken(), [0]);
 }

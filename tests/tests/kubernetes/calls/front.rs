@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::{Cluster, Namespace};
-use porch_fn_tests::process::{Sandbox, Server, eventually, flag};
+use porch_fn_tests::process::{Sandbox, Server, flag};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -32,8 +32,7 @@ impl Front {
         let runner = namespace.runner(&sandbox, &[&image], more).await;
         let target = flag("runners", format!("static:///{}", runner.address()));
         let router = sandbox.server("porch-fn-router", [target]).await;
-        let well = async || (router.json("/shards").await["shards"][0]["state"] == "well").then_some(());
-        eventually("the router knows the runner as well", well).await;
+        router.until_well().await;
         let client = Client::new(router.address());
         Self { image, runner, client, router, namespace, _sandbox: sandbox }
     }
