@@ -128,7 +128,7 @@ async fn a_wrapper_that_ends_at_once_is_given_up_at_its_second_exit_with_its_las
     record.all_gone().await;
     assert!(record.most_at_once(|pod| restarts(pod) >= 1) == 1, "one try more was made");
     assert!(record.most_at_once(|pod| restarts(pod) >= 2) == 0, "and no other");
-    // It would come 10 s after the second exit, which the kubelet need not tell of.
+    // The next try would come 10 s after the second exit, of which the kubelet need not tell.
     let exit = record.changes().into_iter().find(exited_again);
     assert!(
         exit.is_none_or(|(heard, _)| answered < heard + Duration::from_secs(10)),

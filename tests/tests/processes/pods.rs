@@ -213,7 +213,7 @@ async fn a_warm_up_that_cannot_succeed_ends_nothing() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn an_unused_pod_is_collected_and_comes_back_on_demand() {
     let sandbox = Sandbox::new();
-    // A pod is kept for as long as its last call might have taken, and that is what starting it may take here.
+    // A pod is kept for as long as its last call might have taken: the longer that is, the slower it may start here.
     let times = ["--pod-ttl=1s", "--scan-interval=200ms", "--request-timeout=10s"];
     let flags = one_function(&sandbox, "exec cat", &times);
     let runner = sandbox.server("porch-fn-runner", flags).await;

@@ -135,7 +135,7 @@ async fn calls_that_a_stalled_runner_holds_move_on_within_seconds() {
     let answers = soon("answers", futures_util::future::join_all(calls)).await;
     assert_eq!(answers, ["1"; 5]);
     let waited = started.elapsed();
-    assert!(waited >= Duration::from_secs(3), "{waited:?}");
+    assert!(waited >= Duration::from_secs(3) && waited < Duration::from_secs(25), "{waited:?}");
     fleet.wait_states(&[(0, "passed over"), (1, "well")]).await;
     assert_eq!(fleet.caller().await.runner_of(&image).await, "1");
     fleet.runners[0].wait("the calls given up", |log| log.abandoned >= 5).await;

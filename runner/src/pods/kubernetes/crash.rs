@@ -339,7 +339,7 @@ impl Tries {
     }
 }
 
-/// Why a registry does not give an image.
+/// Why a registry does not give an image, as far as it tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     NoSuchImage,
@@ -359,7 +359,7 @@ const NO_ACCESS: [&str; 6] = [
     " authentication required ",
 ];
 
-/// Whether the registry answered and refused the image: with what the node had, another try would be refused as well.
+/// How the registry refused the image, if it answered. With the same credentials another try would be refused as well.
 ///
 /// Whole words only: the message quotes the image's name, which may contain any of them.
 fn refusal(message: &str) -> Option<Refusal> {
@@ -372,10 +372,11 @@ fn refusal(message: &str) -> Option<Refusal> {
     // The file system's words, not the registry's.
     words = words.replace(" permission denied ", " ");
     let says = |refusals: &[&str]| refusals.iter().any(|refusal| words.contains(refusal));
-    if says(&NO_SUCH_IMAGE) {
-        return Some(Refusal::NoSuchImage);
+    // containerd has one sentence for both: access is denied, or the repository does not exist.
+    if says(&NO_ACCESS) {
+        return Some(Refusal::NoAccess);
     }
-    says(&NO_ACCESS).then_some(Refusal::NoAccess)
+    says(&NO_SUCH_IMAGE).then_some(Refusal::NoSuchImage)
 }
 
 /// The end of a text, where its last lines are.

@@ -17,7 +17,7 @@ pub(super) enum Cause {
     /// Not on the node, and not to be pulled.
     #[error("{} is not on the node, and its imagePullPolicy is Never: {}", .0.image(), TEMPLATE)]
     NeverPulled(Container),
-    /// The registry has no such image, or not for us; registries do not tell which.
+    /// The registry has no such image, or not for us; not all registries tell which.
     #[error(
         "{} was not found in its registry or may not be pulled: check its name and tag, and the pull secrets of the function namespace",
         .0.image()

@@ -139,15 +139,14 @@ fn without_access_a_pod_with_a_pull_secret_has_a_second_try() {
         "unexpected status from HEAD request to https://r.io/v2/f/manifests/v1: 401 Unauthorized",
         "failed to fetch anonymous token: 403 Forbidden",
         "denied: requested access to the resource is denied",
+        "pull access denied, repository does not exist or may require authorization: authorization failed: no basic auth credentials",
     ] {
         let (pull, back_off) = (("ErrImagePull", message), ("ImagePullBackOff", message));
         assert_eq!(pulls_with_secret(&[pull, back_off]), [waits.clone(), waits.clone()], "{message}");
         assert_eq!(pulls_with_secret(&[pull, back_off, pull]).pop(), Some(failed.clone()), "{message}");
     }
     // No Secret makes an image that is not there.
-    for message in
-        ["r.io/f:v1: not found", "pull access denied, repository does not exist or may require authorization"]
-    {
+    for message in ["r.io/f:v1: not found", "Error: manifest unknown"] {
         assert_eq!(pulls_with_secret(&[("ErrImagePull", message)]).pop(), Some(failed.clone()), "{message}");
     }
 }
