@@ -150,6 +150,16 @@ impl Server {
         serde_json::from_str(&text).expect("JSON")
     }
 
+    /// A counter or gauge of `/metrics`, by its name with all labels; none when it is not there.
+    ///
+    /// # Panics
+    /// When it is not a whole number.
+    pub async fn metric(&self, series: &str) -> Option<u64> {
+        let (_, text) = self.page("/metrics").await;
+        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+        Some(value.parse().expect("a whole number"))
+    }
+
     /// Waits until this router knows its runners, and all of them as well.
     ///
     /// # Panics

@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt;
@@ -106,6 +107,20 @@ impl Sandbox {
         args: impl IntoIterator<Item = A>,
         stdin: &[u8],
     ) -> Output {
+        self.run_within(PATIENCE, program, args, stdin).await
+    }
+
+    /// The same of what may take so long.
+    ///
+    /// # Panics
+    /// When it cannot be started or does not end.
+    pub async fn run_within<A: AsRef<OsStr>>(
+        &self,
+        limit: Duration,
+        program: impl AsRef<OsStr>,
+        args: impl IntoIterator<Item = A>,
+        stdin: &[u8],
+    ) -> Output {
         let program = program.as_ref();
         let mut command = self.command(program);
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -115,7 +130,7 @@ impl Sandbox {
             // A program that does not read its input closes it.
             let _ = pipe.write_all(stdin).await;
         };
-        let ended = timeout(PATIENCE, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
+        let ended = timeout(limit, async { tokio::join!(feed, child.wait_with_output()).1 }).await;
         let ended = ended.unwrap_or_else(|_| panic!("{} did not end", program.display()));
         ended.expect("its output can be read")
     }

@@ -39,6 +39,11 @@ pub(super) async fn until_count(runner: &Server, image: &str, field: &str, expec
     eventually(&what, async || (count(runner, image, field).await == expected).then_some(())).await;
 }
 
+/// Nobody has deleted it.
+pub(super) fn alive(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_none()
+}
+
 /// When each pod was first heard of, in that order, by uid.
 pub(super) fn births(record: &Recorder<Pod>) -> Vec<(String, Instant)> {
     let mut births: Vec<(String, Instant)> = Vec::new();
@@ -165,9 +170,8 @@ async fn pods_deleted_under_load_cost_no_call() {
         for deleted in 1..=3 {
             let enough = load.answered() + 200;
             eventually("the load goes on", async || (load.answered() >= enough).then_some(())).await;
-            let alive =
-                |pods: &[Pod]| pods.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()).cloned();
-            let pod = front.namespace.until("there is a pod", alive).await;
+            let first = |pods: &[Pod]| pods.iter().find(|pod| alive(pod)).cloned();
+            let pod = front.namespace.until("there is a pod", first).await;
             front.delete(&pod, &DeleteParams::default()).await;
             let replaced = async || (births(&record).len() > deleted).then_some(());
             eventually("there is another pod", replaced).await;

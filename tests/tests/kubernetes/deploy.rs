@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::Output;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -16,7 +16,7 @@ use porch_fn_tests::load::{Load, Plan, Routers};
 use porch_fn_tests::process::{PATIENCE, Sandbox, eventually, figure};
 use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::calls::INPUT;
 use super::command_line;
@@ -62,10 +62,9 @@ impl Stand {
 
     /// However it ends. What it waits for takes minutes on a machine that is busy.
     async fn ended(&self, args: &[&str]) -> Output {
-        let mut kubectl = self.sandbox.command("kubectl");
-        kubectl.arg("--kubeconfig").arg(self.cluster.kubeconfig()).args(args).stdin(Stdio::null());
-        let ended = timeout(6 * PATIENCE, kubectl.output()).await;
-        ended.unwrap_or_else(|_| panic!("kubectl {args:?} did not end")).expect("kubectl runs")
+        let kubeconfig = self.cluster.kubeconfig().to_str().unwrap();
+        let own = ["--kubeconfig", kubeconfig];
+        self.sandbox.run_within(6 * PATIENCE, "kubectl", own.iter().chain(args), b"").await
     }
 
     pub(super) async fn run(&self, args: &[&str]) -> Output {

@@ -12,7 +12,7 @@ use porch_fn_tests::process::{Sandbox, Server, eventually, figure};
 use rustix::process::Signal;
 use tokio::time::Instant;
 
-use super::calls::{INPUT, births, count, until_count};
+use super::calls::{INPUT, alive, births, count, until_count};
 
 /// Three runners that know each other, each on an address of its own. The network is the cluster's, so ports are free.
 async fn three_runners(namespace: &Namespace, sandbox: &Sandbox, image: &str, more: &[&str]) -> Vec<Server> {
@@ -29,10 +29,6 @@ async fn three_runners(namespace: &Namespace, sandbox: &Sandbox, image: &str, mo
         namespace.runner(sandbox, &[image], &flags).await
     };
     join_all(addresses.map(start)).await
-}
-
-fn alive(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_none()
 }
 
 #[tokio::test]

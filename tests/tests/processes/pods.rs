@@ -52,12 +52,6 @@ async fn until_ready(runner: &Server, pods: u64) {
     eventually(&format!("{pods} ready"), async || (count(runner, "ready").await == pods).then_some(())).await;
 }
 
-async fn metric(runner: &Server, line: &str) -> u64 {
-    let (_, metrics) = runner.page("/metrics").await;
-    let value = metrics.lines().find_map(|found| found.strip_prefix(line));
-    value.map_or(0, |value| value.trim().parse().unwrap())
-}
-
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn four_long_calls_with_a_waitlist_of_two_make_exactly_two_pods() {
@@ -78,7 +72,7 @@ async fn four_long_calls_with_a_waitlist_of_two_make_exactly_two_pods() {
     }
     until_ready(&runner, 2).await;
     assert_eq!(most.max(pods(&sandbox).len()), 2);
-    assert_eq!(metric(&runner, CREATED).await, 2);
+    assert_eq!(runner.metric(CREATED).await, Some(2));
 }
 
 #[tokio::test]
@@ -152,7 +146,7 @@ async fn a_config_that_appears_later_warms_up_and_keeps_pods_past_their_time() {
     let kept = pods(&sandbox)[0].pid;
     // Pushed by its owner though nobody calls.
     let pushes = "porch_fn_runner_pool_actions_total{action=\"push\"}";
-    eventually("3 pushes", async || (metric(&runner, pushes).await >= 3).then_some(())).await;
+    eventually("3 pushes", async || (runner.metric(pushes).await >= Some(3)).then_some(())).await;
     assert_eq!(pods(&sandbox).iter().map(|pod| pod.pid).collect::<Vec<_>>(), [kept]);
     change(format!("- {{name: '{IMAGE}'}}"));
     until_ready(&runner, 0).await;
@@ -220,11 +214,11 @@ async fn an_unused_pod_is_collected_and_comes_back_on_demand() {
     let client = Client::new(runner.address());
     for round in 1..=2 {
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
-        assert_eq!(metric(&runner, CREATED).await, round);
+        assert_eq!(runner.metric(CREATED).await, Some(round));
         eventually("the pod is collected", async || pods(&sandbox).is_empty().then_some(())).await;
         until_ready(&runner, 0).await;
     }
-    assert_eq!(metric(&runner, "porch_fn_runner_pool_actions_total{action=\"delete expired\"}").await, 2);
+    assert_eq!(runner.metric("porch_fn_runner_pool_actions_total{action=\"delete expired\"}").await, Some(2));
 }
 
 #[tokio::test]

@@ -3,16 +3,16 @@
 use porch_fn_tests::caller::framed;
 use porch_fn_tests::fake_runner::{FakeRunner, Gate, soon};
 use porch_fn_tests::fleet::Fleet;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
 use tonic::{Code, Streaming};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
+use crate::NO_RUNNER_WAIT;
+
 const NO_RUNNER: &str = "no function runner is ready: 0 of 3 runners ready: 2 unreachable, 1 draining; see the \
                          router's /shards page and --runners";
-/// For so long a call waits for a runner where there is none.
-const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);
 
 /// Two closed ports and a runner that drains.
 async fn nobody_ready() -> Fleet {

@@ -16,3 +16,8 @@ mod outliers;
 mod retries;
 mod routing;
 mod status;
+
+use std::time::Duration;
+
+/// For so long a call waits for a runner where there is none.
+const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);

@@ -10,13 +10,13 @@ use porch_fn_tests::fleet::Fleet;
 use tokio::time::{Duration, Instant, sleep};
 use tonic::Code;
 
+use crate::NO_RUNNER_WAIT;
+
 const NOT_SENT: &str = "porch_fn_router_attempts_total{outcome=\"NotSent\"}";
 const BROKEN: &str = "porch_fn_router_attempts_total{outcome=\"Broken\"}";
 const SHED: &str = "porch_fn_router_attempts_total{outcome=\"Shed\"}";
 const ANSWERED: &str = "porch_fn_router_attempts_total{outcome=\"Answered\"}";
 const IMAGE: &str = "set-image:v1";
-/// For so long a call waits for a runner where there is none.
-const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);
 
 /// Every way in which a hop breaks once the request was sent.
 fn breaks() -> impl Iterator<Item = Answer> {

@@ -87,9 +87,7 @@ impl Front {
 
     /// How many calls the runner has run again since they broke off.
     pub(super) async fn run_again(&self) -> u64 {
-        let (_, metrics) = self.runner.page("/metrics").await;
-        let series = "porch_fn_runner_retries_total{reason=\"broken\"} ";
-        metrics.lines().find_map(|line| line.strip_prefix(series)).unwrap().parse().unwrap()
+        self.runner.metric("porch_fn_runner_retries_total{reason=\"broken\"}").await.unwrap()
     }
 
     pub(super) async fn no_load(&self) {
