@@ -66,7 +66,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 /// What the original's Role allows in the function namespace, as newer Porch's manifests have it.
 fn originals() -> Roles {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch/5-rbac.yaml");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch/1.6/5-rbac.yaml");
     let mut roles = objects(&file);
     roles
         .retain(|object| object["metadata"]["name"] == "porch-function-executor" && object["kind"] == "Role");

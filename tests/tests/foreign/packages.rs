@@ -89,12 +89,13 @@ fn functions() -> Vec<Function> {
 /// The packages of tests/packages, by name.
 fn packages() -> Vec<(String, PathBuf)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages");
-    let mut packages: Vec<_> = fs::read_dir(directory)
+    let mut packages: Vec<_> = fs::read_dir(&directory)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.join("Kptfile").is_file())
         .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path))
         .collect();
+    packages.push(("porch".to_owned(), directory.join("porch/1.6")));
     packages.sort();
     assert_eq!(packages.len(), 6, "{packages:?}");
     packages

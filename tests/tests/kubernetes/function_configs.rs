@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, interval};
 
 const GROUP: &str = "config.porch.kpt.dev";
-const CRD: &str = "packages/porch/crds/config.porch.kpt.dev_functionconfigs.yaml";
+const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_functionconfigs.yaml";
 const KIND: &str = "crd/functionconfigs.config.porch.kpt.dev";
 /// As newer Porch's manifests have them.
-const OBJECTS: &str = include_str!("../../packages/porch/23-function-configurations.yaml");
+const OBJECTS: &str = include_str!("../../packages/porch/1.6/23-function-configurations.yaml");
 const FINALIZER: &str = "config.porch.kpt.dev/functionconfig-function-runner";
 const SERVER_FINALIZER: &str = "config.porch.kpt.dev/functionconfig-porch-server";
 

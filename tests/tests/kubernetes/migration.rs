@@ -129,7 +129,7 @@ impl Callers {
 impl Stand {
     /// Porch, as far as it is needed: server-side, so that no `kubectl apply` has left its notes in the objects.
     async fn installs_porch(&self, how: &[&str]) {
-        let porch = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch");
+        let porch = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch/1.6");
         let mut all = Vec::new();
         for file in ["1-namespace.yaml", "2-function-runner.yaml", "5-rbac.yaml", "6-rbac-bind.yaml"] {
             all.extend(objects(&porch.join(file)));

@@ -22,7 +22,7 @@ const DOCUMENTED_NAME: &str = "kpt-function-eval-pod-template";
 const BASE: &str = include_str!("../../../runner/src/pods/kubernetes/template/base-templates.yaml");
 /// Both name it, each with the program elsewhere.
 const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
-const CRD: &str = "packages/porch/crds/config.porch.kpt.dev_servicetemplates.yaml";
+const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_servicetemplates.yaml";
 
 /// The name of the ConfigMap of [`config_map`].
 const NAME: &str = "templates";

@@ -8,7 +8,7 @@ use super::*;
 use crate::function_config::{MAX_REPLICAS, MIN_REPLICAS};
 
 pub(super) const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
-const PORCH: &str = include_str!("../../../../tests/packages/porch/23-function-configurations.yaml");
+const PORCH: &str = include_str!("../../../../tests/packages/porch/1.6/23-function-configurations.yaml");
 
 pub(super) fn flags() -> Flags {
     Flags {
