@@ -182,30 +182,53 @@ fn routers_and_runners_are_scraped_as_two_jobs() {
     assert_eq!(scrape["relabel_configs"][0]["regex"], regex);
 }
 
-/// Neither removes the namespaces and the Service, which are Porch's too, when this is removed.
+/// Porch's packages own Porch's objects, and whatever reconciles them would set back what is changed here.
 #[test]
-fn the_kpt_package_has_the_objects_of_kustomizes_base() {
+fn the_base_touches_no_object_of_porch() {
     let package = porch_fn_package::read(Path::new(DEPLOY), 1 << 20).unwrap();
     let base = manifest("kustomization.yaml");
     let resources = || list(&base["resources"]).map(|file| file.as_str().unwrap());
     let files: BTreeSet<_> = package.paths().map(|path| path.to_str().unwrap()).collect();
-    assert_eq!(files, resources().chain(["Kptfile"]).collect());
+    assert_eq!(files, resources().chain(["Kptfile"]).collect(), "kpt and kustomize have the same files");
 
-    let all: Vec<_> = resources().flat_map(|file| objects(&Path::new(DEPLOY).join(file))).collect();
-    assert_eq!(package.item_count(), all.len() + 1);
-    let of_porch = |object: &&Value| {
-        let name = object["metadata"]["name"].as_str().unwrap();
-        object["kind"] == "Namespace" || (object["kind"] == "Service" && name == "function-runner")
-    };
-    let kept: Vec<_> = all.iter().filter(of_porch).collect();
-    assert_eq!(kept.len(), 3);
-    for object in &all {
-        let metadata = &object["metadata"];
-        let part = metadata["labels"]["app.kubernetes.io/part-of"] == "porch-function-runner";
-        let detached = metadata["annotations"]["client.lifecycle.config.k8s.io/deletion"] == "detach";
-        let stays = kept.contains(&object);
-        assert_eq!((part, detached), (!stays, stays), "{} {}", object["kind"], metadata["name"]);
+    let ours: Vec<_> = resources().flat_map(|file| objects(&Path::new(DEPLOY).join(file))).collect();
+    assert_eq!(package.item_count(), ours.len() + 1);
+    let porch = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch");
+    let mut theirs = BTreeSet::new();
+    for version in ["1.5", "1.6", "next"] {
+        for file in fs::read_dir(porch.join(version)).unwrap().map(|entry| entry.unwrap().path()) {
+            if file.extension().is_some_and(|extension| extension == "yaml") {
+                theirs.extend(objects(&file).iter().map(name));
+            }
+        }
     }
+    assert!(theirs.contains("Service porch-system/function-runner"), "{theirs:?}");
+    for object in &ours {
+        assert!(!theirs.contains(&name(object)), "{} is Porch's", name(object));
+        let labels = &object["metadata"]["labels"];
+        assert_eq!(labels["app.kubernetes.io/part-of"], "porch-function-runner", "{}", name(object));
+    }
+}
+
+/// What is Porch's stays when this is removed, by the label and by kpt.
+#[test]
+fn components_that_change_objects_of_porch_leave_them_behind() {
+    for file in ["take-over/service.yaml", "take-over-1.5/service.yaml", "pod-security/namespaces.yaml"] {
+        for object in objects(&Path::new(DEPLOY).join("components").join(file)) {
+            let metadata = &object["metadata"];
+            assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], json!(null), "{file}");
+            let detached = &metadata["annotations"]["client.lifecycle.config.k8s.io/deletion"];
+            assert_eq!(detached, "detach", "{file}");
+        }
+    }
+}
+
+/// Kind, namespace and name of an object.
+fn name(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let [kind, namespace, name] = [&object["kind"], &metadata["namespace"], &metadata["name"]]
+        .map(|part| part.as_str().unwrap_or_default());
+    format!("{kind} {namespace}/{name}")
 }
 
 #[test]

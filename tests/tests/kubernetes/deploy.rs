@@ -27,17 +27,19 @@ pub(super) const RUNNERS: &str = "function-runner-shards";
 /// What the base's objects have, but for those that Porch has as well.
 pub(super) const PART_OF: &str = "app.kubernetes.io/part-of=porch-function-runner";
 const FUNCTION_PODS: &str = "app.kubernetes.io/managed-by=porch-fn-runner";
-/// All there are: they can be had together.
-const COMPONENTS: [&str; 7] = [
+/// All that can be had together: `take-over-1.5` stands for `take-over`.
+const COMPONENTS: [&str; 9] = [
     "hpa",
     "mtls",
     "network-policies",
+    "pod-security",
     "pod-template",
     "private-registries",
     "prometheus-operator",
     "restricted",
+    "take-over",
 ];
-pub(super) const CALLERS: usize = 4;
+const CALLERS: usize = 4;
 
 /// The cluster, as one who runs `kubectl` sees it.
 pub(super) struct Stand {
@@ -57,6 +59,9 @@ impl Stand {
         }
         let stand = Self { cluster, sandbox: Sandbox::new(), images };
         stand.removes_all().await;
+        for namespace in [HOME, FUNCTIONS] {
+            stand.kubectl(&["create", "namespace", namespace]).await;
+        }
         stand
     }
 
@@ -93,15 +98,24 @@ impl Stand {
     }
 
     /// Where Porch calls.
-    pub(super) async fn address(&self) -> SocketAddr {
+    async fn address(&self) -> SocketAddr {
+        self.address_of(ROUTER).await
+    }
+
+    async fn address_of(&self, service: &str) -> SocketAddr {
         let ip = "jsonpath={.spec.clusterIP}";
-        let ip = self.kubectl(&["-n", HOME, "get", "service", "function-runner", "-o", ip]).await;
+        let ip = self.kubectl(&["-n", HOME, "get", "service", service, "-o", ip]).await;
         SocketAddr::new(ip.parse().unwrap(), 9445)
     }
 
-    /// A call of each function through the Service.
+    /// A call of each function through the routers' Service.
     pub(super) async fn serves(&self, images: &[String]) {
-        let address = self.address().await;
+        self.serves_at(ROUTER, images).await;
+    }
+
+    /// A call of each function through a Service.
+    pub(super) async fn serves_at(&self, service: &str, images: &[String]) {
+        let address = self.address_of(service).await;
         // A pod is ready before the node's kube-proxy has heard of it, which refuses connections until then.
         eventually("the Service leads somewhere", async || TcpStream::connect(address).await.ok()).await;
         let client = Client::new(address);
@@ -140,6 +154,11 @@ impl Stand {
     pub(super) async fn defines_kinds(&self) {
         let definitions = self.sandbox.run("crds", [""; 0], b"").await.stdout;
         let definitions = self.sandbox.write("crds.yaml", definitions);
+        self.applies_kinds(&definitions).await;
+    }
+
+    /// Applies CustomResourceDefinitions, and waits until the API server serves them.
+    pub(super) async fn applies_kinds(&self, definitions: &Path) {
         let file = ["-f", definitions.to_str().unwrap()];
         self.kubectl(&[&["apply", "--server-side"], &file[..]].concat()).await;
         let established = ["wait", "--for=condition=established", "--timeout=1m"];
@@ -180,11 +199,10 @@ impl Stand {
             for namespace in [HOME, FUNCTIONS] {
                 let all =
                     self.kubectl(&["-n", namespace, "get", kinds, "-o", "name", "--ignore-not-found"]).await;
-                // The API server's, and Porch's, which now leads nowhere.
+                // The API server's, and Porch's Service, which the component take-over leaves.
                 let others =
-                    |line: &str| line == "configmap/kube-root-ca.crt" || line.contains("/function-runner");
-                let shards = all.contains("shards") || all.contains("pod/") || all.contains("deployment");
-                (!shards && all.lines().all(others)).then_some(())?;
+                    |line: &str| line == "configmap/kube-root-ca.crt" || line == "service/function-runner";
+                all.lines().all(others).then_some(())?;
             }
             let accounts = self.kubectl(&["-n", HOME, "get", "serviceaccounts", "-o", "name"]).await;
             (accounts.trim() == "serviceaccount/default").then_some(())
@@ -192,10 +210,10 @@ impl Stand {
         .await;
     }
 
-    /// As the manifests' README says. A namespace whose pods end slowly may not be looked at again for 166 s: half of
-    /// their grace period.
+    /// Both namespaces. One whose pods end slowly may not be looked at again for 166 s: half of their grace
+    /// period.
     pub(super) async fn removes_all(&self) {
-        self.run(&["delete", "-k", DEPLOY, "--ignore-not-found", "--timeout=5m"]).await;
+        self.run(&["delete", "namespace", HOME, FUNCTIONS, "--ignore-not-found", "--timeout=5m"]).await;
     }
 }
 
@@ -253,7 +271,7 @@ async fn the_manifests_install_serve_scale_upgrade_and_leave_nothing() {
             stand.scaled(RUNNERS, 2).await;
         })
         .await;
-    let changed = stand.with(&["pod-template", "network-policies", "restricted"]);
+    let changed = stand.with(&["pod-template", "network-policies", "pod-security", "restricted"]);
     stand
         .under_load("an upgrade", async || {
             stand.kubectl(&["apply", "-k", &changed]).await;
@@ -276,7 +294,6 @@ async fn the_manifests_install_serve_scale_upgrade_and_leave_nothing() {
     let single = format!("{DEPLOY}/single-runner");
     stand.kubectl(&["apply", "-k", &single]).await;
     stand.rolled_out(&["function-runner"]).await;
-    stand.serves(&stand.images[3..]).await;
     stand.is_restricted(HOME).await;
     stand.removes_all().await;
     figure(&format!("all of it took {:.0?}", start.elapsed()));
