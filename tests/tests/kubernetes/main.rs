@@ -16,6 +16,7 @@ mod migration;
 mod moved_tags;
 mod outage;
 mod parity;
+mod porch;
 mod registries;
 mod rights;
 mod rotation;

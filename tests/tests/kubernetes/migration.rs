@@ -1,185 +1,82 @@
-//! From Porch's function runner to this one and back without a failed call, by the very commands of the README's chapter.
+//! From Porch's function runner to this one and back without a failed call, for each version of Porch, by the very
+//! commands of the README's chapter.
 //!
-//! Porch's own program is not here. Its Deployment, Service, account and Role are, as its manifests have them, with our
-//! program in the place of its own: so what is tried is the way, and not how Porch's program ends. That one breaks off
-//! what it runs, so the test also takes the stand-in away in an instant, once Porch has dialled anew.
-
-use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+//! Porch's own programs are not here. Their Deployments, Services, accounts and Roles are, as its manifests have them,
+//! with a stand-in inside that calls and ends as they do: for 30 s after SIGTERM its calls go on, on the connection that
+//! they have, and a function runner that is stopped breaks what it runs.
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Api, ResourceExt};
-use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::Cluster;
-use porch_fn_tests::load::{Load, Plan, Routers};
-use porch_fn_tests::process::{eventually, figure, get};
-use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, objects};
+use porch_fn_tests::process::binary;
+use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval};
-use tonic::Code;
 
-use super::calls::INPUT;
-use super::deploy::{CALLERS, ROUTER, Stand};
+use super::deploy::{ROUTER, Stand};
+use super::porch::{Porch, Version, function_config};
 
 const README: &str = include_str!("../../../README.md");
 const CHAPTER: &str = "\n## Moving from Porch's function runner\n";
-/// How often somebody dials anew.
-const DIALS: Duration = Duration::from_millis(20);
-/// Porch's runner, and its label.
+/// Porch's runner.
 const ORIGINAL: &str = "function-runner";
-const ORIGINALS_PODS: &str = "app=function-runner";
+/// Where Porch's programs call before and after.
+const PORCHS: &str = "function-runner:9445";
+const OURS: &str = "function-router:9445";
+const OURS_IN_FULL: &str = "function-router.porch-system.svc.cluster.local:9445";
+const PORCH_SERVERS: &str = "api.porch-system.svc.cluster.local:9447";
 
-/// The chapter's commands.
-struct Commands {
-    there: String,
-    stop: String,
-    clean: String,
-    back: String,
-}
-
-/// Calls by a connection each, as Porch's when it has just been started: one that is refused is a failed call.
-struct Diallers {
-    stop: Arc<AtomicBool>,
-    calls: JoinHandle<(usize, Vec<String>)>,
-}
-
-/// Those who keep their connections, and those who do not.
-struct Callers {
-    kept: Load,
-    diallers: Diallers,
-}
-
-// === impl Commands ===
-
-impl Commands {
-    fn of_the_readme() -> Self {
-        let (_, chapter) = README.split_once(CHAPTER).expect("the chapter is there");
-        let (chapter, _) = chapter.split_once("\n## ").expect("another follows");
-        let blocks =
-            chapter.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0.to_owned());
-        let [there, stop, clean, back] =
-            blocks.collect::<Vec<_>>().try_into().expect("four blocks of commands");
-        Self { there, stop, clean, back }
-    }
-}
-
-// === impl Diallers ===
-
-impl Diallers {
-    fn start(address: SocketAddr, image: &str) -> Self {
-        let (image, stop) = (image.to_owned(), Arc::new(AtomicBool::new(false)));
-        let stopped = Arc::clone(&stop);
-        let calls = async move {
-            let (mut calls, mut failures) = (0, Vec::new());
-            let mut ticks = interval(DIALS);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            while !stopped.load(Ordering::Relaxed) {
-                ticks.tick().await;
-                calls += 1;
-                match Client::new(address).try_call(&image, INPUT, None).await {
-                    Ok(answer) if answer.code == Code::Ok => {}
-                    Ok(answer) => failures.push(format!("{:?}: {}", answer.code, answer.message)),
-                    Err(error) => failures.push(error.to_string()),
-                }
-            }
-            (calls, failures)
-        };
-        Self { stop, calls: tokio::spawn(calls) }
-    }
-
-    async fn all_succeeded(self) -> usize {
-        self.stop.store(true, Ordering::Relaxed);
-        let (calls, failures) = self.calls.await.unwrap();
-        assert!(failures.is_empty(), "{} of {calls} dialled in vain: {failures:?}", failures.len());
-        assert!(calls > 0);
-        calls
-    }
-}
-
-// === impl Callers ===
-
-impl Callers {
-    async fn start(stand: &Stand) -> Self {
-        let address = stand.address().await;
-        let plan = Plan::callers(CALLERS, &stand.images[..2]).longest(Duration::from_mins(10));
-        let kept = Load::through(&Routers::new([address]), plan);
-        Self { kept, diallers: Diallers::start(address, &stand.images[0]) }
-    }
-
-    async fn all_succeeded(self, what: &str) {
-        let report = self.kept.stop().await;
-        let dialled = self.diallers.all_succeeded().await;
-        figure(&format!("{what}: {report}; {dialled} calls by connections of their own, 0 failed"));
-        report.all_succeeded();
-    }
-
-    /// So many calls more.
-    async fn go_on(&self) {
-        let wanted = self.kept.answered() + 200;
-        eventually("calls go on", async || (self.kept.answered() >= wanted).then_some(())).await;
-    }
+/// The commands under a heading of the chapter, in blocks.
+fn commands(heading: &str) -> Vec<&'static str> {
+    let (_, chapter) = README.split_once(CHAPTER).expect("the chapter is there");
+    let (chapter, _) = chapter.split_once("\n## ").expect("another follows");
+    let (_, section) =
+        chapter.split_once(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("{heading} is there"));
+    let section = section.split_once("\n### ").map_or(section, |(section, _)| section);
+    let blocks: Vec<_> =
+        section.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0).collect();
+    assert!(!blocks.is_empty(), "{heading} has commands");
+    blocks
 }
 
 // === impl Stand ===
 
 impl Stand {
-    /// Porch, as far as it is needed: server-side, so that no `kubectl apply` has left its notes in the objects.
-    async fn installs_porch(&self, how: &[&str]) {
-        let porch = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch/1.6");
-        let mut all = Vec::new();
-        for file in ["1-namespace.yaml", "2-function-runner.yaml", "5-rbac.yaml", "6-rbac-bind.yaml"] {
-            all.extend(objects(&porch.join(file)));
-        }
-        let ours = |object: &Value| {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            ["porch-system", FUNCTIONS, "porch-fn-runner", ORIGINAL, "porch-function-executor"]
-                .contains(&name)
-        };
-        all.retain(ours);
-        assert_eq!(all.len(), 7, "{all:#?}");
-        all.push(porch_server());
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": all}).to_string();
-        let list = list
-            .replace(
-                "docker.io/nephio/porch-function-runner:latest",
-                "porch-fn.example/function-runner:v0.1.0",
-            )
-            .replace(
-                "docker.io/nephio/porch-wrapper-server:latest",
-                "porch-fn.example/wrapper-server:v0.1.0",
-            );
-        assert!(!list.contains("docker.io"), "{list}");
-        let file = self.sandbox.write("porch.json", list);
-        self.kubectl(&[&["apply", "-f", file.to_str().unwrap()], how].concat()).await;
-        self.rolled_out(&[ORIGINAL, "porch-server"]).await;
-    }
-
     /// Commands of the README, at the root of the repository.
     async fn runs(&self, commands: &str) {
         let script = format!("set -euo pipefail\ncd {DEPLOY}/..\n{commands}");
         let mut command = self.sandbox.command("bash");
-        command.args(["-c", &script]).env("KUBECONFIG", self.cluster.kubeconfig());
+        let programs = binary("porch-fn").parent().unwrap().to_owned();
+        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+        command.args(["-c", &script]).env("KUBECONFIG", self.cluster.kubeconfig()).env("PATH", path);
         let ended = command.output().await.unwrap();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "{commands}\n{said}");
-        // It notes objects that others than `kubectl apply` have made, and pods of Porch's that are not restricted.
-        let parts = ["last-applied-configuration annotation", "would violate PodSecurity"];
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{commands}\n{stderr}");
+        // It notes objects that others than `kubectl apply` have made. Porch's stand-in starts no pods that could be
+        // waited for, and porch-fn says what has to be known.
+        let parts = [
+            "last-applied-configuration annotation",
+            "no matching resources found",
+            "porch-fn porch-config: ",
+        ];
         let noted = |line: &&str| !parts.iter().any(|part| line.contains(part));
-        assert_eq!(said.lines().filter(noted).collect::<Vec<_>>(), Vec::<&str>::new(), "{commands}");
+        assert_eq!(stderr.lines().filter(noted).collect::<Vec<_>>(), Vec::<&str>::new(), "{commands}");
     }
 
-    /// What Porch's runner leaves: a pod and a Service with its names and labels.
+    /// All blocks under a heading.
+    async fn follows(&self, heading: &str) {
+        for block in commands(heading) {
+            self.runs(block).await;
+        }
+    }
+
+    /// What Porch's runner leaves of an image: a pod whose name is generated, and a Service named by the label.
     async fn legacy_pod(&self) -> Pod {
-        let name = "function-0-v1-1-0123abcd";
-        let labels = json!({"fn.kpt.dev/image": name});
+        let id = "function-0-v1-1-0123abcd";
+        let labels = json!({"fn.kpt.dev/image": id});
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
-                "name": name, "namespace": FUNCTIONS, "labels": labels,
+                "generateName": format!("{id}-"), "namespace": FUNCTIONS, "labels": labels,
                 "annotations": {"fn.kpt.dev/template-version": "inline-v1"},
             },
             "spec": {"terminationGracePeriodSeconds": 1, "containers": [{
@@ -188,12 +85,13 @@ impl Stand {
             }]},
         });
         let service = json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": FUNCTIONS},
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": id, "namespace": FUNCTIONS},
             "spec": {"selector": labels, "ports": [{"port": 9446, "targetPort": 9446}]},
         });
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [pod, service]}).to_string();
         let file = self.sandbox.write("legacy.json", list);
-        self.kubectl(&["create", "-f", file.to_str().unwrap()]).await;
+        let made = self.kubectl(&["create", "-f", file.to_str().unwrap(), "-o", "name"]).await;
+        let name = made.lines().find_map(|line| line.strip_prefix("pod/")).unwrap();
         self.function_pods().get(name).await.unwrap()
     }
 
@@ -201,119 +99,178 @@ impl Stand {
         Api::namespaced(self.cluster.client(), FUNCTIONS)
     }
 
-    async fn selector(&self) -> Value {
-        let text =
-            self.kubectl(&["-n", HOME, "get", "service", ORIGINAL, "-o", "jsonpath={.spec.selector}"]).await;
-        serde_json::from_str(&text).unwrap()
+    /// What FunctionConfigs ask for, by name.
+    async fn function_configs(&self) -> Vec<(Value, Value)> {
+        let list = self.kubectl(&["-n", FUNCTIONS, "get", "functionconfigs", "-o", "json"]).await;
+        let mut list: Value = serde_json::from_str(&list).unwrap();
+        let items = list["items"].as_array_mut().unwrap();
+        items.iter_mut().map(|item| (item["metadata"]["name"].take(), item["spec"].take())).collect()
     }
 
-    /// Calls that the pods of one label have answered.
-    async fn answered_by(&self, label: &str, metric: &str) -> f64 {
-        let ips = self
-            .kubectl(&["-n", HOME, "get", "pods", "-l", label, "-o", "jsonpath={.items[*].status.podIP}"])
-            .await;
-        let mut sum = 0.0;
-        for ip in ips.split_whitespace() {
-            let (_, page) = get(SocketAddr::new(ip.parse().unwrap(), 9464), "/metrics").await;
-            let lines = page.lines().filter(|line| line.starts_with(metric));
-            sum += lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum::<f64>();
-        }
-        sum
+    /// The names of the ports of Porch's Service.
+    async fn ports(&self) -> Value {
+        let path = "jsonpath={.spec.ports[*].name}";
+        json!(self.kubectl(&["-n", HOME, "get", "service", ORIGINAL, "-o", path]).await)
+    }
+
+    /// Our own objects are gone, and Porch's are there.
+    async fn only_porch_is_left(&self) {
+        let left = self.kubectl(&["-n", HOME, "get", "deployments,services", "-o", "name"]).await;
+        assert!(!left.contains(ROUTER) && !left.contains("shards"), "{left}");
+        assert!(left.contains("deployment.apps/function-runner"), "{left}");
     }
 }
 
-/// Something to restart in the place of the caller.
-fn porch_server() -> Value {
-    json!({
-        "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": {"name": "porch-server", "namespace": HOME},
-        "spec": {
-            "selector": {"matchLabels": {"app": "porch-server"}},
-            "template": {
-                "metadata": {"labels": {"app": "porch-server"}},
-                "spec": {"containers": [{
-                    "name": "idle", "image": "porch-fn.example/wrapper-server:v0.1.0",
-                    "command": ["/wrapper-server/wrapper-server", "--idle"],
-                }]},
-            },
-        },
-    })
-}
-
-const BY_ORIGINAL: &str = "porch_fn_runner_calls_total";
-const BY_ROUTERS: &str = "porch_fn_router_calls_total";
-const ROUTERS: &str = "app.kubernetes.io/name=function-router";
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn porchs_runner_is_replaced_and_comes_back_without_a_failed_call() {
+/// There and back for Porch 1.5 and 1.6, by Porch's own settings.
+async fn by_setting(version: Version) {
     let cluster = Cluster::connect().await;
     if cluster.own().is_none() {
         return;
     }
-    let commands = Commands::of_the_readme();
     let stand = Stand::new(cluster).await;
-    stand.installs_porch(&["--server-side", "--field-manager=kpt"]).await;
-    stand.serves(&stand.images[..2]).await;
+    let porch = Porch::install(&stand, version, &stand.images[..2]).await;
+    // The controllers of 1.5 render nothing, and those of 1.6 only what is built in, unless they are told of a runner.
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    let controllers = version == Version::V1_6;
     let legacy = stand.legacy_pod().await;
-    // Why the Service is switched by itself.
-    let (deploy, jsonpath) =
-        (DEPLOY, "jsonpath={.items[?(@.metadata.name==\"function-runner\")].spec.selector}");
-    let merged = stand.run(&["apply", "--dry-run=server", "-k", deploy, "-o", jsonpath]).await.stdout;
-    let both = json!({"app": ORIGINAL, "app.kubernetes.io/name": ROUTER});
-    assert_eq!(serde_json::from_slice::<Value>(&merged).unwrap(), both);
 
-    // There. Whoever has a connection stays with Porch's runner.
-    let callers = Callers::start(&stand).await;
-    callers.go_on().await;
-    stand.runs(&commands.there).await;
-    assert_eq!(stand.selector().await, json!({"app.kubernetes.io/name": ROUTER}));
-    let before = stand.answered_by(ORIGINALS_PODS, BY_ORIGINAL).await;
-    callers.go_on().await;
-    assert!(stand.answered_by(ORIGINALS_PODS, BY_ORIGINAL).await >= before + 100.0, "connections stay");
-    assert!(stand.answered_by(ROUTERS, BY_ROUTERS).await > 0.0, "new ones do not");
-    // Without Porch's being restarted: the stand-in finishes what it has.
-    stand.runs(&commands.stop).await;
-    gone(&stand, ORIGINALS_PODS).await;
-    callers.go_on().await;
-    callers.all_succeeded("there").await;
+    stand.follows("Install").await;
+    stand.serves(&stand.images[..2]).await;
+    stand.follows("Lead porch-server here (Porch 1.5 and 1.6)").await;
+    let ours: &[(&str, &[&str])] = &[("porch-server", &[OURS]), ("porch-controllers", &[OURS])];
+    if controllers {
+        stand.follows("Lead porch-controllers here (Porch 1.6)").await;
+    }
+    let ours = if controllers { ours } else { &ours[..1] };
+    porch.calls(ours).await;
+    let [stop, clean] = commands("Stop Porch's function runner").try_into().unwrap();
+    stand.runs(stop).await;
+    gone(&stand, "app=function-runner").await;
+    porch.calls(ours).await;
+    porch.nothing_failed("here");
 
     // What Porch's runner has left was not touched.
     let there = stand.function_pods().get(&legacy.name_any()).await.unwrap();
-    assert_eq!(
-        (there.uid(), there.labels(), there.annotations()),
-        (legacy.uid(), legacy.labels(), legacy.annotations())
-    );
+    assert_eq!((there.uid(), there.labels()), (legacy.uid(), legacy.labels()));
     assert_eq!(there.metadata.deletion_timestamp, None);
-    let callers = Callers::start(&stand).await;
-    stand.runs(&commands.clean).await;
+    stand.runs(clean).await;
     let services: Api<Service> = Api::namespaced(stand.cluster.client(), FUNCTIONS);
     assert!(stand.function_pods().get_opt(&legacy.name_any()).await.unwrap().is_none());
-    assert!(services.get_opt(&legacy.name_any()).await.unwrap().is_none());
-    callers.all_succeeded("the legacy pods deleted").await;
+    assert!(services.get_opt(&legacy.labels()["fn.kpt.dev/image"]).await.unwrap().is_none());
 
-    // And back.
-    let callers = Callers::start(&stand).await;
-    callers.go_on().await;
-    stand.runs(&commands.back).await;
-    assert_eq!(stand.selector().await, json!({"app": ORIGINAL}));
-    callers.go_on().await;
-    callers.all_succeeded("back").await;
-    let left = stand.kubectl(&["-n", HOME, "get", "deployments", "-o", "name"]).await;
-    assert_eq!(left.trim(), "deployment.apps/function-runner\ndeployment.apps/porch-server");
+    let [server, of_controllers] = commands("Roll back Porch 1.5 and 1.6").try_into().unwrap();
+    stand.runs(server).await;
+    if controllers {
+        stand.runs(of_controllers).await;
+    }
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    stand.follows("Remove").await;
+    stand.only_porch_is_left().await;
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    porch.nothing_failed("here and back");
+    stand.removes_all().await;
+}
 
-    // There again, from a runner that ends as Porch's own does: those who have dialled anew do not notice.
-    let callers = Callers::start(&stand).await;
-    callers.go_on().await;
-    stand.runs(&commands.there).await;
-    let after = Callers::start(&stand).await;
-    callers.all_succeeded("there again, until Porch is restarted").await;
-    let force = ["-n", HOME, "delete", "pod", "-l", ORIGINALS_PODS, "--grace-period=0", "--force"];
-    stand.kubectl(&["-n", HOME, "scale", "deployment", ORIGINAL, "--replicas=0"]).await;
-    stand.run(&force).await;
-    gone(&stand, ORIGINALS_PODS).await;
-    after.go_on().await;
-    after.all_succeeded("Porch's runner is killed").await;
+/// The same where the Service is taken over.
+async fn by_service(version: Version) {
+    let cluster = Cluster::connect().await;
+    if cluster.own().is_none() {
+        return;
+    }
+    let stand = Stand::new(cluster).await;
+    let porch = Porch::install(&stand, version, &stand.images[..2]).await;
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    let names = stand.ports().await;
+    // Why the Service is switched by itself.
+    let component = if version == Version::V1_5 { "take-over-1.5" } else { "take-over" };
+    let taken_over = stand.with(&[component]);
+    let selector = "jsonpath={.items[?(@.metadata.name==\"function-runner\")].spec.selector}";
+    let merged = stand.run(&["apply", "--dry-run=server", "-k", &taken_over, "-o", selector]).await.stdout;
+    let both = json!({"app": ORIGINAL, "app.kubernetes.io/name": ROUTER});
+    assert_eq!(serde_json::from_slice::<Value>(&merged).unwrap(), both);
+
+    stand.follows("Install").await;
+    let [there, back] = commands("Take over the Service instead").try_into().unwrap();
+    stand.runs(there).await;
+    gone(&stand, "app=function-runner").await;
+    // As it is kept.
+    stand.run(&["apply", "-k", &taken_over]).await;
+    assert_eq!(stand.ports().await, names, "no port is renamed");
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    porch.nothing_failed("by the Service");
+
+    stand.runs(back).await;
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    stand.follows("Remove").await;
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    porch.nothing_failed("by the Service and back");
+    stand.removes_all().await;
+}
+
+async fn gone(stand: &Stand, label: &str) {
+    stand.kubectl(&["-n", HOME, "wait", "pod", "-l", label, "--for=delete", "--timeout=5m"]).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn porch_1_5_is_led_here_and_back_without_a_failed_call() {
+    by_setting(Version::V1_5).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn porch_1_6_is_led_here_and_back_without_a_failed_call() {
+    by_setting(Version::V1_6).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
+    by_service(Version::V1_5).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_service_of_porch_1_6_is_taken_over_and_given_back() {
+    by_service(Version::V1_6).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
+    let cluster = Cluster::connect().await;
+    if cluster.own().is_none() {
+        return;
+    }
+    let stand = Stand::new(cluster).await;
+    let porch = Porch::install(&stand, Version::Next, &stand.images[..3]).await;
+    // The third function has none.
+    let configs: Vec<_> =
+        ["function-0", "function-1"].map(|name| function_config(name, "porch-fn.example/deployed")).into();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": configs}).to_string();
+    let file = stand.sandbox.write("function-configs.json", list);
+    stand.kubectl(&["apply", "-f", file.to_str().unwrap()]).await;
+    let before = stand.function_configs().await;
+    let as_shipped: &[(&str, &[&str])] =
+        &[("porch-server", &["itself"]), ("porch-controllers", &[PORCH_SERVERS])];
+    porch.calls(as_shipped).await;
+
+    stand.follows("Install").await;
+    stand.serves(&stand.images[..3]).await;
+    let [controllers, server] = commands("Lead Porch's next version here").try_into().unwrap();
+    stand.runs(controllers).await;
+    porch.calls(&[("porch-server", &["itself"]), ("porch-controllers", &[OURS_IN_FULL])]).await;
+    stand.runs(server).await;
+    porch.calls(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])]).await;
+    porch.nothing_failed("here");
+
+    stand.follows("Roll back Porch's next version").await;
+    porch.calls(as_shipped).await;
+    assert_eq!(stand.function_configs().await, before, "as they were");
+    stand.follows("Remove").await;
+    stand.only_porch_is_left().await;
+    porch.calls(as_shipped).await;
+    porch.nothing_failed("here and back");
     stand.removes_all().await;
 }
 
@@ -324,25 +281,14 @@ async fn a_single_runner_takes_the_place_of_porchs_and_gives_it_back() {
     if cluster.own().is_none() {
         return;
     }
-    let stand = Stand::new(cluster).await;
-    stand.installs_porch(&[]).await;
-    stand.serves(&stand.images[..2]).await;
-    let callers = Callers::start(&stand).await;
-    callers.go_on().await;
-    let single = format!("kubectl apply -k {DEPLOY}/single-runner");
-    stand.runs(&single).await;
-    stand.rolled_out(&[ORIGINAL]).await;
-    callers.go_on().await;
-    callers.all_succeeded("a single runner in place").await;
-
-    let callers = Callers::start(&stand).await;
-    callers.go_on().await;
-    stand.installs_porch(&[]).await;
-    callers.go_on().await;
-    callers.all_succeeded("and back").await;
-    stand.removes_all().await;
-}
-
-async fn gone(stand: &Stand, label: &str) {
-    stand.kubectl(&["-n", HOME, "wait", "pod", "-l", label, "--for=delete", "--timeout=5m"]).await;
+    for version in [Version::V1_5, Version::V1_6, Version::Next] {
+        let stand = Stand::new(cluster.clone()).await;
+        let _porch = Porch::install(&stand, version, &stand.images[..2]).await;
+        let names = stand.ports().await;
+        stand.runs(&format!("kubectl apply -k {DEPLOY}/single-runner")).await;
+        stand.rolled_out(&[ORIGINAL]).await;
+        assert_eq!(stand.ports().await, names, "{version}");
+        stand.serves_at(ORIGINAL, &stand.images[..2]).await;
+        stand.removes_all().await;
+    }
 }

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"clients.test/go/evaluatorpb"
+)
+
+// How many failures are told in full.
+const mostTexts = 5
+
+// Each so manieth call of a caller carries a package of this size.
+const (
+	largeEvery = 20
+	largeSize  = 1 << 20
+)
+
+// target is where functions are evaluated.
+type target interface {
+	// name is the address, or "itself".
+	name() string
+	evaluate(*evaluatorpb.EvaluateFunctionRequest) (*evaluatorpb.EvaluateFunctionResponse, error)
+}
+
+// remote is one connection, as Porch has it: dns, pick_first, no deadline, no retry.
+type remote struct {
+	address string
+	client  evaluatorpb.FunctionEvaluatorClient
+}
+
+// inProcess is the pod evaluator that is part of the next version's porch-server.
+type inProcess struct{}
+
+// calls is what one program of Porch's calls.
+type calls struct {
+	program string
+	// Where everything goes, or, when configs are there, what has an executable.
+	executables target
+	// Where the rest goes.
+	pods    target
+	configs *functionConfigs
+
+	mutex  sync.Mutex
+	report report
+}
+
+// report is what became of the calls so far; the last one says that it is.
+type report struct {
+	Program string         `json:"program"`
+	Pod     string         `json:"pod"`
+	Calls   map[string]int `json:"calls"`
+	Failed  int            `json:"failed"`
+	Texts   []string       `json:"texts"`
+	Slowest float64        `json:"slowest_seconds"`
+	Done    bool           `json:"done"`
+}
+
+// dial is for an address that may be empty: then nobody is called.
+func dial(address string) target {
+	if address == "" {
+		return nil
+	}
+	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	fatal(err)
+	return &remote{address, evaluatorpb.NewFunctionEvaluatorClient(connection)}
+}
+
+func (r *remote) name() string { return r.address }
+
+func (r *remote) evaluate(request *evaluatorpb.EvaluateFunctionRequest) (*evaluatorpb.EvaluateFunctionResponse, error) {
+	return r.client.EvaluateFunction(context.Background(), request)
+}
+
+func (inProcess) name() string { return "itself" }
+
+func (inProcess) evaluate(request *evaluatorpb.EvaluateFunctionRequest) (*evaluatorpb.EvaluateFunctionResponse, error) {
+	time.Sleep(work)
+	return &evaluatorpb.EvaluateFunctionResponse{ResourceList: request.GetResourceList()}, nil
+}
+
+func newCalls(program string) *calls {
+	pod, err := os.Hostname()
+	fatal(err)
+	return &calls{program: program, report: report{Program: program, Pod: pod, Calls: map[string]int{}}}
+}
+
+// run calls until the program has been told to end and its last calls are done.
+func (c *calls) run(stop context.Context) {
+	renders, err := strconv.Atoi(os.Getenv("RENDERS"))
+	fatal(err)
+	pause, err := time.ParseDuration(os.Getenv("PAUSE"))
+	fatal(err)
+	images := strings.Split(os.Getenv("IMAGES"), ",")
+
+	reporter, err := net.Dial("tcp", os.Getenv("REPORT_TO"))
+	fatal(err)
+	ended := make(chan struct{})
+	context.AfterFunc(stop, func() {
+		log.Print("told to end")
+		time.AfterFunc(lastCalls, func() { close(ended) })
+	})
+	var callers sync.WaitGroup
+	for caller := range renders {
+		callers.Go(func() {
+			for number := 0; ; number++ {
+				c.call(images[(caller+number)%len(images)], fmt.Sprintf("%s-%d-%d", c.report.Pod, caller, number), number%largeEvery == largeEvery-1)
+				select {
+				case <-ended:
+					return
+				case <-time.After(pause):
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { callers.Wait(); close(done) }()
+	for {
+		select {
+		case <-done:
+			c.send(reporter, true)
+			return
+		case <-time.After(200 * time.Millisecond):
+			c.send(reporter, false)
+		}
+	}
+}
+
+func (c *calls) send(reporter net.Conn, done bool) {
+	c.mutex.Lock()
+	c.report.Done = done
+	line, err := json.Marshal(c.report)
+	c.mutex.Unlock()
+	fatal(err)
+	_, err = reporter.Write(append(line, '\n'))
+	fatal(err)
+}
+
+// call makes one call and keeps account of it.
+func (c *calls) call(image, id string, large bool) {
+	request := &evaluatorpb.EvaluateFunctionRequest{Image: image, ResourceList: []byte("kind: ResourceList\n# " + id + "\n")}
+	if large {
+		request.ResourceList = append(request.ResourceList, bytes.Repeat([]byte("# a large package\n"), largeSize/18)...)
+	}
+	to := c.executables
+	if c.configs != nil {
+		request.ExecPath = c.configs.execPath(image)
+		if request.ExecPath == "" || to == nil {
+			to, request.ExecPath = c.pods, ""
+		}
+	}
+	if to == nil {
+		// Only what is built in can be evaluated.
+		return
+	}
+	began := time.Now()
+	response, err := to.evaluate(request)
+	text := ""
+	if err != nil {
+		text = fmt.Sprintf("func eval %q failed: %v", image, err)
+	} else if !bytes.Equal(response.GetResourceList(), request.ResourceList) {
+		text = fmt.Sprintf("func eval %q: the answer is not the package", image)
+	}
+
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.report.Calls[to.name()]++
+	c.report.Slowest = max(c.report.Slowest, time.Since(began).Seconds())
+	if text != "" {
+		log.Print(text)
+		c.report.Failed++
+		if len(c.report.Texts) < mostTexts {
+			c.report.Texts = append(c.report.Texts, to.name()+": "+text)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+// Command porch stands where Porch's programs would: in the Deployments that Porch
+// ships, with their flags, variables and probes, it calls, evaluates and ends as
+// they do. It renders no package. Which program it is, OTEL_SERVICE_NAME says.
+//
+//	porch-server            calls --function-runner; of the next version it evaluates
+//	                        pods itself, also for others (--pod-evaluator-port)
+//	porch-controllers       calls FUNCTION_RUNNER_ADDRESS and POD_EVALUATOR_ADDRESS
+//	porch-function-runner   evaluates; without --pod-namespace only exec_path
+//
+// The tests' own variables: IMAGES are called in turn (commas between them), by
+// RENDERS callers, each with a pause of PAUSE after a call; what became of the calls
+// is reported to the TCP address REPORT_TO. As grpc-health-probe it is one.
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// Porch's default, and what its manifests say.
+const maxMessage = 6291456
+
+// How long Porch's server goes on after SIGTERM: it was measured to take 33 s.
+const lastCalls = 30 * time.Second
+
+func main() {
+	log.SetFlags(log.Ltime | log.Lmicroseconds)
+	if filepath.Base(os.Args[0]) == "grpc-health-probe" {
+		os.Exit(probe())
+	}
+	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+
+	switch name := os.Getenv("OTEL_SERVICE_NAME"); name {
+	case "porch-function-runner":
+		// Its calls in flight break: Porch's runner ends at once.
+		go serveEvaluator(":9445", &evaluator{pods: flagValue("pod-namespace") != "", cold: 2 * time.Second})
+		<-stop.Done()
+	case "porch-server":
+		go serveHTTPS(":4443")
+		calls := newCalls(name)
+		if os.Getenv("WRAPPER_SERVER_IMAGE") != "" {
+			calls.pods = inProcess{}
+			calls.configs = followFunctionConfigs()
+			server := serveEvaluator(":"+flagValue("pod-evaluator-port"), &evaluator{pods: true})
+			context.AfterFunc(stop, server.Stop)
+		}
+		calls.executables = dial(flagValue("function-runner"))
+		calls.run(stop)
+	case "porch-controllers":
+		go serveHTTP(":8081")
+		calls := newCalls(name)
+		calls.executables = dial(os.Getenv("FUNCTION_RUNNER_ADDRESS"))
+		if address := os.Getenv("POD_EVALUATOR_ADDRESS"); address != "" {
+			calls.pods = dial(address)
+			calls.configs = followFunctionConfigs()
+		}
+		calls.run(stop)
+	default:
+		log.Fatalf("OTEL_SERVICE_NAME: %q is no program of Porch's", name)
+	}
+}
+
+// flagValue is the value of a flag written --name=value, as Porch's manifests do.
+func flagValue(name string) string {
+	for _, arg := range os.Args[1:] {
+		if value, found := strings.CutPrefix(arg, "--"+name+"="); found {
+			return value
+		}
+	}
+	return ""
+}
+
+func serveHTTP(address string) {
+	log.Fatal(http.ListenAndServe(address, http.HandlerFunc(ok)))
+}
+
+// serveHTTPS shows a certificate of its own, as Porch's server does to the kubelet.
+func serveHTTPS(address string) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	fatal(err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour)}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	fatal(err)
+	pair := tls.Certificate{Certificate: [][]byte{certificate}, PrivateKey: key}
+	listener, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{pair}})
+	fatal(err)
+	log.Fatal(http.Serve(listener, http.HandlerFunc(ok)))
+}
+
+func ok(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusOK)
+}
+
+// probe asks as `grpc-health-probe -addr HOST:PORT` does.
+func probe() int {
+	address := os.Args[len(os.Args)-1]
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		log.Print("the last argument is no HOST:PORT: ", err)
+		return 1
+	}
+	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	fatal(err)
+	within, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	health, err := grpc_health_v1.NewHealthClient(connection).Check(within, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil || health.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+		log.Print("not serving: ", err)
+		return 2
+	}
+	return 0
+}
+
+func fatal(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
