@@ -66,7 +66,7 @@ impl Stand {
     }
 
     /// However it ends. What it waits for takes minutes on a machine that is busy.
-    async fn ended(&self, args: &[&str]) -> Output {
+    pub(super) async fn ended(&self, args: &[&str]) -> Output {
         let kubeconfig = self.cluster.kubeconfig().to_str().unwrap();
         let own = ["--kubeconfig", kubeconfig];
         self.sandbox.run_within(6 * PATIENCE, "kubectl", own.iter().chain(args), b"").await
@@ -228,7 +228,7 @@ async fn nothing_was_refused(audit: &Audit, mark: &Mark) {
     assert!(refused.is_empty(), "{refused:?}");
 }
 
-fn copy_folder(from: &Path, to: &Path) {
+pub(super) fn copy_folder(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

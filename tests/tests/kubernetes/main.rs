@@ -15,6 +15,7 @@ mod function_configs;
 mod migration;
 mod moved_tags;
 mod outage;
+mod over_porch;
 mod parity;
 mod porch;
 mod registries;
