@@ -142,7 +142,8 @@ mod tests {
             list in prop::collection::vec(any::<u8>(), 0..400), image in ".{0,40}", tag in ".{0,10}",
             size in 1usize..500,
         ) {
-            let request = EvaluateFunctionRequest { resource_list: list.clone().into(), image, tag };
+            let resource_list = list.clone().into();
+            let request = EvaluateFunctionRequest { resource_list, image, tag, ..Default::default() };
             let message = cut(&request.encode_to_vec(), size);
             let found = peek(&message).unwrap();
             prop_assert_eq!(&*found.image, request.image.as_str());
@@ -173,17 +174,44 @@ mod tests {
         assert_eq!(&*peek(&cut(&message, 2)).unwrap().image, "b");
     }
 
+    /// Like Go's protobuf, which keeps such a field as an unknown one.
+    #[test]
+    fn a_known_field_of_another_wire_type_is_skipped() {
+        let group = [0x1b, 0x12, 1, b'x', 0x23, 0x08, 1, 0x24, 0x1c];
+        for (name, field) in [
+            ("tag, varint", &[0x18, 0x96, 1][..]),
+            ("tag, fixed64", &[0x19, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("tag, fixed32", &[0x1d, 0, 0, 0, 0]),
+            ("tag, group with a field 2 and a group inside", &group),
+            ("exec_path, varint", &[0x20, 1]),
+            ("exec_path, fixed64", &[0x21, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("exec_path, fixed32", &[0x25, 0, 0, 0, 0]),
+            ("exec_path, group", &[0x23, 0x24]),
+            ("image, varint", &[0x10, 1]),
+            ("resource_list, fixed32", &[0x0d, 1, 2, 3, 4]),
+        ] {
+            let message = [&[0x0a, 1, b'l', 0x12, 1, b'f', 0x1a, 1, b't'], field].concat();
+            let found = peek(&cut(&message, 2)).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!((&*found.image, &*found.tag, found.resource_list), ("f", "t", 2..3), "{name}");
+        }
+    }
+
     #[test]
     fn broken_messages_are_refused() {
         let long = [&[0x12, 0x81, 0x20][..], &[b'a'; 4097]].concat();
-        let cases: [(&[u8], PeekError); 8] = [
+        let deep = [0x1b; 200];
+        let cases: [(&[u8], PeekError); 11] = [
             (&[0x12], PeekError::Truncated),
             (&[0x12, 5, b'a'], PeekError::Truncated),
             (&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], PeekError::Truncated),
             (&[0xff; 11], PeekError::Malformed),
             (&[0x02, 0], PeekError::Malformed),
-            (&[0x23], PeekError::Malformed),
-            (&[0x10, 1], PeekError::WireType(2)),
+            // Groups: cut off, ended twice, ended by another field, nested too deep; a wire type of none.
+            (&[0x23], PeekError::Truncated),
+            (&[0x24], PeekError::Malformed),
+            (&[0x23, 0x1c], PeekError::Malformed),
+            (&deep, PeekError::Malformed),
+            (&[0x26], PeekError::Malformed),
             (&[0x12, 2, 0xc3, 0x28], PeekError::NotUtf8 { field: 2 }),
         ];
         for (message, error) in cases {
