@@ -11,8 +11,11 @@ use crate::chunks::{Chunks, Cursor};
 
 pub(crate) const RESOURCE_LIST_FIELD: u32 = 1;
 pub(crate) const IMAGE_FIELD: u32 = 2;
-/// See `evaluator.proto`: the next free number, since the real one could not be read anywhere.
+/// `Tag` in `evaluator.proto`. Field 4, `exec_path`, is not read: see there why.
 pub(crate) const TAG_FIELD: u32 = 3;
+
+/// How deep groups may nest, as in prost. Nobody sends any: they were never part of proto3.
+const MAX_GROUPS: usize = 100;
 
 /// Longest image or tag that is accepted, in bytes: far above what any registry allows (255 bytes of
 /// name, 128 of tag), low enough to be a map key and part of an error text.
@@ -35,12 +38,9 @@ pub enum PeekError {
     /// A field runs past the end of the message.
     #[error("the request is cut off: a field runs past its end")]
     Truncated,
-    /// A varint of more than ten bytes, field number zero or an unknown wire type.
+    /// A varint of more than ten bytes, field number zero, an unknown wire type or a wrong group.
     #[error("the request is not a protobuf message")]
     Malformed,
-    /// One of the three known fields is not a length-delimited one.
-    #[error("field {0} of the request has the wrong wire type")]
-    WireType(u32),
     /// The image or tag is too long.
     #[error("field {field} of the request is longer than {MAX_NAME_BYTES} bytes")]
     TooLong {
@@ -68,27 +68,19 @@ impl Deref for Text {
     }
 }
 
-/// Reads a request in one pass over its field headers. When a field is repeated the last one counts.
+/// Reads a request in one pass over its field headers. When a field is repeated the last one counts. A known field of
+/// another wire type is skipped like an unknown one, as Go's protobuf does.
 pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
     let mut found = Peek { image: Text::default(), tag: Text::default(), resource_list: 0..0 };
     let mut cursor = message.cursor();
     let end = message.len();
     while cursor.offset() < end {
-        let key = varint(&mut cursor)?;
-        let field = u32::try_from(key >> 3).map_err(|_| PeekError::Malformed)?;
-        let len = match key & 7 {
-            _ if field == 0 => return Err(PeekError::Malformed),
-            2 => usize::try_from(varint(&mut cursor)?).map_err(|_| PeekError::Truncated)?,
-            _ if field <= TAG_FIELD => return Err(PeekError::WireType(field)),
-            0 => {
-                varint(&mut cursor)?;
-                0
-            }
-            1 => 8,
-            5 => 4,
-            // Groups (3 and 4) were never part of proto3.
-            _ => return Err(PeekError::Malformed),
-        };
+        let (field, wire_type) = key(&mut cursor)?;
+        if wire_type != LENGTH_DELIMITED {
+            skip(&mut cursor, field, wire_type)?;
+            continue;
+        }
+        let len = length(&mut cursor)?;
         let start = cursor.offset();
         let value = cursor.clone();
         cursor.skip(len).ok_or(PeekError::Truncated)?;
@@ -100,6 +92,44 @@ pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
         }
     }
     Ok(found)
+}
+
+const LENGTH_DELIMITED: u64 = 2;
+
+/// A field's number and wire type.
+fn key(cursor: &mut Cursor<'_>) -> Result<(u32, u64), PeekError> {
+    let key = varint(cursor)?;
+    let field = u32::try_from(key >> 3).ok().filter(|&field| field > 0);
+    Ok((field.ok_or(PeekError::Malformed)?, key & 7))
+}
+
+fn length(cursor: &mut Cursor<'_>) -> Result<usize, PeekError> {
+    usize::try_from(varint(cursor)?).map_err(|_| PeekError::Truncated)
+}
+
+/// Steps over the value of a field; over all fields of a group.
+fn skip(cursor: &mut Cursor<'_>, field: u32, wire_type: u64) -> Result<(), PeekError> {
+    let mut groups = Vec::new();
+    let (mut field, mut wire_type) = (field, wire_type);
+    loop {
+        let len = match wire_type {
+            0 => varint(cursor).map(|_| 0)?,
+            1 => 8,
+            LENGTH_DELIMITED => length(cursor)?,
+            3 if groups.len() < MAX_GROUPS => {
+                groups.push(field);
+                0
+            }
+            4 if groups.pop() == Some(field) => 0,
+            5 => 4,
+            _ => return Err(PeekError::Malformed),
+        };
+        cursor.skip(len).ok_or(PeekError::Truncated)?;
+        if groups.is_empty() {
+            return Ok(());
+        }
+        (field, wire_type) = key(cursor)?;
+    }
 }
 
 fn text(value: &Cursor<'_>, len: usize, field: u32) -> Result<Text, PeekError> {
