@@ -54,7 +54,9 @@ mod tests {
             let list = Bytes::from(list);
             let request = encode_request(list.clone().into(), &image, &tag).contiguous();
             let decoded = EvaluateFunctionRequest::decode(request).unwrap();
-            prop_assert_eq!(decoded, EvaluateFunctionRequest { resource_list: list.clone(), image, tag });
+            let exec_path = String::new();
+            let expected = EvaluateFunctionRequest { resource_list: list.clone(), image, tag, exec_path };
+            prop_assert_eq!(decoded, expected);
             let response = encode_response(list.clone().into(), Bytes::from_static(b"log")).contiguous();
             let decoded = EvaluateFunctionResponse::decode(response).unwrap();
             prop_assert_eq!(decoded.resource_list, list);

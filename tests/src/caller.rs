@@ -87,7 +87,8 @@ impl Caller {
 
 /// A request for one run.
 pub fn request(image: &str, package: impl Into<Bytes>) -> EvaluateFunctionRequest {
-    EvaluateFunctionRequest { resource_list: package.into(), image: image.to_owned(), tag: String::new() }
+    let (resource_list, image) = (package.into(), image.to_owned());
+    EvaluateFunctionRequest { resource_list, image, ..EvaluateFunctionRequest::default() }
 }
 
 /// The same as it goes over the wire, with its prefix.

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use porch_fn_proto::evaluator::EvaluateFunctionRequest;
 use porch_fn_runner::{App, Flags, Pods};
 use porch_fn_service::flags;
+use porch_fn_tests::caller::{Caller, request};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::process::{Sandbox, eventually};
 use tonic::Code;
@@ -20,7 +22,7 @@ const INPUT: &str = "kind: ResourceList\n";
 /// `short:v2`. `$DIR` is the sandbox.
 struct Runner {
     sandbox: Sandbox,
-    _app: App,
+    app: App,
     client: Client,
 }
 
@@ -39,7 +41,7 @@ impl Runner {
             flags::parse_with_set::<Flags>([&own[..], flags].concat().iter().map(Into::into)).unwrap();
         let app = App::start(flags, &set, Pods::Flags).await.unwrap();
         let client = Client::new(app.address());
-        Self { sandbox, _app: app, client }
+        Self { sandbox, app, client }
     }
 
     fn files_with(&self, part: &str) -> usize {
@@ -105,6 +107,28 @@ async fn what_no_runtime_has_is_not_found() {
     }
     let text = "the request names no function image";
     runner.client.call("", INPUT).await.fails(Code::InvalidArgument, text);
+}
+
+#[tokio::test]
+async fn the_tag_field_decides_beside_a_tag_and_no_path_is_followed() {
+    let runner = Runner::start(&[], "cat").await;
+    let caller = Caller::connect(runner.app.address()).await;
+    for (image, tag, expected) in [
+        (IMAGE, "", Code::Ok),
+        (IMAGE, "~1.0", Code::Ok),
+        (IMAGE, "v1", Code::Ok),
+        ("example.com/functions/set-image:v0.9", "v1", Code::Ok),
+        (IMAGE, "~2.0", Code::NotFound),
+        (IMAGE, "v2", Code::NotFound),
+        ("example.com/functions/set-image:v2", "", Code::NotFound),
+    ] {
+        // An executable that is there and would answer.
+        let exec_path = "/bin/cat".to_owned();
+        let call = EvaluateFunctionRequest { tag: tag.to_owned(), exec_path, ..request(image, INPUT) };
+        let answer = caller.send(tonic::Request::new(call)).await;
+        let code = answer.map_or_else(|status| status.code(), |_| Code::Ok);
+        assert_eq!(code, expected, "{image} {tag}");
+    }
 }
 
 #[tokio::test]

@@ -163,6 +163,11 @@ fn shard_keys() {
     assert_eq!(key("fn:v1", None), key("ghcr.io/kptdev/krm-functions-catalog/fn:v1", None));
     assert_eq!(key("fn", Some("~0.4")), "ghcr.io/kptdev/krm-functions-catalog/fn");
     assert_eq!(key("fn:v1", Some("~0.4")), key("fn", Some("0.4.x")));
+    assert_eq!(
+        key("fn:v0.4.1", Some("~0.4")),
+        key("fn:v0.4.9", Some("~0.4")),
+        "the field decides, not the tag"
+    );
     assert_eq!(key("fn:v1", Some("v0.4.1")), key("fn:v0.4.1", None), "a version is a literal tag");
     assert_eq!(key("fn:v1", Some("v0.4.1+x")), key("fn:v1", None), "a version that is no tag");
     let digest = format!("fn@{SHA256}");

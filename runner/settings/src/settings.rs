@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_image::{AllowedImages, Image, parse_version};
+use porch_fn_image::{AllowedImages, Constraint, Image, parse_version};
 
 use crate::cache_config::{CacheConfig, Entry};
 use crate::exec_config::ExecConfig;
@@ -173,16 +173,23 @@ impl Settings {
     /// What the exec runtime runs for a request's `image`, as sent, and its `tag` field. `parsed` is what the image
     /// means, if anything. Whether the call is allowed is not asked here.
     ///
-    /// A version there stands in place of the image's own tag. A constraint proper stands for a version that only a
-    /// registry knows, so `image` is asked for as it was sent; so it is for any other text, which does not count, and
-    /// for an image with a digest, beside which no tag counts.
+    /// The field decides, not the image's own tag. A version there stands in place of that tag. A constraint proper stands
+    /// for a version that only a registry knows; a caller that has asked it, as kpt does, sends that version as the tag.
+    /// So a tag counts where the constraint allows it, and no executable is found where it does not. Any other text in the
+    /// field does not count, nor does any beside a digest.
     pub fn executable(&self, image: &str, parsed: Option<&Image>, tag: &str) -> Option<Setting<PathBuf>> {
         let is_version = parse_version(tag).is_some();
         match parsed {
-            Some(parsed) if is_version && parsed.digest().is_none() => {
-                self.executable_of(&parsed.with_tag(tag).ok()?)
+            Some(parsed) if parsed.digest().is_some() => self.executable_of(parsed),
+            Some(parsed) if is_version => self.executable_of(&parsed.with_tag(tag).ok()?),
+            Some(parsed) => {
+                let own = parsed.tag().and_then(parse_version);
+                let allowed = match Constraint::parse(tag) {
+                    Ok(constraint) => own.is_some_and(|own| constraint.matches(&own)),
+                    Err(_) => true,
+                };
+                allowed.then(|| self.executable_of(parsed))?
             }
-            Some(parsed) => self.executable_of(parsed),
             // --config may name what is no image.
             None if is_version => None,
             None => self.configured(image),

@@ -290,7 +290,7 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
 
     let answer = client.call("echo:v1", INPUT).await;
     assert_eq!(answer.output(), INPUT.as_bytes());
-    assert_eq!(answer.log(), "image \"echo:v1\" tag \"\"\n");
+    assert_eq!(answer.log(), "image \"echo:v1\" tag \"\" exec_path \"\"\n");
     let five_mib = vec![b'#'; 5 << 20];
     assert!(client.call("echo:v1", five_mib.clone()).await.output()[..] == five_mib);
 
@@ -319,6 +319,14 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
     let expected = format!(
         "unable to evaluate error:INTERNAL with pod evaluator: rpc error: code = Internal desc = {text}"
     );
+    if let Some(grpcgo) = foreign::client("grpcgo") {
+        let address = router.address().to_string();
+        let fields = ["--image", "echo:v0.9", "--tag", "v1", "--exec-path", "/bin/false"];
+        let args = [&["--addr", &address, "--in", "long.txt"], &fields[..]].concat();
+        let report = Report::of(&sandbox, &grpcgo, &args).await;
+        report.succeeded(1);
+        assert_eq!(report.log(), "image \"echo:v0.9\" tag \"v1\" exec_path \"/bin/false\"\n");
+    }
     for (client, long_texts) in clients() {
         let address = router.address().to_string();
         let args = ["--addr", &address, "--image", "error:INTERNAL", "--in", "long.txt"];

@@ -9,6 +9,7 @@ mod deadlines;
 mod drain;
 mod errors;
 mod health;
+mod hops;
 mod inflight;
 mod limits;
 mod load;

@@ -29,7 +29,9 @@ fn with_unknown_fields(message: &[u8]) -> Bytes {
 async fn a_call_passes_both_ways_unchanged() {
     let fleet = Fleet::of(2).await;
     let image = fleet.image(&[0]);
-    let sent = with_unknown_fields(&request(&image, "package").encode_to_vec());
+    let mut call = request(&image, "package");
+    (call.tag, call.exec_path) = ("no constraint!".to_owned(), "/bin/sh".to_owned());
+    let sent = with_unknown_fields(&call.encode_to_vec());
     let metadata = [
         ("user-agent", "grpc-go/1.80.0"),
         ("grpc-accept-encoding", "gzip"),
@@ -197,6 +199,8 @@ async fn with_a_tag_constraint_the_repository_decides() {
             let before = owner.taken();
             let mut call = request(&image, "package");
             tag.clone_into(&mut call.tag);
+            // Chooses nothing.
+            call.exec_path = format!("/{tag}");
             client.send(tonic::Request::new(call)).await.unwrap();
             assert_eq!(owner.taken(), before + 1, "{image} {tag}");
         }

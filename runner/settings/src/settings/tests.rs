@@ -226,7 +226,9 @@ fn executables_of_function_configs_win_over_the_file() {
     assert_eq!(path("Odd Name", "v1"), None);
     assert_eq!(path(&pinned, "v1"), Some(PathBuf::from("/functions/e")), "no tag counts beside a digest");
     assert_eq!(path("f", ">=1"), None);
-    assert_eq!(path("f:v1", ">=2"), Some(PathBuf::from("/functions/bin/f")), "as sent");
+    assert_eq!(path("f:v1", ">=1 <2"), Some(PathBuf::from("/functions/bin/f")), "what kpt resolved it to");
+    assert_eq!(path("f:v1", ">=2"), None, "the tag field decides, not the image's own tag");
+    assert_eq!(path("f:v1", "stable"), Some(PathBuf::from("/functions/bin/f")), "no constraint");
     assert_eq!(
         path("f:v1", "nightly"),
         Some(PathBuf::from("/functions/bin/f")),

@@ -28,7 +28,8 @@ type EvaluateFunctionRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ResourceList  []byte                 `protobuf:"bytes,1,opt,name=resource_list,json=resourceList,proto3" json:"resource_list,omitempty"`
 	Image         string                 `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
-	Tag           string                 `protobuf:"bytes,3,opt,name=tag,proto3" json:"tag,omitempty"`
+	Tag           string                 `protobuf:"bytes,3,opt,name=Tag,proto3" json:"Tag,omitempty"`                           // as Porch 1.6 spells it
+	ExecPath      string                 `protobuf:"bytes,4,opt,name=exec_path,json=execPath,proto3" json:"exec_path,omitempty"` // the version of Porch after 1.6
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -80,6 +81,13 @@ func (x *EvaluateFunctionRequest) GetImage() string {
 func (x *EvaluateFunctionRequest) GetTag() string {
 	if x != nil {
 		return x.Tag
+	}
+	return ""
+}
+
+func (x *EvaluateFunctionRequest) GetExecPath() string {
+	if x != nil {
+		return x.ExecPath
 	}
 	return ""
 }
@@ -140,11 +148,12 @@ var File_evaluator_proto protoreflect.FileDescriptor
 
 const file_evaluator_proto_rawDesc = "" +
 	"\n" +
-	"\x0fevaluator.proto\x12\tevaluator\"f\n" +
+	"\x0fevaluator.proto\x12\tevaluator\"\x83\x01\n" +
 	"\x17EvaluateFunctionRequest\x12#\n" +
 	"\rresource_list\x18\x01 \x01(\fR\fresourceList\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x10\n" +
-	"\x03tag\x18\x03 \x01(\tR\x03tag\"Q\n" +
+	"\x03Tag\x18\x03 \x01(\tR\x03Tag\x12\x1b\n" +
+	"\texec_path\x18\x04 \x01(\tR\bexecPath\"Q\n" +
 	"\x18EvaluateFunctionResponse\x12#\n" +
 	"\rresource_list\x18\x01 \x01(\fR\fresourceList\x12\x10\n" +
 	"\x03log\x18\x02 \x01(\fR\x03log2p\n" +

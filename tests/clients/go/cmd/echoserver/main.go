@@ -90,7 +90,8 @@ func (evaluator) EvaluateFunction(ctx context.Context, request *evaluatorpb.Eval
 	name, argument := nameAndTag(request.GetImage())
 	echo := &evaluatorpb.EvaluateFunctionResponse{
 		ResourceList: request.GetResourceList(),
-		Log:          []byte(fmt.Sprintf("image %q tag %q\n", request.GetImage(), request.GetTag())),
+		Log: []byte(fmt.Sprintf("image %q tag %q exec_path %q\n",
+			request.GetImage(), request.GetTag(), request.GetExecPath())),
 	}
 	switch name {
 	case "error":

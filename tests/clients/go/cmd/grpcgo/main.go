@@ -27,6 +27,7 @@ import (
 
 type options struct {
 	addr, image, tag string
+	execPath         string
 	in, out          string
 	timeout          time.Duration
 	calls            int
@@ -41,6 +42,7 @@ func parseFlags() options {
 	flag.StringVar(&o.addr, "addr", "localhost:9445", "`address` of the evaluator")
 	flag.StringVar(&o.image, "image", "", "`reference` of the function's image")
 	flag.StringVar(&o.tag, "tag", "", "semver `constraint` sent beside the image")
+	flag.StringVar(&o.execPath, "exec-path", "", "`path` of an executable sent beside the image")
 	flag.StringVar(&o.in, "in", "", "`file` with the resource list (default stdin)")
 	flag.StringVar(&o.out, "out", "", "`file` for the answer's resource list")
 	flag.DurationVar(&o.timeout, "timeout", 0, "deadline of each call; 0 sends none, as Porch does")
@@ -104,7 +106,9 @@ func run(o options) (*report, error) {
 	defer conn.Close()
 
 	client := evaluatorpb.NewFunctionEvaluatorClient(conn)
-	request := &evaluatorpb.EvaluateFunctionRequest{ResourceList: resourceList, Image: o.image, Tag: o.tag}
+	request := &evaluatorpb.EvaluateFunctionRequest{
+		ResourceList: resourceList, Image: o.image, Tag: o.tag, ExecPath: o.execPath,
+	}
 	answers := newAnswers()
 	start := time.Now()
 	var next atomic.Int64

@@ -1,0 +1,50 @@
+//! Router and runner together, in front of a wrapper that notes what arrives: no hop changes a request.
+
+use bytes::Bytes;
+use porch_fn_proto::{Chunks, frame};
+use porch_fn_router::{App, Flags};
+use porch_fn_runner as runner;
+use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
+use porch_fn_service::flags;
+use porch_fn_tests::caller::{RawCaller, request};
+use porch_fn_tests::fake_runner::FakeRunner;
+use prost::Message;
+use tonic::Code;
+
+const IMAGE: &str = "example.com/f:v1";
+
+/// Fields 3 and 4 of another wire type (varint, fixed32), and field 15, which nobody knows.
+const OTHER_FIELDS: &[u8] = &[0x18, 7, 0x25, 1, 2, 3, 4, 0x7a, 2, 0xff, 0];
+
+#[tokio::test]
+async fn a_request_reaches_the_wrapper_byte_for_byte() {
+    let wrapper = FakeRunner::start("wrapper").await;
+    let mut functions = LocalFunctions::default();
+    functions.add(IMAGE, vec!["unused".to_owned()], "example.com").unwrap();
+    // Stands for a wrapper-server process: says where it listens, and ends when its standard input does.
+    let script = format!("echo listening on {}; cat", wrapper.address());
+    let pods = LocalCluster::new(LocalOptions {
+        wrapper: ["sh", "-c", &script].map(Into::into).to_vec(),
+        max_message: 1 << 20,
+        log_level: 0,
+        functions: functions.clone(),
+    });
+    let args = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
+    let (flags, set) = flags::parse_with_set::<runner::Flags>(args.iter().map(Into::into)).unwrap();
+    let runner = runner::App::start(flags, &set, runner::Pods::Shared(pods, functions)).await.unwrap();
+    let target = format!("--runners=static:///{}", runner.address());
+    let args = ["porch-fn-router", "--address=127.0.0.1", "--port=0", "--admin-port=0", &target];
+    let router = App::start(flags::parse::<Flags>(args.iter().map(Into::into)).unwrap()).await.unwrap();
+    let caller = RawCaller::connect(router.address()).await;
+
+    let mut call = request(IMAGE, "package");
+    (call.tag, call.exec_path) = ("v1".to_owned(), "/bin/false".to_owned());
+    let known = call.encode_to_vec();
+    for message in [known.clone(), [OTHER_FIELDS, &known].concat(), [&known, OTHER_FIELDS].concat()] {
+        let sent = frame(Chunks::from(Bytes::from(message))).contiguous();
+        let answer = caller.call(&[], sent.clone()).await;
+        assert_eq!((answer.code(), answer.message().as_str()), (Code::Ok, ""));
+        assert_eq!(wrapper.log().calls.last().unwrap().framed, sent);
+    }
+    assert_eq!(wrapper.taken(), 3);
+}
