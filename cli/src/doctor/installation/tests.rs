@@ -210,3 +210,16 @@ fn porchs_programs_are_known_by_whom_they_call() {
     let expected = [caller("porch-server", 10), caller("porch-controllers", 11), caller("porch-v15", 12)];
     assert_eq!(found.callers, expected);
 }
+
+/// Its flags are the function runner's since its pod evaluator moved there.
+#[test]
+fn porch_server_that_evaluates_pods_is_no_function_runner() {
+    let server = json!({
+        "name": "porch-server", "image": "ghcr.io/kptdev/porch-server:latest",
+        "args": ["--function-runner=function-runner:9445", "--pod-namespace=porch-fn-system"],
+        "env": [{"name": "WRAPPER_SERVER_IMAGE", "value": "x/wrapper:v1"}],
+    });
+    let found = installation(&[deployment("porch-server", &server)]);
+    assert!(found.runner.is_none() && found.originals.is_empty(), "{found:?}");
+    assert_eq!(found.callers.len(), 1);
+}

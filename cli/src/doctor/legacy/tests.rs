@@ -41,6 +41,15 @@ fn only_what_the_original_made_is_its_own() {
     }
 }
 
+/// Only warm-up names a pod by its id; for a call the API server makes a name of it.
+#[test]
+fn pods_made_for_a_call_are_found_by_their_label() {
+    let named = |name: &str| pod(|pod| pod["metadata"]["name"] = json!(name));
+    assert!(is_legacy(&named("set-namespace-v041-0-abcd-x7k2p")));
+    assert!(!is_legacy(&named("set-namespace-v041-0-abcdx7k2p")));
+    assert!(!is_legacy(&named("another-x7k2p")));
+}
+
 #[test]
 fn a_service_is_its_own_by_its_selector() {
     let service = |labels: Value, selector: Value| -> Service {
