@@ -108,6 +108,14 @@ impl Stand {
         SocketAddr::new(ip.parse().unwrap(), 9445)
     }
 
+    /// Waits until a Service takes connections. A pod is ready before the node's kube-proxy has heard of it, which
+    /// refuses them until then.
+    pub(super) async fn leads_somewhere(&self, service: &str, port: u16) {
+        let mut address = self.address_of(service).await;
+        address.set_port(port);
+        eventually("the Service leads somewhere", async || TcpStream::connect(address).await.ok()).await;
+    }
+
     /// A call of each function through the routers' Service.
     pub(super) async fn serves(&self, images: &[String]) {
         self.serves_at(ROUTER, images).await;
@@ -115,10 +123,8 @@ impl Stand {
 
     /// A call of each function through a Service.
     pub(super) async fn serves_at(&self, service: &str, images: &[String]) {
-        let address = self.address_of(service).await;
-        // A pod is ready before the node's kube-proxy has heard of it, which refuses connections until then.
-        eventually("the Service leads somewhere", async || TcpStream::connect(address).await.ok()).await;
-        let client = Client::new(address);
+        self.leads_somewhere(service, 9445).await;
+        let client = Client::new(self.address_of(service).await);
         for image in images {
             assert_eq!(client.call(image, INPUT).await.output(), INPUT);
         }

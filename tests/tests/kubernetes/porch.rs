@@ -124,11 +124,24 @@ impl Porch {
             let image = format!("{}/porch:test", stand.cluster.registry());
             stands_in(object, &image, images, &report_to);
         }
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": all}).to_string();
-        let file = stand.sandbox.write("porch.json", list);
-        let server_side = ["apply", "--server-side", "--field-manager=kpt", "-f", file.to_str().unwrap()];
-        stand.kubectl(&server_side).await;
-        stand.rolled_out(&["function-runner", "porch-server", "porch-controllers"]).await;
+        // Who calls comes after who is called: the first calls must not fail.
+        let (controllers, rest): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|object| object["metadata"]["name"] == "porch-controllers");
+        let (server, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(|object| {
+            object["kind"] == "Deployment" && object["metadata"]["name"] == "porch-server"
+        });
+        for (part, deployment, service, port) in [
+            (rest, "function-runner", "function-runner", 9445),
+            (server, "porch-server", "api", if version == Version::Next { 9447 } else { 443 }),
+            (controllers, "porch-controllers", "function-runner", 9445),
+        ] {
+            let list = json!({"apiVersion": "v1", "kind": "List", "items": part}).to_string();
+            let file = stand.sandbox.write("porch.json", list);
+            let file = file.to_str().unwrap();
+            stand.kubectl(&["apply", "--server-side", "--field-manager=kpt", "-f", file]).await;
+            stand.rolled_out(&[deployment]).await;
+            stand.leads_somewhere(service, port).await;
+        }
         Self { version, reports }
     }
 
