@@ -52,6 +52,7 @@ pub fn limits(max_message: usize) -> Limits {
         stdout: max_message.saturating_sub(FIELD_OVERHEAD),
         stderr_head: STDERR_HEAD,
         stderr_tail: STDERR_TAIL,
+        join_lines: false,
     }
 }
 
