@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::ownership::{Gate, Ownership, Peers};
 use crate::pods::configure::{self, Making, WarmUp};
 use crate::pods::kubernetes::function_configs::{self, Counts};
-use crate::pods::kubernetes::{self, Surroundings, Templates, pull_secret};
+use crate::pods::kubernetes::{self, ObjectNames, Surroundings, Templates, pull_secret};
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
 use crate::pods::{Backend, Catalog, Handle, PodRuntime};
 use crate::settings::{Current, Sources};
@@ -114,7 +114,14 @@ impl PodWiring<'_> {
         let flags = self.flags;
         let template = match (given(&flags.function_pod_template), given(&flags.wrapper_server_image)) {
             (Some(name), _) => Templates::ConfigMap(name),
-            (None, Some(wrapper_image)) => Templates::BuiltIn { wrapper_image },
+            (None, Some(wrapper_image)) => Templates::Objects {
+                names: ObjectNames {
+                    pod: flags.base_pod_template_name.clone(),
+                    service: flags.base_service_template_name.clone(),
+                },
+                built_in: (!flags.skip_template_creation).then_some(wrapper_image),
+                wait: flags.template_wait_timeout.into(),
+            },
             (None, None) => {
                 let text = "function pods need WRAPPER_SERVER_IMAGE, the image with the wrapper-server, or a template of \
                         their own with --function-pod-template; --disable-runtimes=pod runs without pods";
@@ -247,6 +254,7 @@ impl PodWiring<'_> {
             flags.max_request_body_size,
             Arc::clone(self.metrics),
         );
+        let runtime = runtime.with_max_retries(flags.max_grpc_retries);
         self.tasks.spawn(driver.instrument(tracing::info_span!("pool")));
         let show = show_pool(runtime.pool(), Arc::clone(self.metrics));
         self.tasks.spawn(show.instrument(tracing::info_span!("pool metrics")));
