@@ -78,6 +78,11 @@ async fn failures_read_as_in_the_original() {
         ("echo 'boom: ž' >&2; exit 3", "exit status 3 (boom: ž\n)"),
         ("cat; echo half >&2; exit 1", "exit status 1 (half\n)"),
         ("kill -KILL $$", "signal: killed ()"),
+        (
+            "cat; echo 'results: [{message: bad, severity: error}]'; exit 1",
+            "exit status 1 () with structured results: [error]: bad",
+        ),
+        ("exit 0", "it wrote nothing to standard output ()"),
     ] {
         let runner = Runner::start(&[], script).await;
         let expected = format!("Failed to execute function \"{IMAGE}\": {exit}");

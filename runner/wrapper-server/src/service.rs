@@ -9,9 +9,6 @@ use tonic::Code;
 use crate::outcome::{self, Evaluated, Failure};
 use crate::process::{Limits, Program, run};
 
-/// Outputs up to this size are judged at once; larger ones take milliseconds that others would wait.
-const JUDGED_INLINE: usize = 64 * 1024;
-
 /// The wrapper's evaluator.
 #[derive(Debug)]
 pub struct Wrapper {
@@ -39,16 +36,7 @@ impl Wrapper {
         let program = self.program.clone().with_variables(trace_context::environment(&call.headers));
         let limits = Limits { join_lines: self.flatten_log, ..outcome::limits(self.max_message) };
         let ran = run(&program, stdin, &limits, Some(call.deadline)).await;
-        let max_message = self.max_message;
-        if ran.as_ref().is_ok_and(|finished| finished.stdout.len() > JUDGED_INLINE) {
-            let image = peeked.image.to_string();
-            let judged = tokio::task::spawn_blocking(move || outcome::judge(&image, ran, max_message)).await;
-            return judged.unwrap_or_else(|_| {
-                let message = "the function's output could not be judged".to_owned();
-                Err(Failure { code: Code::Internal, message })
-            });
-        }
-        outcome::judge(&peeked.image, ran, max_message)
+        outcome::judge_apart(outcome::judge, &peeked.image, ran, self.max_message).await
     }
 }
 
