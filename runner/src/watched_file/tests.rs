@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tempfile::{TempDir, tempdir};
 use tokio::time::Instant;
@@ -155,6 +156,25 @@ fn files_that_cannot_be_read_are_named() {
     assert!(file(&directory).read().unwrap().value.is_empty());
     fs::write(path(&directory), comment + "#").unwrap();
     assert!(error().contains("too large"), "{}", error());
+}
+
+/// Reading --config logs its functions.
+#[tokio::test(start_paused = true)]
+async fn a_file_is_parsed_once_for_each_text() {
+    let directory = tempdir().unwrap();
+    fs::write(path(&directory), "[1]").unwrap();
+    let parsed = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&parsed);
+    let parse = move |_: &str| Ok::<_, String>(counted.fetch_add(1, Ordering::Relaxed));
+    let file = WatchedFile { flag: "numbers", path: path(&directory), parse: Box::new(parse), expected: "" };
+    let first = file.read().unwrap();
+    let (task, mut receiver) = file.watch(EVERY, first, ignore());
+    let _task = tokio::spawn(task);
+    sleep(5 * EVERY).await;
+    assert_eq!(parsed.load(Ordering::Relaxed), 1);
+    fs::write(path(&directory), "[2]").unwrap();
+    receiver.changed().await.unwrap();
+    assert_eq!(parsed.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test(start_paused = true)]
