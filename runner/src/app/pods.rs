@@ -136,7 +136,7 @@ impl PodWiring<'_> {
         let pool = ToPool::new();
         // Before the first pods are known: until it has heard of its peers, a runner owns nothing.
         let owned = self.join_peers().await?;
-        let connected = connect(flags.kubeconfig.as_deref()).await?;
+        let connected = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await?;
         self.pass_on_ownership(&owned, &pool);
         self.follow_function_configs(&connected, &owned, sources);
         let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
@@ -280,7 +280,7 @@ impl PodWiring<'_> {
         }
         let own = HostPort::parse(&flags.shard_address, flags.port)
             .map_err(|error| wrong("shard-address", &error))?;
-        let source = Source::of(target, flags.kubeconfig.as_deref()).await;
+        let source = Source::of(target, flags.kubeconfig.as_deref(), "porch-fn-runner").await;
         let source = source.map_err(|error| wrong("peers", &error))?;
         let (watch, snapshots) = discovery::watch(source, std::future::pending());
         self.tasks.spawn(watch.instrument(tracing::info_span!("peers")));
