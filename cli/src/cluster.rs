@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{Api, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, ResourceExt};
-use porch_fn_service::kubernetes::{Causes, RequestError, bounded, choose_proxy};
+use porch_fn_service::kubernetes::{Causes, RequestError, bounded, choose_proxy, set_user_agent};
 
 pub(crate) use self::forward::Forward;
 
@@ -126,6 +126,7 @@ impl ClusterArgs {
         };
         let mut config = config.map_err(kubeconfig)?;
         choose_proxy(&mut config);
+        set_user_agent(&mut config, "porch-fn");
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         // A forwarded port is silent while a function runs. Requests have bounds of their own.
         config.read_timeout = None;

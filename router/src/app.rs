@@ -106,7 +106,7 @@ impl App {
         let health = Health::new();
         let (signal, drain) = drain::channel();
 
-        let source = Source::of(flags.runners, flags.kubeconfig.as_deref()).await?;
+        let source = Source::of(flags.runners, flags.kubeconfig.as_deref(), "porch-fn-router").await?;
         let (discover, snapshots) = discovery::watch(source, std::future::pending());
         let discovered = snapshots.clone();
         background.spawn(discover.instrument(tracing::info_span!("discovery")));

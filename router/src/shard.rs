@@ -238,7 +238,7 @@ impl Shard {
         let mut wellness = self.wellness.lock();
         let Some(standing) = step(&mut wellness, self.origin.elapsed()) else { return };
         // Stored before the lock is let go, so that the last change wins here too.
-        self.standing.store(encode(standing), Ordering::Relaxed);
+        let before = decode(self.standing.swap(encode(standing), Ordering::Relaxed));
         drop(wellness);
         // What counts is what happens in one standing.
         self.forget_failures();
@@ -246,8 +246,11 @@ impl Shard {
             self.forget_tries();
         }
         match standing {
-            Standing::Out(reason) => {
+            Standing::Out(reason) if before.is_unexpected_before(standing) => {
                 tracing::warn!(shard = %self.identity, reason = reason.as_str(), "runner is out");
+            }
+            Standing::Out(reason) => {
+                tracing::info!(shard = %self.identity, reason = reason.as_str(), "runner is out");
             }
             Standing::Well => tracing::info!(shard = %self.identity, "runner is well"),
             Standing::HeldDown => tracing::info!(shard = %self.identity, "runner is back, held down"),

@@ -105,6 +105,16 @@ impl Standing {
         Standing::Out(Reason::Draining),
     ];
 
+    /// Whether somebody should look into it that a runner which was in this standing is now in `next`. A start is
+    /// expected, and so is a drain with the end of the process behind it.
+    pub(crate) fn is_unexpected_before(self, next: Standing) -> bool {
+        match next {
+            Standing::PassedOver => true,
+            Standing::Out(Reason::Unreachable) => self != Standing::Out(Reason::Draining),
+            _ => false,
+        }
+    }
+
     /// The word that stands in `/shards` and metrics.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
@@ -261,6 +271,28 @@ mod tests {
         assert_eq!(runner.note(Sign::Serving, s(40)), Some(Standing::HeldDown));
         assert_eq!(runner.note(Sign::Serving, s(60)), None, "a repeated sign does not prolong it");
         assert_eq!(runner.tick(s(70)), Some(Standing::Well));
+    }
+
+    #[test]
+    fn starts_and_drains_are_expected_and_outages_are_not() {
+        use Standing::{HeldDown, Out, PassedOver, Well};
+        let (starting, gone, draining) =
+            (Out(Reason::Unknown), Out(Reason::Unreachable), Out(Reason::Draining));
+        for (before, next, unexpected) in [
+            (Well, draining, false),
+            (draining, gone, false),
+            (starting, draining, false),
+            (starting, Well, false),
+            (gone, HeldDown, false),
+            (gone, draining, false),
+            (Well, gone, true),
+            (HeldDown, gone, true),
+            (PassedOver, gone, true),
+            (starting, gone, true),
+            (Well, PassedOver, true),
+        ] {
+            assert_eq!(before.is_unexpected_before(next), unexpected, "{before:?} {next:?}");
+        }
     }
 
     #[test]

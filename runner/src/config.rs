@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use porch_fn_service::flags::{CommaList, GoDuration};
 
+use crate::pods::kubernetes::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
+
 /// Defaults of `--functions` and `--config`: absent files are fine there, and an error when named.
 pub(crate) const DEFAULT_FUNCTIONS: &str = "./functions";
 pub(crate) const DEFAULT_CONFIG: &str = "./config.yaml";
@@ -124,8 +126,8 @@ pub struct Flags {
     /// Pod runtime: most calls at once in one pod
     #[arg(long, default_value_t = 16)]
     pub max_concurrent_per_pod: u32,
-    /// Pod runtime: without effect, and taken for Porch's newest manifests; a call that broke off is run once more in
-    /// another pod
+    /// Pod runtime: how many more pods run a call whose pod died while it ran the call; 0 means none. A pod that was gone
+    /// before it began does not count
     #[arg(long, default_value_t = 2)]
     pub max_grpc_retries: u32,
     /// Pod runtime: how long a pod may take to become ready
@@ -138,6 +140,20 @@ pub struct Flags {
     /// Kubernetes: ConfigMap with the pod and Service templates, in the runner's own namespace
     #[arg(long, default_value = "")]
     pub function_pod_template: String,
+    /// Kubernetes: PodTemplate in the function namespace that pods are made from when it is there; not read with
+    /// --function-pod-template
+    #[arg(long, default_value = BASE_POD_TEMPLATE)]
+    pub base_pod_template_name: String,
+    /// Kubernetes: ServiceTemplate in the function namespace that goes with that PodTemplate
+    #[arg(long, default_value = BASE_SERVICE_TEMPLATE)]
+    pub base_service_template_name: String,
+    /// Kubernetes: make no pods while one of these two objects is missing, instead of using the built-in template. The
+    /// runner never creates the objects, with or without this flag
+    #[arg(long, default_value_t = false)]
+    pub skip_template_creation: bool,
+    /// Kubernetes: after the start, make no pods for so long while one of these two objects is missing
+    #[arg(long, default_value = "0s")]
+    pub template_wait_timeout: GoDuration,
     /// Kubernetes: image with the wrapper-server, for the built-in template
     #[arg(long, env = "WRAPPER_SERVER_IMAGE", default_value = "")]
     pub wrapper_server_image: String,

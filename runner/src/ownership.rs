@@ -10,6 +10,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use porch_fn_pool::{Event, Ownership as Owned, ShardKey};
 use porch_fn_ring::{Identity, Ring};
@@ -18,6 +19,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::settings::changed;
+
+/// How long it is normal not to be among the peers: a runner that starts is listed once it is ready.
+const UNLISTED_WITHIN: Duration = Duration::from_mins(1);
 
 /// What is known of the peers, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,6 +43,8 @@ pub(crate) struct Ownership {
     membership: Membership,
     /// Who is on the ring; `None` before the first answer.
     names: Option<BTreeSet<Identity>>,
+    /// When to warn that this runner is not among its peers.
+    warn_at: Option<Instant>,
 }
 
 /// Tells the pool what it owns: nothing, until its configuration is of complete settings. What is owned is replaced,
@@ -65,6 +71,7 @@ impl Ownership {
             origin: Instant::now(),
             membership: Membership::new(),
             names: None,
+            warn_at: None,
         }
     }
 
@@ -101,6 +108,7 @@ impl Ownership {
                     self.membership.tick(self.origin.elapsed());
                     self.tell();
                 }
+                () = sleep_until(self.warn_at.unwrap_or_else(Instant::now)), if self.warn_at.is_some() => self.warn(),
                 _ = &mut unasked => return,
             }
         }
@@ -111,6 +119,16 @@ impl Ownership {
             self.membership.update(snapshot.endpoints.iter().map(String::as_str), self.origin.elapsed());
             self.tell();
         }
+    }
+
+    fn warn(&mut self) {
+        self.warn_at = None;
+        tracing::warn!(
+            own = %self.own,
+            members = self.peers.borrow().members,
+            "this runner has not been among --peers for a minute and owns no function: it serves, but collects and \
+             replaces no pods; see --shard-address"
+        );
     }
 
     /// Tells it if the members changed.
@@ -134,13 +152,10 @@ impl Ownership {
         let peers = Peers { members: names.len(), listed: names.contains(&self.own) };
         if peers.listed {
             tracing::info!(members = peers.members, "peers changed");
+            self.warn_at = None;
         } else if before.listed || self.names.is_none() {
-            tracing::warn!(
-                own = %self.own,
-                members = peers.members,
-                "this runner is not among --peers and owns no function: it serves, but collects and replaces no pods; \
-                 see --shard-address"
-            );
+            tracing::info!(own = %self.own, members = peers.members, "this runner is not among --peers at the moment");
+            self.warn_at = Some(Instant::now() + UNLISTED_WITHIN);
         }
         if peers.listed {
             let own = self.own.clone();

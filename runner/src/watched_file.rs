@@ -72,6 +72,13 @@ pub(crate) struct Content<T> {
     pub(crate) modified: Option<Time>,
 }
 
+/// What a file says at the start; the default is for one that is not there.
+#[derive(Debug)]
+pub(crate) struct First<T> {
+    pub(crate) content: Content<T>,
+    seen: Seen,
+}
+
 /// Hears of what a look at the file came to: whether it can be used.
 pub(crate) type Told = Box<dyn Fn(bool) + Send>;
 
@@ -113,12 +120,21 @@ impl<T> Clone for Content<T> {
     }
 }
 
+// === impl First ===
+
+impl<T: Default> Default for First<T> {
+    fn default() -> Self {
+        Self { content: Content::default(), seen: Seen::Nothing }
+    }
+}
+
 // === impl WatchedFile ===
 
 impl<T: PartialEq + Send + Sync + 'static> WatchedFile<T> {
     /// Reads the file.
-    pub(crate) fn read(&self) -> Result<Content<T>, FileError> {
-        self.parsed(&self.text()?)
+    pub(crate) fn read(&self) -> Result<First<T>, FileError> {
+        let text = self.text()?;
+        Ok(First { content: self.parsed(&text)?, seen: Seen::Text(text.text) })
     }
 
     fn text(&self) -> Result<Text, FileError> {
@@ -139,24 +155,24 @@ impl<T: PartialEq + Send + Sync + 'static> WatchedFile<T> {
         Ok(Content { value: Arc::new(value), modified: text.modified })
     }
 
-    /// Looks at the file from time to time, beginning after `every`. `first` is what it said at the start, or the
-    /// default where there was none.
+    /// Looks at the file from time to time, beginning after `every`. `first` is what it said at the start.
     ///
     /// Returns the task that does it, for the caller to spawn, and what the file says. The receiver is woken when that
     /// changes. Of a file that vanished or cannot be used the last good one stays. The task ends when no receiver is left.
     pub(crate) fn watch(
         self,
         every: Duration,
-        first: Content<T>,
+        first: First<T>,
         told: Told,
     ) -> (impl Future<Output = ()> + Send, watch::Receiver<Content<T>>)
     where
         T: Default,
     {
-        let (sender, receiver) = watch::channel(first.clone());
+        let First { content: good, seen } = first;
+        let (sender, receiver) = watch::channel(good.clone());
         let since = now();
         let task = async move {
-            let seeing = Seeing { file: self, good: first, since, seen: Seen::Nothing };
+            let seeing = Seeing { file: self, good, since, seen };
             tokio::select! {
                 () = sender.closed() => {}
                 () = follow(seeing, every.max(SHORTEST), &sender, told) => {}

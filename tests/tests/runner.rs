@@ -78,6 +78,10 @@ async fn failures_read_as_in_the_original() {
         ("echo 'boom: ž' >&2; exit 3", "exit status 3 (boom: ž\n)"),
         ("cat; echo half >&2; exit 1", "exit status 1 (half\n)"),
         ("kill -KILL $$", "signal: killed ()"),
+        (
+            "cat; echo 'results: [{message: bad, severity: error}]'; exit 1",
+            "exit status 1 () with structured results: [error]: bad",
+        ),
         ("exit 0", "it wrote nothing to standard output ()"),
     ] {
         let runner = Runner::start(&[], script).await;
@@ -237,7 +241,7 @@ async fn a_full_queue_refuses_for_another_to_take() {
 /// A flag of the original's documentation: name, default, another value, how it reads.
 type Documented = (&'static str, &'static str, &'static str, fn(&Flags) -> String);
 
-const DOCUMENTED: [Documented; 20] = [
+const DOCUMENTED: [Documented; 24] = [
     ("port", "9445", "1", |flags| flags.port.to_string()),
     ("disable-runtimes", "", "exec,pod", |flags| flags.disable_runtimes.to_string()),
     ("log-level", "2", "5", |flags| flags.log_level.to_string()),
@@ -255,6 +259,12 @@ const DOCUMENTED: [Documented; 20] = [
     ("max-waitlist-length", "2", "7", |flags| flags.max_waitlist_length.to_string()),
     // Newer than the documentation.
     ("max-grpc-retries", "2", "7", |flags| flags.max_grpc_retries.to_string()),
+    ("base-pod-template-name", "base-pod-template", "t", |flags| flags.base_pod_template_name.clone()),
+    ("base-service-template-name", "base-service-template", "t", |flags| {
+        flags.base_service_template_name.clone()
+    }),
+    ("skip-template-creation", "false", "true", |flags| flags.skip_template_creation.to_string()),
+    ("template-wait-timeout", "0s", "1m30s", |flags| flags.template_wait_timeout.to_string()),
     ("max-parallel-pods-per-function", "1", "7", |flags| flags.max_parallel_pods_per_function.to_string()),
     ("enable-private-registries", "false", "true", |flags| flags.enable_private_registries.to_string()),
     ("registry-auth-secret-path", "/var/tmp/config-secret/.dockerconfigjson", "/s", |flags| {

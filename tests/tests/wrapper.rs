@@ -54,6 +54,18 @@ async fn exit_0_with_a_resource_list_is_ok_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn flatten_log_joins_the_lines_of_stderr_and_of_nothing_else() {
+    let script = "cat; [ -z \"$FAIL\" ] || echo prose; printf '\\none\\r\\n  two \\n\\n' >&2";
+    let wrapper = Wrapper::of(&["--flatten-log"], &["sh", "-c", script]).await;
+    let answer = wrapper.client.call(IMAGE, INPUT).await;
+    assert_eq!((&answer.output()[..], &*answer.log()), (INPUT.as_bytes(), "one |   two "));
+    let wrapper = Wrapper::of(&["--flatten-log"], &["env", "FAIL=1", "sh", "-c", script]).await;
+    let answer = wrapper.client.call(IMAGE, INPUT).await;
+    assert_eq!(answer.code, Code::Internal);
+    assert!(answer.message.contains(" with stderr 'one |   two ': "), "{}", answer.message);
+}
+
+#[tokio::test]
 async fn exit_0_with_an_error_result_is_ok_and_unchanged() {
     let answer = evaluate("cat; echo 'results: [{severity: error, message: bad}]'; echo log >&2").await;
     let expected = format!("{INPUT}results: [{{severity: error, message: bad}}]\n");

@@ -88,10 +88,30 @@ pub fn parse<T: clap::Parser>(args: impl IntoIterator<Item = OsString>) -> Resul
 pub fn parse_with_set<T: clap::Parser>(
     args: impl IntoIterator<Item = OsString>,
 ) -> Result<(T, SetFlags), FlagError> {
+    parse_normalised(args, None)
+}
+
+/// Like [`parse`], but arguments before `--` that the program does not know are no mistake: they are left out and
+/// returned, flags by their names and other words in quotes. A word behind an unknown flag may be its value.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_leniently<T: clap::Parser>(
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<(T, Vec<String>), FlagError> {
+    let mut ignored = Vec::new();
+    let (flags, _) = parse_normalised(args, Some(&mut ignored))?;
+    Ok((flags, ignored))
+}
+
+fn parse_normalised<T: clap::Parser>(
+    args: impl IntoIterator<Item = OsString>,
+    ignored: Option<&mut Vec<String>>,
+) -> Result<(T, SetFlags), FlagError> {
     let mut command = go_command(T::command());
     command.build();
     let program = command.get_name().to_owned();
-    let args = normalise::normalise(&command, args.into_iter().skip(1))
+    let args = normalise::normalise(&command, args.into_iter().skip(1), ignored)
         .map_err(|error| FlagError::usage(&program, error.to_string()))?;
     let argv = std::iter::once(OsString::from(&program)).chain(args.iter().cloned());
 

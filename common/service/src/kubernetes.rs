@@ -7,6 +7,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tokio::time::timeout;
@@ -61,12 +63,13 @@ pub enum RequestError {
     Timeout,
 }
 
-/// The way to the API server; `kubeconfig` is `--kubeconfig`, without which it is the pod's own service account.
+/// The way to the API server for `program`; `kubeconfig` is `--kubeconfig`, without which it is the pod's own service
+/// account.
 ///
 /// # Errors
 /// [`ConnectError`], which the user can mend. Whether anybody answers is not asked.
-pub async fn connect(kubeconfig: Option<&Path>) -> Result<Connected, ConnectError> {
-    let config = match kubeconfig {
+pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Connected, ConnectError> {
+    let mut config = match kubeconfig {
         None => Config::incluster().map_err(|error| ConnectError::NotInCluster(Box::new(error)))?,
         Some(path) => {
             let failed = |source| ConnectError::Kubeconfig { path: path.into(), source: Box::new(source) };
@@ -77,9 +80,18 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Connected, ConnectErro
             config
         }
     };
+    set_user_agent(&mut config, program);
     let namespace = config.default_namespace.clone();
     let client = client(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
     Ok(Connected { client, namespace })
+}
+
+/// Has requests say that they come from `program` of this version: `porch-fn-runner/0.1.0`. Audit logs and the API
+/// server's metrics name clients by it.
+pub fn set_user_agent(config: &mut Config, program: &str) {
+    let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
+    // A program's name is visible ASCII; without the header requests work all the same.
+    config.headers.extend(HeaderValue::try_from(agent).ok().map(|agent| (USER_AGENT, agent)));
 }
 
 /// A client that neither hangs on a dead API server nor repeats requests by itself.
@@ -127,11 +139,39 @@ impl RequestError {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[tokio::test]
     async fn a_kubeconfig_that_cannot_be_read_is_named() {
-        let error = connect(Some(Path::new("/no/such/file"))).await.unwrap_err().to_string();
+        let error = connect(Some(Path::new("/no/such/file")), "porch-fn").await.unwrap_err().to_string();
         assert!(error.starts_with("--kubeconfig /no/such/file: "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn requests_say_which_program_sends_them() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kubeconfig");
+        let kubeconfig = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: a\n\
+             clusters: [{{name: a, cluster: {{server: 'http://{address}'}}}}]\n\
+             contexts: [{{name: a, context: {{cluster: a, user: a}}}}]\nusers: [{{name: a, user: {{}}}}]\n"
+        );
+        std::fs::write(&path, kubeconfig).unwrap();
+        let client = connect(Some(&path), "porch-fn-runner").await.unwrap().client;
+        let asking = tokio::spawn(async move { client.apiserver_version().await });
+        let (mut stream, _) = server.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            assert_ne!(stream.read_buf(&mut request).await.unwrap(), 0);
+        }
+        asking.abort();
+        let request = String::from_utf8(request).unwrap().to_lowercase();
+        let expected = format!("\r\nuser-agent: porch-fn-runner/{}\r\n", env!("CARGO_PKG_VERSION"));
+        assert!(request.contains(&expected), "{request}");
     }
 }

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::ownership::{Gate, Ownership, Peers};
 use crate::pods::configure::{self, Making, WarmUp};
 use crate::pods::kubernetes::function_configs::{self, Counts};
-use crate::pods::kubernetes::{self, Surroundings, Templates, pull_secret};
+use crate::pods::kubernetes::{self, ObjectNames, Surroundings, Templates, pull_secret};
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
 use crate::pods::{Backend, Catalog, Handle, PodRuntime};
 use crate::settings::{Current, Sources};
@@ -114,7 +114,14 @@ impl PodWiring<'_> {
         let flags = self.flags;
         let template = match (given(&flags.function_pod_template), given(&flags.wrapper_server_image)) {
             (Some(name), _) => Templates::ConfigMap(name),
-            (None, Some(wrapper_image)) => Templates::BuiltIn { wrapper_image },
+            (None, Some(wrapper_image)) => Templates::Objects {
+                names: ObjectNames {
+                    pod: flags.base_pod_template_name.clone(),
+                    service: flags.base_service_template_name.clone(),
+                },
+                built_in: (!flags.skip_template_creation).then_some(wrapper_image),
+                wait: flags.template_wait_timeout.into(),
+            },
             (None, None) => {
                 let text = "function pods need WRAPPER_SERVER_IMAGE, the image with the wrapper-server, or a template of \
                         their own with --function-pod-template; --disable-runtimes=pod runs without pods";
@@ -129,7 +136,7 @@ impl PodWiring<'_> {
         let pool = ToPool::new();
         // Before the first pods are known: until it has heard of its peers, a runner owns nothing.
         let owned = self.join_peers().await?;
-        let connected = connect(flags.kubeconfig.as_deref()).await?;
+        let connected = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await?;
         self.pass_on_ownership(&owned, &pool);
         self.follow_function_configs(&connected, &owned, sources);
         let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
@@ -247,6 +254,7 @@ impl PodWiring<'_> {
             flags.max_request_body_size,
             Arc::clone(self.metrics),
         );
+        let runtime = runtime.with_max_retries(flags.max_grpc_retries);
         self.tasks.spawn(driver.instrument(tracing::info_span!("pool")));
         let show = show_pool(runtime.pool(), Arc::clone(self.metrics));
         self.tasks.spawn(show.instrument(tracing::info_span!("pool metrics")));
@@ -272,7 +280,7 @@ impl PodWiring<'_> {
         }
         let own = HostPort::parse(&flags.shard_address, flags.port)
             .map_err(|error| wrong("shard-address", &error))?;
-        let source = Source::of(target, flags.kubeconfig.as_deref()).await;
+        let source = Source::of(target, flags.kubeconfig.as_deref(), "porch-fn-runner").await;
         let source = source.map_err(|error| wrong("peers", &error))?;
         let (watch, snapshots) = discovery::watch(source, std::future::pending());
         self.tasks.spawn(watch.instrument(tracing::info_span!("peers")));

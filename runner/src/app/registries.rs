@@ -49,7 +49,7 @@ pub(super) fn registries(
     };
     check_insecure(&flags.insecure_registries).map_err(wrong)?;
     let file = match &flags.image_metadata {
-        Some(path) => MetadataFile::at(path, &flags.default_image_prefix).read()?.value,
+        Some(path) => MetadataFile::at(path, &flags.default_image_prefix).read()?.content.value,
         None => Arc::default(),
     };
     let source = if flags.enable_private_registries {

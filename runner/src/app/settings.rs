@@ -15,7 +15,7 @@ use super::{AppError, present};
 use crate::config::Flags;
 use crate::metrics::Metrics;
 use crate::settings::Sources;
-use crate::watched_file::{Content, WatchedFile};
+use crate::watched_file::{Content, First, WatchedFile};
 
 /// The longest wait until a changed file is read.
 const REREAD_EVERY: Duration = Duration::from_secs(10);
@@ -67,7 +67,7 @@ fn follow<T: Default + PartialEq + Send + Sync + 'static>(
     tasks: &mut JoinSet<()>,
 ) -> Result<watch::Receiver<Content<T>>, AppError> {
     let flag = file.flag;
-    let first = if present(flag, &file.path, set)? { file.read()? } else { Content::default() };
+    let first = if present(flag, &file.path, set)? { file.read()? } else { First::default() };
     metrics.config_valid(flag, true);
     let metrics = Arc::clone(metrics);
     let told = Box::new(move |valid| metrics.config_valid(flag, valid));

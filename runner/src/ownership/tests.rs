@@ -1,11 +1,13 @@
 //! Runners and routers have to agree who owns a function, or its pods are collected twice or never.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use porch_fn_image::shard_key;
 use porch_fn_service::discovery::{COALESCE, HOLD_DOWN, HostPort};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
+use tracing::{Metadata, span};
 
 use super::*;
 
@@ -297,4 +299,55 @@ async fn it_goes_on_for_who_asks_for_the_peers_alone() {
     assert_eq!(*peers.borrow(), Peers { members: 1, listed: true });
     drop(peers);
     task.await.unwrap();
+}
+
+/// Counts warnings.
+#[derive(Clone, Default)]
+struct Warnings(Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let warned = *event.metadata().level() == tracing::Level::WARN;
+        self.0.fetch_add(usize::from(warned), Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runner_that_starts_warns_only_when_it_stays_unlisted() {
+    let warnings = Warnings::default();
+    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let warned = || warnings.0.load(Ordering::Relaxed);
+
+    let started = Runner::new(A).await;
+    started.answer(&[B]).await;
+    started.after(UNLISTED_WITHIN / 2).await;
+    started.answer(&[A, B]).await;
+    started.after(2 * UNLISTED_WITHIN).await;
+    assert_eq!(warned(), 0, "it was listed once it was ready");
+
+    let unlisted = Runner::new(A).await;
+    unlisted.answer(&[B]).await;
+    unlisted.after(UNLISTED_WITHIN / 2).await;
+    unlisted.answer(&[B, C]).await;
+    assert_eq!(warned(), 0);
+    unlisted.after(UNLISTED_WITHIN).await;
+    assert_eq!(warned(), 1);
+    unlisted.after(5 * UNLISTED_WITHIN).await;
+    assert_eq!(warned(), 1, "once");
 }

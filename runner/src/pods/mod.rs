@@ -34,11 +34,9 @@ use crate::metrics::{Metrics, Runtime};
 use driver::{AcquireError, Driver};
 use error::{PodError, wrap_failure};
 
-/// Pods that one call may break: the function may be what breaks them.
-const MAX_BROKEN: usize = 2;
-/// Pods that one call is given, those included that turn out to be gone before they have begun to run it. Each of
-/// them is probed before it is given out again.
-const MAX_PODS_TRIED: usize = 10;
+/// Pods that one call is given although they turn out to be gone before they have begun to run it. Each of them is
+/// probed before it is given out again.
+const MAX_PODS_GONE: usize = 10;
 
 /// Runs calls in pods.
 #[derive(Debug)]
@@ -47,6 +45,7 @@ pub struct PodRuntime {
     catalog: Arc<dyn Catalog>,
     default_prefix: String,
     max_message: usize,
+    max_retries: usize,
     metrics: Arc<Metrics>,
 }
 
@@ -63,7 +62,15 @@ impl PodRuntime {
         metrics: Arc<Metrics>,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (driver, pool) = Driver::new(config, backend, events, Arc::clone(&metrics));
-        (Self { pool, catalog, default_prefix, max_message, metrics }, driver.run())
+        let max_retries = 0;
+        (Self { pool, catalog, default_prefix, max_message, max_retries, metrics }, driver.run())
+    }
+
+    /// The same, which runs a call again in so many more pods when a pod dies while it runs the call: the function may be
+    /// what kills them.
+    #[must_use]
+    pub(crate) fn with_max_retries(self, max_retries: u32) -> Self {
+        Self { max_retries: usize::try_from(max_retries).unwrap_or(usize::MAX), ..self }
     }
 
     /// A way to the pool, for status pages.
@@ -118,13 +125,14 @@ impl PodRuntime {
         // Compressed or not, the pod gets the plain message: a wrapper may know no compression.
         let framed = frame(call.message.clone());
         let wait_until = call.deadline - margin(call.deadline.saturating_duration_since(Instant::now()));
-        let mut broken = 0;
+        let (mut broken, mut gone) = (0, 0);
         let mut again = None;
-        for _ in 0..MAX_PODS_TRIED {
+        while broken <= self.max_retries && gone < MAX_PODS_GONE {
             let (waits, waiting) = (self.metrics.waits(Runtime::Pod), call.span.stage(span::QUEUE_WAIT));
             let lease = match self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await {
                 Ok(lease) => lease,
                 Err(AcquireError::Vanished) => {
+                    gone += 1;
                     again = Some("vanished");
                     continue;
                 }
@@ -162,12 +170,9 @@ impl PodRuntime {
                 Err(error) => {
                     tracing::debug!(%image, %error, "call to a pod broke");
                     let began = matches!(error, CallError::Broken(_));
-                    broken += usize::from(began);
+                    *(if began { &mut broken } else { &mut gone }) += 1;
                     again = Some(if began { "broken" } else { "refused" });
                     lease.finish(Verdict::Broken);
-                    if broken == MAX_BROKEN {
-                        break;
-                    }
                 }
             }
         }

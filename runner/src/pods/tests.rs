@@ -12,6 +12,8 @@ use porch_fn_service::conn::{self, Connection};
 use porch_fn_service::grpc::{Charge, Hop, Inflight, is_shed, message_of};
 use porch_fn_service::telemetry::span::Span;
 use prometheus_client::registry::Registry;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 use tonic::Code;
 
 const CONNECTION: conn::Options = conn::Options {
@@ -112,6 +114,44 @@ async fn what_no_pod_has_begun_may_be_sent_elsewhere() {
         assert_eq!(reply.code(), Code::Unavailable, "{message}");
         assert!(is_shed(reply.status_headers()), "{message}");
         assert!(message.starts_with("unable to get the grpc client to the pod for f:v1: "), "{message}");
+    }
+}
+
+/// A wrapper that takes a call and then closes the connection; the receiver counts the calls.
+async fn dying_wrapper() -> (String, watch::Receiver<usize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (sender, taken) = watch::channel(0);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // An empty SETTINGS frame, which HTTP/2 begins with.
+            stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+            let mut read = Vec::new();
+            while !read.windows(12).any(|part| part == b"ResourceList") {
+                if stream.read_buf(&mut read).await.unwrap_or_default() == 0 {
+                    break;
+                }
+            }
+            sender.send_modify(|taken| *taken += 1);
+        }
+    });
+    (address, taken)
+}
+
+#[tokio::test]
+async fn a_call_whose_pod_dies_is_run_again_as_often_as_the_flag_says() {
+    for retries in [0, 1, 2, 5] {
+        let (address, taken) = dying_wrapper().await;
+        let runtime = runtime(Some(address)).with_max_retries(retries);
+        let message = encode_request(bytes::Bytes::from_static(b"kind: ResourceList\n").into(), "f:v1", "");
+        let call = call(message, Instant::now() + Duration::from_mins(1));
+        let reply = runtime.evaluate("f:v1", Image::parse("f:v1", "example.com"), "", &call).await.unwrap();
+        let message = message_of(reply.status_headers());
+        assert_eq!(reply.code(), Code::Unavailable, "{message}");
+        assert!(!is_shed(reply.status_headers()), "{message}");
+        assert!(message.contains("the function's pods broke off during this call"), "{message}");
+        assert_eq!(*taken.borrow(), 1 + retries as usize);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tempfile::{TempDir, tempdir};
 use tokio::time::Instant;
@@ -27,8 +28,8 @@ fn file(directory: &TempDir) -> WatchedFile<Vec<u32>> {
 
 fn seeing(directory: &TempDir) -> Seeing<Vec<u32>> {
     let file = file(directory);
-    let good = file.read().unwrap_or_default();
-    Seeing { file, good, since: Time::from_millis(0), seen: Seen::Nothing }
+    let First { content: good, seen } = file.read().unwrap_or_default();
+    Seeing { file, good, since: Time::from_millis(0), seen }
 }
 
 fn ignore() -> Told {
@@ -40,7 +41,7 @@ fn only_another_meaning_is_news() {
     let directory = tempdir().unwrap();
     fs::write(path(&directory), "[1]").unwrap();
     let mut seeing = seeing(&directory);
-    assert!(seeing.look().unwrap().unwrap().is_none(), "known from the start");
+    assert!(seeing.look().is_none(), "known from the start");
     fs::write(path(&directory), "- 1 # as before\n").unwrap();
     assert!(seeing.look().unwrap().unwrap().is_none());
     fs::write(path(&directory), "[2]").unwrap();
@@ -152,9 +153,28 @@ fn files_that_cannot_be_read_are_named() {
     assert!(error().contains("UTF-8"), "{}", error());
     let comment = "#".repeat(MAX_BYTES as usize);
     fs::write(path(&directory), &comment).unwrap();
-    assert!(file(&directory).read().unwrap().value.is_empty());
+    assert!(file(&directory).read().unwrap().content.value.is_empty());
     fs::write(path(&directory), comment + "#").unwrap();
     assert!(error().contains("too large"), "{}", error());
+}
+
+/// Reading --config logs its functions.
+#[tokio::test(start_paused = true)]
+async fn a_file_is_parsed_once_for_each_text() {
+    let directory = tempdir().unwrap();
+    fs::write(path(&directory), "[1]").unwrap();
+    let parsed = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&parsed);
+    let parse = move |_: &str| Ok::<_, String>(counted.fetch_add(1, Ordering::Relaxed));
+    let file = WatchedFile { flag: "numbers", path: path(&directory), parse: Box::new(parse), expected: "" };
+    let first = file.read().unwrap();
+    let (task, mut receiver) = file.watch(EVERY, first, ignore());
+    let _task = tokio::spawn(task);
+    sleep(5 * EVERY).await;
+    assert_eq!(parsed.load(Ordering::Relaxed), 1);
+    fs::write(path(&directory), "[2]").unwrap();
+    receiver.changed().await.unwrap();
+    assert_eq!(parsed.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,7 +221,6 @@ async fn whether_it_can_be_used_is_told() {
     let (task, _receiver) =
         file(&directory).watch(EVERY, first, Box::new(move |good| sender.send(good).unwrap()));
     let _task = tokio::spawn(task);
-    assert_eq!(told.recv().await, Some(true));
     fs::write(path(&directory), "[").unwrap();
     assert_eq!(told.recv().await, Some(false));
     fs::write(path(&directory), "[1]").unwrap();

@@ -51,7 +51,8 @@ impl App {
         if let Err(error) = program.executable() {
             tracing::error!(%error, "the function's entry point cannot be run");
         }
-        let wrapper = Wrapper::new(program, flags.max_request_body_size, flags.max_concurrent_calls);
+        let wrapper =
+            Wrapper::new(program, flags.max_request_body_size, flags.max_concurrent_calls, flags.flatten_log);
         let options = grpc::Options {
             max_message: flags.max_request_body_size,
             default_timeout: flags.request_timeout.into(),
@@ -101,10 +102,18 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if called.as_deref() == Some(health_probe::NAME.as_ref()) {
         return health_probe::run(args.skip(1));
     }
-    let flags = match Flags::from_args(args) {
-        Ok(flags) => flags,
+    let (flags, ignored) = match Flags::from_args(args) {
+        Ok(parsed) => parsed,
         Err(error) => return error.report(),
     };
+    telemetry::init(flags.verbosity);
+    if !ignored.is_empty() {
+        let ignored = ignored.join(" ");
+        tracing::warn!(
+            ignored,
+            "arguments that this wrapper-server does not know are ignored: remove them from the args of the pod template"
+        );
+    }
     if let Some(directory) = &flags.copy_to {
         return match copy_to(directory) {
             Ok(()) => ExitCode::SUCCESS,
@@ -114,7 +123,6 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
         };
     }
-    telemetry::init(flags.verbosity);
     if flags.idle {
         return idle();
     }

@@ -39,6 +39,9 @@ pub struct Flags {
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
     #[arg(long, default_value_t = porch_fn_service::telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
     pub verbosity: u8,
+    /// Join the lines of the function's standard error by " | ", in the log and in error texts
+    #[arg(long, default_value_t = false)]
+    pub flatten_log: bool,
     /// End, calls in flight included, when standard input does: for whoever starts it as a child process
     #[arg(long, default_value_t = false)]
     pub exit_with_stdin: bool,
@@ -54,12 +57,53 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Parses the process's arguments. An entry point must be among them if there is something to serve.
-    pub(crate) fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<Self, FlagError> {
-        let flags: Self = flags::parse(args)?;
+    /// Parses the process's arguments. An entry point must be among them if there is something to serve. Those before
+    /// `--` that are not known are returned: they come from a user's pod template, which is made for other versions of
+    /// Porch as well, and must not keep every pod from starting.
+    pub(crate) fn from_args(
+        args: impl IntoIterator<Item = OsString>,
+    ) -> Result<(Self, Vec<String>), FlagError> {
+        let (flags, ignored) = flags::parse_leniently::<Self>(args)?;
         if flags.entrypoint.is_empty() && flags.copy_to.is_none() && !flags.idle {
             return Err(FlagError::usage(NAME, format!("<ENTRYPOINT>... must be set; usage: {USAGE}")));
         }
-        Ok(flags)
+        Ok((flags, ignored))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_args(args: &[&str]) -> Result<(Flags, Vec<String>), FlagError> {
+        Flags::from_args(std::iter::once(&"wrapper-server").chain(args).map(OsString::from))
+    }
+
+    #[test]
+    fn arguments_that_are_not_known_are_ignored() {
+        let args = ["--otel=x", "--flatten-log", "--new", "value", "-v", "4", "--n=", "--port", "1"];
+        let entrypoint = ["--", "f", "--unknown", "value", "--", "--port=2"];
+        let (flags, ignored) = from_args(&[&args[..], &entrypoint].concat()).unwrap();
+        assert_eq!((flags.flatten_log, flags.port), (true, 1));
+        assert_eq!(flags.entrypoint, entrypoint[1..]);
+        assert_eq!(ignored, ["--otel", "--new", "\"value\"", "-v", "\"4\"", "--n"]);
+        let (flags, ignored) = from_args(&["--flatten-log=false", "--", "f"]).unwrap();
+        assert_eq!((flags.flatten_log, ignored.len()), (false, 0));
+    }
+
+    #[test]
+    fn bad_values_of_known_flags_are_errors() {
+        for (args, expected) in [
+            (
+                &["--new", "--port=many", "--", "f"][..],
+                "wrapper-server: --port: \"many\" is not a whole number",
+            ),
+            (&["--=x", "--", "f"], "wrapper-server: \"--=x\" is not a flag; flags are written --name=value"),
+        ] {
+            assert_eq!(from_args(args).unwrap_err().to_string(), expected);
+        }
+        // Without an entry point there is nothing to serve, whatever else is there.
+        let error = from_args(&["--new", "f"]).unwrap_err().to_string();
+        assert!(error.contains("<ENTRYPOINT>... must be set"), "{error}");
     }
 }

@@ -52,6 +52,7 @@ pub fn limits(max_message: usize) -> Limits {
         stdout: max_message.saturating_sub(FIELD_OVERHEAD),
         stderr_head: STDERR_HEAD,
         stderr_tail: STDERR_TAIL,
+        join_lines: false,
     }
 }
 
@@ -95,8 +96,9 @@ pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -
     Ok(evaluated(stdout, stderr, warning, max_message))
 }
 
-/// As [`judge`], but by the exit code alone, as Porch's exec runtime does: the output is not looked at, and a function
-/// that failed is told with its exit code. Here, too, an empty output is an error.
+/// As [`judge`], but by the exit code alone, as Porch's exec runtime does: the output of a function that succeeded is not
+/// looked at, but an empty one is an error. The text for a function that failed begins like Porch's, with exit code and
+/// stderr; the results that its output carries follow.
 pub fn judge_exit(
     image: &str,
     ran: Result<Finished, RunError>,
@@ -106,12 +108,36 @@ pub fn judge_exit(
     let Finished { status, stdout, stderr } =
         ran.map_err(|error| not_finished(&function, &error, max_message))?;
     if !status.success() {
-        return Err(not_executed(&function, &go_exit_text(status), &stderr.into_text()));
+        let mut failure = not_executed(&function, &go_exit_text(status), &stderr.into_text());
+        if let Ok(results) = resource_list::check(&stdout)
+            && !results.entries.is_empty()
+        {
+            failure.message += &format!(" with structured results: {results}");
+        }
+        return Err(failure);
     }
     if stdout.is_empty() {
         return Err(not_executed(&function, "it wrote nothing to standard output", &stderr.into_text()));
     }
     Ok(evaluated(stdout, stderr, None, max_message))
+}
+
+/// Outputs up to this size are judged at once; larger ones take milliseconds that others would wait.
+const JUDGED_INLINE: usize = 64 * 1024;
+
+/// [`judge`] or [`judge_exit`], of large outputs in a thread where nobody waits for it.
+pub async fn judge_apart(
+    judge: fn(&str, Result<Finished, RunError>, usize) -> Result<Evaluated, Failure>,
+    image: &str,
+    ran: Result<Finished, RunError>,
+    max_message: usize,
+) -> Result<Evaluated, Failure> {
+    if ran.as_ref().map_or(0, |finished| finished.stdout.len()) <= JUDGED_INLINE {
+        return judge(image, ran, max_message);
+    }
+    let image = image.to_owned();
+    let judged = tokio::task::spawn_blocking(move || judge(&image, ran, max_message)).await;
+    judged.unwrap_or_else(|_| Err(internal("the function's output could not be judged".to_owned())))
 }
 
 fn evaluated(stdout: Bytes, mut stderr: Stderr, warning: Option<String>, max_message: usize) -> Evaluated {

@@ -40,6 +40,8 @@ pub struct Limits {
     pub stderr_head: usize,
     /// How much of the end of stderr is kept.
     pub stderr_tail: usize,
+    /// Whether the lines of stderr are joined by ` | `.
+    pub join_lines: bool,
 }
 
 /// A function process that ran to its end.
@@ -106,6 +108,9 @@ pub async fn run(
     }
     let (group, mut pipes) = Group::start(program)?;
     let mut stderr = Stderr::new(limits.stderr_head, limits.stderr_tail);
+    if limits.join_lines {
+        stderr = stderr.with_joined_lines();
+    }
 
     let finished = async {
         let exit = async { group.leader_exit().await.map_err(io_error("waiting for the function's exit")) };

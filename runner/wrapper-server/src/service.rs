@@ -7,10 +7,7 @@ use tokio::sync::Semaphore;
 use tonic::Code;
 
 use crate::outcome::{self, Evaluated, Failure};
-use crate::process::{Program, run};
-
-/// Outputs up to this size are judged at once; larger ones take milliseconds that others would wait.
-const JUDGED_INLINE: usize = 64 * 1024;
+use crate::process::{Limits, Program, run};
 
 /// The wrapper's evaluator.
 #[derive(Debug)]
@@ -18,15 +15,16 @@ pub struct Wrapper {
     program: Program,
     max_message: usize,
     max_calls: usize,
+    flatten_log: bool,
     places: Semaphore,
 }
 
 impl Wrapper {
     /// Runs `program`, at most `max_calls` times at once (zero counts as one), with messages of at most `max_message`
-    /// bytes.
-    pub fn new(program: Program, max_message: usize, max_calls: usize) -> Self {
+    /// bytes. With `flatten_log` the lines of its stderr are joined by ` | `.
+    pub fn new(program: Program, max_message: usize, max_calls: usize, flatten_log: bool) -> Self {
         let max_calls = max_calls.clamp(1, Semaphore::MAX_PERMITS);
-        Self { program, max_message, max_calls, places: Semaphore::new(max_calls) }
+        Self { program, max_message, max_calls, flatten_log, places: Semaphore::new(max_calls) }
     }
 
     async fn run(&self, call: Call) -> Result<Evaluated, Failure> {
@@ -36,18 +34,9 @@ impl Wrapper {
         // Let go of the request's other parts while the function runs.
         drop((call.message, call.framed));
         let program = self.program.clone().with_variables(trace_context::environment(&call.headers));
-        let limits = outcome::limits(self.max_message);
+        let limits = Limits { join_lines: self.flatten_log, ..outcome::limits(self.max_message) };
         let ran = run(&program, stdin, &limits, Some(call.deadline)).await;
-        let max_message = self.max_message;
-        if ran.as_ref().is_ok_and(|finished| finished.stdout.len() > JUDGED_INLINE) {
-            let image = peeked.image.to_string();
-            let judged = tokio::task::spawn_blocking(move || outcome::judge(&image, ran, max_message)).await;
-            return judged.unwrap_or_else(|_| {
-                let message = "the function's output could not be judged".to_owned();
-                Err(Failure { code: Code::Internal, message })
-            });
-        }
-        outcome::judge(&peeked.image, ran, max_message)
+        outcome::judge_apart(outcome::judge, &peeked.image, ran, self.max_message).await
     }
 }
 
@@ -82,7 +71,7 @@ mod tests {
     fn any_number_of_places_is_accepted() {
         for (asked, given) in [(0, 1), (3, 3), (usize::MAX, Semaphore::MAX_PERMITS)] {
             let program = Program::new("cat", [""; 0], Environment::Inherit);
-            assert_eq!(Wrapper::new(program, 1024, asked).max_calls, given);
+            assert_eq!(Wrapper::new(program, 1024, asked, false).max_calls, given);
         }
     }
 }

@@ -8,7 +8,7 @@ use rustix::process::{Pid, getpid, set_child_subreaper};
 use tokio::time::{Instant, sleep, timeout};
 use wrapper_server::process::{Environment, Limits, Program, RunError, run};
 
-const LIMITS: Limits = Limits { stdout: 1 << 20, stderr_head: 1024, stderr_tail: 1024 };
+const LIMITS: Limits = Limits { stdout: 1 << 20, stderr_head: 1024, stderr_tail: 1024, join_lines: false };
 
 fn children() -> Vec<String> {
     let is_ours = |stat: &String| {

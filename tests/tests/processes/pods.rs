@@ -281,7 +281,8 @@ async fn a_function_that_kills_its_pods_does_not_walk_through_them() {
          the function's pods broke off during this call and it is not run again: look for out-of-memory kills and \
          crashes of the function",
     );
-    assert_eq!(sandbox.appears("runs").await.len(), 2);
+    // --max-grpc-retries is 2.
+    assert_eq!(sandbox.appears("runs").await.len(), 3);
 }
 
 #[tokio::test]

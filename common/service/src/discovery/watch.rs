@@ -109,11 +109,11 @@ struct Lookups<R> {
 
 impl Source {
     /// For `target`, with its DNS server or the system's, and where it takes one the API server of `kubeconfig` or else
-    /// of the service account.
+    /// of the service account, which `program` asks.
     ///
     /// # Errors
     /// [`SetupError`]. That nobody answers is none.
-    pub async fn of(target: Target, kubeconfig: Option<&Path>) -> Result<Self, SetupError> {
+    pub async fn of(target: Target, kubeconfig: Option<&Path>, program: &str) -> Result<Self, SetupError> {
         let label = target.to_string();
         let means = match target {
             Target::Static(hosts) => Means::Fixed(hosts),
@@ -121,7 +121,7 @@ impl Source {
             Target::Dns { name, server } => Means::Dns(name, DnsResolver::new(server)?),
             Target::Kubernetes { namespace, service, port } => {
                 let failed = |source| SetupError::Kubernetes { target: label.clone(), source };
-                let client = connect(kubeconfig).await.map_err(failed)?.client;
+                let client = connect(kubeconfig, program).await.map_err(failed)?.client;
                 Means::Kubernetes(ServiceRef { namespace, name: service, port }, client)
             }
         };

@@ -10,7 +10,7 @@ use std::{
 
 use clap::{Arg, Command};
 
-use super::values::quote;
+use super::values::{plain, quote};
 
 /// An argument with dashes that cannot be a flag, such as `--=x`.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,10 +21,11 @@ pub(super) struct NotAFlag(String);
 ///
 /// Known flags become `--name` or `--name=value`. Positionals, unknown flags and everything after `--` stay,
 /// for clap to judge; an unknown flag gets two dashes, so that clap does not take it for a bundle of
-/// one-letter flags.
+/// one-letter flags. With `ignored`, positionals and unknown flags before `--` go there instead.
 pub(super) fn normalise(
     command: &Command,
     args: impl IntoIterator<Item = OsString>,
+    mut ignored: Option<&mut Vec<String>>,
 ) -> Result<Vec<OsString>, NotAFlag> {
     let mut command = command;
     let mut args = args.into_iter();
@@ -38,12 +39,21 @@ pub(super) fn normalise(
         let Some((name, value)) = split_flag(&arg)? else {
             if let Some(subcommand) = command.find_subcommand(&arg) {
                 command = subcommand;
+            } else if let Some(ignored) = &mut ignored {
+                ignored.push(quote(&arg.to_string_lossy()));
+                continue;
             }
             out.push(arg);
             continue;
         };
         let Some(flag) = name.to_str().and_then(|name| find(command, name)) else {
-            out.push(unknown(&arg, name));
+            match &mut ignored {
+                Some(ignored) => {
+                    let given = arg.to_string_lossy();
+                    ignored.push(plain(given.split_once('=').map_or(&*given, |(name, _)| name)));
+                }
+                None => out.push(unknown(&arg, name)),
+            }
             continue;
         };
         let value = match value {

@@ -14,8 +14,8 @@ use super::metadata::{ContentOf, ImageMetadata};
 use super::spec::{self, PodSpecInput};
 use super::template::{Fingerprint, Template};
 
-/// Images that need no credentials, as in the original: nobody can push there any more.
-const PUBLIC: &str = "gcr.io/kpt-fn/";
+/// Images that need no credentials, as in Porch from 1.6 on and in 1.5: a pod gets no pull secret for them.
+const PUBLIC: [&str; 2] = ["ghcr.io/kptdev/krm-functions-catalog/", "gcr.io/kpt-fn/"];
 
 /// A template, or why there is none.
 pub(super) type TemplateState = Result<Arc<Template>, NoTemplate>;
@@ -28,6 +28,12 @@ pub(super) enum NoTemplate {
         "the template of function pods could not be read yet: check that the runner reaches the API server, and retry"
     )]
     Unread,
+    /// The user's object is not there, and `--template-wait-timeout` has not passed.
+    #[error(
+        "the template of function pods is not there yet: apply the objects that --base-pod-template-name and \
+         --base-service-template-name name, and retry"
+    )]
+    Awaited,
     /// It would do, but what FunctionConfigs change in it may still come.
     #[error(
         "the FunctionConfigs could not be read yet: check that the runner reaches the API server, and retry"
@@ -92,7 +98,8 @@ impl Blueprint {
 
     /// Whether all that pods are made from was read, broken or not.
     pub(super) fn has_read(&self) -> bool {
-        !matches!(self.template, Err(NoTemplate::Unread | NoTemplate::FunctionConfigsUnread))
+        use NoTemplate::{Awaited, FunctionConfigsUnread, Unread};
+        !matches!(self.template, Err(Unread | Awaited | FunctionConfigsUnread))
     }
 
     pub(super) fn pod(&self, order: &PodOrder<'_>) -> Result<Pod, NoTemplate> {
@@ -134,7 +141,8 @@ impl Blueprint {
     }
 
     fn pull_secret(&self, image: &ImageKey) -> Option<&str> {
-        self.flags.pull_secret.as_deref().filter(|_| !image.as_str().starts_with(PUBLIC))
+        let is_public = PUBLIC.iter().any(|prefix| image.as_str().starts_with(prefix));
+        self.flags.pull_secret.as_deref().filter(|_| !is_public)
     }
 
     fn origin(&self, image: &ImageKey, overrides: &PodOverrides, content: &ContentOf) -> Origin {

@@ -42,7 +42,7 @@ use porch_fn_service::kubernetes::Connected;
 use tokio::sync::mpsc;
 use tokio::sync::watch as watched;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tracing::Instrument;
 
 pub(crate) use backend::KubernetesBackend;
@@ -50,8 +50,9 @@ use blueprint::{Blueprint, NoTemplate, PodFlags, TemplateState};
 use client::Cluster;
 use metadata::ImageSource;
 use store::{Connect, Store};
-pub use template::BASE_POD_TEMPLATE;
 use template::Template;
+pub use template::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
+pub(crate) use template_source::ObjectNames;
 use template_source::Origin;
 pub(crate) use times::from_timestamp;
 
@@ -113,10 +114,14 @@ pub(crate) struct Surroundings {
 pub(crate) enum Templates {
     /// `--function-pod-template`: this ConfigMap of the runner's own namespace.
     ConfigMap(String),
-    /// Newer Porch's objects when they are there, else the built-in one with this `WRAPPER_SERVER_IMAGE`.
-    BuiltIn {
-        /// The image with the wrapper-server.
-        wrapper_image: String,
+    /// Newer Porch's objects when they are there, else the built-in one.
+    Objects {
+        /// Which objects.
+        names: ObjectNames,
+        /// `WRAPPER_SERVER_IMAGE`, for the built-in one; `None` with `--skip-template-creation`.
+        built_in: Option<String>,
+        /// `--template-wait-timeout`: how long the built-in one is not used after the start.
+        wait: Duration,
     },
 }
 
@@ -153,10 +158,12 @@ pub(crate) async fn start(
             let namespace = options.own_namespace.unwrap_or_else(|| connected.namespace.clone());
             Origin::ConfigMap { client: client.clone(), namespace, name }
         }
-        Templates::BuiltIn { wrapper_image } => Origin::Objects {
+        Templates::Objects { names, built_in, wait } => Origin::Objects {
             client: client.clone(),
             namespace: options.pod_namespace.clone(),
-            built_in: Arc::new(Template::inline(&wrapper_image)),
+            names,
+            built_in: built_in.map(|wrapper_image| Arc::new(Template::inline(&wrapper_image))),
+            awaited_until: Instant::now() + wait,
         },
     };
     let (template, mut templates) = watched::channel(Err(NoTemplate::Unread));

@@ -21,10 +21,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::times;
 
-/// The PodTemplate that newer Porch keeps in the function namespace.
+/// The PodTemplate that newer Porch keeps in the function namespace: the default of `--base-pod-template-name`.
 pub const BASE_POD_TEMPLATE: &str = "base-pod-template";
-/// The ServiceTemplate beside it.
-pub(crate) const BASE_SERVICE_TEMPLATE: &str = "base-service-template";
+/// The ServiceTemplate beside it: the default of `--base-service-template-name`.
+pub const BASE_SERVICE_TEMPLATE: &str = "base-service-template";
 
 /// Largest text that is read, in bytes: no ConfigMap holds more.
 const MAX_BYTES: usize = 1024 * 1024;
@@ -60,7 +60,7 @@ pub(crate) enum Source {
     Inline,
     /// The ConfigMap that `--function-pod-template` names.
     ConfigMap,
-    /// [`BASE_POD_TEMPLATE`].
+    /// The object that `--base-pod-template-name` names.
     PodTemplate,
 }
 
@@ -71,9 +71,9 @@ pub(crate) enum Part {
     PodKey,
     /// `serviceTemplate` in the ConfigMap.
     ServiceKey,
-    /// [`BASE_POD_TEMPLATE`].
+    /// The object that `--base-pod-template-name` names.
     PodTemplate,
-    /// [`BASE_SERVICE_TEMPLATE`].
+    /// The object that `--base-service-template-name` names.
     ServiceTemplate,
 }
 
@@ -310,8 +310,8 @@ impl fmt::Display for Part {
         match self {
             Self::PodKey => f.write_str("key template"),
             Self::ServiceKey => f.write_str("key serviceTemplate"),
-            Self::PodTemplate => write!(f, "PodTemplate {BASE_POD_TEMPLATE}"),
-            Self::ServiceTemplate => write!(f, "ServiceTemplate {BASE_SERVICE_TEMPLATE}"),
+            Self::PodTemplate => f.write_str("PodTemplate"),
+            Self::ServiceTemplate => f.write_str("ServiceTemplate"),
         }
     }
 }

@@ -101,6 +101,46 @@ async fn another_exit_with_anything_else_is_the_parse_error() {
     );
 }
 
+async fn execute(script: &str) -> Result<Evaluated, Failure> {
+    let program = Program::new("sh", ["-c", script], Environment::Inherit);
+    let input = [Bytes::from_static(b"kind: ResourceList\n")];
+    let ran = run(&program, input, &limits(MAX), None).await;
+    judge_apart(judge_exit, IMAGE, ran, MAX).await
+}
+
+#[tokio::test]
+async fn an_executable_that_fails_shows_its_results_behind_porchs_text() {
+    let results =
+        "results: [{severity: error, message: bad, resourceRef: {kind: Pod, name: n}}, {message: look}]";
+    let text = "Failed to execute function \"IMAGE\": exit status 1 (why\n)";
+    let with_results = format!("{text} with structured results: [error] Pod/n: bad\n\n[info]: look");
+    let large = "head -c 100000 /dev/zero | tr '\\0' '#'";
+    for (output, expected) in [
+        (format!("cat; echo '{results}'"), with_results.as_str()),
+        (format!("cat; echo '{results}'; {large}"), &with_results),
+        ("cat".to_owned(), text),
+        ("cat; echo 'results: []'".to_owned(), text),
+        (format!("echo prose; echo '{results}'"), text),
+        ("cat; echo 'results: 3'".to_owned(), text),
+        (large.to_owned(), text),
+        ("true".to_owned(), text),
+    ] {
+        let script = format!("{output}; echo why >&2; exit 1");
+        fails(execute(&script).await, Code::Internal, expected);
+    }
+    // A function that succeeds is not asked for more than an output.
+    let succeeded = format!("cat; echo '{results}'; echo prose");
+    assert_eq!(execute(&succeeded).await.unwrap().warning, None);
+}
+
+#[tokio::test]
+async fn the_results_of_an_executable_are_bounded() {
+    let script = "echo kind: ResourceList; echo results:; yes -- '- message: é' | head -n 100000; exit 1";
+    let failure = execute(script).await.unwrap_err();
+    assert!(failure.message.len() < resource_list::TEXT_LIMIT + 1_000, "{}", failure.message.len());
+    assert!(failure.message.ends_with(" more results left out ...]"));
+}
+
 #[tokio::test]
 async fn a_function_that_cannot_be_started_is_internal() {
     let program = Program::new("no-such-function", [""; 0], Environment::Inherit);

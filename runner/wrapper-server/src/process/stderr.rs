@@ -18,6 +18,44 @@ pub struct Stderr {
     head_limit: usize,
     tail_limit: usize,
     left_out: u64,
+    /// Set when lines are joined.
+    lines: Option<Lines>,
+}
+
+/// What stands between joined lines, as in Porch's `--flatten-log`.
+const JOINT: &[u8] = b" | ";
+
+/// Joins the lines of a stream that comes in pieces. Line ends are `\n`, `\r\n` and `\r`; those at the beginning are left
+/// out at once, and those at the end once it is known that nothing follows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Lines {
+    begun: bool,
+    after_cr: bool,
+    /// Joints that nothing has followed yet.
+    trailing: usize,
+}
+
+impl Lines {
+    fn join(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut joined = Vec::with_capacity(bytes.len());
+        for &byte in bytes {
+            let after_cr = std::mem::replace(&mut self.after_cr, byte == b'\r');
+            match byte {
+                b'\n' if after_cr => {}
+                b'\n' | b'\r' if self.begun => {
+                    joined.extend_from_slice(JOINT);
+                    self.trailing += 1;
+                }
+                b'\n' | b'\r' => {}
+                _ => {
+                    self.begun = true;
+                    self.trailing = 0;
+                    joined.push(byte);
+                }
+            }
+        }
+        joined
+    }
 }
 
 impl Stderr {
@@ -26,8 +64,24 @@ impl Stderr {
         Self { head_limit, tail_limit, ..Self::default() }
     }
 
+    /// The same with its lines joined by ` | `. The limits are those of the joined text.
+    #[must_use]
+    pub fn with_joined_lines(self) -> Self {
+        Self { lines: Some(Lines::default()), ..self }
+    }
+
     /// Takes the next bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
+        match &mut self.lines {
+            Some(lines) => {
+                let joined = lines.join(bytes);
+                self.keep(&joined);
+            }
+            None => self.keep(bytes),
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
         let (head, rest) = bytes.split_at(bytes.len().min(self.head_limit - self.head.len()));
         self.head.extend_from_slice(head);
         // Of a long piece only its end can stay.
@@ -56,8 +110,9 @@ impl Stderr {
         self.left_out += overflow as u64;
     }
 
-    /// Everything that was kept, as written, with a line in the place of what was left out.
+    /// Everything that was kept, with a line in the place of what was left out.
     pub fn into_bytes(self) -> Bytes {
+        let line_end = if self.lines.is_some() { JOINT } else { b"\n" };
         let mut kept = self.head;
         let (mut tail, mut left_out) = (Vec::from(self.tail), self.left_out);
         if left_out > 0 {
@@ -68,12 +123,17 @@ impl Stderr {
             let partial = tail.iter().take(3).take_while(|&&byte| byte & 0xc0 == 0x80).count();
             left_out += partial as u64;
             tail.drain(..partial);
-            if !matches!(kept.last(), None | Some(b'\n')) {
-                kept.push(b'\n');
+            if !kept.is_empty() && !kept.ends_with(line_end) {
+                kept.extend_from_slice(line_end);
             }
-            kept.extend_from_slice(format!("[... {left_out} bytes of stderr left out ...]\n").as_bytes());
+            kept.extend_from_slice(format!("[... {left_out} bytes of stderr left out ...]").as_bytes());
+            kept.extend_from_slice(line_end);
         }
         kept.append(&mut tail);
+        for _ in 0..self.lines.map_or(0, |lines| lines.trailing) {
+            let Some(text) = kept.strip_suffix(JOINT) else { break };
+            kept.truncate(text.len());
+        }
         kept.into()
     }
 
@@ -123,6 +183,45 @@ mod tests {
         assert_eq!(text(cut), "123\n[... 10 bytes of stderr left out ...]\nabcd");
         let cut = kept(&[b"123456"], 0, 2);
         assert_eq!(text(cut), "[... 4 bytes of stderr left out ...]\n56");
+    }
+
+    fn joined(pieces: &[&[u8]], head: usize, tail: usize) -> String {
+        let mut stderr = Stderr::new(head, tail).with_joined_lines();
+        pieces.iter().for_each(|piece| stderr.push(piece));
+        text(stderr)
+    }
+
+    #[test]
+    fn joins_lines_as_porchs_flatten_log_does() {
+        for (stream, expected) in [
+            ("", ""),
+            ("\n", ""),
+            ("one", "one"),
+            ("one\ntwo\nthree", "one | two | three"),
+            ("\n\none\ntwo\n\n", "one | two"),
+            ("one\n\ntwo", "one |  | two"),
+            ("  one \n\ttwo ", "  one  | \ttwo "),
+            ("one\r\ntwo\nthree\r\n", "one | two | three"),
+            ("one\rtwo\r", "one | two"),
+            ("one\r\r\ntwo", "one |  | two"),
+            ("one | \n", "one | "),
+        ] {
+            assert_eq!(joined(&[stream.as_bytes()], 100, 100), expected, "{stream:?}");
+            let bytes: Vec<_> = stream.as_bytes().chunks(1).collect();
+            assert_eq!(joined(&bytes, 100, 100), expected, "{stream:?} byte by byte");
+            assert_eq!(joined(&bytes, 3, 100), expected, "{stream:?} in two parts");
+        }
+    }
+
+    #[test]
+    fn joined_lines_keep_within_the_limits() {
+        assert_eq!(joined(&[b"1234\n", b"5678"], 4, 4), "1234 | [... 3 bytes of stderr left out ...] | 5678");
+        let flood = [b'\n'; 1000];
+        assert_eq!(joined(&[b"12", &flood], 2, 6), "12 | [... 2994 bytes of stderr left out ...]");
+        let mut stderr = Stderr::new(100, 100).with_joined_lines();
+        stderr.push(b"1\n2\n3\n4\n5\n");
+        stderr.shrink(4);
+        assert!(text(stderr).len() <= 4 + MARKER_LIMIT);
     }
 
     #[test]

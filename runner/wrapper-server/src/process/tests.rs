@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::*;
 use crate::go_text::go_exit_text;
 
-const LIMITS: Limits = Limits { stdout: 6 << 20, stderr_head: 4 << 10, stderr_tail: 4 << 10 };
+const LIMITS: Limits =
+    Limits { stdout: 6 << 20, stderr_head: 4 << 10, stderr_tail: 4 << 10, join_lines: false };
 
 /// Far more than any of these scripts needs, and less than the test harness waits.
 const SOON: Duration = Duration::from_secs(20);

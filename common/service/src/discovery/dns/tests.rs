@@ -212,7 +212,7 @@ async fn a_watched_name_follows_dns() {
     let dns = FakeDns::start().await;
     dns.set_addresses("runners.test", &["127.0.0.1"], 1);
     let target = Target::parse(&format!("dns://{}/runners.test.:9445", dns.address), 1).unwrap();
-    let (task, mut snapshots) = watch(Source::of(target, None).await.unwrap(), pending());
+    let (task, mut snapshots) = watch(Source::of(target, None, "test").await.unwrap(), pending());
     tokio::spawn(task);
     let mut next = async || {
         tokio::time::timeout(30 * SECOND, snapshots.changed()).await.expect("no change").unwrap();

@@ -243,7 +243,7 @@ async fn lists_and_addresses_are_known_from_the_start_and_never_asked_for() {
         ("127.0.0.1:7", &["127.0.0.1:7"]),
         ("dns:///[::1]", &["[::1]:9445"]),
     ] {
-        let source = Source::of(target(text), None).await.unwrap();
+        let source = Source::of(target(text), None, "test").await.unwrap();
         let (task, mut receiver) = watch(source, pending());
         assert!(receiver.borrow().is_answered());
         assert_eq!(*receiver.borrow().endpoints, *expected, "{text}");

@@ -73,8 +73,12 @@ fn without_a_template_nothing_is_outdated() {
     let content = digest("sha256:01", 60);
     let pod = made_from(&blueprint("w:v1"), &content);
     let moved = digest("sha256:02", 70);
-    for state in [NoTemplate::Unread, NoTemplate::FunctionConfigsUnread, NoTemplate::Broken("broken".into())]
-    {
+    for state in [
+        NoTemplate::Unread,
+        NoTemplate::Awaited,
+        NoTemplate::FunctionConfigsUnread,
+        NoTemplate::Broken("broken".into()),
+    ] {
         let none = made_from(&blueprint_with(Err(state), 1024, 1000), &moved);
         assert_eq!(none, Origin::of("none", None));
         assert!(!pod.yields_to(&none));
@@ -111,5 +115,23 @@ fn what_a_pod_is_made_from_is_read_back_from_it() {
             reclaim_after: Some(millis(5000)),
         };
         assert_eq!(observe(&pod, &mut Tries::default()).unwrap().pod, expected);
+    }
+}
+
+#[test]
+fn public_images_get_no_pull_secret() {
+    let flags = PodFlags { max_message: 1, pull_secret: Some("auth-secret".to_owned()) };
+    let settings = Arc::new(crate::settings::tests::settings(CacheConfig::default()));
+    let template = Ok(Arc::new(Template::inline("w:v1")));
+    let blueprint = Blueprint::new(template, flags, settings, millis(90), None);
+    for (image, expected) in [
+        ("ghcr.io/kptdev/krm-functions-catalog/set-image:v0.1.1", None),
+        ("gcr.io/kpt-fn/set-image:v0.1.1", None),
+        ("ghcr.io/kptdev/other/set-image:v0.1.1", Some("auth-secret")),
+        ("ghcr.io/kptdev/krm-functions-catalog-mine/f:v1", Some("auth-secret")),
+        ("gcr.io/kpt-fn-contrib/f:v1", Some("auth-secret")),
+        (IMAGE, Some("auth-secret")),
+    ] {
+        assert_eq!(blueprint.pull_secret(&ImageKey::from(image)), expected, "{image}");
     }
 }
