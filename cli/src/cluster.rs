@@ -19,7 +19,10 @@ pub(crate) use self::forward::Forward;
 
 /// Where Porch and the manifests of deploy/ put the function runner.
 const DEFAULT_NAMESPACE: &str = "porch-system";
-/// The Service that Porch calls: the routers', or that of a runner that stands alone.
+/// The routers' Service.
+pub(crate) const ROUTERS: &str = "function-router";
+/// The Service that Porch calls as shipped: Porch's own runner's, the routers' that took it over, or that of a runner that
+/// stands alone.
 pub(crate) const CALLED: &str = "function-runner";
 /// The runners' headless Service.
 pub(crate) const SHARDS: &str = "function-runner-shards";

@@ -4,14 +4,17 @@
 //! [`gather`] asks the cluster and the programs; [`checks`] are pure, and make findings out of the facts.
 
 mod checks;
+mod destination;
 mod facts;
 mod finding;
 mod gather;
 mod installation;
 mod legacy;
 mod metrics;
+mod porch;
 mod quantity;
 mod rights;
+mod running;
 
 use std::process::ExitCode;
 use std::time::Duration;

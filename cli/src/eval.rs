@@ -21,7 +21,7 @@ use prost::Message;
 use tokio::time::timeout;
 use tonic::Code;
 
-use crate::cluster::{CALLED, ClusterArgs, ClusterError, GRPC};
+use crate::cluster::{CALLED, ClusterArgs, ClusterError, GRPC, ROUTERS};
 use crate::progress::Progress;
 
 /// Where a router is unless told otherwise.
@@ -194,7 +194,7 @@ fn read(args: &Args, config: Option<&FunctionConfig>) -> Result<(Input, Bytes), 
 }
 
 async fn call(args: &Args, list: Bytes) -> Result<Reply, EvalError> {
-    let reached = args.cluster.reach(args.address.clone(), &[CALLED], &GRPC).await?;
+    let reached = args.cluster.reach(args.address.clone(), &[ROUTERS, CALLED], &GRPC).await?;
     let connection = Connection::new(reached.address.as_str(), CONNECTION)?;
     let limit = Duration::from(args.timeout);
     let mut headers = HeaderMap::new();

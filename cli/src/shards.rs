@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use porch_fn_router::shards::Shards;
 
 use crate::admin::{self, AdminError, DEFAULT_ADDRESS, Server};
-use crate::cluster::{ADMIN, CALLED, ClusterArgs};
+use crate::cluster::{ADMIN, CALLED, ClusterArgs, ROUTERS};
 use crate::output::{self, Output, escaped, table};
 
 /// Images shown in the table.
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> ExitCode {
-    let reached = match args.cluster.reach(args.address, &[CALLED], &ADMIN).await {
+    let reached = match args.cluster.reach(args.address, &[ROUTERS, CALLED], &ADMIN).await {
         Ok(reached) => reached,
         Err(error) => return output::fail("shards", error),
     };

@@ -1,21 +1,21 @@
 //! Findings out of facts. Pure; each check looks at one thing that breaks in practice.
 
+mod callers;
 mod flags;
 mod functions;
 mod live;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
+use super::destination::{Destination, behind, has_port, ours, selects};
 use super::facts::{Facts, Original};
 use super::finding::Finding;
-use super::installation::{Caller, Program};
+use super::installation::Program;
 use super::rights;
-use crate::cluster::{CALLED, SHARDS};
+use crate::cluster::{CALLED, ROUTERS, SHARDS};
 
 /// Everything there is to say.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
@@ -50,7 +50,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     findings.extend(pairs(facts));
     findings.extend(services(facts));
     findings.extend(flags::all(facts));
-    findings.extend(callers(facts));
+    findings.extend(callers::all(facts));
     findings.extend(rights::check(&facts.rights));
     findings.extend(live::all(facts));
     findings.extend(functions::all(facts));
@@ -91,39 +91,32 @@ fn pairs(facts: &Facts) -> Option<Finding> {
     }
 }
 
+/// The Services that lead to us, and the runners'.
 fn services(facts: &Facts) -> Vec<Finding> {
     const CHECK: &str = "services";
-    let mut findings = Vec::new();
     let installed = &facts.installed;
-    let (leads_to, labels) = match (&installed.router, &installed.runner) {
-        (Some(router), _) => (router.deployment.as_str(), &router.labels),
-        (None, Some(runner)) => (runner.deployment.as_str(), &runner.labels),
-        (None, None) => return findings,
-    };
-    let (manifest, way) = match installed.router {
-        Some(_) => {
-            ("apply deploy/router.yaml", "of a selector that was merged with Porch's, remove Porch's label")
-        }
-        None => (
-            "kubectl apply -k deploy/single-runner",
-            "of one that was merged with the routers', remove theirs",
-        ),
-    };
+    let Some((deployment, _)) = ours(installed) else { return Vec::new() };
+    let mut findings = Vec::new();
     let service = |name: &str| facts.services.iter().find(|service| service.name_any() == name);
-    match service(CALLED) {
-        None => {
-            let text = format!("there is no Service {CALLED}, which Porch calls");
-            findings.push(Finding::problem(CHECK, text, manifest));
+    for name in [ROUTERS, CALLED] {
+        let Some(called) = service(name) else { continue };
+        let leads_here = behind(installed, called) == Destination::Ours;
+        if leads_here && has_port(called, 9445) {
+            findings.push(Finding::ok(CHECK, format!("{name} leads to {deployment}")));
+        } else if leads_here {
+            let text = format!("Service {name} has no port 9445");
+            findings.push(Finding::problem(CHECK, text, "apply the manifest that it is from"));
+        } else if name == usual(facts) || is_merged(facts, called) {
+            let text = format!("Service {name} does not lead to Deployment {deployment}");
+            let fix = "apply the manifest that it is from; of a selector that was merged with another, \
+                       remove the labels that its pods do not have";
+            findings.push(Finding::problem(CHECK, text, fix));
         }
-        Some(called) if !selects(called, labels) => {
-            let text = format!("Service {CALLED} does not lead to Deployment {leads_to}");
-            findings.push(Finding::problem(CHECK, text, format!("{manifest}; {way}")));
-        }
-        Some(called) if !has_port(called) => {
-            let text = format!("Service {CALLED} has no port 9445");
-            findings.push(Finding::problem(CHECK, text, manifest));
-        }
-        Some(_) => findings.push(Finding::ok(CHECK, format!("{CALLED} leads to {leads_to}"))),
+    }
+    if findings.is_empty() {
+        let text = format!("no Service leads to Deployment {deployment}: {} is missing", usual(facts));
+        let manifest = if installed.router.is_some() { "deploy/" } else { "deploy/single-runner" };
+        findings.push(Finding::problem(CHECK, text, format!("kubectl apply -k {manifest}")));
     }
     let (Some(_), Some(runner)) = (&installed.router, &installed.runner) else { return findings };
     let Some(shards) = service(SHARDS) else {
@@ -155,53 +148,15 @@ fn services(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Whether a Service's selector fits pods with these labels.
-fn selects(service: &Service, labels: &BTreeMap<String, String>) -> bool {
+/// The Service that our manifests have Porch call.
+fn usual(facts: &Facts) -> &'static str {
+    if facts.installed.router.is_some() { ROUTERS } else { CALLED }
+}
+
+/// Whether a Service's selector has labels of ours beside others, which fit no pod.
+fn is_merged(facts: &Facts, service: &Service) -> bool {
     let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    selector.is_some_and(|selector| {
-        !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-    })
-}
-
-fn has_port(service: &Service) -> bool {
-    let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
-    ports.into_iter().flatten().any(|port| port.port == 9445)
-}
-
-/// Whether Porch calls us, and nobody else.
-fn callers(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "Porch";
-    let namespace = &facts.namespace;
-    let mut findings = Vec::new();
-    for (original, replicas) in facts.installed.originals.iter().filter(|(_, replicas)| *replicas > 0) {
-        let text =
-            format!("Porch's own function runner still runs: Deployment {original}, {replicas} replicas");
-        let fix =
-            format!("once nobody calls it: kubectl -n {namespace} scale deployment {original} --replicas=0");
-        findings.push(Finding::warning(CHECK, text, fix));
-    }
-    if facts.installed.callers.is_empty() {
-        let text = format!("nothing in namespace {namespace} calls a function runner");
-        let fix = "Porch's flag is --function-runner=function-runner:9445; elsewhere, with this namespace in the name";
-        findings.push(Finding::warning(CHECK, text, fix));
-    }
-    for caller in &facts.installed.callers {
-        let (deployment, address) = (&caller.deployment, &caller.address);
-        findings.push(if calls_us(caller, namespace) {
-            Finding::ok(CHECK, format!("{deployment} calls {address}"))
-        } else {
-            let text =
-                format!("{deployment} calls {address}, which is not Service {CALLED} of this namespace");
-            Finding::warning(CHECK, text, format!("if it should: --function-runner={CALLED}:9445"))
-        });
-    }
-    findings
-}
-
-/// Whether a caller's address is the Service that leads to us in `namespace`.
-fn calls_us(caller: &Caller, namespace: &str) -> bool {
-    let host = caller.address.trim_start_matches("dns:///").trim_end_matches(":9445");
-    let names = [String::new(), format!(".{namespace}"), format!(".{namespace}.svc")];
-    names.iter().any(|name| host == format!("{CALLED}{name}"))
-        || host.starts_with(&format!("{CALLED}.{namespace}.svc."))
+    let has = |(key, value)| ours(&facts.installed).is_some_and(|(_, labels)| labels.get(key) == Some(value));
+    matches!(behind(&facts.installed, service), Destination::Nobody(_))
+        && selector.into_iter().flatten().any(has)
 }

@@ -7,6 +7,7 @@ use porch_fn_router::status::Status;
 
 use super::installation::Installation;
 use super::rights::Right;
+use super::running::Running;
 
 /// Everything that was asked for, once.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct Facts {
     pub(super) function_pods: Result<Vec<Pod>, String>,
     /// Whether there are more.
     pub(super) more_function_pods: bool,
+    /// The porch-servers of the namespace that may use pods there.
+    pub(super) servers: Vec<Running>,
     /// What the programs may do, out of what they need; `Err` says why it cannot be known.
     pub(super) rights: Result<Vec<Right>, String>,
     pub(super) template: Template,

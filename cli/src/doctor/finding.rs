@@ -10,6 +10,8 @@ use serde::Serialize;
 pub(super) enum Level {
     /// As it should be.
     Ok,
+    /// As it may be meant, and worth knowing.
+    Info,
     /// It could not be looked at.
     Unknown,
     /// It works, and should be mended.
@@ -38,6 +40,10 @@ impl Finding {
         Self { check, level: Level::Ok, text: text.into(), fix: String::new() }
     }
 
+    pub(super) fn info(check: &'static str, text: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { check, level: Level::Info, text: text.into(), fix: fix.into() }
+    }
+
     pub(super) fn unknown(check: &'static str, text: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { check, level: Level::Unknown, text: text.into(), fix: fix.into() }
     }
@@ -64,7 +70,8 @@ pub(super) fn report(findings: &[Finding]) -> String {
     for finding in findings {
         let _ = writeln!(text, "{:<9}{:<width$}   {}", finding.level.word(), finding.check, finding.text);
         if !finding.fix.is_empty() {
-            let _ = writeln!(text, "{:<9}{:<width$}   fix: {}", "", "", finding.fix);
+            let what = if finding.level == Level::Info { "to change it" } else { "fix" };
+            let _ = writeln!(text, "{:<9}{:<width$}   {what}: {}", "", "", finding.fix);
         }
     }
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
@@ -85,6 +92,7 @@ impl Level {
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
+            Self::Info => "info",
             Self::Unknown => "unknown",
             Self::Warning => "warning",
             Self::Problem => "PROBLEM",
@@ -100,17 +108,21 @@ mod tests {
     fn the_report_has_each_finding_with_its_fix() {
         let findings = [
             Finding::ok("routers", "2 of 2 ready"),
+            Finding::info("Porch", "it calls a", "call b"),
             Finding::problem("message sizes", "they differ", "make them the same"),
         ];
         assert_eq!(
             report(&findings),
             "ok       routers         2 of 2 ready\n\
+             info     Porch           it calls a\n\
+             \x20                        to change it: call b\n\
              PROBLEM  message sizes   they differ\n\
              \x20                        fix: make them the same\n\
              \nproblems: 1, warnings: 0, not looked at: 0\n"
         );
         let json: serde_json::Value = serde_json::from_str(&json(&findings)).unwrap();
         assert_eq!(json[0], serde_json::json!({"check": "routers", "level": "ok", "text": "2 of 2 ready"}));
-        assert_eq!(json[1]["fix"], "make them the same");
+        assert_eq!(json[1]["level"], "info");
+        assert_eq!(json[2]["fix"], "make them the same");
     }
 }

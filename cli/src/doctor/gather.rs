@@ -14,7 +14,9 @@ use serde::de::DeserializeOwned;
 
 use super::facts::{Asked, Facts, RouterAnswer, RunnerAnswer, Silence, Template};
 use super::installation::{Installation, Program, installation};
+use super::porch::FUNCTIONS;
 use super::rights::{Right, needed};
+use super::running::running;
 use crate::admin::{self, AdminError, Server};
 use crate::cluster::{ADMIN, Cluster, ClusterError, is_ready};
 use crate::progress::Progress;
@@ -25,8 +27,6 @@ pub(super) const MAX_ASKED: usize = 30;
 const AT_ONCE: usize = 8;
 /// Function pods looked at.
 const MAX_FUNCTION_PODS: u32 = 5000;
-/// Where function pods are unless a runner says otherwise.
-const FUNCTIONS: &str = "porch-fn-system";
 
 pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, ClusterError> {
     let _progress = Progress::start(format!("looking at namespace {}", cluster.namespace));
@@ -38,11 +38,16 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, ClusterError> {
     let flags = installed.runner.as_ref().and_then(|runner| runner.flags.as_ref().ok());
     let functions = flags.map_or(FUNCTIONS, |flags| flags.pod_namespace.as_str()).to_owned();
     let function_pods = function_pods(cluster, &functions).await;
+    let mut servers = Vec::new();
+    for server in installed.servers.iter().filter(|server| server.may_use(&functions)) {
+        servers.push(running(cluster, server, &functions).await);
+    }
     Ok(Facts {
         routers: ask(cluster, installed.router.as_ref(), |flags| flags.admin_port, router).await?,
         runners: ask(cluster, installed.runner.as_ref(), |flags| flags.admin_port, runner).await?,
         more_function_pods: function_pods.as_ref().is_ok_and(|(_, more)| *more),
         function_pods: function_pods.map(|(pods, _)| pods),
+        servers,
         rights: rights(cluster, &installed).await,
         template: template(cluster, flags, &functions).await,
         namespace: namespace.clone(),

@@ -9,23 +9,21 @@ use k8s_openapi::api::core::v1::{Container, EnvVar};
 use kube::ResourceExt;
 use porch_fn_service::flags;
 
+use super::porch::{Caller, ELSEWHERE, Evaluator, callers, evaluator, image_name, pods, renders, value_of};
 use super::quantity;
 
 #[cfg(test)]
 mod tests;
 
-/// Porch's own function runner is known by its Deployment, or by a flag that nobody else has. Ours stands in for it under
-/// the same name.
+/// Porch's own function runner is known by its Deployment or its image. Ours stands in for it under the same names. Its
+/// flags prove nothing of a Deployment, since porch-server has them as well; in one they tell its container.
 const ORIGINAL: &str = "function-runner";
 const ORIGINALS_FLAG: &str = "pod-namespace";
+const IMAGES: [&str; 2] = ["porch-function-runner", "function-runner"];
 /// What its program is called, and ours in its image. A program that only the image names is taken for it.
 const SERVER: &str = "server";
-/// Stands for the value of a variable that is not written in the Deployment.
-const ELSEWHERE: &str = "(from elsewhere)";
 /// The variable of a program's own namespace: without it, that of its pod.
 const OWN_NAMESPACE: &str = "POD_NAMESPACE";
-/// Porch's largest message unless its flag says otherwise, in bytes.
-const PORCH_MESSAGE: u64 = 6_291_456;
 
 /// One of our programs, as its Deployment runs it.
 #[derive(Debug)]
@@ -54,15 +52,14 @@ pub(super) struct Program<F> {
     pub(super) flags: Result<F, String>,
 }
 
-/// A program of Porch's that calls the function runner.
+/// What may be Porch's own function runner.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Caller {
-    /// Its Deployment.
+pub(super) struct PorchRunner {
     pub(super) deployment: String,
-    /// Where it calls.
-    pub(super) address: String,
-    /// Its largest message in bytes.
-    pub(super) max_message: u64,
+    /// How many pods of it there are or should be, whichever is more.
+    pub(super) pods: i32,
+    /// Whether it starts function pods: from the next Porch on it runs executables alone.
+    pub(super) starts_pods: bool,
 }
 
 /// Everything.
@@ -71,9 +68,15 @@ pub(super) struct Installation {
     pub(super) router: Option<Program<porch_fn_router::Flags>>,
     /// The runners behind the routers, or the one that stands alone.
     pub(super) runner: Option<Program<porch_fn_runner::Flags>>,
-    /// Beside routers or runners of ours: what may be Porch's own function runner, and how many of it there are.
-    pub(super) originals: Vec<(String, i32)>,
+    /// Beside routers or runners of ours: what may be Porch's own function runner.
+    pub(super) originals: Vec<PorchRunner>,
     pub(super) callers: Vec<Caller>,
+    /// Controllers of Porch's that render packages, and are told of no evaluator.
+    pub(super) without_evaluator: Vec<String>,
+    /// porch-servers that start function pods themselves.
+    pub(super) servers: Vec<Evaluator>,
+    /// Labels of the pods of each Deployment.
+    pub(super) pod_labels: Vec<(String, BTreeMap<String, String>)>,
 }
 
 /// Whose a Deployment is.
@@ -98,10 +101,17 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
                 found.runner = Some(program_of(deployment, container, &argv, false));
             }
             Some((Kind::Original, container, argv)) => originals.push((deployment, container, argv)),
-            None => found
-                .callers
-                .extend(containers(deployment).filter_map(|one| caller(deployment, one, &argv(one)))),
+            None => {
+                let all = || containers(deployment);
+                let callers: Vec<_> = all().flat_map(|one| callers(deployment, one, &argv(one))).collect();
+                if callers.is_empty() && all().any(|one| renders(&argv(one))) {
+                    found.without_evaluator.push(deployment.name_any());
+                }
+                found.callers.extend(callers);
+                found.servers.extend(evaluator_of(deployment).filter(|evaluator| evaluator.is_server));
+            }
         }
+        found.pod_labels.push((deployment.name_any(), pod_labels(deployment)));
     }
     // One that runs must not be hidden by one that does not.
     originals.sort_by_key(|(deployment, ..)| pods(deployment) == 0);
@@ -113,18 +123,22 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
     {
         found.runner = Some(program_of(deployment, container, &argv, true));
     }
-    found.originals = originals.map(|(deployment, ..)| (deployment.name_any(), pods(deployment))).collect();
+    let originals = originals.map(|(deployment, container, argv)| PorchRunner {
+        deployment: deployment.name_any(),
+        pods: pods(deployment),
+        starts_pods: evaluator(deployment, container, &argv, true).is_some(),
+    });
+    found.originals = originals.collect();
     found
 }
 
-/// Whether a Deployment has pods that may be Porch's own function runner and use function pods in `functions`.
-pub(super) fn may_use(deployment: &Deployment, functions: &str) -> bool {
-    let Some((Kind::Original, container, argv)) = recognised(deployment) else { return false };
-    let namespace = deployment.namespace().unwrap_or_default();
-    let flags = parsed::<porch_fn_runner::Flags>(&argv, container, &namespace);
-    // What cannot be read may be any namespace.
-    let theirs = flags.ok().map(|flags| flags.pod_namespace).filter(|theirs| !theirs.contains("$("));
-    pods(deployment) > 0 && theirs.is_none_or(|theirs| theirs == functions)
+/// What starts function pods, unless it is known to be ours.
+pub(super) fn evaluator_of(deployment: &Deployment) -> Option<Evaluator> {
+    match recognised(deployment) {
+        Some((Kind::Router | Kind::Runner, ..)) => None,
+        Some((Kind::Original, container, argv)) => evaluator(deployment, container, &argv, true),
+        None => containers(deployment).find_map(|one| evaluator(deployment, one, &argv(one), false)),
+    }
 }
 
 /// The one container that a Deployment is known by, and its command line. Others are there to help it.
@@ -136,7 +150,8 @@ fn recognised(deployment: &Deployment) -> Option<(Kind, &Container, Vec<&str>)> 
         let (doubt, kind) = match program {
             "porch-fn-router" => (0, Kind::Router),
             "porch-fn-runner" => (0, Kind::Runner),
-            _ if value_of(&argv, ORIGINALS_FLAG).is_some() => (1, Kind::Original),
+            SERVER if IMAGES.contains(&image_name(container)) => (1, Kind::Original),
+            _ if is_named && value_of(&argv, ORIGINALS_FLAG).is_some() => (1, Kind::Original),
             SERVER if is_named && container.command.is_some() => (2, Kind::Original),
             _ if is_named => (3, Kind::Original),
             _ => return None,
@@ -160,10 +175,9 @@ fn replicas(deployment: &Deployment) -> i32 {
     deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
 
-/// How many there are or should be, whichever is more.
-fn pods(deployment: &Deployment) -> i32 {
-    let there = deployment.status.as_ref().and_then(|status| status.replicas).unwrap_or_default();
-    replicas(deployment).max(there)
+fn pod_labels(deployment: &Deployment) -> BTreeMap<String, String> {
+    let metadata = deployment.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref());
+    metadata.and_then(|metadata| metadata.labels.clone()).unwrap_or_default()
 }
 
 fn program_of<F: Parser>(
@@ -182,7 +196,7 @@ fn program_of<F: Parser>(
         replicas: replicas(deployment),
         ready: deployment.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or_default(),
         selector: spec.selector.match_labels.unwrap_or_default(),
-        labels: spec.template.metadata.and_then(|metadata| metadata.labels).unwrap_or_default(),
+        labels: pod_labels(deployment),
         account: pod.service_account_name.unwrap_or_else(|| "default".to_owned()),
         image: container.image.clone().unwrap_or_default(),
         memory,
@@ -230,32 +244,4 @@ fn value_here<'a>(variable: &'a EnvVar, namespace: &'a str) -> Option<&'a str> {
         (None, None) => Some(""),
         (None, Some(_)) => (field?.field_path == "metadata.namespace").then_some(namespace),
     }
-}
-
-/// What Porch calls the largest message: v1.5's server, whose other flag is for its own API; its controllers; its server.
-const MESSAGE_SIZES: [&str; 3] =
-    ["function-runner-grpc-max-message-size", "max-grpc-message-size", "max-request-body-size"];
-
-/// Porch's server has it as a flag, its controllers as a variable.
-fn caller(deployment: &Deployment, container: &Container, argv: &[&str]) -> Option<Caller> {
-    let env = container.env.iter().flatten().find(|one| one.name == "FUNCTION_RUNNER_ADDRESS");
-    let address = value_of(argv, "function-runner").or_else(|| env?.value.as_deref())?;
-    let size = MESSAGE_SIZES.iter().find_map(|flag| value_of(argv, flag));
-    Some(Caller {
-        deployment: deployment.name_any(),
-        address: address.to_owned(),
-        max_message: size.and_then(|size| size.parse().ok()).unwrap_or(PORCH_MESSAGE),
-    })
-}
-
-/// The value of a Go flag: `-x=v`, `--x=v`, `--x v`.
-fn value_of<'a>(argv: &[&'a str], flag: &str) -> Option<&'a str> {
-    argv.iter().enumerate().find_map(|(index, arg)| {
-        let rest = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'))?.strip_prefix(flag)?;
-        match rest.strip_prefix('=') {
-            Some(value) => Some(value),
-            None if rest.is_empty() => argv.get(index + 1).copied(),
-            None => None,
-        }
-    })
 }

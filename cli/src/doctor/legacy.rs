@@ -1,7 +1,9 @@
-//! The function pods of Porch's own function runner. Ours neither uses nor collects them, and when the original is gone
-//! nobody else does.
+//! The function pods of Porch's own evaluators, and their Services. Ours neither uses nor collects them, and when the
+//! evaluator that made them is gone nobody else does.
 
-use std::io::{IsTerminal, Write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
 use std::process::ExitCode;
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -13,7 +15,9 @@ use porch_fn_service::kubernetes::{Causes, RequestError, bounded};
 
 use super::facts::{Facts, Original};
 use super::gather::gather;
-use super::installation::may_use;
+use super::installation::evaluator_of;
+use super::porch::Evaluator;
+use super::running::{Running, running, why_in_use};
 use crate::cluster::Cluster;
 use crate::output;
 
@@ -24,21 +28,73 @@ mod tests;
 const PAGE: u32 = 500;
 const MAX_PAGES: u32 = 40;
 
-/// Those of `pods` that the original has made: by its label and annotation, and managed by nobody else.
-pub(super) fn pods(pods: &[Pod]) -> Vec<&Pod> {
-    pods.iter().filter(|pod| is_legacy(pod)).collect()
+/// Of a generated name the part that is the API server's own, and the most that it leaves of the rest.
+const GENERATED: usize = 5;
+const MAX_BASE: usize = 58;
+/// Services of the function namespace that are looked at.
+const MAX_SERVICES: u32 = 5000;
+/// Names in one line.
+const MAX_NAMED: usize = 5;
+
+/// What Porch has made in the function namespace.
+#[derive(Debug, Default)]
+pub(super) struct Leftovers {
+    /// Pods that nobody uses.
+    pub(super) pods: Vec<Pod>,
+    /// Services that select no pod besides these.
+    services: Vec<Service>,
+    /// Pods that are left alone, by the reason.
+    kept: BTreeMap<String, Vec<String>>,
 }
 
+/// Tells what is dead among pods and Services that Porch has made. `servers` are the porch-servers that may use them;
+/// no function runner of Porch's does.
+pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running]) -> Leftovers {
+    let mut left = Leftovers::default();
+    let mut used = BTreeSet::new();
+    for pod in pods {
+        match is_legacy(pod).then(|| why_in_use(pod, servers)) {
+            Some(None) => left.pods.push(pod.clone()),
+            Some(Some(reason)) => {
+                left.kept.entry(reason).or_default().push(pod.name_any());
+                used.extend(pod.labels().get(IMAGE));
+            }
+            None => used.extend(pod.labels().get(IMAGE)),
+        }
+    }
+    let dead = services.iter().filter(|service| is_legacy_service(service));
+    left.services = dead.filter(|service| !used.contains(&service.name_any())).cloned().collect();
+    left
+}
+
+/// By its label and annotation, and managed by nobody else. A pod that was warmed up has its label's name; for one that
+/// was started for a call the API server has made a name of it.
 fn is_legacy(pod: &Pod) -> bool {
-    let name = pod.metadata.name.as_deref();
     let labelled = |label: &str| pod.labels().get(label).map(String::as_str);
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    name.is_some()
-        && labelled(IMAGE) == name
+    labelled(IMAGE).is_some_and(|id| is_named_after(&pod.name_any(), id))
         && labelled(MANAGED_BY).is_none()
         && pod.annotations().contains_key(TEMPLATE_VERSION)
         && pod.owner_references().is_empty()
         && containers.any(|container| container.name == CONTAINER)
+}
+
+fn is_named_after(name: &str, id: &str) -> bool {
+    let base: String = format!("{id}-").chars().take(MAX_BASE).collect();
+    let generated = name
+        .strip_prefix(&base)
+        .is_some_and(|rest| rest.len() == GENERATED && rest.bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    !id.is_empty() && (name == id || generated)
+}
+
+/// Porch names a Service by the label of the pods that it selects.
+fn is_legacy_service(service: &Service) -> bool {
+    let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    let selected = selector.and_then(|selector| selector.get(IMAGE));
+    selected.is_some()
+        && selected == service.metadata.name.as_ref()
+        && !service.labels().contains_key(MANAGED_BY)
+        && service.owner_references().is_empty()
 }
 
 /// Why nothing may be deleted: somebody may still need it.
@@ -84,83 +140,102 @@ pub(super) async fn clean(cluster: &Cluster, yes: bool) -> ExitCode {
 async fn try_clean(cluster: &Cluster, yes: bool) -> Result<bool, String> {
     let (facts, found) = look(cluster).await?;
     let namespace = &facts.functions;
-    let more = if facts.more_function_pods { ", among the first pods there" } else { "" };
+    output::show(&found.listed(namespace));
     if found.is_empty() {
-        output::show(&format!("Porch's own function runner has left nothing in {namespace}{more}\n"));
+        let more = if facts.more_function_pods { ", among the first pods there" } else { "" };
+        output::show(&format!("nothing of Porch's is left to delete in {namespace}{more}\n"));
         return Ok(true);
     }
-    for pod in &found {
-        output::show(&format!("pod/{} in {namespace}, and the Service of that name\n", pod.name_any()));
-    }
-    unneeded(cluster, &facts).await?;
-    if !yes && !agreed(found.len()) {
+    if !yes && !agreed(&found) {
         eprintln!("nothing was deleted; --yes deletes without asking");
         return Ok(true);
     }
     // The answer may have taken long.
-    let (facts, still) = look(cluster).await?;
-    unneeded(cluster, &facts).await?;
-    let mut all_deleted = true;
-    for pod in found.iter().filter(|pod| still.iter().any(|other| other.uid() == pod.uid())) {
-        match delete(cluster, namespace, pod).await {
-            Ok(()) => output::show(&format!("pod/{} deleted\n", pod.name_any())),
-            Err(error) => {
-                eprintln!("pod/{}: {}", pod.name_any(), Causes(&error));
-                all_deleted = false;
-            }
+    let (_, still) = look(cluster).await?;
+    let mut failed = false;
+    let mut deleted = |what: String, outcome: Result<(), String>| match outcome {
+        Ok(()) => output::show(&format!("{what} deleted\n")),
+        Err(error) => {
+            eprintln!("{what}: {error}");
+            failed = true;
         }
+    };
+    for pod in found.pods.iter().filter(|pod| still.pods.iter().any(|other| other.uid() == pod.uid())) {
+        deleted(format!("pod/{}", pod.name_any()), delete(cluster, namespace, pod).await);
     }
-    Ok(all_deleted)
+    let is_still = |service: &&Service| still.services.iter().any(|other| other.uid() == service.uid());
+    for service in found.services.iter().filter(is_still) {
+        deleted(format!("service/{}", service.name_any()), delete_service(cluster, namespace, service).await);
+    }
+    Ok(!failed)
 }
 
-async fn look(cluster: &Cluster) -> Result<(Facts, Vec<Pod>), String> {
+/// What there is; `Err` also says who may need all of it.
+async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), String> {
     let facts = gather(cluster).await.map_err(|error| error.to_string())?;
-    let found = match &facts.function_pods {
-        Ok(all) => pods(all).into_iter().cloned().collect(),
+    let pods = match &facts.function_pods {
+        Ok(pods) => pods,
         Err(error) => return Err(format!("the pods of {} cannot be listed: {error}", facts.functions)),
     };
-    Ok((facts, found))
+    let api: Api<Service> = Api::namespaced(cluster.client.clone(), &facts.functions);
+    let listed = bounded(api.list(&ListParams::default().limit(MAX_SERVICES))).await;
+    let services = listed.map_err(|error| {
+        format!("the Services of {} cannot be listed: {}", facts.functions, Causes(&error))
+    })?;
+    let all = leftovers(pods, &services.items, &[]);
+    if all.is_empty() {
+        return Ok((facts, all));
+    }
+    let servers = unneeded(cluster, &facts).await?;
+    let left = leftovers(pods, &services.items, &servers);
+    Ok((facts, left))
 }
 
-/// `Err` says who may need what was found.
-async fn unneeded(cluster: &Cluster, facts: &Facts) -> Result<(), String> {
-    let needed = match needed(facts) {
-        Some(needed) => Some(needed),
-        None => needed_elsewhere(cluster, facts).await,
-    };
-    needed.map_or(Ok(()), |needed| Err(needed.to_string()))
+/// The porch-servers that may use some of what was found. `Err` says who may use all of it.
+async fn unneeded(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, String> {
+    if let Some(needed) = needed(facts) {
+        return Err(needed.to_string());
+    }
+    let mut servers = Vec::new();
+    for server in everywhere(cluster, facts).await.map_err(|needed| needed.to_string())? {
+        servers.push(running(cluster, &server, &facts.functions).await);
+    }
+    Ok(servers)
 }
 
-/// Runners of several namespaces may keep their pods in one.
-async fn needed_elsewhere(cluster: &Cluster, facts: &Facts) -> Option<Needed> {
+/// The porch-servers of all namespaces that may use pods there. Function runners of several namespaces may keep their pods
+/// in one as well.
+async fn everywhere(cluster: &Cluster, facts: &Facts) -> Result<Vec<Evaluator>, Needed> {
     let api: Api<Deployment> = Api::all(cluster.client.clone());
     let mut params = ListParams::default().limit(PAGE);
+    let mut servers = Vec::new();
     for _ in 0..MAX_PAGES {
-        let page = match bounded(api.list(&params)).await {
-            Ok(page) => page,
-            Err(error) => {
-                let takes = "it takes a ClusterRole with the right to list deployments of group apps";
-                return Some(Needed::Unlisted(format!("{}; {takes}", Causes(&error))));
-            }
-        };
-        if let Some(needed) = needed_by(&page.items, facts) {
-            return Some(needed);
-        }
+        let page = bounded(api.list(&params)).await.map_err(|error| {
+            let takes = "it takes a ClusterRole with the right to list deployments of group apps";
+            Needed::Unlisted(format!("{}; {takes}", Causes(&error)))
+        })?;
+        servers.extend(servers_among(&page.items, facts)?);
         match page.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) => params = params.continue_token(&next),
-            None => return None,
+            None => return Ok(servers),
         }
     }
-    Some(Needed::Unlisted(format!("there are more than {}", PAGE * MAX_PAGES)))
+    Err(Needed::Unlisted(format!("there are more than {}", PAGE * MAX_PAGES)))
 }
 
-/// Whether one of these needs it, outside the namespace that was looked at.
-fn needed_by(deployments: &[Deployment], facts: &Facts) -> Option<Needed> {
-    let mut elsewhere = deployments.iter().filter(|one| one.namespace().as_ref() != Some(&facts.namespace));
-    elsewhere.find(|one| may_use(one, &facts.functions)).map(|one| Needed::Elsewhere {
-        namespace: one.namespace().unwrap_or_default(),
-        deployment: one.name_any(),
-    })
+/// The porch-servers among these that may use the pods; `Err` names what may be a function runner and is not known yet.
+fn servers_among(deployments: &[Deployment], facts: &Facts) -> Result<Vec<Evaluator>, Needed> {
+    let evaluators = deployments.iter().filter_map(evaluator_of);
+    let (servers, runners): (Vec<_>, Vec<_>) =
+        evaluators.filter(|one| one.may_use(&facts.functions)).partition(|one| one.is_server);
+    let installed = &facts.installed;
+    let known = installed.originals.iter().map(|original| &original.deployment);
+    let known: Vec<_> = known.chain(installed.runner.iter().map(|runner| &runner.deployment)).collect();
+    let is_known = |one: &Evaluator| one.namespace == facts.namespace && known.contains(&&one.deployment);
+    match runners.into_iter().find(|runner| !is_known(runner)) {
+        Some(Evaluator { namespace, deployment, .. }) => Err(Needed::Elsewhere { namespace, deployment }),
+        None => Ok(servers),
+    }
 }
 
 /// Whether somebody here may need what Porch's runner has made. Only a runner of ours that says so has taken its place.
@@ -178,48 +253,75 @@ fn needed(facts: &Facts) -> Option<Needed> {
     if facts.runners.is_empty() || !ours {
         return Some(Needed::Unknown(runner.deployment.clone()));
     }
-    let running = facts.installed.originals.iter().find(|(_, replicas)| *replicas > 0);
-    running.map(|(deployment, _)| Needed::Beside { namespace: namespace(), deployment: deployment.clone() })
+    let running = facts.installed.originals.iter().find(|original| original.pods > 0 && original.starts_pods);
+    running.map(|original| Needed::Beside { namespace: namespace(), deployment: original.deployment.clone() })
 }
 
 /// Asks, where there is somebody to ask.
-fn agreed(count: usize) -> bool {
+fn agreed(found: &Leftovers) -> bool {
     if !std::io::stdin().is_terminal() {
         return false;
     }
-    print!("Delete these {count} pods and their Services? [y/N] ");
+    print!("Delete these {} pods and {} Services? [y/N] ", found.pods.len(), found.services.len());
     let mut answer = String::new();
     let asked = std::io::stdout().flush().and_then(|()| std::io::stdin().read_line(&mut answer));
     asked.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// The pod that was listed, no other of its name, and its Service. One that is gone is as good as deleted.
-async fn delete(cluster: &Cluster, namespace: &str, pod: &Pod) -> Result<(), RequestError> {
-    let name = pod.name_any();
-    let services: Api<Service> = Api::namespaced(cluster.client.clone(), namespace);
-    if let Some(service) = bounded(services.get_opt(&name)).await?
-        && is_its_service(&service, &name)
-    {
-        let only = only(service.metadata.uid.clone());
-        gone(bounded(services.delete(&name, &only)).await.map(|_| ()))?;
-    }
+/// The pod that was listed, no other of its name. One that is gone is as good as deleted.
+async fn delete(cluster: &Cluster, namespace: &str, pod: &Pod) -> Result<(), String> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    gone(bounded(pods.delete(&name, &only(pod.metadata.uid.clone()))).await.map(|_| ()))
+    gone(bounded(pods.delete(&pod.name_any(), &only(pod.metadata.uid.clone()))).await.map(|_| ()))
 }
 
-fn is_its_service(service: &Service, name: &str) -> bool {
-    let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    let selected = selector.and_then(|selector| selector.get(IMAGE)).map(String::as_str);
-    selected == Some(name) && !service.labels().contains_key(MANAGED_BY)
+/// The Service that was listed, unless there is a pod that it selects.
+async fn delete_service(cluster: &Cluster, namespace: &str, service: &Service) -> Result<(), String> {
+    let name = service.name_any();
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+    let selected = bounded(pods.list(&ListParams::default().labels(&format!("{IMAGE}={name}")))).await;
+    let selected = selected.map_err(|error| Causes(&error).to_string())?;
+    if let Some(pod) = selected.items.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        return Err(format!("not deleted, since pod {} may be in use", pod.name_any()));
+    }
+    let services: Api<Service> = Api::namespaced(cluster.client.clone(), namespace);
+    gone(bounded(services.delete(&name, &only(service.metadata.uid.clone()))).await.map(|_| ()))
 }
 
 fn only(uid: Option<String>) -> DeleteParams {
     DeleteParams::default().preconditions(Preconditions { uid, resource_version: None })
 }
 
-fn gone(deleted: Result<(), RequestError>) -> Result<(), RequestError> {
+fn gone(deleted: Result<(), RequestError>) -> Result<(), String> {
     match deleted {
         Err(error) if error.code() == Some(404) => Ok(()),
-        other => other,
+        other => other.map_err(|error| Causes(&error).to_string()),
+    }
+}
+
+// === impl Leftovers ===
+
+impl Leftovers {
+    fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.services.is_empty()
+    }
+
+    /// A line for each object that can be deleted, and one for each reason why others are kept.
+    fn listed(&self, namespace: &str) -> String {
+        let mut text = String::new();
+        for (kind, name) in self
+            .pods
+            .iter()
+            .map(|pod| ("pod", pod.name_any()))
+            .chain(self.services.iter().map(|service| ("service", service.name_any())))
+        {
+            let _ = writeln!(text, "{kind}/{name} in {namespace}");
+        }
+        for (reason, pods) in &self.kept {
+            let names = pods[..pods.len().min(MAX_NAMED)].join(", ");
+            let more = if pods.len() > MAX_NAMED { ", ..." } else { "" };
+            let count = pods.len();
+            let _ = writeln!(text, "{count} pods in {namespace} are kept ({names}{more}); {reason}");
+        }
+        text
     }
 }

@@ -75,7 +75,7 @@ pub(super) async fn looks_after(stand: &Stand) {
     let nowhere = porch_fn(stand, &["shards", "-n", "default"], b"").await;
     assert_eq!(
         text(&nowhere.stderr),
-        "porch-fn shards: there is no Service function-runner in namespace default: see -n, or apply deploy/\n"
+        "porch-fn shards: there is no Service function-router in namespace default: see -n, or apply deploy/\n"
     );
 
     let faults = eventually("the doctor finds nothing but that there is no Porch", async || {
@@ -91,25 +91,27 @@ pub(super) async fn looks_after(stand: &Stand) {
 
 async fn finds_what_is_broken(stand: &Stand) {
     let selector = r#"{"spec": {"selector": {"app": "function-runner"}}}"#;
-    stand.kubectl(&["-n", HOME, "patch", "service", "function-runner", "-p", selector]).await;
+    stand.kubectl(&["-n", HOME, "patch", "service", "function-router", "-p", selector]).await;
     let role = r#"[{"op": "remove", "path": "/rules/0/verbs/0"}]"#;
     let patch = ["-n", FUNCTIONS, "patch", "role", "function-runner-shards", "--type=json", "-p", role];
     stand.kubectl(&patch).await;
     let problems = [
-        "Service function-runner does not lead to Deployment function-router",
+        "Service function-router does not lead to Deployment function-router",
         "ServiceAccount function-runner-shards may not create pods in porch-fn-system",
     ];
     finds(stand, &problems).await;
     // A selector is merged: the label that came in has to be taken out.
     let selector = r#"{"spec": {"selector": {"app": null}}}"#;
-    stand.kubectl(&["-n", HOME, "patch", "service", "function-runner", "-p", selector]).await;
+    stand.kubectl(&["-n", HOME, "patch", "service", "function-router", "-p", selector]).await;
     stand.kubectl(&["apply", "-k", DEPLOY]).await;
     finds(stand, &[]).await;
 }
 
 async fn cleans_up_after_the_original(stand: &Stand) {
-    const NAME: &str = "left-v1-1-01234567";
-    let labels = json!({"fn.kpt.dev/image": NAME});
+    // As Porch makes them for a call: the pod's name is generated from its label, which is the Service's name.
+    const ID: &str = "left-v1-1-01234567";
+    const NAME: &str = "left-v1-1-01234567-x7k2p";
+    let labels = json!({"fn.kpt.dev/image": ID});
     let pod = json!({
         "metadata": {
             "name": NAME, "labels": labels, "annotations": {"fn.kpt.dev/template-version": "inline-v1"},
@@ -117,8 +119,7 @@ async fn cleans_up_after_the_original(stand: &Stand) {
         // It is never started: no node takes it.
         "spec": {"containers": [{"name": "function", "image": "none"}], "nodeSelector": {"no": "where"}},
     });
-    let service =
-        json!({"metadata": {"name": NAME}, "spec": {"selector": labels, "ports": [{"port": 9446}]}});
+    let service = json!({"metadata": {"name": ID}, "spec": {"selector": labels, "ports": [{"port": 9446}]}});
     let pods: Api<Pod> = Api::namespaced(stand.cluster.client(), FUNCTIONS);
     let services: Api<Service> = Api::namespaced(stand.cluster.client(), FUNCTIONS);
     let before: Vec<_> = names(&pods).await;
@@ -129,7 +130,7 @@ async fn cleans_up_after_the_original(stand: &Stand) {
     assert!(texts(&faults, "warning").iter().any(|text| text.contains("has left 1 pods")), "{faults:?}");
     let listed = porch_fn(stand, &["doctor", "--clean-legacy"], b"").await;
     assert!(listed.status.success());
-    assert_eq!(text(&listed.stdout), format!("pod/{NAME} in {FUNCTIONS}, and the Service of that name\n"));
+    assert_eq!(text(&listed.stdout), format!("pod/{NAME} in {FUNCTIONS}\nservice/{ID} in {FUNCTIONS}\n"));
     assert!(pods.get_opt(NAME).await.unwrap().is_some(), "nothing is deleted unasked");
     somebody_else_needs_them(stand).await;
     assert!(pods.get_opt(NAME).await.unwrap().is_some(), "nothing is deleted that is in use");
@@ -137,7 +138,7 @@ async fn cleans_up_after_the_original(stand: &Stand) {
     assert!(deleted.status.success(), "{}", text(&deleted.stderr));
     eventually("the pod is gone, and its Service", async || {
         let pod = pods.get_opt(NAME).await.unwrap();
-        let service = services.get_opt(NAME).await.unwrap();
+        let service = services.get_opt(ID).await.unwrap();
         (pod.is_none() && service.is_none()).then_some(())
     })
     .await;

@@ -4,11 +4,11 @@ use porch_fn_service::discovery::Target;
 use porch_fn_service::flags::GoDuration;
 use porch_fn_service::grpc::inflight_limit;
 
+use super::super::destination::{Destination, destination};
 use super::super::facts::Facts;
 use super::super::finding::Finding;
 use super::super::installation::Program;
 use super::super::quantity::shown;
-use super::calls_us;
 use crate::cluster::SHARDS;
 
 /// What a program takes beside the messages it holds, in bytes.
@@ -71,6 +71,9 @@ fn sizes(facts: &Facts) -> Vec<Finding> {
     let installed = &facts.installed;
     let mut hops: Vec<(&str, u64)> =
         installed.callers.iter().map(|caller| (caller.deployment.as_str(), caller.max_message)).collect();
+    // One that calls two addresses has one limit.
+    hops.dedup();
+    let callers = hops.len();
     let size = |size: usize| size as u64;
     if let Some(router) = &installed.router
         && let Ok(flags) = &router.flags
@@ -88,12 +91,12 @@ fn sizes(facts: &Facts) -> Vec<Finding> {
     }
     let all: Vec<_> = hops.iter().map(|(name, size)| format!("{name} {}", shown(*size))).collect();
     let fix = format!(
-        "--max-request-body-size={largest} on all of them (Porch's controllers: --max-grpc-message-size; \
-             Porch v1.5: --function-runner-grpc-max-message-size)"
+        "--max-request-body-size={largest} on all of them (Porch's controllers: \
+             --packagerevisions.max-grpc-message-size; Porch v1.5: --function-runner-grpc-max-message-size)"
     );
     let text = format!("they differ: {}", all.join(", "));
     // Porch's own limit comes first: with a smaller one of its, no call fails that would not.
-    let ours_are_largest = hops[installed.callers.len()..].iter().all(|&(_, size)| size == largest);
+    let ours_are_largest = hops[callers..].iter().all(|&(_, size)| size == largest);
     vec![if ours_are_largest {
         Finding::warning(CHECK, text, fix)
     } else {
@@ -134,7 +137,7 @@ fn grace<F>(program: &Program<F>, delay: &GoDuration, timeout: &GoDuration) -> O
 /// Porch cannot speak TLS. A mesh that does it in its place cannot be seen; a proxy has another address.
 fn callers_tls<F>(facts: &Facts, program: &Program<F>, tls: bool) -> Option<Finding> {
     let mut callers = facts.installed.callers.iter();
-    let caller = callers.find(|caller| tls && calls_us(caller, &facts.namespace))?;
+    let caller = callers.find(|caller| tls && destination(facts, &caller.address) == Destination::Ours)?;
     let text = format!(
         "{} has --listen-tls-cert, and {} dials in plain text",
         program.deployment, caller.deployment

@@ -167,11 +167,14 @@ fn labelled<'a>(pod: &'a Pod, label: &str) -> Option<&'a str> {
     pod.metadata.labels.as_ref()?.get(label).map(String::as_str)
 }
 
-/// What Porch's own function runner has left.
+/// What Porch's evaluators have left, unless one of this namespace that runs may use it.
 fn left(facts: &Facts, pods: &[Pod]) -> Option<Finding> {
-    let count = legacy::pods(pods).len();
+    if facts.installed.originals.iter().any(|original| original.pods > 0 && original.starts_pods) {
+        return None;
+    }
+    let count = legacy::leftovers(pods, &[], &facts.servers).pods.len();
     (count > 0).then(|| {
-        let text = format!("Porch's own function runner has left {count} pods in {}", facts.functions);
+        let text = format!("Porch's own evaluator has left {count} pods in {}", facts.functions);
         let fix = format!("porch-fn doctor --clean-legacy -n {} lists and deletes them", facts.namespace);
         Finding::warning("leftovers", text, fix)
     })

@@ -1,7 +1,9 @@
 //! A healthy installation, and what each fault in it is called.
 
+mod callers;
 mod discovery;
 mod doubts;
+mod golden;
 mod originals;
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -37,7 +39,7 @@ fn objects() -> Value {
         "args": ["--peers=dns:///function-runner-shards.porch-system:9445"],
         "env": [{"name": "WRAPPER_SERVER_IMAGE", "value": "x/wrapper-server:v1"}],
     });
-    let porch = json!({"name": "porch", "args": ["--function-runner=function-runner:9445"]});
+    let porch = json!({"name": "porch", "args": ["--function-runner=function-router:9445"]});
     let service = |name: &str, selected: &str, spec: Value| {
         let mut service = json!({"metadata": {"name": name}, "spec": spec});
         service["spec"]["selector"] = json!({"app.kubernetes.io/name": selected});
@@ -51,7 +53,7 @@ fn objects() -> Value {
             deployment("porch-server", porch, 1),
         ],
         "services": [
-            service("function-runner", "function-router", json!({})),
+            service("function-router", "function-router", json!({})),
             service("function-runner-shards", "function-runner-shards", json!({"clusterIP": "None"})),
         ],
     })
@@ -99,6 +101,7 @@ fn facts_of(objects: &Value) -> Facts {
         functions: "porch-fn-system".to_owned(),
         function_pods: Ok(Vec::new()),
         more_function_pods: false,
+        servers: Vec::new(),
         rights: Ok(Vec::new()),
         template: Template::BuiltIn,
     }
@@ -210,7 +213,7 @@ fn the_same_target_may_be_written_in_several_ways() {
 fn objects_that_are_wrong_are_named() {
     let (level, check, text) = changed("/services/0/spec/selector", json!({"app": "function-runner"}));
     assert_eq!((level, check), (Level::Problem, "services"));
-    assert_eq!(text, "Service function-runner does not lead to Deployment function-router");
+    assert_eq!(text, "Service function-router does not lead to Deployment function-router");
     assert_eq!(changed("/services/1/spec/clusterIP", json!("10.1.1.1")).0, Level::Problem);
     assert_eq!(changed("/services/0/spec/ports", json!([])).1, "services");
     assert_eq!(changed("/deployments/0/status/readyReplicas", json!(1)).2, "1 of 2 ready");
@@ -223,7 +226,7 @@ fn objects_that_are_wrong_are_named() {
     let args = "/deployments/2/spec/template/spec/containers/0/args";
     assert_eq!(changed(args, json!(["--function-runner=elsewhere:9445"])).1, "Porch");
     assert_eq!(changed(args, json!([])).0, Level::Warning);
-    let larger = ["--function-runner=function-runner:9445", "--max-request-body-size=4194304"];
+    let larger = ["--function-runner=function-router:9445", "--max-request-body-size=4194304"];
     assert_eq!(changed(args, json!(larger)).0, Level::Warning, "Porch's own limit comes first");
     let nothing = faults(&facts_of(&json!({"deployments": [], "services": []})));
     assert_eq!(nothing[0].2, "namespace porch-system has neither routers nor runners");
@@ -317,7 +320,7 @@ fn templates_and_leftovers_are_looked_at() {
         "spec": {"containers": [{"name": "function"}]},
     });
     let facts = Facts { function_pods: Ok(vec![serde_json::from_value(left).unwrap()]), ..facts() };
-    assert_eq!(faults(&facts)[0].2, "Porch's own function runner has left 1 pods in porch-fn-system");
+    assert_eq!(faults(&facts)[0].2, "Porch's own evaluator has left 1 pods in porch-fn-system");
 }
 
 /// One runner, in the place of Porch's.

@@ -2,7 +2,18 @@
 
 use serde_json::{Value, json};
 
+use super::super::porch::{EVALUATOR_VARIABLE, RUNNER_VARIABLE};
 use super::*;
+
+/// `name` and pods of Deployments that may be Porch's function runner, all of which start pods.
+fn runners(expected: &[(&str, i32)]) -> Vec<PorchRunner> {
+    let runner = |&(deployment, pods): &(&str, i32)| PorchRunner {
+        deployment: deployment.to_owned(),
+        pods,
+        starts_pods: true,
+    };
+    expected.iter().map(runner).collect()
+}
 
 fn deployment(name: &str, container: &Value) -> Deployment {
     let mut pod = json!({"serviceAccountName": "account", "containers": [container]});
@@ -36,7 +47,7 @@ fn programs_are_found_with_the_flags_they_run_with() {
         ),
         deployment(
             "function-runner",
-            &json!({"name": "function-runner", "command": ["/home/nonroot/server", "--x"]}),
+            &json!({"name": "function-runner", "command": ["/home/nonroot/server", "--pod-namespace=x"]}),
         ),
         deployment("other", &json!({"name": "other", "command": ["/server"], "args": ["--address=x"]})),
     ]);
@@ -46,7 +57,7 @@ fn programs_are_found_with_the_flags_they_run_with() {
     assert_eq!(router.flags.unwrap().max_request_body_size, 7);
     let runner = found.runner.unwrap().flags.unwrap();
     assert_eq!((runner.wrapper_server_image.as_str(), runner.admin_port), ("x/wrapper:v1", 9464));
-    assert_eq!(found.originals, [("function-runner".to_owned(), 3)]);
+    assert_eq!(found.originals, runners(&[("function-runner", 3)]));
     assert!(found.callers.is_empty());
 }
 
@@ -59,9 +70,15 @@ fn a_runner_alone_goes_by_the_originals_name() {
     let runner = found.runner.unwrap();
     assert!(runner.may_be_original);
     assert_eq!(runner.flags.unwrap().pod_namespace, "functions");
-    let renamed = json!({"name": "x", "args": ["--pod-namespace", "functions"]});
-    let found = installation(&[deployment("runner-of-porch", &renamed)]);
-    assert!(found.runner.is_some_and(|runner| runner.may_be_original));
+    for image in ["ghcr.io/kptdev/porch-function-runner:v1.6.2", "x:5000/function-runner@sha256:abc"] {
+        for command in [json!(null), json!(["/server"]), json!(["/home/nonroot/server"])] {
+            let renamed = json!({"name": "x", "image": image, "command": command});
+            let found = installation(&[deployment("runner-of-porch", &renamed)]);
+            assert!(found.runner.is_some_and(|runner| runner.may_be_original), "{image} {command}");
+        }
+    }
+    let other = json!({"name": "x", "image": "x/function-runner:v1", "command": ["/bin/sh"]});
+    assert!(installation(&[deployment("other", &other)]).runner.is_none());
 }
 
 #[test]
@@ -72,26 +89,27 @@ fn beside_routers_the_originals_name_stands_for_the_original() {
     original.spec.as_mut().unwrap().replicas = Some(0);
     let found = installation(&[deployment("function-router", &router), original]);
     assert!(found.router.is_some() && found.runner.is_none());
-    assert_eq!(found.originals, [("function-runner".to_owned(), 0)]);
+    assert_eq!(found.originals, runners(&[("function-runner", 0)]));
 }
 
 #[test]
 fn of_several_originals_those_that_run_count() {
     let original = |name: &str, replicas| {
-        let mut original = deployment(name, &json!({"name": "x", "args": ["--pod-namespace=functions"]}));
+        let container =
+            json!({"name": "x", "image": "porch-function-runner", "args": ["--pod-namespace=functions"]});
+        let mut original = deployment(name, &container);
         original.spec.as_mut().unwrap().replicas = Some(replicas);
         original
     };
     let all = [original("a", 0), original("b", 2), original("c", 0), original("d", 1), original("e", 0)];
-    let entry = |name: &str, pods| (name.to_owned(), pods);
     let found = installation(&all);
     assert_eq!(found.runner.unwrap().deployment, "b");
-    assert_eq!(found.originals, [entry("d", 1), entry("a", 0), entry("c", 0), entry("e", 0)]);
+    assert_eq!(found.originals, runners(&[("d", 1), ("a", 0), ("c", 0), ("e", 0)]));
 
     let runner = json!({"name": "runner", "command": ["/porch-fn-runner"]});
     let found = installation(&[&all[..], &[deployment("shards", &runner)]].concat());
     assert_eq!(found.runner.unwrap().deployment, "shards");
-    assert_eq!(found.originals[..2], [entry("b", 2), entry("d", 1)]);
+    assert_eq!(found.originals[..2], runners(&[("b", 2), ("d", 1)]));
 }
 
 #[test]
@@ -121,30 +139,70 @@ fn other_containers_hide_nothing() {
 }
 
 #[test]
-fn who_may_use_function_pods_is_told_by_the_flags() {
+fn who_may_use_function_pods_is_told_by_flags_and_variables() {
     let runner = |replicas: i32, command: &str, args: Value| {
         let mut runner =
             deployment("function-runner", &json!({"name": "x", "command": [command], "args": args}));
         runner.spec.as_mut().unwrap().replicas = Some(replicas);
         runner
     };
+    let with = |field: &str, value: Value| {
+        let mut runner = json!({"name": "x", "command": ["/home/nonroot/server"]});
+        runner[field] = value;
+        deployment("function-runner", &runner)
+    };
+    let may_use =
+        |one: &Deployment| evaluator_of(one).is_some_and(|evaluator| evaluator.may_use("porch-fn-system"));
     let server = "/home/nonroot/server";
     for (expected, what, replicas, command, args) in [
         (true, "one that says so", 1, server, json!(["--pod-namespace=porch-fn-system"])),
-        (true, "the default", 1, server, json!([])),
-        (true, "a flag of a newer Porch", 1, server, json!(["--pod-namespace=a", "--new=1"])),
+        (true, "a flag of a newer Porch", 1, server, json!(["--pod-namespace=porch-fn-system", "--new=1"])),
         (true, "a variable", 1, server, json!(["--pod-namespace=$(ELSEWHERE)"])),
+        (false, "executables alone", 1, server, json!(["--functions=/home/nonroot/functions"])),
         (false, "other pods", 1, server, json!(["--pod-namespace=a"])),
-        (false, "none of it", 0, server, json!([])),
+        (false, "none of it", 0, server, json!(["--pod-namespace=porch-fn-system"])),
         (false, "one of ours", 1, "/porch-fn-runner", json!([])),
     ] {
-        assert_eq!(may_use(&runner(replicas, command, args), "porch-fn-system"), expected, "{what}");
+        assert_eq!(may_use(&runner(replicas, command, args)), expected, "{what}");
     }
+    assert!(may_use(&with("env", json!([{"name": "WRAPPER_SERVER_IMAGE", "valueFrom": {}}]))));
+    assert!(may_use(&with("envFrom", json!([{"configMapRef": {"name": "settings"}}]))));
     let somebody = deployment("other", &json!({"name": "x", "command": [server]}));
-    assert!(!may_use(&somebody, "porch-fn-system"));
-    let mut ending = runner(0, server, json!([]));
+    assert!(!may_use(&somebody));
+    let mut ending = runner(0, server, json!(["--pod-namespace=porch-fn-system"]));
     ending.status.as_mut().unwrap().replicas = Some(1);
-    assert!(may_use(&ending, "porch-fn-system"));
+    assert!(may_use(&ending));
+}
+
+#[test]
+fn porch_server_starts_pods_if_its_container_says_so() {
+    let server = |more: &Value| {
+        let mut container = json!({
+            "name": "porch-server", "image": "x/porch-server:v1", "args": ["--function-runner=function-runner:9445"],
+            "envFrom": [{"configMapRef": {"name": "porch-db-config"}}],
+        });
+        container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        installation(&[deployment("porch-server", &container)]).servers
+    };
+    assert_eq!(server(&json!({})), []);
+    let flags = |flags: &[&str]| {
+        let args = [&["--function-runner=a:1"], flags].concat();
+        json!({"args": args})
+    };
+    for more in [
+        json!({"env": [{"name": "WRAPPER_SERVER_IMAGE", "value": "x"}]}),
+        json!({"ports": [{"containerPort": 9447}]}),
+        flags(&["--pod-evaluator-port=9448"]),
+    ] {
+        let found = server(&more);
+        let [evaluator] = found.as_slice() else { panic!("{more}: {found:?}") };
+        assert!(evaluator.is_server && evaluator.may_use("porch-fn-system") && !evaluator.may_use("a"));
+        assert_eq!((evaluator.container.as_str(), evaluator.pods), ("porch-server", 3));
+        assert_eq!(evaluator.template, "base-pod-template");
+        assert_eq!(evaluator.selector["app"], "porch-server");
+    }
+    let found = server(&flags(&["--pod-namespace=a", "--base-pod-template-name", "mine"]));
+    assert!(found[0].may_use("a") && found[0].template == "mine");
 }
 
 #[test]
@@ -193,22 +251,43 @@ fn porchs_programs_are_known_by_whom_they_call() {
             "--function-runner-grpc-max-message-size=12",
         ],
     });
-    let controllers = json!({
-        "name": "c", "args": ["--max-grpc-message-size=11"],
-        "env": [{"name": "FUNCTION_RUNNER_ADDRESS", "value": "function-runner:9445"}],
-    });
+    let controllers = |size: &str, env: Value| json!({"name": "c", "args": [size], "env": env});
+    let april = controllers(
+        "--max-grpc-message-size=11",
+        json!([{"name": RUNNER_VARIABLE, "value": "function-runner:9445"}]),
+    );
+    let next = controllers(
+        "--packagerevisions.max-grpc-message-size=13",
+        json!([
+            {"name": RUNNER_VARIABLE, "value": "function-runner:9445"},
+            {"name": EVALUATOR_VARIABLE, "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}},
+        ]),
+    );
+    let renders = "--repositories.create-v1alpha2-rpkg=true";
     let found = installation(&[
         deployment("porch-server", &server),
-        deployment("porch-controllers", &controllers),
+        deployment("porch-april", &april),
         deployment("porch-v15", &v15),
+        deployment("porch-next", &next),
+        deployment("porch-controllers", &controllers(renders, json!([{"name": EVALUATOR_VARIABLE}]))),
+        deployment("porch-packages", &controllers("", json!([]))),
     ]);
-    let caller = |deployment: &str, max_message| Caller {
+    let caller = |deployment: &str, setting, address: &str, max_message| Caller {
         deployment: deployment.to_owned(),
-        address: "function-runner:9445".to_owned(),
+        setting,
+        address: address.to_owned(),
         max_message,
     };
-    let expected = [caller("porch-server", 10), caller("porch-controllers", 11), caller("porch-v15", 12)];
+    let runner = "function-runner:9445";
+    let expected = [
+        caller("porch-server", "--function-runner", runner, 10),
+        caller("porch-april", RUNNER_VARIABLE, runner, 11),
+        caller("porch-v15", "--function-runner", runner, 12),
+        caller("porch-next", RUNNER_VARIABLE, runner, 13),
+        caller("porch-next", EVALUATOR_VARIABLE, ELSEWHERE, 13),
+    ];
     assert_eq!(found.callers, expected);
+    assert_eq!(found.without_evaluator, ["porch-controllers"]);
 }
 
 /// Its flags are the function runner's since its pod evaluator moved there.

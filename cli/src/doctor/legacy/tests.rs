@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::super::facts::{Asked, RunnerAnswer, Silence, Template};
-use super::super::installation::{Installation, installation};
+use super::super::installation::{Installation, PorchRunner, installation};
 use super::*;
 
 fn pod(change: impl FnOnce(&mut Value)) -> Pod {
@@ -22,8 +22,21 @@ fn pod(change: impl FnOnce(&mut Value)) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
+const ID: &str = "set-namespace-v041-0-abcd";
+
+fn named(name: &str) -> Pod {
+    pod(|pod| pod["metadata"]["name"] = json!(name))
+}
+
+fn service(name: &str, labels: &Value) -> Service {
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": labels}, "spec": {"selector": {IMAGE: ID}},
+    }))
+    .unwrap()
+}
+
 #[test]
-fn only_what_the_original_made_is_its_own() {
+fn only_what_porch_made_is_its_own() {
     assert!(is_legacy(&pod(|_| ())));
     let changes: [fn(&mut Value); 6] = [
         |pod| pod["metadata"]["labels"][MANAGED_BY] = json!("porch-fn-runner"),
@@ -44,21 +57,52 @@ fn only_what_the_original_made_is_its_own() {
 /// Only warm-up names a pod by its id; for a call the API server makes a name of it.
 #[test]
 fn pods_made_for_a_call_are_found_by_their_label() {
-    let named = |name: &str| pod(|pod| pod["metadata"]["name"] = json!(name));
     assert!(is_legacy(&named("set-namespace-v041-0-abcd-x7k2p")));
-    assert!(!is_legacy(&named("set-namespace-v041-0-abcdx7k2p")));
-    assert!(!is_legacy(&named("another-x7k2p")));
+    for other in ["set-namespace-v041-0-abcdx7k2p", "set-namespace-v041-0-abcd-x7k2pp", "another-x7k2p"] {
+        assert!(!is_legacy(&named(other)), "{other}");
+    }
+    // The API server leaves 58 characters of what a name is made from.
+    let id = "a".repeat(60);
+    assert!(is_named_after(&format!("{}x7k2p", "a".repeat(58)), &id));
+    assert!(!is_named_after(&format!("{}x7k2p", "a".repeat(57)), &id));
+    assert!(!is_named_after("-x7k2p", ""));
 }
 
 #[test]
-fn a_service_is_its_own_by_its_selector() {
-    let service = |labels: Value, selector: Value| -> Service {
-        serde_json::from_value(json!({"metadata": {"labels": labels}, "spec": {"selector": selector}}))
-            .unwrap()
+fn a_service_is_its_own_by_name_and_selector() {
+    assert!(is_legacy_service(&service(ID, &json!({}))));
+    assert!(!is_legacy_service(&service("other", &json!({}))));
+    assert!(!is_legacy_service(&service(ID, &json!({MANAGED_BY: "x"}))));
+    assert!(!is_legacy_service(&Service::default()));
+}
+
+#[test]
+fn a_service_is_dead_when_no_pod_that_it_selects_may_be_used() {
+    let services = [service(ID, &json!({}))];
+    let made_for_a_call = || named("set-namespace-v041-0-abcd-x7k2p");
+    let names = |pods: &[Pod]| leftovers(pods, &services, &[]).listed("functions");
+    let dead_service = format!("service/{ID} in functions\n");
+    assert_eq!(names(&[]), dead_service, "left without any pod");
+    assert_eq!(
+        names(&[made_for_a_call(), named(ID)]),
+        format!("pod/{ID}-x7k2p in functions\npod/{ID} in functions\n{dead_service}")
+    );
+    let ours = pod(|pod| pod["metadata"]["labels"][MANAGED_BY] = json!("porch-fn-runner"));
+    assert_eq!(names(&[made_for_a_call(), ours]), format!("pod/{ID}-x7k2p in functions\n"));
+}
+
+#[test]
+fn what_a_running_porch_server_may_use_is_kept_with_its_service() {
+    let server = Running {
+        name: "home/porch-server".to_owned(),
+        since: Err("forbidden".to_owned()),
+        template: Err("forbidden".to_owned()),
     };
-    assert!(is_its_service(&service(json!({}), json!({IMAGE: "a"})), "a"));
-    assert!(!is_its_service(&service(json!({}), json!({IMAGE: "b"})), "a"));
-    assert!(!is_its_service(&service(json!({MANAGED_BY: "x"}), json!({IMAGE: "a"})), "a"));
+    let left = leftovers(&[named(ID)], &[service(ID, &json!({}))], &[server]);
+    assert!(left.is_empty());
+    let expected =
+        format!("1 pods in functions are kept ({ID}); home/porch-server: it may use any: forbidden\n");
+    assert_eq!(left.listed("functions"), expected);
 }
 
 /// What is known of a namespace in which a runner stands under the original's name.
@@ -84,6 +128,7 @@ fn facts(answers: &[Result<bool, Silence>]) -> Facts {
         functions: "functions".to_owned(),
         function_pods: Ok(Vec::new()),
         more_function_pods: false,
+        servers: Vec::new(),
         rights: Ok(Vec::new()),
         template: Template::BuiltIn,
     }
@@ -104,7 +149,13 @@ fn nothing_is_deleted_that_somebody_may_need() {
     let nobody = Facts { installed: Installation::default(), ..facts(&[]) };
     assert_eq!(needed(&nobody), Some(Needed::NoRunner("home".to_owned())));
     let mut beside = facts(&[Ok(true)]);
-    beside.installed.originals = vec![("older".to_owned(), 0), ("old".to_owned(), 1)];
+    let original = |deployment: &str, pods, starts_pods| PorchRunner {
+        deployment: deployment.to_owned(),
+        pods,
+        starts_pods,
+    };
+    beside.installed.originals =
+        vec![original("older", 0, true), original("next", 1, false), original("old", 1, true)];
     let old = Needed::Beside { namespace: "home".to_owned(), deployment: "old".to_owned() };
     assert_eq!(needed(&beside), Some(old));
     beside.installed.originals.pop();
@@ -127,9 +178,27 @@ fn nor_what_somebody_elsewhere_may_need() {
         other("b", "renamed", "functions"),
     ];
     let others: Vec<Deployment> = serde_json::from_value(json!(others)).unwrap();
-    assert_eq!(needed_by(&others[..2], &facts), None);
-    let needed = Needed::Elsewhere { namespace: "b".to_owned(), deployment: "renamed".to_owned() };
-    assert_eq!(needed_by(&others, &facts), Some(needed));
+    assert_eq!(servers_among(&others[..2], &facts), Ok(Vec::new()));
+    let needed = |namespace: &str, deployment: &str| {
+        Err(Needed::Elsewhere { namespace: namespace.to_owned(), deployment: deployment.to_owned() })
+    };
+    assert_eq!(servers_among(&others, &facts), needed("b", "renamed"));
+    let unknown = serde_json::from_value(other("home", "renamed", "functions")).unwrap();
+    assert_eq!(servers_among(&[unknown], &facts), needed("home", "renamed"));
+}
+
+#[test]
+fn porch_servers_are_asked_what_they_may_use() {
+    let server = |namespace: &str, functions: &str| -> Deployment {
+        let mut server = other(namespace, "porch-server", functions);
+        let args = json!(["--function-runner=a:9445", format!("--pod-namespace={functions}")]);
+        server["spec"]["template"]["spec"]["containers"][0]["args"] = args;
+        serde_json::from_value(server).unwrap()
+    };
+    let servers = [server("home", "functions"), server("a", "functions"), server("b", "others")];
+    let found = servers_among(&servers, &facts(&[Ok(true)])).unwrap();
+    let names: Vec<_> = found.iter().map(|server| server.namespace.as_str()).collect();
+    assert_eq!(names, ["home", "a"]);
 }
 
 /// A cluster that gives these answers, each once, and what it was asked for.
@@ -145,7 +214,11 @@ async fn answering(answers: Vec<(u16, Value)>) -> (Cluster, JoinHandle<Vec<Strin
             while !request.ends_with(b"\r\n\r\n") {
                 request.push(stream.read_u8().await.unwrap());
             }
-            asked.push(String::from_utf8(request).unwrap().split(' ').nth(1).unwrap().to_owned());
+            let request = String::from_utf8(request).unwrap().to_ascii_lowercase();
+            let length = request.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
+            let length = length.map_or(0, |length| length.parse().unwrap());
+            stream.read_exact(&mut vec![0; length]).await.unwrap();
+            asked.push(request.split(' ').nth(1).unwrap().to_owned());
             let body = body.to_string();
             let head = format!("HTTP/1.1 {code} X\r\nconnection: close\r\ncontent-length: {}", body.len());
             stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
@@ -177,8 +250,32 @@ async fn all_namespaces_are_looked_through_before_anything_is_deleted() {
     assert!(error.contains("deployments is forbidden") && error.contains("a ClusterRole"), "{error}");
 
     let (cluster, asked) = answering(vec![page("next", &of_others), page("", &[])]).await;
-    assert_eq!(unneeded(&cluster, &facts).await, Ok(()));
+    assert_eq!(unneeded(&cluster, &facts).await, Ok(Vec::new()));
     let expected =
         ["/apis/apps/v1/deployments?&limit=500", "/apis/apps/v1/deployments?&limit=500&continue=next"];
+    assert_eq!(asked.await.unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_service_that_has_a_pod_meanwhile_is_not_deleted() {
+    let pods = |terminating: bool| {
+        let mut pod = serde_json::to_value(named("set-namespace-v041-0-abcd-x7k2p")).unwrap();
+        if terminating {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        (200, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}))
+    };
+    let service = service(ID, &json!({}));
+    let (cluster, _asked) = answering(vec![pods(false)]).await;
+    let error = delete_service(&cluster, "functions", &service).await.unwrap_err();
+    assert_eq!(error, format!("not deleted, since pod {ID}-x7k2p may be in use"));
+
+    let deleted = (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}));
+    let (cluster, asked) = answering(vec![pods(true), deleted]).await;
+    assert_eq!(delete_service(&cluster, "functions", &service).await, Ok(()));
+    let expected = [
+        format!("/api/v1/namespaces/functions/pods?&labelselector=fn.kpt.dev%2fimage%3d{ID}"),
+        format!("/api/v1/namespaces/functions/services/{ID}?"),
+    ];
     assert_eq!(asked.await.unwrap(), expected);
 }

@@ -11,7 +11,8 @@ fn original(replicas: i32) -> Value {
     original["spec"]["replicas"] = json!(replicas);
     original["status"] = json!({});
     original["spec"]["template"]["spec"]["containers"] =
-        json!([{"name": "function-runner", "command": command}]);
+        json!([{"name": "function-runner", "image": "x/porch-function-runner:v1", "command": command}]);
+    original["spec"]["template"]["metadata"]["labels"] = json!({"app": "function-runner"});
     original
 }
 

@@ -1,0 +1,170 @@
+//! Porch-servers that run and evaluate in function pods, and which of these they may use.
+//!
+//! A porch-server uses the pods that it has made, and when it starts it adopts those of its template's version: the
+//! PodTemplate's resourceVersion, which pods have as an annotation. All others it leaves alone for good.
+
+use k8s_openapi::api::core::v1::{Pod, PodTemplate};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+use kube::api::Api;
+use porch_fn_runner::pods::kubernetes::names::TEMPLATE_VERSION;
+use porch_fn_service::kubernetes::{Causes, bounded};
+
+use super::porch::Evaluator;
+use crate::cluster::Cluster;
+
+/// A porch-server that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Running {
+    /// `NAMESPACE/DEPLOYMENT`.
+    pub(super) name: String,
+    /// When the oldest of its processes started. `Err` says why that is not known.
+    pub(super) since: Result<Time, String>,
+    pub(super) template: Result<Template, String>,
+}
+
+/// What its function pods are made from now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Template {
+    pub(super) version: String,
+    /// When it was changed last.
+    pub(super) changed: Time,
+}
+
+/// Asks for what tells which pods in `functions` a porch-server may use.
+pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &str) -> Running {
+    let home = Cluster { client: cluster.client.clone(), namespace: server.namespace.clone() };
+    let since = match home.pods(&server.selector).await {
+        Ok(pods) => started(&pods, &server.container)
+            .ok_or_else(|| "none of its pods says since when it runs".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    let api: Api<PodTemplate> = Api::namespaced(cluster.client.clone(), functions);
+    let template = match bounded(api.get_opt(&server.template)).await {
+        Ok(Some(template)) => version(&template)
+            .ok_or_else(|| format!("PodTemplate {} does not say when it was changed", server.template)),
+        Ok(None) => Err(format!("there is no PodTemplate {} in namespace {functions}", server.template)),
+        Err(error) => Err(format!("PodTemplate {} cannot be read: {}", server.template, Causes(&error))),
+    };
+    Running { name: format!("{}/{}", server.namespace, server.deployment), since, template }
+}
+
+/// When the first of these pods' containers of a name was started. Pods that terminate count until they are gone.
+fn started(pods: &[Pod], container: &str) -> Option<Time> {
+    let statuses =
+        pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| &status.container_statuses));
+    let ours = statuses.flatten().filter(|status| status.name == container);
+    ours.filter_map(|status| status.state.as_ref()?.running.as_ref()?.started_at.clone()).min()
+}
+
+/// `None` without the times of its managers: it may then have been changed at any time.
+fn version(template: &PodTemplate) -> Option<Template> {
+    let managers = template.metadata.managed_fields.iter().flatten();
+    let changed = managers.filter_map(|manager| manager.time.clone()).max()?;
+    Some(Template { version: template.resource_version()?, changed })
+}
+
+/// Why one of these may use a pod of Porch's, if so.
+pub(super) fn why_in_use(pod: &Pod, running: &[Running]) -> Option<String> {
+    running.iter().find_map(|one| one.why_in_use(pod).map(|reason| format!("{}: {reason}", one.name)))
+}
+
+// === impl Running ===
+
+impl Running {
+    fn why_in_use(&self, pod: &Pod) -> Option<String> {
+        let (since, template) = match (&self.since, &self.template) {
+            (Ok(since), Ok(template)) => (since, template),
+            (Err(unknown), _) | (_, Err(unknown)) => return Some(format!("it may use any: {unknown}")),
+        };
+        let version = pod.annotations().get(TEMPLATE_VERSION);
+        if version == Some(&template.version) {
+            return Some("it uses pods of its template's version".to_owned());
+        }
+        if template.changed >= *since {
+            let reason = "its template has changed since it started, and it may use pods of the version before; look \
+                          again when it has been restarted";
+            return Some(reason.to_owned());
+        }
+        let is_older = pod.metadata.creation_timestamp.as_ref().is_some_and(|created| created < since);
+        (!is_older).then(|| "it may have made what is younger than itself".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn time(minute: u8) -> Time {
+        serde_json::from_value(json!(format!("2026-01-01T00:{minute:02}:00Z"))).unwrap()
+    }
+
+    /// A porch-server that started at minute 20, with a template that was changed at minute 10.
+    fn server() -> Running {
+        let template = Template { version: "7".to_owned(), changed: time(10) };
+        Running { name: "home/porch-server".to_owned(), since: Ok(time(20)), template: Ok(template) }
+    }
+
+    fn pod(version: &str, created: u8) -> Pod {
+        let metadata = json!({
+            "name": "a", "annotations": {TEMPLATE_VERSION: version}, "creationTimestamp": time(created),
+        });
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    }
+
+    #[test]
+    fn what_a_running_server_neither_made_nor_adopted_is_dead() {
+        let reason = |pod: &Pod, server: &Running| why_in_use(pod, std::slice::from_ref(server));
+        assert_eq!(reason(&pod("inline-v1", 19), &server()), None);
+        assert_eq!(why_in_use(&pod("7", 30), &[]), None, "nobody runs");
+        for (pod, part) in [
+            (pod("7", 5), "its template's version"),
+            (pod("6", 20), "younger than itself"),
+            (pod("6", 30), "younger than itself"),
+            (Pod::default(), "younger than itself"),
+        ] {
+            let reason = reason(&pod, &server()).unwrap();
+            assert!(reason.starts_with("home/porch-server: ") && reason.contains(part), "{reason}");
+        }
+        let unknown = "forbidden".to_owned();
+        let mut changed = server();
+        changed.template.as_mut().unwrap().changed = time(20);
+        for (doubtful, part) in [
+            (changed, "has changed since it started"),
+            (Running { since: Err(unknown.clone()), ..server() }, "it may use any: forbidden"),
+            (Running { template: Err(unknown), ..server() }, "it may use any: forbidden"),
+        ] {
+            let reason = why_in_use(&pod("inline-v1", 5), &[server(), doubtful]).unwrap();
+            assert!(reason.contains(part), "{reason}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_process_counts_and_the_last_change() {
+        let server = |name: &str, state: Value| -> Pod {
+            let status = json!({"name": name, "state": state, "image": "", "imageID": "", "ready": true, "restartCount": 0});
+            serde_json::from_value(json!({"metadata": {}, "status": {"containerStatuses": [status]}}))
+                .unwrap()
+        };
+        let since = |minute| json!({"running": {"startedAt": time(minute)}});
+        let pods = [
+            server("other", since(1)),
+            server("porch", since(9)),
+            server("porch", since(8)),
+            server("porch", json!({"waiting": {"reason": "CrashLoopBackOff"}})),
+        ];
+        assert_eq!(started(&pods, "porch"), Some(time(8)));
+        assert_eq!(started(&pods[3..], "porch"), None);
+
+        let template = |managed: Value| {
+            let metadata = json!({"name": "a", "resourceVersion": "7", "managedFields": managed});
+            version(&serde_json::from_value(json!({"metadata": metadata})).unwrap())
+        };
+        let managers = json!([{"time": time(3)}, {"time": time(5)}, {"manager": "a"}]);
+        let expected = Template { version: "7".to_owned(), changed: time(5) };
+        assert_eq!(template(managers), Some(expected));
+        assert_eq!(template(json!([])), None);
+    }
+}
