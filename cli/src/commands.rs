@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use porch_fn_service::flags;
 
-use crate::{completion, config, doctor, eval, shards, up};
+use crate::{completion, config, doctor, eval, porch_config, shards, up};
 
 /// The first argument by which porch-fn starts itself as a local pod's wrapper-server.
 pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
@@ -14,7 +14,7 @@ pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
 pub(crate) const EXAMPLE_FUNCTION: &str = "__function";
 
 /// How each subcommand's --help reads: as kubectl's.
-const HELP: &str = "{about-with-newline}\n{before-help}{all-args}\n\nUsage:\n  {usage}\n";
+pub(crate) const HELP: &str = "{about-with-newline}\n{before-help}{all-args}\n\nUsage:\n  {usage}\n";
 /// The same of porch-fn itself.
 const ROOT_HELP: &str = "{about-with-newline}\nCommands:\n{subcommands}\n\nOptions:\n{options}\n\nUsage:\n  porch-fn COMMAND \
                          [flags]\n\nUse \"porch-fn COMMAND --help\" for more about a command.\n";
@@ -46,6 +46,10 @@ enum Command {
     /// Look over an installation in a cluster, and say of everything that is wrong what to do about it
     #[command(help_template = HELP, before_help = DOCTOR)]
     Doctor(doctor::Args),
+    /// Print FunctionConfigs that lead the functions of a porch-server that evaluates in pods to the routers, or back
+    #[command(subcommand, help_template = HELP, before_help = PORCH_CONFIG, disable_help_subcommand = true)]
+    #[command(arg_required_else_help = true)]
+    PorchConfig(porch_config::Command),
     /// Print a script that completes commands and flags in bash, zsh, fish, elvish or PowerShell
     #[command(help_template = HELP, before_help = COMPLETION)]
     Completion(completion::Args),
@@ -92,6 +96,16 @@ Examples:
 
   # What Porch's own function runner has left behind: lists it, asks, and deletes it
   porch-fn doctor --clean-legacy";
+const PORCH_CONFIG: &str = "\
+Examples:
+  # All functions that have a FunctionConfig
+  porch-fn porch-config generate | kubectl apply -f -
+
+  # Two that have none
+  porch-fn porch-config generate my-function example.com/functions/mine | kubectl apply -f -
+
+  # The way back; it names the new objects, which are to be deleted
+  porch-fn porch-config remove | kubectl apply -f -";
 const COMPLETION: &str = "\
 Examples:
   # In this shell
@@ -128,6 +142,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             Command::Shards(args) => shards::run(args).await,
             Command::Config(args) => config::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,
+            Command::PorchConfig(command) => porch_config::run(command).await,
             Command::Completion(args) => completion::run(&args, Cli::command()),
         }
     })

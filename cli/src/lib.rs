@@ -10,6 +10,7 @@ mod config;
 mod doctor;
 mod eval;
 mod output;
+mod porch_config;
 mod progress;
 mod shards;
 mod up;

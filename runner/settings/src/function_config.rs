@@ -21,6 +21,10 @@ pub const MIN_REPLICAS: &str = "fn.kpt.dev/min-replicas";
 /// The annotation with the most pods; wins over `maxParallelExecutions`.
 pub const MAX_REPLICAS: &str = "fn.kpt.dev/max-replicas";
 
+/// The path of a `binaryExecutor` that is there for Porch alone: it has porch-server send an image's calls to its
+/// `--function-runner`. No executable stands for the image here, and none is missed.
+pub const NO_EXECUTABLE: &str = "/porch-fn/none";
+
 /// Most prefixes of one object.
 const MAX_PREFIXES: usize = 100;
 /// Most tags of the executor that is Porch's own, which are not looked at.
@@ -188,6 +192,10 @@ impl Spec {
         if pod.is_none() && binary.is_none() && go.is_none() {
             return Err(spec.wrong("write at least one of podExecutor, binaryExecutor and goExecutor"));
         }
+        let binary = match binary {
+            Some(binary) if binary.get("path")?.text()? == Some(NO_EXECUTABLE) => None,
+            binary => binary,
+        };
         if let Some(go) = go {
             go.get("id")?.text()?;
             go.get("tags")?.texts(MAX_GO_TAGS)?;

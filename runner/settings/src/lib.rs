@@ -23,7 +23,8 @@ pub mod yaml;
 pub use cache_config::{CacheConfig, Entry};
 pub use exec_config::{Duplicate, ExecConfig, Executable};
 pub use function_config::{
-    BinaryExecutor, FunctionConfig, FunctionConfigError, MAX_REPLICAS, MIN_REPLICAS, PodExecutor, Spec,
+    BinaryExecutor, FunctionConfig, FunctionConfigError, MAX_REPLICAS, MIN_REPLICAS, NO_EXECUTABLE,
+    PodExecutor, Spec,
 };
 pub use function_configs::{FunctionConfigs, MAX_FUNCTION_CONFIGS};
 pub use overrides::{ContainerOverrides, PodOverrides};

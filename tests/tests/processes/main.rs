@@ -5,6 +5,7 @@
 
 mod cluster;
 mod pods;
+mod porch_config;
 mod proxy;
 mod runner;
 mod status;

@@ -367,3 +367,11 @@ fn error_texts_are_bounded() {
         assert!(error.len() < 2000, "{}", error.len());
     }
 }
+
+#[test]
+fn a_path_for_porch_alone_is_no_executable_whatever_its_tags() {
+    for tags in [json!(["*"]), json!([])] {
+        let found = spec(&json!({"image": "f", "binaryExecutor": {"path": NO_EXECUTABLE, "tags": tags}}));
+        assert_eq!((found.binary, found.pod), (None, None));
+    }
+}

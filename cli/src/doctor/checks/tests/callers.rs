@@ -101,7 +101,7 @@ fn porch_that_evaluates_itself_is_no_fault_and_says_how_to_change_it() {
     let levels: Vec<_> = found.iter().map(|(level, _)| *level).collect();
     assert_eq!(levels, [Level::Info, Level::Info], "{found:?}");
     assert!(found[0].1.ends_with("Porch's own function runner, for executables alone"), "{found:?}");
-    assert!(found[1].1.starts_with("porch-server evaluates in pods of its own"), "{found:?}");
+    assert!(found[1].1.starts_with("porch-server evaluates functions in pods of its own"), "{found:?}");
     let found = of(&objects, "api.porch-system.svc.cluster.local:9447", &next);
     assert!(found[1].1.ends_with("which is porch-server's own evaluator"), "{found:?}");
 }

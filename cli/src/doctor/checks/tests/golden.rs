@@ -17,10 +17,10 @@ fn objects_in(folder: &str) -> Vec<Value> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
         .collect();
     files.sort();
-    let texts = files.iter().map(|file| fs::read_to_string(file).unwrap());
-    let documents: Vec<String> =
-        texts.flat_map(|text| text.split("\n---\n").map(str::to_owned).collect::<Vec<_>>()).collect();
-    documents.iter().filter_map(|text| serde_saphyr::from_str::<Value>(text).ok()).collect()
+    let documents = |file: &PathBuf| -> Vec<Value> {
+        serde_saphyr::from_multiple(&fs::read_to_string(file).unwrap()).unwrap()
+    };
+    files.iter().flat_map(documents).collect()
 }
 
 /// All replicas are ready. Volumes have octal modes, which YAML 1.2 does not know, and nobody looks at them.

@@ -1,0 +1,190 @@
+//! `porch-fn porch-config`: FunctionConfigs that lead porch-server's functions to the routers, and the way back.
+//!
+//! A porch-server that evaluates in pods of its own calls `--function-runner` for a function whose FunctionConfig names
+//! an executable for its tag, and sends no other there. So each function gets a `binaryExecutor` for all tags. What is
+//! printed is meant for `kubectl apply -f -`, or for a repository.
+
+mod changes;
+mod schema;
+
+use std::process::ExitCode;
+
+use http::Request;
+use kube::api::{Api, ListParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use porch_fn_service::kubernetes::{Causes, RequestError, bounded};
+use serde_json::Value;
+
+use self::changes::{ChangeError, Changes, Function};
+use crate::cluster::{Cluster, ClusterArgs, ClusterError, ROUTERS};
+use crate::commands::HELP;
+use crate::output;
+
+const GROUP: &str = "config.porch.kpt.dev";
+const VERSION: &str = "v1alpha1";
+const KIND: &str = "FunctionConfig";
+/// Objects of one list request, and how many requests at most.
+const PAGE: u32 = 500;
+const MAX_PAGES: u32 = 20;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Print the FunctionConfigs that lead functions to the routers
+    #[command(help_template = HELP)]
+    Generate {
+        /// Functions, with a registry or without, without a tag; all that have a FunctionConfig when none is given
+        #[arg(value_name = "FUNCTION")]
+        functions: Vec<Function>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Print the FunctionConfigs as they were before, and the command that deletes those that are new
+    #[command(help_template = HELP)]
+    Remove {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Place {
+    /// Namespace of FunctionConfigs and function pods
+    #[arg(long, value_name = "NAMESPACE", default_value = "porch-fn-system")]
+    pod_namespace: String,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum PorchConfigError {
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error(
+        "the cluster has no FunctionConfigs ({GROUP}/{VERSION}): this is for a Porch whose porch-server evaluates in \
+         pods; else --function-runner leads everything to the routers"
+    )]
+    NoFunctionConfigs,
+    #[error(
+        "tags of this cluster's FunctionConfigs are no version constraints (kptdev/porch#1186), so that none means all \
+         tags: upgrade Porch and its CRDs first; Porch 1.6 and before need no FunctionConfigs for this, their \
+         --function-runner leads everything to the routers"
+    )]
+    NoConstraints,
+    #[error("{what} cannot be read: {}", Causes(.source))]
+    Request { what: String, source: RequestError },
+    #[error("namespace {0} has more than {max} FunctionConfigs", max = PAGE * MAX_PAGES)]
+    TooMany(String),
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    #[error("the FunctionConfigs cannot be written as YAML: {0}")]
+    Yaml(String),
+}
+
+pub(crate) async fn run(command: Command) -> ExitCode {
+    let done = match &command {
+        Command::Generate { functions, place } => generate(functions, place).await,
+        Command::Remove { place } => remove(place).await,
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => output::fail("porch-config", error),
+    }
+}
+
+async fn generate(functions: &[Function], place: &Place) -> Result<(), PorchConfigError> {
+    let cluster = place.cluster.connect().await?;
+    let schema = schema(&cluster).await?;
+    if !schema::has_constraints(&schema) {
+        return Err(PorchConfigError::NoConstraints);
+    }
+    let namespace = &place.pod_namespace;
+    let existing = existing(&cluster, namespace).await?;
+    let changes = changes::generate(&existing, functions, namespace)?;
+    show(&changes)?;
+    if !changes.objects.is_empty() {
+        let routers = format!("{ROUTERS}.{}:9445", cluster.namespace);
+        note(&format!(
+            "before they are applied, lead porch-server's --function-runner, and FUNCTION_RUNNER_ADDRESS of \
+             porch-controllers if it is set, to {routers}: Porch's own function runner has no such executables, and \
+             fails these calls"
+        ));
+        note("--warm-up-pod-cache=false on porch-server keeps it from starting pods for these functions");
+        note(
+            "porch-server and porch-controllers keep what they have read, even of objects that are gone, until they \
+             are restarted; functions without a FunctionConfig stay in porch-server",
+        );
+    }
+    Ok(())
+}
+
+async fn remove(place: &Place) -> Result<(), PorchConfigError> {
+    let cluster = place.cluster.connect().await?;
+    let namespace = &place.pod_namespace;
+    let changes = changes::remove(&existing(&cluster, namespace).await?);
+    show(&changes)?;
+    if !changes.created.is_empty() {
+        let names = changes.created.join(" ");
+        note(&format!("these are new: kubectl -n {namespace} delete functionconfigs {names}"));
+    }
+    if changes.objects.is_empty() && changes.created.is_empty() {
+        note(&format!("no FunctionConfig of namespace {namespace} is from porch-fn porch-config generate"));
+    } else {
+        note(
+            "restart porch-server and porch-controllers when these are applied: until then they lead the functions to \
+             --function-runner, which has to be the routers so long",
+        );
+    }
+    Ok(())
+}
+
+/// The objects on standard output, the rest on standard error.
+fn show(changes: &Changes) -> Result<(), PorchConfigError> {
+    if !changes.objects.is_empty() {
+        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+        let yaml = serde_saphyr::to_string_multiple_with_options(&changes.objects, options);
+        let yaml = yaml.map_err(|error| PorchConfigError::Yaml(error.to_string()))?;
+        output::show(&format!("{}\n", yaml.trim_end()));
+    }
+    for text in &changes.notes {
+        note(text);
+    }
+    Ok(())
+}
+
+fn note(text: &str) {
+    eprintln!("porch-fn porch-config: {text}");
+}
+
+/// What the API server publishes of the group. Unlike the CRD itself, everybody may read it.
+async fn schema(cluster: &Cluster) -> Result<Value, PorchConfigError> {
+    let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}")).body(Vec::new());
+    // A literal path makes a request.
+    let Ok(request) = request else { return Err(PorchConfigError::NoFunctionConfigs) };
+    match bounded(cluster.client.request(request)).await {
+        Ok(schema) => Ok(schema),
+        Err(error) if error.code() == Some(404) => Err(PorchConfigError::NoFunctionConfigs),
+        Err(source) => {
+            Err(PorchConfigError::Request { what: "the schema of FunctionConfigs".to_owned(), source })
+        }
+    }
+}
+
+async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, PorchConfigError> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND));
+    let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &kind);
+    let mut params = ListParams::default().limit(PAGE);
+    let mut objects = Vec::new();
+    for _ in 0..MAX_PAGES {
+        let page = bounded(api.list(&params)).await.map_err(|source| {
+            let what = format!("the FunctionConfigs of namespace {namespace}");
+            PorchConfigError::Request { what, source }
+        })?;
+        // What was read as JSON can be written as such.
+        objects.extend(page.items.iter().filter_map(|object| serde_json::to_value(object).ok()));
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params = params.continue_token(&next),
+            None => return Ok(objects),
+        }
+    }
+    Err(PorchConfigError::TooMany(namespace.to_owned()))
+}

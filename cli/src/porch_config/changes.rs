@@ -1,0 +1,281 @@
+//! Which FunctionConfigs lead functions to the routers, and which were there before. Pure.
+
+use std::str::FromStr;
+
+use porch_fn_image::Image;
+use porch_fn_settings::NO_EXECUTABLE;
+use serde_json::{Map, Value, json};
+
+use super::{GROUP, KIND, VERSION};
+
+/// The annotation of a changed object: its fields before that, which [`remove`] restores.
+const BEFORE: &str = "fn.kpt.dev/before-porch-config";
+/// The label of a new object.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+const MANAGER: &str = "porch-fn";
+/// kubectl's own notes in an object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Where Porch has functions without a registry, as in the objects that it ships.
+const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
+
+/// A function as the user names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Function {
+    /// The last part of its image.
+    name: String,
+    /// What stands before it.
+    prefix: Option<String>,
+}
+
+/// What to apply, and what to know.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    pub(super) objects: Vec<Value>,
+    /// New objects, by name.
+    pub(super) created: Vec<String>,
+    pub(super) notes: Vec<String>,
+}
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ChangeError {
+    #[error(
+        "FunctionConfig {name} is for spec.image {image}, not {name}: Porch looks for the object of a function by its \
+         name; rename that object"
+    )]
+    Taken { name: String, image: String },
+}
+
+/// The FunctionConfigs for `functions`, or for all that have one.
+pub(super) fn generate(
+    existing: &[Value],
+    functions: &[Function],
+    namespace: &str,
+) -> Result<Changes, ChangeError> {
+    let mut changes = Changes::default();
+    let all: Vec<Function>;
+    let functions = if functions.is_empty() {
+        let images = existing.iter().filter_map(|object| object.pointer("/spec/image")?.as_str());
+        all = images.map(|image| Function { name: image.to_owned(), prefix: None }).collect();
+        &all
+    } else {
+        functions
+    };
+    let mut replaced = Vec::new();
+    for (index, function) in functions.iter().enumerate() {
+        // Several objects may be for one image, and several names mean one.
+        if functions[..index].contains(function) {
+            continue;
+        }
+        let of_image = |object: &&Value| image_of(object) == function.name;
+        let mut objects: Vec<&Value> = existing.iter().filter(of_image).collect();
+        if let Some(named) = existing.iter().find(|object| name_of(object) == function.name) {
+            if image_of(named) != function.name {
+                let image = image_of(named).to_owned();
+                return Err(ChangeError::Taken { name: function.name.clone(), image });
+            }
+            for other in objects.iter().filter(|object| name_of(object) != function.name) {
+                let text = format!(
+                    "FunctionConfig {} is left as it is: Porch ignores it, since {} is for the same image",
+                    name_of(other),
+                    function.name
+                );
+                changes.notes.push(text);
+            }
+            objects = vec![named];
+        }
+        if objects.is_empty() {
+            changes.add(new(function, namespace), function);
+            continue;
+        }
+        for object in objects {
+            if let Some(tags) = object.pointer("/spec/goExecutor/tags") {
+                let text = format!(
+                    "{}: Porch goes on running the tags of its goExecutor itself: {tags}",
+                    function.name
+                );
+                changes.notes.push(text);
+            }
+            let (object, had_executable) = led(object, function);
+            if had_executable {
+                replaced.push(name_of(&object).to_owned());
+            }
+            changes.add(object, function);
+        }
+    }
+    if !replaced.is_empty() {
+        changes.notes.push(format!(
+            "these had executables, and run in pods of the runners from now on, unless the runners' --config names \
+             executables for them (porch-fn exec-config): {}",
+            replaced.join(", ")
+        ));
+    }
+    Ok(changes)
+}
+
+/// The changed ones of these as they were, and the names of the new ones.
+pub(super) fn remove(existing: &[Value]) -> Changes {
+    let mut changes = Changes::default();
+    for object in existing {
+        let is_new = object.pointer("/metadata/labels").and_then(|labels| labels.get(MANAGED_BY));
+        if is_new.is_some_and(|manager| manager == MANAGER) {
+            changes.created.push(name_of(object).to_owned());
+        } else if let Some(before) = before(object) {
+            let mut restored = manifest(object);
+            if leads_to_us(object) {
+                set(&mut restored, "binaryExecutor", before.get("binaryExecutor"));
+            }
+            if before.contains_key("prefixes") {
+                set(&mut restored, "prefixes", before.get("prefixes"));
+            }
+            set_before(&mut restored, None);
+            changes.objects.push(restored);
+        }
+    }
+    changes
+}
+
+fn new(function: &Function, namespace: &str) -> Value {
+    let prefixes = function.prefix.as_ref().map_or_else(|| json!(["", CATALOG]), |prefix| json!([prefix]));
+    json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": KIND,
+        "metadata": {"name": function.name, "namespace": namespace, "labels": {MANAGED_BY: MANAGER}},
+        "spec": {"image": function.name, "prefixes": prefixes, "binaryExecutor": executor()},
+    })
+}
+
+/// An object that leads to the routers, and whether it had another executable.
+fn led(object: &Value, function: &Function) -> (Value, bool) {
+    let mut led = manifest(object);
+    let mut fields = before(object).unwrap_or_default();
+    let executable = object.pointer("/spec/binaryExecutor").filter(|_| !leads_to_us(object));
+    if executable.is_some() || !fields.contains_key("binaryExecutor") {
+        fields.insert("binaryExecutor".to_owned(), executable.cloned().unwrap_or_default());
+    }
+    set(&mut led, "binaryExecutor", Some(&executor()));
+    if let Some(prefix) = &function.prefix {
+        let old = object.pointer("/spec/prefixes").cloned();
+        let mut prefixes = old.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
+        // Without prefixes an object is for images without a registry.
+        if prefixes.is_empty() {
+            prefixes.push(json!(""));
+        }
+        let is_default = prefix == CATALOG && prefixes.contains(&json!(""));
+        if !is_default && !prefixes.contains(&json!(prefix)) {
+            fields.entry("prefixes").or_insert(old.unwrap_or_default());
+            prefixes.push(json!(prefix));
+            set(&mut led, "prefixes", Some(&Value::Array(prefixes)));
+        }
+    }
+    // New ones have nothing before them.
+    let is_new = led.pointer("/metadata/labels").and_then(|labels| labels.get(MANAGED_BY));
+    if is_new.is_none_or(|manager| manager != MANAGER) {
+        set_before(&mut led, Some(fields));
+    }
+    (led, executable.is_some())
+}
+
+fn executor() -> Value {
+    json!({"tags": ["*"], "path": NO_EXECUTABLE})
+}
+
+fn leads_to_us(object: &Value) -> bool {
+    object.pointer("/spec/binaryExecutor/path").is_some_and(|path| path == NO_EXECUTABLE)
+}
+
+/// What a user would write of an object that the API server has.
+fn manifest(object: &Value) -> Value {
+    let metadata = object.get("metadata").cloned().unwrap_or_default();
+    let mut kept = Map::new();
+    for field in ["name", "namespace", "labels", "annotations"] {
+        kept.extend(metadata.get(field).map(|value| (field.to_owned(), value.clone())));
+    }
+    if let Some(annotations) = kept.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.shift_remove(LAST_APPLIED);
+    }
+    let spec = object.get("spec").cloned().unwrap_or_default();
+    json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND, "metadata": kept, "spec": spec})
+}
+
+/// Sets a field of the spec; none and null remove it.
+fn set(object: &mut Value, field: &str, value: Option<&Value>) {
+    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    match value {
+        Some(value) if !value.is_null() => {
+            spec.insert(field.to_owned(), value.clone());
+        }
+        _ => {
+            spec.shift_remove(field);
+        }
+    }
+}
+
+/// The fields that an object had before.
+fn before(object: &Value) -> Option<Map<String, Value>> {
+    let text = object.pointer("/metadata/annotations")?.get(BEFORE)?.as_str()?;
+    serde_json::from_str(text).ok()
+}
+
+/// Sets or removes the annotation that [`before`] reads.
+fn set_before(object: &mut Value, fields: Option<Map<String, Value>>) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+    let Some(annotations) = annotations.as_object_mut() else { return };
+    match fields {
+        Some(fields) => {
+            annotations.insert(BEFORE.to_owned(), Value::String(Value::Object(fields).to_string()));
+        }
+        None => {
+            annotations.shift_remove(BEFORE);
+        }
+    }
+    if annotations.is_empty() {
+        metadata.shift_remove("annotations");
+    }
+}
+
+fn name_of(object: &Value) -> &str {
+    object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn image_of(object: &Value) -> &str {
+    object.pointer("/spec/image").and_then(Value::as_str).unwrap_or_default()
+}
+
+// === impl Changes ===
+
+impl Changes {
+    /// Of an object that two names mean, one.
+    fn add(&mut self, object: Value, function: &Function) {
+        match self.objects.iter_mut().find(|other| name_of(other) == name_of(&object)) {
+            Some(other) => *other = led(other, function).0,
+            None => self.objects.push(object),
+        }
+    }
+}
+
+// === impl Function ===
+
+impl FromStr for Function {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (prefix, name) =
+            text.rsplit_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+        if name.contains([':', '@']) {
+            return Err("a function is led with all its tags: leave tag and digest out".to_owned());
+        }
+        let is_object_name =
+            name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.');
+        Image::parse(text, CATALOG).map_err(|error| error.to_string())?;
+        if !is_object_name {
+            return Err(
+                "no object can have this name, so that Porch finds no FunctionConfig for it".to_owned()
+            );
+        }
+        Ok(Self { name: name.to_owned(), prefix: prefix.map(str::to_owned) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

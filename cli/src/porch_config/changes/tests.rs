@@ -1,0 +1,141 @@
+//! There and back again, on the objects that Porch ships.
+
+use std::fs;
+
+use super::*;
+
+const NAMESPACE: &str = "porch-fn-system";
+
+/// The FunctionConfigs of the next Porch, as they are written.
+fn shipped() -> Vec<Value> {
+    let text = fs::read_to_string("../tests/packages/porch/next/23-function-configurations.yaml").unwrap();
+    serde_saphyr::from_multiple(&text).unwrap()
+}
+
+/// The same as the API server has them.
+fn stored(objects: &[Value]) -> Vec<Value> {
+    let store = |object: &Value| {
+        let mut object = object.clone();
+        object["metadata"]["uid"] = json!("a");
+        object["metadata"]["resourceVersion"] = json!("7");
+        object["metadata"]["annotations"][LAST_APPLIED] = json!("{}");
+        object["status"] = json!({"apiServerObservedGeneration": 1});
+        object
+    };
+    objects.iter().map(store).collect()
+}
+
+fn object(name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "FunctionConfig",
+        "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec,
+    })
+}
+
+fn functions(names: &[&str]) -> Vec<Function> {
+    names.iter().map(|name| name.parse().unwrap()).collect()
+}
+
+fn generated(existing: &[Value], names: &[&str]) -> Changes {
+    generate(existing, &functions(names), NAMESPACE).unwrap()
+}
+
+#[test]
+fn every_function_leads_to_the_routers_and_back() {
+    let shipped = shipped();
+    let led = generated(&stored(&shipped), &[]);
+    assert_eq!(led.objects.len(), 18);
+    for (object, shipped) in led.objects.iter().zip(&shipped) {
+        assert_eq!(object["spec"]["binaryExecutor"], json!({"tags": ["*"], "path": "/porch-fn/none"}));
+        assert_eq!(object["spec"]["podExecutor"], shipped["spec"]["podExecutor"]);
+        let metadata = object["metadata"].as_object().unwrap();
+        assert_eq!(metadata.keys().collect::<Vec<_>>(), ["name", "namespace", "annotations"]);
+    }
+    assert_eq!(led.notes.len(), 4, "{:?}", led.notes);
+    assert!(led.notes[3].ends_with(
+        "apply-setters, ensure-name-substring, search-replace, set-annotations, set-image, set-labels, set-namespace, \
+         starlark, upsert-resource"
+    ));
+    assert!(led.notes[1].starts_with("set-namespace: Porch goes on running"), "{:?}", led.notes);
+
+    let again = generated(&stored(&led.objects), &[]);
+    assert_eq!(again.objects, led.objects, "what is led stays as it is");
+    assert_eq!(again.notes.len(), 3, "nothing is replaced any more");
+
+    let back = remove(&stored(&led.objects));
+    assert_eq!(back.objects, shipped);
+    assert!(back.created.is_empty());
+    assert!(remove(&stored(&shipped)).objects.is_empty());
+}
+
+#[test]
+fn a_function_without_an_object_gets_one_and_loses_it() {
+    let made = generated(&shipped(), &["mine", "example.com/a/theirs", "other.example/theirs"]);
+    let expected = |name: &str, prefixes: Value| {
+        let executor = json!({"tags": ["*"], "path": NO_EXECUTABLE});
+        let spec = json!({"image": name, "prefixes": prefixes, "binaryExecutor": executor});
+        let mut object = object(name, &spec);
+        object["metadata"]["labels"] = json!({MANAGED_BY: "porch-fn"});
+        object
+    };
+    let expected = [
+        expected("mine", json!(["", CATALOG])),
+        expected("theirs", json!(["example.com/a", "other.example"])),
+    ];
+    assert_eq!(made.objects, expected);
+    let back = remove(&stored(&made.objects));
+    assert_eq!((back.objects, back.created), (vec![], vec!["mine".to_owned(), "theirs".to_owned()]));
+    let again = generated(&stored(&made.objects), &[]);
+    assert_eq!(remove(&stored(&again.objects)).created.len(), 2, "they are still known for new");
+}
+
+#[test]
+fn prefixes_that_are_missing_are_added_and_taken_back() {
+    let own = object("f", &json!({"image": "f", "prefixes": [""], "podExecutor": {"tags": ["*"]}}));
+    let led = generated(std::slice::from_ref(&own), &["example.com/f", "f"]);
+    assert_eq!(led.objects.len(), 1);
+    assert_eq!(led.objects[0]["spec"]["prefixes"], json!(["", "example.com"]));
+    assert_eq!(remove(&led.objects).objects, std::slice::from_ref(&own));
+    let default = generated(&[own], &["ghcr.io/kptdev/krm-functions-catalog/f"]);
+    assert_eq!(default.objects[0]["spec"]["prefixes"], json!([""]), "the empty one means it");
+}
+
+#[test]
+fn what_others_have_changed_meanwhile_is_theirs() {
+    let own = object("f", &json!({"image": "f", "binaryExecutor": {"tags": ["v1"], "path": "f"}}));
+    let mut led = generated(&[own], &[]).objects.remove(0);
+    // Porch's manifest was applied again: the annotation stays.
+    led["spec"]["binaryExecutor"] = json!({"tags": ["v2"], "path": "f"});
+    let back = remove(std::slice::from_ref(&led)).objects.remove(0);
+    assert_eq!(back["spec"]["binaryExecutor"]["tags"], json!(["v2"]));
+    let again = generated(&[led], &[]).objects;
+    let back = remove(&again).objects.remove(0);
+    assert_eq!(back["spec"]["binaryExecutor"]["tags"], json!(["v2"]), "the last one that was theirs");
+}
+
+#[test]
+fn of_several_objects_for_an_image_the_one_counts_that_porch_takes() {
+    let go = json!({"image": "f", "goExecutor": {"tags": ["v1"]}});
+    let led = generated(&[object("other", &go), object("f", &go)], &[]);
+    assert_eq!(led.objects.iter().map(name_of).collect::<Vec<_>>(), ["f"]);
+    assert!(led.notes[0].starts_with("FunctionConfig other is left as it is"), "{:?}", led.notes);
+    // Without one of that name Porch takes both.
+    let both = generated(&[object("a", &go), object("b", &go)], &["f"]);
+    assert_eq!(both.objects.iter().map(name_of).collect::<Vec<_>>(), ["a", "b"]);
+    let taken = generate(&[object("g", &go)], &functions(&["g"]), NAMESPACE).unwrap_err();
+    assert!(taken.to_string().starts_with("FunctionConfig g is for spec.image f, not g: "), "{taken}");
+}
+
+#[test]
+fn functions_are_named_without_tag() {
+    for (text, part) in [
+        ("f:v1", "leave tag and digest out"),
+        ("f@sha256:abc", "leave tag and digest out"),
+        ("a/my_f", "no object can have this name"),
+        ("", "image"),
+        ("a b", "image"),
+    ] {
+        let error = text.parse::<Function>().unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}
