@@ -27,4 +27,5 @@ mod sharing;
 mod sizing;
 mod smoke;
 mod templates;
+mod two_evaluators;
 mod upgrade;
