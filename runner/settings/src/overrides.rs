@@ -20,10 +20,10 @@ pub struct PodOverrides {
     /// `securityContext` of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_context: Option<PodSecurityContext>,
-    /// The container that runs the function.
+    /// The template's first container.
     #[serde(skip_serializing_if = "ContainerOverrides::is_empty")]
     pub container: ContainerOverrides,
-    /// The init container, which brings the wrapper-server.
+    /// The template's first init container.
     #[serde(skip_serializing_if = "ContainerOverrides::is_empty")]
     pub init_container: ContainerOverrides,
 }

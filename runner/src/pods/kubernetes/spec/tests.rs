@@ -122,17 +122,10 @@ fn the_container_that_brings_the_wrapper_server_has_overrides_of_its_own() {
     };
     let overrides =
         PodOverrides { init_container: env("init"), container: env("function"), ..PodOverrides::default() };
-    let mut template = Template::inline("w:v1");
+    let template = Template::inline("w:v1");
     let of_inline = overridden(&template, &overrides);
     assert_eq!(of_inline["containers"][0]["env"], json!([{"name": "WHO", "value": "init"}]));
     assert_eq!(of_inline["containers"][1]["env"], json!([{"name": "WHO", "value": "function"}]));
-
-    let spec = template.pod.spec.as_mut().unwrap();
-    spec.init_containers = read(json!([{"name": "copy-wrapper-server"}, {"name": "other"}]));
-    let made = overridden(&template, &overrides);
-    assert_eq!(made["initContainers"][0]["env"], json!([{"name": "WHO", "value": "init"}]));
-    assert_eq!(made["initContainers"][1], json!({"name": "other"}));
-    assert_eq!(made["containers"][0]["env"], Value::Null, "a sidecar");
 }
 
 /// Porch merges overrides into a template by index.
@@ -147,7 +140,8 @@ fn overrides_change_the_first_containers_of_a_users_template_whatever_their_name
     for source in [Source::ConfigMap, Source::PodTemplate] {
         let mut template = Template { source, ..Template::inline("w:v1") };
         let spec = template.pod.spec.as_mut().unwrap();
-        spec.containers = read(json!([{"name": "proxy"}, {"name": names::WRAPPER_CONTAINER}, {"name": "function"}]));
+        spec.containers =
+            read(json!([{"name": "proxy"}, {"name": names::WRAPPER_CONTAINER}, {"name": "function"}]));
         let without_init = overridden(&template, &overrides);
         assert_eq!(without_init["containers"][0]["env"], json!([{"name": "WHO", "value": "first"}]));
         assert_eq!(without_init["containers"][0]["image"], Value::Null, "it does not run the function");
