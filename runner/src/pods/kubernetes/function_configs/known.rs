@@ -105,6 +105,9 @@ impl Known {
         judged
     }
 
+    /// `work` was written to an object.
+    pub(super) fn wrote(&mut self, _name: &str, _work: &Work) {}
+
     /// An object is gone.
     pub(super) fn gone(&mut self, name: &str) {
         self.stale |= self.objects.remove(name).is_some();

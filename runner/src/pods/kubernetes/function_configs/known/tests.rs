@@ -109,6 +109,41 @@ fn what_breaks_stays_in_effect_as_it_was() {
     assert_eq!(known.work("a", true), Some(Work::Status { observed: Some(4), error: None }));
 }
 
+/// The schema of newer Porch has no `functionRunnerObservedGeneration`: the API server drops it.
+#[test]
+fn a_status_field_that_is_pruned_is_written_once() {
+    let mut known = known();
+    let there = object("a", 1, json!({}));
+    known.seen(there.clone());
+    known.configs(NOW);
+    let applied = Work::Status { observed: Some(1), error: None };
+    assert_eq!(known.work("a", true), Some(applied.clone()));
+    known.wrote("a", &applied);
+    let error = Object { error: "of another".into(), ..there.clone() };
+    for event in [there.clone(), error, there.clone()] {
+        known.seen(event);
+        assert_eq!(known.work("a", true), None);
+    }
+
+    let edited = changed(there.clone(), 2, 9, json!({"timeToLive": "5m"}));
+    known.seen(edited.clone());
+    let applied = Work::Status { observed: Some(2), error: None };
+    assert_eq!(known.work("a", true), Some(applied.clone()), "once for each generation");
+    known.wrote("a", &applied);
+
+    // The error has a field in every schema.
+    known.seen(changed(edited, 3, 10, json!({"timeToLive": "soon"})));
+    let Some(broken @ Work::Status { observed: None, error: Some(_) }) = known.work("a", true) else {
+        panic!("it is broken")
+    };
+    known.wrote("a", &broken);
+    assert_eq!(known.work("a", true), Some(broken), "until it is there");
+
+    // Another object of that name.
+    known.seen(Object { uid: "another".into(), ..there });
+    assert_eq!(known.work("a", true), Some(Work::Status { observed: Some(1), error: None }));
+}
+
 #[test]
 fn another_object_of_the_name_inherits_nothing() {
     let mut known = known();
