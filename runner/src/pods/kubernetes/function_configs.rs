@@ -145,7 +145,11 @@ impl Followed {
                 Ok((name, work, patch)) => {
                     let result = self.request(&name, &work, patch).await;
                     failing.told(&name, &work, result.as_ref().err());
-                    self.inner.lock().writes.tried(name, work, result.is_ok(), Instant::now());
+                    let mut inner = self.inner.lock();
+                    if result.is_ok() {
+                        inner.known.wrote(&name, &work);
+                    }
+                    inner.writes.tried(name, work, result.is_ok(), Instant::now());
                 }
                 Err(at) => {
                     tokio::select! {

@@ -75,13 +75,14 @@ impl Known {
     }
 
     /// An object was made, or changed, if only in its status.
-    pub(super) fn seen(&mut self, object: Object) -> Option<Judged> {
+    pub(super) fn seen(&mut self, mut object: Object) -> Option<Judged> {
         let before = self.objects.remove(&object.name);
         if before.is_none() && self.objects.len() >= MAX_OBJECTS {
             return Some(Judged::TooMany);
         }
         // Another object of that name has nothing to do with it.
         let before = before.filter(|before| before.object.uid == object.uid);
+        object.observed = object.observed.or(before.as_ref().and_then(|before| before.object.observed));
         let (last_error, good) = match before {
             Some(before) if before.object.content == object.content => {
                 self.stale |= before.object.ending != object.ending;
@@ -105,8 +106,15 @@ impl Known {
         judged
     }
 
-    /// `work` was written to an object.
-    pub(super) fn wrote(&mut self, _name: &str, _work: &Work) {}
+    /// `work` was written to an object. Its status may never show that: the API server drops what the schema has no
+    /// field for, as newer Porch's for the observed generation.
+    pub(super) fn wrote(&mut self, name: &str, work: &Work) {
+        if let (Some(entry), Work::Status { observed: Some(observed), .. }) =
+            (self.objects.get_mut(name), work)
+        {
+            entry.object.observed = Some(*observed);
+        }
+    }
 
     /// An object is gone.
     pub(super) fn gone(&mut self, name: &str) {
