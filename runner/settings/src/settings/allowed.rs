@@ -22,7 +22,7 @@ fn images_that_are_not_allowed_are_neither_warmed_nor_kept_and_say_so() {
     let allowed = AllowedImages::parse(&["f:v1", "quay.io/*"], PREFIX).unwrap();
     let settings = settings(Flags { allowed_images: Arc::new(allowed), ..flags() }, cache, exec, configs);
 
-    assert_eq!(settings.ranges(), [], "no registry is asked for what may not be allowed");
+    assert_eq!(settings.ranges(true), [], "no registry is asked for what may not be allowed");
     let range = Range { repository: image("g"), constraint: "~1".to_owned() };
     let resolved = Resolved::from([(range, image("g:v1.1"))]);
     assert_eq!(settings.warm(&resolved), ["f:v1", "quay.io/g:v1"].map(image));

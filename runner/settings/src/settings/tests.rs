@@ -120,7 +120,7 @@ fn porchs_own_objects_count() {
     assert_eq!(warm.len(), 19);
     assert_eq!(warm[0], tag("apply-replacements", "v0.1.1"));
     assert!(warm.contains(&tag("set-namespace", "v0.4.1")) && warm.contains(&tag("starlark", "v0.4.3")));
-    assert!(settings.kept(&Resolved::default()).is_empty() && settings.ranges().is_empty());
+    assert!(settings.kept(&Resolved::default()).is_empty() && settings.ranges(true).is_empty());
     let executables: Vec<_> =
         settings.functions().iter().filter(|config| config.spec.binary.is_some()).collect();
     assert_eq!(executables.len(), 10);
@@ -162,7 +162,7 @@ fn ranges_are_warmed_and_kept_once_they_are_known() {
         repository: image(&format!("quay.io/x/{name}")),
         constraint: constraint.to_owned(),
     };
-    assert_eq!(settings.ranges(), [range("a", "~0.1 != v0.1.4"), range("b", "*")], "the first of each");
+    assert_eq!(settings.ranges(true), [range("a", "~0.1 != v0.1.4"), range("b", "*")], "the first of each");
 
     let literal = ["quay.io/x/c:v0.4.1", "c:v0.4.1", "quay.io/x/d", "d"].map(image);
     assert_eq!(settings.warm(&Resolved::default()), literal);

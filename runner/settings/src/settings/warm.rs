@@ -35,12 +35,15 @@ impl Settings {
         allowed.filter(|image| seen.insert(image.clone())).collect()
     }
 
-    /// The images of FunctionConfigs to start a pod of as well, once a registry has said which they are.
-    pub fn ranges(&self) -> Vec<Range> {
+    /// The images of FunctionConfigs to start a pod of as well, once a registry has said which they are. Without
+    /// `warm_up` they are those of which pods are kept.
+    pub fn ranges(&self, warm_up: bool) -> Vec<Range> {
         let allowed = |range: &Range| {
             self.flags.allowed_images.check(range.repository.as_str(), &range.constraint).is_ok()
         };
-        self.functions.iter().filter_map(range).filter(allowed).collect()
+        let configs = self.functions.iter();
+        let wanted = configs.filter(|config| warm_up || config.min_replicas.is_some_and(|pods| pods > 0));
+        wanted.filter_map(range).filter(allowed).collect()
     }
 
     /// The images of [`warm`](Self::warm) of which pods are kept, and how many. An object for all tags keeps pods of
