@@ -341,6 +341,7 @@ fn overrides(function: Option<&FunctionConfig>, entry: Option<&Entry>) -> (PodOv
         && let Some((entry, resources)) = entry.and_then(|entry| Some((entry, entry.resources.as_ref()?)))
     {
         overrides.container.resources = Some(resources.clone());
+        overrides.resources_of_function = true;
         from.container_resources = Some(Source::CacheConfig { entry: entry.name.clone() });
     }
     (overrides, from)

@@ -171,7 +171,7 @@ fn ranges_are_warmed_and_kept_once_they_are_known() {
         (range("a", "~0.1 != v0.1.4"), known.clone()),
         (range("old", "~1"), image("old:v1")),
     ]);
-    assert_eq!(settings.warm(&resolved), [&[known.clone()], &literal[..]].concat());
+    assert_eq!(settings.warm(&resolved), [std::slice::from_ref(&known), &literal[..]].concat());
     assert_eq!(settings.kept(&resolved)[0], (known, 2));
     let none = settings.of(&image("quay.io/x/e:v1"));
     assert_eq!(none.min_pods.value, 0);

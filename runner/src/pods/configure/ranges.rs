@@ -31,7 +31,7 @@ const HOLDS: Duration = Duration::from_hours(1);
 
 /// What is known of one range.
 #[derive(Debug)]
-struct Known {
+struct Found {
     image: Option<Image>,
     again: Instant,
     pause: Duration,
@@ -44,7 +44,7 @@ pub(crate) async fn follow(
     warm_up: bool,
     resolved: watch::Sender<Resolved>,
 ) {
-    let mut known: HashMap<Range, Known> = HashMap::new();
+    let mut known: HashMap<Range, Found> = HashMap::new();
     let (mut asked, mut answers) = (HashSet::new(), FuturesUnordered::new());
     let mut settings_change = true;
     loop {
@@ -67,7 +67,7 @@ pub(crate) async fn follow(
                 asked.remove(&range);
                 // Of a range that is gone meanwhile the next round forgets it.
                 let before = known.remove(&range);
-                known.insert(range.clone(), Known::after(before, &range, answer));
+                known.insert(range.clone(), Found::after(before, &range, answer));
             }
             () = sleep_until(next.unwrap_or(now)), if next.is_some() => {}
         }
@@ -79,7 +79,7 @@ fn wanted(current: &Current, warm_up: bool) -> HashSet<Range> {
     if current.complete { current.settings.ranges(warm_up).into_iter().collect() } else { HashSet::new() }
 }
 
-fn publish(known: &HashMap<Range, Known>, resolved: &watch::Sender<Resolved>) {
+fn publish(known: &HashMap<Range, Found>, resolved: &watch::Sender<Resolved>) {
     let images = known.iter().filter_map(|(range, known)| Some((range.clone(), known.image.clone()?)));
     let images: Resolved = images.collect();
     resolved.send_if_modified(|before| {
@@ -100,9 +100,9 @@ async fn ask(catalog: Arc<dyn Catalog>, range: Range) -> (Range, Result<Image, S
     (range, answer)
 }
 
-// === impl Known ===
+// === impl Found ===
 
-impl Known {
+impl Found {
     /// A failure leaves what was known.
     fn after(before: Option<Self>, range: &Range, answer: Result<Image, String>) -> Self {
         let (old, pause) =

@@ -195,7 +195,7 @@ impl Followed {
                     failing.told(&name, &work, result.as_ref().err());
                     let mut inner = self.inner.lock();
                     if result.is_ok() {
-                        inner.known.wrote(&name, &work);
+                        inner.known.record_write(&name, &work);
                     }
                     inner.writes.tried(name, work, result.is_ok(), Instant::now());
                 }

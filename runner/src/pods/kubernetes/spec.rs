@@ -126,16 +126,19 @@ fn patch_pod(spec: &mut PodSpec, source: Source, input: &PodSpecInput<'_>) {
             secrets.push(LocalObjectReference { name: secret.to_owned() });
         }
     }
+    let mut of_first = overrides.container.clone();
+    let of_function = if overrides.resources_of_function { of_first.resources.take() } else { None };
     let named = |container: &&mut Container| container.name == names::CONTAINER;
     if let Some(container) = spec.containers.iter_mut().find(named) {
         patch(container, input);
+        container.resources = of_function.or_else(|| container.resources.take());
     }
-    let (init, container) = overridden(spec, source);
+    let (init, first) = overridden(spec, source);
     if let Some(init) = init {
         lay_over(init, &overrides.init_container);
     }
-    if let Some(container) = container {
-        lay_over(container, &overrides.container);
+    if let Some(first) = first {
+        lay_over(first, &of_first);
     }
 }
 

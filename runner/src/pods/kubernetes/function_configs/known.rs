@@ -128,7 +128,7 @@ impl Known {
 
     /// `work` was written to an object. Its status may never show that: the API server drops what the schema has no
     /// field for, as newer Porch's for the observed generation.
-    pub(super) fn wrote(&mut self, name: &str, work: &Work) {
+    pub(super) fn record_write(&mut self, name: &str, work: &Work) {
         if let (Some(entry), Work::Status { observed: Some(observed), .. }) =
             (self.objects.get_mut(name), work)
         {

@@ -20,6 +20,7 @@ const CHUNK: usize = 256;
 /// Pauses between attempts to watch, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// As good as never.
 const A_YEAR: Duration = Duration::from_hours(365 * 24);
 /// A watch that lived for so long has worked.
 const LIVED: Duration = Duration::from_secs(10);

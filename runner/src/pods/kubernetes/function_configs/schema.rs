@@ -2,11 +2,11 @@
 //!
 //! The two meanings that Porch has had differ in no type, pattern or field of the schema: the status field that Porch
 //! dropped went earlier, with another change. What differs are the descriptions of `tags`, which come out of Porch's
-//! source: the newer ones speak of constraints. The OpenAPI document of the group has them, and every account that the
-//! API server knows may read it (ClusterRole system:discovery), which is not so for CustomResourceDefinitions.
+//! source: the newer ones speak of constraints. The `OpenAPI` document of the group has them, and every account that the
+//! API server knows may read it (`ClusterRole` system:discovery), which is not so for CRDs.
 
 use http::{Request, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Collected, Limited};
 use kube::Client;
 use kube::client::Body;
 use porch_fn_settings::TagSemantics;
@@ -41,7 +41,7 @@ pub(super) async fn read(client: &Client) -> Result<TagSemantics, SchemaError> {
     let answer = async {
         let response = client.send(request.map_err(kube::Error::HttpError)?).await?;
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, MAX_BYTES).collect().await.map(|body| body.to_bytes());
+        let body = Limited::new(body, MAX_BYTES).collect().await.map(Collected::to_bytes);
         Ok::<_, kube::Error>((head.status, body))
     };
     let (status, body) = bounded(answer)
@@ -54,7 +54,7 @@ pub(super) async fn read(client: &Client) -> Result<TagSemantics, SchemaError> {
     semantics(&document).ok_or(SchemaError::Silent)
 }
 
-/// What an OpenAPI document says; `None` without the descriptions, which some installers strip.
+/// What an `OpenAPI` document says; `None` without the descriptions, which some installers strip.
 fn semantics(document: &Value) -> Option<TagSemantics> {
     let is_of_kind = |schema: &&Value| {
         let names = schema["x-kubernetes-group-version-kind"].as_array();

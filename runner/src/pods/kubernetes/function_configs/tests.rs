@@ -97,10 +97,11 @@ async fn serve(
     let mut watches = Vec::new();
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let path = path(&mut stream).await;
+        // A runner that lists anew breaks off its watch, at any time.
+        let Some(path) = path(&mut stream).await else { continue };
         let Answers { list, kind, tags, watch } = *answers.lock();
         if watch && path.contains("watch=") {
-            stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await.unwrap();
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await;
             watches.push(stream);
             continue;
         }
@@ -120,17 +121,17 @@ async fn serve(
         let body = body.to_string();
         let head =
             format!("HTTP/1.1 {code} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
     }
 }
 
-/// What a request asks for.
-async fn path(stream: &mut TcpStream) -> String {
+/// What a request asks for; `None` if none comes.
+async fn path(stream: &mut TcpStream) -> Option<String> {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\n") {
-        read.push(stream.read_u8().await.unwrap());
+        read.push(stream.read_u8().await.ok()?);
     }
-    String::from_utf8(read).unwrap().split(' ').nth(1).unwrap().to_owned()
+    String::from_utf8(read).ok()?.split(' ').nth(1).map(str::to_owned)
 }
 
 fn refusal(code: u16) -> (u16, Value) {

@@ -148,6 +148,13 @@ fn overrides_change_the_first_containers_of_a_users_template_whatever_their_name
         assert_eq!(without_init["containers"][1], json!({"name": names::WRAPPER_CONTAINER}));
         assert_eq!(without_init["containers"][2]["env"], Value::Null);
 
+        let resources = read(json!({"limits": {"cpu": "2"}}));
+        let container = ContainerOverrides { resources: Some(resources), ..ContainerOverrides::default() };
+        let of_file = PodOverrides { container, resources_of_function: true, ..PodOverrides::default() };
+        let made = overridden(&template, &of_file);
+        assert_eq!(made["containers"][0], json!({"name": "proxy"}), "--pod-cache-config means the function");
+        assert_eq!(made["containers"][2]["resources"], json!({"limits": {"cpu": "2"}}));
+
         let spec = template.pod.spec.as_mut().unwrap();
         spec.init_containers = read(json!([{"name": "certificates"}, {"name": "copy-wrapper-server"}]));
         let made = overridden(&template, &overrides);

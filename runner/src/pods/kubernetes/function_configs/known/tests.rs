@@ -144,7 +144,7 @@ fn a_status_field_that_is_pruned_is_written_once() {
     known.configs(NOW);
     let applied = Work::Status { observed: Some(1), error: None };
     assert_eq!(known.work("a", true), Some(applied.clone()));
-    known.wrote("a", &applied);
+    known.record_write("a", &applied);
     let error = Object { error: "of another".into(), ..there.clone() };
     for event in [there.clone(), error, there.clone()] {
         known.seen(event);
@@ -155,14 +155,14 @@ fn a_status_field_that_is_pruned_is_written_once() {
     known.seen(edited.clone());
     let applied = Work::Status { observed: Some(2), error: None };
     assert_eq!(known.work("a", true), Some(applied.clone()), "once for each generation");
-    known.wrote("a", &applied);
+    known.record_write("a", &applied);
 
     // The error has a field in every schema.
     known.seen(changed(edited, 3, 10, json!({"timeToLive": "soon"})));
     let Some(broken @ Work::Status { observed: None, error: Some(_) }) = known.work("a", true) else {
         panic!("it is broken")
     };
-    known.wrote("a", &broken);
+    known.record_write("a", &broken);
     assert_eq!(known.work("a", true), Some(broken), "until it is there");
 
     // Another object of that name.
