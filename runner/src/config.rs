@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 use porch_fn_service::flags::{CommaList, GoDuration};
+use porch_fn_settings::TagSemantics;
 
 use crate::pods::kubernetes::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
 
@@ -137,6 +138,10 @@ pub struct Flags {
     /// Kubernetes: namespace of function pods
     #[arg(long, default_value = "porch-fn-system")]
     pub pod_namespace: String,
+    /// Kubernetes: what tags of FunctionConfigs mean; constraint as in Porch since its pull request 1186, exact as
+    /// before it, auto as the schema in the cluster says
+    #[arg(long, value_enum, default_value_t = FunctionConfigTags::Auto)]
+    pub functionconfig_tags: FunctionConfigTags,
     /// Kubernetes: ConfigMap with the pod and Service templates, in the runner's own namespace
     #[arg(long, default_value = "")]
     pub function_pod_template: String,
@@ -220,6 +225,17 @@ pub enum PodBackend {
     Kubernetes,
 }
 
+/// What tags of FunctionConfigs mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FunctionConfigTags {
+    /// What the schema in the cluster says, and like `exact` where it does not say.
+    Auto,
+    /// Those of pods are not looked at, those of executables are literal.
+    Exact,
+    /// Version constraints.
+    Constraint,
+}
+
 /// How function pods are reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PodConnect {
@@ -227,6 +243,17 @@ pub enum PodConnect {
     Service,
     /// By each pod's own address.
     PodIp,
+}
+
+impl FunctionConfigTags {
+    /// `None`: the schema says.
+    pub(crate) fn semantics(self) -> Option<TagSemantics> {
+        match self {
+            Self::Auto => None,
+            Self::Exact => Some(TagSemantics::Exact),
+            Self::Constraint => Some(TagSemantics::Constraint),
+        }
+    }
 }
 
 impl Flags {

@@ -133,7 +133,7 @@ pub(crate) mod tests {
     use std::path::PathBuf;
 
     use porch_fn_image::Image;
-    use porch_fn_settings::{Flag, FunctionConfig};
+    use porch_fn_settings::{Flag, FunctionConfig, Setting, Source, TagSemantics};
     use serde_json::json;
     use tempfile::tempdir;
 
@@ -213,8 +213,9 @@ pub(crate) mod tests {
             "metadata": {"name": "fc"},
             "spec": {"image": "f", "binaryExecutor": {"tags": ["v1"], "path": path}},
         });
-        let configs = vec![FunctionConfig::parse(&object, "example.com").unwrap()];
-        let (_, functions) = watch::channel(Some(Arc::new(FunctionConfigs::new(configs, None))));
+        let configs = vec![FunctionConfig::parse(&object, "example.com", TagSemantics::Exact).unwrap()];
+        let semantics = Setting { value: TagSemantics::Exact, source: Source::Schema };
+        let (_, functions) = watch::channel(Some(Arc::new(FunctionConfigs::new(configs, semantics, None))));
         let (task, mut current) = Sources { functions, ..sources() }.follow();
         let _task = tokio::spawn(task);
         let image = Image::parse("f:v1", "example.com").unwrap();

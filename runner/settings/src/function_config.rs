@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::field::{Field, FieldError, bounded, quoted};
 use crate::overrides::PodOverrides;
 use crate::source::Limits;
-use crate::tags::Tags;
+use crate::tags::{TagSemantics, Tags};
 
 /// The annotation with the number of pods that are kept whatever the time to live says.
 pub const MIN_REPLICAS: &str = "fn.kpt.dev/min-replicas";
@@ -27,8 +27,6 @@ pub const NO_EXECUTABLE: &str = "/porch-fn/none";
 
 /// Most prefixes of one object.
 const MAX_PREFIXES: usize = 100;
-/// Most tags of the executor that is Porch's own, which are not looked at.
-const MAX_GO_TAGS: usize = 1000;
 
 /// Why an object does not count. The text names the object, the field, and what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -104,15 +102,24 @@ pub struct BinaryExecutor {
 
 impl FunctionConfig {
     /// Reads a whole object, metadata included. Unknown fields are ignored, `null` is as if a field was not there.
-    pub fn parse(object: &Value, default_prefix: &str) -> Result<Self, FunctionConfigError> {
+    pub fn parse(
+        object: &Value,
+        default_prefix: &str,
+        semantics: TagSemantics,
+    ) -> Result<Self, FunctionConfigError> {
         let name = object.pointer("/metadata/name").and_then(Value::as_str).filter(|name| !name.is_empty());
         let name = name.ok_or(FunctionConfigError::NoName)?;
-        Self::read(object, name, default_prefix).map_err(|FieldError { path, reason }| {
+        Self::read(object, name, default_prefix, semantics).map_err(|FieldError { path, reason }| {
             FunctionConfigError::Field { name: bounded(name), path, reason }
         })
     }
 
-    fn read(object: &Value, name: &str, default_prefix: &str) -> Result<Self, FieldError> {
+    fn read(
+        object: &Value,
+        name: &str,
+        default_prefix: &str,
+        semantics: TagSemantics,
+    ) -> Result<Self, FieldError> {
         let generation = object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default();
         let object = Field::root(object);
         let metadata = object.get("metadata")?;
@@ -126,7 +133,7 @@ impl FunctionConfig {
                 .transpose()
                 .map_err(|_| created.wrong("is no time such as 2026-01-31T12:00:00Z"))?,
             generation,
-            spec: Spec::parse(&object.get("spec")?, default_prefix)?,
+            spec: Spec::parse(&object.get("spec")?, default_prefix, semantics)?,
             min_replicas: replicas(&annotations.get(MIN_REPLICAS)?)?,
             max_replicas: replicas(&annotations.get(MAX_REPLICAS)?)?.filter(|&most| most > 0),
         };
@@ -159,15 +166,19 @@ impl FunctionConfig {
     /// What its author should know although it counts.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let annotations = [(MIN_REPLICAS, self.min_replicas), (MAX_REPLICAS, self.max_replicas)];
-        let set = annotations.iter().filter(|(_, value)| value.is_some());
-        match &self.spec.pod {
-            None => set
-                .map(|(annotation, _)| {
-                    format!("annotation {annotation} has no effect without spec.podExecutor: add that")
-                })
-                .collect(),
-            Some(_) => Vec::new(),
-        }
+        let set = annotations.iter().filter(|(_, value)| value.is_some() && self.spec.pod.is_none());
+        let without_pods = set.map(|(annotation, _)| {
+            format!("annotation {annotation} has no effect without spec.podExecutor: add that")
+        });
+        let impossible = self.spec.binary.as_ref().and_then(|binary| binary.tags.first_impossible());
+        let impossible = impossible.map(|(index, tag)| {
+            format!(
+                "spec.binaryExecutor.tags[{index}]: no image has the tag {}: list tags, or see the runner's \
+                 --functionconfig-tags for constraints",
+                quoted(tag)
+            )
+        });
+        without_pods.chain(impossible).collect()
     }
 
     /// Where it says the same thing twice, and which one counts.
@@ -184,7 +195,7 @@ impl FunctionConfig {
 // === impl Spec ===
 
 impl Spec {
-    fn parse(spec: &Field<'_>, default_prefix: &str) -> Result<Self, FieldError> {
+    fn parse(spec: &Field<'_>, default_prefix: &str, semantics: TagSemantics) -> Result<Self, FieldError> {
         let repositories = repositories(spec, default_prefix)?;
         let pod = spec.get("podExecutor")?.object()?;
         let binary = spec.get("binaryExecutor")?.object()?;
@@ -198,12 +209,14 @@ impl Spec {
         };
         if let Some(go) = go {
             go.get("id")?.text()?;
-            go.get("tags")?.texts(MAX_GO_TAGS)?;
+            let tags = go.get("tags")?;
+            Tags::of_binaries(&tags.texts(usize::MAX)?, semantics)
+                .map_err(|(index, reason)| tags.wrong_item(index, reason))?;
         }
         Ok(Self {
             repositories,
-            pod: pod.as_ref().map(PodExecutor::parse).transpose()?,
-            binary: binary.as_ref().map(BinaryExecutor::parse).transpose()?,
+            pod: pod.as_ref().map(|pod| PodExecutor::parse(pod, semantics)).transpose()?,
+            binary: binary.as_ref().map(|binary| BinaryExecutor::parse(binary, semantics)).transpose()?,
         })
     }
 }
@@ -255,7 +268,7 @@ fn repository(name: &str, default_prefix: &str) -> Result<String, String> {
 // === impl PodExecutor ===
 
 impl PodExecutor {
-    fn parse(pod: &Field<'_>) -> Result<Self, FieldError> {
+    fn parse(pod: &Field<'_>, semantics: TagSemantics) -> Result<Self, FieldError> {
         let tags = pod.get("tags")?;
         let texts = tags.texts(usize::MAX)?;
         let ttl = pod.get("timeToLive")?;
@@ -263,7 +276,8 @@ impl PodExecutor {
         let read = read.map_err(|error| ttl.wrong(bounded(&error.to_string())))?;
         let overrides = pod.get("templateOverrides")?.object()?;
         Ok(Self {
-            tags: Tags::of_pods(&texts).map_err(|(index, reason)| tags.wrong_item(index, reason))?,
+            tags: Tags::of_pods(&texts, semantics)
+                .map_err(|(index, reason)| tags.wrong_item(index, reason))?,
             ttl: read.filter(|ttl| !ttl.is_zero()),
             max_parallel: pod.get("maxParallelExecutions")?.count()?,
             queue_length: pod.get("preferredMaxQueueLength")?.count()?,
@@ -275,12 +289,9 @@ impl PodExecutor {
 // === impl BinaryExecutor ===
 
 impl BinaryExecutor {
-    fn parse(binary: &Field<'_>) -> Result<Self, FieldError> {
+    fn parse(binary: &Field<'_>, semantics: TagSemantics) -> Result<Self, FieldError> {
         let tags = binary.get("tags")?;
         let texts = tags.texts(usize::MAX)?;
-        if texts.is_empty() {
-            return Err(tags.wrong("write at least one tag that the executable stands for"));
-        }
         let path_field = binary.get("path")?;
         let path = path_field.text()?.unwrap_or_default();
         let parts = || Path::new(path).components();
@@ -294,7 +305,8 @@ impl BinaryExecutor {
             )));
         }
         Ok(Self {
-            tags: Tags::of_binaries(&texts).map_err(|(index, reason)| tags.wrong_item(index, reason))?,
+            tags: Tags::of_binaries(&texts, semantics)
+                .map_err(|(index, reason)| tags.wrong_item(index, reason))?,
             path: PathBuf::from(path),
         })
     }

@@ -2,16 +2,18 @@
 //!
 //! For one image and one executor, one object counts, with all that its executor says. It is one that names the tag
 //! rather than one for all tags; of those left the oldest; of those of one age the one whose name comes first. What
-//! an object loses so is told in its status, except to an object for all tags: there it is meant.
+//! an object loses so is told in its status, except to an object for all tags: there it is meant. A request that is
+//! itself a version constraint runs the executable with the highest version listed.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 
 use jiff::Timestamp;
 use porch_fn_image::Image;
 
 use crate::function_config::{BinaryExecutor, FunctionConfig, PodExecutor};
-use crate::tags::{Asked, Tags};
+use crate::source::Setting;
+use crate::tags::{Asked, TagSemantics, Tags};
 
 /// Most objects that count; the oldest do.
 pub const MAX_FUNCTION_CONFIGS: usize = 10_000;
@@ -29,6 +31,7 @@ pub struct FunctionConfigs {
     configs: Vec<FunctionConfig>,
     by_repository: HashMap<String, OfRepository>,
     problems: HashMap<String, String>,
+    semantics: Option<Setting<TagSemantics>>,
     changed: Option<Timestamp>,
 }
 
@@ -48,8 +51,13 @@ enum Executor {
 // === impl FunctionConfigs ===
 
 impl FunctionConfigs {
-    /// Settles the conflicts between `configs`, whose order does not matter. `changed` is when one of them last did.
-    pub fn new(mut configs: Vec<FunctionConfig>, changed: Option<Timestamp>) -> Self {
+    /// Settles the conflicts between `configs`, whose order does not matter; they were all read with `semantics`.
+    /// `changed` is when one of them last did.
+    pub fn new(
+        mut configs: Vec<FunctionConfig>,
+        semantics: Setting<TagSemantics>,
+        changed: Option<Timestamp>,
+    ) -> Self {
         configs.sort_by(precedence);
         let mut problems = Problems::default();
         for over in configs.drain(MAX_FUNCTION_CONFIGS.min(configs.len())..) {
@@ -92,7 +100,7 @@ impl FunctionConfigs {
                 }
             }
         }
-        Self { configs, by_repository, problems: problems.texts(), changed }
+        Self { configs, by_repository, problems: problems.texts(), semantics: Some(semantics), changed }
     }
 
     /// All objects that count, those first that win.
@@ -105,6 +113,11 @@ impl FunctionConfigs {
         self.problems.get(name).map(String::as_str)
     }
 
+    /// What their `tags` mean; `None` before that was asked.
+    pub fn semantics(&self) -> Option<&Setting<TagSemantics>> {
+        self.semantics.as_ref()
+    }
+
     /// When one of them was last changed, as far as it is known.
     pub fn changed(&self) -> Option<Timestamp> {
         self.changed
@@ -112,20 +125,41 @@ impl FunctionConfigs {
 
     /// How the pods of `image` are to be; the object that says so, and after it those that would if it was not there.
     pub fn pod(&self, image: &Image) -> impl Iterator<Item = (&FunctionConfig, &PodExecutor)> {
-        self.matching(image, Executor::Pod).filter_map(|config| Some((config, config.spec.pod.as_ref()?)))
-    }
-
-    /// What stands for `image`, in the manner of [`pod`](Self::pod). A digest means what it says: nothing stands for it.
-    pub fn binary(&self, image: &Image) -> impl Iterator<Item = (&FunctionConfig, &BinaryExecutor)> {
-        let configs = self.matching(image, Executor::Binary).filter(|_| image.digest().is_none());
-        configs.filter_map(|config| Some((config, config.spec.binary.as_ref()?)))
-    }
-
-    fn matching(&self, image: &Image, executor: Executor) -> impl Iterator<Item = &FunctionConfig> {
-        let places = self.by_repository.get(image.repository()).map(|found| found.list(executor));
         let asked = Asked::of(image);
-        let configs = places.into_iter().flatten().filter_map(|&place| self.configs.get(place));
-        configs.filter(move |config| executor.tags(config).is_some_and(|tags| tags.matches(&asked)))
+        let all = self.of_repository(image, Executor::Pod);
+        let pods = all.filter_map(|config| Some((config, config.spec.pod.as_ref()?)));
+        pods.filter(move |(_, pod)| pod.tags.matches(&asked))
+    }
+
+    /// The objects that would say how the pods of `image` are to be, if they listed any tag.
+    pub fn without_tags(&self, image: &Image) -> impl Iterator<Item = &FunctionConfig> {
+        let is_none =
+            |config: &&FunctionConfig| config.spec.pod.as_ref().is_some_and(|pod| pod.tags.is_none());
+        self.of_repository(image, Executor::Pod).filter(is_none)
+    }
+
+    /// What stands for `image`, in the manner of [`pod`](Self::pod). With `field`, a version constraint, the image's own
+    /// tag does not count. A digest means what it says: nothing stands for it.
+    pub fn binary(&self, image: &Image, field: Option<&str>) -> Vec<(&FunctionConfig, &BinaryExecutor)> {
+        if image.digest().is_some() {
+            return Vec::new();
+        }
+        let asked = field.map_or_else(|| Asked::of(image), Asked::of_field);
+        let all = self.of_repository(image, Executor::Binary);
+        let mut found: Vec<_> = all
+            .filter_map(|config| {
+                let binary = config.spec.binary.as_ref()?;
+                Some((config, binary, binary.tags.match_executable(&asked)?))
+            })
+            .collect();
+        // Stable: of equals the one that comes first wins.
+        found.sort_by_key(|(_, binary, how)| (binary.tags.is_all(), Reverse(*how)));
+        found.into_iter().map(|(config, binary, _)| (config, binary)).collect()
+    }
+
+    fn of_repository(&self, image: &Image, executor: Executor) -> impl Iterator<Item = &FunctionConfig> {
+        let places = self.by_repository.get(image.repository()).map(|found| found.list(executor));
+        places.into_iter().flatten().filter_map(|&place| self.configs.get(place))
     }
 }
 
@@ -177,7 +211,7 @@ impl Executor {
         loser: &FunctionConfig,
         winner: &FunctionConfig,
     ) -> String {
-        let which = if tag.is_empty() { "without tags".to_owned() } else { format!("tag {tag}") };
+        let which = if tag.is_empty() { "with any tag".to_owned() } else { format!("tag {tag}") };
         let why = if loser.created == winner.created { "its name comes first" } else { "it is older" };
         let (executor, winner) = (self.name(), &winner.name);
         format!("{executor}: image {repository} {which}: FunctionConfig {winner} counts, {why}")

@@ -20,10 +20,14 @@ pub struct PodOverrides {
     /// `securityContext` of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_context: Option<PodSecurityContext>,
-    /// The container that runs the function.
+    /// The template's first container.
     #[serde(skip_serializing_if = "ContainerOverrides::is_empty")]
     pub container: ContainerOverrides,
-    /// The init container, which brings the wrapper-server.
+    /// Whether the resources of `container` are for the container that runs the function, as those of
+    /// `--pod-cache-config` are, wherever it is in the template.
+    #[serde(skip)]
+    pub resources_of_function: bool,
+    /// The template's first init container.
     #[serde(skip_serializing_if = "ContainerOverrides::is_empty")]
     pub init_container: ContainerOverrides,
 }
@@ -59,6 +63,7 @@ impl PodOverrides {
             service_account: account.filter(|account| !account.is_empty()).map(str::to_owned),
             security_context: context.filter(|context| *context != PodSecurityContext::default()),
             container: ContainerOverrides::parse(&overrides.get("container")?)?,
+            resources_of_function: false,
             init_container: ContainerOverrides::parse(&overrides.get("initContainer")?)?,
         })
     }

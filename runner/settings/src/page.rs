@@ -46,6 +46,7 @@ impl Page {
     /// See [`page`].
     pub fn new(settings: &Settings, image: &Image) -> Self {
         let effective = settings.of(image);
+        let semantics = settings.functions().semantics();
         let ttl = Setting::new(GoDuration(effective.ttl.value).to_string(), effective.ttl.source);
         let mut rows = vec![
             row("ttl", &ttl),
@@ -55,6 +56,10 @@ impl Page {
             row("maxConcurrentPerPod", &effective.per_pod),
             row("maxQueue", &effective.queue),
         ];
+        rows.extend(
+            semantics
+                .map(|semantics| of("functionConfigTags", json!(semantics.value.name()), &semantics.source)),
+        );
         if let Some(Setting { value, source }) = effective.executable {
             rows.push(row("executable", &Setting::new(value.to_string_lossy(), source)));
         }

@@ -1,5 +1,7 @@
 //! The sources laid over each other.
 
+mod warm;
+
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use crate::function_config::{BinaryExecutor, FunctionConfig};
 use crate::function_configs::FunctionConfigs;
 use crate::overrides::PodOverrides;
 use crate::source::{Limits, Setting, Source};
+pub use warm::{Range, Resolved};
 
 /// A flag's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,48 +176,26 @@ impl Settings {
     /// What the exec runtime runs for a request's `image`, as sent, and its `tag` field. `parsed` is what the image
     /// means, if anything. Whether the call is allowed is not asked here.
     ///
-    /// The field decides, not the image's own tag. A version there stands in place of that tag. A constraint proper stands
-    /// for a version that only a registry knows; a caller that has asked it, as kpt does, sends that version as the tag.
-    /// So a tag counts where the constraint allows it, and no executable is found where it does not. Any other text in the
-    /// field does not count, nor does any beside a digest.
+    /// A version or constraint there stands in place of the image's own tag: for a FunctionConfig it chooses among the
+    /// versions listed. `--config` lists none to choose among: a version is a tag there, and a constraint stands for
+    /// the image as it was sent, if that one satisfies it. Any other text does not count, and none does beside a digest.
     pub fn executable(&self, image: &str, parsed: Option<&Image>, tag: &str) -> Option<Setting<PathBuf>> {
         let is_version = parse_version(tag).is_some();
-        match parsed {
-            Some(parsed) if parsed.digest().is_some() => self.executable_of(parsed),
-            Some(parsed) if is_version => self.executable_of(&parsed.with_tag(tag).ok()?),
-            Some(parsed) => {
-                let own = parsed.tag().and_then(parse_version);
-                let allowed = match Constraint::parse(tag) {
-                    Ok(constraint) => own.is_some_and(|own| constraint.matches(&own)),
-                    Err(_) => true,
-                };
-                allowed.then(|| self.executable_of(parsed))?
-            }
+        let Some(parsed) = parsed else {
             // --config may name what is no image.
-            None if is_version => None,
-            None => self.configured(image),
-        }
-    }
-
-    /// The images to start a pod of before anybody asks: those of `--pod-cache-config`, and those that a
-    /// FunctionConfig names with a tag that is no constraint proper. Each once, in the order of the file and then by age of the
-    /// objects. None that `--allowed-images` has no pattern for.
-    pub fn warm(&self) -> Vec<Image> {
-        let mut seen = HashSet::new();
-        let listed = self.cache.entries.iter().map(|entry| entry.image.clone());
-        let named = self.functions.iter().flat_map(named_images);
-        let allowed = listed.chain(named).filter(|image| self.flags.allowed_images.allows(image));
-        allowed.filter(|image| seen.insert(image.clone())).collect()
-    }
-
-    /// The images of [`warm`](Self::warm) of which pods are kept, and how many. An object for all tags keeps pods of
-    /// any image of its repository as well; those are known only once they are called.
-    pub fn kept(&self) -> Vec<(Image, u32)> {
-        let kept = |image: Image| {
-            let pods = self.of(&image).min_pods.value;
-            (pods > 0).then_some((image, pods))
+            return if is_version { None } else { self.configured(image) };
         };
-        self.warm().into_iter().filter_map(kept).collect()
+        let constraint = Constraint::parse(tag).ok().filter(|_| parsed.digest().is_none());
+        let Some(constraint) = constraint else { return self.executable_of(parsed) };
+        self.named_executable(parsed, Some(tag)).or_else(|| {
+            let own = parsed.tag().and_then(parse_version);
+            let meant = match own.filter(|own| !is_version && constraint.matches(own)) {
+                Some(_) => parsed.clone(),
+                None if is_version => parsed.with_tag(tag).ok()?,
+                None => return None,
+            };
+            self.configured(meant.as_str())
+        })
     }
 
     /// The flags.
@@ -251,6 +232,12 @@ impl Settings {
     }
 
     fn function(&self, image: &Image, notes: &mut Vec<String>) -> Option<&FunctionConfig> {
+        notes.extend(self.functions.without_tags(image).map(|config| {
+            format!(
+                "FunctionConfig {} does not count for podExecutor: it lists no tags, write \"*\" for all",
+                config.name
+            )
+        }));
         let mut found = self.functions.pod(image);
         let (winner, _) = found.next()?;
         notes.extend(winner.note());
@@ -260,17 +247,22 @@ impl Settings {
     }
 
     fn executable_of(&self, image: &Image) -> Option<Setting<PathBuf>> {
+        self.named_executable(image, None).or_else(|| self.configured(image.as_str()))
+    }
+
+    /// The executable that a FunctionConfig names for `image`, or for a request's tag `field` of its repository.
+    fn named_executable(&self, image: &Image, field: Option<&str>) -> Option<Setting<PathBuf>> {
         let there = |(config, path): (&FunctionConfig, PathBuf)| {
             let source = Source::FunctionConfig { name: config.name.clone() };
             (!self.missing.contains(&path)).then(|| Setting::new(path, source))
         };
-        self.named_executables(image).find_map(there).or_else(|| self.configured(image.as_str()))
+        self.named_executables(image, field).find_map(there)
     }
 
     /// Says what [`executable_of`](Self::executable_of) passed over.
     fn note_executables(&self, image: &Image, notes: &mut Vec<String>) {
         let mut winner: Option<&FunctionConfig> = None;
-        for (config, path) in self.named_executables(image) {
+        for (config, path) in self.named_executables(image, None) {
             if self.missing.contains(&path) {
                 notes.push(format!(
                     "FunctionConfig {} does not count for binaryExecutor: there is no file {}; see --functions",
@@ -289,8 +281,15 @@ impl Settings {
     }
 
     /// The executables that FunctionConfigs name for `image`, there or not, in the objects' order.
-    fn named_executables(&self, image: &Image) -> impl Iterator<Item = (&FunctionConfig, PathBuf)> {
-        self.functions.binary(image).map(|(config, binary)| (config, path_of(&self.flags, binary)))
+    fn named_executables(
+        &self,
+        image: &Image,
+        field: Option<&str>,
+    ) -> impl Iterator<Item = (&FunctionConfig, PathBuf)> {
+        self.functions
+            .binary(image, field)
+            .into_iter()
+            .map(|(config, binary)| (config, path_of(&self.flags, binary)))
     }
 
     /// `image` is canonical, unless it is no image at all.
@@ -309,17 +308,6 @@ fn missing(flags: &Flags, functions: &FunctionConfigs, is_there: impl Fn(&Path) 
     let named = functions.iter().filter_map(|config| config.spec.binary.as_ref());
     let named: HashSet<_> = named.map(|binary| path_of(flags, binary)).collect();
     named.into_iter().filter(|path| !is_there(path)).collect()
-}
-
-/// The images that an object names for pods.
-fn named_images(config: &FunctionConfig) -> impl Iterator<Item = Image> {
-    let pods = config.spec.pod.iter();
-    pods.flat_map(|pod| {
-        let repositories = config.spec.repositories.iter();
-        repositories.flat_map(|repository| {
-            pod.tags.literal().filter_map(move |tag| Image::parse(&format!("{repository}:{tag}"), "").ok())
-        })
-    })
 }
 
 fn lost(executor: &str, loser: &FunctionConfig, for_all: bool, winner: &FunctionConfig) -> String {
@@ -353,6 +341,7 @@ fn overrides(function: Option<&FunctionConfig>, entry: Option<&Entry>) -> (PodOv
         && let Some((entry, resources)) = entry.and_then(|entry| Some((entry, entry.resources.as_ref()?)))
     {
         overrides.container.resources = Some(resources.clone());
+        overrides.resources_of_function = true;
         from.container_resources = Some(Source::CacheConfig { entry: entry.name.clone() });
     }
     (overrides, from)

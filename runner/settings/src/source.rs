@@ -31,6 +31,10 @@ pub enum Source {
         /// The entry's name as written.
         entry: String,
     },
+    /// The schema of FunctionConfigs in the cluster.
+    Schema,
+    /// The built-in default, since that schema cannot be read or does not say.
+    NoSchema,
     /// An object in the cluster.
     FunctionConfig {
         /// Its name.
@@ -54,7 +58,8 @@ pub struct Limits {
 // === impl Setting ===
 
 impl<T> Setting<T> {
-    pub(crate) fn new(value: T, source: Source) -> Self {
+    /// This value, from this source.
+    pub fn new(value: T, source: Source) -> Self {
         Self { value, source }
     }
 }
@@ -65,7 +70,7 @@ impl Source {
     /// A greater rank wins.
     pub(crate) fn rank(&self) -> u8 {
         match self {
-            Self::BuiltIn => 0,
+            Self::BuiltIn | Self::Schema | Self::NoSchema => 0,
             Self::Default(_) => 1,
             Self::Flag(_) => 2,
             Self::ExecConfig { .. } | Self::CacheConfig { .. } => 3,
@@ -78,6 +83,10 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BuiltIn => f.write_str("default"),
+            Self::Schema => f.write_str("schema of the cluster's FunctionConfigs"),
+            Self::NoSchema => f.write_str(
+                "default, since the schema of the cluster's FunctionConfigs does not say; see --functionconfig-tags",
+            ),
             Self::Default(flag) => write!(f, "default of --{flag}"),
             Self::Flag(flag) => write!(f, "--{flag}"),
             Self::ExecConfig { function } => write!(f, "--config, function {function}"),

@@ -1,4 +1,35 @@
-//! The tags that an executor of a FunctionConfig is for.
+//! Which images of its repositories an executor of a FunctionConfig is for: its `tags`.
+//!
+//! Porch has had two meanings of these lists, and the schema of the two is the same. So the runner is told which one
+//! holds ([`TagSemantics`]), for all objects of a cluster alike.
+//!
+//! [`TagSemantics::Exact`], Porch 1.6:
+//! - `podExecutor`: the list is not looked at. The object is for every tag and digest, and nothing in the list is an
+//!   error. The list only says what is warmed up.
+//! - `binaryExecutor`: an entry is the image's tag, character by character. For a request's tag field, which is a
+//!   version constraint, it is the highest listed version that satisfies it. An entry that no image can have as a tag
+//!   is reported, since its author expects something of it.
+//! - `goExecutor`: not looked at; it is Porch's own.
+//!
+//! [`TagSemantics::Constraint`], Porch since its pull request 1186: in all three lists an entry is a version
+//! constraint of Masterminds/semver.
+//! - An empty list matches nothing, and `*` everything, digests included.
+//! - A tag that is no version matches an entry of the same text only. The empty entry is an image without a tag, which
+//!   here is the same image as with `latest`.
+//! - A plain version is a constraint as well: `v0.2` is any `0.2.x`, and `v0.4.5` also `0.4.5`.
+//! - An executable is also for a request that is itself a constraint: one of an entry's text, or one that a listed
+//!   version satisfies. The highest version wins.
+//! - `podExecutor` may list `*`, the empty text and `latest`, the other two `latest`. Any other text that is no
+//!   constraint makes the whole object an error.
+//!
+//! An executable never stands for an image with a digest, whatever is listed: unlike in Porch, a digest means what it
+//! says. Earlier versions of this project had a third meaning (empty for all, constraints for pods, the more specific
+//! object wins). Of that `Exact` keeps nothing but the warm-up of every literal tag.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
 
 use porch_fn_image::{Constraint, Image, Version, parse_version};
 
@@ -6,100 +37,205 @@ use crate::field::quoted;
 
 /// Most tags in one list.
 const MAX_TAGS: usize = 1000;
+/// The entry for every tag and digest.
+const ALL: &str = "*";
+/// The tag of an image that names none.
+const LATEST: &str = "latest";
 
-/// A list of tags and version constraints. An empty one is for all tags, and for images with a digest alone.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tags(Vec<Tag>);
+/// What `tags` of FunctionConfigs mean; see the [module](self).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TagSemantics {
+    /// As in Porch 1.6.
+    #[default]
+    Exact,
+    /// As in Porch since its pull request 1186.
+    Constraint,
+}
+
+/// The list of one executor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tags {
+    list: Vec<Tag>,
+    rule: Rule,
+}
+
+/// How a list is matched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    /// Everything, whatever is listed.
+    All,
+    Text,
+    Constraint,
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tag {
     text: String,
-    /// The versions that it stands for, if it is not for itself alone.
-    constraint: Option<Constraint>,
-    /// As what others' constraints see it.
     version: Option<Version>,
-    /// Whether an image can have this tag. A text such as `x` is read as a constraint.
+    constraint: Option<Constraint>,
+    /// Whether an image can have this tag, and it is not meant as a constraint, as `1.x` is.
     literal: bool,
 }
 
-/// An image's tag, with what it is as a version.
+/// What a list is matched with.
 #[derive(Debug)]
 pub(crate) struct Asked<'a> {
+    /// `None`: an image with a digest alone.
     tag: Option<&'a str>,
     version: Option<Version>,
+    /// Whether it is a request's tag field, and not the tag of its image.
+    field: bool,
 }
+
+/// How well a list matches; the greater, the better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Match<'a> {
+    /// This listed version satisfies the constraint that was asked for.
+    Version(&'a Version),
+    /// An entry is for what was asked for.
+    Entry,
+}
+
+// === impl TagSemantics ===
+
+impl TagSemantics {
+    /// As `--functionconfig-tags` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Constraint => "constraint",
+        }
+    }
+}
+
+impl fmt::Display for TagSemantics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+// === impl Asked ===
 
 impl<'a> Asked<'a> {
     pub(crate) fn of(image: &'a Image) -> Self {
         let tag = image.tag();
-        Self { tag, version: tag.and_then(parse_version) }
+        Self { tag, version: tag.and_then(parse_version), field: false }
+    }
+
+    /// A request's tag field, which is a constraint.
+    pub(crate) fn of_field(tag: &'a str) -> Self {
+        Self { tag: Some(tag), version: parse_version(tag), field: true }
     }
 }
 
+// === impl Tags ===
+
 impl Tags {
-    /// For pods: `v0.2` is any `0.2.x`, since what holds for the pods of a version holds for its patches.
-    pub(crate) fn of_pods(texts: &[&str]) -> Result<Self, (usize, String)> {
-        Self::read(texts, |_| true)
+    pub(crate) fn of_pods(texts: &[&str], semantics: TagSemantics) -> Result<Self, (usize, String)> {
+        let rule = match semantics {
+            TagSemantics::Exact => Rule::All,
+            TagSemantics::Constraint => Rule::Constraint,
+        };
+        Self::read(texts, rule, &[ALL, "", LATEST])
     }
 
-    /// For executables: `v0.2` is that tag alone, since an executable is not another version's.
-    pub(crate) fn of_binaries(texts: &[&str]) -> Result<Self, (usize, String)> {
-        Self::read(texts, |version| version.is_none())
+    /// Also for those of `goExecutor`.
+    pub(crate) fn of_binaries(texts: &[&str], semantics: TagSemantics) -> Result<Self, (usize, String)> {
+        let rule = match semantics {
+            TagSemantics::Exact => Rule::Text,
+            TagSemantics::Constraint => Rule::Constraint,
+        };
+        Self::read(texts, rule, &[LATEST])
     }
 
-    /// The error says which of `texts` is wrong.
-    fn read(texts: &[&str], constrains: impl Fn(Option<&Version>) -> bool) -> Result<Self, (usize, String)> {
+    /// `words` are allowed although they are no constraints. The error says which of `texts` is wrong.
+    fn read(texts: &[&str], rule: Rule, words: &[&str]) -> Result<Self, (usize, String)> {
         if texts.len() > MAX_TAGS {
             return Err((MAX_TAGS, format!("more than the {MAX_TAGS} tags that are read")));
         }
         let read = |(index, &text): (usize, &&str)| {
             let version = parse_version(text);
-            let constraint = Constraint::parse(text);
-            let literal = is_tag(text) && (version.is_some() || constraint.is_err());
-            if !literal && constraint.is_err() {
-                return Err((
-                    index,
-                    format!(
-                        "{} is neither a tag nor a version constraint: write a tag such as v0.1.1 or latest, or a \
-                         constraint such as v0.2, ~0.2.1, >=1.2 <2 or 1.x",
-                        quoted(text)
-                    ),
-                ));
+            let constraint = Constraint::parse(text).ok();
+            if rule == Rule::Constraint && constraint.is_none() && !words.contains(&text) {
+                let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+                let reason = format!(
+                    "{} is no version constraint: write one such as v0.1.1, v0.2, ~0.2.1, >=1.2 <2 or 1.x, or {}",
+                    quoted(text),
+                    words.join(", ")
+                );
+                return Err((index, reason));
             }
-            let constraint = constraint.ok().filter(|_| constrains(version.as_ref()));
-            Ok(Tag { text: text.to_owned(), constraint, version, literal })
+            let literal = is_tag(text) && (version.is_some() || constraint.is_none());
+            Ok(Tag { text: text.to_owned(), version, constraint, literal })
         };
-        texts.iter().enumerate().map(read).collect::<Result<_, _>>().map(Self)
+        let list = texts.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+        Ok(Self { list, rule })
     }
 
-    /// Whether it is for all tags, and for images without any.
+    /// Whether it is for every tag and digest.
     pub fn is_all(&self) -> bool {
-        self.0.is_empty()
+        match self.rule {
+            Rule::All => true,
+            Rule::Text => false,
+            Rule::Constraint => self.list.iter().any(|tag| tag.text == ALL),
+        }
+    }
+
+    /// Whether it is for nothing, since it is empty.
+    pub(crate) fn is_none(&self) -> bool {
+        self.rule == Rule::Constraint && self.list.is_empty()
     }
 
     /// The texts as written.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|tag| tag.text.as_str())
+        self.list.iter().map(|tag| tag.text.as_str())
     }
 
-    /// Those that name an image, as opposed to constraints proper.
+    /// The tags that it names, as opposed to constraints proper.
     pub(crate) fn literal(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter(|tag| tag.literal).map(|tag| tag.text.as_str())
+        let named = self.list.iter().filter(|tag| tag.literal || tag.text.is_empty());
+        named.map(|tag| if tag.text.is_empty() { LATEST } else { tag.text.as_str() })
+    }
+
+    /// The first entry that is a constraint proper, such as `~0.2` or `*`.
+    pub(crate) fn first_constraint(&self) -> Option<&str> {
+        let found = self.list.iter().find(|tag| tag.constraint.is_some() && !tag.literal);
+        found.map(|tag| tag.text.as_str())
+    }
+
+    /// The first entry that is taken for a tag, and that no image can have.
+    pub(crate) fn first_impossible(&self) -> Option<(usize, &str)> {
+        let found = self.list.iter().position(|tag| self.rule == Rule::Text && !is_tag(&tag.text));
+        found.and_then(|index| Some((index, self.list.get(index)?.text.as_str())))
     }
 
     pub(crate) fn matches(&self, asked: &Asked<'_>) -> bool {
-        let named = |tag: &Tag| asked.tag.is_some_and(|text| tag.holds(text, asked.version.as_ref()));
-        self.is_all() || self.0.iter().any(named)
+        match self.rule {
+            Rule::All => true,
+            _ => self.list.iter().any(|tag| tag.holds(asked.tag, asked.version.as_ref(), self.rule)),
+        }
+    }
+
+    /// How it matches as the list of an executable, if it does.
+    pub(crate) fn match_executable(&self, asked: &Asked<'_>) -> Option<Match<'_>> {
+        let by_version = self.rule == Rule::Constraint || asked.field;
+        let by_entry = self.rule == Rule::Constraint || !asked.field;
+        if by_entry && self.matches(asked) {
+            return Some(Match::Entry);
+        }
+        let constraint = asked.tag.filter(|_| by_version).and_then(|tag| Constraint::parse(tag).ok())?;
+        let versions = self.list.iter().filter_map(|tag| tag.version.as_ref());
+        versions.filter(|version| constraint.matches(version)).max().map(Match::Version)
     }
 
     /// A tag text of one that the other one holds as well; this one's are looked at first. Two constraints proper are
-    /// not compared, nor is anything once `budget` comparisons are spent.
+    /// compared by their texts only, and nothing is once `budget` comparisons are spent.
     pub(crate) fn overlap<'a>(&'a self, other: &'a Self, budget: &mut u64) -> Option<&'a str> {
         let mut common = |these: &'a Self, those: &Self| {
-            these.0.iter().find(|this| {
-                those.0.iter().any(|that| {
+            these.list.iter().find(|this| {
+                those.list.iter().any(|that| {
                     *budget = budget.saturating_sub(1);
-                    *budget > 0 && that.holds(&this.text, this.version.as_ref())
+                    *budget > 0 && that.holds(Some(&this.text), this.version.as_ref(), those.rule)
                 })
             })
         };
@@ -108,10 +244,18 @@ impl Tags {
 }
 
 impl Tag {
-    fn holds(&self, text: &str, version: Option<&Version>) -> bool {
+    fn holds(&self, tag: Option<&str>, version: Option<&Version>, rule: Rule) -> bool {
+        if tag == Some(self.text.as_str()) {
+            return true;
+        }
         let constrained =
             |constraint: &Constraint| version.is_some_and(|version| constraint.matches(version));
-        self.text == text || self.constraint.as_ref().is_some_and(constrained)
+        rule == Rule::Constraint
+            && match self.text.as_str() {
+                ALL => true,
+                "" => tag.is_none_or(|tag| tag == LATEST),
+                _ => self.constraint.as_ref().is_some_and(constrained),
+            }
     }
 }
 
@@ -119,104 +263,4 @@ impl Tag {
 fn is_tag(text: &str) -> bool {
     let read = |image: Image| image.digest().is_none() && image.tag() == Some(text);
     !text.contains('/') && Image::parse(&format!("localhost/x:{text}"), "").is_ok_and(read)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn matches(tags: &Tags, image: &str) -> bool {
-        let image = Image::parse(image, "ghcr.io/x").unwrap();
-        tags.matches(&Asked::of(&image))
-    }
-
-    fn digest() -> String {
-        format!("@sha256:{}", "0".repeat(64))
-    }
-
-    #[test]
-    fn pods_are_of_all_versions_that_a_tag_stands_for() {
-        for (tag, yes, no) in [
-            ("v0.1.1", vec!["f:v0.1.1", "f:0.1.1"], vec!["f:v0.1.2", "f:v0.1", "f", "f:v0.1.1-rc1"]),
-            ("v0.2", vec!["f:v0.2", "f:v0.2.0", "f:0.2.17"], vec!["f:v0.3.0", "f:v0.1", "f:v0.2.1-rc1"]),
-            (">=1.2 <2", vec!["f:v1.2", "f:v1.9.9"], vec!["f:v2.0.0", "f:v1.1.9", "f:latest"]),
-            ("1.x", vec!["f:v1.0.0", "f:1.x"], vec!["f:v2.0.0"]),
-            ("latest", vec!["f", "f:latest"], vec!["f:v1", "f:Latest"]),
-            ("odd_tag-1", vec!["f:odd_tag-1"], vec!["f:odd_tag"]),
-        ] {
-            let tags = Tags::of_pods(&[tag]).unwrap();
-            assert!(yes.iter().all(|image| matches(&tags, image)), "{tag}");
-            assert!(!no.iter().any(|image| matches(&tags, image)), "{tag}");
-            assert!(!matches(&tags, &format!("f{}", digest())), "{tag}: a digest alone has no tag");
-        }
-    }
-
-    #[test]
-    fn executables_are_of_the_very_tag() {
-        for (tag, yes, no) in [
-            ("v0.1.1", vec!["f:v0.1.1"], vec!["f:0.1.1", "f:v0.1.2", "f:v0.1"]),
-            ("v0.2", vec!["f:v0.2"], vec!["f:v0.2.0", "f:v0.2.1"]),
-            ("1", vec!["f:1"], vec!["f:v1", "f:1.0.0", "f:1.2"]),
-            ("~0.2", vec!["f:v0.2", "f:v0.2.1"], vec!["f:v0.3"]),
-            ("1.x", vec!["f:1.x", "f:v1.2"], vec!["f:v2"]),
-            ("latest", vec!["f"], vec!["f:v1"]),
-        ] {
-            let tags = Tags::of_binaries(&[tag]).unwrap();
-            assert!(yes.iter().all(|image| matches(&tags, image)), "{tag}");
-            assert!(!no.iter().any(|image| matches(&tags, image)), "{tag}");
-        }
-    }
-
-    #[test]
-    fn no_tags_are_all_tags() {
-        for tags in [Tags::of_pods(&[]).unwrap(), Tags::default()] {
-            assert!(
-                matches(&tags, "f") && matches(&tags, "f:v1") && matches(&tags, &format!("f{}", digest()))
-            );
-        }
-    }
-
-    #[test]
-    fn a_list_matches_by_each_of_its_tags() {
-        let tags = Tags::of_pods(&["v1.0.0", "edge", "~3.1"]).unwrap();
-        assert!(["f:v1.0.0", "f:edge", "f:v3.1.4"].iter().all(|image| matches(&tags, image)));
-        assert!(!["f:v1.0.1", "f:edges", "f:v3.2.0"].iter().any(|image| matches(&tags, image)));
-        assert!(matches(&tags, &format!("f:edge{}", digest())), "a tag beside the digest counts");
-    }
-
-    #[test]
-    fn literal_tags_are_those_that_name_an_image() {
-        let texts = ["v1.0.0", "v1", "latest", "1.x", ">=1", "*", "v1.0+build", "odd"];
-        let tags = Tags::of_pods(&texts).unwrap();
-        assert_eq!(tags.literal().collect::<Vec<_>>(), ["v1.0.0", "v1", "latest", "odd"]);
-        assert_eq!(tags.texts().collect::<Vec<_>>(), texts);
-    }
-
-    #[test]
-    fn what_is_no_tag_is_refused_with_its_place() {
-        for wrong in ["", " ", "a b", "-x", "a/b", "a@b", ">=", "1.2.3.4/5", "ä"] {
-            let (index, reason) = Tags::of_pods(&["v1", wrong]).unwrap_err();
-            assert_eq!(index, 1);
-            assert!(reason.starts_with(&format!("{wrong:?} is neither a tag nor")), "{reason}");
-            assert!(Tags::of_binaries(&[wrong]).is_err(), "{wrong}");
-        }
-        assert!(Tags::of_pods(&["v1"; MAX_TAGS]).is_ok());
-        let (_, reason) = Tags::of_pods(&["v1"; MAX_TAGS + 1]).unwrap_err();
-        assert_eq!(reason, "more than the 1000 tags that are read");
-    }
-
-    #[test]
-    fn lists_overlap_where_one_holds_a_tag_of_the_other() {
-        let overlap = |these: &[&str], those: &[&str], mut budget| {
-            let (these, those) = (Tags::of_pods(these).unwrap(), Tags::of_pods(those).unwrap());
-            these.overlap(&those, &mut budget).map(str::to_owned)
-        };
-        assert_eq!(overlap(&["v1.0.0", "a"], &["b", "a"], 100).as_deref(), Some("a"));
-        assert_eq!(overlap(&["v0.2"], &["v0.2.3"], 100).as_deref(), Some("v0.2.3"));
-        assert_eq!(overlap(&["v0.2.3"], &["v0.2"], 100).as_deref(), Some("v0.2.3"));
-        assert_eq!(overlap(&["v0.2.3"], &["v0.3"], 100), None);
-        assert_eq!(overlap(&["v1.0.0", "a"], &["b", "a"], 2), None, "the budget is spent");
-        let binaries = Tags::of_binaries(&["v0.2"]).unwrap();
-        assert_eq!(binaries.overlap(&Tags::of_binaries(&["v0.2.0"]).unwrap(), &mut 100), None);
-    }
 }

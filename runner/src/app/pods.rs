@@ -8,6 +8,7 @@ use porch_fn_registry::CredentialsFileContent;
 use porch_fn_ring::{Identity, fingerprint};
 use porch_fn_service::discovery::{self, HostPort, Source, Target};
 use porch_fn_service::kubernetes::{Connected, connect};
+use porch_fn_settings::Resolved;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -18,7 +19,7 @@ use super::{AppError, Pods};
 use crate::config::{Flags, PodBackend, PodConnect};
 use crate::metrics::Metrics;
 use crate::ownership::{Gate, Ownership, Peers};
-use crate::pods::configure::{self, Making, WarmUp};
+use crate::pods::configure::{self, Making, WarmUp, ranges};
 use crate::pods::kubernetes::function_configs::{self, Counts};
 use crate::pods::kubernetes::{self, ObjectNames, Surroundings, Templates, pull_secret};
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
@@ -191,7 +192,9 @@ impl PodWiring<'_> {
             client: connected.client.clone(),
             namespace: self.flags.pod_namespace.clone(),
             default_prefix: self.flags.default_image_prefix.clone(),
+            semantics: self.flags.functionconfig_tags.semantics(),
             retry_every: self.flags.scan_interval.into(),
+            relist_every: function_configs::RELIST_EVERY,
         };
         let (sender, functions) = watch::channel(None);
         sources.functions = functions;
@@ -242,9 +245,13 @@ impl PodWiring<'_> {
     ) -> PodRuntime {
         let flags = self.flags;
         let mut warm_up = flags.warm_up_pod_cache.then(|| WarmUp::new(Arc::clone(&catalog)));
+        let (sender, resolved) = watch::channel(Resolved::default());
+        let find = ranges::follow(current.clone(), Arc::clone(&catalog), flags.warm_up_pod_cache, sender);
+        self.tasks.spawn(find.instrument(tracing::info_span!("warm-up")));
         let mut current = current.clone();
         let first = current.borrow_and_update().clone();
-        let config = configure::config(&base, &first.settings, making.made_from(&first));
+        let known = Resolved::default();
+        let config = configure::config(&base, &first.settings, &known, making.made_from(&first));
         let (runtime, driver) = PodRuntime::new(
             config,
             backend,
@@ -258,8 +265,8 @@ impl PodWiring<'_> {
         self.tasks.spawn(driver.instrument(tracing::info_span!("pool")));
         let show = show_pool(runtime.pool(), Arc::clone(self.metrics));
         self.tasks.spawn(show.instrument(tracing::info_span!("pool metrics")));
-        configure::told(&first, &mut warm_up, &configured, &events);
-        let follow = configure::follow(base, making, current, warm_up, configured, events);
+        configure::told(&first, &known, &mut warm_up, &configured, &events);
+        let follow = configure::follow(base, making, current, resolved, warm_up, configured, events);
         self.tasks.spawn(follow.instrument(tracing::info_span!("configuration")));
         runtime
     }

@@ -1,5 +1,6 @@
 //! Keeps the pool's configuration in step with the settings, and with what pods are made from.
 
+pub(crate) mod ranges;
 #[cfg(test)]
 mod tests;
 
@@ -8,11 +9,11 @@ use std::sync::Arc;
 
 use porch_fn_image::Image;
 use porch_fn_pool::{Config, Event, ImageKey, Origin, Override, Overrides, ShardKey};
-use porch_fn_settings::Settings;
+use porch_fn_settings::{Resolved, Settings};
 use tokio::sync::{mpsc, watch};
 
 use super::backend::Catalog;
-use crate::settings::Current;
+use crate::settings::{Current, changed};
 
 /// Knows what pods are made from.
 pub(crate) trait Making: Send + 'static {
@@ -27,8 +28,13 @@ pub(crate) trait Making: Send + 'static {
 pub(crate) type MadeFrom = Box<dyn Fn(&ImageKey) -> Option<Origin> + Send + Sync>;
 
 /// The pool's configuration: `base`, and what settings and templates say of each image.
-pub(crate) fn config(base: &Config, settings: &Arc<Settings>, made_from: MadeFrom) -> Config {
-    let keep = settings.kept().into_iter().map(|(image, _)| {
+pub(crate) fn config(
+    base: &Config,
+    settings: &Arc<Settings>,
+    resolved: &Resolved,
+    made_from: MadeFrom,
+) -> Config {
+    let keep = settings.kept(resolved).into_iter().map(|(image, _)| {
         let image = ImageKey::from(image.as_str());
         (image.clone(), ShardKey::from(&image))
     });
@@ -68,8 +74,8 @@ impl WarmUp {
     }
 
     /// The images of `settings` that are new, and can have pods. One that vanished and comes again is new again.
-    pub(crate) fn news(&mut self, settings: &Settings) -> Vec<ImageKey> {
-        let named = settings.warm();
+    pub(crate) fn news(&mut self, settings: &Settings, resolved: &Resolved) -> Vec<ImageKey> {
+        let named = settings.warm(resolved);
         let mut news = Vec::new();
         for image in named.iter().filter(|image| !self.known.contains(image)) {
             if self.catalog.knows(image) {
@@ -83,12 +89,13 @@ impl WarmUp {
     }
 }
 
-/// Tells the pool of every change, for ever. `configured` turns true when it was told of complete settings; before that
+/// Tells the pool of every change, for ever; `resolved` is what [`ranges`] has found out. `configured` turns true when it was told of complete settings; before that
 /// nothing is warmed up, since no pod can be made.
 pub(crate) async fn follow(
     base: Config,
     mut making: impl Making,
     mut current: watch::Receiver<Current>,
+    mut resolved: watch::Receiver<Resolved>,
     mut warm_up: Option<WarmUp>,
     configured: watch::Sender<bool>,
     events: mpsc::UnboundedSender<Event>,
@@ -98,19 +105,22 @@ pub(crate) async fn follow(
         tokio::select! {
             () = making.changed() => {}
             changed = current.changed(), if settings_change => settings_change = changed.is_ok(),
+            () = changed(&mut resolved) => {}
         }
         let now = current.borrow_and_update().clone();
+        let resolved = resolved.borrow_and_update().clone();
         let made_from = making.made_from(&now);
-        if events.send(Event::Configure(config(&base, &now.settings, made_from))).is_err() {
+        if events.send(Event::Configure(config(&base, &now.settings, &resolved, made_from))).is_err() {
             return;
         }
-        told(&now, &mut warm_up, &configured, &events);
+        told(&now, &resolved, &mut warm_up, &configured, &events);
     }
 }
 
 /// What there is to do once the pool was told of `current`.
 pub(crate) fn told(
     current: &Current,
+    resolved: &Resolved,
     warm_up: &mut Option<WarmUp>,
     configured: &watch::Sender<bool>,
     events: &mpsc::UnboundedSender<Event>,
@@ -120,7 +130,7 @@ pub(crate) fn told(
     }
     configured.send_if_modified(|configured| !std::mem::replace(configured, true));
     if let Some(warm_up) = warm_up {
-        self::warm_up(warm_up.news(&current.settings), events);
+        self::warm_up(warm_up.news(&current.settings, resolved), events);
     }
 }
 

@@ -72,7 +72,9 @@ impl Report {
         }
     }
 
-    pub(super) fn merge(mut self, other: Self) -> Self {
+    /// Both accounts as one.
+    #[must_use]
+    pub fn merge(mut self, other: Self) -> Self {
         self.succeeded += other.succeeded;
         for (kind, count) in other.failed {
             *self.failed.entry(kind).or_default() += count;

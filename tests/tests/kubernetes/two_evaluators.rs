@@ -66,10 +66,10 @@ impl<'a> Evaluator<'a> {
             let alive = pod.metadata.deletion_timestamp.is_none();
             if alive && pod.annotations().get(VERSION) == Some(&self.version) {
                 let id = &pod.labels()[ID];
-                let (image, _) =
-                    ids.iter().find(|(_, of_image)| *of_image == id).unwrap_or_else(|| {
-                        panic!("it adopts pods of its own alone, not {}", pod.name_any())
-                    });
+                let (image, _) = ids
+                    .iter()
+                    .find(|(_, of_image)| *of_image == id)
+                    .unwrap_or_else(|| panic!("it adopts pods of its own alone, not {}", pod.name_any()));
                 let client = self.connect(id).await;
                 self.pods.insert(image.clone(), (pod.name_any(), client));
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::{CacheConfig, ExecConfig, Flag, Flags, FunctionConfig, FunctionConfigs};
+use crate::{CacheConfig, ExecConfig, Flag, Flags, FunctionConfig, FunctionConfigs, TagSemantics};
 
 #[test]
 fn the_page_says_what_holds_and_why_but_no_secret() {
@@ -44,11 +44,13 @@ fn the_page_says_what_holds_and_why_but_no_secret() {
     });
     let cache =
         "- {name: 'f:v1', maxWaitlistLength: 5, resources: {requests: {memory: 64Mi}}}\n- {name: 'f:v1'}";
+    let config = FunctionConfig::parse(&object, "ghcr.io/x", TagSemantics::Exact).unwrap();
+    let semantics = Setting::new(TagSemantics::Exact, Source::Flag("functionconfig-tags"));
     let settings = Settings::new(
         flags,
         Arc::new(CacheConfig::parse(cache, "ghcr.io/x").unwrap()),
         Arc::new(ExecConfig::default()),
-        Arc::new(FunctionConfigs::new(vec![FunctionConfig::parse(&object, "ghcr.io/x").unwrap()], None)),
+        Arc::new(FunctionConfigs::new(vec![config], semantics, None)),
         |_| true,
     );
     let page = page(&settings, &Image::parse("f:v1", "ghcr.io/x").unwrap());
@@ -69,6 +71,7 @@ fn the_page_says_what_holds_and_why_but_no_secret() {
         ("maxWaitlistLength", json!(5), "--pod-cache-config, entry f:v1"),
         ("maxConcurrentPerPod", json!(16), "default of --max-concurrent-per-pod"),
         ("maxQueue", json!(1000), "default of --max-queue-per-function"),
+        ("functionConfigTags", json!("exact"), "--functionconfig-tags"),
         ("executable", json!("/functions/f"), "FunctionConfig fc"),
         ("serviceAccountName", json!("runner"), "FunctionConfig fc"),
         ("securityContext", json!({"runAsUser": 7}), "FunctionConfig fc"),

@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 
 use super::tests::{PREFIX, executable as executable_of, flags, image, settings};
 use super::*;
+use crate::tags::TagSemantics;
 
 const REPOSITORIES: [&str; 3] = ["f", "g", "quay.io/x/f"];
 const TAGS: [&str; 8] = ["v1.0.0", "v1.0", "1.0.0", "v1.0.1", "v2.0.0-rc1", "latest", "v1.x", "odd"];
-const TEXTS: [&str; 10] = ["v1.0.0", "v1.0", "1", "latest", ">=1 <2", "~1.0.1", "1.x", "v1.x", "*", "odd"];
+const TEXTS: [&str; 9] = ["v1.0.0", "v1.0", "1", "latest", ">=1 <2", "~1.0.1", "1.x", "v1.x", "*"];
 
 /// Tags, `maxParallelExecutions` and `preferredMaxQueueLength`.
 type Pod = (Vec<&'static str>, Option<u32>, Option<u32>);
@@ -33,7 +34,7 @@ fn wish() -> impl Strategy<Value = Wish> {
         .prop_filter("an object needs an executor", |wish| wish.pod.is_some() || wish.binary.is_some())
 }
 
-fn object_of(name: &str, wish: &Wish) -> FunctionConfig {
+fn object_of(name: &str, wish: &Wish, semantics: TagSemantics) -> FunctionConfig {
     let created = wish.created.map(|second| format!("2026-01-01T00:00:0{second}Z"));
     let pod = wish.pod.as_ref().map(|(tags, max, queue)| {
         json!({"tags": tags, "maxParallelExecutions": max, "preferredMaxQueueLength": queue})
@@ -41,17 +42,22 @@ fn object_of(name: &str, wish: &Wish) -> FunctionConfig {
     let binary = wish.binary.as_ref().map(|tags| json!({"tags": tags, "path": name}));
     let spec = json!({"image": "f", "prefixes": wish.images, "podExecutor": pod, "binaryExecutor": binary});
     let metadata = json!({"name": name, "creationTimestamp": created});
-    FunctionConfig::parse(&json!({"metadata": metadata, "spec": spec}), PREFIX).unwrap()
+    FunctionConfig::parse(&json!({"metadata": metadata, "spec": spec}), PREFIX, semantics).unwrap()
 }
 
 /// The object that counts for `image`, by going through all and comparing.
-fn model(wishes: &[Wish], image: &Image, of_pods: bool) -> Option<usize> {
+fn model(wishes: &[Wish], image: &Image, of_pods: bool, exact: bool) -> Option<usize> {
     let tag = image.tag();
     let version: Option<Version> = tag.and_then(parse_version);
+    let all = |tags: &[&str]| if exact { of_pods } else { tags.contains(&"*") };
     let holds = |text: &str| {
-        let constrains = of_pods || parse_version(text).is_none();
-        let constraint = Constraint::parse(text).ok().filter(|_| constrains);
+        let constraint = Constraint::parse(text).ok().filter(|_| !exact);
         Some(text) == tag || constraint.zip(version.as_ref()).is_some_and(|(all, one)| all.matches(one))
+    };
+    // The highest listed version that the tag, as a constraint, allows.
+    let listed = |tags: &[&str]| {
+        let constraint = tag.and_then(|tag| Constraint::parse(tag).ok()).filter(|_| !exact && !of_pods)?;
+        tags.iter().filter_map(|text| parse_version(text)).filter(|version| constraint.matches(version)).max()
     };
     let candidates = wishes.iter().enumerate().filter_map(|(place, wish)| {
         let tags = if of_pods { &wish.pod.as_ref()?.0 } else { wish.binary.as_ref()? };
@@ -59,9 +65,15 @@ fn model(wishes: &[Wish], image: &Image, of_pods: bool) -> Option<usize> {
             let prefix = if prefix.is_empty() { PREFIX } else { prefix };
             image.repository() == format!("{prefix}/f")
         };
-        let general = tags.is_empty();
-        let meant = wish.images.iter().any(under) && (general || tags.iter().any(|text| holds(text)));
-        meant.then_some((general, wish.created.is_none(), wish.created, place))
+        if !wish.images.iter().any(under) {
+            return None;
+        }
+        let general = all(tags);
+        let by_version =
+            if general || tags.iter().any(|text| holds(text)) { None } else { Some(listed(tags)?) };
+        // Entries come before versions, and the highest of those first.
+        let rank = (by_version.is_some(), std::cmp::Reverse(by_version));
+        Some((general, rank, wish.created.is_none(), wish.created, place))
     });
     candidates.min().map(|(.., place)| place)
 }
@@ -74,10 +86,12 @@ proptest! {
         shuffle in any::<prop::sample::Index>(),
         repository in 0..3_usize,
         tag in 0..8_usize,
+        exact in any::<bool>(),
     ) {
+        let semantics = if exact { TagSemantics::Exact } else { TagSemantics::Constraint };
         let asked = image(&format!("{}:{}", REPOSITORIES[repository], TAGS[tag]));
         let mut configs: Vec<_> =
-            wishes.iter().enumerate().map(|(place, wish)| object_of(&format!("c{place}"), wish)).collect();
+            wishes.iter().enumerate().map(|(place, wish)| object_of(&format!("c{place}"), wish, semantics)).collect();
         let at = if configs.is_empty() { 0 } else { shuffle.index(configs.len()) };
         configs.rotate_left(at);
         let cache: Vec<_> = entries.iter().map(|&(repository, tag, max, queue)| json!({
@@ -90,7 +104,7 @@ proptest! {
 
         let entry = entries.iter().find(|&&(repository, tag, ..)| image(&format!("{}:{}", REPOSITORIES[repository], TAGS[tag])) == asked);
         let name = |place| Source::FunctionConfig { name: format!("c{place}") };
-        let counts = model(&wishes, &asked, true);
+        let counts = model(&wishes, &asked, true, exact);
         let layers = |of_pod: fn(&Pod) -> Option<u32>, of_entry: u32, default: u32, flag| {
             let pod = counts.and_then(|place| Some(Setting::new(of_pod(wishes[place].pod.as_ref()?)?, name(place))));
             let written = format!("{}:{}", REPOSITORIES[entry.map_or(0, |entry| entry.0)], TAGS[entry.map_or(0, |entry| entry.1)]);
@@ -101,7 +115,7 @@ proptest! {
         let waitlist = layers(|pod| pod.2, entry.map_or(0, |entry| entry.3), 2, "max-waitlist-length");
         prop_assert_eq!(&effective.max_pods, &max);
         prop_assert_eq!(&effective.waitlist, &waitlist);
-        let runs = model(&wishes, &asked, false);
+        let runs = model(&wishes, &asked, false, exact);
         let executable = runs.map(|place| Setting::new(PathBuf::from(format!("/functions/c{place}")), name(place)));
         prop_assert_eq!(&effective.executable, &executable);
         prop_assert_eq!(&executable_of(&settings, asked.as_str(), ""), &executable);

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::function_config::{MAX_REPLICAS, MIN_REPLICAS};
+use crate::tags::TagSemantics;
 
 pub(super) const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
 const PORCH: &str = include_str!("../../../../tests/packages/porch/1.6/23-function-configurations.yaml");
@@ -40,9 +41,14 @@ pub(super) fn settings(flags: Flags, cache: &str, exec: &str, configs: Vec<Funct
         flags,
         Arc::new(CacheConfig::parse(cache, PREFIX).unwrap()),
         Arc::new(exec),
-        Arc::new(FunctionConfigs::new(configs, None)),
+        Arc::new(FunctionConfigs::new(configs, semantics(), None)),
         |_| true,
     )
+}
+
+/// Of what [`object`] reads.
+fn semantics() -> Setting<TagSemantics> {
+    Setting::new(TagSemantics::Constraint, Source::Schema)
 }
 
 /// As the runner asks.
@@ -52,10 +58,13 @@ pub(super) fn executable(settings: &Settings, image: &str, tag: &str) -> Option<
 
 fn object(name: &str, annotations: &Value, spec: &Value) -> FunctionConfig {
     let metadata = json!({"name": name, "annotations": annotations});
-    FunctionConfig::parse(&json!({"metadata": metadata, "spec": spec}), PREFIX).unwrap()
+    let object = json!({"metadata": metadata, "spec": spec});
+    FunctionConfig::parse(&object, PREFIX, TagSemantics::Constraint).unwrap()
 }
 
 fn pods(pod: &Value) -> FunctionConfig {
+    let mut pod = pod.clone();
+    pod["tags"] = json!(["*"]);
     object("fc", &Value::Null, &json!({"image": "f", "podExecutor": pod}))
 }
 
@@ -71,15 +80,15 @@ fn of_cache() -> Source {
     Source::CacheConfig { entry: "f:v1".to_owned() }
 }
 
-/// Porch's own objects.
-fn porch() -> Vec<FunctionConfig> {
+/// Porch's own objects, as of 1.6.
+fn porch(semantics: TagSemantics) -> Vec<FunctionConfig> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(PORCH).unwrap();
-    documents.iter().map(|object| FunctionConfig::parse(object, PREFIX).unwrap()).collect()
+    documents.iter().map(|object| FunctionConfig::parse(object, PREFIX, semantics).unwrap()).collect()
 }
 
 #[test]
 fn porchs_own_objects_count() {
-    let configs = porch();
+    let configs = porch(TagSemantics::Exact);
     assert_eq!(configs.len(), 19);
     let settings = settings(flags_set(), "", "", configs);
     for config in settings.functions().iter() {
@@ -93,9 +102,11 @@ fn porchs_own_objects_count() {
             assert_eq!(effective.max_pods, Setting::new(5, Source::Flag("max-parallel-pods-per-function")));
             assert_eq!(effective.executable, None, "{spelling}");
         }
-        for other in [format!("{name}:v99"), name.clone(), format!("evil.io/{name}:{tag}")] {
-            assert_eq!(settings.of(&image(&other)).ttl.source, Source::Flag("pod-ttl"), "{other}");
+        for other in [format!("{name}:v99"), name.clone()] {
+            assert_eq!(settings.of(&image(&other)).ttl.source, source, "any tag: {other}");
         }
+        let other = format!("evil.io/{name}:{tag}");
+        assert_eq!(settings.of(&image(&other)).ttl.source, Source::Flag("pod-ttl"), "{other}");
         if let Some(binary) = &config.spec.binary {
             let tag = binary.tags.texts().next().unwrap();
             let expected = Some(Setting::new(Path::new("/functions").join(name), source));
@@ -105,14 +116,69 @@ fn porchs_own_objects_count() {
         }
     }
     let tag = |name: &str, tag: &str| image(&format!("{name}:{tag}"));
-    let warm = settings.warm();
+    let warm = settings.warm(&Resolved::default());
     assert_eq!(warm.len(), 19);
     assert_eq!(warm[0], tag("apply-replacements", "v0.1.1"));
     assert!(warm.contains(&tag("set-namespace", "v0.4.1")) && warm.contains(&tag("starlark", "v0.4.3")));
-    assert!(settings.kept().is_empty());
+    assert!(settings.kept(&Resolved::default()).is_empty() && settings.ranges(true).is_empty());
     let executables: Vec<_> =
         settings.functions().iter().filter(|config| config.spec.binary.is_some()).collect();
     assert_eq!(executables.len(), 10);
+}
+
+#[test]
+fn objects_of_1_6_count_with_constraints_too() {
+    let settings = settings(flags(), "", "", porch(TagSemantics::Constraint));
+    for config in settings.functions().iter() {
+        let (name, source) = (&config.name, Source::FunctionConfig { name: config.name.clone() });
+        assert_eq!(settings.functions().problem(name), None);
+        let tag = config.spec.pod.as_ref().unwrap().tags.texts().next().unwrap();
+        assert_eq!(settings.of(&image(&format!("{name}:{tag}"))).ttl.source, source);
+        assert_eq!(settings.of(&image(&format!("{name}:v99"))).ttl.source, Source::Default("pod-ttl"));
+    }
+    assert_eq!(settings.warm(&Resolved::default()).len(), 19);
+}
+
+/// Tags as the objects of the Porch after 1.6 have them.
+#[test]
+fn ranges_are_warmed_and_kept_once_they_are_known() {
+    let object = |name: &str, tags: Value| {
+        let spec = json!({"image": name, "prefixes": ["quay.io/x", ""], "podExecutor": {"tags": tags}});
+        object(name, &json!({MIN_REPLICAS: "2"}), &spec)
+    };
+    let settings = settings(
+        flags(),
+        "",
+        "",
+        vec![
+            object("a", json!(["~0.1 != v0.1.4", "~0.2"])),
+            object("b", json!(["*"])),
+            object("c", json!(["v0.4.1"])),
+            object("d", json!([""])),
+            object("e", json!([])),
+        ],
+    );
+    let range = |name: &str, constraint: &str| Range {
+        repository: image(&format!("quay.io/x/{name}")),
+        constraint: constraint.to_owned(),
+    };
+    assert_eq!(settings.ranges(true), [range("a", "~0.1 != v0.1.4"), range("b", "*")], "the first of each");
+
+    let literal = ["quay.io/x/c:v0.4.1", "c:v0.4.1", "quay.io/x/d", "d"].map(image);
+    assert_eq!(settings.warm(&Resolved::default()), literal);
+    let known = image("quay.io/x/a:v0.1.5");
+    let resolved = Resolved::from([
+        (range("a", "~0.1 != v0.1.4"), known.clone()),
+        (range("old", "~1"), image("old:v1")),
+    ]);
+    assert_eq!(settings.warm(&resolved), [std::slice::from_ref(&known), &literal[..]].concat());
+    assert_eq!(settings.kept(&resolved)[0], (known, 2));
+    let none = settings.of(&image("quay.io/x/e:v1"));
+    assert_eq!(none.min_pods.value, 0);
+    assert_eq!(
+        none.notes,
+        ["FunctionConfig e does not count for podExecutor: it lists no tags, write \"*\" for all"]
+    );
 }
 
 /// What each source says when all those above it are silent.
@@ -121,7 +187,7 @@ fn each_field_is_taken_from_the_highest_source() {
     let cache = "- {name: 'f:v1', timeToLive: 2m, maxParallelPodsPerFunction: 9, maxWaitlistLength: 10, \
                  minReplicas: 2, resources: {limits: {cpu: 1}}}";
     let annotations = json!({MIN_REPLICAS: "3"});
-    let pod = json!({"timeToLive": "3m", "maxParallelExecutions": 11, "preferredMaxQueueLength": 12,
+    let pod = json!({"tags": ["*"], "timeToLive": "3m", "maxParallelExecutions": 11, "preferredMaxQueueLength": 12,
         "templateOverrides": {"container": {"resources": {"limits": {"cpu": 2}}}}});
     let function = object("fc", &annotations, &json!({"image": "f", "podExecutor": pod}));
     let exec = "functions: [{function: e, images: ['f:v1']}]";
@@ -222,13 +288,13 @@ fn executables_of_function_configs_win_over_the_file() {
     assert_eq!(path("f", "v1"), Some(PathBuf::from("/functions/bin/f")));
     assert_eq!(path("f:v1", "v2"), Some(PathBuf::from("/functions/e")), "the tag field counts");
     assert_eq!(path("f:v1", "v3"), None);
-    assert_eq!(path("f", "v1+build"), None, "no image has that tag");
     assert_eq!(path("Odd Name", "v1"), None);
     assert_eq!(path(&pinned, "v1"), Some(PathBuf::from("/functions/e")), "no tag counts beside a digest");
-    assert_eq!(path("f", ">=1"), None);
+    assert_eq!(path("f", ">=1"), Some(PathBuf::from("/functions/bin/f")), "v1 is listed");
+    assert_eq!(path("f:v1", ">=2"), None, "the tag of the image does not count");
+    assert_eq!(path("f:v2", ">=2"), Some(PathBuf::from("/functions/e")), "--config has what was sent");
+    assert_eq!(path("f:v2", ">2"), None, "that satisfies no such constraint");
     assert_eq!(path("f:v1", ">=1 <2"), Some(PathBuf::from("/functions/bin/f")), "what kpt resolved it to");
-    assert_eq!(path("f:v1", ">=2"), None, "the tag field decides, not the image's own tag");
-    assert_eq!(path("f:v1", "stable"), Some(PathBuf::from("/functions/bin/f")), "no constraint");
     assert_eq!(
         path("f:v1", "nightly"),
         Some(PathBuf::from("/functions/bin/f")),
@@ -250,7 +316,7 @@ fn executables_that_are_not_there_do_not_count() {
     ];
     let exec = "functions: [{function: e, images: ['f:v1']}]";
     let exec = Arc::new(ExecConfig::parse(exec, &flags().functions, PREFIX).unwrap());
-    let functions = Arc::new(FunctionConfigs::new(configs, None));
+    let functions = Arc::new(FunctionConfigs::new(configs, semantics(), None));
     let with = |there: &[&str]| {
         let is_there = |path: &Path| there.contains(&path.to_str().unwrap());
         let settings =
@@ -295,7 +361,7 @@ fn executables_that_are_not_there_do_not_count() {
 #[test]
 fn at_least_as_many_pods_as_are_kept() {
     let limits = |cache: &str, annotations: &Value, flags: Flags| {
-        let function = object("fc", annotations, &json!({"image": "f", "podExecutor": {}}));
+        let function = object("fc", annotations, &json!({"image": "f", "podExecutor": {"tags": ["*"]}}));
         settings(flags, cache, "", vec![function]).of(&image("f:v1"))
     };
     let none = json!({});
@@ -333,7 +399,7 @@ fn what_does_not_count_is_noted() {
     let configs = vec![
         object("a", &json!({MAX_REPLICAS: "8"}), &spec(&["v1"])),
         object("b", &Value::Null, &spec(&["v1"])),
-        object("c", &Value::Null, &spec(&[])),
+        object("c", &Value::Null, &spec(&["*"])),
     ];
     let effective = settings(flags(), cache, "", configs).of(&image("f:v1"));
     assert_eq!(effective.max_pods, Setting::new(8, Source::FunctionConfig { name: "a".to_owned() }));
@@ -357,17 +423,17 @@ fn images_that_are_named_are_warmed_and_kept() {
         "podExecutor": {"tags": ["v1", "v2", ">=3", "latest"]}});
     let configs = vec![
         object("a", &json!({MIN_REPLICAS: "2"}), &spec),
-        object("all", &json!({MIN_REPLICAS: "4"}), &json!({"image": "h", "podExecutor": {}})),
+        object("all", &json!({MIN_REPLICAS: "4"}), &json!({"image": "h", "podExecutor": {"tags": ["*"]}})),
         object("b", &Value::Null, &json!({"image": "h", "podExecutor": {"tags": ["v7"]}})),
         object("c", &Value::Null, &json!({"image": "i", "binaryExecutor": {"tags": ["v1"], "path": "i"}})),
     ];
     let settings = settings(flags(), cache, "", configs);
     let expected =
         ["g:v1", "f:v1", "f:v2", "f", "quay.io/f:v1", "quay.io/f:v2", "quay.io/f", "h:v7"].map(image);
-    assert_eq!(settings.warm(), expected);
+    assert_eq!(settings.warm(&Resolved::default()), expected);
     let kept = |name: &str, pods| (image(name), pods);
     assert_eq!(
-        settings.kept(),
+        settings.kept(&Resolved::default()),
         [
             kept("g:v1", 1),
             kept("f:v1", 2),

@@ -52,7 +52,8 @@ async fn nothing_is_warmed_up_or_owned_before_settings_are_complete() {
     let (events, mut told) = mpsc::unbounded_channel();
     let (configured, is_configured) = watch::channel(false);
     let warm_up = Some(WarmUp::new(Arc::new(Everything)));
-    tokio::spawn(follow(Config::default(), Nothing, receiver, warm_up, configured, events));
+    let (_, resolved) = watch::channel(Resolved::default());
+    tokio::spawn(follow(Config::default(), Nothing, receiver, resolved, warm_up, configured, events));
 
     sender.send_replace(current("- {name: 'f:v1', maxReplicas: 2}", false));
     assert_eq!(max_pods(&mut told).await, 2, "limits hold for the calls there are");

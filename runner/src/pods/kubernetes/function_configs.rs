@@ -2,15 +2,17 @@
 //! came of them.
 //!
 //! ```text
-//!   list and watch ─► known ─► FunctionConfigs, to whoever makes the pool's configuration
-//!                       └────► work ─► writes ─► status, finalizer
+//!           schema ─┐
+//!   list and watch ─┴► known ─► FunctionConfigs, to whoever makes the pool's configuration
+//!                        └────► work ─► writes ─► status, finalizer
 //! ```
 //!
-//! All but this file and `look` is pure. A cluster without the kind has none, and so has one that forbids to look:
+//! All but this file, `look` and the request of `schema` is pure. A cluster without the kind has none, and so has one that forbids to look:
 //! functions run as the flags and files say. One that does not answer is another thing: nobody knows then.
 
 mod known;
 mod look;
+mod schema;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -23,7 +25,7 @@ use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use parking_lot::Mutex;
 use porch_fn_pool::{Ownership, ShardKey};
-use porch_fn_settings::FunctionConfigs;
+use porch_fn_settings::{FunctionConfigs, Setting, Source as SettingSource, TagSemantics};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
@@ -38,6 +40,10 @@ use writes::{Next, Writes};
 const GROUP: &str = "config.porch.kpt.dev";
 const VERSION: &str = "v1alpha1";
 const PLURAL: &str = "functionconfigs";
+const FLAG: &str = "functionconfig-tags";
+
+/// How often FunctionConfigs are listed anew: how long a runner may take to notice another schema.
+pub(crate) const RELIST_EVERY: Duration = Duration::from_mins(10);
 const RIGHTS: &str = "grant the runner's service account the Role of the deployment manifests in the function namespace, \
                       with API group config.porch.kpt.dev";
 
@@ -48,8 +54,12 @@ pub(crate) struct Source {
     pub(crate) namespace: String,
     /// What an empty prefix stands for.
     pub(crate) default_prefix: String,
-    /// How often to look where there is no such kind, or no right to see it.
+    /// What tags mean (`--functionconfig-tags`); `None`: what the schema says.
+    pub(crate) semantics: Option<TagSemantics>,
+    /// How often to look where there is no such kind, or no right to see it, or the schema does not say.
     pub(crate) retry_every: Duration,
+    /// How often to list anew although nothing broke, for the sake of the schema: it may change while nothing else does.
+    pub(crate) relist_every: Duration,
 }
 
 /// Follows the FunctionConfigs for ever. `state` has the ones in effect, from the first answer on, whichever it is. What breaks by an edit stays in effect as it was. The owner of an object's name writes its status.
@@ -63,21 +73,33 @@ pub(crate) async fn follow(
     let followed = Followed {
         api: Api::namespaced_with(source.client.clone(), &source.namespace, &kind),
         client: source.client,
+        asks_schema: source.semantics.is_none(),
         inner: Mutex::new(Inner {
-            known: Known::new(source.default_prefix),
+            known: Known::new(source.default_prefix, first_semantics(source.semantics)),
             writes: Writes::default(),
             answered: false,
+            warned: false,
         }),
         more: Notify::new(),
         state,
         counts,
     };
-    tokio::join!(followed.look(source.retry_every), followed.write(owned));
+    tokio::join!(followed.look(source.retry_every, source.relist_every), followed.write(owned));
+}
+
+/// What tags mean until the schema says otherwise.
+fn first_semantics(flag: Option<TagSemantics>) -> Setting<TagSemantics> {
+    match flag {
+        Some(semantics) => Setting::new(semantics, SettingSource::Flag(FLAG)),
+        None => Setting::new(TagSemantics::default(), SettingSource::NoSchema),
+    }
 }
 
 struct Followed {
     api: Api<DynamicObject>,
     client: Client,
+    /// Whether it is the schema that says what tags mean.
+    asks_schema: bool,
     inner: Mutex<Inner>,
     /// There may be something to write.
     more: Notify,
@@ -90,6 +112,8 @@ struct Inner {
     writes: Writes,
     /// Whether it is known what there is.
     answered: bool,
+    /// Whether the log says that the schema does not say what tags mean.
+    warned: bool,
 }
 
 /// What a look told.
@@ -124,6 +148,30 @@ impl Followed {
         self.more.notify_one();
     }
 
+    /// Learns what tags mean, before what was listed is read. What was learned before holds if that fails.
+    async fn learn_semantics(&self) {
+        let answer = schema::read(&self.client).await;
+        let mut inner = self.inner.lock();
+        let known = inner.known.semantics().source == SettingSource::Schema;
+        match answer {
+            Ok(semantics) => {
+                if !known || inner.known.semantics().value != semantics {
+                    tracing::info!(%semantics, "the schema of FunctionConfigs says what their tags mean");
+                }
+                inner.read_tags_as(Setting::new(semantics, SettingSource::Schema));
+            }
+            Err(error) if known || std::mem::replace(&mut inner.warned, true) => {
+                tracing::debug!(%error, "the schema of FunctionConfigs still does not say what their tags mean");
+            }
+            Err(error) => tracing::warn!(
+                %error,
+                "the schema of FunctionConfigs does not say what their tags mean: they are taken as in Porch 1.6. Set \
+                 --{FLAG}, or let the runner's service account get /openapi/v3/apis/{GROUP}/{VERSION}, as ClusterRole \
+                 system:discovery does"
+            ),
+        }
+    }
+
     async fn write(&self, mut owned: watch::Receiver<Ownership>) {
         let mut failing = Failing::default();
         let mut owners_change = true;
@@ -145,7 +193,11 @@ impl Followed {
                 Ok((name, work, patch)) => {
                     let result = self.request(&name, &work, patch).await;
                     failing.told(&name, &work, result.as_ref().err());
-                    self.inner.lock().writes.tried(name, work, result.is_ok(), Instant::now());
+                    let mut inner = self.inner.lock();
+                    if result.is_ok() {
+                        inner.known.record_write(&name, &work);
+                    }
+                    inner.writes.tried(name, work, result.is_ok(), Instant::now());
                 }
                 Err(at) => {
                     tokio::select! {
@@ -183,15 +235,13 @@ impl Inner {
         let Some(object) = object else { return };
         self.writes.look_at(&object.name);
         let name = object.name.clone();
-        match self.known.seen(object) {
-            Some(Judged::Broken { error, kept }) => {
-                tracing::error!(name, error, kept, "a FunctionConfig cannot be used");
-            }
-            Some(Judged::Mended) => tracing::info!(name, "a FunctionConfig can be used again"),
-            Some(Judged::TooMany) => {
-                tracing::error!(name, "a FunctionConfig is ignored: there are more than {MAX_OBJECTS}");
-            }
-            None => {}
+        let judged = self.known.seen(object);
+        report(&name, judged);
+    }
+
+    fn read_tags_as(&mut self, semantics: Setting<TagSemantics>) {
+        for (name, judged) in self.known.read_tags_as(semantics) {
+            report(&name, Some(judged));
         }
     }
 
@@ -220,6 +270,20 @@ impl Inner {
         for name in self.known.names() {
             self.writes.look_at(name);
         }
+    }
+}
+
+/// Has the log say what became of an object.
+fn report(name: &str, judged: Option<Judged>) {
+    match judged {
+        Some(Judged::Broken { error, kept }) => {
+            tracing::error!(name, error, kept, "a FunctionConfig cannot be used");
+        }
+        Some(Judged::Mended) => tracing::info!(name, "a FunctionConfig can be used again"),
+        Some(Judged::TooMany) => {
+            tracing::error!(name, "a FunctionConfig is ignored: there are more than {MAX_OBJECTS}");
+        }
+        None => {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! The objects that are created for a function: pod and Service, from a template.
 //!
-//! In the pod only the container of the function is touched, and by a FunctionConfig the one that brings the
-//! wrapper-server. Whatever else a template holds, sidecars above all, is the user's.
+//! In the pod only the container of the function is touched, and by a FunctionConfig the first container and the first
+//! init container. Whatever else a template holds, sidecars above all, is the user's.
 
 #[cfg(test)]
 mod tests;
@@ -126,21 +126,33 @@ fn patch_pod(spec: &mut PodSpec, source: Source, input: &PodSpecInput<'_>) {
             secrets.push(LocalObjectReference { name: secret.to_owned() });
         }
     }
-    if let Some(bringing) = bringing(spec) {
-        lay_over(bringing, &overrides.init_container);
-    }
-    let mut containers = spec.containers.iter_mut();
-    if let Some(container) = containers.find(|container| container.name == names::CONTAINER) {
+    let mut of_first = overrides.container.clone();
+    let of_function = if overrides.resources_of_function { of_first.resources.take() } else { None };
+    let named = |container: &&mut Container| container.name == names::CONTAINER;
+    if let Some(container) = spec.containers.iter_mut().find(named) {
         patch(container, input);
-        lay_over(container, &overrides.container);
+        container.resources = of_function.or_else(|| container.resources.take());
+    }
+    let (init, first) = overridden(spec, source);
+    if let Some(init) = init {
+        lay_over(init, &overrides.init_container);
+    }
+    if let Some(first) = first {
+        lay_over(first, &of_first);
     }
 }
 
-/// The container that brings the wrapper-server: the first init container, and of the inline template, which has
-/// none, the one beside the function's.
-fn bringing(spec: &mut PodSpec) -> Option<&mut Container> {
-    let init = spec.init_containers.as_mut().and_then(|containers| containers.first_mut());
-    init.or_else(|| spec.containers.iter_mut().find(|container| container.name == names::WRAPPER_CONTAINER))
+/// The containers that `initContainer` and `container` of templateOverrides change. In a template of the user's they
+/// are the first ones, as in Porch, which merges by index. In the inline template, which has no init container, the
+/// one that brings the wrapper-server stands for it.
+fn overridden(spec: &mut PodSpec, source: Source) -> (Option<&mut Container>, Option<&mut Container>) {
+    match (source, spec.containers.as_mut_slice()) {
+        (Source::Inline, [wrapper, function, ..]) => (Some(wrapper), Some(function)),
+        (_, containers) => {
+            let init = spec.init_containers.as_mut().and_then(|containers| containers.first_mut());
+            (init, containers.first_mut())
+        }
+    }
 }
 
 fn patch(container: &mut Container, input: &PodSpecInput<'_>) {

@@ -120,13 +120,15 @@ async fn overrides_are_in_the_pods_of_the_image_alone() {
     runner.client.call(&foreign, INPUT).await.output();
 
     let pod = function_of.pod(&bench.image).await;
-    let container = function(&pod);
+    // The template's first container, as in Porch, although it does not run the function.
+    let container = &pod.spec.as_ref().unwrap().containers[0];
     let env: Vec<_> =
         container.env.iter().flatten().map(|one| (one.name.as_str(), one.value.as_deref())).collect();
-    assert_eq!(env, [("C", Some("over")), ("NEW", Some("n"))]);
+    assert_eq!(env, [("A", Some("B")), ("C", Some("over")), ("NEW", Some("n"))]);
     let from = &container.env_from.as_ref().unwrap()[0];
     assert_eq!(from.config_map_ref.as_ref().unwrap().name, "variables");
     assert_eq!(json!(container.resources), resources);
+    assert_eq!(function(&pod).env.as_ref().unwrap()[0].value.as_deref(), Some("D"));
     let spec = pod.spec.as_ref().unwrap();
     assert_eq!(spec.service_account_name.as_deref(), Some("functions"));
     let context = spec.security_context.as_ref().unwrap();
@@ -148,24 +150,65 @@ async fn overrides_are_in_the_pods_of_the_image_alone() {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn the_time_to_live_is_that_of_the_named_tags() {
-    let function_of = Function::new("living").await;
-    let bench = &function_of.bench;
-    let (tag, foreign) = function_of.others().await;
-    function_of.apply(json!({}), json!({"podExecutor": {"tags": ["v1"], "timeToLive": "3h"}})).await;
-    let images = [bench.image.as_str(), &tag, &foreign];
-    let runner = bench.runner_of(&images, &["--pod-ttl=2h"]).await;
-    function_of.applied().await;
-    for (image, hours, from) in
-        [(images[0], 3, "FunctionConfig living"), (images[1], 2, "--pod-ttl"), (images[2], 2, "--pod-ttl")]
-    {
-        runner.client.call(image, INPUT).await.output();
-        let left = lifetime(&function_of.pod(image).await);
-        assert!((hours * 3600 - 300..=hours * 3600).contains(&left), "{image}: {left}");
-        let (value, source) = setting(&runner, image, "ttl").await.unwrap();
-        assert_eq!(value, format!("{hours}h0m0s"), "{image}");
-        assert!(source.contains(from), "{image}: {source}");
+async fn the_time_to_live_is_that_of_the_tags_in_effect() {
+    // The kind that is installed is that of Porch 1.6.
+    for (name, flag, semantics, other) in [
+        ("living", "--functionconfig-tags=constraint", "constraint", (2, "--pod-ttl")),
+        ("lasting", "--functionconfig-tags=auto", "exact", (3, "FunctionConfig lasting")),
+    ] {
+        let function_of = Function::new(name).await;
+        let bench = &function_of.bench;
+        let (tag, foreign) = function_of.others().await;
+        function_of.apply(json!({}), json!({"podExecutor": {"tags": ["v1"], "timeToLive": "3h"}})).await;
+        let images = [bench.image.as_str(), &tag, &foreign];
+        let runner = bench.runner_of(&images, &["--pod-ttl=2h", flag]).await;
+        function_of.applied().await;
+        let (value, source) = setting(&runner, images[0], "functionConfigTags").await.unwrap();
+        assert_eq!(value, semantics, "{source}");
+        let own = format!("FunctionConfig {name}");
+        for (image, (hours, from)) in
+            [(images[0], (3, own.as_str())), (images[1], other), (images[2], (2, "--pod-ttl"))]
+        {
+            runner.client.call(image, INPUT).await.output();
+            let left = lifetime(&function_of.pod(image).await);
+            assert!((hours * 3600 - 300..=hours * 3600).contains(&left), "{image}: {left}");
+            let (value, source) = setting(&runner, image, "ttl").await.unwrap();
+            assert_eq!(value, format!("{hours}h0m0s"), "{image}");
+            assert!(source.contains(from), "{image}: {source}");
+        }
     }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_schema_says_what_tags_mean() {
+    let function_of = Function::new("described").await;
+    function_of.apply(json!({}), json!({"podExecutor": {}})).await;
+    let runner = function_of.bench.runner_of(&[&function_of.bench.image], &["--scan-interval=1s"]).await;
+    // The API server may need a moment for the schema of a kind that has just come.
+    eventually("the schema is read", async || {
+        let row = setting(&runner, &function_of.bench.image, "functionConfigTags").await?;
+        (row == (json!("exact"), "schema of the cluster's FunctionConfigs".to_owned())).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn replicas_of_a_range_are_those_of_its_highest_version() {
+    let function_of = Function::new("ranged").await;
+    let bench = &function_of.bench;
+    let _runner = bench.runner(&[]).await;
+    let executors = json!({"podExecutor": {"tags": ["~1"]}});
+    function_of.apply(json!({"fn.kpt.dev/min-replicas": "1"}), executors).await;
+    bench
+        .namespace
+        .until("there is a pod without a call", |pods: &[Pod]| {
+            let pod = pods.iter().find(|pod| is_ours(pod))?;
+            assert_eq!(function(pod).image.as_deref(), Some(bench.image.as_str()));
+            Some(())
+        })
+        .await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use porch_fn_pool::Time;
-use porch_fn_settings::{FunctionConfig, FunctionConfigs, MAX_FUNCTION_CONFIGS};
+use porch_fn_settings::{FunctionConfig, FunctionConfigs, MAX_FUNCTION_CONFIGS, Setting, TagSemantics};
 
 use super::work::{Object, Outcome, Work, work};
 
@@ -19,6 +19,7 @@ pub(super) const MAX_OBJECTS: usize = MAX_FUNCTION_CONFIGS;
 #[derive(Debug)]
 pub(super) struct Known {
     default_prefix: String,
+    semantics: Setting<TagSemantics>,
     objects: BTreeMap<String, Entry>,
     /// What was made of them last, and of which time that is.
     configs: Arc<FunctionConfigs>,
@@ -70,18 +71,37 @@ fn timestamp(time: Time) -> Option<Timestamp> {
 // === impl Known ===
 
 impl Known {
-    pub(super) fn new(default_prefix: String) -> Self {
-        Self { default_prefix, objects: BTreeMap::new(), configs: Arc::default(), time: None, stale: false }
+    pub(super) fn new(default_prefix: String, semantics: Setting<TagSemantics>) -> Self {
+        let (objects, configs) = (BTreeMap::new(), Arc::default());
+        Self { default_prefix, semantics, objects, configs, time: None, stale: false }
+    }
+
+    /// From now on tags mean this. Objects that meant something else are read again, and an earlier state of them
+    /// counts no more. The names are those of the objects.
+    pub(super) fn read_tags_as(&mut self, semantics: Setting<TagSemantics>) -> Vec<(String, Judged)> {
+        let before = std::mem::replace(&mut self.semantics, semantics);
+        self.stale |= before != self.semantics;
+        if before.value == self.semantics.value {
+            return Vec::new();
+        }
+        let objects = std::mem::take(&mut self.objects);
+        let judged = |(name, entry): (String, Entry)| Some((name, self.seen(entry.object)?));
+        objects.into_iter().filter_map(judged).collect()
+    }
+
+    pub(super) fn semantics(&self) -> &Setting<TagSemantics> {
+        &self.semantics
     }
 
     /// An object was made, or changed, if only in its status.
-    pub(super) fn seen(&mut self, object: Object) -> Option<Judged> {
+    pub(super) fn seen(&mut self, mut object: Object) -> Option<Judged> {
         let before = self.objects.remove(&object.name);
         if before.is_none() && self.objects.len() >= MAX_OBJECTS {
             return Some(Judged::TooMany);
         }
         // Another object of that name has nothing to do with it.
         let before = before.filter(|before| before.object.uid == object.uid);
+        object.observed = object.observed.or(before.as_ref().and_then(|before| before.object.observed));
         let (last_error, good) = match before {
             Some(before) if before.object.content == object.content => {
                 self.stale |= before.object.ending != object.ending;
@@ -92,10 +112,11 @@ impl Known {
             None => (None, None),
         };
         self.stale = true;
-        let (good, error) = match FunctionConfig::parse(&object.content, &self.default_prefix) {
-            Ok(config) => (Some(config), None),
-            Err(error) => (good, Some(error.to_string())),
-        };
+        let (good, error) =
+            match FunctionConfig::parse(&object.content, &self.default_prefix, self.semantics.value) {
+                Ok(config) => (Some(config), None),
+                Err(error) => (good, Some(error.to_string())),
+            };
         let judged = match &error {
             Some(error) if last_error.as_ref() == Some(error) => None,
             Some(error) => Some(Judged::Broken { error: error.clone(), kept: good.is_some() }),
@@ -103,6 +124,16 @@ impl Known {
         };
         self.objects.insert(object.name.clone(), Entry { object, good, error });
         judged
+    }
+
+    /// `work` was written to an object. Its status may never show that: the API server drops what the schema has no
+    /// field for, as newer Porch's for the observed generation.
+    pub(super) fn record_write(&mut self, name: &str, work: &Work) {
+        if let (Some(entry), Work::Status { observed: Some(observed), .. }) =
+            (self.objects.get_mut(name), work)
+        {
+            entry.object.observed = Some(*observed);
+        }
     }
 
     /// An object is gone.
@@ -127,7 +158,7 @@ impl Known {
             time = Some(now.max(self.time.unwrap_or_default()));
         }
         let all = living.filter_map(|entry| entry.good.clone()).collect();
-        self.configs = Arc::new(FunctionConfigs::new(all, time.and_then(timestamp)));
+        self.configs = Arc::new(FunctionConfigs::new(all, self.semantics.clone(), time.and_then(timestamp)));
         self.time = time;
         Some(Arc::clone(&self.configs))
     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::client::{Causes, WATCH_SECONDS, has_no_such_kind};
 use super::known::MAX_OBJECTS;
 use super::work::Object;
-use super::{Followed, GROUP, PLURAL, RIGHTS, Told, VERSION};
+use super::{Followed, GROUP, PLURAL, RIGHTS, SettingSource, Told, VERSION};
 
 /// How long one page of a list may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -20,6 +20,8 @@ const CHUNK: usize = 256;
 /// Pauses between attempts to watch, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// As good as never.
+const A_YEAR: Duration = Duration::from_hours(365 * 24);
 /// A watch that lived for so long has worked.
 const LIVED: Duration = Duration::from_secs(10);
 
@@ -34,19 +36,21 @@ enum Ended {
     Slow,
     #[error("it is over")]
     Over,
+    #[error("it is time to list again")]
+    Due,
     #[error("{0}")]
     Failed(String),
 }
 
 impl Followed {
     /// Never ends.
-    pub(super) async fn look(&self, retry_every: Duration) {
+    pub(super) async fn look(&self, retry_every: Duration, relist_every: Duration) {
         let mut pause = FIRST_PAUSE;
         // How the last ones ended, and how many of them so.
         let (mut last, mut in_a_row) = (None, 0_u32);
         loop {
             let mut listed_at = None;
-            let ended = self.until_end(&mut listed_at).await;
+            let ended = self.until_end(&mut listed_at, retry_every, relist_every).await;
             if listed_at.is_some_and(|at: Instant| at.elapsed() > LIVED) {
                 (pause, last) = (FIRST_PAUSE, None);
             }
@@ -66,6 +70,7 @@ impl Followed {
                     }
                     retry_every
                 }
+                Ended::Due => FIRST_PAUSE,
                 // Rights may be given anew at this moment; without them all is known, which is nothing.
                 Ended::Forbidden(_) if !again => FIRST_PAUSE,
                 Ended::Forbidden(error) => {
@@ -98,19 +103,33 @@ impl Followed {
     }
 
     /// One list and the watch after it.
-    async fn until_end(&self, listed_at: &mut Option<Instant>) -> Ended {
+    async fn until_end(
+        &self,
+        listed_at: &mut Option<Instant>,
+        retry_every: Duration,
+        relist_every: Duration,
+    ) -> Ended {
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
         let mut stream = std::pin::pin!(watcher(self.api.clone(), config).ready_chunks(CHUNK));
         // Objects of the list that is under way, and how many there are beyond those that are taken.
         let mut list = Some((Vec::new(), 0));
+        // Only the schema is a reason to list again.
+        let mut due = Instant::now() + A_YEAR;
         loop {
             // A watch is bounded by its own timeout and the client's, a list by nothing else.
-            let limit = if list.is_some() { PAGE_TIMEOUT } else { Duration::MAX };
+            let limit =
+                if list.is_some() { PAGE_TIMEOUT } else { due.saturating_duration_since(Instant::now()) };
             let events = match timeout(limit, stream.next()).await {
                 Ok(Some(events)) => events,
                 Ok(None) => return Ended::Over,
-                Err(_) => return Ended::Slow,
+                Err(_) if list.is_some() => return Ended::Slow,
+                Err(_) => return Ended::Due,
             };
+            if self.asks_schema && events.iter().any(|event| matches!(event, Ok(watcher::Event::InitDone))) {
+                self.learn_semantics().await;
+                let unknown = self.inner.lock().known.semantics().source == SettingSource::NoSchema;
+                due = Instant::now() + if unknown { retry_every } else { relist_every };
+            }
             let mut failed = None;
             self.take_up(|inner| {
                 let mut told = Told::Some;

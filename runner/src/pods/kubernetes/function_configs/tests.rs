@@ -1,11 +1,14 @@
 //! Against an API server of a few canned answers.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use porch_fn_service::kubernetes::client;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::schema::tests::document;
 use super::*;
 
 /// What the API server says for now.
@@ -14,6 +17,10 @@ struct Answers {
     list: u16,
     /// Whether discovery knows the kind.
     kind: bool,
+    /// How the schema describes the tags of podExecutor; `None`: it may not be read.
+    tags: Option<&'static str>,
+    /// Whether a watch lasts. None tells of anything.
+    watch: bool,
 }
 
 /// An API server, and a runner's look at it.
@@ -21,6 +28,8 @@ struct Rig {
     answers: Arc<Mutex<Answers>>,
     /// Lists that were asked for.
     lists: watch::Receiver<usize>,
+    /// How often the schema was.
+    schemas: Arc<AtomicUsize>,
     state: watch::Receiver<Option<Arc<FunctionConfigs>>>,
     _tasks: JoinSet<()>,
 }
@@ -29,23 +38,31 @@ struct Rig {
 
 impl Rig {
     async fn start(first: Answers) -> Self {
+        Self::with(first, None).await
+    }
+
+    /// With this as the flag.
+    async fn with(first: Answers, semantics: Option<TagSemantics>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let client = client(kube::Config::new(url.parse().unwrap())).unwrap();
         let answers = Arc::new(Mutex::new(first));
         let (listed, lists) = watch::channel(0);
         let mut tasks = JoinSet::new();
-        tasks.spawn(serve(listener, Arc::clone(&answers), listed));
+        let schemas = Arc::new(AtomicUsize::new(0));
+        tasks.spawn(serve(listener, Arc::clone(&answers), listed, Arc::clone(&schemas)));
         let source = Source {
             client,
             namespace: "ns".to_owned(),
             default_prefix: "example.com".to_owned(),
+            semantics,
             retry_every: Duration::from_millis(1),
+            relist_every: Duration::from_millis(1),
         };
         let (state, receiver) = watch::channel(None);
         let owned = watch::channel(Ownership::None).1;
         tasks.spawn(follow(source, owned, state, watch::Sender::default()));
-        Self { answers, lists, state: receiver, _tasks: tasks }
+        Self { answers, lists, schemas, state: receiver, _tasks: tasks }
     }
 
     /// Changes what the API server says, and waits until it was asked twice: what comes of the first is done then.
@@ -56,19 +73,43 @@ impl Rig {
         self.lists.wait_for(|lists| *lists >= asked + 3).await.unwrap();
     }
 
+    /// Waits until tags mean this.
+    async fn until(&mut self, semantics: TagSemantics, source: SettingSource) {
+        let expected = Setting::new(semantics, source);
+        let is_so = |state: &Option<Arc<FunctionConfigs>>| {
+            state.as_ref().is_some_and(|configs| configs.semantics() == Some(&expected))
+        };
+        self.state.wait_for(is_so).await.unwrap();
+    }
+
     /// How many objects are in effect; `None` if that is not known.
     fn objects(&self) -> Option<usize> {
         self.state.borrow().as_ref().map(|configs| configs.iter().count())
     }
 }
 
-async fn serve(listener: TcpListener, answers: Arc<Mutex<Answers>>, listed: watch::Sender<usize>) {
+async fn serve(
+    listener: TcpListener,
+    answers: Arc<Mutex<Answers>>,
+    listed: watch::Sender<usize>,
+    schemas: Arc<AtomicUsize>,
+) {
+    let mut watches = Vec::new();
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let path = path(&mut stream).await;
-        let Answers { list, kind } = *answers.lock();
+        // A runner that lists anew breaks off its watch, at any time.
+        let Some(path) = path(&mut stream).await else { continue };
+        let Answers { list, kind, tags, watch } = *answers.lock();
+        if watch && path.contains("watch=") {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await;
+            watches.push(stream);
+            continue;
+        }
         let (code, body) = if path.contains("watch=") {
             refusal(500)
+        } else if path == "/openapi/v3/apis/config.porch.kpt.dev/v1alpha1" {
+            schemas.fetch_add(1, Ordering::Relaxed);
+            tags.map_or_else(|| refusal(403), |tags| (200, document(Some(tags), None)))
         } else if path.contains("/functionconfigs") {
             listed.send_modify(|lists| *lists += 1);
             if list == 200 { (200, objects()) } else { refusal(list) }
@@ -80,17 +121,17 @@ async fn serve(listener: TcpListener, answers: Arc<Mutex<Answers>>, listed: watc
         let body = body.to_string();
         let head =
             format!("HTTP/1.1 {code} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
     }
 }
 
-/// What a request asks for.
-async fn path(stream: &mut TcpStream) -> String {
+/// What a request asks for; `None` if none comes.
+async fn path(stream: &mut TcpStream) -> Option<String> {
     let mut read = Vec::new();
     while !read.ends_with(b"\r\n\r\n") {
-        read.push(stream.read_u8().await.unwrap());
+        read.push(stream.read_u8().await.ok()?);
     }
-    String::from_utf8(read).unwrap().split(' ').nth(1).unwrap().to_owned()
+    String::from_utf8(read).ok()?.split(' ').nth(1).map(str::to_owned)
 }
 
 fn refusal(code: u16) -> (u16, Value) {
@@ -117,16 +158,19 @@ fn resources() -> Value {
         "resources": [kind]})
 }
 
-const UNKNOWN: Answers = Answers { list: 404, kind: false };
+const OLD: &str = "Image tags which the configuration will be applied to.";
+const NEW: &str = "Semver constraints that determine which versions it applies to.";
+const LISTED: Answers = Answers { list: 200, kind: true, tags: Some(OLD), watch: false };
+const UNKNOWN: Answers = Answers { list: 404, kind: false, ..LISTED };
 
 #[tokio::test]
 async fn one_answer_alone_takes_no_object_away() {
-    let mut rig = Rig::start(Answers { list: 200, kind: true }).await;
+    let mut rig = Rig::start(LISTED).await;
     rig.state.wait_for(Option::is_some).await.unwrap();
     assert_eq!(rig.objects(), Some(1));
-    rig.say(Answers { list: 404, kind: true }).await;
+    rig.say(Answers { list: 404, ..LISTED }).await;
     assert_eq!(rig.objects(), Some(1), "discovery knows better");
-    rig.say(Answers { list: 403, kind: true }).await;
+    rig.say(Answers { list: 403, ..LISTED }).await;
     assert_eq!(rig.objects(), Some(1), "they are there, if out of sight");
     rig.say(UNKNOWN).await;
     assert_eq!(rig.objects(), Some(0), "they went with their kind");
@@ -134,8 +178,8 @@ async fn one_answer_alone_takes_no_object_away() {
 
 #[tokio::test]
 async fn nothing_is_known_before_an_answer() {
-    let mut rig = Rig::start(Answers { list: 500, kind: true }).await;
-    rig.say(Answers { list: 404, kind: true }).await;
+    let mut rig = Rig::start(Answers { list: 500, ..LISTED }).await;
+    rig.say(Answers { list: 404, ..LISTED }).await;
     assert_eq!(rig.objects(), None);
     rig.say(UNKNOWN).await;
     assert_eq!(rig.objects(), Some(0), "there are none");
@@ -143,7 +187,36 @@ async fn nothing_is_known_before_an_answer() {
 
 #[tokio::test]
 async fn who_may_not_look_knows_what_there_is_to_know() {
-    let mut rig = Rig::start(Answers { list: 403, kind: true }).await;
+    let mut rig = Rig::start(Answers { list: 403, ..LISTED }).await;
     rig.state.wait_for(Option::is_some).await.unwrap();
     assert_eq!(rig.objects(), Some(0));
+}
+
+#[tokio::test]
+async fn the_schema_says_what_tags_mean_and_may_change_while_nothing_else_does() {
+    let mut rig = Rig::start(Answers { watch: true, ..LISTED }).await;
+    rig.until(TagSemantics::Exact, SettingSource::Schema).await;
+    rig.answers.lock().tags = Some(NEW);
+    rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
+    assert_eq!(rig.objects(), Some(1));
+    // What was read before holds.
+    rig.say(Answers { watch: true, tags: None, ..LISTED }).await;
+    rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
+}
+
+#[tokio::test]
+async fn a_schema_that_cannot_be_read_is_exact_until_it_can() {
+    let mut rig = Rig::start(Answers { watch: true, tags: None, ..LISTED }).await;
+    rig.until(TagSemantics::Exact, SettingSource::NoSchema).await;
+    assert_eq!(rig.objects(), Some(1), "objects count all the same");
+    rig.answers.lock().tags = Some(NEW);
+    rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
+}
+
+#[tokio::test]
+async fn the_flag_asks_for_no_schema() {
+    let mut rig = Rig::with(LISTED, Some(TagSemantics::Constraint)).await;
+    rig.until(TagSemantics::Constraint, SettingSource::Flag("functionconfig-tags")).await;
+    rig.say(LISTED).await;
+    assert_eq!(rig.schemas.load(Ordering::Relaxed), 0);
 }

@@ -122,17 +122,45 @@ fn the_container_that_brings_the_wrapper_server_has_overrides_of_its_own() {
     };
     let overrides =
         PodOverrides { init_container: env("init"), container: env("function"), ..PodOverrides::default() };
-    let mut template = Template::inline("w:v1");
+    let template = Template::inline("w:v1");
     let of_inline = overridden(&template, &overrides);
     assert_eq!(of_inline["containers"][0]["env"], json!([{"name": "WHO", "value": "init"}]));
     assert_eq!(of_inline["containers"][1]["env"], json!([{"name": "WHO", "value": "function"}]));
+}
 
-    let spec = template.pod.spec.as_mut().unwrap();
-    spec.init_containers = read(json!([{"name": "copy-wrapper-server"}, {"name": "other"}]));
-    let made = overridden(&template, &overrides);
-    assert_eq!(made["initContainers"][0]["env"], json!([{"name": "WHO", "value": "init"}]));
-    assert_eq!(made["initContainers"][1], json!({"name": "other"}));
-    assert_eq!(made["containers"][0]["env"], Value::Null, "a sidecar");
+/// Porch merges overrides into a template by index.
+#[test]
+fn overrides_change_the_first_containers_of_a_users_template_whatever_their_names() {
+    let env = |value: &str| ContainerOverrides {
+        env: read(json!([{"name": "WHO", "value": value}])),
+        ..ContainerOverrides::default()
+    };
+    let overrides =
+        PodOverrides { init_container: env("init"), container: env("first"), ..PodOverrides::default() };
+    for source in [Source::ConfigMap, Source::PodTemplate] {
+        let mut template = Template { source, ..Template::inline("w:v1") };
+        let spec = template.pod.spec.as_mut().unwrap();
+        spec.containers =
+            read(json!([{"name": "proxy"}, {"name": names::WRAPPER_CONTAINER}, {"name": "function"}]));
+        let without_init = overridden(&template, &overrides);
+        assert_eq!(without_init["containers"][0]["env"], json!([{"name": "WHO", "value": "first"}]));
+        assert_eq!(without_init["containers"][0]["image"], Value::Null, "it does not run the function");
+        assert_eq!(without_init["containers"][1], json!({"name": names::WRAPPER_CONTAINER}));
+        assert_eq!(without_init["containers"][2]["env"], Value::Null);
+
+        let resources = read(json!({"limits": {"cpu": "2"}}));
+        let container = ContainerOverrides { resources: Some(resources), ..ContainerOverrides::default() };
+        let of_file = PodOverrides { container, resources_of_function: true, ..PodOverrides::default() };
+        let made = overridden(&template, &of_file);
+        assert_eq!(made["containers"][0], json!({"name": "proxy"}), "--pod-cache-config means the function");
+        assert_eq!(made["containers"][2]["resources"], json!({"limits": {"cpu": "2"}}));
+
+        let spec = template.pod.spec.as_mut().unwrap();
+        spec.init_containers = read(json!([{"name": "certificates"}, {"name": "copy-wrapper-server"}]));
+        let made = overridden(&template, &overrides);
+        assert_eq!(made["initContainers"][0]["env"], json!([{"name": "WHO", "value": "init"}]));
+        assert_eq!(made["initContainers"][1], json!({"name": "copy-wrapper-server"}));
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What is in effect of FunctionConfigs that come, change, break and go.
 
 use kube::api::DynamicObject;
+use porch_fn_settings::Source;
 use serde_json::{Value, json};
 
 use super::super::work::FINALIZER;
@@ -10,7 +11,7 @@ const PREFIX: &str = "example.com/functions";
 const NOW: Time = Time::from_millis(1_800_000_000_000);
 
 fn known() -> Known {
-    Known::new(PREFIX.to_owned())
+    Known::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::NoSchema))
 }
 
 /// An object that was made in this second of a minute, with this in its podExecutor.
@@ -107,6 +108,66 @@ fn what_breaks_stays_in_effect_as_it_was() {
     assert_eq!((ttl(&configs), time(&configs)), (360, Some(moment(11))));
     assert_eq!(known.counts(), Counts { objects: 1, problems: 0, broken: 0 });
     assert_eq!(known.work("a", true), Some(Work::Status { observed: Some(4), error: None }));
+}
+
+#[test]
+fn other_semantics_read_every_object_anew() {
+    let constraint = Setting::new(TagSemantics::Constraint, Source::Schema);
+    let mut known = known();
+    known.seen(object("a", 1, json!({"tags": ["~0.2"]})));
+    known.seen(object("b", 2, json!({"tags": ["no tag!"]})));
+    let first = known.configs(NOW).unwrap();
+    assert_eq!(first.semantics(), Some(&Setting::new(TagSemantics::Exact, Source::NoSchema)));
+    assert_eq!(names(&first), ["a", "b"]);
+
+    let judged = known.read_tags_as(constraint.clone());
+    let [(name, Judged::Broken { error, kept: false })] = &judged[..] else { panic!("{judged:?}") };
+    assert_eq!(name, "b");
+    assert!(error.contains("spec.podExecutor.tags[0]: \"no tag!\" is no version constraint"), "{error}");
+    let configs = known.configs(NOW).unwrap();
+    assert_eq!((names(&configs), configs.semantics()), (vec!["a"], Some(&constraint)));
+    assert_eq!(time(&configs), Some(NOW), "it is a later configuration");
+    assert_eq!(known.counts(), Counts { objects: 2, problems: 1, broken: 1 });
+
+    assert_eq!(known.read_tags_as(constraint), []);
+    assert_eq!(known.configs(NOW), None, "nothing has changed");
+    assert_eq!(known.read_tags_as(Setting::new(TagSemantics::Exact, Source::Schema)), []);
+    assert_eq!(names(&known.configs(NOW).unwrap()), ["a", "b"]);
+}
+
+/// The schema of newer Porch has no `functionRunnerObservedGeneration`: the API server drops it.
+#[test]
+fn a_status_field_that_is_pruned_is_written_once() {
+    let mut known = known();
+    let there = object("a", 1, json!({}));
+    known.seen(there.clone());
+    known.configs(NOW);
+    let applied = Work::Status { observed: Some(1), error: None };
+    assert_eq!(known.work("a", true), Some(applied.clone()));
+    known.record_write("a", &applied);
+    let error = Object { error: "of another".into(), ..there.clone() };
+    for event in [there.clone(), error, there.clone()] {
+        known.seen(event);
+        assert_eq!(known.work("a", true), None);
+    }
+
+    let edited = changed(there.clone(), 2, 9, json!({"timeToLive": "5m"}));
+    known.seen(edited.clone());
+    let applied = Work::Status { observed: Some(2), error: None };
+    assert_eq!(known.work("a", true), Some(applied.clone()), "once for each generation");
+    known.record_write("a", &applied);
+
+    // The error has a field in every schema.
+    known.seen(changed(edited, 3, 10, json!({"timeToLive": "soon"})));
+    let Some(broken @ Work::Status { observed: None, error: Some(_) }) = known.work("a", true) else {
+        panic!("it is broken")
+    };
+    known.record_write("a", &broken);
+    assert_eq!(known.work("a", true), Some(broken), "until it is there");
+
+    // Another object of that name.
+    known.seen(Object { uid: "another".into(), ..there });
+    assert_eq!(known.work("a", true), Some(Work::Status { observed: Some(1), error: None }));
 }
 
 #[test]

@@ -1,0 +1,76 @@
+//! The images of which pods are started and kept before anybody asks. A FunctionConfig may name them by a constraint:
+//! then a registry has to be asked, which is the caller's to do.
+
+use std::collections::{HashMap, HashSet};
+
+use porch_fn_image::Image;
+
+use super::Settings;
+use crate::function_config::FunctionConfig;
+
+/// The image with the highest tag of a repository that satisfies a constraint: a registry knows which.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Range {
+    /// Its tag does not matter.
+    pub repository: Image,
+    /// Which [`Constraint::parse`] reads.
+    pub constraint: String,
+}
+
+/// What registries have said.
+pub type Resolved = HashMap<Range, Image>;
+
+impl Settings {
+    /// The images to start a pod of before anybody asks: those of `--pod-cache-config`, those that a FunctionConfig
+    /// names with a tag, and what is known of its [range](Self::ranges). Each once, in the order of the file and then by
+    /// age of the objects. None that `--allowed-images` has no pattern for.
+    pub fn warm(&self, resolved: &Resolved) -> Vec<Image> {
+        let mut seen = HashSet::new();
+        let listed = self.cache.entries.iter().map(|entry| entry.image.clone());
+        let named = self.functions.iter().flat_map(|config| {
+            let range = range(config).and_then(|range| resolved.get(&range).cloned());
+            named_images(config).chain(range)
+        });
+        let allowed = listed.chain(named).filter(|image| self.flags.allowed_images.allows(image));
+        allowed.filter(|image| seen.insert(image.clone())).collect()
+    }
+
+    /// The images of FunctionConfigs to start a pod of as well, once a registry has said which they are. Without
+    /// `warm_up` they are those of which pods are kept.
+    pub fn ranges(&self, warm_up: bool) -> Vec<Range> {
+        let allowed = |range: &Range| {
+            self.flags.allowed_images.check(range.repository.as_str(), &range.constraint).is_ok()
+        };
+        let configs = self.functions.iter();
+        let wanted = configs.filter(|config| warm_up || config.min_replicas.is_some_and(|pods| pods > 0));
+        wanted.filter_map(range).filter(allowed).collect()
+    }
+
+    /// The images of [`warm`](Self::warm) of which pods are kept, and how many. An object for all tags keeps pods of
+    /// any image of its repository as well; those are known only once they are called.
+    pub fn kept(&self, resolved: &Resolved) -> Vec<(Image, u32)> {
+        let kept = |image: Image| {
+            let pods = self.of(&image).min_pods.value;
+            (pods > 0).then_some((image, pods))
+        };
+        self.warm(resolved).into_iter().filter_map(kept).collect()
+    }
+}
+
+/// The images that an object names for pods.
+fn named_images(config: &FunctionConfig) -> impl Iterator<Item = Image> {
+    let pods = config.spec.pod.iter();
+    pods.flat_map(|pod| {
+        let repositories = config.spec.repositories.iter();
+        repositories.flat_map(|repository| {
+            pod.tags.literal().filter_map(move |tag| Image::parse(&format!("{repository}:{tag}"), "").ok())
+        })
+    })
+}
+
+/// The first constraint of an object's pods, under its first prefix, as in Porch.
+fn range(config: &FunctionConfig) -> Option<Range> {
+    let constraint = config.spec.pod.as_ref()?.tags.first_constraint()?.to_owned();
+    let repository = Image::parse(config.spec.repositories.first()?, "").ok()?;
+    Some(Range { repository, constraint })
+}

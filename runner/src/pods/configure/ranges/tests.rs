@@ -1,0 +1,162 @@
+//! When registries are asked for the images to warm up, and what comes of the answers.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use porch_fn_settings::{
+    CacheConfig, FunctionConfig, FunctionConfigs, Setting, Settings, Source, TagSemantics,
+};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::super::super::backend::Unresolved;
+use super::*;
+
+/// A registry that answers what the test says, and remembers what it was asked.
+#[derive(Debug, Default)]
+struct Registry {
+    /// Tags by constraint; without one the answer is a failure, and with an empty one it never comes.
+    tags: Mutex<HashMap<&'static str, &'static str>>,
+    asked: Mutex<Vec<String>>,
+    open: Mutex<(usize, usize)>,
+}
+
+impl Catalog for Registry {
+    fn knows(&self, _: &Image) -> bool {
+        true
+    }
+
+    fn resolve<'a>(
+        &'a self,
+        image: &'a Image,
+        constraint: &'a Constraint,
+    ) -> BoxFuture<'a, Result<Image, Unresolved>> {
+        async {
+            self.asked.lock().push(image.repository().to_owned());
+            {
+                let mut open = self.open.lock();
+                *open = (open.0 + 1, open.1.max(open.0 + 1));
+            }
+            sleep(Duration::from_millis(1)).await;
+            let known = self
+                .tags
+                .lock()
+                .iter()
+                .find(|(text, _)| Constraint::parse(text).unwrap() == *constraint)
+                .map(|(_, tag)| *tag);
+            if known == Some("") {
+                std::future::pending::<()>().await;
+            }
+            self.open.lock().0 -= 1;
+            known.map(|tag| image.with_tag(tag).unwrap()).ok_or(Unresolved::NoMatch)
+        }
+        .boxed()
+    }
+}
+
+/// Objects with these tags, of which the first keeps a pod.
+fn current(objects: &[(&str, &str)]) -> Current {
+    let object = |(place, &(name, tag)): (usize, &(&str, &str))| {
+        let annotations = if place == 0 { json!({"fn.kpt.dev/min-replicas": "1"}) } else { Value::Null };
+        let spec = json!({"image": name, "podExecutor": {"tags": [tag]}});
+        let object = json!({"metadata": {"name": name, "annotations": annotations}, "spec": spec});
+        FunctionConfig::parse(&object, "example.com", TagSemantics::Constraint).unwrap()
+    };
+    let configs = objects.iter().enumerate().map(object).collect();
+    let semantics = Setting::new(TagSemantics::Constraint, Source::Schema);
+    let functions = Arc::new(FunctionConfigs::new(configs, semantics, None));
+    let flags = crate::settings::tests::settings(CacheConfig::default()).flags().clone();
+    let settings = Settings::new(flags, Arc::default(), Arc::default(), functions, |_| true);
+    Current { settings: Arc::new(settings), time: None, complete: true }
+}
+
+struct Rig {
+    registry: Arc<Registry>,
+    current: watch::Sender<Current>,
+    resolved: watch::Receiver<Resolved>,
+}
+
+impl Rig {
+    fn start(objects: &[(&str, &str)], tags: &[(&'static str, &'static str)], warm_up: bool) -> Self {
+        let registry = Arc::new(Registry::default());
+        registry.tags.lock().extend(tags.iter().copied());
+        let (current, receiver) = watch::channel(current(objects));
+        let (sender, resolved) = watch::channel(Resolved::default());
+        let catalog: Arc<dyn Catalog> = Arc::<Registry>::clone(&registry);
+        tokio::spawn(follow(receiver, catalog, warm_up, sender));
+        Self { registry, current, resolved }
+    }
+
+    fn asked(&self) -> usize {
+        self.registry.asked.lock().len()
+    }
+
+    fn known(&mut self) -> Vec<String> {
+        let mut known: Vec<_> = self.resolved.borrow_and_update().values().map(ToString::to_string).collect();
+        known.sort_unstable();
+        known
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_range_becomes_an_image_and_literal_tags_are_nothing_to_ask() {
+    let mut rig =
+        Rig::start(&[("a", "~0.1"), ("b", "*"), ("c", "v0.2")], &[("~0.1", "v0.1.5"), ("*", "v3.0.0")], true);
+    rig.resolved.wait_for(|known| known.len() == 2).await.unwrap();
+    assert_eq!(rig.known(), ["example.com/a:v0.1.5", "example.com/b:v3.0.0"]);
+    assert_eq!(rig.asked(), 2);
+
+    // A version that is pushed later.
+    rig.registry.tags.lock().insert("~0.1", "v0.1.6");
+    sleep(HOLDS / 2).await;
+    assert_eq!(rig.asked(), 2);
+    rig.resolved.changed().await.unwrap();
+    assert_eq!(rig.known(), ["example.com/a:v0.1.6", "example.com/b:v3.0.0"]);
+
+    rig.current.send_replace(current(&[("b", "*")]));
+    rig.resolved.changed().await.unwrap();
+    assert_eq!(rig.known(), ["example.com/b:v3.0.0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_asked_again_after_a_pause_and_leaves_what_was_known() {
+    let mut rig = Rig::start(&[("a", "~0.1")], &[], true);
+    sleep(FIRST_PAUSE / 2).await;
+    assert_eq!(rig.asked(), 1);
+    sleep(FIRST_PAUSE / 2 + Duration::from_secs(1)).await;
+    assert_eq!(rig.asked(), 2);
+    sleep(LAST_PAUSE * 10).await;
+    let asked = rig.asked();
+    assert!((14..=18).contains(&asked), "ever more slowly: {asked}");
+    rig.registry.tags.lock().insert("~0.1", "v0.1.5");
+    rig.resolved.changed().await.unwrap();
+    rig.registry.tags.lock().clear();
+    sleep(HOLDS + FIRST_PAUSE * 2).await;
+    assert!(rig.asked() > asked + 2);
+    assert_eq!(rig.known(), ["example.com/a:v0.1.5"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_questions_are_open_and_none_for_ever() {
+    let names: Vec<_> = (0..10).map(|number| format!("f{number}")).collect();
+    let mut objects: Vec<_> = names.iter().map(|name| (name.as_str(), "~0.1")).collect();
+    objects.push(("hangs", "~9"));
+    let mut rig = Rig::start(&objects, &[("~0.1", "v0.1.5"), ("~9", "")], true);
+    let begin = Instant::now();
+    rig.resolved.wait_for(|known| known.len() == 10).await.unwrap();
+    assert!(begin.elapsed() < LONGEST, "one that hangs stops no other");
+    assert_eq!(rig.registry.open.lock().1, AT_ONCE);
+    let asked = rig.asked();
+    sleep(LONGEST + FIRST_PAUSE + Duration::from_secs(1)).await;
+    assert_eq!(rig.asked(), asked + 1, "it was given up, and asked again");
+    assert_eq!(rig.known().len(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_warm_up_only_kept_ranges_are_asked_for() {
+    let mut rig = Rig::start(&[("a", "~0.1"), ("b", "~0.1")], &[("~0.1", "v0.1.5")], false);
+    rig.resolved.changed().await.unwrap();
+    sleep(LONGEST).await;
+    assert_eq!(rig.known(), ["example.com/a:v0.1.5"]);
+    assert_eq!(rig.asked(), 1);
+}
