@@ -1,30 +1,31 @@
 //! Which images of its repositories an executor of a FunctionConfig is for: its `tags`.
 //!
-//! Porch has had two meanings of these lists, and the schema of the two is the same. So the runner is told which one
-//! holds ([`TagSemantics`]), for all objects of a cluster alike.
+//! Porch has had two meanings of these lists, and an object does not say which one it was written
+//! for. So whoever reads it is told ([`TagSemantics`]), for all objects of a cluster alike.
 //!
 //! [`TagSemantics::Exact`], Porch 1.6:
-//! - `podExecutor`: the list is not looked at. The object is for every tag and digest, and nothing in the list is an
-//!   error. The list only says what is warmed up.
-//! - `binaryExecutor`: an entry is the image's tag, character by character. For a request's tag field, which is a
-//!   version constraint, it is the highest listed version that satisfies it. An entry that no image can have as a tag
-//!   is reported, since its author expects something of it.
+//! - `podExecutor`: the list is not looked at. The object is for every tag and digest, and nothing
+//!   in the list is an error. The list only says what is warmed up.
+//! - `binaryExecutor`: an entry is the image's tag, character by character. For a request's tag
+//!   field, which is a version constraint, it is the highest listed version that satisfies it. An
+//!   entry that no image can have as a tag is reported, since its author expects something of it.
 //! - `goExecutor`: not looked at; it is Porch's own.
 //!
-//! [`TagSemantics::Constraint`], Porch since its pull request 1186: in all three lists an entry is a version
-//! constraint of Masterminds/semver.
+//! [`TagSemantics::Constraint`], Porch since its pull request 1186: in all three lists an entry is
+//! a version constraint of Masterminds/semver.
 //! - An empty list matches nothing, and `*` everything, digests included.
-//! - A tag that is no version matches an entry of the same text only. The empty entry is an image without a tag, which
-//!   here is the same image as with `latest`.
+//! - A tag that is no version matches an entry of the same text only. The empty entry is an image
+//!   without a tag, which here is the same image as with `latest`.
 //! - A plain version is a constraint as well: `v0.2` is any `0.2.x`, and `v0.4.5` also `0.4.5`.
-//! - An executable is also for a request that is itself a constraint: one of an entry's text, or one that a listed
-//!   version satisfies. The highest version wins.
-//! - `podExecutor` may list `*`, the empty text and `latest`, the other two `latest`. Any other text that is no
-//!   constraint makes the whole object an error.
+//! - An executable is also for a request that is itself a constraint: one of an entry's text, or
+//!   one that a listed version satisfies. The highest version wins.
+//! - `podExecutor` may list `*`, the empty text and `latest`, the other two `latest`. Any other
+//!   text that is no constraint makes the whole object an error.
 //!
-//! An executable never stands for an image with a digest, whatever is listed: unlike in Porch, a digest means what it
-//! says. Earlier versions of this project had a third meaning (empty for all, constraints for pods, the more specific
-//! object wins). Of that `Exact` keeps nothing but the warm-up of every literal tag.
+//! An executable never stands for an image with a digest, whatever is listed: unlike in Porch, a
+//! digest means what it says. Earlier versions of this project had a third meaning (empty for all,
+//! constraints for pods, the more specific object wins). Of that `Exact` keeps nothing but the
+//! warm-up of every literal tag.
 
 #[cfg(test)]
 mod tests;
@@ -148,7 +149,8 @@ impl Tags {
         Self::read(texts, rule, &[LATEST])
     }
 
-    /// `words` are allowed although they are no constraints. The error says which of `texts` is wrong.
+    /// `words` are allowed although they are no constraints. The error says which of `texts` is
+    /// wrong.
     fn read(texts: &[&str], rule: Rule, words: &[&str]) -> Result<Self, (usize, String)> {
         if texts.len() > MAX_TAGS {
             return Err((MAX_TAGS, format!("more than the {MAX_TAGS} tags that are read")));
@@ -228,8 +230,9 @@ impl Tags {
         versions.filter(|version| constraint.matches(version)).max().map(Match::Version)
     }
 
-    /// A tag text of one that the other one holds as well; this one's are looked at first. Two constraints proper are
-    /// compared by their texts only, and nothing is once `budget` comparisons are spent.
+    /// A tag text of one that the other one holds as well; this one's are looked at first. Two
+    /// constraints proper are compared by their texts only, and nothing is once `budget`
+    /// comparisons are spent.
     pub(crate) fn overlap<'a>(&'a self, other: &'a Self, budget: &mut u64) -> Option<&'a str> {
         let mut common = |these: &'a Self, those: &Self| {
             these.list.iter().find(|this| {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use porch_fn_settings::{ExecConfig, Settings};
+use porch_fn_settings::{ExecConfig, Settings, TagSemantics};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bits that a metric, which is a 64-bit float where it is read, holds exactly.
@@ -22,13 +22,17 @@ impl ExecHash {
         // No order of its own.
         lines.sort_unstable();
         let mut text = lines.join("\n");
+        // Only constraints are marked: the numbers of before stay.
+        let semantics = settings.functions().semantics().map(|semantics| semantics.value);
+        let mark = if semantics == Some(TagSemantics::Constraint) { " constraint" } else { "" };
         let missing: Vec<_> = settings.missing_executables().map(|(config, _)| &config.name).collect();
         // Theirs counts: the first that fits an image wins.
         for config in settings.functions().iter().filter(|config| !missing.contains(&&config.name)) {
             if let Some(binary) = &config.spec.binary {
                 // Writing to a String cannot fail.
                 let tags: Vec<_> = binary.tags.texts().collect();
-                let _ = write!(text, "\n{:?} {tags:?} {}", config.spec.repositories, binary.path.display());
+                let path = binary.path.display();
+                let _ = write!(text, "\n{:?} {tags:?} {path}{mark}", config.spec.repositories);
             }
         }
         let hash = xxh3_64(text.as_bytes()) >> (u64::BITS - BITS);
@@ -53,6 +57,7 @@ impl fmt::Display for ExecHash {
 mod tests {
     use super::*;
     use std::path::Path;
+    use std::sync::Arc;
 
     use porch_fn_settings::CacheConfig;
 
@@ -77,5 +82,26 @@ mod tests {
         }
         assert!(base.number() > 0 && base.number() < 1 << BITS);
         assert_eq!(base.to_string(), format!("{:012x}", base.number()));
+    }
+
+    #[test]
+    fn what_tags_mean_counts_where_there_are_executables() {
+        use porch_fn_settings::{FunctionConfig, FunctionConfigs, Setting, Source};
+        let hash = |executor: &str, semantics| {
+            let spec = serde_json::json!({"image": "f", executor: {"tags": ["v1"], "path": "f"}});
+            let object = serde_json::json!({"metadata": {"name": "f"}, "spec": spec});
+            let configs = vec![FunctionConfig::parse(&object, "example.com", semantics).unwrap()];
+            let functions = FunctionConfigs::new(configs, Setting::new(semantics, Source::Schema), None);
+            let flags = crate::settings::tests::settings(CacheConfig::default()).flags().clone();
+            let settings = Settings::new(flags, Arc::default(), Arc::default(), functions.into(), |_| true);
+            ExecHash::of(&ExecConfig::default(), &settings)
+        };
+        let both = |executor| {
+            [TagSemantics::Exact, TagSemantics::Constraint].map(|semantics| hash(executor, semantics))
+        };
+        let [exact, constraint] = both("binaryExecutor");
+        assert_ne!(exact, constraint);
+        let [exact, constraint] = both("podExecutor");
+        assert_eq!(exact, constraint);
     }
 }

@@ -89,8 +89,9 @@ impl WarmUp {
     }
 }
 
-/// Tells the pool of every change, for ever; `resolved` is what [`ranges`] has found out. `configured` turns true when it was told of complete settings; before that
-/// nothing is warmed up, since no pod can be made.
+/// Tells the pool of every change, for ever; `resolved` is what [`ranges`] has found out.
+/// `configured` turns true when it was told of complete settings; before that nothing is warmed up,
+/// since no pod can be made.
 pub(crate) async fn follow(
     base: Config,
     mut making: impl Making,

@@ -1,5 +1,5 @@
-//! The images of which pods are started and kept before anybody asks. A FunctionConfig may name them by a constraint:
-//! then a registry has to be asked, which is the caller's to do.
+//! The images of which pods are started and kept before anybody asks. A FunctionConfig may name
+//! them by a constraint: then a registry has to be asked, which is the caller's to do.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,8 @@ use porch_fn_image::Image;
 use super::Settings;
 use crate::function_config::FunctionConfig;
 
-/// The image with the highest tag of a repository that satisfies a constraint: a registry knows which.
+/// The image with the highest tag of a repository that satisfies a constraint: a registry knows
+/// which.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Range {
     /// Its tag does not matter.
@@ -21,9 +22,10 @@ pub struct Range {
 pub type Resolved = HashMap<Range, Image>;
 
 impl Settings {
-    /// The images to start a pod of before anybody asks: those of `--pod-cache-config`, those that a FunctionConfig
-    /// names with a tag, and what is known of its [range](Self::ranges). Each once, in the order of the file and then by
-    /// age of the objects. None that `--allowed-images` has no pattern for.
+    /// The images to start a pod of before anybody asks: those of `--pod-cache-config`, those that
+    /// a FunctionConfig names with a tag, and what is known of its [range](Self::ranges). Each
+    /// once, in the order of the file and then by age of the objects. None that `--allowed-images`
+    /// has no pattern for.
     pub fn warm(&self, resolved: &Resolved) -> Vec<Image> {
         let mut seen = HashSet::new();
         let listed = self.cache.entries.iter().map(|entry| entry.image.clone());
@@ -35,8 +37,8 @@ impl Settings {
         allowed.filter(|image| seen.insert(image.clone())).collect()
     }
 
-    /// The images of FunctionConfigs to start a pod of as well, once a registry has said which they are. Without
-    /// `warm_up` they are those of which pods are kept.
+    /// The images of FunctionConfigs to start a pod of as well, once a registry has said which they
+    /// are. Without `warm_up` they are those of which pods are kept.
     pub fn ranges(&self, warm_up: bool) -> Vec<Range> {
         let allowed = |range: &Range| {
             self.flags.allowed_images.check(range.repository.as_str(), &range.constraint).is_ok()
@@ -46,8 +48,9 @@ impl Settings {
         wanted.filter_map(range).filter(allowed).collect()
     }
 
-    /// The images of [`warm`](Self::warm) of which pods are kept, and how many. An object for all tags keeps pods of
-    /// any image of its repository as well; those are known only once they are called.
+    /// The images of [`warm`](Self::warm) of which pods are kept, and how many. An object for all
+    /// tags keeps pods of any image of its repository as well; those are known only once they are
+    /// called.
     pub fn kept(&self, resolved: &Resolved) -> Vec<(Image, u32)> {
         let kept = |image: Image| {
             let pods = self.of(&image).min_pods.value;

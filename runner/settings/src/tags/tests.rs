@@ -1,4 +1,5 @@
-//! Which images a list is for, in both semantics: the cases of Porch's tests for its own, and the corners between.
+//! Which images a list is for, in both semantics: the cases of Porch's tests for its own, and the
+//! corners between.
 
 use TagSemantics::{Constraint as Constrained, Exact};
 

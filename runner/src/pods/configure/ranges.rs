@@ -1,7 +1,9 @@
-//! Which images the ranges of FunctionConfigs stand for whose pods are to be warmed up or kept, such as `~0.2`.
+//! Which images the ranges of FunctionConfigs stand for whose pods are to be warmed up or kept,
+//! such as `~0.2`.
 //!
-//! A registry says that, so it is asked apart from everything else: neither readiness nor a call waits for it, few
-//! questions are open at once, each is bounded, and one that failed is asked again after a pause.
+//! A registry says that, so it is asked apart from everything else: neither readiness nor a call
+//! waits for it, few questions are open at once, each is bounded, and one that failed is asked
+//! again after a pause.
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +39,8 @@ struct Found {
     pause: Duration,
 }
 
-/// Keeps `resolved` up to date, until nobody reads it. Without `warm_up` only ranges count of which pods are kept.
+/// Keeps `resolved` up to date, until nobody reads it. Without `warm_up` only ranges count of which
+/// pods are kept.
 pub(crate) async fn follow(
     mut current: watch::Receiver<Current>,
     catalog: Arc<dyn Catalog>,

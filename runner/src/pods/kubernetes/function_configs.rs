@@ -7,8 +7,9 @@
 //!                        └────► work ─► writes ─► status, finalizer
 //! ```
 //!
-//! All but this file, `look` and the request of `schema` is pure. A cluster without the kind has none, and so has one that forbids to look:
-//! functions run as the flags and files say. One that does not answer is another thing: nobody knows then.
+//! All but this file, `look` and the request of `schema` is pure. A cluster without the kind has
+//! none, and so has one that forbids to look: functions run as the flags and files say. One that
+//! does not answer is another thing: nobody knows then.
 
 mod known;
 mod look;

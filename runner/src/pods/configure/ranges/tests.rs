@@ -15,7 +15,8 @@ use super::*;
 /// A registry that answers what the test says, and remembers what it was asked.
 #[derive(Debug, Default)]
 struct Registry {
-    /// Tags by constraint; without one the answer is a failure, and with an empty one it never comes.
+    /// Tags by constraint; without one the answer is a failure, and with an empty one it never
+    /// comes.
     tags: Mutex<HashMap<&'static str, &'static str>>,
     asked: Mutex<Vec<String>>,
     open: Mutex<(usize, usize)>,

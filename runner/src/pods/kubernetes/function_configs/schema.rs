@@ -1,9 +1,10 @@
 //! What the cluster's schema says about the `tags` of FunctionConfigs.
 //!
-//! The two meanings that Porch has had differ in no type, pattern or field of the schema: the status field that Porch
-//! dropped went earlier, with another change. What differs are the descriptions of `tags`, which come out of Porch's
-//! source: the newer ones speak of constraints. The `OpenAPI` document of the group has them, and every account that the
-//! API server knows may read it (`ClusterRole` system:discovery), which is not so for CRDs.
+//! The two meanings that Porch has had differ in no type, pattern or field of the schema: the
+//! status field that Porch dropped went earlier, with another change. What differs are the
+//! descriptions of `tags`, which come out of Porch's source: the newer ones speak of constraints.
+//! The `OpenAPI` document of the group has them, and every account that the API server knows may
+//! read it (`ClusterRole` system:discovery), which is not so for CRDs.
 
 use http::{Request, header};
 use http_body_util::{BodyExt, Collected, Limited};
@@ -15,7 +16,8 @@ use serde_json::Value;
 use super::super::client::{Causes, RequestError, bounded};
 use super::{GROUP, VERSION};
 
-/// Largest document that is read, in bytes. That of the group with all of Porch's kinds is a few hundred KiB.
+/// Largest document that is read, in bytes. That of the group with all of Porch's kinds is a few
+/// hundred KiB.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 /// Why the schema says nothing.
@@ -80,7 +82,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// As the API server has it, with these descriptions of podExecutor's and binaryExecutor's tags.
+    /// As the API server has it, with these descriptions of podExecutor's and binaryExecutor's
+    /// tags.
     pub(in super::super) fn document(pods: Option<&str>, binaries: Option<&str>) -> Value {
         let executor = |description: Option<&str>| {
             let mut tags = json!({"type": "array", "items": {"type": "string", "default": ""}});
