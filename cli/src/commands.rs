@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use porch_fn_service::flags;
 
-use crate::{completion, config, doctor, eval, porch_config, shards, up};
+use crate::{completion, config, doctor, eval, exec_config, porch_config, shards, up};
 
 /// The first argument by which porch-fn starts itself as a local pod's wrapper-server.
 pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
@@ -50,6 +50,9 @@ enum Command {
     #[command(subcommand, help_template = HELP, before_help = PORCH_CONFIG, disable_help_subcommand = true)]
     #[command(arg_required_else_help = true)]
     PorchConfig(porch_config::Command),
+    /// Print the runners' --config for a folder of executables of the functions catalog
+    #[command(help_template = HELP, before_help = EXEC_CONFIG)]
+    ExecConfig(exec_config::Args),
     /// Print a script that completes commands and flags in bash, zsh, fish, elvish or PowerShell
     #[command(help_template = HELP, before_help = COMPLETION)]
     Completion(completion::Args),
@@ -106,6 +109,13 @@ Examples:
 
   # The way back; it names the new objects, which are to be deleted
   porch-fn porch-config remove | kubectl apply -f -";
+const EXEC_CONFIG: &str = "\
+Examples:
+  # Of the executables in Porch's image
+  porch-fn exec-config ./functions > config.yaml
+
+  # Of another version
+  porch-fn exec-config ./functions --tag set-labels=v0.1.5";
 const COMPLETION: &str = "\
 Examples:
   # In this shell
@@ -143,6 +153,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             Command::Config(args) => config::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,
             Command::PorchConfig(command) => porch_config::run(command).await,
+            Command::ExecConfig(args) => exec_config::run(&args),
             Command::Completion(args) => completion::run(&args, Cli::command()),
         }
     })

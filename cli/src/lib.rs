@@ -9,6 +9,7 @@ mod completion;
 mod config;
 mod doctor;
 mod eval;
+mod exec_config;
 mod output;
 mod porch_config;
 mod progress;

@@ -1,0 +1,195 @@
+//! `porch-fn exec-config`: the `--config` of runners for a folder of the catalog's executables, such as
+//! `/home/nonroot/functions` of Porch's function runner.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use porch_fn_image::Image;
+use serde_json::{Value, json};
+
+use crate::output;
+
+const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
+/// The executables of Porch's image, and the versions that they are of. Source: func/Dockerfile of kptdev/porch at
+/// 610c4df7.
+const KNOWN: [(&str, &str); 10] = [
+    ("apply-setters", "v0.2.4"),
+    ("ensure-name-substring", "v0.2.1"),
+    ("search-replace", "v0.2.3"),
+    ("set-annotations", "v0.1.7"),
+    ("set-image", "v0.2.2"),
+    ("set-labels", "v0.2.4"),
+    ("set-namespace", "v0.4.5"),
+    ("set-project-id", "v0.2.1"),
+    ("starlark", "v0.5.5"),
+    ("upsert-resource", "v0.2.3"),
+];
+/// Most files of a folder.
+const MAX_FILES: usize = 10_000;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The folder with the executables, which the runners have as --functions
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// The version of an executable that is not the one in Porch's image, or of another function of the catalog; may
+    /// be repeated
+    #[arg(long = "tag", value_name = "NAME=TAG")]
+    tags: Vec<Tagged>,
+}
+
+/// An executable's version, as the user says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Tagged {
+    name: String,
+    tag: String,
+}
+
+/// A `--config` for some of a folder's executables.
+#[derive(Debug, PartialEq, Eq)]
+struct Config {
+    functions: Vec<Value>,
+    /// Executables whose version nobody has said.
+    unknown: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ExecConfigError {
+    #[error("{0}: {1}")]
+    Folder(PathBuf, io::Error),
+    #[error("{0} has more than {MAX_FILES} files: name the folder with the executables")]
+    TooMany(PathBuf),
+    #[error("{0} has no executable that is known: name the version of one that is there with --tag NAME=TAG")]
+    None(PathBuf),
+    #[error("the configuration cannot be written as YAML: {0}")]
+    Yaml(String),
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match print(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => output::fail("exec-config", error),
+    }
+}
+
+fn print(args: &Args) -> Result<(), ExecConfigError> {
+    let config = config(&executables(&args.directory)?, &args.tags);
+    for name in &config.unknown {
+        eprintln!(
+            "porch-fn exec-config: left out, since its version is not known: {name} (--tag {name}=TAG)"
+        );
+    }
+    if config.functions.is_empty() {
+        return Err(ExecConfigError::None(args.directory.clone()));
+    }
+    let yaml = serde_saphyr::to_string(&json!({"functions": config.functions}));
+    let yaml = yaml.map_err(|error| ExecConfigError::Yaml(error.to_string()))?;
+    output::show(&format!("{}\n", yaml.trim_end()));
+    Ok(())
+}
+
+/// The names of the executables in a folder, in order.
+fn executables(directory: &Path) -> Result<Vec<String>, ExecConfigError> {
+    let failed = |error| ExecConfigError::Folder(directory.to_owned(), error);
+    let mut names = Vec::new();
+    for (count, entry) in fs::read_dir(directory).map_err(failed)?.enumerate() {
+        if count == MAX_FILES {
+            return Err(ExecConfigError::TooMany(directory.to_owned()));
+        }
+        let entry = entry.map_err(failed)?;
+        // Of a link its target counts; one that leads nowhere is no executable.
+        let Ok(metadata) = fs::metadata(entry.path()) else { continue };
+        if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
+            names.extend(entry.file_name().into_string().ok());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// What these executables stand for. A tag that the user gives wins.
+fn config(executables: &[String], tags: &[Tagged]) -> Config {
+    let mut config = Config { functions: Vec::new(), unknown: Vec::new() };
+    for name in executables {
+        let given: Vec<&str> =
+            tags.iter().filter(|tagged| tagged.name == *name).map(|tagged| tagged.tag.as_str()).collect();
+        let known = KNOWN.iter().filter(|(known, _)| known == name).map(|(_, tag)| *tag);
+        let tags = if given.is_empty() { known.collect() } else { given };
+        if tags.is_empty() {
+            config.unknown.push(name.clone());
+            continue;
+        }
+        // Porch has both spellings for one version.
+        let images: Vec<String> = tags
+            .into_iter()
+            .flat_map(|tag| std::iter::once(tag).chain(tag.strip_prefix('v')))
+            .map(|tag| format!("{CATALOG}/{name}:{tag}"))
+            .collect();
+        config.functions.push(json!({"function": name, "images": images}));
+    }
+    config
+}
+
+// === impl Tagged ===
+
+impl FromStr for Tagged {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, tag) = text.split_once('=').ok_or("write NAME=TAG, such as set-labels=v0.2.4")?;
+        Image::parse(&format!("{CATALOG}/{name}:{tag}"), "").map_err(|error| error.to_string())?;
+        Ok(Self { name: name.to_owned(), tag: tag.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use porch_fn_settings::ExecConfig;
+
+    use super::*;
+
+    fn tagged(texts: &[&str]) -> Vec<Tagged> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn known_executables_stand_for_their_images_and_others_are_named() {
+        let names = ["mine", "set-labels", "set-namespace"].map(str::to_owned);
+        let found = config(&names, &[]);
+        assert_eq!(found.unknown, ["mine"]);
+        let images = |name: &str, tags: [&str; 2]| tags.map(|tag| format!("{CATALOG}/{name}:{tag}"));
+        let expected = [
+            json!({"function": "set-labels", "images": images("set-labels", ["v0.2.4", "0.2.4"])}),
+            json!({"function": "set-namespace", "images": images("set-namespace", ["v0.4.5", "0.4.5"])}),
+        ];
+        assert_eq!(found.functions, expected);
+    }
+
+    #[test]
+    fn versions_that_are_given_win() {
+        let names = ["mine", "set-labels"].map(str::to_owned);
+        let found = config(&names, &tagged(&["set-labels=v0.1.5", "set-labels=v0.1", "mine=latest"]));
+        assert!(found.unknown.is_empty());
+        assert_eq!(found.functions[0]["images"], json!([format!("{CATALOG}/mine:latest")]));
+        let expected = ["v0.1.5", "0.1.5", "v0.1", "0.1"].map(|tag| format!("{CATALOG}/set-labels:{tag}"));
+        assert_eq!(found.functions[1]["images"], json!(expected));
+        for wrong in ["set-labels", "a=b c", "=v1", "a="] {
+            assert!(wrong.parse::<Tagged>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn runners_read_what_is_printed() {
+        let names: Vec<String> = KNOWN.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let yaml = serde_saphyr::to_string(&json!({"functions": config(&names, &[]).functions})).unwrap();
+        let read = ExecConfig::parse(&yaml, Path::new("/functions"), CATALOG).unwrap();
+        assert!(read.duplicates.is_empty());
+        assert_eq!(read.iter().count(), 20);
+        let found = read.find("ghcr.io/kptdev/krm-functions-catalog/starlark:0.5.5").unwrap();
+        assert_eq!(found.path, Path::new("/functions/starlark"));
+    }
+}
