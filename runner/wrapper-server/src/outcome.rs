@@ -108,13 +108,13 @@ pub fn judge_exit(
     let Finished { status, stdout, stderr } =
         ran.map_err(|error| not_finished(&function, &error, max_message))?;
     if !status.success() {
-        let mut failure = not_executed(&function, &go_exit_text(status), &stderr.into_text());
-        if let Ok(results) = resource_list::check(&stdout)
-            && !results.entries.is_empty()
-        {
-            failure.message += &format!(" with structured results: {results}");
-        }
-        return Err(failure);
+        let failure = not_executed(&function, &go_exit_text(status), &stderr.into_text());
+        return Err(match resource_list::check(&stdout) {
+            Ok(results) if !results.entries.is_empty() => {
+                internal(format!("{} with structured results: {results}", failure.message))
+            }
+            _ => failure,
+        });
     }
     if stdout.is_empty() {
         return Err(not_executed(&function, "it wrote nothing to standard output", &stderr.into_text()));
@@ -125,9 +125,12 @@ pub fn judge_exit(
 /// Outputs up to this size are judged at once; larger ones take milliseconds that others would wait.
 const JUDGED_INLINE: usize = 64 * 1024;
 
-/// [`judge`] or [`judge_exit`], of large outputs in a thread where nobody waits for it.
+/// [`judge`] or [`judge_exit`].
+pub type Judge = fn(&str, Result<Finished, RunError>, usize) -> Result<Evaluated, Failure>;
+
+/// Judges large outputs in a thread where nobody waits for it.
 pub async fn judge_apart(
-    judge: fn(&str, Result<Finished, RunError>, usize) -> Result<Evaluated, Failure>,
+    judge: Judge,
     image: &str,
     ran: Result<Finished, RunError>,
     max_message: usize,

@@ -187,7 +187,9 @@ mod tests {
 
     fn joined(pieces: &[&[u8]], head: usize, tail: usize) -> String {
         let mut stderr = Stderr::new(head, tail).with_joined_lines();
-        pieces.iter().for_each(|piece| stderr.push(piece));
+        for piece in pieces {
+            stderr.push(piece);
+        }
         text(stderr)
     }
 
