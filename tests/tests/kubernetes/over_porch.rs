@@ -33,15 +33,17 @@ fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
 }
 
 impl Stand {
-    /// Porch's own manifests, without pods: their images are not here.
-    async fn has_manifests_of(&self, version: Version, way: &[&str]) {
+    /// Applies Porch's own manifests, without pods: their images are not here. Returns the file.
+    async fn has_manifests_of(&self, version: Version, way: &[&str]) -> String {
         let mut all = version.objects();
         for deployment in all.iter_mut().filter(|object| object["kind"] == "Deployment") {
             deployment["spec"]["replicas"] = json!(0);
         }
         let list = json!({"apiVersion": "v1", "kind": "List", "items": all}).to_string();
         let file = self.sandbox.write("porch.json", list);
-        self.kubectl(&[&["apply", "-f", file.to_str().unwrap()], way].concat()).await;
+        let file = file.to_str().unwrap().to_owned();
+        self.kubectl(&[&["apply", "-f", &file], way].concat()).await;
+        file
     }
 
     async fn object(&self, kind: &str, name: &str) -> Value {
@@ -66,11 +68,11 @@ async fn nothing_conflicts_no_port_is_renamed_and_no_probe_has_two_handlers() {
     if cluster.own().is_none() {
         return;
     }
+    let stand = Stand::new(cluster).await;
     for version in VERSIONS {
         for way in WAYS {
             let what = format!("{version}, {way:?}");
-            let stand = Stand::new(cluster.clone()).await;
-            stand.has_manifests_of(version, way).await;
+            let porch = stand.has_manifests_of(version, way).await;
 
             assert_eq!(stand.conflicts(DEPLOY).await, BTreeSet::new(), "{what}");
             stand.run(&["apply", "--dry-run=server", "-k", DEPLOY]).await;
@@ -79,9 +81,10 @@ async fn nothing_conflicts_no_port_is_renamed_and_no_probe_has_two_handlers() {
             if version == Version::Next {
                 leads_the_controllers_here(&stand, &what).await;
             }
-            stand.removes_all().await;
+            stand.kubectl(&["delete", "--wait", "-o", "name", "-f", &porch]).await;
         }
     }
+    stand.removes_all().await;
 }
 
 async fn takes_over_the_service(stand: &Stand, version: Version, way: &[&str]) {
