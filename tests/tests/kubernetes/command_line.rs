@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 /// What doctor finds that is not as it should be, and whether it calls that a failure.
-async fn doctor(stand: &Stand) -> (Vec<Value>, bool) {
+pub(super) async fn doctor(stand: &Stand) -> (Vec<Value>, bool) {
     let ended = porch_fn(stand, &["doctor", "-o", "json"], b"").await;
     let findings: Vec<Value> =
         serde_json::from_slice(&ended.stdout).unwrap_or_else(|_| panic!("{}", text(&ended.stderr)));

@@ -8,10 +8,11 @@
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Api, ResourceExt};
 use porch_fn_tests::cluster::Cluster;
-use porch_fn_tests::process::binary;
-use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
+use porch_fn_tests::process::{binary, eventually};
+use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, objects};
 use serde_json::{Value, json};
 
+use super::command_line::doctor;
 use super::deploy::{ROUTER, Stand};
 use super::porch::{Porch, Version, function_config};
 
@@ -23,6 +24,8 @@ const ORIGINAL: &str = "function-runner";
 const PORCHS: &str = "function-runner:9445";
 const OURS: &str = "function-router:9445";
 const OURS_IN_FULL: &str = "function-router.porch-system.svc.cluster.local:9445";
+/// What doctor says of every porch-server of the next version.
+const EXECUTABLES_ALONE: &str = "porch-server evaluates functions in pods of its own, except those whose FunctionConfig names an executable";
 const PORCH_SERVERS: &str = "api.porch-system.svc.cluster.local:9447";
 
 /// The commands under a heading of the chapter, in blocks.
@@ -69,15 +72,14 @@ impl Stand {
         }
     }
 
-    /// What Porch's runner leaves of an image: a pod whose name is generated, and a Service named by the label.
-    async fn legacy_pod(&self) -> Pod {
-        let id = "function-0-v1-1-0123abcd";
+    /// What Porch's evaluators leave of an image: a pod whose name is generated, and a Service named by the label.
+    async fn legacy_pod(&self, id: &str, template_version: &str) -> Pod {
         let labels = json!({"fn.kpt.dev/image": id});
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
                 "generateName": format!("{id}-"), "namespace": FUNCTIONS, "labels": labels,
-                "annotations": {"fn.kpt.dev/template-version": "inline-v1"},
+                "annotations": {"fn.kpt.dev/template-version": template_version},
             },
             "spec": {"terminationGracePeriodSeconds": 1, "containers": [{
                 "name": "function", "image": self.cluster.wrapper_image(),
@@ -95,6 +97,29 @@ impl Stand {
         self.function_pods().get(name).await.unwrap()
     }
 
+    /// Whether a pod and its Service are there.
+    async fn has(&self, legacy: &Pod) -> (bool, bool) {
+        let services: Api<Service> = Api::namespaced(self.cluster.client(), FUNCTIONS);
+        let pod = self.function_pods().get_opt(&legacy.name_any()).await.unwrap();
+        let service = services.get_opt(&legacy.labels()["fn.kpt.dev/image"]).await.unwrap();
+        let alive = |pod: &Pod| pod.metadata.deletion_timestamp.is_none() && pod.uid() == legacy.uid();
+        (pod.is_some_and(|pod| alive(&pod)), service.is_some())
+    }
+
+    /// What doctor has to say of Porch, but for what is as it should be.
+    async fn doctor_says(&self, expected: &[&str]) {
+        eventually(&format!("doctor says {expected:?}"), async || {
+            let (findings, _) = doctor(self).await;
+            let of_porch = findings.iter().filter(|finding| finding["check"] == "Porch");
+            let texts: Vec<_> = of_porch.map(|finding| finding["text"].as_str().unwrap()).collect();
+            if texts != expected {
+                eprintln!("doctor says {findings:#?}");
+            }
+            (texts == expected).then_some(())
+        })
+        .await;
+    }
+
     fn function_pods(&self) -> Api<Pod> {
         Api::namespaced(self.cluster.client(), FUNCTIONS)
     }
@@ -105,6 +130,16 @@ impl Stand {
         let mut list: Value = serde_json::from_str(&list).unwrap();
         let items = list["items"].as_array_mut().unwrap();
         items.iter_mut().map(|item| (item["metadata"]["name"].take(), item["spec"].take())).collect()
+    }
+
+    /// Porch's pod template, with an image that is here. Returns its version.
+    async fn has_template(&self) -> String {
+        let file = Version::V1_6.folder().join("22-function-templates.yaml");
+        let mut template = objects(&file).remove(0);
+        template["template"]["spec"]["initContainers"][0]["image"] = json!(self.cluster.wrapper_image());
+        let file = self.sandbox.write("template.json", template.to_string());
+        let version = "jsonpath={.metadata.resourceVersion}";
+        self.kubectl(&["create", "-f", file.to_str().unwrap(), "-o", version]).await
     }
 
     /// The names of the ports of Porch's Service.
@@ -132,10 +167,13 @@ async fn by_setting(version: Version) {
     // The controllers of 1.5 render nothing, and those of 1.6 only what is built in, unless they are told of a runner.
     porch.calls(&[("porch-server", &[PORCHS])]).await;
     let controllers = version == Version::V1_6;
-    let legacy = stand.legacy_pod().await;
+    let legacy = stand.legacy_pod("function-0-v1-1-0123abcd", "inline-v1").await;
 
     stand.follows("Install").await;
     stand.serves(&stand.images[..2]).await;
+    stand
+        .doctor_says(&["porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner"])
+        .await;
     stand.follows("Lead porch-server here (Porch 1.5 and 1.6)").await;
     let ours: &[(&str, &[&str])] = &[("porch-server", &[OURS]), ("porch-controllers", &[OURS])];
     if controllers {
@@ -149,16 +187,16 @@ async fn by_setting(version: Version) {
     porch.calls(ours).await;
     porch.nothing_failed("here");
 
+    stand.doctor_says(&[]).await;
+
     // What Porch's runner has left was not touched.
-    let there = stand.function_pods().get(&legacy.name_any()).await.unwrap();
-    assert_eq!((there.uid(), there.labels()), (legacy.uid(), legacy.labels()));
-    assert_eq!(there.metadata.deletion_timestamp, None);
-    stand.runs(clean).await;
-    let services: Api<Service> = Api::namespaced(stand.cluster.client(), FUNCTIONS);
-    assert!(stand.function_pods().get_opt(&legacy.name_any()).await.unwrap().is_none());
-    assert!(services.get_opt(&legacy.labels()["fn.kpt.dev/image"]).await.unwrap().is_none());
+    assert_eq!(stand.has(&legacy).await, (true, true));
+    stand.runs(if controllers { "porch-fn doctor --clean-legacy --yes" } else { clean }).await;
+    eventually("they are gone", async || (stand.has(&legacy).await == (false, false)).then_some(())).await;
 
     let [server, of_controllers] = commands("Roll back Porch 1.5 and 1.6").try_into().unwrap();
+    // What Porch's runner starts by itself, and is waited for.
+    stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
     stand.runs(server).await;
     if controllers {
         stand.runs(of_controllers).await;
@@ -199,6 +237,7 @@ async fn by_service(version: Version) {
     porch.calls(&[("porch-server", &[PORCHS])]).await;
     porch.nothing_failed("by the Service");
 
+    stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
     stand.runs(back).await;
     porch.calls(&[("porch-server", &[PORCHS])]).await;
     stand.follows("Remove").await;
@@ -243,6 +282,10 @@ async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
         return;
     }
     let stand = Stand::new(cluster).await;
+    // A template, a pod of an earlier one, and a pod that porch-server adopts when it starts.
+    let template = stand.has_template().await;
+    let dead = stand.legacy_pod("function-0-v1-1-0123abcd", "1").await;
+    let adopted = stand.legacy_pod("function-1-v1-1-0123abcd", &template).await;
     let porch = Porch::install(&stand, Version::Next, &stand.images[..3]).await;
     // The third function has none.
     let configs: Vec<_> =
@@ -257,12 +300,26 @@ async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
 
     stand.follows("Install").await;
     stand.serves(&stand.images[..3]).await;
+    stand
+        .doctor_says(&[
+            "porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner, for \
+             executables alone",
+            "porch-controllers calls api.porch-system.svc.cluster.local:9447 (POD_EVALUATOR_ADDRESS), which is \
+             porch-server's own evaluator",
+            EXECUTABLES_ALONE,
+        ])
+        .await;
     let [controllers, server] = commands("Lead Porch's next version here").try_into().unwrap();
     stand.runs(controllers).await;
     porch.calls(&[("porch-server", &["itself"]), ("porch-controllers", &[OURS_IN_FULL])]).await;
     stand.runs(server).await;
     porch.calls(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])]).await;
     porch.nothing_failed("here");
+    // porch-server still evaluates, and uses what is of its template.
+    stand.doctor_says(&[EXECUTABLES_ALONE]).await;
+    stand.runs("porch-fn doctor --clean-legacy --yes").await;
+    eventually("the dead one is gone", async || (!stand.has(&dead).await.0).then_some(())).await;
+    assert_eq!(stand.has(&adopted).await, (true, true));
 
     stand.follows("Roll back Porch's next version").await;
     porch.calls(as_shipped).await;
@@ -276,7 +333,7 @@ async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_single_runner_takes_the_place_of_porchs_and_gives_it_back() {
+async fn a_single_runner_takes_the_place_of_porchs() {
     let cluster = Cluster::connect().await;
     if cluster.own().is_none() {
         return;

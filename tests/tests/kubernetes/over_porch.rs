@@ -77,7 +77,7 @@ async fn nothing_conflicts_no_port_is_renamed_and_no_probe_has_two_handlers() {
             assert_eq!(stand.conflicts(DEPLOY).await, BTreeSet::new(), "{what}");
             stand.run(&["apply", "--dry-run=server", "-k", DEPLOY]).await;
             takes_over_the_service(&stand, version, way).await;
-            runs_one_runner(&stand, way, &what).await;
+            runs_one_runner(&stand, version, way, &porch).await;
             if version == Version::Next {
                 leads_the_controllers_here(&stand, &what).await;
             }
@@ -105,7 +105,8 @@ async fn takes_over_the_service(stand: &Stand, version: Version, way: &[&str]) {
     assert_eq!(stand.conflicts(&folder).await, conflicts, "{version}");
 }
 
-async fn runs_one_runner(stand: &Stand, way: &[&str], what: &str) {
+async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &str) {
+    let what = format!("{version}, {way:?}");
     let folder = format!("{DEPLOY}/single-runner");
     let applied = objects(&stand.run(&[&DRY[..], &["-k", &folder]].concat()).await);
     let runner = named(&applied, "Deployment", "function-runner");
@@ -121,10 +122,24 @@ async fn runs_one_runner(stand: &Stand, way: &[&str], what: &str) {
     let numbers: BTreeSet<_> = ports.iter().map(|port| port["containerPort"].to_string()).collect();
     assert_eq!(numbers.len(), ports.len(), "{what}: {ports:?}");
     if !way.is_empty() {
-        let conflicts = stand.conflicts(&folder).await;
-        let image = |field: &String| field.ends_with(".image") || field.ends_with(".command");
-        assert!(conflicts.iter().any(image), "{what}: another program is the purpose: {conflicts:?}");
+        // Another program is the purpose. Porch 1.5 has other flags as well.
+        let container = ".spec.template.spec.containers[name=\"function-runner\"]";
+        let mut fields = BTreeSet::from([
+            format!("{container}.image"),
+            format!("{container}.env[name=\"WRAPPER_SERVER_IMAGE\"].value"),
+        ]);
+        if version != Version::V1_6 {
+            fields.insert(format!("{container}.command"));
+        }
+        assert_eq!(stand.conflicts(&folder).await, fields, "{what}");
+        return;
     }
+    // And back, by Porch's manifest.
+    let before = stand.object("deployment", "function-runner").await;
+    stand.run(&["apply", "-k", &folder]).await;
+    stand.run(&["apply", "-f", porch]).await;
+    let after = stand.object("deployment", "function-runner").await;
+    assert_eq!(after["spec"], before["spec"], "{what}");
 }
 
 async fn leads_the_controllers_here(stand: &Stand, what: &str) {

@@ -19,19 +19,22 @@ use porch_fn_tests::load::{self, Load, Routers};
 use porch_fn_tests::process::{eventually, figure};
 use serde_json::json;
 use tokio::process::Command;
-use tokio::time::Instant;
+use tokio::time::{Instant, interval};
 use tonic::Code;
 
 use super::calls::INPUT;
 
 /// How long both are at work.
 const LONG: Duration = Duration::from_mins(10);
+/// Within which an unused pod of ours is gone.
+const COLLECTED: Duration = Duration::from_mins(4);
 /// The label of both.
 const ID: &str = "fn.kpt.dev/image";
 const VERSION: &str = "fn.kpt.dev/template-version";
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// Calls of one life of the evaluator: then it is started anew, with other pods gone in between.
+/// Calls of one life of the evaluator, and how they follow each other: then it is started anew, without some pods.
 const CALLS: usize = 60;
+const PACE: Duration = Duration::from_millis(200);
 
 /// Porch's pod evaluator.
 struct Evaluator<'a> {
@@ -193,20 +196,20 @@ async fn neither_touches_the_others_pods() {
         }
         let load = Load::through(&routers, load::Plan::callers(4, &images));
         theirs.restarts(&ids).await;
+        let mut ticks = interval(PACE);
         for call in 0..CALLS {
+            ticks.tick().await;
             let image = &images[call % images.len()];
             theirs.evaluates(image, &ids[image]).await;
         }
         let image = &images[round % images.len()];
         theirs.collects(image, &ids[image]).await;
         report = report.merge(load.stop().await);
-        // Every third time long enough for ours to be collected.
-        if round % 3 == 2 {
-            eventually("ours are collected", async || {
-                let ours = |pod: &Pod| pod.labels().contains_key(MANAGED_BY);
-                (!functions.pods().await.iter().any(ours)).then_some(())
-            })
-            .await;
+        // Now and then long enough for ours to be collected: a pod lives for two minutes at least.
+        if round % 8 == 7 {
+            let none =
+                |pods: &[Pod]| (!pods.iter().any(|pod| pod.labels().contains_key(MANAGED_BY))).then_some(());
+            functions.until_within(COLLECTED, "ours are collected", none).await;
         }
     }
     figure(&format!(
