@@ -19,13 +19,13 @@ import (
 	"clients.test/go/evaluatorpb"
 )
 
-// How many failures are told in full.
+// How many failures are reported in full.
 const mostTexts = 5
 
-// Each so manieth call of a caller carries a package of this size.
+// Every hundredth call of a caller carries a package that is just below the limit of messages.
 const (
-	largeEvery = 20
-	largeSize  = 1 << 20
+	largeEvery = 100
+	below      = 64 << 10
 )
 
 // target is where functions are evaluated.
@@ -46,7 +46,8 @@ type inProcess struct{}
 
 // calls is what one program of Porch's calls.
 type calls struct {
-	program string
+	// The limit of messages in bytes, both ways.
+	maxMessage int
 	// Where everything goes, or, when configs are there, what has an executable.
 	executables target
 	// Where the rest goes.
@@ -69,12 +70,12 @@ type report struct {
 }
 
 // dial is for an address that may be empty: then nobody is called.
-func dial(address string) target {
+func (c *calls) dial(address string) target {
 	if address == "" {
 		return nil
 	}
 	connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(c.maxMessage), grpc.MaxCallSendMsgSize(c.maxMessage)))
 	fatal(err)
 	return &remote{address, evaluatorpb.NewFunctionEvaluatorClient(connection)}
 }
@@ -92,10 +93,16 @@ func (inProcess) evaluate(request *evaluatorpb.EvaluateFunctionRequest) (*evalua
 	return &evaluatorpb.EvaluateFunctionResponse{ResourceList: request.GetResourceList()}, nil
 }
 
-func newCalls(program string) *calls {
+// newCalls takes the limit of messages from a flag.
+func newCalls(program, limitFlag string) *calls {
 	pod, err := os.Hostname()
 	fatal(err)
-	return &calls{program: program, report: report{Program: program, Pod: pod, Calls: map[string]int{}}}
+	limit := maxMessage
+	if value := flagValue(limitFlag); value != "" {
+		limit, err = strconv.Atoi(value)
+		fatal(err)
+	}
+	return &calls{maxMessage: limit, report: report{Program: program, Pod: pod, Calls: map[string]int{}}}
 }
 
 // run calls until the program has been told to end and its last calls are done.
@@ -153,7 +160,7 @@ func (c *calls) send(reporter net.Conn, done bool) {
 func (c *calls) call(image, id string, large bool) {
 	request := &evaluatorpb.EvaluateFunctionRequest{Image: image, ResourceList: []byte("kind: ResourceList\n# " + id + "\n")}
 	if large {
-		request.ResourceList = append(request.ResourceList, bytes.Repeat([]byte("# a large package\n"), largeSize/18)...)
+		request.ResourceList = append(request.ResourceList, bytes.Repeat([]byte("# a large package\n"), (c.maxMessage-below)/18)...)
 	}
 	to := c.executables
 	if c.configs != nil {

@@ -56,21 +56,21 @@ func main() {
 		<-stop.Done()
 	case "porch-server":
 		go serveHTTPS(":4443")
-		calls := newCalls(name)
+		calls := newCalls(name, "max-request-body-size")
 		if os.Getenv("WRAPPER_SERVER_IMAGE") != "" {
 			calls.pods = inProcess{}
 			calls.configs = followFunctionConfigs()
 			server := serveEvaluator(":"+flagValue("pod-evaluator-port"), &evaluator{pods: true})
 			context.AfterFunc(stop, server.Stop)
 		}
-		calls.executables = dial(flagValue("function-runner"))
+		calls.executables = calls.dial(flagValue("function-runner"))
 		calls.run(stop)
 	case "porch-controllers":
 		go serveHTTP(":8081")
-		calls := newCalls(name)
-		calls.executables = dial(os.Getenv("FUNCTION_RUNNER_ADDRESS"))
+		calls := newCalls(name, "packagerevisions.max-grpc-message-size")
+		calls.executables = calls.dial(os.Getenv("FUNCTION_RUNNER_ADDRESS"))
 		if address := os.Getenv("POD_EVALUATOR_ADDRESS"); address != "" {
-			calls.pods = dial(address)
+			calls.pods = calls.dial(address)
 			calls.configs = followFunctionConfigs()
 		}
 		calls.run(stop)
