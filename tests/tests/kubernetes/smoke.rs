@@ -124,3 +124,19 @@ async fn a_namespace_is_deleted_when_it_is_dropped() {
     let there = all.get_opt(&name).await.unwrap();
     assert!(there.is_none_or(|namespace| namespace.metadata.deletion_timestamp.is_some()));
 }
+
+/// An aggregated API server, such as Porch's, reads from this object whom it may trust, and does not start without it.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_api_server_proves_itself_to_aggregated_ones() {
+    let cluster = Cluster::connect().await;
+    if cluster.own().is_none() {
+        return;
+    }
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.client(), "kube-system");
+    let map = maps.get("extension-apiserver-authentication").await.unwrap();
+    let data = map.data.unwrap();
+    assert!(data["requestheader-client-ca-file"].contains("BEGIN CERTIFICATE"), "{data:?}");
+    assert_eq!(data["requestheader-allowed-names"], r#"["front-proxy"]"#);
+    assert_eq!(data["requestheader-username-headers"], r#"["X-Remote-User"]"#);
+}
