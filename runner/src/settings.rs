@@ -113,7 +113,8 @@ fn tell_missing(before: Option<&Settings>, now: &Settings) {
     }
     let first: Vec<_> =
         now.iter().take(MAX_NAMED).map(|(name, path)| format!("{name}: {}", path.display())).collect();
-    tracing::warn!(
+    // Normal beside Porch 1.6 and the next version: the objects that they ship name executables of Porch's image.
+    tracing::info!(
         count = now.len(),
         first = first.join(", "),
         "executables of FunctionConfigs are not there: their images run in pods; see --functions"
