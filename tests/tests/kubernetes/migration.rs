@@ -174,10 +174,10 @@ async fn by_setting(version: Version) {
     stand
         .doctor_says(&["porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner"])
         .await;
-    stand.follows("Lead porch-server here (Porch 1.5 and 1.6)").await;
+    stand.follows("Point porch-server at the routers (Porch 1.5 and 1.6)").await;
     let ours: &[(&str, &[&str])] = &[("porch-server", &[OURS]), ("porch-controllers", &[OURS])];
     if controllers {
-        stand.follows("Lead porch-controllers here (Porch 1.6)").await;
+        stand.follows("Point porch-controllers at the routers (Porch 1.6)").await;
     }
     let ours = if controllers { ours } else { &ours[..1] };
     porch.calls(ours).await;
@@ -309,7 +309,7 @@ async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
             EXECUTABLES_ALONE,
         ])
         .await;
-    let [controllers, server] = commands("Lead Porch's next version here").try_into().unwrap();
+    let [controllers, server] = commands("Point Porch's next version at the routers").try_into().unwrap();
     stand.runs(controllers).await;
     porch.calls(&[("porch-server", &["itself"]), ("porch-controllers", &[OURS_IN_FULL])]).await;
     stand.runs(server).await;
