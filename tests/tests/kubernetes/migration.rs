@@ -5,6 +5,8 @@
 //! with a stand-in inside that calls and ends as they do: for 30 s after SIGTERM its calls go on, on the connection that
 //! they have, and a function runner that is stopped breaks what it runs.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Api, ResourceExt};
 use porch_fn_tests::cluster::Cluster;
@@ -111,7 +113,8 @@ impl Stand {
         eventually(&format!("doctor says {expected:?}"), async || {
             let (findings, _) = doctor(self).await;
             let of_porch = findings.iter().filter(|finding| finding["check"] == "Porch");
-            let texts: Vec<_> = of_porch.map(|finding| finding["text"].as_str().unwrap()).collect();
+            let texts: BTreeSet<_> = of_porch.map(|finding| finding["text"].as_str().unwrap()).collect();
+            let expected = expected.iter().copied().collect();
             if texts != expected {
                 eprintln!("doctor says {findings:#?}");
             }

@@ -122,14 +122,18 @@ async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &
     let numbers: BTreeSet<_> = ports.iter().map(|port| port["containerPort"].to_string()).collect();
     assert_eq!(numbers.len(), ports.len(), "{what}: {ports:?}");
     if !way.is_empty() {
-        // Another program is the purpose. Porch 1.5 has other flags as well.
+        // Another program is the purpose. Porch 1.5 and the next version have other flags as well. This test has scaled
+        // the Deployment.
         let container = ".spec.template.spec.containers[name=\"function-runner\"]";
-        let mut fields = BTreeSet::from([
-            format!("{container}.image"),
-            format!("{container}.env[name=\"WRAPPER_SERVER_IMAGE\"].value"),
-        ]);
+        let mut fields = BTreeSet::from([".spec.replicas".to_owned(), format!("{container}.image")]);
+        if version != Version::Next {
+            fields.insert(format!("{container}.env[name=\"WRAPPER_SERVER_IMAGE\"].value"));
+        }
         if version != Version::V1_6 {
             fields.insert(format!("{container}.command"));
+        }
+        if version == Version::V1_5 {
+            fields.insert(format!("{container}.volumeMounts[mountPath=\"/pod-cache-config\"].name"));
         }
         assert_eq!(stand.conflicts(&folder).await, fields, "{what}");
         return;
