@@ -203,6 +203,9 @@ fn porch_server_starts_pods_if_its_container_says_so() {
     }
     let found = server(&flags(&["--pod-namespace=a", "--base-pod-template-name", "mine"]));
     assert!(found[0].may_use("a") && found[0].template == "mine");
+    // Of a flag that is given twice Go takes the last.
+    let found = server(&flags(&["--pod-namespace=a", "-pod-namespace", "b", "--pod-namespace=c"]));
+    assert!(found[0].may_use("c") && !found[0].may_use("a"));
 }
 
 #[test]

@@ -165,7 +165,8 @@ fn nothing_is_deleted_that_somebody_may_need() {
 /// Porch's function runner in `namespace`, with its pods in `functions`.
 fn other(namespace: &str, name: &str, functions: &str) -> Value {
     let pod = json!({"containers": [{"name": "x", "args": [format!("--pod-namespace={functions}")]}]});
-    let spec = json!({"selector": {}, "template": {"spec": pod}});
+    let selector = json!({"matchLabels": {"app": name}});
+    let spec = json!({"selector": selector, "template": {"spec": pod}});
     json!({"metadata": {"name": name, "namespace": namespace}, "spec": spec})
 }
 
@@ -254,6 +255,60 @@ async fn all_namespaces_are_looked_through_before_anything_is_deleted() {
     let expected =
         ["/apis/apps/v1/deployments?&limit=500", "/apis/apps/v1/deployments?&limit=500&continue=next"];
     assert_eq!(asked.await.unwrap(), expected);
+}
+
+/// A list of these objects, as the API server answers.
+fn listed(kind: &str, items: &[Value]) -> (u16, Value) {
+    (200, json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items}))
+}
+
+/// Of a Deployment that is scaled to 0, `status.replicas` leaves out the pods that still terminate.
+#[tokio::test]
+async fn what_is_scaled_to_0_needs_its_pods_until_it_has_terminated() {
+    let scaled = |mut deployment: Value| {
+        deployment["spec"]["replicas"] = json!(0);
+        deployment["status"] = json!({"replicas": 0});
+        deployment
+    };
+    let pod = |phase: &str, terminates: bool| {
+        let time = terminates.then_some("2026-01-01T00:00:00Z");
+        json!({"metadata": {"name": "a", "deletionTimestamp": time}, "status": {"phase": phase}})
+    };
+    let mut here = facts(&[Ok(true)]);
+    let old = PorchRunner { deployment: "old".to_owned(), pods: 0, starts_pods: true };
+    here.installed.originals = vec![old];
+    let deployments = |deployment: Value| listed("DeploymentList", &[scaled(deployment)]);
+    for (namespace, name, pods, is_needed) in [
+        ("home", "old", vec![pod("Running", true)], true),
+        ("b", "renamed", vec![pod("Running", true)], true),
+        ("home", "old", vec![], false),
+        ("home", "old", vec![pod("Failed", false), pod("Succeeded", true)], false),
+        // It is ours, and the pod that terminates may have been Porch's.
+        ("home", "function-runner", vec![pod("Running", false), pod("Running", true)], true),
+        ("home", "function-runner", vec![pod("Running", false)], false),
+    ] {
+        let deployment = deployments(other(namespace, name, "functions"));
+        let (cluster, _asked) = answering(vec![deployment, listed("PodList", &pods)]).await;
+        match unneeded(&cluster, &here).await {
+            Err(error) => assert!(is_needed && error.contains("still terminate"), "{name}: {error}"),
+            Ok(servers) => assert!(!is_needed && servers.is_empty(), "{namespace}/{name}: {pods:?}"),
+        }
+    }
+
+    let mut server = other("home", "porch-server", "functions");
+    server["spec"]["template"]["spec"]["containers"][0]["args"] =
+        json!(["--function-runner=a:9445", "--pod-namespace=functions"]);
+    let no_template = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404});
+    for (pods, names) in [(vec![pod("Running", true)], vec!["home/porch-server"]), (vec![], vec![])] {
+        let answers = vec![
+            deployments(server.clone()),
+            listed("PodList", &pods),
+            (404, no_template.clone()),
+        ];
+        let (cluster, _asked) = answering(answers).await;
+        let servers = unneeded(&cluster, &here).await.unwrap();
+        assert_eq!(servers.iter().map(|server| server.name.as_str()).collect::<Vec<_>>(), names);
+    }
 }
 
 #[tokio::test]
