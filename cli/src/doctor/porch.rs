@@ -53,7 +53,7 @@ pub(super) struct Evaluator {
     pub(super) deployment: String,
     /// Whether it is porch-server; else it may be the function runner.
     pub(super) is_server: bool,
-    /// How many pods of it there are or should be, whichever is more.
+    /// How many pods of it there are or should be, whichever is more, without those that terminate.
     pub(super) pods: i32,
     /// Labels by which these are found, and the container in them.
     pub(super) selector: BTreeMap<String, String>,
@@ -123,7 +123,7 @@ pub(super) fn evaluator(
     })
 }
 
-/// How many pods there are or should be, whichever is more.
+/// How many pods there are or should be, whichever is more. The status leaves out pods that terminate.
 pub(super) fn pods(deployment: &Deployment) -> i32 {
     let there = deployment.status.as_ref().and_then(|status| status.replicas).unwrap_or_default();
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
@@ -137,9 +137,9 @@ pub(super) fn image_name(container: &Container) -> &str {
     last.split(':').next().unwrap_or_default()
 }
 
-/// The value of a Go flag: `-x=v`, `--x=v`, `--x v`.
+/// The value of a Go flag: `-x=v`, `--x=v`, `--x v`. Of several, Go takes the last.
 pub(super) fn value_of<'a>(argv: &[&'a str], flag: &str) -> Option<&'a str> {
-    argv.iter().enumerate().find_map(|(index, arg)| {
+    argv.iter().enumerate().rev().find_map(|(index, arg)| {
         let rest = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'))?.strip_prefix(flag)?;
         match rest.strip_prefix('=') {
             Some(value) => Some(value),
@@ -164,8 +164,8 @@ fn address_in(variable: &EnvVar) -> &str {
 // === impl Evaluator ===
 
 impl Evaluator {
-    /// Whether it runs and may have its pods in `functions`. Which namespace it means may be unknown.
+    /// Whether its pods may be in `functions`, if it runs. Which namespace it means may be unknown.
     pub(super) fn may_use(&self, functions: &str) -> bool {
-        self.pods > 0 && self.functions.as_deref().is_none_or(|theirs| theirs == functions)
+        self.functions.as_deref().is_none_or(|theirs| theirs == functions)
     }
 }

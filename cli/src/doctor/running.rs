@@ -31,13 +31,14 @@ pub(super) struct Template {
     pub(super) changed: Time,
 }
 
-/// Asks for what tells which pods in `functions` a porch-server may use.
-pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &str) -> Running {
-    let home = Cluster { client: cluster.client.clone(), namespace: server.namespace.clone() };
-    let since = match home.pods(&server.selector).await {
+/// A porch-server that runs, with what says which pods in `functions` it may use; `None` for one that is scaled to 0 and
+/// whose last pod is gone.
+pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &str) -> Option<Running> {
+    let since = match processes(cluster, server).await {
+        Ok(pods) if pods.is_empty() && server.pods == 0 => return None,
         Ok(pods) => started(&pods, &server.container)
             .ok_or_else(|| "none of its pods says since when it runs".to_owned()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     };
     let api: Api<PodTemplate> = Api::namespaced(cluster.client.clone(), functions);
     let template = match bounded(api.get_opt(&server.template)).await {
@@ -46,7 +47,22 @@ pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &s
         Ok(None) => Err(format!("there is no PodTemplate {} in namespace {functions}", server.template)),
         Err(error) => Err(format!("PodTemplate {} cannot be read: {}", server.template, Causes(&error))),
     };
-    Running { name: format!("{}/{}", server.namespace, server.deployment), since, template }
+    Some(Running { name: format!("{}/{}", server.namespace, server.deployment), since, template })
+}
+
+/// The pods of an evaluator that run or may start, and those that terminate, whose process serves until it is gone.
+pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Result<Vec<Pod>, String> {
+    if evaluator.selector.is_empty() {
+        return Err(format!("Deployment {} selects its pods by no matchLabels", evaluator.deployment));
+    }
+    let home = Cluster { client: cluster.client.clone(), namespace: evaluator.namespace.clone() };
+    let mut pods = home.pods(&evaluator.selector).await.map_err(|error| error.to_string())?;
+    // Evicted pods stay listed.
+    pods.retain(|pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        !matches!(phase, Some("Failed" | "Succeeded"))
+    });
+    Ok(pods)
 }
 
 /// When the first of these pods' containers of a name was started. Pods that terminate count until they are gone.
