@@ -183,6 +183,21 @@ mod tests {
     }
 
     #[test]
+    fn tags_of_what_is_not_there_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("set-labels");
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        let tags = tagged(&["set-lables=v0.1.5", "set-labels=v0.1", "mine=v1", "mine=v2"]);
+        let error = print(&Args { directory: folder.path().to_owned(), tags }).unwrap_err();
+        let expected = format!(
+            "{} has no executable of this name: set-lables, mine; correct --tag, or leave it out",
+            folder.path().display()
+        );
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
     fn runners_read_what_is_printed() {
         let names: Vec<String> = KNOWN.iter().map(|(name, _)| (*name).to_owned()).collect();
         let yaml = serde_saphyr::to_string(&json!({"functions": config(&names, &[]).functions})).unwrap();
