@@ -65,6 +65,8 @@ enum ExecConfigError {
     TooMany(PathBuf),
     #[error("{0} has no executable that is known: name the version of one that is there with --tag NAME=TAG")]
     None(PathBuf),
+    #[error("{0} has no executable of this name: {1}; correct --tag, or leave it out")]
+    NotThere(PathBuf, String),
     #[error("the configuration cannot be written as YAML: {0}")]
     Yaml(String),
 }
@@ -77,7 +79,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn print(args: &Args) -> Result<(), ExecConfigError> {
-    let config = config(&executables(&args.directory)?, &args.tags);
+    let executables = executables(&args.directory)?;
+    let mut missing: Vec<&str> = args.tags.iter().map(|tagged| tagged.name.as_str()).collect();
+    missing.retain(|name| !executables.iter().any(|executable| executable == name));
+    missing.sort_unstable();
+    missing.dedup();
+    if !missing.is_empty() {
+        return Err(ExecConfigError::NotThere(args.directory.clone(), missing.join(", ")));
+    }
+    let config = config(&executables, &args.tags);
     for name in &config.unknown {
         eprintln!(
             "porch-fn exec-config: left out, since its version is not known: {name} (--tag {name}=TAG)"
@@ -188,10 +198,10 @@ mod tests {
         let file = folder.path().join("set-labels");
         fs::write(&file, "").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        let tags = tagged(&["set-lables=v0.1.5", "set-labels=v0.1", "mine=v1", "mine=v2"]);
+        let tags = tagged(&["mine=v2", "set-lables=v0.1.5", "set-labels=v0.1", "mine=v1"]);
         let error = print(&Args { directory: folder.path().to_owned(), tags }).unwrap_err();
         let expected = format!(
-            "{} has no executable of this name: set-lables, mine; correct --tag, or leave it out",
+            "{} has no executable of this name: mine, set-lables; correct --tag, or leave it out",
             folder.path().display()
         );
         assert_eq!(error.to_string(), expected);
