@@ -1,8 +1,9 @@
 //! `porch-fn porch-config`: FunctionConfigs that lead porch-server's functions to the routers, and the way back.
 //!
-//! A porch-server that evaluates in pods of its own calls `--function-runner` for a function whose FunctionConfig names
-//! an executable for its tag, and sends no other there. So each function gets a `binaryExecutor` for all tags. What is
-//! printed is meant for `kubectl apply -f -`, or for a repository.
+//! A porch-server that evaluates in pods of its own calls `--function-runner` only for functions
+//! with an executable: the function's FunctionConfig names one for its tag. So each function gets a
+//! `binaryExecutor` for all tags. What is printed is meant for `kubectl apply -f -`, or for a
+//! repository.
 
 mod changes;
 mod schema;
@@ -122,33 +123,53 @@ async fn remove(place: &Place) -> Result<(), PorchConfigError> {
     let namespace = &place.pod_namespace;
     let changes = changes::remove(&existing(&cluster, namespace).await?);
     show(&changes)?;
-    if !changes.created.is_empty() {
-        let names = changes.created.join(" ");
-        note(&format!("these are new: kubectl -n {namespace} delete functionconfigs {names}"));
-    }
+    removal_notes(&changes, namespace).iter().for_each(|text| note(text));
+    Ok(())
+}
+
+/// What to know of the way back.
+fn removal_notes(changes: &Changes, namespace: &str) -> Vec<String> {
+    let mut notes = Vec::new();
     if changes.objects.is_empty() && changes.created.is_empty() {
-        note(&format!("no FunctionConfig of namespace {namespace} is from porch-fn porch-config generate"));
-    } else {
-        note(
-            "restart porch-server and porch-controllers when these are applied: until then they lead the functions to \
-             --function-runner, which has to be the routers so long",
+        return vec![format!(
+            "no FunctionConfig of namespace {namespace} is from porch-fn porch-config generate"
+        )];
+    }
+    if changes.objects.is_empty() {
+        notes.push(
+            "standard output is empty: no object has to be applied, and kubectl apply fails with \"no objects passed \
+             to apply\" when it gets none"
+                .to_owned(),
         );
     }
-    Ok(())
+    if !changes.created.is_empty() {
+        let names = changes.created.join(" ");
+        notes.push(format!("these are new: kubectl -n {namespace} delete functionconfigs {names}"));
+    }
+    notes.push(
+        "restart porch-server and porch-controllers after that: until then they lead the functions to \
+         --function-runner, which has to be the routers so long"
+            .to_owned(),
+    );
+    notes
 }
 
 /// The objects on standard output, the rest on standard error.
 fn show(changes: &Changes) -> Result<(), PorchConfigError> {
     if !changes.objects.is_empty() {
-        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-        let yaml = serde_saphyr::to_string_multiple_with_options(&changes.objects, options);
-        let yaml = yaml.map_err(|error| PorchConfigError::Yaml(error.to_string()))?;
-        output::show(&format!("{}\n", yaml.trim_end()));
+        output::show(&yaml(&changes.objects)?);
     }
     for text in &changes.notes {
         note(text);
     }
     Ok(())
+}
+
+fn yaml(objects: &[Value]) -> Result<String, PorchConfigError> {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let yaml = serde_saphyr::to_string_multiple_with_options(objects, options);
+    let yaml = yaml.map_err(|error| PorchConfigError::Yaml(error.to_string()))?;
+    Ok(format!("{}\n", yaml.trim_end()))
 }
 
 fn note(text: &str) {
@@ -187,4 +208,34 @@ async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, Porc
         }
     }
     Err(PorchConfigError::TooMany(namespace.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn null_stays_null_in_yaml() {
+        let object = json!({"binaryExecutor": null, "annotation": ""});
+        let text = yaml(std::slice::from_ref(&object)).unwrap();
+        assert!(text.contains("binaryExecutor: null\n"), "{text}");
+        assert_eq!(serde_saphyr::from_multiple::<Value>(&text).unwrap(), [object]);
+    }
+
+    #[test]
+    fn an_empty_output_is_explained() {
+        let changes = |objects: Vec<Value>, created: &[&str]| {
+            let created = created.iter().map(|name| (*name).to_owned()).collect();
+            removal_notes(&Changes { objects, created, notes: Vec::new() }, "functions")
+        };
+        let delete = "these are new: kubectl -n functions delete functionconfigs mine theirs";
+        let notes = changes(Vec::new(), &["mine", "theirs"]);
+        assert!(notes[0].starts_with("standard output is empty"), "{notes:?}");
+        assert_eq!((notes.len(), notes[1].as_str()), (3, delete));
+        let notes = changes(vec![json!({})], &["mine", "theirs"]);
+        assert_eq!((notes.len(), notes[0].as_str()), (2, delete));
+        assert_eq!(changes(Vec::new(), &[]).len(), 1);
+    }
 }
