@@ -6,7 +6,6 @@
 //! repository.
 
 mod changes;
-mod schema;
 
 use std::process::ExitCode;
 
@@ -14,6 +13,7 @@ use http::Request;
 use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use porch_fn_service::kubernetes::{Causes, RequestError, bounded};
+use porch_fn_settings::TagSemantics;
 use serde_json::Value;
 
 use self::changes::{ChangeError, Changes, Function};
@@ -36,6 +36,9 @@ pub(crate) enum Command {
         /// Functions, with a registry or without, without a tag; all that have a FunctionConfig when none is given
         #[arg(value_name = "FUNCTION")]
         functions: Vec<Function>,
+        /// What tags of FunctionConfigs mean in this Porch
+        #[arg(long, value_name = "MEANING", value_enum, default_value_t = Tags::Auto)]
+        functionconfig_tags: Tags,
         #[command(flatten)]
         place: Place,
     },
@@ -45,6 +48,14 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Tags {
+    /// What the schema in the cluster says
+    Auto,
+    /// Version constraints, whatever the schema says
+    Constraint,
 }
 
 #[derive(Debug, clap::Args)]
@@ -71,6 +82,12 @@ enum PorchConfigError {
          --function-runner leads everything to the routers"
     )]
     NoConstraints,
+    #[error(
+        "the schema of this cluster's FunctionConfigs does not say what tags mean: its descriptions are missing. If Porch \
+         is newer than 1.6 and has kptdev/porch#1186, its tags are version constraints: go on with \
+         --functionconfig-tags=constraint; Porch 1.6 and before need no FunctionConfigs for this"
+    )]
+    SilentSchema,
     #[error("{what} cannot be read: {}", Causes(.source))]
     Request { what: String, source: RequestError },
     #[error("namespace {0} has more than {max} FunctionConfigs", max = PAGE * MAX_PAGES)]
@@ -83,7 +100,9 @@ enum PorchConfigError {
 
 pub(crate) async fn run(command: Command) -> ExitCode {
     let done = match &command {
-        Command::Generate { functions, place } => generate(functions, place).await,
+        Command::Generate { functions, functionconfig_tags, place } => {
+            generate(functions, *functionconfig_tags, place).await
+        }
         Command::Remove { place } => remove(place).await,
     };
     match done {
@@ -92,12 +111,9 @@ pub(crate) async fn run(command: Command) -> ExitCode {
     }
 }
 
-async fn generate(functions: &[Function], place: &Place) -> Result<(), PorchConfigError> {
+async fn generate(functions: &[Function], tags: Tags, place: &Place) -> Result<(), PorchConfigError> {
     let cluster = place.cluster.connect().await?;
-    let schema = schema(&cluster).await?;
-    if !schema::has_constraints(&schema) {
-        return Err(PorchConfigError::NoConstraints);
-    }
+    require_constraints(&schema(&cluster).await?, tags)?;
     let namespace = &place.pod_namespace;
     let existing = existing(&cluster, namespace).await?;
     let changes = changes::generate(&existing, functions, namespace)?;
@@ -116,6 +132,15 @@ async fn generate(functions: &[Function], place: &Place) -> Result<(), PorchConf
         );
     }
     Ok(())
+}
+
+/// Refuses a Porch in whose FunctionConfigs `*` is no tag that means all.
+fn require_constraints(schema: &Value, tags: Tags) -> Result<(), PorchConfigError> {
+    match (tags, TagSemantics::of_schema(schema)) {
+        (Tags::Constraint, _) | (Tags::Auto, Some(TagSemantics::Constraint)) => Ok(()),
+        (Tags::Auto, Some(TagSemantics::Exact)) => Err(PorchConfigError::NoConstraints),
+        (Tags::Auto, None) => Err(PorchConfigError::SilentSchema),
+    }
 }
 
 async fn remove(place: &Place) -> Result<(), PorchConfigError> {
@@ -215,6 +240,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_schema_without_constraints_is_refused_and_a_silent_one_takes_the_flag() {
+        let schema = |executor: &str, description: &str| {
+            let spec = json!({executor: {"properties": {"tags": {"description": description}}}});
+            json!({"components": {"schemas": {"a": {
+                "x-kubernetes-group-version-kind": [{"kind": KIND}],
+                "properties": {"spec": {"properties": spec}},
+            }}}})
+        };
+        let refused = |schema: &Value| require_constraints(schema, Tags::Auto).err();
+        // Like the runners: in any of the three lists, in any case.
+        assert!(refused(&schema("podExecutor", "Version CONSTRAINTS.")).is_none());
+        let exact = schema("podExecutor", "Image tags.");
+        assert!(matches!(refused(&exact), Some(PorchConfigError::NoConstraints)));
+        let silent = refused(&json!({})).unwrap().to_string();
+        assert!(silent.contains("--functionconfig-tags=constraint"), "{silent}");
+        assert!(require_constraints(&json!({}), Tags::Constraint).is_ok());
+    }
 
     #[test]
     fn null_stays_null_in_yaml() {
