@@ -11,9 +11,9 @@ use std::str::FromStr;
 use porch_fn_image::Image;
 use serde_json::{Value, json};
 
+use crate::commands::CATALOG;
 use crate::output;
 
-const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
 /// The executables of Porch's image, and the versions that they are of. Source: func/Dockerfile of kptdev/porch at
 /// 610c4df7.
 const KNOWN: [(&str, &str); 10] = [

@@ -47,8 +47,9 @@ pub(super) struct Leftovers {
     kept: BTreeMap<String, Vec<String>>,
 }
 
-/// Tells what is dead among pods and Services that Porch has made. `servers` are the porch-servers that may use them;
-/// no function runner of Porch's does.
+/// The pods and Services of Porch's that nobody uses, and why others are kept. `servers` are the
+/// porch-servers that may use them. The caller has made sure that no function runner of Porch's
+/// runs.
 pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running]) -> Leftovers {
     let mut left = Leftovers::default();
     let mut used = BTreeSet::new();

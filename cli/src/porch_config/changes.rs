@@ -7,6 +7,7 @@ use porch_fn_settings::NO_EXECUTABLE;
 use serde_json::{Map, Value, json};
 
 use super::{GROUP, KIND, VERSION};
+use crate::commands::CATALOG;
 
 /// The annotation of a changed object: its fields before that, which [`remove`] restores.
 const BEFORE: &str = "fn.kpt.dev/before-porch-config";
@@ -15,8 +16,6 @@ const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const MANAGER: &str = "porch-fn";
 /// kubectl's own notes in an object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Where Porch has functions without a registry, as in the objects that it ships.
-const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
 
 /// A function as the user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
