@@ -1,5 +1,5 @@
-//! `porch-fn exec-config`: the `--config` of runners for a folder of the catalog's executables, such as
-//! `/home/nonroot/functions` of Porch's function runner.
+//! `porch-fn exec-config`: the `--config` of runners for a folder of the catalog's executables,
+//! such as `/home/nonroot/functions` of Porch's function runner.
 
 use std::fs;
 use std::io;
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use crate::commands::CATALOG;
 use crate::output;
 
-/// The executables of Porch's image, and the versions that they are of. Source: func/Dockerfile of kptdev/porch at
-/// 610c4df7.
+/// The executables of Porch's image, and the versions that they are of. Source: func/Dockerfile of
+/// kptdev/porch at 610c4df7.
 const KNOWN: [(&str, &str); 10] = [
     ("apply-setters", "v0.2.4"),
     ("ensure-name-substring", "v0.2.1"),
@@ -36,8 +36,8 @@ pub(crate) struct Args {
     /// The folder with the executables, which the runners have as --functions
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The version of an executable that is not the one in Porch's image, or of another function of the catalog; may
-    /// be repeated
+    /// The version of an executable that is not the one in Porch's image, or of another function of
+    /// the catalog; may be repeated
     #[arg(long = "tag", value_name = "NAME=TAG")]
     tags: Vec<Tagged>,
 }

@@ -1,4 +1,5 @@
-//! `porch-fn porch-config`: FunctionConfigs that lead porch-server's functions to the routers, and the way back.
+//! `porch-fn porch-config`: FunctionConfigs that lead porch-server's functions to the routers, and
+//! the way back.
 //!
 //! A porch-server that evaluates in pods of its own calls `--function-runner` only for functions
 //! with an executable: the function's FunctionConfig names one for its tag. So each function gets a
@@ -10,14 +11,14 @@ mod changes;
 use std::process::ExitCode;
 
 use http::Request;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use porch_fn_service::kubernetes::{Causes, RequestError, bounded};
 use porch_fn_settings::TagSemantics;
 use serde_json::Value;
 
 use self::changes::{ChangeError, Changes, Function};
-use crate::cluster::{Cluster, ClusterArgs, ClusterError, ROUTERS};
+use crate::cluster::{Cluster, ClusterArgs, ClusterError, ROUTERS, each};
 use crate::commands::HELP;
 use crate::output;
 
@@ -33,7 +34,8 @@ pub(crate) enum Command {
     /// Print the FunctionConfigs that lead functions to the routers
     #[command(help_template = HELP)]
     Generate {
-        /// Functions, with a registry or without, without a tag; all that have a FunctionConfig when none is given
+        /// Functions, with a registry or without, without a tag; all that have a FunctionConfig
+        /// when none is given
         #[arg(value_name = "FUNCTION")]
         functions: Vec<Function>,
         /// What tags of FunctionConfigs mean in this Porch
@@ -42,7 +44,8 @@ pub(crate) enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Print the FunctionConfigs as they were before, and the command that deletes those that are new
+    /// Print the FunctionConfigs as they were before, and the command that deletes those that are
+    /// new
     #[command(help_template = HELP)]
     Remove {
         #[command(flatten)]
@@ -148,7 +151,9 @@ async fn remove(place: &Place) -> Result<(), PorchConfigError> {
     let namespace = &place.pod_namespace;
     let changes = changes::remove(&existing(&cluster, namespace).await?);
     show(&changes)?;
-    removal_notes(&changes, namespace).iter().for_each(|text| note(text));
+    for text in removal_notes(&changes, namespace) {
+        note(&text);
+    }
     Ok(())
 }
 
@@ -218,19 +223,15 @@ async fn schema(cluster: &Cluster) -> Result<Value, PorchConfigError> {
 async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, PorchConfigError> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND));
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &kind);
-    let mut params = ListParams::default().limit(PAGE);
     let mut objects = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let page = bounded(api.list(&params)).await.map_err(|source| {
-            let what = format!("the FunctionConfigs of namespace {namespace}");
-            PorchConfigError::Request { what, source }
-        })?;
-        // What was read as JSON can be written as such.
-        objects.extend(page.items.iter().filter_map(|object| serde_json::to_value(object).ok()));
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params = params.continue_token(&next),
-            None => return Ok(objects),
-        }
+    // What was read as JSON can be written as such.
+    let take = |object: DynamicObject| objects.extend(serde_json::to_value(object).ok());
+    let all = each(&api, PAGE, MAX_PAGES, take).await.map_err(|source| {
+        let what = format!("the FunctionConfigs of namespace {namespace}");
+        PorchConfigError::Request { what, source }
+    })?;
+    if all {
+        return Ok(objects);
     }
     Err(PorchConfigError::TooMany(namespace.to_owned()))
 }

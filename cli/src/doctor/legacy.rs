@@ -1,5 +1,5 @@
-//! The function pods of Porch's own evaluators, and their Services. Ours neither uses nor collects them, and when the
-//! evaluator that made them is gone nobody else does.
+//! The function pods of Porch's own evaluators, and their Services. Ours neither uses nor collects
+//! them, and when the evaluator that made them is gone nobody else does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use super::gather::gather;
 use super::installation::evaluator_of;
 use super::porch::Evaluator;
 use super::running::{Running, processes, running, why_in_use};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, each};
 use crate::output;
 
 #[cfg(test)]
@@ -28,7 +28,8 @@ mod tests;
 const PAGE: u32 = 500;
 const MAX_PAGES: u32 = 40;
 
-/// Of a generated name the part that is the API server's own, and the most that it leaves of the rest.
+/// Of a generated name the part that is the API server's own, and the most that it leaves of the
+/// rest.
 const GENERATED: usize = 5;
 const MAX_BASE: usize = 58;
 /// Services of the function namespace that are looked at.
@@ -68,8 +69,8 @@ pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running])
     left
 }
 
-/// By its label and annotation, and managed by nobody else. A pod that was warmed up has its label's name; for one that
-/// was started for a call the API server has made a name of it.
+/// By its label and annotation, and managed by nobody else. A pod that was warmed up has its
+/// label's name; for one that was started for a call the API server has made a name of it.
 fn is_legacy(pod: &Pod) -> bool {
     let labelled = |label: &str| pod.labels().get(label).map(String::as_str);
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
@@ -216,25 +217,22 @@ async fn unneeded(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, Stri
 /// The evaluators of all namespaces that may have their pods in the same one.
 async fn everywhere(cluster: &Cluster, facts: &Facts) -> Result<Vec<Evaluator>, Needed> {
     let api: Api<Deployment> = Api::all(cluster.client.clone());
-    let mut params = ListParams::default().limit(PAGE);
     let mut evaluators = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let page = bounded(api.list(&params)).await.map_err(|error| {
-            let takes = "it takes a ClusterRole with the right to list deployments of group apps";
-            Needed::Unlisted(format!("{}; {takes}", Causes(&error)))
-        })?;
-        let here = page.items.iter().filter_map(evaluator_of);
-        evaluators.extend(here.filter(|one| one.may_use(&facts.functions)));
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params = params.continue_token(&next),
-            None => return Ok(evaluators),
-        }
+    let take = |deployment: Deployment| {
+        evaluators.extend(evaluator_of(&deployment).filter(|one| one.may_use(&facts.functions)));
+    };
+    let all = each(&api, PAGE, MAX_PAGES, take).await.map_err(|error| {
+        let takes = "it takes a ClusterRole with the right to list deployments of group apps";
+        Needed::Unlisted(format!("{}; {takes}", Causes(&error)))
+    })?;
+    if all {
+        return Ok(evaluators);
     }
     Err(Needed::Unlisted(format!("there are more than {}", PAGE * MAX_PAGES)))
 }
 
-/// Whether a function runner that was found may need the pods. Ours, in the place of Porch's, may still have
-/// pods of Porch's that terminate.
+/// Whether a function runner that was found may need the pods. Ours, in the place of Porch's, may
+/// still have pods of Porch's that terminate.
 async fn needed_by(cluster: &Cluster, facts: &Facts, runner: Evaluator) -> Option<Needed> {
     let known = facts.installed.runner.as_ref().map(|runner| &runner.deployment);
     let is_ours = runner.namespace == facts.namespace && known == Some(&runner.deployment);
@@ -251,7 +249,8 @@ async fn needed_by(cluster: &Cluster, facts: &Facts, runner: Evaluator) -> Optio
     }
 }
 
-/// Whether somebody here may need what Porch's runner has made. Only a runner of ours that says so has taken its place.
+/// Whether somebody here may need what Porch's runner has made. Only a runner of ours that says so
+/// has taken its place.
 fn needed(facts: &Facts) -> Option<Needed> {
     let namespace = || facts.namespace.clone();
     let Some(runner) = facts.installed.runner.as_ref().filter(|runner| runner.flags.is_ok()) else {

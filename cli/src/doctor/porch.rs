@@ -1,5 +1,5 @@
-//! What Porch's Deployments say of evaluating functions: whom they call for it, and which of them run function pods
-//! themselves. Pure.
+//! What Porch's Deployments say of evaluating functions: whom they call for it, and which of them
+//! run function pods themselves. Pure.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ const POD_FLAGS: [&str; 2] = ["pod-namespace", "pod-evaluator-port"];
 const POD_EVALUATOR_PORT: i32 = 9447;
 /// What pods are made from unless a flag says otherwise.
 const BASE_TEMPLATE: &str = porch_fn_runner::pods::kubernetes::BASE_POD_TEMPLATE;
-/// What Porch calls the largest message: v1.5's server, whose other flag is for its own API; its controllers, now and in
-/// older versions; its server.
+/// What Porch calls the largest message: v1.5's server, whose other flag is for its own API; its
+/// controllers, now and in older versions; its server.
 const MESSAGE_SIZES: [&str; 4] = [
     "function-runner-grpc-max-message-size",
     "packagerevisions.max-grpc-message-size",
@@ -64,7 +64,8 @@ pub(super) struct Evaluator {
     pub(super) template: String,
 }
 
-/// Where a container has functions evaluated. porch-server has a flag for it, the controllers have variables.
+/// Where a container has functions evaluated. porch-server has a flag for it, the controllers have
+/// variables.
 pub(super) fn callers(deployment: &Deployment, container: &Container, argv: &[&str]) -> Vec<Caller> {
     let size = MESSAGE_SIZES.iter().find_map(|flag| value_of(argv, flag));
     let max_message = size.and_then(|size| size.parse().ok()).unwrap_or(PORCH_MESSAGE);
@@ -84,13 +85,14 @@ pub(super) fn callers(deployment: &Deployment, container: &Container, argv: &[&s
     .collect()
 }
 
-/// Whether a container is Porch's controllers, with packages that they render themselves (v1alpha2).
+/// Whether a container is Porch's controllers, with packages that they render themselves
+/// (v1alpha2).
 pub(super) fn renders(argv: &[&str]) -> bool {
     value_of(argv, "repositories.create-v1alpha2-rpkg") == Some("true")
 }
 
-/// What starts function pods, if `container` does. `is_runner` says that it is Porch's function runner, which may have
-/// its variables from an object that is not looked at.
+/// What starts function pods, if `container` does. `is_runner` says that it is Porch's function
+/// runner, which may have its variables from an object that is not looked at.
 pub(super) fn evaluator(
     deployment: &Deployment,
     container: &Container,
@@ -98,7 +100,8 @@ pub(super) fn evaluator(
     is_runner: bool,
 ) -> Option<Evaluator> {
     let from_elsewhere = container.env_from.as_ref().is_some_and(|from| !from.is_empty());
-    // What has neither its flags nor its port nor its image may be an old function runner by any name.
+    // What has neither its flags nor its port nor its image may be an old function runner by any
+    // name.
     let has_port = container.ports.iter().flatten().any(|port| port.container_port == POD_EVALUATOR_PORT);
     let starts_pods = variable(container, WRAPPER_VARIABLE).is_some()
         || POD_FLAGS.iter().any(|flag| value_of(argv, flag).is_some())
@@ -123,7 +126,8 @@ pub(super) fn evaluator(
     })
 }
 
-/// How many pods there are or should be, whichever is more. The status leaves out pods that terminate.
+/// How many pods there are or should be, whichever is more. The status leaves out pods that
+/// terminate.
 pub(super) fn pods(deployment: &Deployment) -> i32 {
     let there = deployment.status.as_ref().and_then(|status| status.replicas).unwrap_or_default();
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);

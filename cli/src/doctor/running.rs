@@ -1,7 +1,8 @@
 //! Porch-servers that run and evaluate in function pods, and which of these they may use.
 //!
-//! A porch-server uses the pods that it has made, and when it starts it adopts those of its template's version: the
-//! PodTemplate's resourceVersion, which pods have as an annotation. All others it leaves alone for good.
+//! A porch-server uses the pods that it has made, and when it starts it adopts those of its
+//! template's version: the PodTemplate's resourceVersion, which pods have as an annotation. All
+//! others it leaves alone for good.
 
 use k8s_openapi::api::core::v1::{Pod, PodTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -31,8 +32,8 @@ pub(super) struct Template {
     pub(super) changed: Time,
 }
 
-/// A porch-server that runs, with what says which pods in `functions` it may use; `None` for one that is scaled to 0 and
-/// whose last pod is gone.
+/// A porch-server that runs, with what says which pods in `functions` it may use; `None` for one
+/// that is scaled to 0 and whose last pod is gone.
 pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &str) -> Option<Running> {
     let since = match processes(cluster, server).await {
         Ok(pods) if pods.is_empty() && server.pods == 0 => return None,
@@ -50,7 +51,8 @@ pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &s
     Some(Running { name: format!("{}/{}", server.namespace, server.deployment), since, template })
 }
 
-/// The pods of an evaluator that run or may start, and those that terminate, whose process serves until it is gone.
+/// The pods of an evaluator that run or may start, and those that terminate, whose process serves
+/// until it is gone.
 pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Result<Vec<Pod>, String> {
     if evaluator.selector.is_empty() {
         return Err(format!("Deployment {} selects its pods by no matchLabels", evaluator.deployment));
@@ -65,7 +67,8 @@ pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Resul
     Ok(pods)
 }
 
-/// When the first of these pods' containers of a name was started. Pods that terminate count until they are gone.
+/// When the first of these pods' containers of a name was started. Pods that terminate count until
+/// they are gone.
 fn started(pods: &[Pod], container: &str) -> Option<Time> {
     let statuses =
         pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| &status.container_statuses));

@@ -40,8 +40,8 @@ pub(super) struct Changes {
 enum Absent {
     /// Left out: `kubectl apply` removes what it has applied itself.
     LeftOut,
-    /// As null, and an annotation as an empty text: `kubectl apply` keeps a field that it does not know of, such as one
-    /// that came by server-side apply.
+    /// As null, and an annotation as an empty text: `kubectl apply` keeps a field that it does not
+    /// know of, such as one that came by server-side apply.
     Written,
 }
 
@@ -121,7 +121,8 @@ pub(super) fn generate(
     Ok(changes)
 }
 
-/// The objects that [`generate`] has changed, as they were before, and the names of those that it has made.
+/// The objects that [`generate`] has changed, as they were before, and the names of those that it
+/// has made.
 pub(super) fn remove(existing: &[Value]) -> Changes {
     let mut changes = Changes::default();
     for object in existing {

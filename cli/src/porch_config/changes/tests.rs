@@ -101,8 +101,8 @@ fn prefixes_that_are_missing_are_added_and_taken_back() {
     assert_eq!(default.objects[0]["spec"]["prefixes"], json!([""]), "the empty one means it");
 }
 
-/// Of a field that is missing, `kubectl apply` deletes what it has applied itself, and nothing that came by server-side
-/// apply. It deletes what is null in both cases, but not in annotations.
+/// Of a field that is missing, `kubectl apply` deletes what it has applied itself, and nothing that
+/// came by server-side apply. It deletes what is null in both cases, but not in annotations.
 #[test]
 fn what_kubectl_would_keep_is_taken_back_in_writing() {
     let own = object("f", &json!({"image": "f", "podExecutor": {"tags": ["*"]}}));

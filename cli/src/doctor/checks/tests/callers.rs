@@ -82,7 +82,7 @@ fn whoever_else_answers_is_named() {
     );
 }
 
-/// Such as one of type ExternalName, or one whose Endpoints somebody else writes.
+/// Such as one of type `ExternalName`, or one whose Endpoints somebody else writes.
 #[test]
 fn where_a_service_without_a_selector_leads_is_unknown() {
     for spec in [
