@@ -210,6 +210,29 @@ impl Cluster {
     }
 }
 
+/// Passes on all objects of an API, `page` for each request; `false` if there are more
+/// than `max` pages.
+pub(crate) async fn each<K>(
+    api: &Api<K>,
+    page: u32,
+    max: u32,
+    mut take: impl FnMut(K),
+) -> Result<bool, RequestError>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut params = ListParams::default().limit(page);
+    for _ in 0..max {
+        let listed = bounded(api.list(&params)).await?;
+        listed.items.into_iter().for_each(&mut take);
+        match listed.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params = params.continue_token(&next),
+            None => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
 /// Whether a pod serves, and is not on its way out.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());

@@ -13,6 +13,8 @@ pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
 /// The first argument by which it starts itself as one of the example functions; the next one names it.
 pub(crate) const EXAMPLE_FUNCTION: &str = "__function";
 
+/// Where Porch has functions without a registry, as in the objects that it ships.
+pub(crate) const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
 /// How each subcommand's --help reads: as kubectl's.
 pub(crate) const HELP: &str = "{about-with-newline}\n{before-help}{all-args}\n\nUsage:\n  {usage}\n";
 /// The same of porch-fn itself.

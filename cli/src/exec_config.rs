@@ -1,5 +1,5 @@
-//! `porch-fn exec-config`: the `--config` of runners for a folder of the catalog's executables, such as
-//! `/home/nonroot/functions` of Porch's function runner.
+//! `porch-fn exec-config`: the `--config` of runners for a folder of the catalog's executables,
+//! such as `/home/nonroot/functions` of Porch's function runner.
 
 use std::fs;
 use std::io;
@@ -11,11 +11,11 @@ use std::str::FromStr;
 use porch_fn_image::Image;
 use serde_json::{Value, json};
 
+use crate::commands::CATALOG;
 use crate::output;
 
-const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
-/// The executables of Porch's image, and the versions that they are of. Source: func/Dockerfile of kptdev/porch at
-/// 610c4df7.
+/// The executables of Porch's image, and the versions that they are of. Source: func/Dockerfile of
+/// kptdev/porch at 610c4df7.
 const KNOWN: [(&str, &str); 10] = [
     ("apply-setters", "v0.2.4"),
     ("ensure-name-substring", "v0.2.1"),
@@ -36,8 +36,8 @@ pub(crate) struct Args {
     /// The folder with the executables, which the runners have as --functions
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// The version of an executable that is not the one in Porch's image, or of another function of the catalog; may
-    /// be repeated
+    /// The version of an executable that is not the one in Porch's image, or of another function of
+    /// the catalog; may be repeated
     #[arg(long = "tag", value_name = "NAME=TAG")]
     tags: Vec<Tagged>,
 }
@@ -65,6 +65,8 @@ enum ExecConfigError {
     TooMany(PathBuf),
     #[error("{0} has no executable that is known: name the version of one that is there with --tag NAME=TAG")]
     None(PathBuf),
+    #[error("{0} has no executable of this name: {1}; correct --tag, or leave it out")]
+    NotThere(PathBuf, String),
     #[error("the configuration cannot be written as YAML: {0}")]
     Yaml(String),
 }
@@ -77,7 +79,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn print(args: &Args) -> Result<(), ExecConfigError> {
-    let config = config(&executables(&args.directory)?, &args.tags);
+    let executables = executables(&args.directory)?;
+    let mut missing: Vec<&str> = args.tags.iter().map(|tagged| tagged.name.as_str()).collect();
+    missing.retain(|name| !executables.iter().any(|executable| executable == name));
+    missing.sort_unstable();
+    missing.dedup();
+    if !missing.is_empty() {
+        return Err(ExecConfigError::NotThere(args.directory.clone(), missing.join(", ")));
+    }
+    let config = config(&executables, &args.tags);
     for name in &config.unknown {
         eprintln!(
             "porch-fn exec-config: left out, since its version is not known: {name} (--tag {name}=TAG)"
@@ -180,6 +190,21 @@ mod tests {
         for wrong in ["set-labels", "a=b c", "=v1", "a="] {
             assert!(wrong.parse::<Tagged>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn tags_of_what_is_not_there_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("set-labels");
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        let tags = tagged(&["mine=v2", "set-lables=v0.1.5", "set-labels=v0.1", "mine=v1"]);
+        let error = print(&Args { directory: folder.path().to_owned(), tags }).unwrap_err();
+        let expected = format!(
+            "{} has no executable of this name: mine, set-lables; correct --tag, or leave it out",
+            folder.path().display()
+        );
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]

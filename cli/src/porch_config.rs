@@ -1,22 +1,24 @@
-//! `porch-fn porch-config`: FunctionConfigs that lead porch-server's functions to the routers, and the way back.
+//! `porch-fn porch-config`: FunctionConfigs that lead porch-server's functions to the routers, and
+//! the way back.
 //!
-//! A porch-server that evaluates in pods of its own calls `--function-runner` for a function whose FunctionConfig names
-//! an executable for its tag, and sends no other there. So each function gets a `binaryExecutor` for all tags. What is
-//! printed is meant for `kubectl apply -f -`, or for a repository.
+//! A porch-server that evaluates in pods of its own calls `--function-runner` only for functions
+//! with an executable: the function's FunctionConfig names one for its tag. So each function gets a
+//! `binaryExecutor` for all tags. What is printed is meant for `kubectl apply -f -`, or for a
+//! repository.
 
 mod changes;
-mod schema;
 
 use std::process::ExitCode;
 
 use http::Request;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use porch_fn_service::kubernetes::{Causes, RequestError, bounded};
+use porch_fn_settings::TagSemantics;
 use serde_json::Value;
 
 use self::changes::{ChangeError, Changes, Function};
-use crate::cluster::{Cluster, ClusterArgs, ClusterError, ROUTERS};
+use crate::cluster::{Cluster, ClusterArgs, ClusterError, ROUTERS, each};
 use crate::commands::HELP;
 use crate::output;
 
@@ -32,18 +34,31 @@ pub(crate) enum Command {
     /// Print the FunctionConfigs that lead functions to the routers
     #[command(help_template = HELP)]
     Generate {
-        /// Functions, with a registry or without, without a tag; all that have a FunctionConfig when none is given
+        /// Functions, with a registry or without, without a tag; all that have a FunctionConfig
+        /// when none is given
         #[arg(value_name = "FUNCTION")]
         functions: Vec<Function>,
+        /// What tags of FunctionConfigs mean in this Porch
+        #[arg(long, value_name = "MEANING", value_enum, default_value_t = Tags::Auto)]
+        functionconfig_tags: Tags,
         #[command(flatten)]
         place: Place,
     },
-    /// Print the FunctionConfigs as they were before, and the command that deletes those that are new
+    /// Print the FunctionConfigs as they were before, and the command that deletes those that are
+    /// new
     #[command(help_template = HELP)]
     Remove {
         #[command(flatten)]
         place: Place,
     },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Tags {
+    /// What the schema in the cluster says
+    Auto,
+    /// Version constraints, whatever the schema says
+    Constraint,
 }
 
 #[derive(Debug, clap::Args)]
@@ -70,6 +85,12 @@ enum PorchConfigError {
          --function-runner leads everything to the routers"
     )]
     NoConstraints,
+    #[error(
+        "the schema of this cluster's FunctionConfigs does not say what tags mean: its descriptions are missing. If Porch \
+         is newer than 1.6 and has kptdev/porch#1186, its tags are version constraints: go on with \
+         --functionconfig-tags=constraint; Porch 1.6 and before need no FunctionConfigs for this"
+    )]
+    SilentSchema,
     #[error("{what} cannot be read: {}", Causes(.source))]
     Request { what: String, source: RequestError },
     #[error("namespace {0} has more than {max} FunctionConfigs", max = PAGE * MAX_PAGES)]
@@ -82,7 +103,9 @@ enum PorchConfigError {
 
 pub(crate) async fn run(command: Command) -> ExitCode {
     let done = match &command {
-        Command::Generate { functions, place } => generate(functions, place).await,
+        Command::Generate { functions, functionconfig_tags, place } => {
+            generate(functions, *functionconfig_tags, place).await
+        }
         Command::Remove { place } => remove(place).await,
     };
     match done {
@@ -91,12 +114,9 @@ pub(crate) async fn run(command: Command) -> ExitCode {
     }
 }
 
-async fn generate(functions: &[Function], place: &Place) -> Result<(), PorchConfigError> {
+async fn generate(functions: &[Function], tags: Tags, place: &Place) -> Result<(), PorchConfigError> {
     let cluster = place.cluster.connect().await?;
-    let schema = schema(&cluster).await?;
-    if !schema::has_constraints(&schema) {
-        return Err(PorchConfigError::NoConstraints);
-    }
+    require_constraints(&schema(&cluster).await?, tags)?;
     let namespace = &place.pod_namespace;
     let existing = existing(&cluster, namespace).await?;
     let changes = changes::generate(&existing, functions, namespace)?;
@@ -117,38 +137,69 @@ async fn generate(functions: &[Function], place: &Place) -> Result<(), PorchConf
     Ok(())
 }
 
+/// Refuses a Porch in whose FunctionConfigs `*` is no tag that means all.
+fn require_constraints(schema: &Value, tags: Tags) -> Result<(), PorchConfigError> {
+    match (tags, TagSemantics::of_schema(schema)) {
+        (Tags::Constraint, _) | (Tags::Auto, Some(TagSemantics::Constraint)) => Ok(()),
+        (Tags::Auto, Some(TagSemantics::Exact)) => Err(PorchConfigError::NoConstraints),
+        (Tags::Auto, None) => Err(PorchConfigError::SilentSchema),
+    }
+}
+
 async fn remove(place: &Place) -> Result<(), PorchConfigError> {
     let cluster = place.cluster.connect().await?;
     let namespace = &place.pod_namespace;
     let changes = changes::remove(&existing(&cluster, namespace).await?);
     show(&changes)?;
-    if !changes.created.is_empty() {
-        let names = changes.created.join(" ");
-        note(&format!("these are new: kubectl -n {namespace} delete functionconfigs {names}"));
-    }
-    if changes.objects.is_empty() && changes.created.is_empty() {
-        note(&format!("no FunctionConfig of namespace {namespace} is from porch-fn porch-config generate"));
-    } else {
-        note(
-            "restart porch-server and porch-controllers when these are applied: until then they lead the functions to \
-             --function-runner, which has to be the routers so long",
-        );
+    for text in removal_notes(&changes, namespace) {
+        note(&text);
     }
     Ok(())
+}
+
+/// What to know of the way back.
+fn removal_notes(changes: &Changes, namespace: &str) -> Vec<String> {
+    let mut notes = Vec::new();
+    if changes.objects.is_empty() && changes.created.is_empty() {
+        return vec![format!(
+            "no FunctionConfig of namespace {namespace} is from porch-fn porch-config generate"
+        )];
+    }
+    if changes.objects.is_empty() {
+        notes.push(
+            "standard output is empty: no object has to be applied, and kubectl apply fails with \"no objects passed \
+             to apply\" when it gets none"
+                .to_owned(),
+        );
+    }
+    if !changes.created.is_empty() {
+        let names = changes.created.join(" ");
+        notes.push(format!("these are new: kubectl -n {namespace} delete functionconfigs {names}"));
+    }
+    notes.push(
+        "restart porch-server and porch-controllers after that: until then they lead the functions to \
+         --function-runner, which has to be the routers so long"
+            .to_owned(),
+    );
+    notes
 }
 
 /// The objects on standard output, the rest on standard error.
 fn show(changes: &Changes) -> Result<(), PorchConfigError> {
     if !changes.objects.is_empty() {
-        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-        let yaml = serde_saphyr::to_string_multiple_with_options(&changes.objects, options);
-        let yaml = yaml.map_err(|error| PorchConfigError::Yaml(error.to_string()))?;
-        output::show(&format!("{}\n", yaml.trim_end()));
+        output::show(&yaml(&changes.objects)?);
     }
     for text in &changes.notes {
         note(text);
     }
     Ok(())
+}
+
+fn yaml(objects: &[Value]) -> Result<String, PorchConfigError> {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let yaml = serde_saphyr::to_string_multiple_with_options(objects, options);
+    let yaml = yaml.map_err(|error| PorchConfigError::Yaml(error.to_string()))?;
+    Ok(format!("{}\n", yaml.trim_end()))
 }
 
 fn note(text: &str) {
@@ -172,19 +223,64 @@ async fn schema(cluster: &Cluster) -> Result<Value, PorchConfigError> {
 async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, PorchConfigError> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND));
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &kind);
-    let mut params = ListParams::default().limit(PAGE);
     let mut objects = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let page = bounded(api.list(&params)).await.map_err(|source| {
-            let what = format!("the FunctionConfigs of namespace {namespace}");
-            PorchConfigError::Request { what, source }
-        })?;
-        // What was read as JSON can be written as such.
-        objects.extend(page.items.iter().filter_map(|object| serde_json::to_value(object).ok()));
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params = params.continue_token(&next),
-            None => return Ok(objects),
-        }
+    // What was read as JSON can be written as such.
+    let take = |object: DynamicObject| objects.extend(serde_json::to_value(object).ok());
+    let all = each(&api, PAGE, MAX_PAGES, take).await.map_err(|source| {
+        let what = format!("the FunctionConfigs of namespace {namespace}");
+        PorchConfigError::Request { what, source }
+    })?;
+    if all {
+        return Ok(objects);
     }
     Err(PorchConfigError::TooMany(namespace.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_schema_without_constraints_is_refused_and_a_silent_one_takes_the_flag() {
+        let schema = |executor: &str, description: &str| {
+            let spec = json!({executor: {"properties": {"tags": {"description": description}}}});
+            json!({"components": {"schemas": {"a": {
+                "x-kubernetes-group-version-kind": [{"kind": KIND}],
+                "properties": {"spec": {"properties": spec}},
+            }}}})
+        };
+        let refused = |schema: &Value| require_constraints(schema, Tags::Auto).err();
+        // Like the runners: in any of the three lists, in any case.
+        assert!(refused(&schema("podExecutor", "Version CONSTRAINTS.")).is_none());
+        let exact = schema("podExecutor", "Image tags.");
+        assert!(matches!(refused(&exact), Some(PorchConfigError::NoConstraints)));
+        let silent = refused(&json!({})).unwrap().to_string();
+        assert!(silent.contains("--functionconfig-tags=constraint"), "{silent}");
+        assert!(require_constraints(&json!({}), Tags::Constraint).is_ok());
+    }
+
+    #[test]
+    fn null_stays_null_in_yaml() {
+        let object = json!({"binaryExecutor": null, "annotation": ""});
+        let text = yaml(std::slice::from_ref(&object)).unwrap();
+        assert!(text.contains("binaryExecutor: null\n"), "{text}");
+        assert_eq!(serde_saphyr::from_multiple::<Value>(&text).unwrap(), [object]);
+    }
+
+    #[test]
+    fn an_empty_output_is_explained() {
+        let changes = |objects: Vec<Value>, created: &[&str]| {
+            let created = created.iter().map(|name| (*name).to_owned()).collect();
+            removal_notes(&Changes { objects, created, notes: Vec::new() }, "functions")
+        };
+        let delete = "these are new: kubectl -n functions delete functionconfigs mine theirs";
+        let notes = changes(Vec::new(), &["mine", "theirs"]);
+        assert!(notes[0].starts_with("standard output is empty"), "{notes:?}");
+        assert_eq!((notes.len(), notes[1].as_str()), (3, delete));
+        let notes = changes(vec![json!({})], &["mine", "theirs"]);
+        assert_eq!((notes.len(), notes[0].as_str()), (2, delete));
+        assert_eq!(changes(Vec::new(), &[]).len(), 1);
+    }
 }

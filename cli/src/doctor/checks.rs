@@ -100,12 +100,17 @@ fn services(facts: &Facts) -> Vec<Finding> {
     let service = |name: &str| facts.services.iter().find(|service| service.name_any() == name);
     for name in [ROUTERS, CALLED] {
         let Some(called) = service(name) else { continue };
-        let leads_here = behind(installed, called) == Destination::Ours;
+        let behind = behind(installed, called);
+        let leads_here = behind == Destination::Ours;
         if leads_here && has_port(called, 9445) {
             findings.push(Finding::ok(CHECK, format!("{name} leads to {deployment}")));
         } else if leads_here {
             let text = format!("Service {name} has no port 9445");
             findings.push(Finding::problem(CHECK, text, "apply the manifest that it is from"));
+        } else if name == usual(facts) && matches!(behind, Destination::NoSelector(_)) {
+            let text = format!("Service {name} has no selector");
+            let fix = format!("compare where it leads with the pods of Deployment {deployment}");
+            findings.push(Finding::unknown(CHECK, text, fix));
         } else if name == usual(facts) || is_merged(facts, called) {
             let text = format!("Service {name} does not lead to Deployment {deployment}");
             let fix = "apply the manifest that it is from; of a selector that was merged with another, \

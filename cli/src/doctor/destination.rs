@@ -16,8 +16,10 @@ pub(super) enum Destination<'a> {
     Ours,
     /// The pods of another Deployment of the namespace.
     Other(&'a str),
-    /// Nobody: the Service selects the pods of no Deployment here.
+    /// Nobody, or pods of no Deployment: the Service selects the pods of no Deployment here.
     Nobody(&'a str),
+    /// Whoever the Service's `externalName` or its Endpoints name: it has no selector.
+    NoSelector(&'a str),
     /// Nobody: the Service has no such port.
     NoPort(&'a str),
     /// Not a Service of the namespace.
@@ -43,7 +45,8 @@ pub(super) fn destination<'a>(facts: &'a Facts, address: &str) -> Destination<'a
     let service = facts.services.iter().find(|service| Some(service.name_any().as_str()) == name);
     let Some(service) = service.filter(|_| is_here) else { return Destination::Outside };
     let name = service.metadata.name.as_deref().unwrap_or_default();
-    if port.parse().is_ok_and(|port| has_port(service, port)) {
+    // A Service of type ExternalName serves ports that it does not name.
+    if !has_selector(service) || port.parse().is_ok_and(|port| has_port(service, port)) {
         behind(&facts.installed, service)
     } else {
         Destination::NoPort(name)
@@ -52,13 +55,17 @@ pub(super) fn destination<'a>(facts: &'a Facts, address: &str) -> Destination<'a
 
 /// Whose pods a Service selects.
 pub(super) fn behind<'a>(installed: &'a Installation, service: &'a Service) -> Destination<'a> {
+    let name = service.metadata.name.as_deref().unwrap_or_default();
+    if !has_selector(service) {
+        return Destination::NoSelector(name);
+    }
     if ours(installed).is_some_and(|(_, labels)| selects(service, labels)) {
         return Destination::Ours;
     }
     let selected = installed.pod_labels.iter().find(|(_, labels)| selects(service, labels));
     match selected {
         Some((deployment, _)) => Destination::Other(deployment),
-        None => Destination::Nobody(service.metadata.name.as_deref().unwrap_or_default()),
+        None => Destination::Nobody(name),
     }
 }
 
@@ -73,10 +80,18 @@ pub(super) fn ours(installed: &Installation) -> Option<(&str, &BTreeMap<String, 
 
 /// Whether a Service's selector fits pods with these labels.
 pub(super) fn selects(service: &Service, labels: &BTreeMap<String, String>) -> bool {
-    let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    selector.is_some_and(|selector| {
-        !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-    })
+    let selector = selector(service);
+    selector.is_some_and(|selector| selector.iter().all(|(key, value)| labels.get(key) == Some(value)))
+}
+
+fn has_selector(service: &Service) -> bool {
+    selector(service).is_some()
+}
+
+/// An empty one is as good as none.
+fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
+    let selector = service.spec.as_ref()?.selector.as_ref()?;
+    (!selector.is_empty()).then_some(selector)
 }
 
 pub(super) fn has_port(service: &Service, number: i32) -> bool {

@@ -40,7 +40,7 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, ClusterError> {
     let function_pods = function_pods(cluster, &functions).await;
     let mut servers = Vec::new();
     for server in installed.servers.iter().filter(|server| server.may_use(&functions)) {
-        servers.push(running(cluster, server, &functions).await);
+        servers.extend(running(cluster, server, &functions).await);
     }
     Ok(Facts {
         routers: ask(cluster, installed.router.as_ref(), |flags| flags.admin_port, router).await?,

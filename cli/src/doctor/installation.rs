@@ -1,5 +1,5 @@
-//! What is installed in a namespace, made out of its Deployments. Pure. Flags are read with the programs' own parsers, so
-//! that what the doctor takes them to be is what they are.
+//! What is installed in a namespace, made out of its Deployments. Pure. Flags are read with the
+//! programs' own parsers, so that what the doctor takes them to be is what they are.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,14 @@ use super::quantity;
 #[cfg(test)]
 mod tests;
 
-/// Porch's own function runner is known by its Deployment or its image. Ours stands in for it under the same names. Its
-/// flags prove nothing of a Deployment, since porch-server has them as well; in one they tell its container.
+/// Porch's own function runner is known by its Deployment or its image. Ours stands in for it under
+/// the same names. Its flags prove nothing of a Deployment, since porch-server has them as well; in
+/// one they tell its container.
 const ORIGINAL: &str = "function-runner";
 const ORIGINALS_FLAG: &str = "pod-namespace";
 const IMAGES: [&str; 2] = ["porch-function-runner", "function-runner"];
-/// What its program is called, and ours in its image. A program that only the image names is taken for it.
+/// What its program is called, and ours in its image. A program that only the image names is taken
+/// for it.
 const SERVER: &str = "server";
 /// The variable of a program's own namespace: without it, that of its pod.
 const OWN_NAMESPACE: &str = "POD_NAMESPACE";
@@ -141,7 +143,8 @@ pub(super) fn evaluator_of(deployment: &Deployment) -> Option<Evaluator> {
     }
 }
 
-/// The one container that a Deployment is known by, and its command line. Others are there to help it.
+/// The one container that a Deployment is known by, and its command line. Others are there to help
+/// it.
 fn recognised(deployment: &Deployment) -> Option<(Kind, &Container, Vec<&str>)> {
     let is_named = deployment.name_any() == ORIGINAL;
     let candidates = containers(deployment).filter_map(|container| {
@@ -205,8 +208,9 @@ fn program_of<F: Parser>(
     }
 }
 
-/// The flags as the program reads them: those of its command line, and below them those of its environment. The doctor's
-/// own environment must not count, so each variable that a flag falls back to is given as a flag.
+/// The flags as the program reads them: those of its command line, and below them those of its
+/// environment. The doctor's own environment must not count, so each variable that a flag falls
+/// back to is given as a flag.
 fn parsed<F: Parser>(argv: &[&str], container: &Container, namespace: &str) -> Result<F, String> {
     let env = container.env.as_deref().unwrap_or_default();
     let known: Vec<_> =
@@ -221,7 +225,8 @@ fn parsed<F: Parser>(argv: &[&str], container: &Container, namespace: &str) -> R
         let default = arg.get_default_values().first().and_then(|value| value.to_str()).unwrap_or_default();
         let value = match known.iter().find(|(name, _)| *name == variable) {
             Some((_, value)) => value,
-            // A text may be anything, but the namespace is most likely the pod's; of others the default is the best guess.
+            // A text may be anything, but the namespace is most likely the pod's; of others the
+            // default is the best guess.
             None if default.is_empty() && variable != OWN_NAMESPACE && from_elsewhere(variable) => ELSEWHERE,
             None => default,
         };

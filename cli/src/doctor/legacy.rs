@@ -1,5 +1,5 @@
-//! The function pods of Porch's own evaluators, and their Services. Ours neither uses nor collects them, and when the
-//! evaluator that made them is gone nobody else does.
+//! The function pods of Porch's own evaluators, and their Services. Ours neither uses nor collects
+//! them, and when the evaluator that made them is gone nobody else does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,8 +17,8 @@ use super::facts::{Facts, Original};
 use super::gather::gather;
 use super::installation::evaluator_of;
 use super::porch::Evaluator;
-use super::running::{Running, running, why_in_use};
-use crate::cluster::Cluster;
+use super::running::{Running, processes, running, why_in_use};
+use crate::cluster::{Cluster, each};
 use crate::output;
 
 #[cfg(test)]
@@ -28,7 +28,8 @@ mod tests;
 const PAGE: u32 = 500;
 const MAX_PAGES: u32 = 40;
 
-/// Of a generated name the part that is the API server's own, and the most that it leaves of the rest.
+/// Of a generated name the part that is the API server's own, and the most that it leaves of the
+/// rest.
 const GENERATED: usize = 5;
 const MAX_BASE: usize = 58;
 /// Services of the function namespace that are looked at.
@@ -47,8 +48,9 @@ pub(super) struct Leftovers {
     kept: BTreeMap<String, Vec<String>>,
 }
 
-/// Tells what is dead among pods and Services that Porch has made. `servers` are the porch-servers that may use them;
-/// no function runner of Porch's does.
+/// The pods and Services of Porch's that nobody uses, and why others are kept. `servers` are the
+/// porch-servers that may use them. The caller has made sure that no function runner of Porch's
+/// runs.
 pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running]) -> Leftovers {
     let mut left = Leftovers::default();
     let mut used = BTreeSet::new();
@@ -67,8 +69,8 @@ pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running])
     left
 }
 
-/// By its label and annotation, and managed by nobody else. A pod that was warmed up has its label's name; for one that
-/// was started for a call the API server has made a name of it.
+/// By its label and annotation, and managed by nobody else. A pod that was warmed up has its
+/// label's name; for one that was started for a call the API server has made a name of it.
 fn is_legacy(pod: &Pod) -> bool {
     let labelled = |label: &str| pod.labels().get(label).map(String::as_str);
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
@@ -122,8 +124,13 @@ enum Needed {
     )]
     Elsewhere { namespace: String, deployment: String },
     #[error(
+        "Deployment {deployment} in namespace {namespace} may be or may have been Porch's own function runner; pods of \
+         it still terminate, and need them until they are gone: kubectl -n {namespace} get pods"
+    )]
+    Terminating { namespace: String, deployment: String },
+    #[error(
         "Porch's own function runner may run in another namespace, and need them as well; the Deployments of all \
-         namespaces cannot be looked through: {0}"
+         namespaces, or the pods of one, cannot be looked through: {0}"
     )]
     Unlisted(String),
 }
@@ -197,48 +204,53 @@ async fn unneeded(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, Stri
         return Err(needed.to_string());
     }
     let mut servers = Vec::new();
-    for server in everywhere(cluster, facts).await.map_err(|needed| needed.to_string())? {
-        servers.push(running(cluster, &server, &facts.functions).await);
+    for evaluator in everywhere(cluster, facts).await.map_err(|needed| needed.to_string())? {
+        if evaluator.is_server {
+            servers.extend(running(cluster, &evaluator, &facts.functions).await);
+        } else if let Some(needed) = needed_by(cluster, facts, evaluator).await {
+            return Err(needed.to_string());
+        }
     }
     Ok(servers)
 }
 
-/// The porch-servers of all namespaces that may use pods there. Function runners of several namespaces may keep their pods
-/// in one as well.
+/// The evaluators of all namespaces that may have their pods in the same one.
 async fn everywhere(cluster: &Cluster, facts: &Facts) -> Result<Vec<Evaluator>, Needed> {
     let api: Api<Deployment> = Api::all(cluster.client.clone());
-    let mut params = ListParams::default().limit(PAGE);
-    let mut servers = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let page = bounded(api.list(&params)).await.map_err(|error| {
-            let takes = "it takes a ClusterRole with the right to list deployments of group apps";
-            Needed::Unlisted(format!("{}; {takes}", Causes(&error)))
-        })?;
-        servers.extend(servers_among(&page.items, facts)?);
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => params = params.continue_token(&next),
-            None => return Ok(servers),
-        }
+    let mut evaluators = Vec::new();
+    let take = |deployment: Deployment| {
+        evaluators.extend(evaluator_of(&deployment).filter(|one| one.may_use(&facts.functions)));
+    };
+    let all = each(&api, PAGE, MAX_PAGES, take).await.map_err(|error| {
+        let takes = "it takes a ClusterRole with the right to list deployments of group apps";
+        Needed::Unlisted(format!("{}; {takes}", Causes(&error)))
+    })?;
+    if all {
+        return Ok(evaluators);
     }
     Err(Needed::Unlisted(format!("there are more than {}", PAGE * MAX_PAGES)))
 }
 
-/// The porch-servers among these that may use the pods; `Err` names what may be a function runner and is not known yet.
-fn servers_among(deployments: &[Deployment], facts: &Facts) -> Result<Vec<Evaluator>, Needed> {
-    let evaluators = deployments.iter().filter_map(evaluator_of);
-    let (servers, runners): (Vec<_>, Vec<_>) =
-        evaluators.filter(|one| one.may_use(&facts.functions)).partition(|one| one.is_server);
-    let installed = &facts.installed;
-    let known = installed.originals.iter().map(|original| &original.deployment);
-    let known: Vec<_> = known.chain(installed.runner.iter().map(|runner| &runner.deployment)).collect();
-    let is_known = |one: &Evaluator| one.namespace == facts.namespace && known.contains(&&one.deployment);
-    match runners.into_iter().find(|runner| !is_known(runner)) {
-        Some(Evaluator { namespace, deployment, .. }) => Err(Needed::Elsewhere { namespace, deployment }),
-        None => Ok(servers),
+/// Whether a function runner that was found may need the pods. Ours, in the place of Porch's, may
+/// still have pods of Porch's that terminate.
+async fn needed_by(cluster: &Cluster, facts: &Facts, runner: Evaluator) -> Option<Needed> {
+    let known = facts.installed.runner.as_ref().map(|runner| &runner.deployment);
+    let is_ours = runner.namespace == facts.namespace && known == Some(&runner.deployment);
+    if runner.pods > 0 && !is_ours {
+        return Some(Needed::Elsewhere { namespace: runner.namespace, deployment: runner.deployment });
+    }
+    match processes(cluster, &runner).await {
+        Ok(pods) => {
+            let needs = |pod: &Pod| !is_ours || pod.metadata.deletion_timestamp.is_some();
+            let Evaluator { namespace, deployment, .. } = runner;
+            pods.iter().any(needs).then_some(Needed::Terminating { namespace, deployment })
+        }
+        Err(error) => Some(Needed::Unlisted(error)),
     }
 }
 
-/// Whether somebody here may need what Porch's runner has made. Only a runner of ours that says so has taken its place.
+/// Whether somebody here may need what Porch's runner has made. Only a runner of ours that says so
+/// has taken its place.
 fn needed(facts: &Facts) -> Option<Needed> {
     let namespace = || facts.namespace.clone();
     let Some(runner) = facts.installed.runner.as_ref().filter(|runner| runner.flags.is_ok()) else {

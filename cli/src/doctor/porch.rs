@@ -1,5 +1,5 @@
-//! What Porch's Deployments say of evaluating functions: whom they call for it, and which of them run function pods
-//! themselves. Pure.
+//! What Porch's Deployments say of evaluating functions: whom they call for it, and which of them
+//! run function pods themselves. Pure.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ const POD_FLAGS: [&str; 2] = ["pod-namespace", "pod-evaluator-port"];
 const POD_EVALUATOR_PORT: i32 = 9447;
 /// What pods are made from unless a flag says otherwise.
 const BASE_TEMPLATE: &str = porch_fn_runner::pods::kubernetes::BASE_POD_TEMPLATE;
-/// What Porch calls the largest message: v1.5's server, whose other flag is for its own API; its controllers, now and in
-/// older versions; its server.
+/// What Porch calls the largest message: v1.5's server, whose other flag is for its own API; its
+/// controllers, now and in older versions; its server.
 const MESSAGE_SIZES: [&str; 4] = [
     "function-runner-grpc-max-message-size",
     "packagerevisions.max-grpc-message-size",
@@ -53,7 +53,7 @@ pub(super) struct Evaluator {
     pub(super) deployment: String,
     /// Whether it is porch-server; else it may be the function runner.
     pub(super) is_server: bool,
-    /// How many pods of it there are or should be, whichever is more.
+    /// How many pods of it there are or should be, whichever is more, without those that terminate.
     pub(super) pods: i32,
     /// Labels by which these are found, and the container in them.
     pub(super) selector: BTreeMap<String, String>,
@@ -64,7 +64,8 @@ pub(super) struct Evaluator {
     pub(super) template: String,
 }
 
-/// Where a container has functions evaluated. porch-server has a flag for it, the controllers have variables.
+/// Where a container has functions evaluated. porch-server has a flag for it, the controllers have
+/// variables.
 pub(super) fn callers(deployment: &Deployment, container: &Container, argv: &[&str]) -> Vec<Caller> {
     let size = MESSAGE_SIZES.iter().find_map(|flag| value_of(argv, flag));
     let max_message = size.and_then(|size| size.parse().ok()).unwrap_or(PORCH_MESSAGE);
@@ -84,13 +85,14 @@ pub(super) fn callers(deployment: &Deployment, container: &Container, argv: &[&s
     .collect()
 }
 
-/// Whether a container is Porch's controllers, with packages that they render themselves (v1alpha2).
+/// Whether a container is Porch's controllers, with packages that they render themselves
+/// (v1alpha2).
 pub(super) fn renders(argv: &[&str]) -> bool {
     value_of(argv, "repositories.create-v1alpha2-rpkg") == Some("true")
 }
 
-/// What starts function pods, if `container` does. `is_runner` says that it is Porch's function runner, which may have
-/// its variables from an object that is not looked at.
+/// What starts function pods, if `container` does. `is_runner` says that it is Porch's function
+/// runner, which may have its variables from an object that is not looked at.
 pub(super) fn evaluator(
     deployment: &Deployment,
     container: &Container,
@@ -98,7 +100,8 @@ pub(super) fn evaluator(
     is_runner: bool,
 ) -> Option<Evaluator> {
     let from_elsewhere = container.env_from.as_ref().is_some_and(|from| !from.is_empty());
-    // What has neither its flags nor its port nor its image may be an old function runner by any name.
+    // What has neither its flags nor its port nor its image may be an old function runner by any
+    // name.
     let has_port = container.ports.iter().flatten().any(|port| port.container_port == POD_EVALUATOR_PORT);
     let starts_pods = variable(container, WRAPPER_VARIABLE).is_some()
         || POD_FLAGS.iter().any(|flag| value_of(argv, flag).is_some())
@@ -123,7 +126,8 @@ pub(super) fn evaluator(
     })
 }
 
-/// How many pods there are or should be, whichever is more.
+/// How many pods there are or should be, whichever is more. The status leaves out pods that
+/// terminate.
 pub(super) fn pods(deployment: &Deployment) -> i32 {
     let there = deployment.status.as_ref().and_then(|status| status.replicas).unwrap_or_default();
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
@@ -137,9 +141,9 @@ pub(super) fn image_name(container: &Container) -> &str {
     last.split(':').next().unwrap_or_default()
 }
 
-/// The value of a Go flag: `-x=v`, `--x=v`, `--x v`.
+/// The value of a Go flag: `-x=v`, `--x=v`, `--x v`. Of several, Go takes the last.
 pub(super) fn value_of<'a>(argv: &[&'a str], flag: &str) -> Option<&'a str> {
-    argv.iter().enumerate().find_map(|(index, arg)| {
+    argv.iter().enumerate().rev().find_map(|(index, arg)| {
         let rest = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'))?.strip_prefix(flag)?;
         match rest.strip_prefix('=') {
             Some(value) => Some(value),
@@ -164,8 +168,8 @@ fn address_in(variable: &EnvVar) -> &str {
 // === impl Evaluator ===
 
 impl Evaluator {
-    /// Whether it runs and may have its pods in `functions`. Which namespace it means may be unknown.
+    /// Whether its pods may be in `functions`, if it runs. Which namespace it means may be unknown.
     pub(super) fn may_use(&self, functions: &str) -> bool {
-        self.pods > 0 && self.functions.as_deref().is_none_or(|theirs| theirs == functions)
+        self.functions.as_deref().is_none_or(|theirs| theirs == functions)
     }
 }

@@ -1,7 +1,8 @@
 //! Porch-servers that run and evaluate in function pods, and which of these they may use.
 //!
-//! A porch-server uses the pods that it has made, and when it starts it adopts those of its template's version: the
-//! PodTemplate's resourceVersion, which pods have as an annotation. All others it leaves alone for good.
+//! A porch-server uses the pods that it has made, and when it starts it adopts those of its
+//! template's version: the PodTemplate's resourceVersion, which pods have as an annotation. All
+//! others it leaves alone for good.
 
 use k8s_openapi::api::core::v1::{Pod, PodTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -31,13 +32,14 @@ pub(super) struct Template {
     pub(super) changed: Time,
 }
 
-/// Asks for what tells which pods in `functions` a porch-server may use.
-pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &str) -> Running {
-    let home = Cluster { client: cluster.client.clone(), namespace: server.namespace.clone() };
-    let since = match home.pods(&server.selector).await {
+/// A porch-server that runs, with what says which pods in `functions` it may use; `None` for one
+/// that is scaled to 0 and whose last pod is gone.
+pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &str) -> Option<Running> {
+    let since = match processes(cluster, server).await {
+        Ok(pods) if pods.is_empty() && server.pods == 0 => return None,
         Ok(pods) => started(&pods, &server.container)
             .ok_or_else(|| "none of its pods says since when it runs".to_owned()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     };
     let api: Api<PodTemplate> = Api::namespaced(cluster.client.clone(), functions);
     let template = match bounded(api.get_opt(&server.template)).await {
@@ -46,10 +48,27 @@ pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &s
         Ok(None) => Err(format!("there is no PodTemplate {} in namespace {functions}", server.template)),
         Err(error) => Err(format!("PodTemplate {} cannot be read: {}", server.template, Causes(&error))),
     };
-    Running { name: format!("{}/{}", server.namespace, server.deployment), since, template }
+    Some(Running { name: format!("{}/{}", server.namespace, server.deployment), since, template })
 }
 
-/// When the first of these pods' containers of a name was started. Pods that terminate count until they are gone.
+/// The pods of an evaluator that run or may start, and those that terminate, whose process serves
+/// until it is gone.
+pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Result<Vec<Pod>, String> {
+    if evaluator.selector.is_empty() {
+        return Err(format!("Deployment {} selects its pods by no matchLabels", evaluator.deployment));
+    }
+    let home = Cluster { client: cluster.client.clone(), namespace: evaluator.namespace.clone() };
+    let mut pods = home.pods(&evaluator.selector).await.map_err(|error| error.to_string())?;
+    // Evicted pods stay listed.
+    pods.retain(|pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        !matches!(phase, Some("Failed" | "Succeeded"))
+    });
+    Ok(pods)
+}
+
+/// When the first of these pods' containers of a name was started. Pods that terminate count until
+/// they are gone.
 fn started(pods: &[Pod], container: &str) -> Option<Time> {
     let statuses =
         pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| &status.container_statuses));

@@ -7,6 +7,7 @@ use porch_fn_settings::NO_EXECUTABLE;
 use serde_json::{Map, Value, json};
 
 use super::{GROUP, KIND, VERSION};
+use crate::commands::CATALOG;
 
 /// The annotation of a changed object: its fields before that, which [`remove`] restores.
 const BEFORE: &str = "fn.kpt.dev/before-porch-config";
@@ -15,8 +16,6 @@ const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const MANAGER: &str = "porch-fn";
 /// kubectl's own notes in an object.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Where Porch has functions without a registry, as in the objects that it ships.
-const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
 
 /// A function as the user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +33,16 @@ pub(super) struct Changes {
     /// New objects, by name.
     pub(super) created: Vec<String>,
     pub(super) notes: Vec<String>,
+}
+
+/// How a manifest has a field that is to be removed.
+#[derive(Debug, Clone, Copy)]
+enum Absent {
+    /// Left out: `kubectl apply` removes what it has applied itself.
+    LeftOut,
+    /// As null, and an annotation as an empty text: `kubectl apply` keeps a field that it does not
+    /// know of, such as one that came by server-side apply.
+    Written,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +121,8 @@ pub(super) fn generate(
     Ok(changes)
 }
 
-/// The changed ones of these as they were, and the names of the new ones.
+/// The objects that [`generate`] has changed, as they were before, and the names of those that it
+/// has made.
 pub(super) fn remove(existing: &[Value]) -> Changes {
     let mut changes = Changes::default();
     for object in existing {
@@ -121,13 +131,14 @@ pub(super) fn remove(existing: &[Value]) -> Changes {
             changes.created.push(name_of(object).to_owned());
         } else if let Some(before) = before(object) {
             let mut restored = manifest(object);
+            let absent = Absent::of(object);
             if leads_to_us(object) {
-                set(&mut restored, "binaryExecutor", before.get("binaryExecutor"));
+                set(&mut restored, "binaryExecutor", before.get("binaryExecutor"), absent);
             }
             if before.contains_key("prefixes") {
-                set(&mut restored, "prefixes", before.get("prefixes"));
+                set(&mut restored, "prefixes", before.get("prefixes"), absent);
             }
-            set_before(&mut restored, None);
+            set_before(&mut restored, None, absent);
             changes.objects.push(restored);
         }
     }
@@ -152,7 +163,7 @@ fn led(object: &Value, function: &Function) -> (Value, bool) {
     if executable.is_some() || !fields.contains_key("binaryExecutor") {
         fields.insert("binaryExecutor".to_owned(), executable.cloned().unwrap_or_default());
     }
-    set(&mut led, "binaryExecutor", Some(&executor()));
+    set(&mut led, "binaryExecutor", Some(&executor()), Absent::LeftOut);
     if let Some(prefix) = &function.prefix {
         let old = object.pointer("/spec/prefixes").cloned();
         let mut prefixes = old.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
@@ -164,13 +175,13 @@ fn led(object: &Value, function: &Function) -> (Value, bool) {
         if !is_default && !prefixes.contains(&json!(prefix)) {
             fields.entry("prefixes").or_insert(old.unwrap_or_default());
             prefixes.push(json!(prefix));
-            set(&mut led, "prefixes", Some(&Value::Array(prefixes)));
+            set(&mut led, "prefixes", Some(&Value::Array(prefixes)), Absent::LeftOut);
         }
     }
     // New ones have nothing before them.
     let is_new = led.pointer("/metadata/labels").and_then(|labels| labels.get(MANAGED_BY));
     if is_new.is_none_or(|manager| manager != MANAGER) {
-        set_before(&mut led, Some(fields));
+        set_before(&mut led, Some(fields), Absent::LeftOut);
     }
     (led, executable.is_some())
 }
@@ -198,14 +209,14 @@ fn manifest(object: &Value) -> Value {
 }
 
 /// Sets a field of the spec; none and null remove it.
-fn set(object: &mut Value, field: &str, value: Option<&Value>) {
+fn set(object: &mut Value, field: &str, value: Option<&Value>, absent: Absent) {
     let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    match value {
-        Some(value) if !value.is_null() => {
-            spec.insert(field.to_owned(), value.clone());
-        }
-        _ => {
+    match (value, absent) {
+        (None | Some(Value::Null), Absent::LeftOut) => {
             spec.shift_remove(field);
+        }
+        (value, _) => {
+            spec.insert(field.to_owned(), value.cloned().unwrap_or_default());
         }
     }
 }
@@ -217,15 +228,19 @@ fn before(object: &Value) -> Option<Map<String, Value>> {
 }
 
 /// Sets or removes the annotation that [`before`] reads.
-fn set_before(object: &mut Value, fields: Option<Map<String, Value>>) {
+fn set_before(object: &mut Value, fields: Option<Map<String, Value>>, absent: Absent) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
     let Some(annotations) = annotations.as_object_mut() else { return };
-    match fields {
-        Some(fields) => {
+    match (fields, absent) {
+        (Some(fields), _) => {
             annotations.insert(BEFORE.to_owned(), Value::String(Value::Object(fields).to_string()));
         }
-        None => {
+        // A null among annotations makes some versions of kubectl drop all of them.
+        (None, Absent::Written) => {
+            annotations.insert(BEFORE.to_owned(), json!(""));
+        }
+        (None, Absent::LeftOut) => {
             annotations.shift_remove(BEFORE);
         }
     }
@@ -242,10 +257,26 @@ fn image_of(object: &Value) -> &str {
     object.pointer("/spec/image").and_then(Value::as_str).unwrap_or_default()
 }
 
+// === impl Absent ===
+
+impl Absent {
+    fn of(object: &Value) -> Self {
+        let annotation = |object: &Value, name: &str| {
+            object.pointer("/metadata/annotations")?.get(name)?.as_str().map(str::to_owned)
+        };
+        let applied: Option<Value> =
+            annotation(object, LAST_APPLIED).and_then(|text| serde_json::from_str(&text).ok());
+        match applied.and_then(|applied| annotation(&applied, BEFORE)) {
+            Some(_) => Self::LeftOut,
+            None => Self::Written,
+        }
+    }
+}
+
 // === impl Changes ===
 
 impl Changes {
-    /// Of an object that two names mean, one.
+    /// Adds an object, or the change to it if another name of its function has added it before.
     fn add(&mut self, object: Value, function: &Function) {
         match self.objects.iter_mut().find(|other| name_of(other) == name_of(&object)) {
             Some(other) => *other = led(other, function).0,

@@ -27,6 +27,7 @@
 //! constraints for pods, the more specific object wins). Of that `Exact` keeps nothing but the
 //! warm-up of every literal tag.
 
+mod schema;
 #[cfg(test)]
 mod tests;
 

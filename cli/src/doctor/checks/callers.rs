@@ -89,8 +89,13 @@ fn finding(facts: &Facts, caller: &Caller, destination: &Destination<'_>) -> Fin
             Finding::warning(CHECK, format!("{calls}, which leads to Deployment {other}"), here)
         }
         Destination::Nobody(name) => {
-            let text = format!("{calls}, and Service {name} selects the pods of no Deployment");
-            Finding::problem(CHECK, text, here)
+            let text = format!("{calls}, and Service {name} selects pods of no Deployment here");
+            Finding::warning(CHECK, text, here)
+        }
+        Destination::NoSelector(name) => {
+            let text = format!("{calls}, and Service {name} has no selector");
+            let fix = format!("compare where it leads with {}.{namespace}:9445", service(facts));
+            Finding::unknown(CHECK, text, fix)
         }
         Destination::NoPort(name) => {
             Finding::problem(CHECK, format!("{calls}, a port that Service {name} does not have"), here)

@@ -167,15 +167,19 @@ fn labelled<'a>(pod: &'a Pod, label: &str) -> Option<&'a str> {
     pod.metadata.labels.as_ref()?.get(label).map(String::as_str)
 }
 
-/// What Porch's evaluators have left, unless one of this namespace that runs may use it.
+/// Pods of Porch's evaluators, unless one of this namespace that runs may use them. One of another namespace may: only
+/// --clean-legacy looks for it.
 fn left(facts: &Facts, pods: &[Pod]) -> Option<Finding> {
     if facts.installed.originals.iter().any(|original| original.pods > 0 && original.starts_pods) {
         return None;
     }
     let count = legacy::leftovers(pods, &[], &facts.servers).pods.len();
     (count > 0).then(|| {
-        let text = format!("Porch's own evaluator has left {count} pods in {}", facts.functions);
-        let fix = format!("porch-fn doctor --clean-legacy -n {} lists and deletes them", facts.namespace);
-        Finding::warning("leftovers", text, fix)
+        let text = format!("{count} pods of Porch's evaluators in {}", facts.functions);
+        let fix = format!(
+            "porch-fn doctor --clean-legacy -n {} lists those that are dead, and deletes them",
+            facts.namespace
+        );
+        Finding::info("leftovers", text, fix)
     })
 }

@@ -320,7 +320,8 @@ fn templates_and_leftovers_are_looked_at() {
         "spec": {"containers": [{"name": "function"}]},
     });
     let facts = Facts { function_pods: Ok(vec![serde_json::from_value(left).unwrap()]), ..facts() };
-    assert_eq!(faults(&facts)[0].2, "Porch's own evaluator has left 1 pods in porch-fn-system");
+    let text = "1 pods of Porch's evaluators in porch-fn-system".to_owned();
+    assert_eq!(faults(&facts), [(Level::Info, "leftovers", text)]);
 }
 
 /// One runner, in the place of Porch's.

@@ -165,40 +165,9 @@ fn nothing_is_deleted_that_somebody_may_need() {
 /// Porch's function runner in `namespace`, with its pods in `functions`.
 fn other(namespace: &str, name: &str, functions: &str) -> Value {
     let pod = json!({"containers": [{"name": "x", "args": [format!("--pod-namespace={functions}")]}]});
-    let spec = json!({"selector": {}, "template": {"spec": pod}});
+    let selector = json!({"matchLabels": {"app": name}});
+    let spec = json!({"selector": selector, "template": {"spec": pod}});
     json!({"metadata": {"name": name, "namespace": namespace}, "spec": spec})
-}
-
-#[test]
-fn nor_what_somebody_elsewhere_may_need() {
-    let facts = facts(&[Ok(true)]);
-    let others = [
-        other("home", "function-runner", "functions"),
-        other("a", "function-runner", "other-functions"),
-        other("b", "renamed", "functions"),
-    ];
-    let others: Vec<Deployment> = serde_json::from_value(json!(others)).unwrap();
-    assert_eq!(servers_among(&others[..2], &facts), Ok(Vec::new()));
-    let needed = |namespace: &str, deployment: &str| {
-        Err(Needed::Elsewhere { namespace: namespace.to_owned(), deployment: deployment.to_owned() })
-    };
-    assert_eq!(servers_among(&others, &facts), needed("b", "renamed"));
-    let unknown = serde_json::from_value(other("home", "renamed", "functions")).unwrap();
-    assert_eq!(servers_among(&[unknown], &facts), needed("home", "renamed"));
-}
-
-#[test]
-fn porch_servers_are_asked_what_they_may_use() {
-    let server = |namespace: &str, functions: &str| -> Deployment {
-        let mut server = other(namespace, "porch-server", functions);
-        let args = json!(["--function-runner=a:9445", format!("--pod-namespace={functions}")]);
-        server["spec"]["template"]["spec"]["containers"][0]["args"] = args;
-        serde_json::from_value(server).unwrap()
-    };
-    let servers = [server("home", "functions"), server("a", "functions"), server("b", "others")];
-    let found = servers_among(&servers, &facts(&[Ok(true)])).unwrap();
-    let names: Vec<_> = found.iter().map(|server| server.namespace.as_str()).collect();
-    assert_eq!(names, ["home", "a"]);
 }
 
 /// A cluster that gives these answers, each once, and what it was asked for.
@@ -254,6 +223,89 @@ async fn all_namespaces_are_looked_through_before_anything_is_deleted() {
     let expected =
         ["/apis/apps/v1/deployments?&limit=500", "/apis/apps/v1/deployments?&limit=500&continue=next"];
     assert_eq!(asked.await.unwrap(), expected);
+}
+
+/// A list of these objects, as the API server answers.
+fn listed(kind: &str, items: &[Value]) -> (u16, Value) {
+    (200, json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items}))
+}
+
+#[tokio::test]
+async fn nor_what_somebody_elsewhere_may_need() {
+    let renamed = |namespace: &str| {
+        let others = [
+            other("home", "function-runner", "functions"),
+            other("a", "function-runner", "other-functions"),
+            other(namespace, "renamed", "functions"),
+        ];
+        vec![listed("DeploymentList", &others), listed("PodList", &[])]
+    };
+    for namespace in ["home", "b"] {
+        let (cluster, _asked) = answering(renamed(namespace)).await;
+        let error = unneeded(&cluster, &facts(&[Ok(true)])).await.unwrap_err();
+        let start = format!("Deployment renamed in namespace {namespace} may be Porch's own");
+        assert!(error.starts_with(&start), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn porch_servers_are_asked_what_they_may_use() {
+    let server = |namespace: &str, functions: &str| {
+        let mut server = other(namespace, "porch-server", functions);
+        let args = json!(["--function-runner=a:9445", format!("--pod-namespace={functions}")]);
+        server["spec"]["template"]["spec"]["containers"][0]["args"] = args;
+        server
+    };
+    let servers = [server("home", "functions"), server("a", "functions"), server("b", "others")];
+    let (cluster, _asked) = answering(vec![listed("DeploymentList", &servers)]).await;
+    let found = everywhere(&cluster, &facts(&[Ok(true)])).await.unwrap();
+    let names: Vec<_> = found.iter().map(|server| server.namespace.as_str()).collect();
+    assert_eq!(names, ["home", "a"]);
+}
+
+/// Of a Deployment that is scaled to 0, `status.replicas` leaves out the pods that still terminate.
+#[tokio::test]
+async fn what_is_scaled_to_0_needs_its_pods_until_it_has_terminated() {
+    let scaled = |mut deployment: Value| {
+        deployment["spec"]["replicas"] = json!(0);
+        deployment["status"] = json!({"replicas": 0});
+        deployment
+    };
+    let pod = |phase: &str, terminates: bool| {
+        let time = terminates.then_some("2026-01-01T00:00:00Z");
+        json!({"metadata": {"name": "a", "deletionTimestamp": time}, "status": {"phase": phase}})
+    };
+    let mut here = facts(&[Ok(true)]);
+    let old = PorchRunner { deployment: "old".to_owned(), pods: 0, starts_pods: true };
+    here.installed.originals = vec![old];
+    let deployments = |deployment: Value| listed("DeploymentList", &[scaled(deployment)]);
+    for (namespace, name, pods, is_needed) in [
+        ("home", "old", vec![pod("Running", true)], true),
+        ("b", "renamed", vec![pod("Running", true)], true),
+        ("home", "old", vec![], false),
+        ("home", "old", vec![pod("Failed", false), pod("Succeeded", true)], false),
+        // It is ours, and the pod that terminates may have been Porch's.
+        ("home", "function-runner", vec![pod("Running", false), pod("Running", true)], true),
+        ("home", "function-runner", vec![pod("Running", false)], false),
+    ] {
+        let deployment = deployments(other(namespace, name, "functions"));
+        let (cluster, _asked) = answering(vec![deployment, listed("PodList", &pods)]).await;
+        match unneeded(&cluster, &here).await {
+            Err(error) => assert!(is_needed && error.contains("still terminate"), "{name}: {error}"),
+            Ok(servers) => assert!(!is_needed && servers.is_empty(), "{namespace}/{name}: {pods:?}"),
+        }
+    }
+
+    let mut server = other("home", "porch-server", "functions");
+    server["spec"]["template"]["spec"]["containers"][0]["args"] =
+        json!(["--function-runner=a:9445", "--pod-namespace=functions"]);
+    let no_template = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404});
+    for (pods, names) in [(vec![pod("Running", true)], vec!["home/porch-server"]), (vec![], vec![])] {
+        let answers = vec![deployments(server.clone()), listed("PodList", &pods), (404, no_template.clone())];
+        let (cluster, _asked) = answering(answers).await;
+        let servers = unneeded(&cluster, &here).await.unwrap();
+        assert_eq!(servers.iter().map(|server| server.name.as_str()).collect::<Vec<_>>(), names);
+    }
 }
 
 #[tokio::test]

@@ -18,7 +18,8 @@ fn stored(objects: &[Value]) -> Vec<Value> {
         let mut object = object.clone();
         object["metadata"]["uid"] = json!("a");
         object["metadata"]["resourceVersion"] = json!("7");
-        object["metadata"]["annotations"][LAST_APPLIED] = json!("{}");
+        let applied = object.to_string();
+        object["metadata"]["annotations"][LAST_APPLIED] = json!(applied);
         object["status"] = json!({"apiServerObservedGeneration": 1});
         object
     };
@@ -95,9 +96,33 @@ fn prefixes_that_are_missing_are_added_and_taken_back() {
     let led = generated(std::slice::from_ref(&own), &["example.com/f", "f"]);
     assert_eq!(led.objects.len(), 1);
     assert_eq!(led.objects[0]["spec"]["prefixes"], json!(["", "example.com"]));
-    assert_eq!(remove(&led.objects).objects, std::slice::from_ref(&own));
+    assert_eq!(remove(&stored(&led.objects)).objects, std::slice::from_ref(&own));
     let default = generated(&[own], &["ghcr.io/kptdev/krm-functions-catalog/f"]);
     assert_eq!(default.objects[0]["spec"]["prefixes"], json!([""]), "the empty one means it");
+}
+
+/// Of a field that is missing, `kubectl apply` deletes what it has applied itself, and nothing that
+/// came by server-side apply. It deletes what is null in both cases, but not in annotations.
+#[test]
+fn what_kubectl_would_keep_is_taken_back_in_writing() {
+    let own = object("f", &json!({"image": "f", "podExecutor": {"tags": ["*"]}}));
+    let mut led = generated(std::slice::from_ref(&own), &["example.com/f"]).objects.remove(0);
+    assert_eq!(led["spec"]["prefixes"], json!(["", "example.com"]));
+    for last_applied in [None, Some(own.to_string())] {
+        if let Some(last_applied) = last_applied {
+            led["metadata"]["annotations"][LAST_APPLIED] = json!(last_applied);
+        }
+        let back = remove(std::slice::from_ref(&led)).objects.remove(0);
+        let mut expected = own.clone();
+        expected["spec"]["binaryExecutor"] = json!(null);
+        expected["spec"]["prefixes"] = json!(null);
+        expected["metadata"]["annotations"] = json!({BEFORE: ""});
+        assert_eq!(back, expected);
+        expected["spec"].as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        assert!(remove(&[expected.clone()]).objects.is_empty(), "it is back");
+        let again = generated(&[expected], &["example.com/f"]).objects.remove(0);
+        assert_eq!(before(&again), before(&led));
+    }
 }
 
 #[test]

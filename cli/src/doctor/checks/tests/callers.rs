@@ -75,8 +75,34 @@ fn whoever_else_answers_is_named() {
     let mut nobody = objects.clone();
     nobody["services"][2]["spec"]["selector"] = json!({"app": "gone"});
     let found = of(&nobody, "function-runner:9445", &[]).pop().unwrap();
-    assert_eq!(found.0, Level::Problem);
-    assert!(found.1.ends_with("and Service function-runner selects the pods of no Deployment"), "{found:?}");
+    assert_eq!(found.0, Level::Warning);
+    assert!(
+        found.1.ends_with(", and Service function-runner selects pods of no Deployment here"),
+        "{found:?}"
+    );
+}
+
+/// Such as one of type `ExternalName`, or one whose Endpoints somebody else writes.
+#[test]
+fn where_a_service_without_a_selector_leads_is_unknown() {
+    for spec in [
+        json!({"type": "ExternalName", "externalName": "example.com"}),
+        json!({"selector": {}, "ports": [{"port": 9445}]}),
+    ] {
+        let mut objects = beside_porch();
+        objects["services"][2]["spec"] = spec.clone();
+        let found = of(&objects, "function-runner:9445", &[]).pop().unwrap();
+        assert_eq!(found.0, Level::Unknown, "{found:?}");
+        assert!(found.1.ends_with(", and Service function-runner has no selector"), "{found:?}");
+        objects["services"][0]["spec"] = spec;
+        let services: Vec<_> =
+            faults(&facts_of(&objects)).into_iter().filter(|fault| fault.1 == "services").collect();
+        assert_eq!(services.len(), 1, "{services:?}");
+        assert_eq!(
+            (services[0].0, services[0].2.as_str()),
+            (Level::Unknown, "Service function-router has no selector")
+        );
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The whole report on Porch 1.5, 1.6 and the next version: their real manifests with those of deploy/ beside them, as
-//! applied and after Porch was led to the routers.
+//! The whole report on Porch 1.5, 1.6 and the next version: their real manifests with those of
+//! deploy/ beside them, as applied and after Porch was led to the routers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,8 @@ fn objects_in(folder: &str) -> Vec<Value> {
     files.iter().flat_map(documents).collect()
 }
 
-/// All replicas are ready. Volumes have octal modes, which YAML 1.2 does not know, and nobody looks at them.
+/// All replicas are ready. Volumes have octal modes, which YAML 1.2 does not know, and nobody looks
+/// at them.
 fn settled(mut deployment: Value) -> Value {
     deployment["spec"]["template"]["spec"]["volumes"] = json!(null);
     let replicas = deployment["spec"]["replicas"].as_i64().unwrap_or(1);
