@@ -195,6 +195,7 @@ impl PodWiring<'_> {
             semantics: self.flags.functionconfig_tags.semantics(),
             retry_every: self.flags.scan_interval.into(),
             relist_every: function_configs::RELIST_EVERY,
+            schema_within: function_configs::SCHEMA_WITHIN,
         };
         let (sender, functions) = watch::channel(None);
         sources.functions = functions;

@@ -45,6 +45,9 @@ const FLAG: &str = "functionconfig-tags";
 
 /// How often FunctionConfigs are listed anew: how long a runner may take to notice another schema.
 pub(crate) const RELIST_EVERY: Duration = Duration::from_mins(10);
+/// How long the schema is waited for. The API server publishes that of a new kind some seconds
+/// after the kind, and may be busy.
+pub(crate) const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
 const RIGHTS: &str = "grant the runner's service account the Role of the deployment manifests in the function namespace, \
                       with API group config.porch.kpt.dev";
 
@@ -61,6 +64,9 @@ pub(crate) struct Source {
     pub(crate) retry_every: Duration,
     /// How often to list anew although nothing broke, for the sake of the schema: it may change while nothing else does.
     pub(crate) relist_every: Duration,
+    /// How long to wait for a schema that cannot be read at the moment, before tags are taken as in
+    /// Porch 1.6.
+    pub(crate) schema_within: Duration,
 }
 
 /// Follows the FunctionConfigs for ever. `state` has the ones in effect, from the first answer on, whichever it is. What breaks by an edit stays in effect as it was. The owner of an object's name writes its status.
