@@ -22,6 +22,7 @@ mod writes;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use parking_lot::Mutex;
@@ -35,6 +36,7 @@ use super::client::{Causes, RequestError, bounded};
 use super::now;
 pub(crate) use known::Counts;
 use known::{Judged, Known, MAX_OBJECTS};
+use schema::SchemaError;
 use work::{Object, Work};
 use writes::{Next, Writes};
 
@@ -81,6 +83,7 @@ pub(crate) async fn follow(
         api: Api::namespaced_with(source.client.clone(), &source.namespace, &kind),
         client: source.client,
         asks_schema: source.semantics.is_none(),
+        schema_within: source.schema_within,
         inner: Mutex::new(Inner {
             known: Known::new(source.default_prefix, first_semantics(source.semantics)),
             writes: Writes::default(),
@@ -107,6 +110,7 @@ struct Followed {
     client: Client,
     /// Whether it is the schema that says what tags mean.
     asks_schema: bool,
+    schema_within: Duration,
     inner: Mutex<Inner>,
     /// There may be something to write.
     more: Notify,
@@ -119,7 +123,7 @@ struct Inner {
     writes: Writes,
     /// Whether it is known what there is.
     answered: bool,
-    /// Whether the log says that the schema does not say what tags mean.
+    /// Whether the log says that the schema does not say what tags mean: it is not waited for again.
     warned: bool,
 }
 
@@ -157,7 +161,13 @@ impl Followed {
 
     /// Learns what tags mean, before what was listed is read. What was learned before holds if that fails.
     async fn learn_semantics(&self) {
-        let answer = schema::read(&self.client).await;
+        // Only the first objects wait for it, after a start and when the kind is new.
+        let first = {
+            let inner = self.inner.lock();
+            inner.known.semantics().source == SettingSource::NoSchema && !inner.warned
+        };
+        let within = if first { self.schema_within } else { Duration::ZERO };
+        let answer = self.schema(within).await;
         let mut inner = self.inner.lock();
         let known = inner.known.semantics().source == SettingSource::Schema;
         match answer {
@@ -176,6 +186,30 @@ impl Followed {
                  --{FLAG}, or let the runner's service account get /openapi/v3/apis/{GROUP}/{VERSION}, as ClusterRole \
                  system:discovery does"
             ),
+        }
+    }
+
+    /// Reads the schema. After a failure that may pass it tries again, for as long as `within` says.
+    async fn schema(&self, within: Duration) -> Result<TagSemantics, SchemaError> {
+        let give_up = Instant::now() + within;
+        let mut pause = within / 20;
+        loop {
+            let answer = schema::read(&self.client).await;
+            let lasts = match &answer {
+                Ok(_) | Err(SchemaError::Silent) => true,
+                Err(SchemaError::Refused(status)) => *status == StatusCode::FORBIDDEN,
+                Err(_) => false,
+            };
+            // Up to a half more, so that runners do not ask in step.
+            let next = Instant::now() + pause.mul_f64(1.0 + fastrand::f64() / 2.0);
+            if lasts || next >= give_up {
+                return answer;
+            }
+            if let Err(error) = answer {
+                tracing::debug!(%error, "the schema of FunctionConfigs is asked for again");
+            }
+            sleep_until(next).await;
+            pause = (pause * 2).min(within / 4);
         }
     }
 

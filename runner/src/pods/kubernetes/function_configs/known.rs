@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use porch_fn_pool::Time;
-use porch_fn_settings::{FunctionConfig, FunctionConfigs, MAX_FUNCTION_CONFIGS, Setting, TagSemantics};
+use porch_fn_settings::{
+    FunctionConfig, FunctionConfigs, MAX_FUNCTION_CONFIGS, Setting, Source, TagSemantics,
+};
 
 use super::work::{Object, Outcome, Work, work};
 
@@ -170,7 +172,9 @@ impl Known {
     }
 
     fn outcome<'a>(&'a self, entry: &'a Entry) -> Outcome<'a> {
-        let conflict = || self.configs.problem(&entry.object.name);
+        // Whether there is one hangs on what tags mean: a guess is not told.
+        let sure = self.semantics.source != Source::NoSchema;
+        let conflict = || self.configs.problem(&entry.object.name).filter(|_| sure);
         Outcome { applied: entry.error.is_none(), problem: entry.error.as_deref().or_else(conflict) }
     }
 

@@ -1,7 +1,6 @@
 //! What is in effect of FunctionConfigs that come, change, break and go.
 
 use kube::api::DynamicObject;
-use porch_fn_settings::Source;
 use serde_json::{Value, json};
 
 use super::super::work::FINALIZER;
