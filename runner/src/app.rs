@@ -136,7 +136,13 @@ impl App {
         let mut sources = settings::sources(&flags, set, &metrics, &mut background)?;
         let allowed_images = Arc::clone(&sources.flags.allowed_images);
         let (exec_config, mut ring) = (sources.exec.clone(), None);
-        let wiring = PodWiring { flags: &flags, metrics: &metrics, tasks: &mut background, ring: &mut ring };
+        let wiring = PodWiring {
+            flags: &flags,
+            metrics: &metrics,
+            tasks: &mut background,
+            ring: &mut ring,
+            drain: drain.clone(),
+        };
         let parts = if disabled.pod {
             wiring.without_pods().await?
         } else {
