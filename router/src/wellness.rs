@@ -105,8 +105,8 @@ impl Standing {
         Standing::Out(Reason::Draining),
     ];
 
-    /// Whether a change from this standing to `next` is a reason to warn. A start is expected, and so
-    /// is a drain that ends with the process.
+    /// Whether a change from this standing to `next` is a reason to warn. A start is expected, and
+    /// so is a drain that ends with the process.
     pub(crate) fn is_unexpected_before(self, next: Standing) -> bool {
         match next {
             Standing::PassedOver => true,

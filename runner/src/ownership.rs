@@ -21,7 +21,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::settings::changed;
 
-/// How long it is normal not to be among the peers: a runner that starts is listed once it is ready.
+/// How long it is normal not to be among the peers: a runner that starts is listed once it is
+/// ready.
 const UNLISTED_WITHIN: Duration = Duration::from_mins(1);
 
 /// What is known of the peers, for metrics.

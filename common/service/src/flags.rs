@@ -101,8 +101,8 @@ pub fn parse_with_set<T: clap::Parser>(
     parse_normalised(args, None)
 }
 
-/// Like [`parse`], but arguments before `--` that the program does not know are no mistake: they are
-/// left out, and noted in what is returned.
+/// Like [`parse`], but arguments before `--` that the program does not know are no mistake: they
+/// are left out, and noted in what is returned.
 ///
 /// # Errors
 /// As [`parse`].

@@ -57,9 +57,10 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Parses the process's arguments. An entry point must be among them if there is something to serve. Those before
-    /// `--` that are not known are returned: they come from a user's pod template, which is made for other versions of
-    /// Porch as well, and must not keep every pod from starting.
+    /// Parses the process's arguments. An entry point must be among them if there is something to
+    /// serve. Those before `--` that are not known are returned: they come from a user's pod
+    /// template, which is made for other versions of Porch as well, and must not keep every pod
+    /// from starting.
     pub(crate) fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<(Self, Ignored), FlagError> {
         let (flags, ignored) = flags::parse_leniently::<Self>(args)?;
         if flags.entrypoint.is_empty() && flags.copy_to.is_none() && !flags.idle {

@@ -21,9 +21,9 @@ pub(super) struct NotAFlag(String);
 /// Rewrites `args` (without the program's name) for `command`, which must have been built.
 ///
 /// Known flags become `--name` or `--name=value`. Positionals, unknown flags and everything after
-/// `--` stay, for clap to judge; an unknown flag gets two dashes, so that clap does not take it for a
-/// bundle of one-letter flags. With `ignored`, positionals and unknown flags before `--` are left out
-/// and noted there.
+/// `--` stay, for clap to judge; an unknown flag gets two dashes, so that clap does not take it for
+/// a bundle of one-letter flags. With `ignored`, positionals and unknown flags before `--` are left
+/// out and noted there.
 pub(super) fn normalise(
     command: &Command,
     args: impl IntoIterator<Item = OsString>,

@@ -34,7 +34,8 @@ impl ToPool {
 }
 
 impl PodWiring<'_> {
-    /// The runtime over `backend`, with the tasks that drive it and keep its configuration up to date.
+    /// The runtime over `backend`, with the tasks that drive it and keep its configuration up to
+    /// date.
     pub(super) fn runtime(
         &mut self,
         base: Config,

@@ -62,9 +62,11 @@ pub(crate) struct Source {
     pub(crate) default_prefix: String,
     /// What tags mean (`--functionconfig-tags`); `None`: what the schema says.
     pub(crate) semantics: Option<TagSemantics>,
-    /// How often to look where there is no such kind, or no right to see it, or the schema does not say.
+    /// How often to look where there is no such kind, or no right to see it, or the schema does not
+    /// say.
     pub(crate) retry_every: Duration,
-    /// How often to list anew although nothing broke, for the sake of the schema: it may change while nothing else does.
+    /// How often to list anew although nothing broke, for the sake of the schema: it may change
+    /// while nothing else does.
     pub(crate) relist_every: Duration,
     /// How long to wait for a schema that cannot be read at the moment, before tags are taken as in
     /// Porch 1.6.
@@ -123,7 +125,8 @@ struct Inner {
     writes: Writes,
     /// Whether it is known what there is.
     answered: bool,
-    /// Whether the log says that the schema does not say what tags mean: it is not waited for again.
+    /// Whether the log says that the schema does not say what tags mean: it is not waited for
+    /// again.
     warned: bool,
 }
 
@@ -159,7 +162,8 @@ impl Followed {
         self.more.notify_one();
     }
 
-    /// Learns what tags mean, before what was listed is read. What was learned before holds if that fails.
+    /// Learns what tags mean, before what was listed is read. What was learned before holds if that
+    /// fails.
     async fn learn_semantics(&self) {
         // Only the first objects wait for it, after a start and when the kind is new.
         let first = {
@@ -189,7 +193,8 @@ impl Followed {
         }
     }
 
-    /// Reads the schema. After a failure that may pass it tries again, for as long as `within` says.
+    /// Reads the schema. After a failure that may pass it tries again, for as long as `within`
+    /// says.
     async fn schema(&self, within: Duration) -> Result<TagSemantics, SchemaError> {
         let give_up = Instant::now() + within;
         let mut pause = within / 20;

@@ -78,8 +78,8 @@ impl Known {
         Self { default_prefix, semantics, objects, configs, time: None, stale: false }
     }
 
-    /// From now on tags mean this. Objects that meant something else are read again, and an earlier state of them
-    /// counts no more. The names are those of the objects.
+    /// From now on tags mean this. Objects that meant something else are read again, and an earlier
+    /// state of them counts no more. The names are those of the objects.
     pub(super) fn read_tags_as(&mut self, semantics: Setting<TagSemantics>) -> Vec<(String, Judged)> {
         let before = std::mem::replace(&mut self.semantics, semantics);
         self.stale |= before != self.semantics;
@@ -128,8 +128,8 @@ impl Known {
         judged
     }
 
-    /// `work` was written to an object. Its status may never show that: the API server drops what the schema has no
-    /// field for, as newer Porch's for the observed generation.
+    /// `work` was written to an object. Its status may never show that: the API server drops what
+    /// the schema has no field for, as newer Porch's for the observed generation.
     pub(super) fn record_write(&mut self, name: &str, work: &Work) {
         if let (Some(entry), Work::Status { observed: Some(observed), .. }) =
             (self.objects.get_mut(name), work)
