@@ -60,8 +60,13 @@ pub(super) struct PodWiring<'a> {
 }
 
 impl PodWiring<'_> {
-    /// Starts the pod runtime that the flags ask for, which goes by `sources`.
-    pub(super) async fn start(mut self, pods: Pods, sources: &mut Sources) -> Result<PodParts, AppError> {
+    /// Starts the pod runtime that the flags ask for, which goes by `sources`; none without `pods`.
+    pub(super) async fn start(
+        mut self,
+        pods: Option<Pods>,
+        sources: &mut Sources,
+    ) -> Result<PodParts, AppError> {
+        let Some(pods) = pods else { return self.without_pods().await };
         match (pods, backend(self.flags)) {
             (Pods::Shared(cluster, functions), _) => self.on_this_machine(&cluster, functions, sources).await,
             (Pods::Flags, PodBackend::Local) => {
@@ -75,7 +80,7 @@ impl PodWiring<'_> {
     }
 
     /// No pod runtime. There is nothing to own, but who is on the ring is shown as elsewhere.
-    pub(super) async fn without_pods(mut self) -> Result<PodParts, AppError> {
+    async fn without_pods(mut self) -> Result<PodParts, AppError> {
         self.join_peers().await?;
         Ok(PodParts::default())
     }

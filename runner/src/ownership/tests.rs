@@ -37,8 +37,8 @@ impl Runner {
         let gate = Gate::new(ownership.owned(), receive_configured, events);
         let (snapshots, answers) = watch::channel(Snapshot::default());
         let (drain, watch) = drain::channel();
-        let (owned, _configured) = (Owned::All, configured);
-        let mut runner = Self { snapshots, events: receiver, peers, owned, _configured, drain };
+        let (owned, events) = (Owned::All, receiver);
+        let mut runner = Self { snapshots, events, peers, owned, _configured: configured, drain };
         // Before its task ran for the first time.
         assert_eq!(runner.told(), 1);
         assert!(matches!(runner.owned, Owned::None));
