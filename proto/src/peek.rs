@@ -68,8 +68,9 @@ impl Deref for Text {
     }
 }
 
-/// Reads a request in one pass over its field headers. When a field is repeated the last one counts. A known field of
-/// another wire type is skipped like an unknown one, as Go's protobuf does.
+/// Reads a request in one pass over its field headers. When a field is repeated the last one
+/// counts. A known field of another wire type is skipped like an unknown one, as Go's protobuf
+/// does.
 pub fn peek(message: &Chunks) -> Result<Peek, PeekError> {
     let mut found = Peek { image: Text::default(), tag: Text::default(), resource_list: 0..0 };
     let mut cursor = message.cursor();
@@ -236,7 +237,8 @@ mod tests {
             (&[0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1], PeekError::Truncated),
             (&[0xff; 11], PeekError::Malformed),
             (&[0x02, 0], PeekError::Malformed),
-            // Groups: cut off, ended twice, ended by another field, nested too deep; a wire type of none.
+            // Groups: cut off, ended twice, ended by another field, nested too deep; a wire type of
+            // none.
             (&[0x23], PeekError::Truncated),
             (&[0x24], PeekError::Malformed),
             (&[0x23, 0x1c], PeekError::Malformed),

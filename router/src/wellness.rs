@@ -105,8 +105,8 @@ impl Standing {
         Standing::Out(Reason::Draining),
     ];
 
-    /// Whether somebody should look into it that a runner which was in this standing is now in `next`. A start is
-    /// expected, and so is a drain with the end of the process behind it.
+    /// Whether a change from this standing to `next` is a reason to warn. A start is expected, and
+    /// so is a drain that ends with the process.
     pub(crate) fn is_unexpected_before(self, next: Standing) -> bool {
         match next {
             Standing::PassedOver => true,

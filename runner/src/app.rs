@@ -136,12 +136,10 @@ impl App {
         let mut sources = settings::sources(&flags, set, &metrics, &mut background)?;
         let allowed_images = Arc::clone(&sources.flags.allowed_images);
         let (exec_config, mut ring) = (sources.exec.clone(), None);
-        let wiring = PodWiring { flags: &flags, metrics: &metrics, tasks: &mut background, ring: &mut ring };
-        let parts = if disabled.pod {
-            wiring.without_pods().await?
-        } else {
-            wiring.start(pods, &mut sources).await?
-        };
+        let tasks = &mut background;
+        let wiring =
+            PodWiring { flags: &flags, metrics: &metrics, tasks, ring: &mut ring, drain: drain.clone() };
+        let parts = wiring.start((!disabled.pod).then_some(pods), &mut sources).await?;
         let PodParts { runtime: pods, synced, local, current, scope } = parts;
         let current = current.unwrap_or_else(|| {
             let (follow, current) = sources.follow();

@@ -127,8 +127,8 @@ pub struct Flags {
     /// Pod runtime: most calls at once in one pod
     #[arg(long, default_value_t = 16)]
     pub max_concurrent_per_pod: u32,
-    /// Pod runtime: how many more pods run a call whose pod died while it ran the call; 0 means none. A pod that was gone
-    /// before it began does not count
+    /// Pod runtime: how many more pods run a call whose pod died while it ran the call; 0 means
+    /// none. A pod that was gone before it began does not count
     #[arg(long, default_value_t = 2)]
     pub max_grpc_retries: u32,
     /// Pod runtime: how long a pod may take to become ready
@@ -138,25 +138,27 @@ pub struct Flags {
     /// Kubernetes: namespace of function pods
     #[arg(long, default_value = "porch-fn-system")]
     pub pod_namespace: String,
-    /// Kubernetes: what tags of FunctionConfigs mean; constraint as in Porch since its pull request 1186, exact as
-    /// before it, auto as the schema in the cluster says
+    /// Kubernetes: what tags of FunctionConfigs mean; constraint as in Porch since its pull request
+    /// 1186, exact as before it, auto as the schema in the cluster says
     #[arg(long, value_enum, default_value_t = FunctionConfigTags::Auto)]
     pub functionconfig_tags: FunctionConfigTags,
     /// Kubernetes: ConfigMap with the pod and Service templates, in the runner's own namespace
     #[arg(long, default_value = "")]
     pub function_pod_template: String,
-    /// Kubernetes: PodTemplate in the function namespace that pods are made from when it is there; not read with
+    /// Kubernetes: PodTemplate in the function namespace that pods are made from when it is there;
+    /// not read with
     /// --function-pod-template
     #[arg(long, default_value = BASE_POD_TEMPLATE)]
     pub base_pod_template_name: String,
     /// Kubernetes: ServiceTemplate in the function namespace that goes with that PodTemplate
     #[arg(long, default_value = BASE_SERVICE_TEMPLATE)]
     pub base_service_template_name: String,
-    /// Kubernetes: make no pods while one of these two objects is missing, instead of using the built-in template. The
-    /// runner never creates the objects, with or without this flag
+    /// Kubernetes: make no pods while one of these two objects is missing, instead of using the
+    /// built-in template. The runner never creates the objects, with or without this flag
     #[arg(long, default_value_t = false)]
     pub skip_template_creation: bool,
-    /// Kubernetes: after the start, make no pods for so long while one of these two objects is missing
+    /// Kubernetes: after the start, make no pods for so long while one of these two objects is
+    /// missing
     #[arg(long, default_value = "0s")]
     pub template_wait_timeout: GoDuration,
     /// Kubernetes: image with the wrapper-server, for the built-in template

@@ -15,12 +15,14 @@ use std::time::Duration;
 use porch_fn_pool::{Event, Ownership as Owned, ShardKey};
 use porch_fn_ring::{Identity, Ring};
 use porch_fn_service::discovery::{Membership, Snapshot};
+use porch_fn_service::drain;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::settings::changed;
 
-/// How long it is normal not to be among the peers: a runner that starts is listed once it is ready.
+/// How long it is normal not to be among the peers: a runner that starts is listed once it is
+/// ready.
 const UNLISTED_WITHIN: Duration = Duration::from_mins(1);
 
 /// What is known of the peers, for metrics.
@@ -45,6 +47,8 @@ pub(crate) struct Ownership {
     names: Option<BTreeSet<Identity>>,
     /// When to warn that this runner is not among its peers.
     warn_at: Option<Instant>,
+    /// A runner that drains leaves its peers by itself.
+    draining: bool,
 }
 
 /// Tells the pool what it owns: nothing, until its configuration is of complete settings. What is owned is replaced,
@@ -72,6 +76,7 @@ impl Ownership {
             membership: Membership::new(),
             names: None,
             warn_at: None,
+            draining: false,
         }
     }
 
@@ -90,11 +95,14 @@ impl Ownership {
         self.owned.subscribe()
     }
 
-    /// Follows `snapshots` until nobody asks for what is owned, nor who the peers are.
-    pub(crate) async fn run(mut self, mut snapshots: watch::Receiver<Snapshot>) {
+    /// Follows `snapshots` until nobody asks for what is owned, nor who the peers are. It goes on
+    /// while the runner drains, which does not wait for it.
+    pub(crate) async fn run(mut self, mut snapshots: watch::Receiver<Snapshot>, mut drain: drain::Watch) {
         let (owned, peers) = (self.owned.clone(), self.peers.clone());
         let unasked = async { tokio::join!(owned.closed(), peers.closed()) };
         let mut unasked = std::pin::pin!(unasked);
+        // It drops the watch when it ends.
+        let mut draining = std::pin::pin!(async move { drain.draining().await });
         let mut discovering = true;
         self.discovered(&snapshots.borrow_and_update().clone());
         loop {
@@ -109,6 +117,10 @@ impl Ownership {
                     self.tell();
                 }
                 () = sleep_until(self.warn_at.unwrap_or_else(Instant::now)), if self.warn_at.is_some() => self.warn(),
+                () = &mut draining, if !self.draining => {
+                    self.draining = true;
+                    self.warn_at = None;
+                }
                 _ = &mut unasked => return,
             }
         }
@@ -155,7 +167,7 @@ impl Ownership {
             self.warn_at = None;
         } else if before.listed || self.names.is_none() {
             tracing::info!(own = %self.own, members = peers.members, "this runner is not among --peers at the moment");
-            self.warn_at = Some(Instant::now() + UNLISTED_WITHIN);
+            self.warn_at = (!self.draining).then(|| Instant::now() + UNLISTED_WITHIN);
         }
         if peers.listed {
             let own = self.own.clone();

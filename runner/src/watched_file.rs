@@ -155,7 +155,8 @@ impl<T: PartialEq + Send + Sync + 'static> WatchedFile<T> {
         Ok(Content { value: Arc::new(value), modified: text.modified })
     }
 
-    /// Looks at the file from time to time, beginning after `every`. `first` is what it said at the start.
+    /// Looks at the file from time to time, beginning after `every`. `first` is what it said at the
+    /// start.
     ///
     /// Returns the task that does it, for the caller to spawn, and what the file says. The receiver is woken when that
     /// changes. Of a file that vanished or cannot be used the last good one stays. The task ends when no receiver is left.

@@ -73,6 +73,16 @@ pub enum FlagError {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetFlags(BTreeSet<String>);
 
+/// Arguments that [`parse_leniently`] left out. It holds no values, which may be secrets: a word
+/// behind an unknown flag may be its value.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ignored {
+    /// The names of unknown flags, with their dashes.
+    pub flags: Vec<String>,
+    /// How many other words there were.
+    pub words: usize,
+}
+
 /// Parses `args`, whose first item is the program's path (as [`std::env::args_os`] gives it) and is ignored.
 ///
 /// # Errors
@@ -91,22 +101,22 @@ pub fn parse_with_set<T: clap::Parser>(
     parse_normalised(args, None)
 }
 
-/// Like [`parse`], but arguments before `--` that the program does not know are no mistake: they are left out and
-/// returned, flags by their names and other words in quotes. A word behind an unknown flag may be its value.
+/// Like [`parse`], but arguments before `--` that the program does not know are no mistake: they
+/// are left out, and noted in what is returned.
 ///
 /// # Errors
 /// As [`parse`].
 pub fn parse_leniently<T: clap::Parser>(
     args: impl IntoIterator<Item = OsString>,
-) -> Result<(T, Vec<String>), FlagError> {
-    let mut ignored = Vec::new();
+) -> Result<(T, Ignored), FlagError> {
+    let mut ignored = Ignored::default();
     let (flags, _) = parse_normalised(args, Some(&mut ignored))?;
     Ok((flags, ignored))
 }
 
 fn parse_normalised<T: clap::Parser>(
     args: impl IntoIterator<Item = OsString>,
-    ignored: Option<&mut Vec<String>>,
+    ignored: Option<&mut Ignored>,
 ) -> Result<(T, SetFlags), FlagError> {
     let mut command = go_command(T::command());
     command.build();

@@ -63,8 +63,8 @@ pub enum RequestError {
     Timeout,
 }
 
-/// The way to the API server for `program`; `kubeconfig` is `--kubeconfig`, without which it is the pod's own service
-/// account.
+/// The way to the API server for `program`; `kubeconfig` is `--kubeconfig`, without which it is the
+/// pod's own service account.
 ///
 /// # Errors
 /// [`ConnectError`], which the user can mend. Whether anybody answers is not asked.
@@ -86,8 +86,8 @@ pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Connect
     Ok(Connected { client, namespace })
 }
 
-/// Has requests say that they come from `program` of this version: `porch-fn-runner/0.1.0`. Audit logs and the API
-/// server's metrics name clients by it.
+/// Has requests say that they come from `program` of this version: `porch-fn-runner/0.1.0`. Audit
+/// logs and the API server's metrics name clients by it.
 pub fn set_user_agent(config: &mut Config, program: &str) {
     let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
     // A program's name is visible ASCII; without the header requests work all the same.

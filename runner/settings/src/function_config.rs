@@ -21,8 +21,9 @@ pub const MIN_REPLICAS: &str = "fn.kpt.dev/min-replicas";
 /// The annotation with the most pods; wins over `maxParallelExecutions`.
 pub const MAX_REPLICAS: &str = "fn.kpt.dev/max-replicas";
 
-/// The path of a `binaryExecutor` that is there for Porch alone: it has porch-server send an image's calls to its
-/// `--function-runner`. No executable stands for the image here, and none is missed.
+/// The path of a `binaryExecutor` that is there for Porch alone: it has porch-server send an
+/// image's calls to its `--function-runner`. No executable stands for the image here, and none is
+/// missed.
 pub const NO_EXECUTABLE: &str = "/porch-fn/none";
 
 /// Most prefixes of one object.

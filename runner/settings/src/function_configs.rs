@@ -2,8 +2,8 @@
 //!
 //! For one image and one executor, one object counts, with all that its executor says. It is one that names the tag
 //! rather than one for all tags; of those left the oldest; of those of one age the one whose name comes first. What
-//! an object loses so is told in its status, except to an object for all tags: there it is meant. A request that is
-//! itself a version constraint runs the executable with the highest version listed.
+//! an object loses so is told in its status, except to an object for all tags: there it is meant. A
+//! request that is itself a version constraint runs the executable with the highest version listed.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
@@ -51,8 +51,8 @@ enum Executor {
 // === impl FunctionConfigs ===
 
 impl FunctionConfigs {
-    /// Settles the conflicts between `configs`, whose order does not matter; they were all read with `semantics`.
-    /// `changed` is when one of them last did.
+    /// Settles the conflicts between `configs`, whose order does not matter; they were all read
+    /// with `semantics`. `changed` is when one of them last did.
     pub fn new(
         mut configs: Vec<FunctionConfig>,
         semantics: Setting<TagSemantics>,
@@ -138,8 +138,9 @@ impl FunctionConfigs {
         self.of_repository(image, Executor::Pod).filter(is_none)
     }
 
-    /// What stands for `image`, in the manner of [`pod`](Self::pod). With `field`, a version constraint, the image's own
-    /// tag does not count. A digest means what it says: nothing stands for it.
+    /// What stands for `image`, in the manner of [`pod`](Self::pod). With `field`, a version
+    /// constraint, the image's own tag does not count. A digest means what it says: nothing stands
+    /// for it.
     pub fn binary(&self, image: &Image, field: Option<&str>) -> Vec<(&FunctionConfig, &BinaryExecutor)> {
         if image.digest().is_some() {
             return Vec::new();

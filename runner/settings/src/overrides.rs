@@ -23,8 +23,8 @@ pub struct PodOverrides {
     /// The template's first container.
     #[serde(skip_serializing_if = "ContainerOverrides::is_empty")]
     pub container: ContainerOverrides,
-    /// Whether the resources of `container` are for the container that runs the function, as those of
-    /// `--pod-cache-config` are, wherever it is in the template.
+    /// Whether the resources of `container` are for the container that runs the function, as those
+    /// of `--pod-cache-config` are, wherever it is in the template.
     #[serde(skip)]
     pub resources_of_function: bool,
     /// The template's first init container.

@@ -176,9 +176,10 @@ impl Settings {
     /// What the exec runtime runs for a request's `image`, as sent, and its `tag` field. `parsed` is what the image
     /// means, if anything. Whether the call is allowed is not asked here.
     ///
-    /// A version or constraint there stands in place of the image's own tag: for a FunctionConfig it chooses among the
-    /// versions listed. `--config` lists none to choose among: a version is a tag there, and a constraint stands for
-    /// the image as it was sent, if that one satisfies it. Any other text does not count, and none does beside a digest.
+    /// A version or constraint there stands in place of the image's own tag: for a FunctionConfig
+    /// it chooses among the versions listed. `--config` lists none to choose among: a version is a
+    /// tag there, and a constraint stands for the image as it was sent, if that one satisfies it.
+    /// Any other text does not count, and none does beside a digest.
     pub fn executable(&self, image: &str, parsed: Option<&Image>, tag: &str) -> Option<Setting<PathBuf>> {
         let is_version = parse_version(tag).is_some();
         let Some(parsed) = parsed else {
@@ -250,7 +251,8 @@ impl Settings {
         self.named_executable(image, None).or_else(|| self.configured(image.as_str()))
     }
 
-    /// The executable that a FunctionConfig names for `image`, or for a request's tag `field` of its repository.
+    /// The executable that a FunctionConfig names for `image`, or for a request's tag `field` of
+    /// its repository.
     fn named_executable(&self, image: &Image, field: Option<&str>) -> Option<Setting<PathBuf>> {
         let there = |(config, path): (&FunctionConfig, PathBuf)| {
             let source = Source::FunctionConfig { name: config.name.clone() };

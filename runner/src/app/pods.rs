@@ -1,35 +1,35 @@
 //! Wires the pod runtime: where pods live, what they are made from, who owns them.
 
+mod pool;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_pool::{Config, Event, Ownership as Owned};
+use porch_fn_pool::{Config, Ownership as Owned};
 use porch_fn_registry::CredentialsFileContent;
 use porch_fn_ring::{Identity, fingerprint};
 use porch_fn_service::discovery::{self, HostPort, Source, Target};
+use porch_fn_service::drain;
 use porch_fn_service::kubernetes::{Connected, connect};
-use porch_fn_settings::Resolved;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tracing::Instrument;
 
+use self::pool::ToPool;
 use super::registries::{Registries, registries};
 use super::{AppError, Pods};
 use crate::config::{Flags, PodBackend, PodConnect};
 use crate::metrics::Metrics;
 use crate::ownership::{Gate, Ownership, Peers};
-use crate::pods::configure::{self, Making, WarmUp, ranges};
+use crate::pods::PodRuntime;
 use crate::pods::kubernetes::function_configs::{self, Counts};
 use crate::pods::kubernetes::{self, ObjectNames, Surroundings, Templates, pull_secret};
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
-use crate::pods::{Backend, Catalog, Handle, PodRuntime};
 use crate::settings::{Current, Sources};
 
 /// All local pods and runners are on one clock.
 const LOCAL_SKEW: Duration = Duration::from_secs(1);
-/// How often the pool is counted, which is a walk over all functions.
-const SHOW_POOL_EVERY: Duration = Duration::from_secs(3);
 /// How long the start waits for the FunctionConfigs: with them, the first configuration of the pool is the right one.
 const FIRST_FUNCTIONS_WITHIN: Duration = Duration::from_secs(5);
 
@@ -55,26 +55,18 @@ pub(super) struct PodWiring<'a> {
     pub(super) tasks: &'a mut JoinSet<()>,
     /// Gets who is on the ring, with `--peers`.
     pub(super) ring: &'a mut Option<watch::Receiver<Arc<[Identity]>>>,
-}
-
-/// The way to a pool that is not made yet.
-struct ToPool {
-    events: mpsc::UnboundedSender<Event>,
-    receiver: mpsc::UnboundedReceiver<Event>,
-    /// Turns true when the pool has been told of complete settings.
-    configured: watch::Sender<bool>,
-}
-
-impl ToPool {
-    fn new() -> Self {
-        let (events, receiver) = mpsc::unbounded_channel();
-        Self { events, receiver, configured: watch::Sender::new(false) }
-    }
+    /// Says when this runner is about to leave its peers.
+    pub(super) drain: drain::Watch,
 }
 
 impl PodWiring<'_> {
-    /// Starts the pod runtime that the flags ask for, which goes by `sources`.
-    pub(super) async fn start(mut self, pods: Pods, sources: &mut Sources) -> Result<PodParts, AppError> {
+    /// Starts the pod runtime that the flags ask for, which goes by `sources`; none without `pods`.
+    pub(super) async fn start(
+        mut self,
+        pods: Option<Pods>,
+        sources: &mut Sources,
+    ) -> Result<PodParts, AppError> {
+        let Some(pods) = pods else { return self.without_pods().await };
         match (pods, backend(self.flags)) {
             (Pods::Shared(cluster, functions), _) => self.on_this_machine(&cluster, functions, sources).await,
             (Pods::Flags, PodBackend::Local) => {
@@ -88,7 +80,7 @@ impl PodWiring<'_> {
     }
 
     /// No pod runtime. There is nothing to own, but who is on the ring is shown as elsewhere.
-    pub(super) async fn without_pods(mut self) -> Result<PodParts, AppError> {
+    async fn without_pods(mut self) -> Result<PodParts, AppError> {
         self.join_peers().await?;
         Ok(PodParts::default())
     }
@@ -195,6 +187,7 @@ impl PodWiring<'_> {
             semantics: self.flags.functionconfig_tags.semantics(),
             retry_every: self.flags.scan_interval.into(),
             relist_every: function_configs::RELIST_EVERY,
+            schema_within: function_configs::SCHEMA_WITHIN,
         };
         let (sender, functions) = watch::channel(None);
         sources.functions = functions;
@@ -233,44 +226,6 @@ impl PodWiring<'_> {
         current
     }
 
-    /// The runtime over `backend`, with the tasks that drive it and keep its configuration up to date.
-    fn runtime(
-        &mut self,
-        base: Config,
-        mut making: impl Making,
-        backend: impl Backend,
-        ToPool { events, receiver, configured }: ToPool,
-        catalog: Arc<dyn Catalog>,
-        current: &watch::Receiver<Current>,
-    ) -> PodRuntime {
-        let flags = self.flags;
-        let mut warm_up = flags.warm_up_pod_cache.then(|| WarmUp::new(Arc::clone(&catalog)));
-        let (sender, resolved) = watch::channel(Resolved::default());
-        let find = ranges::follow(current.clone(), Arc::clone(&catalog), flags.warm_up_pod_cache, sender);
-        self.tasks.spawn(find.instrument(tracing::info_span!("warm-up")));
-        let mut current = current.clone();
-        let first = current.borrow_and_update().clone();
-        let known = Resolved::default();
-        let config = configure::config(&base, &first.settings, &known, making.made_from(&first));
-        let (runtime, driver) = PodRuntime::new(
-            config,
-            backend,
-            receiver,
-            catalog,
-            flags.default_image_prefix.clone(),
-            flags.max_request_body_size,
-            Arc::clone(self.metrics),
-        );
-        let runtime = runtime.with_max_retries(flags.max_grpc_retries);
-        self.tasks.spawn(driver.instrument(tracing::info_span!("pool")));
-        let show = show_pool(runtime.pool(), Arc::clone(self.metrics));
-        self.tasks.spawn(show.instrument(tracing::info_span!("pool metrics")));
-        configure::told(&first, &known, &mut warm_up, &configured, &events);
-        let follow = configure::follow(base, making, current, resolved, warm_up, configured, events);
-        self.tasks.spawn(follow.instrument(tracing::info_span!("configuration")));
-        runtime
-    }
-
     /// Follows which images are this runner's. Without `--peers` all are.
     async fn join_peers(&mut self) -> Result<watch::Receiver<Owned>, AppError> {
         let flags = self.flags;
@@ -296,7 +251,8 @@ impl PodWiring<'_> {
         *self.ring = Some(ownership.ring());
         let show = show_ring(ownership.peers(), ownership.ring(), Arc::clone(self.metrics));
         self.tasks.spawn(show.instrument(tracing::info_span!("ring")));
-        self.tasks.spawn(ownership.run(snapshots).instrument(tracing::info_span!("ownership")));
+        self.tasks
+            .spawn(ownership.run(snapshots, self.drain.clone()).instrument(tracing::info_span!("ownership")));
         Ok(owned)
     }
 
@@ -329,16 +285,6 @@ async fn pass_on(
         if file.changed().await.is_err() {
             return;
         }
-    }
-}
-
-/// Keeps the metrics in step with the pool, for as long as it is not dropped.
-async fn show_pool(pool: Handle, metrics: Arc<Metrics>) {
-    let mut ticks = interval(SHOW_POOL_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        metrics.pool(&pool.stats().await);
     }
 }
 

@@ -24,6 +24,7 @@ struct Runner {
     /// As the pool holds it.
     owned: Owned,
     _configured: watch::Sender<bool>,
+    drain: drain::Signal,
 }
 
 impl Runner {
@@ -35,12 +36,13 @@ impl Runner {
         let (configured, receive_configured) = watch::channel(true);
         let gate = Gate::new(ownership.owned(), receive_configured, events);
         let (snapshots, answers) = watch::channel(Snapshot::default());
-        let mut runner =
-            Self { snapshots, events: receiver, peers, owned: Owned::All, _configured: configured };
+        let (drain, watch) = drain::channel();
+        let (owned, events) = (Owned::All, receiver);
+        let mut runner = Self { snapshots, events, peers, owned, _configured: configured, drain };
         // Before its task ran for the first time.
         assert_eq!(runner.told(), 1);
         assert!(matches!(runner.owned, Owned::None));
-        tokio::spawn(ownership.run(answers));
+        tokio::spawn(ownership.run(answers, watch));
         tokio::spawn(gate.run());
         runner.after(Duration::ZERO).await;
         assert_eq!(runner.told(), 0, "there was no answer yet");
@@ -219,7 +221,8 @@ async fn it_ends_with_the_pool() {
     let (_snapshots, answers) = watch::channel(Snapshot::default());
     let ownership = Ownership::new(A.to_owned());
     let gate = Gate::new(ownership.owned(), watch::channel(true).1, events);
-    let tasks = [tokio::spawn(ownership.run(answers)), tokio::spawn(gate.run())];
+    let (_drain, watch) = drain::channel();
+    let tasks = [tokio::spawn(ownership.run(answers, watch)), tokio::spawn(gate.run())];
     drop(receiver);
     for task in tasks {
         task.await.unwrap();
@@ -290,7 +293,8 @@ async fn it_goes_on_for_who_asks_for_the_peers_alone() {
     let (snapshots, answers) = watch::channel(Snapshot::default());
     let ownership = Ownership::new(A.to_owned());
     let mut peers = ownership.peers();
-    let task = tokio::spawn(ownership.run(answers));
+    let (_drain, watch) = drain::channel();
+    let task = tokio::spawn(ownership.run(answers, watch));
     snapshots.send_modify(|snapshot| {
         snapshot.generation += 1;
         snapshot.endpoints = [A.to_owned()].into();
@@ -350,4 +354,26 @@ async fn a_runner_that_starts_warns_only_when_it_stays_unlisted() {
     assert_eq!(warned(), 1);
     unlisted.after(5 * UNLISTED_WITHIN).await;
     assert_eq!(warned(), 1, "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runner_that_drains_leaves_its_peers_without_a_warning() {
+    let warnings = Warnings::default();
+    let _guard = tracing::subscriber::set_default(warnings.clone());
+    for signal_first in [true, false] {
+        let mut runner = Runner::new(A).await;
+        runner.answer(&[A, B]).await;
+        if signal_first {
+            runner.drain.drain();
+            runner.after(Duration::ZERO).await;
+        }
+        runner.answer(&[B]).await;
+        // Readiness goes some time before the signal.
+        runner.after(UNLISTED_WITHIN / 2).await;
+        runner.drain.drain();
+        runner.after(UNLISTED_WITHIN * 2).await;
+        assert_eq!(*runner.peers.borrow(), Peers { members: 1, listed: false }, "peers are followed still");
+        runner.drain.drained().await;
+    }
+    assert_eq!(warnings.0.load(Ordering::Relaxed), 0);
 }

@@ -34,8 +34,8 @@ use crate::metrics::{Metrics, Runtime};
 use driver::{AcquireError, Driver};
 use error::{PodError, wrap_failure};
 
-/// Pods that one call is given although they turn out to be gone before they have begun to run it. Each of them is
-/// probed before it is given out again.
+/// Pods that one call is given although they turn out to be gone before they have begun to run it.
+/// Each of them is probed before it is given out again.
 const MAX_PODS_GONE: usize = 10;
 
 /// Runs calls in pods.
@@ -66,8 +66,8 @@ impl PodRuntime {
         (Self { pool, catalog, default_prefix, max_message, max_retries, metrics }, driver.run())
     }
 
-    /// The same, which runs a call again in so many more pods when a pod dies while it runs the call: the function may be
-    /// what kills them.
+    /// The same, which runs a call again in so many more pods when a pod dies while it runs the
+    /// call: the function may be what kills them.
     #[must_use]
     pub(crate) fn with_max_retries(self, max_retries: u32) -> Self {
         Self { max_retries: usize::try_from(max_retries).unwrap_or(usize::MAX), ..self }

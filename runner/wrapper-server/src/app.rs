@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use porch_fn_service::drain;
+use porch_fn_service::flags::Ignored;
 use porch_fn_service::grpc::{self, Server};
 use porch_fn_service::health::Health;
 use porch_fn_service::lifecycle::{self, DrainTimes, Drained, StopSignals};
@@ -107,10 +108,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => return error.report(),
     };
     telemetry::init(flags.verbosity);
-    if !ignored.is_empty() {
-        let ignored = ignored.join(" ");
+    if ignored != Ignored::default() {
         tracing::warn!(
-            ignored,
+            flags = ignored.flags.join(" "),
+            other_words = ignored.words,
             "arguments that this wrapper-server does not know are ignored: remove them from the args of the pod template"
         );
     }

@@ -96,9 +96,10 @@ pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -
     Ok(evaluated(stdout, stderr, warning, max_message))
 }
 
-/// As [`judge`], but by the exit code alone, as Porch's exec runtime does: the output of a function that succeeded is not
-/// looked at, but an empty one is an error. The text for a function that failed begins like Porch's, with exit code and
-/// stderr; the results that its output carries follow.
+/// As [`judge`], but by the exit code alone, as Porch's exec runtime does: the output of a function
+/// that succeeded is not looked at, but an empty one is an error. The text for a function that
+/// failed begins like Porch's, with exit code and stderr; the results that its output carries
+/// follow.
 pub fn judge_exit(
     image: &str,
     ran: Result<Finished, RunError>,
@@ -122,7 +123,8 @@ pub fn judge_exit(
     Ok(evaluated(stdout, stderr, None, max_message))
 }
 
-/// Outputs up to this size are judged at once; larger ones take milliseconds that others would wait.
+/// Outputs up to this size are judged at once; larger ones take milliseconds that others would
+/// wait.
 const JUDGED_INLINE: usize = 64 * 1024;
 
 /// [`judge`] or [`judge_exit`].

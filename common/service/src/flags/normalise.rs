@@ -10,6 +10,7 @@ use std::{
 
 use clap::{Arg, Command};
 
+use super::Ignored;
 use super::values::{plain, quote};
 
 /// An argument with dashes that cannot be a flag, such as `--=x`.
@@ -19,13 +20,14 @@ pub(super) struct NotAFlag(String);
 
 /// Rewrites `args` (without the program's name) for `command`, which must have been built.
 ///
-/// Known flags become `--name` or `--name=value`. Positionals, unknown flags and everything after `--` stay,
-/// for clap to judge; an unknown flag gets two dashes, so that clap does not take it for a bundle of
-/// one-letter flags. With `ignored`, positionals and unknown flags before `--` go there instead.
+/// Known flags become `--name` or `--name=value`. Positionals, unknown flags and everything after
+/// `--` stay, for clap to judge; an unknown flag gets two dashes, so that clap does not take it for
+/// a bundle of one-letter flags. With `ignored`, positionals and unknown flags before `--` are left
+/// out and noted there.
 pub(super) fn normalise(
     command: &Command,
     args: impl IntoIterator<Item = OsString>,
-    mut ignored: Option<&mut Vec<String>>,
+    mut ignored: Option<&mut Ignored>,
 ) -> Result<Vec<OsString>, NotAFlag> {
     let mut command = command;
     let mut args = args.into_iter();
@@ -40,7 +42,7 @@ pub(super) fn normalise(
             if let Some(subcommand) = command.find_subcommand(&arg) {
                 command = subcommand;
             } else if let Some(ignored) = &mut ignored {
-                ignored.push(quote(&arg.to_string_lossy()));
+                ignored.words += 1;
                 continue;
             }
             out.push(arg);
@@ -50,7 +52,7 @@ pub(super) fn normalise(
             match &mut ignored {
                 Some(ignored) => {
                     let given = arg.to_string_lossy();
-                    ignored.push(plain(given.split_once('=').map_or(&*given, |(name, _)| name)));
+                    ignored.flags.push(plain(given.split_once('=').map_or(&*given, |(name, _)| name)));
                 }
                 None => out.push(unknown(&arg, name)),
             }

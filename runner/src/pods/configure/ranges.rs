@@ -28,7 +28,8 @@ const AT_ONCE: usize = 2;
 /// Pauses after a failure, doubling.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LAST_PAUSE: Duration = Duration::from_mins(30);
-/// How long an answer holds. A version that was pushed meanwhile is warmed up then.
+/// How long an answer holds. The next question is answered from the list that is known, and has it
+/// read anew behind the answer: a version that was pushed may be warmed up one question later.
 const HOLDS: Duration = Duration::from_hours(1);
 
 /// What is known of one range.
@@ -103,6 +104,11 @@ async fn ask(catalog: Arc<dyn Catalog>, range: Range) -> (Range, Result<Image, S
     (range, answer)
 }
 
+/// A fifth more or less, so that runners do not ask in step.
+fn about(pause: Duration) -> Duration {
+    pause.mul_f64(0.8 + 0.4 * fastrand::f64())
+}
+
 // === impl Found ===
 
 impl Found {
@@ -116,7 +122,7 @@ impl Found {
                 if old.as_ref() != Some(&image) {
                     tracing::info!(repository, constraint, %image, "the image to warm up is known");
                 }
-                Self { image: Some(image), again: Instant::now() + HOLDS, pause: FIRST_PAUSE / 2 }
+                Self { image: Some(image), again: Instant::now() + about(HOLDS), pause: FIRST_PAUSE / 2 }
             }
             Err(error) => {
                 if pause == FIRST_PAUSE {
@@ -130,7 +136,7 @@ impl Found {
                 } else {
                     tracing::debug!(repository, constraint, error, "the tag to warm up is still not known");
                 }
-                Self { image: old, again: Instant::now() + pause, pause }
+                Self { image: old, again: Instant::now() + about(pause), pause }
             }
         }
     }

@@ -14,7 +14,8 @@ use super::metadata::{ContentOf, ImageMetadata};
 use super::spec::{self, PodSpecInput};
 use super::template::{Fingerprint, Template};
 
-/// Images that need no credentials, as in Porch from 1.6 on and in 1.5: a pod gets no pull secret for them.
+/// Images that need no credentials, as in Porch from 1.6 on and in 1.5: a pod gets no pull secret
+/// for them.
 const PUBLIC: [&str; 2] = ["ghcr.io/kptdev/krm-functions-catalog/", "gcr.io/kpt-fn/"];
 
 /// A template, or why there is none.

@@ -22,6 +22,7 @@ mod writes;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use parking_lot::Mutex;
@@ -35,6 +36,7 @@ use super::client::{Causes, RequestError, bounded};
 use super::now;
 pub(crate) use known::Counts;
 use known::{Judged, Known, MAX_OBJECTS};
+use schema::SchemaError;
 use work::{Object, Work};
 use writes::{Next, Writes};
 
@@ -45,6 +47,9 @@ const FLAG: &str = "functionconfig-tags";
 
 /// How often FunctionConfigs are listed anew: how long a runner may take to notice another schema.
 pub(crate) const RELIST_EVERY: Duration = Duration::from_mins(10);
+/// How long the schema is waited for. The API server publishes that of a new kind some seconds
+/// after the kind, and may be busy.
+pub(crate) const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
 const RIGHTS: &str = "grant the runner's service account the Role of the deployment manifests in the function namespace, \
                       with API group config.porch.kpt.dev";
 
@@ -57,10 +62,15 @@ pub(crate) struct Source {
     pub(crate) default_prefix: String,
     /// What tags mean (`--functionconfig-tags`); `None`: what the schema says.
     pub(crate) semantics: Option<TagSemantics>,
-    /// How often to look where there is no such kind, or no right to see it, or the schema does not say.
+    /// How often to look where there is no such kind, or no right to see it, or the schema does not
+    /// say.
     pub(crate) retry_every: Duration,
-    /// How often to list anew although nothing broke, for the sake of the schema: it may change while nothing else does.
+    /// How often to list anew although nothing broke, for the sake of the schema: it may change
+    /// while nothing else does.
     pub(crate) relist_every: Duration,
+    /// How long to wait for a schema that cannot be read at the moment, before tags are taken as in
+    /// Porch 1.6.
+    pub(crate) schema_within: Duration,
 }
 
 /// Follows the FunctionConfigs for ever. `state` has the ones in effect, from the first answer on, whichever it is. What breaks by an edit stays in effect as it was. The owner of an object's name writes its status.
@@ -75,6 +85,7 @@ pub(crate) async fn follow(
         api: Api::namespaced_with(source.client.clone(), &source.namespace, &kind),
         client: source.client,
         asks_schema: source.semantics.is_none(),
+        schema_within: source.schema_within,
         inner: Mutex::new(Inner {
             known: Known::new(source.default_prefix, first_semantics(source.semantics)),
             writes: Writes::default(),
@@ -101,6 +112,7 @@ struct Followed {
     client: Client,
     /// Whether it is the schema that says what tags mean.
     asks_schema: bool,
+    schema_within: Duration,
     inner: Mutex<Inner>,
     /// There may be something to write.
     more: Notify,
@@ -113,7 +125,8 @@ struct Inner {
     writes: Writes,
     /// Whether it is known what there is.
     answered: bool,
-    /// Whether the log says that the schema does not say what tags mean.
+    /// Whether the log says that the schema does not say what tags mean: it is not waited for
+    /// again.
     warned: bool,
 }
 
@@ -149,9 +162,16 @@ impl Followed {
         self.more.notify_one();
     }
 
-    /// Learns what tags mean, before what was listed is read. What was learned before holds if that fails.
+    /// Learns what tags mean, before what was listed is read. What was learned before holds if that
+    /// fails.
     async fn learn_semantics(&self) {
-        let answer = schema::read(&self.client).await;
+        // Only the first objects wait for it, after a start and when the kind is new.
+        let first = {
+            let inner = self.inner.lock();
+            inner.known.semantics().source == SettingSource::NoSchema && !inner.warned
+        };
+        let within = if first { self.schema_within } else { Duration::ZERO };
+        let answer = self.schema(within).await;
         let mut inner = self.inner.lock();
         let known = inner.known.semantics().source == SettingSource::Schema;
         match answer {
@@ -170,6 +190,31 @@ impl Followed {
                  --{FLAG}, or let the runner's service account get /openapi/v3/apis/{GROUP}/{VERSION}, as ClusterRole \
                  system:discovery does"
             ),
+        }
+    }
+
+    /// Reads the schema. After a failure that may pass it tries again, for as long as `within`
+    /// says.
+    async fn schema(&self, within: Duration) -> Result<TagSemantics, SchemaError> {
+        let give_up = Instant::now() + within;
+        let mut pause = within / 20;
+        loop {
+            let answer = schema::read(&self.client).await;
+            let lasts = match &answer {
+                Ok(_) | Err(SchemaError::Silent) => true,
+                Err(SchemaError::Refused(status)) => *status == StatusCode::FORBIDDEN,
+                Err(_) => false,
+            };
+            // Up to a half more, so that runners do not ask in step.
+            let next = Instant::now() + pause.mul_f64(1.0 + fastrand::f64() / 2.0);
+            if lasts || next >= give_up {
+                return answer;
+            }
+            if let Err(error) = answer {
+                tracing::debug!(%error, "the schema of FunctionConfigs is asked for again");
+            }
+            sleep_until(next).await;
+            pause = (pause * 2).min(within / 4);
         }
     }
 

@@ -1,7 +1,8 @@
 //! The objects that are created for a function: pod and Service, from a template.
 //!
-//! In the pod only the container of the function is touched, and by a FunctionConfig the first container and the first
-//! init container. Whatever else a template holds, sidecars above all, is the user's.
+//! In the pod only the container of the function is touched, and by a FunctionConfig the first
+//! container and the first init container. Whatever else a template holds, sidecars above all, is
+//! the user's.
 
 #[cfg(test)]
 mod tests;
@@ -142,9 +143,9 @@ fn patch_pod(spec: &mut PodSpec, source: Source, input: &PodSpecInput<'_>) {
     }
 }
 
-/// The containers that `initContainer` and `container` of templateOverrides change. In a template of the user's they
-/// are the first ones, as in Porch, which merges by index. In the inline template, which has no init container, the
-/// one that brings the wrapper-server stands for it.
+/// The containers that `initContainer` and `container` of templateOverrides change. In a template
+/// of the user's they are the first ones, as in Porch, which merges by index. In the inline
+/// template, which has no init container, the one that brings the wrapper-server stands for it.
 fn overridden(spec: &mut PodSpec, source: Source) -> (Option<&mut Container>, Option<&mut Container>) {
     match (source, spec.containers.as_mut_slice()) {
         (Source::Inline, [wrapper, function, ..]) => (Some(wrapper), Some(function)),

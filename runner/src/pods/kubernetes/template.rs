@@ -21,7 +21,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::times;
 
-/// The PodTemplate that newer Porch keeps in the function namespace: the default of `--base-pod-template-name`.
+/// The PodTemplate that newer Porch keeps in the function namespace: the default of
+/// `--base-pod-template-name`.
 pub const BASE_POD_TEMPLATE: &str = "base-pod-template";
 /// The ServiceTemplate beside it: the default of `--base-service-template-name`.
 pub const BASE_SERVICE_TEMPLATE: &str = "base-service-template";

@@ -39,8 +39,8 @@ const SOURCE: &str = "function-pod-template";
 pub(super) enum Origin {
     /// `--function-pod-template`, in the runner's own namespace.
     ConfigMap { client: Client, namespace: String, name: String },
-    /// Newer Porch's objects in the function namespace when they are there, else the template that is built in, if that
-    /// may be used; not before `awaited_until`.
+    /// Newer Porch's objects in the function namespace when they are there, else the template that
+    /// is built in, if that may be used; not before `awaited_until`.
     Objects {
         client: Client,
         namespace: String,

@@ -25,8 +25,8 @@ pub struct Stderr {
 /// What stands between joined lines, as in Porch's `--flatten-log`.
 const JOINT: &[u8] = b" | ";
 
-/// Joins the lines of a stream that comes in pieces. Line ends are `\n`, `\r\n` and `\r`; those at the beginning are left
-/// out at once, and those at the end once it is known that nothing follows.
+/// Joins the lines of a stream that comes in pieces. Line ends are `\n`, `\r\n` and `\r`; those at
+/// the beginning are left out at once, and those at the end once it is known that nothing follows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Lines {
     begun: bool,

@@ -124,15 +124,15 @@ async fn a_failure_is_asked_again_after_a_pause_and_leaves_what_was_known() {
     let mut rig = Rig::start(&[("a", "~0.1")], &[], true);
     sleep(FIRST_PAUSE / 2).await;
     assert_eq!(rig.asked(), 1);
-    sleep(FIRST_PAUSE / 2 + Duration::from_secs(1)).await;
+    sleep(FIRST_PAUSE * 8 / 10).await;
     assert_eq!(rig.asked(), 2);
     sleep(LAST_PAUSE * 10).await;
     let asked = rig.asked();
-    assert!((14..=18).contains(&asked), "ever more slowly: {asked}");
+    assert!((12..=22).contains(&asked), "ever more slowly: {asked}");
     rig.registry.tags.lock().insert("~0.1", "v0.1.5");
     rig.resolved.changed().await.unwrap();
     rig.registry.tags.lock().clear();
-    sleep(HOLDS + FIRST_PAUSE * 2).await;
+    sleep(HOLDS * 12 / 10 + FIRST_PAUSE * 4).await;
     assert!(rig.asked() > asked + 2);
     assert_eq!(rig.known(), ["example.com/a:v0.1.5"]);
 }
@@ -148,7 +148,7 @@ async fn few_questions_are_open_and_none_for_ever() {
     assert!(begin.elapsed() < LONGEST, "one that hangs stops no other");
     assert_eq!(rig.registry.open.lock().1, AT_ONCE);
     let asked = rig.asked();
-    sleep(LONGEST + FIRST_PAUSE + Duration::from_secs(1)).await;
+    sleep(LONGEST + FIRST_PAUSE * 12 / 10 + Duration::from_secs(1)).await;
     assert_eq!(rig.asked(), asked + 1, "it was given up, and asked again");
     assert_eq!(rig.known().len(), 10);
 }
@@ -160,4 +160,11 @@ async fn without_warm_up_only_kept_ranges_are_asked_for() {
     sleep(LONGEST).await;
     assert_eq!(rig.known(), ["example.com/a:v0.1.5"]);
     assert_eq!(rig.asked(), 1);
+}
+
+#[test]
+fn runners_do_not_ask_in_step() {
+    let pauses: HashSet<_> = std::iter::repeat_with(|| about(HOLDS)).take(100).collect();
+    assert!(pauses.len() > 50);
+    assert!(pauses.iter().all(|pause| (HOLDS * 8 / 10..=HOLDS * 12 / 10).contains(pause)));
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use porch_fn_pool::Time;
-use porch_fn_settings::{FunctionConfig, FunctionConfigs, MAX_FUNCTION_CONFIGS, Setting, TagSemantics};
+use porch_fn_settings::{
+    FunctionConfig, FunctionConfigs, MAX_FUNCTION_CONFIGS, Setting, Source, TagSemantics,
+};
 
 use super::work::{Object, Outcome, Work, work};
 
@@ -76,8 +78,8 @@ impl Known {
         Self { default_prefix, semantics, objects, configs, time: None, stale: false }
     }
 
-    /// From now on tags mean this. Objects that meant something else are read again, and an earlier state of them
-    /// counts no more. The names are those of the objects.
+    /// From now on tags mean this. Objects that meant something else are read again, and an earlier
+    /// state of them counts no more. The names are those of the objects.
     pub(super) fn read_tags_as(&mut self, semantics: Setting<TagSemantics>) -> Vec<(String, Judged)> {
         let before = std::mem::replace(&mut self.semantics, semantics);
         self.stale |= before != self.semantics;
@@ -126,8 +128,8 @@ impl Known {
         judged
     }
 
-    /// `work` was written to an object. Its status may never show that: the API server drops what the schema has no
-    /// field for, as newer Porch's for the observed generation.
+    /// `work` was written to an object. Its status may never show that: the API server drops what
+    /// the schema has no field for, as newer Porch's for the observed generation.
     pub(super) fn record_write(&mut self, name: &str, work: &Work) {
         if let (Some(entry), Work::Status { observed: Some(observed), .. }) =
             (self.objects.get_mut(name), work)
@@ -170,7 +172,9 @@ impl Known {
     }
 
     fn outcome<'a>(&'a self, entry: &'a Entry) -> Outcome<'a> {
-        let conflict = || self.configs.problem(&entry.object.name);
+        // Whether there is one hangs on what tags mean: a guess is not told.
+        let sure = self.semantics.source != Source::NoSchema;
+        let conflict = || self.configs.problem(&entry.object.name).filter(|_| sure);
         Outcome { applied: entry.error.is_none(), problem: entry.error.as_deref().or_else(conflict) }
     }
 

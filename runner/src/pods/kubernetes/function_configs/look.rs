@@ -60,7 +60,10 @@ impl Followed {
             let wait = match &ended {
                 Ended::Missing => {
                     // If ever there were some, they went with their kind.
-                    self.take_up(|inner| inner.listed(Vec::new(), 0));
+                    self.take_up(|inner| {
+                        inner.warned = false;
+                        inner.listed(Vec::new(), 0)
+                    });
                     if again {
                         tracing::debug!("still no FunctionConfigs");
                     } else {

@@ -17,8 +17,10 @@ struct Answers {
     list: u16,
     /// Whether discovery knows the kind.
     kind: bool,
-    /// How the schema describes the tags of podExecutor; `None`: it may not be read.
-    tags: Option<&'static str>,
+    /// How the schema describes the tags of podExecutor, or how its request is refused.
+    tags: Result<&'static str, u16>,
+    /// How many of the first requests for the schema fail.
+    unpublished: usize,
     /// Whether a watch lasts. None tells of anything.
     watch: bool,
 }
@@ -38,11 +40,11 @@ struct Rig {
 
 impl Rig {
     async fn start(first: Answers) -> Self {
-        Self::with(first, None).await
+        Self::with(first, |_| ()).await
     }
 
-    /// With this as the flag.
-    async fn with(first: Answers, semantics: Option<TagSemantics>) -> Self {
+    /// With this changed of what the runner goes by.
+    async fn with(first: Answers, change: impl FnOnce(&mut Source)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let client = client(kube::Config::new(url.parse().unwrap())).unwrap();
@@ -51,14 +53,17 @@ impl Rig {
         let mut tasks = JoinSet::new();
         let schemas = Arc::new(AtomicUsize::new(0));
         tasks.spawn(serve(listener, Arc::clone(&answers), listed, Arc::clone(&schemas)));
-        let source = Source {
+        let mut source = Source {
             client,
             namespace: "ns".to_owned(),
             default_prefix: "example.com".to_owned(),
-            semantics,
+            semantics: None,
             retry_every: Duration::from_millis(1),
             relist_every: Duration::from_millis(1),
+            // A test that needs no second request does not get as far as one.
+            schema_within: Duration::from_hours(1),
         };
+        change(&mut source);
         let (state, receiver) = watch::channel(None);
         let owned = watch::channel(Ownership::None).1;
         tasks.spawn(follow(source, owned, state, watch::Sender::default()));
@@ -99,7 +104,7 @@ async fn serve(
         let (mut stream, _) = listener.accept().await.unwrap();
         // A runner that lists anew breaks off its watch, at any time.
         let Some(path) = path(&mut stream).await else { continue };
-        let Answers { list, kind, tags, watch } = *answers.lock();
+        let Answers { list, kind, tags, unpublished, watch } = *answers.lock();
         if watch && path.contains("watch=") {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await;
             watches.push(stream);
@@ -108,8 +113,9 @@ async fn serve(
         let (code, body) = if path.contains("watch=") {
             refusal(500)
         } else if path == "/openapi/v3/apis/config.porch.kpt.dev/v1alpha1" {
-            schemas.fetch_add(1, Ordering::Relaxed);
-            tags.map_or_else(|| refusal(403), |tags| (200, document(Some(tags), None)))
+            let before = schemas.fetch_add(1, Ordering::Relaxed);
+            let tags = if before < unpublished { Err(404) } else { tags };
+            tags.map_or_else(refusal, |tags| (200, document(Some(tags), None)))
         } else if path.contains("/functionconfigs") {
             listed.send_modify(|lists| *lists += 1);
             if list == 200 { (200, objects()) } else { refusal(list) }
@@ -160,7 +166,7 @@ fn resources() -> Value {
 
 const OLD: &str = "Image tags which the configuration will be applied to.";
 const NEW: &str = "Semver constraints that determine which versions it applies to.";
-const LISTED: Answers = Answers { list: 200, kind: true, tags: Some(OLD), watch: false };
+const LISTED: Answers = Answers { list: 200, kind: true, tags: Ok(OLD), unpublished: 0, watch: false };
 const UNKNOWN: Answers = Answers { list: 404, kind: false, ..LISTED };
 
 #[tokio::test]
@@ -196,27 +202,53 @@ async fn who_may_not_look_knows_what_there_is_to_know() {
 async fn the_schema_says_what_tags_mean_and_may_change_while_nothing_else_does() {
     let mut rig = Rig::start(Answers { watch: true, ..LISTED }).await;
     rig.until(TagSemantics::Exact, SettingSource::Schema).await;
-    rig.answers.lock().tags = Some(NEW);
+    rig.answers.lock().tags = Ok(NEW);
     rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
     assert_eq!(rig.objects(), Some(1));
     // What was read before holds.
-    rig.say(Answers { watch: true, tags: None, ..LISTED }).await;
+    rig.say(Answers { watch: true, tags: Err(403), ..LISTED }).await;
     rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
 }
 
 #[tokio::test]
-async fn a_schema_that_cannot_be_read_is_exact_until_it_can() {
-    let mut rig = Rig::start(Answers { watch: true, tags: None, ..LISTED }).await;
+async fn tags_are_exact_at_once_if_the_schema_may_not_be_read() {
+    let mut rig = Rig::start(Answers { watch: true, tags: Err(403), ..LISTED }).await;
     rig.until(TagSemantics::Exact, SettingSource::NoSchema).await;
     assert_eq!(rig.objects(), Some(1), "objects count all the same");
-    rig.answers.lock().tags = Some(NEW);
+    rig.answers.lock().tags = Ok(NEW);
     rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
 }
 
 #[tokio::test]
 async fn the_flag_asks_for_no_schema() {
-    let mut rig = Rig::with(LISTED, Some(TagSemantics::Constraint)).await;
+    let mut rig = Rig::with(LISTED, |source| source.semantics = Some(TagSemantics::Constraint)).await;
     rig.until(TagSemantics::Constraint, SettingSource::Flag("functionconfig-tags")).await;
     rig.say(LISTED).await;
     assert_eq!(rig.schemas.load(Ordering::Relaxed), 0);
+}
+
+/// The API server publishes the schema of a new kind some seconds after the kind.
+#[tokio::test]
+async fn a_schema_that_is_not_there_yet_is_waited_for() {
+    let answers = Answers { watch: true, tags: Ok(NEW), unpublished: 2, ..LISTED };
+    let change = |source: &mut Source| {
+        source.retry_every = Duration::from_hours(1);
+        source.schema_within = Duration::from_secs(2);
+    };
+    let mut rig = Rig::with(answers, change).await;
+    rig.state.wait_for(Option::is_some).await.unwrap();
+    // The first answer is the right one.
+    let expected = Setting::new(TagSemantics::Constraint, SettingSource::Schema);
+    assert_eq!(rig.state.borrow().as_ref().unwrap().semantics(), Some(&expected));
+    assert_eq!(rig.schemas.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn tags_are_exact_if_the_schema_does_not_come_in_time() {
+    let answers = Answers { watch: true, tags: Err(503), ..LISTED };
+    let mut rig = Rig::with(answers, |source| source.schema_within = Duration::from_millis(20)).await;
+    rig.until(TagSemantics::Exact, SettingSource::NoSchema).await;
+    assert!(rig.schemas.load(Ordering::Relaxed) > 1);
+    rig.answers.lock().tags = Ok(NEW);
+    rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
 }

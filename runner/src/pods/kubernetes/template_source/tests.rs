@@ -1,4 +1,5 @@
-//! Which template is used where the user's objects are missing, under the flags that newer Porch has.
+//! Which template is used where the user's objects are missing, under the flags that newer Porch
+//! has.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,7 +1,6 @@
 //! What is in effect of FunctionConfigs that come, change, break and go.
 
 use kube::api::DynamicObject;
-use porch_fn_settings::Source;
 use serde_json::{Value, json};
 
 use super::super::work::FINALIZER;
@@ -11,7 +10,7 @@ const PREFIX: &str = "example.com/functions";
 const NOW: Time = Time::from_millis(1_800_000_000_000);
 
 fn known() -> Known {
-    Known::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::NoSchema))
+    Known::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::Schema))
 }
 
 /// An object that was made in this second of a minute, with this in its podExecutor.
@@ -113,7 +112,7 @@ fn what_breaks_stays_in_effect_as_it_was() {
 #[test]
 fn other_semantics_read_every_object_anew() {
     let constraint = Setting::new(TagSemantics::Constraint, Source::Schema);
-    let mut known = known();
+    let mut known = Known::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::NoSchema));
     known.seen(object("a", 1, json!({"tags": ["~0.2"]})));
     known.seen(object("b", 2, json!({"tags": ["no tag!"]})));
     let first = known.configs(NOW).unwrap();
@@ -246,6 +245,26 @@ fn who_loses_a_conflict_is_told() {
     known.gone("older");
     known.configs(NOW);
     assert_eq!(known.work("newer", true), Some(Work::Status { observed: Some(1), error: None }));
+}
+
+/// With the other meaning of tags there may be no conflict.
+#[test]
+fn no_conflict_is_told_while_it_is_not_known_what_tags_mean() {
+    let mut known = Known::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::NoSchema));
+    for (name, second) in [("older", 1), ("newer", 2)] {
+        let mut object = object(name, second, json!({"tags": ["v1"]}));
+        object.content["spec"]["image"] = "same".into();
+        known.seen(object);
+    }
+    known.seen(object("broken", 3, json!({"timeToLive": "soon"})));
+    known.configs(NOW);
+    assert_eq!(known.work("newer", true), Some(Work::Status { observed: Some(1), error: None }));
+    let broken = known.work("broken", true);
+    assert!(matches!(broken, Some(Work::Status { error: Some(_), .. })), "whatever tags mean");
+    assert_eq!(known.counts(), Counts { objects: 3, problems: 1, broken: 1 });
+    known.read_tags_as(Setting::new(TagSemantics::Exact, Source::Schema));
+    known.configs(NOW);
+    assert!(matches!(known.work("newer", true), Some(Work::Status { error: Some(_), .. })));
 }
 
 #[test]
