@@ -127,7 +127,10 @@ async fn cleans_up_after_the_original(stand: &Stand) {
     services.create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
 
     let (faults, _) = doctor(stand).await;
-    assert!(texts(&faults, "info").iter().any(|text| text.starts_with("1 pods of Porch's evaluators")), "{faults:?}");
+    assert!(
+        texts(&faults, "info").iter().any(|text| text.starts_with("1 pods of Porch's evaluators")),
+        "{faults:?}"
+    );
     let listed = porch_fn(stand, &["doctor", "--clean-legacy"], b"").await;
     assert!(listed.status.success());
     assert_eq!(text(&listed.stdout), format!("pod/{NAME} in {FUNCTIONS}\nservice/{ID} in {FUNCTIONS}\n"));

@@ -163,7 +163,7 @@ impl Stand {
         self.applies_kinds(&definitions).await;
     }
 
-    /// Applies CustomResourceDefinitions, and waits until the API server serves them.
+    /// Applies `CustomResourceDefinitions`, and waits until the API server serves them.
     pub(super) async fn applies_kinds(&self, definitions: &Path) {
         let file = ["-f", definitions.to_str().unwrap()];
         self.kubectl(&[&["apply", "--server-side"], &file[..]].concat()).await;

@@ -41,7 +41,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
             "{deployment} calls no function runner: packages of v1alpha2 have Porch's built-in functions alone"
         );
         let fix = format!(
-            "{} (from the version after Porch 1.6 on, {EVALUATOR_VARIABLE})",
+            "{} (of the version after Porch 1.6: {EVALUATOR_VARIABLE})",
             set_variable(facts, deployment, RUNNER_VARIABLE)
         );
         findings.push(Finding::info(CHECK, text, fix));
@@ -79,7 +79,9 @@ fn finding(facts: &Facts, caller: &Caller, destination: &Destination<'_>) -> Fin
             if installed.originals.iter().any(|one| one.deployment == *other && !one.starts_pods) =>
         {
             let text = format!("{calls}, which is Porch's own function runner, for executables alone");
-            let fix = format!("porch-fn porch-config generate, and {here}");
+            let fix = format!(
+                "{here}, and when its old pods are gone: porch-fn porch-config generate | kubectl apply -f -"
+            );
             Finding::info(CHECK, text, fix)
         }
         Destination::Other(other) if installed.originals.iter().any(|one| one.deployment == *other) => {
