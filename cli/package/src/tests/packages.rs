@@ -9,8 +9,14 @@ use super::properties::bare;
 use super::{assert_same, returned, sent_items, tree};
 use crate::{Changes, FunctionConfig, read, split, write};
 
-const PACKAGES: [(&str, usize); 6] =
-    [("ghost", 18), ("guestbook", 8), ("ingress-nginx", 21), ("nginx", 3), ("porch", 53), ("wordpress", 8)];
+const PACKAGES: [(&str, usize); 6] = [
+    ("ghost", 18),
+    ("guestbook", 8),
+    ("ingress-nginx", 21),
+    ("nginx", 3),
+    ("porch/1.6", 54),
+    ("wordpress", 8),
+];
 
 fn packages() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages")
