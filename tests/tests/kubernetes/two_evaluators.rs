@@ -175,15 +175,27 @@ async fn neither_touches_the_others_pods() {
     for image in &images {
         ids.insert(image.clone(), id(image).await);
     }
-    // Ours come and go as well.
+    // Ours come and go as well. A pod is kept for as long as a call without a deadline may take.
     let mut plan = Plan::new(&cluster, Discovery::EndpointSlices, 2);
-    plan.runner_flags = vec!["--pod-ttl=20s".into(), "--scan-interval=5s".into()];
+    let timeout = "--request-timeout=20s".to_owned();
+    plan.router_flags = vec![timeout.clone()];
+    plan.runner_flags = vec![timeout, "--pod-ttl=20s".into(), "--scan-interval=5s".into()];
     let installation = Installation::new(&cluster, &plan).await;
     installation.routers_agree().await;
     let functions = &installation.functions;
     // The template that both go by, as Porch makes it.
     let template: PodTemplate = functions.make(template(&cluster.wrapper_image())).await;
     let version = template.resource_version().unwrap();
+    let client = Client::new(installation.address());
+    for image in &images {
+        assert_eq!(client.call(image, INPUT).await.output(), INPUT);
+    }
+    // One that was made before it is replaced once its owner has been that for a minute.
+    let by_it = |pods: &[Pod]| {
+        let by_it = |pod: &Pod| pod.annotations()[VERSION].starts_with("podtemplate-");
+        (!pods.is_empty() && pods.iter().all(by_it)).then_some(())
+    };
+    functions.until_within(COLLECTED, "ours go by it", by_it).await;
 
     let (audit, start) = (own.audit(cluster.client()), Instant::now());
     let mark = audit.mark().await;

@@ -29,6 +29,7 @@ pub(super) fn rights(home: &str, functions: &str) -> Vec<Value> {
         rule("", &["pods"], &["create", "delete", "get", "list", "patch", "watch"]),
         rule("", &["services", "endpoints"], &["create", "delete", "get", "list", "watch"]),
         rule("", &["secrets"], &["create", "delete", "get", "update"]),
+        rule("", &["podtemplates"], &["get"]),
     ]);
     let discovery = json!([rule("discovery.k8s.io", &["endpointslices"], &["get", "list", "watch"])]);
     let account = |name| json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": home}});
