@@ -60,7 +60,7 @@ impl Stand {
         let stand = Self { cluster, sandbox: Sandbox::new(), images };
         stand.removes_all().await;
         for namespace in [HOME, FUNCTIONS] {
-            stand.kubectl(&["create", "namespace", namespace]).await;
+            stand.kubectl(&["create", "--save-config", "namespace", namespace]).await;
         }
         stand
     }

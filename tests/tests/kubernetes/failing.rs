@@ -101,7 +101,7 @@ fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
 async fn a_wrapper_that_ends_at_once_is_given_up_at_its_second_exit_with_its_last_lines_in_the_log() {
     let cluster = Cluster::connect().await;
     let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
-    template(&namespace, &["/tools/wrapper-server", "--no-such-flag"], json!([])).await;
+    template(&namespace, &["/tools/wrapper-server", "--max-concurrent-calls=many"], json!([])).await;
     let image = cluster.function_image();
     let more = ["--function-pod-template=template", &format!("--namespace={}", namespace.name())];
     let runner = namespace.runner(&sandbox, &[&image], &more).await;
@@ -123,7 +123,7 @@ async fn a_wrapper_that_ends_at_once_is_given_up_at_its_second_exit_with_its_las
         statuses(pod).any(|status| status.restart_count == 1 && down(status))
     };
     let log = runner.log();
-    assert!(log.contains("--no-such-flag"), "the container's last lines are missing:\n{log}");
+    assert!(log.contains("--max-concurrent-calls"), "the container's last lines are missing:\n{log}");
     no_pod_is_left(&namespace, &runner, &image).await;
     record.all_gone().await;
     assert!(record.most_at_once(|pod| restarts(pod) >= 1) == 1, "one try more was made");

@@ -57,6 +57,13 @@ impl Porch {
     }
 }
 
+/// An object as `kubectl apply` leaves it, with its note of what it has applied.
+fn applied(mut object: Value) -> Value {
+    let note = object.to_string();
+    object["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = note.into();
+    object
+}
+
 /// Answers two requests: the schema, and the list.
 async fn serve(listener: TcpListener, schema: String, objects: Arc<Mutex<Vec<Value>>>) {
     loop {
@@ -111,7 +118,7 @@ async fn functions_of_the_next_porch_are_led_to_the_routers_and_back() {
     let made = porch.read(&porch.porch_config(&["generate", "mine"]).await);
     assert_eq!(made.iter().map(|object| object["metadata"]["name"].clone()).collect::<Vec<_>>(), ["mine"]);
 
-    *porch.objects.lock().unwrap() = led.into_iter().chain(made).collect();
+    *porch.objects.lock().unwrap() = led.into_iter().chain(made).map(applied).collect();
     let ended = porch.porch_config(&["remove"]).await;
     assert_eq!(porch.read(&ended), shipped);
     let said = String::from_utf8(ended.stderr).unwrap();
