@@ -44,7 +44,7 @@ const ALL: &str = "*";
 /// The tag of an image that names none.
 const LATEST: &str = "latest";
 
-/// What `tags` of FunctionConfigs mean; see the [module](self).
+/// What `tags` of FunctionConfigs mean: the heading of this module has both meanings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TagSemantics {
     /// As in Porch 1.6.

@@ -14,7 +14,7 @@ use crate::function_config::FunctionConfig;
 pub struct Range {
     /// Its tag does not matter.
     pub repository: Image,
-    /// Which [`Constraint::parse`] reads.
+    /// Which [`porch_fn_image::Constraint::parse`] reads.
     pub constraint: String,
 }
 
