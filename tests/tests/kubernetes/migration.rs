@@ -319,7 +319,8 @@ async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
     porch.calls(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])]).await;
     porch.nothing_failed("here");
     // porch-server still evaluates, and uses what is of its template.
-    stand.doctor_says(&[EXECUTABLES_ALONE]).await;
+    let idle = "Porch's own function runner still runs: Deployment function-runner, 1 replicas";
+    stand.doctor_says(&[idle, EXECUTABLES_ALONE]).await;
     stand.runs("porch-fn doctor --clean-legacy --yes").await;
     eventually("the dead one is gone", async || (!stand.has(&dead).await.0).then_some(())).await;
     assert_eq!(stand.has(&adopted).await, (true, true));
