@@ -159,7 +159,7 @@ impl Stand {
     }
 }
 
-/// There and back for Porch 1.5 and 1.6, by Porch's own settings.
+/// To the routers and back for Porch 1.5 and 1.6, by the settings of Porch.
 async fn by_setting(version: Version) {
     let cluster = Cluster::connect().await;
     if cluster.own().is_none() {

@@ -93,7 +93,7 @@ impl<'a> Evaluator<'a> {
         assert_eq!(answer.await.output(), INPUT);
     }
 
-    /// All pods of the id, whoever has made them.
+    /// All pods of the id, also those that it has not made.
     async fn deletes(&mut self, id: &str) {
         let of_id = ListParams::default().labels(&format!("{ID}={id}"));
         for pod in self.api().list(&of_id).await.unwrap() {
