@@ -87,18 +87,26 @@ pub fn binary(name: &str) -> PathBuf {
 /// # Panics
 /// When nobody answers.
 pub async fn get(admin: SocketAddr, path: &str) -> (u16, String) {
-    let stream = TcpStream::connect(admin).await.expect("the admin port accepts");
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .expect("the admin port speaks HTTP");
+    try_get(admin, path).await.unwrap_or_else(|error| panic!("the admin port's {path}: {error}"))
+}
+
+/// The same of a server that may be gone.
+///
+/// # Errors
+/// When nobody answers.
+pub async fn try_get(
+    admin: SocketAddr,
+    path: &str,
+) -> Result<(u16, String), Box<dyn std::error::Error + Send + Sync>> {
+    let stream = TcpStream::connect(admin).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
-    let request =
-        Request::get(path).header("host", "admin").body(Empty::<Bytes>::new()).expect("a valid path");
-    let response = sender.send_request(request).await.expect("an answer");
+    let request = Request::get(path).header("host", "admin").body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await?;
     let status = response.status().as_u16();
-    let body = response.into_body().collect().await.expect("a whole answer").to_bytes();
+    let body = response.into_body().collect().await?.to_bytes();
     connection.abort();
-    (status, String::from_utf8_lossy(&body).into_owned())
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
 // === impl Server ===

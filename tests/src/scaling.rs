@@ -7,6 +7,7 @@
 mod host;
 mod runner;
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -48,6 +49,8 @@ pub enum Discovery {
     Slices,
     /// By the cluster's DNS.
     Dns,
+    /// By a fixed list: as many as there are at first, and one that may be started later.
+    Static,
 }
 
 /// What a tier is made of.
@@ -81,6 +84,8 @@ pub struct Tier {
     runner_flags: Vec<String>,
     listed: Routers,
     target: String,
+    /// Machines of a fixed list on which no runner is.
+    spare: Mutex<Vec<Host>>,
     // Last, so that nothing works on them while they are taken away.
     namespace: Namespace,
     /// The processes' directory.
@@ -120,9 +125,15 @@ impl Tier {
         });
         namespace.make::<Service>(service).await;
         let service = format!("{SERVICE}.{}.svc.cluster.local:{PORT}", namespace.name());
+        let mut spare = Vec::new();
         let target = match wish.discovery {
             Discovery::Slices => format!("kubernetes:///{}/{SERVICE}:{PORT}", namespace.name()),
             Discovery::Dns => format!("dns://{DNS}/{service}"),
+            Discovery::Static => {
+                spare = join_all((0..=wish.runners).map(|_| Host::start(&sandbox))).await;
+                let names: Vec<_> = spare.iter().map(|host| format!("{}:{PORT}", host.address())).collect();
+                format!("static:///{}", names.join(","))
+            }
         };
         let kubeconfig = (wish.discovery == Discovery::Slices)
             .then(|| format!("--kubeconfig={}", cluster.kubeconfig().display()));
@@ -136,6 +147,7 @@ impl Tier {
             runner_flags: flags(wish.runner),
             listed: Routers::new([]),
             target,
+            spare: Mutex::new(spare),
             namespace,
             sandbox,
         }
@@ -158,7 +170,11 @@ impl Tier {
 
     /// Starts a runner and waits until it is ready. It is not yet among [`Tier::runners`].
     pub async fn runner(&self) -> Runner {
-        let host = Host::start(&self.sandbox).await;
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let host = match spare {
+            Some(host) => host,
+            None => Host::start(&self.sandbox).await,
+        };
         self.runner_on(host, &[]).await
     }
 
@@ -221,7 +237,10 @@ impl Tier {
         for status in join_all(ended).await {
             assert!(status.success(), "{status}");
         }
-        drop(self.runners.drain(ending));
+        let hosts: Vec<_> = self.runners.drain(ending).map(|runner| runner.host).collect();
+        if self.target.starts_with("static:") {
+            self.spare.lock().unwrap_or_else(PoisonError::into_inner).extend(hosts);
+        }
         self.publish().await;
     }
 
@@ -258,12 +277,22 @@ impl Tier {
     /// # Panics
     /// When it is refused.
     pub async fn publish(&self) {
+        self.publish_some(|_| true).await;
+    }
+
+    /// Writes the `EndpointSlice` with some of the runners alone, chosen by their place.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub async fn publish_some(&self, listed: impl Fn(usize) -> bool) {
+        let runners = self.runners.iter().enumerate().filter(|(place, _)| listed(*place));
+        let endpoints: Vec<_> = runners.map(|(_, runner)| runner.endpoint()).collect();
         let wish = json!({
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
             "metadata": {"name": SERVICE, "labels": {"kubernetes.io/service-name": SERVICE}},
             "addressType": "IPv4",
-            "endpoints": self.runners.iter().map(Runner::endpoint).collect::<Vec<_>>(),
+            "endpoints": endpoints,
             "ports": [{"name": "grpc", "port": PORT, "protocol": "TCP"}],
         });
         let slices = self.namespace.api::<EndpointSlice>();

@@ -90,6 +90,18 @@ impl Host {
         self.inside(sandbox, &format!("nft '{rules}'")).await;
     }
 
+    /// Drops all packets from and to one TCP port of it, and tells nobody.
+    ///
+    /// # Panics
+    /// Without nft.
+    pub async fn cut_port(&self, sandbox: &Sandbox, port: u16) {
+        let rules = format!(
+            "table inet cut {{ chain input {{ type filter hook input priority 0; tcp dport {port} drop; }}; \
+             chain output {{ type filter hook output priority 0; tcp sport {port} drop; }}; }}"
+        );
+        self.inside(sandbox, &format!("nft '{rules}'")).await;
+    }
+
     /// Joins it again.
     ///
     /// # Panics

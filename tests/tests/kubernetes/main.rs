@@ -11,6 +11,7 @@ mod deploy;
 mod discovery;
 mod failing;
 mod faults;
+mod fleet;
 mod function_configs;
 mod migration;
 mod moved_tags;
