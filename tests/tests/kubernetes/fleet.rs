@@ -38,6 +38,7 @@ enum Fault {
     DiscoveryFlaps,
     NetworkBlip,
     OneByOne,
+    KilledInTurn,
     ThreeKilled,
     RouterRestarts,
 }
@@ -138,11 +139,12 @@ async fn under_load(tier: &mut Tier, fault: Fault, scale_out: bool) -> Row {
 // === impl Fault ===
 
 impl Fault {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::DiscoveryEmpty,
         Self::DiscoveryFlaps,
         Self::NetworkBlip,
         Self::OneByOne,
+        Self::KilledInTurn,
         Self::ThreeKilled,
         Self::RouterRestarts,
     ];
@@ -157,6 +159,7 @@ impl Fault {
             Self::DiscoveryFlaps => "discovery flaps for 12 s",
             Self::NetworkBlip => "no packets to 5 of 5 runners for 5 s",
             Self::OneByOne => "5 of 5 runners restarted one by one",
+            Self::KilledInTurn => "5 of 5 runners killed one after another",
             Self::ThreeKilled => "3 of 5 runners killed at once",
             Self::RouterRestarts => "both routers replaced by SIGTERM",
         }
@@ -217,6 +220,20 @@ impl Fault {
                     tier.restart(place).await;
                     tier.runners[place].listed = Listed::Ready;
                     tier.publish().await;
+                    sleep(Duration::from_secs(2)).await;
+                    if place == RUNNERS / 2 && scale_out {
+                        tier.add(1).await;
+                    }
+                }
+                shares.serving(RUNNERS);
+            }
+            // What a call does that has a runner killed for its memory, and is sent again.
+            Self::KilledInTurn => {
+                shares.serving(RUNNERS - 1);
+                for place in 0..RUNNERS {
+                    tier.runners[place].server.signal(Signal::KILL);
+                    tier.runners[place].server.ended().await;
+                    tier.restart(place).await;
                     sleep(Duration::from_secs(2)).await;
                     if place == RUNNERS / 2 && scale_out {
                         tier.add(1).await;

@@ -186,21 +186,20 @@ async fn neither_touches_the_others_pods() {
     // The template that both go by, as Porch makes it.
     let template: PodTemplate = functions.make(template(&cluster.wrapper_image())).await;
     let version = template.resource_version().unwrap();
-    let client = Client::new(installation.address());
-    for image in &images {
-        assert_eq!(client.call(image, INPUT).await.output(), INPUT);
-    }
-    // One that was made before it is replaced once its owner has been that for a minute.
+    // Pods that were made before it are replaced, one by one, while calls go on.
+    let routers = Routers::new([installation.address()]);
+    let load = Load::through(&routers, load::Plan::callers(2, &images).longest(2 * COLLECTED));
     let by_it = |pods: &[Pod]| {
-        let by_it = |pod: &Pod| pod.annotations()[VERSION].starts_with("podtemplate-");
-        (!pods.is_empty() && pods.iter().all(by_it)).then_some(())
+        let by_it = |pod: &&Pod| pod.annotations()[VERSION].starts_with("podtemplate-");
+        (pods.iter().filter(by_it).count() >= images.len() && pods.iter().all(|pod| by_it(&pod)))
+            .then_some(())
     };
     functions.until_within(COLLECTED, "ours go by it", by_it).await;
+    load.stop().await.all_succeeded();
 
     let (audit, start) = (own.audit(cluster.client()), Instant::now());
     let mark = audit.mark().await;
     let mut theirs = Evaluator::new(functions, cluster.wrapper_image(), version);
-    let routers = Routers::new([installation.address()]);
     let mut report = load::Report::default();
     for round in 0.. {
         if start.elapsed() > LONG {
