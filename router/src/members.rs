@@ -102,10 +102,7 @@ impl Members {
 
     /// Publishes a new snapshot if the members changed.
     fn publish(&mut self) {
-        let mut names: BTreeSet<_> = self.membership.members().map(Identity::from).collect();
-        if names.is_empty() {
-            names = self.membership.held_down().map(Identity::from).collect();
-        }
+        let names: BTreeSet<_> = self.membership.usable().map(Identity::from).collect();
         if self.shards.keys().eq(&names) {
             return;
         }

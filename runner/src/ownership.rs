@@ -145,11 +145,7 @@ impl Ownership {
 
     /// Tells it if the members changed.
     fn tell(&mut self) {
-        // As in the router: those that are held down count when nobody else is left.
-        let mut names: BTreeSet<_> = self.membership.members().map(Identity::from).collect();
-        if names.is_empty() {
-            names = self.membership.held_down().map(Identity::from).collect();
-        }
+        let names: BTreeSet<_> = self.membership.usable().map(Identity::from).collect();
         if self.names.as_ref() == Some(&names) {
             return;
         }

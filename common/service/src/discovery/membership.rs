@@ -158,6 +158,16 @@ impl Membership {
         self.with(|entry| matches!(entry, Entry::HeldDown { .. }))
     }
 
+    /// Those to use now, sorted.
+    pub fn usable(&self) -> impl Iterator<Item = &str> {
+        let fallback = !self.has_members();
+        self.with(move |entry| match entry {
+            Entry::Joined => true,
+            Entry::HeldDown { .. } => fallback,
+            _ => false,
+        })
+    }
+
     fn with(&self, wanted: impl Fn(&Entry) -> bool) -> impl Iterator<Item = &str> {
         self.entries.iter().filter(move |(_, entry)| wanted(entry)).map(|(address, _)| address.as_str())
     }

@@ -136,6 +136,50 @@ fn what_was_gone_for_long_counts_as_new_and_is_forgotten() {
     assert!(known <= 61, "{known} addresses are remembered");
 }
 
+fn usable(membership: &Membership) -> Vec<&str> {
+    membership.usable().collect()
+}
+
+#[test]
+fn the_first_of_a_fleet_that_is_back_does_not_stand_alone() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b", "c"], secs(0));
+    membership.update([], secs(10));
+    membership.update(["a"], secs(20));
+    membership.update(["a", "b"], secs(21));
+    membership.update(["a", "b", "c"], secs(22));
+    assert_eq!(usable(&membership), ["a", "b", "c"]);
+    membership.tick(secs(50));
+    assert_eq!(members(&membership), ["a"]);
+    assert_eq!(usable(&membership), ["a", "b", "c"]);
+    membership.tick(secs(53));
+    assert_eq!(usable(&membership), ["a", "b", "c"]);
+}
+
+#[test]
+fn a_new_one_does_not_stand_alone_beside_a_fleet_that_is_back() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b", "c"], secs(0));
+    membership.update([], secs(10));
+    membership.update(["a"], secs(20));
+    membership.update(["a", "b"], secs(21));
+    membership.update(["a", "b", "c"], secs(22));
+    membership.update(["a", "b", "c", "d"], secs(25));
+    assert_eq!(usable(&membership), ["a", "b", "c", "d"]);
+}
+
+#[test]
+fn one_that_flaps_is_not_used_while_most_are_in_order() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b", "c"], secs(0));
+    membership.absent("b", secs(5));
+    membership.present("b", secs(6));
+    assert_eq!(usable(&membership), ["a", "c"]);
+    membership.absent("c", secs(7));
+    membership.present("c", secs(8));
+    assert_eq!(usable(&membership), ["a", "b", "c"]);
+}
+
 #[derive(Debug, Clone)]
 enum Event {
     Present(u8),
