@@ -1,8 +1,9 @@
 //! Keeps the snapshot that calls read in step with discovery: who is on the ring, and one prober for each.
 //!
 //! Discovery's [`Membership`] decides when an address joins, so that a rollout does not rebuild the ring
-//! for every pod; leaving is immediate. Whether a member may be picked is for its health to say, and never
-//! changes the ring.
+//! for every pod. A runner leaves at once when discovery no longer lists it, unless its health stream
+//! says SERVING: then it stays for a while, because discovery may be wrong. Whether a member may be picked
+//! is for its health to say, and never changes the ring.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -84,7 +85,14 @@ impl Members {
                     self.publish();
                 }
                 // Never an error: this task holds a sender.
-                _ = changed.changed() => self.show(),
+                _ = changed.changed() => {
+                    let shards = &self.shards;
+                    let left = self.membership.retain_unlisted(|name| answers(shards, name), self.origin.elapsed());
+                    if !left.is_empty() {
+                        self.publish();
+                    }
+                    self.show();
+                }
             }
         }
     }
@@ -93,8 +101,15 @@ impl Members {
         if snapshot.generation == 0 {
             return;
         }
-        self.membership.update(snapshot.endpoints.iter().map(String::as_str), self.origin.elapsed());
+        let (shards, listed) = (&self.shards, snapshot.endpoints.iter().map(String::as_str));
+        self.membership.update(listed, |name| answers(shards, name), self.origin.elapsed());
         self.publish();
+        for (identity, member) in &self.shards {
+            let listed = !self.membership.is_unlisted(identity.as_str());
+            if member.shard.set_listed(listed) != listed {
+                tracing::info!(shard = %identity, listed, "discovery's list of this runner changed");
+            }
+        }
         // Readiness waits for the first answer, even an empty one.
         self.health.set("", true);
         self.metrics.ready();
@@ -154,6 +169,11 @@ impl Members {
         }
         self.metrics.show(&self.view.load());
     }
+}
+
+/// Whether a member's health stream says SERVING.
+fn answers(shards: &BTreeMap<Identity, Member>, name: &str) -> bool {
+    shards.get(&Identity::from(name)).is_some_and(|member| !matches!(member.shard.standing(), Standing::Out(_)))
 }
 
 /// A shard's name in the router's gRPC health service.

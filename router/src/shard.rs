@@ -33,6 +33,8 @@ const LOAD_HOLDS: Duration = Duration::from_secs(5);
 pub(crate) struct Shard {
     identity: Identity,
     connection: Connection,
+    /// Discovery lists it.
+    listed: AtomicBool,
     in_flight: AtomicUsize,
     calls: AtomicUsize,
     failures: AtomicUsize,
@@ -69,6 +71,7 @@ impl Shard {
         Ok(Self {
             connection: Connection::new(identity.as_str(), options)?.secured(connector)?,
             identity,
+            listed: AtomicBool::new(true),
             in_flight: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),
             failures: AtomicUsize::new(0),
@@ -94,6 +97,16 @@ impl Shard {
     /// Its connection.
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// Whether discovery lists it. One that is not listed any more stays for a while if it answers.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed.load(Ordering::Relaxed)
+    }
+
+    /// Returns what was recorded before.
+    pub(crate) fn set_listed(&self, listed: bool) -> bool {
+        self.listed.swap(listed, Ordering::Relaxed)
     }
 
     /// This router's calls in flight on it.

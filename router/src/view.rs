@@ -19,6 +19,28 @@ pub(crate) struct View {
     shards: Vec<Arc<Shard>>,
 }
 
+/// The runners that may be picked, by their standing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tier {
+    Well,
+    WellAndHeldDown,
+    /// What is left when a runner of the first tier has refused a call.
+    HeldDown,
+    PassedOver,
+}
+
+impl Tier {
+    /// Whether a runner of this standing may be picked.
+    pub(crate) fn admits(self, standing: Standing) -> bool {
+        match standing {
+            Standing::Well => matches!(self, Self::Well | Self::WellAndHeldDown),
+            Standing::HeldDown => matches!(self, Self::HeldDown | Self::WellAndHeldDown),
+            Standing::PassedOver => self == Self::PassedOver,
+            Standing::Out(_) => false,
+        }
+    }
+}
+
 impl View {
     /// Pairs a ring with its runners, both sorted by identity.
     pub(crate) fn new(ring: Ring, shards: Vec<Arc<Shard>>) -> Self {
@@ -36,25 +58,35 @@ impl View {
         &self.shards
     }
 
-    /// Which standing a runner must have to be picked now, and how many have it. Held-down runners are
-    /// used when no other is left, and those that are passed over when there are none of these either.
-    pub(crate) fn usable(&self) -> (Standing, usize) {
-        let tiers = [Standing::Well, Standing::HeldDown, Standing::PassedOver];
-        // Each call asks this: usually the first tier is counted alone.
-        let mut counts = tiers.into_iter().map(|standing| (standing, self.count(standing)));
-        counts.find(|&(_, count)| count > 0).unwrap_or((Standing::Well, 0))
+    /// Which runners may be picked now, and how many they are.
+    ///
+    /// Held-down runners stand back for healthy ones, since one of them may flap. When most are held
+    /// down, something else was wrong, and the few healthy ones could not carry all calls: then both are
+    /// used. Those that are passed over are used when there are no others.
+    pub(crate) fn usable(&self) -> (Tier, usize) {
+        let [well, held_down, passed] = self.counts();
+        match (well, held_down) {
+            (0, 0) => (Tier::PassedOver, passed),
+            _ if well < held_down => (Tier::WellAndHeldDown, well + held_down),
+            _ => (Tier::Well, well),
+        }
     }
 
     /// Whether one more runner may be passed over: half of those in use at most. When more seem to fail than that, it is
     /// the calls.
     pub(crate) fn may_pass_over(&self) -> bool {
-        let [well, held_down, passed] =
-            [Standing::Well, Standing::HeldDown, Standing::PassedOver].map(|standing| self.count(standing));
+        let [well, held_down, passed] = self.counts();
         (passed + 1) * 2 <= well + held_down + passed
     }
 
-    fn count(&self, standing: Standing) -> usize {
-        self.shards.iter().filter(|shard| shard.standing() == standing).count()
+    /// Runners that are well, held down and passed over. Each call asks this.
+    fn counts(&self) -> [usize; 3] {
+        self.shards.iter().fold([0; 3], |[well, held_down, passed], shard| match shard.standing() {
+            Standing::Well => [well + 1, held_down, passed],
+            Standing::HeldDown => [well, held_down + 1, passed],
+            Standing::PassedOver => [well, held_down, passed + 1],
+            Standing::Out(_) => [well, held_down, passed],
+        })
     }
 
     /// `0 of 3 runners ready: 2 unreachable, 1 draining`. Counts, and names none: the text may end up in

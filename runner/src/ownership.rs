@@ -128,7 +128,10 @@ impl Ownership {
 
     fn discovered(&mut self, snapshot: &Snapshot) {
         if snapshot.is_answered() {
-            self.membership.update(snapshot.endpoints.iter().map(String::as_str), self.origin.elapsed());
+            // Peers are not asked for their health. While none is listed nobody collects, which can wait.
+            let unknown = |_: &str| false;
+            let listed = snapshot.endpoints.iter().map(String::as_str);
+            self.membership.update(listed, unknown, self.origin.elapsed());
             self.tell();
         }
     }

@@ -75,6 +75,8 @@ pub struct Received {
 struct HealthAnswer {
     serving: bool,
     has_watch: bool,
+    /// How often all streams were ended.
+    ends: usize,
 }
 
 /// State that the connections share with the test.
@@ -121,7 +123,7 @@ impl FakeRunner {
             name: name.to_owned(),
             answers: Mutex::default(),
             default_answer: Mutex::new(Answer::Echo),
-            health: watch::Sender::new(HealthAnswer { serving: true, has_watch: true }),
+            health: watch::Sender::new(HealthAnswer { serving: true, has_watch: true, ends: 0 }),
             log: watch::Sender::default(),
             controls: Mutex::default(),
         };
@@ -146,6 +148,12 @@ impl FakeRunner {
     /// Changes its health and tells the watchers.
     pub fn set_serving(&self, serving: bool) {
         self.shared.health.send_modify(|health| health.serving = serving);
+    }
+
+    /// Ends each `Watch` of now and leaves the connections alone, as a proxy does that has a time
+    /// limit for streams.
+    pub fn end_watches(&self) {
+        self.shared.health.send_modify(|health| health.ends += 1);
     }
 
     /// Makes it a runner that has no `Watch`. For streams opened from now on.

@@ -22,7 +22,9 @@ mod watch;
 
 pub use self::{
     dns::{DnsResolver, DnsSetupError},
-    membership::{COALESCE, Changes, FORGET_AFTER, HOLD_DOWN, Membership, State},
+    membership::{
+        COALESCE, Changes, FORGET_AFTER, HOLD_DOWN, KEPT_BY_EMPTY, KEPT_BY_PARTIAL, Membership, State,
+    },
     publish::Snapshot,
     resolver::{Family, Lookup, LookupError, MAX_VALID_FOR, MIN_VALID_FOR, Resolver},
     target::{HostPort, Target, TargetError},

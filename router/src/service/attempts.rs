@@ -17,8 +17,8 @@ use crate::forward::{Attempt, attempt};
 use crate::metrics::{Outcome, Spill as Spilled};
 use crate::shard::Shard;
 use crate::status::TIME_UP;
-use crate::view::View;
-use crate::wellness::{Failure, Standing};
+use crate::view::{Tier, View};
+use crate::wellness::Failure;
 
 /// Times a call may be sent. A call that kills runners must not walk the ring.
 const MAX_SENT: usize = 2;
@@ -72,7 +72,7 @@ impl Router {
         estimate: f64,
         tries: &mut Tries,
     ) -> Result<Option<Reply>, RouteError> {
-        let (wanted, usable) = view.usable();
+        let (tier, usable) = view.usable();
         let preference = view.ring().preference(key);
         let shards = view.shards();
         let routers = self.routers();
@@ -86,10 +86,10 @@ impl Router {
             shards.len(),
             limits,
             |node| shard(node).map_or(usize::MAX, load),
-            |node| shard(node).is_some_and(|shard| shard.standing() == wanted),
+            |node| shard(node).is_some_and(|shard| tier.admits(shard.standing())),
         );
         let owner = preference.first().copied();
-        let unwell = owner.and_then(shard).is_none_or(|owner| owner.standing() != wanted);
+        let unwell = owner.and_then(shard).is_none_or(|owner| !tier.admits(owner.standing()));
         for node in order {
             let Some(shard) = shard(node) else { continue };
             tries.attempts += 1;
@@ -164,7 +164,7 @@ impl Router {
                 attempt = &mut answer => break attempt,
                 () = sent.shard.stalled() => {
                     // Where nobody else is, it waits on.
-                    if matches!(self.view.load().usable(), (Standing::Well | Standing::HeldDown, 1..)) {
+                    if matches!(self.view.load().usable(), (Tier::Well | Tier::WellAndHeldDown, 1..)) {
                         break Attempt::Broken;
                     }
                 }

@@ -91,6 +91,14 @@ impl Reply {
         reply.headers.extend(headers(&[("porch-fn-retry", "shed")]));
         reply
     }
+
+    /// With the mark by which a runner's answers are known: how many other calls it has.
+    #[must_use]
+    pub fn marked(mut self) -> Self {
+        let fields = self.trailers.as_mut().unwrap_or(&mut self.headers);
+        fields.extend(headers(&[("porch-fn-load", "0")]));
+        self
+    }
 }
 
 /// Header fields of literals.

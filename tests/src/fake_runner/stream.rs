@@ -174,8 +174,13 @@ impl Stream {
             return send(respond, Reply::status(Code::Unimplemented, "no Watch here"));
         }
         let mut stream = respond.send_response(response(&Reply::ok(Bytes::new(), "")), false)?;
+        let ends = health.borrow().ends;
         loop {
             let now = *health.borrow_and_update();
+            if now.ends != ends {
+                stream.send_reset(Reason::NO_ERROR);
+                return Ok(());
+            }
             stream.send_data(health_message(now), false)?;
             tokio::select! {
                 changed = health.changed() => if changed.is_err() { return Ok(()) },

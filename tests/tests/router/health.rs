@@ -1,7 +1,7 @@
 //! Which runners the router picks, what it says of them, and what happens when there is none.
 
 use porch_fn_tests::caller::framed;
-use porch_fn_tests::fake_runner::{FakeRunner, Gate, soon};
+use porch_fn_tests::fake_runner::{Answer, FakeRunner, Gate, Reply, soon};
 use porch_fn_tests::fleet::Fleet;
 use tokio::time::Instant;
 use tonic::{Code, Streaming};
@@ -164,6 +164,46 @@ async fn a_runner_that_a_call_could_not_reach_returns_though_its_old_health_stre
     fleet.wait_states(&[(0, "unreachable")]).await;
     fleet.runners[0].restart().await;
     fleet.wait_states(&[(0, "held down")]).await;
+}
+
+/// Crashes these and starts them again, which holds them down.
+async fn hold_down(fleet: &mut Fleet, runners: &[usize]) {
+    for &runner in runners {
+        fleet.runners[runner].crash().await;
+    }
+    let states = |state| runners.iter().map(|&runner| (runner, state)).collect::<Vec<_>>();
+    fleet.wait_states(&states("unreachable")).await;
+    for &runner in runners {
+        fleet.runners[runner].restart().await;
+    }
+    fleet.wait_states(&states("held down")).await;
+}
+
+#[tokio::test]
+async fn most_of_a_fleet_that_is_back_serves_at_once() {
+    let mut fleet = Fleet::of(3).await;
+    hold_down(&mut fleet, &[0, 1]).await;
+    fleet.wait_states(&[(2, "well")]).await;
+    let caller = fleet.caller().await;
+    for owner in 0..3 {
+        let order = [owner, (owner + 1) % 3, (owner + 2) % 3];
+        assert_eq!(caller.runner_of(&fleet.image(&order)).await, owner.to_string());
+    }
+}
+
+#[tokio::test]
+async fn one_that_flaps_stands_back_until_a_healthy_one_refuses() {
+    let mut fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    hold_down(&mut fleet, &[0]).await;
+    let caller = fleet.caller().await;
+    assert_eq!(caller.runner_of(&image).await, "1");
+    fleet.runners[1].on(&image, Answer::Reply(Reply::shed(Code::ResourceExhausted, "busy")));
+    assert_eq!(caller.runner_of(&image).await, "0");
+    // Once more, and no further.
+    fleet.runners[0].on(&image, Answer::Reply(Reply::shed(Code::ResourceExhausted, "busy, too")));
+    let status = caller.evaluate(&image, "package").await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "busy, too"));
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ mod inflight;
 mod limits;
 mod load;
 mod outliers;
+mod recovery;
 mod retries;
 mod routing;
 mod status;

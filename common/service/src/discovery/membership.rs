@@ -17,7 +17,13 @@
 //!                                present
 //! ```
 //! While nobody is joined, arrivals join at once: there is nothing to protect, and calls wait.
-//! Those that are held down are not members, but usable when no member is left.
+//!
+//! The cooldown (`HeldDown`) is for one address that flaps. When most of a fleet cools down, something
+//! else is wrong, and sending all calls to the few that are left would make it worse: as long as fewer
+//! than half are joined, those that cool down are usable as well.
+//!
+//! An address that discovery no longer lists, but that answers health checks, stays what it is for a
+//! while: discovery is wrong more often than a server that answers. See [`Membership::update`].
 //!
 //! Pure: time is an argument, as a duration since any fixed moment.
 
@@ -38,6 +44,12 @@ pub const HOLD_DOWN: Duration = Duration::from_secs(30);
 /// An address that was gone for this long counts as a new one. Longer than Kubernetes' longest wait between
 /// two starts of a crashing container (5 minutes), so that a crash loop is never taken for new.
 pub const FORGET_AFTER: Duration = Duration::from_mins(10);
+
+/// How long an address that answers stays when discovery lists none at all.
+pub const KEPT_BY_EMPTY: Duration = Duration::from_mins(5);
+
+/// How long an address that answers stays when discovery lists others, but not this one.
+pub const KEPT_BY_PARTIAL: Duration = Duration::from_secs(30);
 
 /// What is known about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +85,10 @@ pub struct Changes {
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
     entries: BTreeMap<String, Entry>,
+    /// Those that are not listed any more and stay because they answer, and until when.
+    unlisted: BTreeMap<String, Duration>,
+    /// The last [`Membership::update`] listed none.
+    none_listed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,20 +123,56 @@ impl Membership {
         changes
     }
 
-    /// Exactly `addresses` are there.
-    pub fn update<'a>(&mut self, addresses: impl IntoIterator<Item = &'a str>, now: Duration) -> Changes {
+    /// Discovery lists exactly `addresses`. Of the others those stay for which `answers` holds: up to
+    /// [`KEPT_BY_EMPTY`] while none is listed, and up to [`KEPT_BY_PARTIAL`] otherwise.
+    pub fn update<'a>(
+        &mut self,
+        addresses: impl IntoIterator<Item = &'a str>,
+        answers: impl Fn(&str) -> bool,
+        now: Duration,
+    ) -> Changes {
         let addresses: BTreeSet<&str> = addresses.into_iter().collect();
         let others: Vec<String> =
             self.entries.keys().filter(|known| !addresses.contains(known.as_str())).cloned().collect();
+        let none_listed = addresses.is_empty();
+        let emptied = none_listed && !std::mem::replace(&mut self.none_listed, none_listed);
         let mut changes = Changes::default();
         for address in others {
-            self.note_absent(&address, now, &mut changes);
+            let kept = matches!(self.entries.get(&address), Some(Entry::Joined | Entry::HeldDown { .. }));
+            if kept && answers(&address) {
+                let (empty, partial) =
+                    (now.saturating_add(KEPT_BY_EMPTY), now.saturating_add(KEPT_BY_PARTIAL));
+                let until = self.unlisted.entry(address).or_insert(empty);
+                if emptied {
+                    *until = empty;
+                } else if !none_listed {
+                    *until = partial.min(*until);
+                }
+            } else {
+                self.note_absent(&address, now, &mut changes);
+            }
         }
         for address in addresses {
             self.note_present(address, now, &mut changes);
         }
         self.settle(now, &mut changes);
         changes
+    }
+
+    /// Of the addresses that are not listed any more, those leave for which `answers` does not hold.
+    pub fn retain_unlisted(&mut self, answers: impl Fn(&str) -> bool, now: Duration) -> Changes {
+        let mut changes = Changes::default();
+        let silent: Vec<String> = self.unlisted.keys().filter(|address| !answers(address)).cloned().collect();
+        for address in silent {
+            self.note_absent(&address, now, &mut changes);
+        }
+        self.settle(now, &mut changes);
+        changes
+    }
+
+    /// Whether `address` is there although discovery does not list it any more.
+    pub fn is_unlisted(&self, address: &str) -> bool {
+        self.unlisted.contains_key(address)
     }
 
     /// Time has passed: to be called at [`Membership::next_timer`].
@@ -132,6 +184,10 @@ impl Membership {
 
     /// When [`Membership::tick`] has something to do; `None` if only another event can change anything.
     pub fn next_timer(&self) -> Option<Duration> {
+        self.next_join().into_iter().chain(self.unlisted.values().copied()).min()
+    }
+
+    fn next_join(&self) -> Option<Duration> {
         let first = self.entries.values().filter_map(Entry::ready_at).min()?;
         Some(if self.has_members() { first.saturating_add(COALESCE) } else { first })
     }
@@ -140,7 +196,7 @@ impl Membership {
     pub fn state(&self, address: &str) -> State {
         match self.entries.get(address) {
             Some(Entry::Arriving { since }) => {
-                State::Arriving { by: self.next_timer().unwrap_or(since.saturating_add(COALESCE)) }
+                State::Arriving { by: self.next_join().unwrap_or(since.saturating_add(COALESCE)) }
             }
             Some(Entry::Joined) => State::Joined,
             Some(Entry::HeldDown { until }) => State::HeldDown { until: *until },
@@ -153,18 +209,20 @@ impl Membership {
         self.with(|entry| matches!(entry, Entry::Joined))
     }
 
-    /// Those that are present but held down, sorted: for use when no member is left.
+    /// Those that are present but held down, sorted.
     pub fn held_down(&self) -> impl Iterator<Item = &str> {
         self.with(|entry| matches!(entry, Entry::HeldDown { .. }))
     }
 
-    /// Those to use now, sorted.
+    /// Those to use now, sorted: the members, and those that are held down as well while fewer than
+    /// half of both are members.
     pub fn usable(&self) -> impl Iterator<Item = &str> {
-        let fallback = !self.has_members();
+        let members = self.members().count();
+        let with_held_down = members < self.held_down().count();
         self.with(move |entry| match entry {
             Entry::Joined => true,
-            Entry::HeldDown { .. } => fallback,
-            _ => false,
+            Entry::HeldDown { .. } => with_held_down,
+            Entry::Arriving { .. } | Entry::Gone { .. } => false,
         })
     }
 
@@ -177,6 +235,7 @@ impl Membership {
     }
 
     fn note_present(&mut self, address: &str, now: Duration, changes: &mut Changes) {
+        self.unlisted.remove(address);
         match self.entries.get_mut(address) {
             Some(Entry::Gone { since }) if now < since.saturating_add(FORGET_AFTER) => {
                 let until = now.saturating_add(HOLD_DOWN);
@@ -191,6 +250,7 @@ impl Membership {
     }
 
     fn note_absent(&mut self, address: &str, now: Duration, changes: &mut Changes) {
+        self.unlisted.remove(address);
         if let Some(entry) = self.entries.get_mut(address)
             && !matches!(entry, Entry::Gone { .. })
         {
@@ -199,13 +259,22 @@ impl Membership {
         }
     }
 
-    /// Lets those join whose time has come, and forgets those that are long gone.
+    /// Lets those leave and join whose time has come, and forgets those that are long gone.
     fn settle(&mut self, now: Duration, changes: &mut Changes) {
+        let over: Vec<String> = self
+            .unlisted
+            .iter()
+            .filter(|(_, until)| **until <= now)
+            .map(|(address, _)| address.clone())
+            .collect();
+        for address in over {
+            self.note_absent(&address, now, changes);
+        }
         self.entries.retain(|_, entry| match entry {
             Entry::Gone { since } => now < since.saturating_add(FORGET_AFTER),
             _ => true,
         });
-        if self.next_timer().is_none_or(|at| now < at) {
+        if self.next_join().is_none_or(|at| now < at) {
             return;
         }
         for (address, entry) in &mut self.entries {

@@ -18,6 +18,15 @@ fn changes(joined: &[&str], held_down: &[&str], left: &[&str]) -> Changes {
     Changes { joined: owned(joined), held_down: owned(held_down), left: owned(left) }
 }
 
+/// Nobody that is not listed answers.
+fn nobody(_: &str) -> bool {
+    false
+}
+
+fn everybody(_: &str) -> bool {
+    true
+}
+
 fn members(membership: &Membership) -> Vec<&str> {
     membership.members().collect()
 }
@@ -26,7 +35,7 @@ fn members(membership: &Membership) -> Vec<&str> {
 fn the_first_ones_join_at_once() {
     let mut membership = Membership::new();
     assert_eq!(membership.next_timer(), None);
-    assert_eq!(membership.update(["b", "a"], secs(0)), changes(&["a", "b"], &[], &[]));
+    assert_eq!(membership.update(["b", "a"], nobody, secs(0)), changes(&["a", "b"], &[], &[]));
     assert_eq!(members(&membership), ["a", "b"]);
     assert_eq!(membership.next_timer(), None);
 }
@@ -49,7 +58,7 @@ fn later_ones_are_gathered_from_the_first_arrival() {
 #[test]
 fn leaving_is_immediate_and_coming_back_takes_a_while() {
     let mut membership = Membership::new();
-    membership.update(["a", "b"], secs(0));
+    membership.update(["a", "b"], nobody, secs(0));
     assert_eq!(membership.absent("b", secs(5)), changes(&[], &[], &["b"]));
     assert_eq!(membership.state("b"), State::Gone);
     assert!(membership.absent("b", secs(5)).is_empty());
@@ -67,7 +76,7 @@ fn leaving_is_immediate_and_coming_back_takes_a_while() {
 #[test]
 fn a_hold_down_starts_again_with_each_absence() {
     let mut membership = Membership::new();
-    membership.update(["a", "b"], secs(0));
+    membership.update(["a", "b"], nobody, secs(0));
     membership.absent("b", secs(5));
     membership.present("b", secs(6));
     assert_eq!(membership.absent("b", secs(35)), changes(&[], &[], &["b"]));
@@ -89,7 +98,7 @@ fn an_arrival_that_goes_again_is_held_down_next_time() {
 #[test]
 fn a_held_down_one_joins_with_an_arrival_once_its_time_is_over() {
     let mut membership = Membership::new();
-    membership.update(["a", "b"], secs(0));
+    membership.update(["a", "b"], nobody, secs(0));
     membership.absent("b", secs(0));
     membership.present("b", secs(0));
     membership.present("c", secs(29));
@@ -112,15 +121,15 @@ fn without_members_nobody_waits_but_the_held_down() {
 #[test]
 fn a_whole_new_set_replaces_the_old_one_at_once() {
     let mut membership = Membership::new();
-    membership.update(["a", "b"], secs(0));
-    assert_eq!(membership.update(["b", "c"], secs(10)), changes(&[], &[], &["a"]));
-    assert_eq!(membership.update(["d"], secs(11)), changes(&["d"], &[], &["b", "c"]));
+    membership.update(["a", "b"], nobody, secs(0));
+    assert_eq!(membership.update(["b", "c"], nobody, secs(10)), changes(&[], &[], &["a"]));
+    assert_eq!(membership.update(["d"], nobody, secs(11)), changes(&["d"], &[], &["b", "c"]));
 }
 
 #[test]
 fn what_was_gone_for_long_counts_as_new_and_is_forgotten() {
     let mut membership = Membership::new();
-    membership.update(["a", "b", "c"], secs(0));
+    membership.update(["a", "b", "c"], nobody, secs(0));
     membership.absent("b", secs(1));
     membership.absent("c", secs(1));
     let before = (secs(1) + FORGET_AFTER).saturating_sub(Duration::from_nanos(1));
@@ -143,11 +152,11 @@ fn usable(membership: &Membership) -> Vec<&str> {
 #[test]
 fn the_first_of_a_fleet_that_is_back_does_not_stand_alone() {
     let mut membership = Membership::new();
-    membership.update(["a", "b", "c"], secs(0));
-    membership.update([], secs(10));
-    membership.update(["a"], secs(20));
-    membership.update(["a", "b"], secs(21));
-    membership.update(["a", "b", "c"], secs(22));
+    membership.update(["a", "b", "c"], nobody, secs(0));
+    membership.update([], nobody, secs(10));
+    membership.update(["a"], nobody, secs(20));
+    membership.update(["a", "b"], nobody, secs(21));
+    membership.update(["a", "b", "c"], nobody, secs(22));
     assert_eq!(usable(&membership), ["a", "b", "c"]);
     membership.tick(secs(50));
     assert_eq!(members(&membership), ["a"]);
@@ -159,25 +168,87 @@ fn the_first_of_a_fleet_that_is_back_does_not_stand_alone() {
 #[test]
 fn a_new_one_does_not_stand_alone_beside_a_fleet_that_is_back() {
     let mut membership = Membership::new();
-    membership.update(["a", "b", "c"], secs(0));
-    membership.update([], secs(10));
-    membership.update(["a"], secs(20));
-    membership.update(["a", "b"], secs(21));
-    membership.update(["a", "b", "c"], secs(22));
-    membership.update(["a", "b", "c", "d"], secs(25));
+    membership.update(["a", "b", "c"], nobody, secs(0));
+    membership.update([], nobody, secs(10));
+    membership.update(["a"], nobody, secs(20));
+    membership.update(["a", "b"], nobody, secs(21));
+    membership.update(["a", "b", "c"], nobody, secs(22));
+    membership.update(["a", "b", "c", "d"], nobody, secs(25));
     assert_eq!(usable(&membership), ["a", "b", "c", "d"]);
 }
 
 #[test]
 fn one_that_flaps_is_not_used_while_most_are_in_order() {
     let mut membership = Membership::new();
-    membership.update(["a", "b", "c"], secs(0));
+    membership.update(["a", "b", "c"], nobody, secs(0));
     membership.absent("b", secs(5));
     membership.present("b", secs(6));
     assert_eq!(usable(&membership), ["a", "c"]);
     membership.absent("c", secs(7));
     membership.present("c", secs(8));
     assert_eq!(usable(&membership), ["a", "b", "c"]);
+}
+
+#[test]
+fn what_answers_stays_for_five_minutes_when_none_is_listed() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b", "c"], everybody, secs(0));
+    assert!(membership.update([], |address| address != "c", secs(10)).left.eq(&["c"]));
+    assert_eq!(usable(&membership), ["a", "b"]);
+    assert!(membership.is_unlisted("a") && !membership.is_unlisted("c"));
+    membership.update([], everybody, secs(100));
+    assert_eq!(membership.next_timer(), Some(secs(310)), "saying it again does not prolong it");
+    assert_eq!(membership.tick(secs(310)), changes(&[], &[], &["a", "b"]));
+    assert_eq!(membership.next_timer(), None);
+}
+
+#[test]
+fn what_answers_stays_for_half_a_minute_when_others_are_listed() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b"], everybody, secs(0));
+    assert!(membership.update(["a"], everybody, secs(10)).is_empty());
+    membership.update(["a", "c"], everybody, secs(20));
+    membership.tick(secs(22));
+    assert_eq!(usable(&membership), ["a", "b", "c"]);
+    assert_eq!(membership.tick(secs(40)), changes(&[], &[], &["b"]));
+    assert_eq!(usable(&membership), ["a", "c"]);
+}
+
+#[test]
+fn what_stayed_is_a_member_when_it_is_listed_again() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b"], everybody, secs(0));
+    membership.update([], everybody, secs(10));
+    // One by one: the first to be listed again does not stand alone.
+    membership.update(["b"], everybody, secs(200));
+    assert_eq!((usable(&membership), membership.next_timer()), (vec!["a", "b"], Some(secs(230))));
+    assert!(membership.update(["a", "b"], everybody, secs(201)).is_empty());
+    assert_eq!(members(&membership), ["a", "b"]);
+    assert_eq!(membership.next_timer(), None);
+}
+
+#[test]
+fn a_list_that_gets_shorter_until_it_is_empty_loses_nobody_that_answers() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b", "c"], everybody, secs(0));
+    membership.update(["b", "c"], everybody, secs(1));
+    membership.update(["c"], everybody, secs(20));
+    membership.update([], everybody, secs(29));
+    membership.tick(secs(329 - 1));
+    assert_eq!(usable(&membership), ["a", "b", "c"]);
+    assert_eq!(membership.tick(secs(329)).left.len(), 3);
+}
+
+#[test]
+fn what_is_not_listed_and_stops_to_answer_leaves_at_once() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b", "c"], everybody, secs(0));
+    membership.update(["a"], everybody, secs(1));
+    let changed = membership.retain_unlisted(|address| address != "b", secs(2));
+    assert_eq!(changed, changes(&[], &[], &["b"]));
+    assert_eq!(usable(&membership), ["a", "c"]);
+    // Those that are listed stay: whether they are well is for others to say.
+    assert!(membership.retain_unlisted(|address| address != "a", secs(2)).is_empty());
 }
 
 #[derive(Debug, Clone)]
@@ -299,7 +370,7 @@ proptest! {
                     for (_, seen) in seen.iter_mut().filter(|(known, _)| !addresses.contains(known)) {
                         seen.absent(now);
                     }
-                    membership.update(addresses.iter().map(String::as_str), now)
+                    membership.update(addresses.iter().map(String::as_str), nobody, now)
                 }
                 Event::Tick => membership.tick(now),
             };
@@ -308,6 +379,8 @@ proptest! {
             let listed = |wanted| sets.iter().filter(move |(_, set)| **set == wanted).map(|(address, _)| address.as_str());
             prop_assert!(membership.members().eq(listed("joined")));
             prop_assert!(membership.held_down().eq(listed("held")));
+            let (members, held_down) = (membership.members().count(), membership.held_down().count());
+            prop_assert!(2 * membership.usable().count() >= members + held_down);
         }
     }
 
@@ -343,7 +416,7 @@ fn drive(sets: &[(u64, Vec<String>)], until: u64) -> (usize, usize, usize) {
             membership.tick(timer);
             look(&membership);
         }
-        membership.update(set.iter().map(String::as_str), at);
+        membership.update(set.iter().map(String::as_str), nobody, at);
         look(&membership);
     }
     (rebuilds, *sizes.iter().min().unwrap(), *sizes.iter().max().unwrap())
