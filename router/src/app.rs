@@ -103,6 +103,7 @@ impl App {
         let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_router"));
         let connector = connector(&flags, &gauges, &mut background)?;
         let acceptor = acceptor(&flags, &gauges, &mut background)?;
+        let connections = flags.connections();
         let health = Health::new();
         let (signal, drain) = drain::channel();
 
@@ -120,6 +121,7 @@ impl App {
             health.clone(),
             Arc::clone(&metrics),
             connector,
+            connections,
         );
         background.spawn(members.run(snapshots).instrument(tracing::info_span!("members")));
 

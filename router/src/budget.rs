@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// Retries that may come at once after a quiet time: the calls in flight on one runner.
+/// Retries that may come at once after a quiet time.
 const RESERVE: f64 = 1000.0;
 /// Retries per second that are always allowed.
 const PER_SECOND: f64 = 10.0;
@@ -29,19 +29,29 @@ impl Default for RetryBudget {
 impl RetryBudget {
     /// Counts a call.
     pub(crate) fn deposit(&mut self) {
-        self.tokens = (self.tokens + PER_CALL).min(RESERVE);
+        self.earn(PER_CALL);
+    }
+
+    /// A runner is lost with so many calls in flight: each of them may be retried.
+    pub(crate) fn reserve(&mut self, calls: usize) {
+        self.tokens = self.tokens.max(calls as f64);
     }
 
     /// Takes one retry out, or says no.
     pub(crate) fn withdraw(&mut self, now: Duration) -> bool {
         let elapsed = now.saturating_sub(self.updated).as_secs_f64();
-        self.tokens = (self.tokens + elapsed * PER_SECOND).min(RESERVE);
+        self.earn(elapsed * PER_SECOND);
         self.updated = self.updated.max(now);
         let granted = self.tokens >= 1.0;
         if granted {
             self.tokens -= 1.0;
         }
         granted
+    }
+
+    /// Up to the reserve. What is above it was reserved for the calls of a lost runner.
+    fn earn(&mut self, tokens: f64) {
+        self.tokens = self.tokens.max((self.tokens + tokens).min(RESERVE));
     }
 }
 
@@ -64,5 +74,15 @@ mod tests {
         // 100 by share of calls; floating point may cost one.
         assert!((99..=100).contains(&granted(&mut budget, 500, Duration::from_secs(1))));
         assert_eq!(granted(&mut budget, 5000, Duration::from_hours(1)), 1000, "the reserve is a cap");
+    }
+
+    #[test]
+    fn all_calls_of_a_lost_runner_may_be_retried_once() {
+        let mut budget = RetryBudget::default();
+        budget.reserve(5000);
+        budget.deposit();
+        assert_eq!(granted(&mut budget, 6000, Duration::ZERO), 5000);
+        budget.reserve(3);
+        assert_eq!(granted(&mut budget, 10, Duration::ZERO), 3);
     }
 }

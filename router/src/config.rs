@@ -2,13 +2,19 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
+use porch_fn_service::conn;
 use porch_fn_service::discovery::{Target, TargetError};
-use porch_fn_service::flags::GoDuration;
+use porch_fn_service::flags::{GoDuration, parse_duration};
 
 /// Port of runners when --runners names none.
 const DEFAULT_PORT: u16 = 9445;
+/// Bound on one dial, and so on what a call waits for one.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
+/// The same with TLS, which asks both sides to compute.
+const TLS_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Routes function calls from Porch to the runner that keeps the function's pods warm.
 ///
@@ -74,6 +80,15 @@ pub struct Flags {
     /// How long a call may take whose caller sets no deadline
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub request_timeout: GoDuration,
+    /// How often to ping each runner over HTTP/2; a runner that does not answer is unreachable, and its calls move on
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
+    pub keepalive_time: GoDuration,
+    /// How long a runner may take to answer a ping; sent bytes may be unacknowledged for this and --keepalive-time
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
+    pub keepalive_timeout: GoDuration,
+    /// How long connecting to a runner may take, name lookup included; 250ms when not given, and 1s with mutual TLS
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
+    pub connect_timeout: Option<GoDuration>,
     /// Age after which a caller's connection is asked to dial again, so that callers spread over routers; 0 means never
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub max_connection_age: GoDuration,
@@ -89,6 +104,27 @@ pub struct Flags {
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 details, 5 everything
     #[arg(long, value_name = "LEVEL", default_value_t = porch_fn_service::telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
     pub log_level: u8,
+}
+
+impl Flags {
+    /// How to connect to runners and to notice that they are gone.
+    pub(crate) fn connections(&self) -> conn::Options {
+        let default = if self.tls_cert.is_some() { TLS_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT };
+        let (time, timeout) = (self.keepalive_time.into(), self.keepalive_timeout.into());
+        conn::Options {
+            connect_timeout: self.connect_timeout.map_or(default, Duration::from),
+            ping: Some((time, timeout)),
+            user_timeout: time.saturating_add(timeout),
+        }
+    }
+}
+
+fn positive(text: &str) -> Result<GoDuration, String> {
+    let duration = parse_duration(text).map_err(|error| error.to_string())?;
+    if duration < Duration::from_millis(1) {
+        return Err("at least 1ms is needed".to_owned());
+    }
+    Ok(GoDuration(duration))
 }
 
 fn target(text: &str) -> Result<Target, TargetError> {

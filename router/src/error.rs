@@ -30,6 +30,12 @@ pub enum RouteError {
          what stands between them and the router"
     )]
     NotTaken,
+    /// The call broke, and the other runners refused it.
+    #[error(
+        "a function runner broke off during this call, and no other one takes it at the moment; look for \
+         out-of-memory kills and panics in the runners' logs"
+    )]
+    Broken,
     /// The call was sent twice and both runners broke off.
     #[error(
         "two function runners broke off during this call; it is not sent a third time, since the call itself \
@@ -53,9 +59,11 @@ impl RouteError {
             RouteError::NoImage => Code::InvalidArgument,
             RouteError::NotAllowed(_) => Code::PermissionDenied,
             RouteError::Refused(_) => Code::ResourceExhausted,
-            RouteError::NoRunner(_) | RouteError::NotTaken | RouteError::BrokenTwice | RouteError::Budget => {
-                Code::Unavailable
-            }
+            RouteError::NoRunner(_)
+            | RouteError::NotTaken
+            | RouteError::Broken
+            | RouteError::BrokenTwice
+            | RouteError::Budget => Code::Unavailable,
         }
     }
 }
@@ -89,6 +97,7 @@ mod tests {
                 "2 unreachable, 1 draining; see the router's /shards",
             ),
             (RouteError::NotTaken, Code::Unavailable, "runners' logs"),
+            (RouteError::Broken, Code::Unavailable, "runners' logs"),
             (RouteError::BrokenTwice, Code::Unavailable, "runners' logs"),
             (RouteError::Budget, Code::Unavailable, "/shards"),
         ];

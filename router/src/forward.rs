@@ -4,7 +4,7 @@ use http::HeaderMap;
 use porch_fn_service::grpc::{Call, Reply, format_timeout, is_shed, load_of};
 use porch_fn_service::rpc_metrics::RpcMetrics;
 use porch_fn_service::telemetry::span::Span;
-use porch_fn_service::unary::{self, CallError};
+use porch_fn_service::unary::{self, CallError, Lost};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -22,8 +22,8 @@ pub(crate) enum Attempt {
     Shed(Reply),
     /// Nothing was processed: no connection, or the stream was refused.
     NotSent,
-    /// The connection broke after the request was sent.
-    Broken,
+    /// The call broke after the request was sent.
+    Broken(Lost),
 }
 
 impl Attempt {
@@ -33,7 +33,7 @@ impl Attempt {
             Self::Answered(_) | Self::NotTaken(_) => Outcome::Answered,
             Self::Shed(_) => Outcome::Shed,
             Self::NotSent => Outcome::NotSent,
-            Self::Broken => Outcome::Broken,
+            Self::Broken(_) => Outcome::Broken,
         }
     }
 
@@ -41,7 +41,7 @@ impl Attempt {
     pub(crate) fn code(&self) -> Code {
         match self {
             Self::Answered(reply) | Self::NotTaken(reply) | Self::Shed(reply) => reply.code(),
-            Self::NotSent | Self::Broken => Code::Unavailable,
+            Self::NotSent | Self::Broken(_) => Code::Unavailable,
         }
     }
 }
@@ -65,7 +65,13 @@ pub(crate) async fn attempt(
     let answer = unary::call(shard.connection(), headers, &call.framed, limit, &call.charge);
     match metrics.client(&call.framed, call.deadline, answer).await {
         Ok(mut reply) => {
-            shard.answered(load_of(reply.status_headers()));
+            // Runners mark each answer by their load.
+            let load = load_of(reply.status_headers());
+            shard.answered(load);
+            if load.is_none() && reply.code() == Code::Unavailable && shard.marks_answers() {
+                tracing::debug!(shard = %shard.identity(), "a proxy answered in the runner's place");
+                return Attempt::Broken(Lost::Stream);
+            }
             let shed = is_shed(reply.status_headers());
             strip_own(reply.status_headers_mut());
             if shed { Attempt::Shed(reply) } else { Attempt::Answered(reply) }
@@ -79,9 +85,9 @@ pub(crate) async fn attempt(
             Attempt::NotTaken(refused.into())
         }
         Err(CallError::Connect(_) | CallError::NotSent) => Attempt::NotSent,
-        Err(CallError::Broken(error)) => {
-            tracing::debug!(shard = %shard.identity(), error, "call broke");
-            Attempt::Broken
+        Err(CallError::Broken { lost, error }) => {
+            tracing::debug!(shard = %shard.identity(), ?lost, error, "call broke");
+            Attempt::Broken(lost)
         }
     }
 }

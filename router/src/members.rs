@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use porch_fn_ring::{Identity, Ring};
-use porch_fn_service::conn::AddressError;
+use porch_fn_service::conn::{self, AddressError};
 use porch_fn_service::discovery::{Membership, Snapshot};
 use porch_fn_service::health::Health;
 use porch_fn_service::tls::Connector;
@@ -34,6 +34,7 @@ pub(crate) struct Members {
     metrics: Arc<Metrics>,
     /// How their connections are secured, if they are.
     connector: Option<Connector>,
+    connections: conn::Options,
     origin: Instant,
     membership: Membership,
     shards: BTreeMap<Identity, Member>,
@@ -54,6 +55,7 @@ impl Members {
         health: Health,
         metrics: Arc<Metrics>,
         connector: Option<Connector>,
+        connections: conn::Options,
     ) -> Self {
         Self {
             view,
@@ -61,6 +63,7 @@ impl Members {
             health,
             metrics,
             connector,
+            connections,
             origin: Instant::now(),
             membership: Membership::new(),
             shards: BTreeMap::new(),
@@ -101,6 +104,7 @@ impl Members {
         if snapshot.generation == 0 {
             return;
         }
+        tracing::trace!(endpoints = ?snapshot.endpoints, "discovery answered");
         let (shards, listed) = (&self.shards, snapshot.endpoints.iter().map(String::as_str));
         self.membership.update(listed, |name| answers(shards, name), self.origin.elapsed());
         self.publish();
@@ -154,8 +158,13 @@ impl Members {
 
     fn start(&mut self, identity: Identity) -> Result<Member, AddressError> {
         let span = tracing::info_span!("probe", shard = %identity);
-        let shard =
-            Arc::new(Shard::new(identity, self.connector.clone(), self.origin, Arc::clone(&self.changed))?);
+        let shard = Arc::new(Shard::new(
+            identity,
+            self.connections,
+            self.connector.clone(),
+            self.origin,
+            Arc::clone(&self.changed),
+        )?);
         let (probed, view) = (Arc::clone(&shard), Arc::clone(&self.view));
         let prober = self.probers.spawn(async move { probe(&probed, &view).await }.instrument(span));
         Ok(Member { shard, prober })
@@ -173,7 +182,9 @@ impl Members {
 
 /// Whether a member's health stream says SERVING.
 fn answers(shards: &BTreeMap<Identity, Member>, name: &str) -> bool {
-    shards.get(&Identity::from(name)).is_some_and(|member| !matches!(member.shard.standing(), Standing::Out(_)))
+    shards
+        .get(&Identity::from(name))
+        .is_some_and(|member| !matches!(member.shard.standing(), Standing::Out(_)))
 }
 
 /// A shard's name in the router's gRPC health service.

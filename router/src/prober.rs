@@ -3,6 +3,9 @@
 //! A gRPC health `Watch` costs nothing while nothing changes and tells a drain the moment it begins. It
 //! runs on the connection that the calls use, so what breaks the calls breaks it too.
 //!
+//! A health stream that ends while the connection lives is opened again at once: a proxy in between may limit how
+//! long streams live. It means something only if the next one fails, too.
+//!
 //! What health does not show is a runner that takes calls and never answers. One from which nothing comes although it
 //! has calls is tried with an empty call: every runner answers that at once, if only by an error.
 
@@ -47,14 +50,17 @@ async fn ask(shard: &Shard) {
     let mut pause = FIRST_PAUSE;
     loop {
         let began = Instant::now();
-        let error = match watch(shard).await {
-            Err(status) if status.code() == Code::Unimplemented => check(shard).await,
-            Err(status) => status,
-        };
+        let (error, answered) = watch(shard).await;
+        let error = if error.code() == Code::Unimplemented { check(shard).await } else { error };
+        let lived = began.elapsed() > LAST_PAUSE;
+        if answered && lived && shard.connection().is_up() && !is_out(shard) {
+            tracing::debug!(shard = %shard.identity(), code = ?error.code(), "health stream ended: opening another");
+            continue;
+        }
         tracing::debug!(shard = %shard.identity(), code = ?error.code(), "health stream ended");
         shard.note(Sign::Bad(Reason::Unreachable));
         // A stream that lived for a while broke for a new reason.
-        if began.elapsed() > LAST_PAUSE {
+        if lived {
             pause = FIRST_PAUSE;
         }
         sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
@@ -62,12 +68,19 @@ async fn ask(shard: &Shard) {
     }
 }
 
-/// Follows the health stream and returns why it ended. `Infallible` in spirit: it never succeeds.
-async fn watch(shard: &Shard) -> Result<std::convert::Infallible, Status> {
+/// Follows the health stream. Returns why it ended, and whether it was answered before.
+async fn watch(shard: &Shard) -> (Status, bool) {
+    let mut answered = false;
+    let followed = follow(shard, &mut answered).await;
+    (followed.err().unwrap_or_else(|| Status::unavailable("the health stream ended")), answered)
+}
+
+async fn follow(shard: &Shard, answered: &mut bool) -> Result<(), Status> {
     let mut client = client(shard).await?;
     let mut statuses = answer(client.watch(HealthCheckRequest::default())).await?.into_inner();
     let mut next = answer(statuses.message()).await?;
     while let Some(message) = next {
+        *answered = true;
         shard.note(sign(message.status()));
         next = tokio::select! {
             next = statuses.message() => next?,
@@ -75,7 +88,11 @@ async fn watch(shard: &Shard) -> Result<std::convert::Infallible, Status> {
             () = unreachable(shard) => return Err(Status::unavailable("a call broke")),
         };
     }
-    Err(Status::unavailable("the health stream ended"))
+    Ok(())
+}
+
+fn is_out(shard: &Shard) -> bool {
+    matches!(shard.standing(), Standing::Out(_))
 }
 
 /// Returns when `shard` is out because a call did not get through.

@@ -5,6 +5,7 @@ mod attempts;
 use std::hash::RandomState;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -56,7 +57,9 @@ pub(crate) struct Router {
     view: Arc<ArcSwap<View>>,
     /// Wakes calls that wait for a runner.
     changed: watch::Receiver<()>,
-    demand: Mutex<LruCache<String, Demand>>,
+    demand: Mutex<LruCache<Arc<str>, Entry>>,
+    /// Entries made so far.
+    entries: AtomicU64,
     budget: Mutex<RetryBudget>,
     metrics: Arc<Metrics>,
     failures: Failures,
@@ -64,11 +67,19 @@ pub(crate) struct Router {
     hasher: RandomState,
 }
 
+/// The demand for one image.
+#[derive(Debug, Default)]
+struct Entry {
+    demand: Demand,
+    /// Tells it from one that was there before and was forgotten.
+    number: u64,
+}
+
 /// An image that was asked for lately.
 #[derive(Debug, Clone)]
 pub(crate) struct ImageLoad {
     /// Its shard key.
-    pub(crate) key: String,
+    pub(crate) key: Arc<str>,
     /// Its calls in flight through this router.
     pub(crate) in_flight: usize,
 }
@@ -86,6 +97,7 @@ impl Router {
             view,
             changed,
             demand: Mutex::new(LruCache::new(MAX_IMAGES)),
+            entries: AtomicU64::default(),
             budget: Mutex::default(),
             metrics,
             failures: Failures::default(),
@@ -101,12 +113,11 @@ impl Router {
 
     /// The images asked for lately, busiest first, at most `limit`.
     pub(crate) fn images(&self, limit: usize) -> Vec<ImageLoad> {
-        let mut images: Vec<_> = self
-            .demand
-            .lock()
-            .iter()
-            .map(|(key, demand)| ImageLoad { key: key.clone(), in_flight: demand.in_flight() })
-            .collect();
+        let load = |(key, entry): (&Arc<str>, &Entry)| ImageLoad {
+            key: Arc::clone(key),
+            in_flight: entry.demand.in_flight(),
+        };
+        let mut images: Vec<_> = self.demand.lock().iter().map(load).collect();
         images.sort_by(|a, b| b.in_flight.cmp(&a.in_flight).then_with(|| a.key.cmp(&b.key)));
         images.truncate(limit);
         images
@@ -137,20 +148,21 @@ impl Router {
         let mut waited = Waited { metrics: &self.metrics, before: Duration::ZERO, since: None };
         loop {
             changed.mark_unchanged();
-            let view = self.view.load_full();
-            if let Some(reply) = self.try_view(&view, key, &call, load.estimate, &mut tries).await? {
+            if let Some(reply) = self.try_all(key, &call, load.estimate, &mut tries).await? {
                 return Ok(reply);
             }
             // A runner that sheds is well: its refusal is the answer when nobody else takes the call.
-            if let Some(reply) = tries.refused.take() {
+            if let Some(reply) = tries.take_refusal()? {
                 return Ok(reply);
             }
             let give_up = *tries.give_up.get_or_insert_with(|| give_up(call.deadline));
             let again = if self.view.load().usable().1 > 0 { Instant::now() + ASK_AGAIN } else { give_up };
             waited.since = Some(Instant::now());
-            let unchanged = timeout_at(again.min(give_up), changed.changed()).await.is_err();
+            let changed = timeout_at(again.min(give_up), changed.changed()).await;
             waited.end();
-            if unchanged && Instant::now() >= give_up {
+            // A closed channel: the router ends, and no runner comes any more.
+            let closed = matches!(changed, Ok(Err(_)));
+            if closed || (changed.is_err() && Instant::now() >= give_up) {
                 let view = self.view.load();
                 return Err(match view.usable() {
                     (_, 0) => RouteError::NoRunner(view.summary()),
@@ -176,10 +188,14 @@ impl Router {
         self.budget.lock().deposit();
         let now = self.origin.elapsed();
         let mut images = self.demand.lock();
-        let demand = images.get_or_insert_mut_ref(key, Demand::default);
-        let estimate = demand.estimate(now);
-        demand.add(now);
-        Load { router: self, key, estimate }
+        let new = || Entry { number: self.entries.fetch_add(1, Ordering::Relaxed), ..Entry::default() };
+        let entry = match images.get_mut(key) {
+            Some(entry) => entry,
+            None => images.get_or_insert_mut(Arc::from(key), new),
+        };
+        let estimate = entry.demand.estimate(now);
+        entry.demand.add(now);
+        Load { router: self, key, entry: entry.number, estimate }
     }
 }
 
@@ -219,13 +235,16 @@ struct Waited<'a> {
 struct Load<'a> {
     router: &'a Router,
     key: &'a str,
+    entry: u64,
     estimate: f64,
 }
 
 impl Drop for Load<'_> {
     fn drop(&mut self) {
-        if let Some(demand) = self.router.demand.lock().peek_mut(self.key) {
-            demand.sub(self.router.origin.elapsed());
+        let mut images = self.router.demand.lock();
+        let entry = images.peek_mut(self.key).filter(|entry| entry.number == self.entry);
+        if let Some(entry) = entry {
+            entry.demand.sub(self.router.origin.elapsed());
         }
     }
 }

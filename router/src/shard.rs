@@ -13,14 +13,6 @@ use tokio::time::Instant;
 
 use crate::wellness::{Failure, Reason, Sign, Standing, Streak, Wellness};
 
-/// Bound on one dial, and so on what a call waits for one.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
-/// The same with TLS, which asks both sides to compute.
-const TLS_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A runner that does not answer a ping is hung: its calls move on.
-const PING: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(2));
-/// Bytes unacknowledged for this long mean the same.
-const USER_TIMEOUT: Duration = Duration::from_secs(4);
 /// Calls in flight and no answer for this long: functions may be slow, or the runner may have stalled.
 const QUIET: Duration = Duration::from_secs(3);
 /// Tries in a row without an answer that make a runner a stalled one. It may also be short of processors for a moment.
@@ -35,6 +27,8 @@ pub(crate) struct Shard {
     connection: Connection,
     /// Discovery lists it.
     listed: AtomicBool,
+    /// It has marked an answer since it became reachable. Older runners do not.
+    marks: AtomicBool,
     in_flight: AtomicUsize,
     calls: AtomicUsize,
     failures: AtomicUsize,
@@ -62,16 +56,16 @@ impl Shard {
     /// A runner that has not been asked for its health yet.
     pub(crate) fn new(
         identity: Identity,
+        options: conn::Options,
         connector: Option<Connector>,
         origin: Instant,
         changed: Arc<watch::Sender<()>>,
     ) -> Result<Self, AddressError> {
-        let connect_timeout = if connector.is_some() { TLS_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT };
-        let options = conn::Options { connect_timeout, ping: Some(PING), user_timeout: USER_TIMEOUT };
         Ok(Self {
             connection: Connection::new(identity.as_str(), options)?.secured(connector)?,
             identity,
             listed: AtomicBool::new(true),
+            marks: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),
             failures: AtomicUsize::new(0),
@@ -136,6 +130,7 @@ impl Shard {
 
     /// Takes a sign from a health check or a call.
     pub(crate) fn note(&self, sign: Sign) {
+        tracing::trace!(shard = %self.identity, ?sign, "a sign of a runner's health");
         self.update(|wellness, now| wellness.note(sign, now));
     }
 
@@ -160,10 +155,18 @@ impl Shard {
         self.quiet_since.set_now(self.origin);
         self.forget_tries();
         if let Some(load) = load {
+            if !self.marks_answers() {
+                self.marks.store(true, Ordering::Relaxed);
+            }
             let own = self.in_flight().saturating_sub(1);
             self.others.store(load.saturating_sub(own), Ordering::Relaxed);
             self.told_at.set_now(self.origin);
         }
+    }
+
+    /// Whether an answer without a load is not its own, but of a proxy in between.
+    pub(crate) fn marks_answers(&self) -> bool {
+        self.marks.load(Ordering::Relaxed)
     }
 
     /// The answer was one that only a runner in order gives.
@@ -258,6 +261,10 @@ impl Shard {
         if standing == Standing::Well {
             self.forget_tries();
         }
+        if matches!(standing, Standing::Out(_)) {
+            // Another version may come in its place.
+            self.marks.store(false, Ordering::Relaxed);
+        }
         match standing {
             Standing::Out(reason) if before.is_unexpected_before(standing) => {
                 tracing::warn!(shard = %self.identity, reason = reason.as_str(), "runner is out");
@@ -325,8 +332,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn failed_tries_count_in_a_row_only() {
         let changed = Arc::new(watch::Sender::new(()));
+        let second = Duration::from_secs(1);
+        let options = conn::Options { connect_timeout: second, ping: None, user_timeout: second };
         let shard =
-            Shard::new(Identity::from("10.0.0.1:9445".to_owned()), None, Instant::now(), changed).unwrap();
+            Shard::new(Identity::from("10.0.0.1:9445".to_owned()), options, None, Instant::now(), changed)
+                .unwrap();
         shard.note(Sign::Serving);
         let answers: [fn(&Shard); 3] = [
             |shard| shard.answered(None),

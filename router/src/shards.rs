@@ -74,7 +74,7 @@ impl Shards {
             .into_iter()
             .map(|load| ImageInfo {
                 owner: view.ring().owner(&load.key).map(ToString::to_string).unwrap_or_default(),
-                image: load.key,
+                image: load.key.to_string(),
                 in_flight: load.in_flight,
             })
             .collect();

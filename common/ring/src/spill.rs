@@ -95,7 +95,7 @@ impl Demand {
         self.in_flight = self.in_flight.saturating_add(1);
     }
 
-    /// A request of this image ended. One that was never added (the entry was evicted meanwhile) is ignored.
+    /// A request of this image, one that was added, ended.
     pub fn sub(&mut self, now: Duration) {
         self.advance(now);
         self.in_flight = self.in_flight.saturating_sub(1);

@@ -5,6 +5,7 @@
 //! have begun.
 
 use std::error::Error as _;
+use std::io::ErrorKind;
 
 use http::{HeaderMap, Method, Request, Response, Uri, uri::PathAndQuery};
 use hyper::body::Incoming;
@@ -23,9 +24,15 @@ pub enum CallError {
     /// The peer processed nothing of it: it may be sent elsewhere freely.
     #[error("the request was not sent")]
     NotSent,
-    /// The connection broke after the request was sent: the peer may have processed it.
+    /// The call broke after the request was sent: the peer may have processed it.
     #[error("the connection broke during the call")]
-    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Broken {
+        /// What was lost.
+        lost: Lost,
+        /// What the connection reported.
+        #[source]
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The answer is larger than was allowed.
     #[error("the answer of {size} bytes is larger than {limit} bytes")]
     TooLarge {
@@ -39,11 +46,55 @@ pub enum CallError {
     Refused(#[from] Refused),
 }
 
+/// What was lost with a call that broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// The stream alone: it was reset, or ended without an answer.
+    Stream,
+    /// The connection: the peer closed it, or ended.
+    Connection,
+    /// The connection, in silence: a ping or sent bytes were not answered in time, or the network says
+    /// that there is no way to the peer. The call is not what ended it.
+    Silence,
+}
+
+impl Lost {
+    fn by(error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut lost = Self::Stream;
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout) {
+                return Self::Silence;
+            }
+            let h2 = error.downcast_ref::<h2::Error>();
+            // hyper passes an I/O error on without h2's around it.
+            let io = error.downcast_ref::<std::io::Error>().or_else(|| h2.and_then(h2::Error::get_io));
+            if io.is_some_and(|io| is_silence(io.kind())) {
+                return Self::Silence;
+            }
+            if io.is_some() || h2.is_some_and(h2::Error::is_go_away) {
+                lost = Self::Connection;
+            }
+            next = error.source();
+        }
+        lost
+    }
+}
+
+/// Whether the kernel gave a connection up because nothing came back.
+fn is_silence(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable)
+}
+
 impl CallError {
+    fn broken(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Broken { lost: Lost::by(&error), error: error.into() }
+    }
+
     /// The code by which this is counted and traced.
     pub fn code(&self) -> Code {
         match self {
-            Self::Connect(_) | Self::NotSent | Self::Broken(_) => Code::Unavailable,
+            Self::Connect(_) | Self::NotSent | Self::Broken { .. } => Code::Unavailable,
             Self::TooLarge { .. } | Self::Refused(_) => Code::ResourceExhausted,
         }
     }
@@ -79,7 +130,8 @@ pub async fn call(
             };
             // The peer ended too early, or it was no gRPC server that spoke, but a proxy before it.
             if code_of(reply.status_headers()).is_none() {
-                return Err(CallError::Broken("the answer has no gRPC status".into()));
+                let error = "the answer has no gRPC status".into();
+                return Err(CallError::Broken { lost: Lost::Stream, error });
             }
             bound_message(reply.status_headers_mut());
             Ok(reply)
@@ -88,7 +140,7 @@ pub async fn call(
             Err(CallError::TooLarge { size, limit })
         }
         Err(ReceiveError::Refused(refused)) => Err(refused.into()),
-        Err(error) => Err(CallError::Broken(error.into())),
+        Err(error) => Err(CallError::broken(error)),
     }
 }
 
@@ -110,7 +162,7 @@ async fn send(mut sender: Sender, request: Request<Body>) -> Result<Response<Inc
     sender.try_send_request(request).await.map_err(|failed| {
         let returned = failed.message().is_some();
         let error = failed.into_error();
-        if returned || was_refused(&error) { CallError::NotSent } else { CallError::Broken(error.into()) }
+        if returned || was_refused(&error) { CallError::NotSent } else { CallError::broken(error) }
     })
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use porch_fn_ring::spill::choices;
 use porch_fn_service::grpc::{Call, Reply, code_name, message_of};
 use porch_fn_service::telemetry::span::Span;
+use porch_fn_service::unary::Lost;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -17,11 +18,14 @@ use crate::forward::{Attempt, attempt};
 use crate::metrics::{Outcome, Spill as Spilled};
 use crate::shard::Shard;
 use crate::status::TIME_UP;
-use crate::view::{Tier, View};
+use crate::view::Tier;
 use crate::wellness::Failure;
 
 /// Times a call may be sent. A call that kills runners must not walk the ring.
 const MAX_SENT: usize = 2;
+/// Runners that may be lost in silence beside that. A node or a zone takes several with it, and the call
+/// is not to blame.
+const MAX_SILENT: usize = 2;
 
 /// What one call has used up.
 #[derive(Default)]
@@ -30,6 +34,8 @@ pub(super) struct Tries {
     attempts: usize,
     /// Attempts that broke after they were sent.
     sent: usize,
+    /// Attempts whose runner was lost in silence, up to [`MAX_SILENT`].
+    silent: usize,
     /// A runner has refused it.
     shed: bool,
     /// The last refusal, which is the answer when nobody takes the call.
@@ -42,12 +48,20 @@ pub(super) struct Tries {
     pub(super) give_up: Option<Instant>,
 }
 
+/// A runner to send to. Nothing else of the view is held while the call is under way.
+struct Pick {
+    shard: Arc<Shard>,
+    is_owner: bool,
+    /// The owner may not be picked.
+    owner_unwell: bool,
+}
+
 /// A call on its way to one runner.
 struct Sent<'a> {
     router: &'a Router,
     shard: &'a Arc<Shard>,
     key: &'a str,
-    /// The how manieth attempt this is.
+    /// Attempt number, from 1.
     number: usize,
 }
 
@@ -63,45 +77,28 @@ struct Unanswered<'a> {
 // === impl Router ===
 
 impl Router {
-    /// Walks the preference order of one snapshot. `None` when no usable runner was left to try.
-    pub(super) async fn try_view(
+    /// Sends the call to one runner after the other. `None` when no usable runner was left to try.
+    pub(super) async fn try_all(
         &self,
-        view: &View,
         key: &str,
         call: &Call,
         estimate: f64,
         tries: &mut Tries,
     ) -> Result<Option<Reply>, RouteError> {
-        let (tier, usable) = view.usable();
-        let preference = view.ring().preference(key);
-        let shards = view.shards();
-        let routers = self.routers();
-        let now = Instant::now();
-        let load = |shard: &Arc<Shard>| shard.load(routers, now);
-        let in_flight = shards.iter().map(load).fold(0, usize::saturating_add);
-        let limits = self.options.spill.limits(in_flight, usable, estimate);
-        let shard = |node: u16| shards.get(usize::from(node));
-        let order = choices(
-            preference,
-            shards.len(),
-            limits,
-            |node| shard(node).map_or(usize::MAX, load),
-            |node| shard(node).is_some_and(|shard| tier.admits(shard.standing())),
-        );
-        let owner = preference.first().copied();
-        let unwell = owner.and_then(shard).is_none_or(|owner| !tier.admits(owner.standing()));
-        for node in order {
-            let Some(shard) = shard(node) else { continue };
+        let mut tried = Vec::new();
+        while let Some(pick) = self.pick(key, estimate, &tried) {
+            let shard = &pick.shard;
             tries.attempts += 1;
             let sent = Sent { router: self, shard, key, number: tries.attempts };
             if let Some(before) = tries.last.take() {
                 self.metrics.tried_again(before);
             }
-            let attempt = self.send(&sent, call).await;
+            let why = pick.why(tries);
+            let attempt = self.send(&sent, call, why).await;
             let outcome = attempt.outcome();
             self.metrics.attempt(outcome);
             tries.last = Some(outcome);
-            tries.owner_failed |= owner == Some(node) && outcome != Outcome::Answered;
+            tries.owner_failed |= pick.is_owner && outcome != Outcome::Answered;
             if let Attempt::NotTaken(reply) = &attempt {
                 sent.note(code_name(reply.code()), &message_of(reply.status_headers()));
             }
@@ -111,14 +108,8 @@ impl Router {
                         Code::Unavailable | Code::DeadlineExceeded => sent.call_failed(),
                         _ => shard.did_well(),
                     }
-                    if owner != Some(node) {
-                        self.metrics.spilled(if tries.owner_failed {
-                            Spilled::Failed
-                        } else if unwell {
-                            Spilled::Unwell
-                        } else {
-                            Spilled::Load
-                        });
+                    if let Some(spilled) = pick.spilled(tries) {
+                        self.metrics.spilled(spilled);
                     }
                     return Ok(Some(reply));
                 }
@@ -126,12 +117,10 @@ impl Router {
                     sent.note("NOT_SENT", "it could not be reached or refused the stream");
                     sent.failed();
                 }
-                Attempt::Broken => {
+                Attempt::Broken(lost) => {
                     sent.note("BROKEN", "the stream broke or stalled during the call");
                     sent.failed();
-                    if let Err(error) = self.allow_another(tries) {
-                        return tries.refused.take().map(Some).ok_or(error);
-                    }
+                    self.allow_another(tries, lost, shard)?;
                 }
                 Attempt::Shed(reply) => {
                     sent.note("SHED", &message_of(reply.status_headers()));
@@ -139,18 +128,55 @@ impl Router {
                     if reply.code() == Code::Unavailable {
                         sent.call_failed();
                     }
+                    tries.refused = Some(reply);
                     // Nothing was done, so it costs nothing but the way: once more, whatever else fails.
                     if std::mem::replace(&mut tries.shed, true) {
-                        return Ok(Some(reply));
+                        return tries.take_refusal();
                     }
-                    tries.refused = Some(reply);
                 }
             }
+            tried.push(pick.shard);
         }
         Ok(None)
     }
 
-    async fn send(&self, sent: &Sent<'_>, call: &Call) -> Attempt {
+    /// The best runner of this moment that is not among `tried`.
+    fn pick(&self, key: &str, estimate: f64, tried: &[Arc<Shard>]) -> Option<Pick> {
+        let view = self.view.load();
+        let (tier, usable) = view.usable();
+        let preference = view.ring().preference(key);
+        let shards = view.shards();
+        let routers = self.routers();
+        let now = Instant::now();
+        let load = |shard: &Arc<Shard>| shard.load(routers, now);
+        let in_flight = shards.iter().map(load).fold(0, usize::saturating_add);
+        let limits = self.options.spill.limits(in_flight, usable, estimate);
+        let shard = |node: u16| shards.get(usize::from(node));
+        let first = |tier: Tier| {
+            let eligible = |shard: &Arc<Shard>| {
+                tier.admits(shard.standing()) && !tried.iter().any(|tried| Arc::ptr_eq(tried, shard))
+            };
+            choices(
+                preference,
+                shards.len(),
+                limits,
+                |node| shard(node).map_or(usize::MAX, load),
+                |node| shard(node).is_some_and(eligible),
+            )
+            .next()
+        };
+        // Better a runner that may flap than none.
+        let node = first(tier).or_else(|| (tier == Tier::Well).then(|| first(Tier::HeldDown)).flatten())?;
+        let owner = preference.first().copied();
+        Some(Pick {
+            shard: Arc::clone(shard(node)?),
+            is_owner: owner == Some(node),
+            owner_unwell: owner.and_then(shard).is_none_or(|owner| !tier.admits(owner.standing())),
+        })
+    }
+
+    async fn send(&self, sent: &Sent<'_>, call: &Call, why: &'static str) -> Attempt {
+        let began = tracing::enabled!(tracing::Level::DEBUG).then(Instant::now);
         let _in_flight = sent.shard.enter();
         let span = call.span.call();
         span.text("server.address", sent.shard.identity().as_str());
@@ -165,7 +191,7 @@ impl Router {
                 () = sent.shard.stalled() => {
                     // Where nobody else is, it waits on.
                     if matches!(self.view.load().usable(), (Tier::Well | Tier::WellAndHeldDown, 1..)) {
-                        break Attempt::Broken;
+                        break Attempt::Broken(Lost::Stream);
                     }
                 }
             }
@@ -173,20 +199,78 @@ impl Router {
         unanswered.answered = true;
         span.text("porch_fn.outcome", attempt.outcome().as_str());
         span.ended(attempt.code());
+        if let Some(began) = began {
+            tracing::debug!(
+                image = sent.key,
+                shard = %sent.shard.identity(),
+                why,
+                attempt = sent.number,
+                outcome = attempt.outcome().as_str(),
+                code = code_name(attempt.code()),
+                took = ?began.elapsed(),
+                "attempt ended"
+            );
+        }
         attempt
     }
 
     /// Counts an attempt that was sent and failed, and says whether there may be one more.
-    fn allow_another(&self, tries: &mut Tries) -> Result<(), RouteError> {
-        tries.sent += 1;
-        if tries.sent >= MAX_SENT {
-            Err(RouteError::BrokenTwice)
-        } else if self.budget.lock().withdraw(self.origin.elapsed()) {
-            // It had found a runner: what it waited before counts no longer.
-            tries.give_up = None;
-            Ok(())
+    fn allow_another(&self, tries: &mut Tries, lost: Lost, shard: &Shard) -> Result<(), RouteError> {
+        if lost == Lost::Silence && tries.silent < MAX_SILENT {
+            tries.silent += 1;
         } else {
-            Err(RouteError::Budget)
+            tries.sent += 1;
+            if tries.sent >= MAX_SENT {
+                return Err(RouteError::BrokenTwice);
+            }
+            let mut budget = self.budget.lock();
+            if lost != Lost::Stream {
+                // Those that break with it, this one included.
+                budget.reserve(shard.in_flight().saturating_add(1));
+            }
+            if !budget.withdraw(self.origin.elapsed()) {
+                return Err(RouteError::Budget);
+            }
+        }
+        // It had found a runner: what it waited before counts no longer.
+        tries.give_up = None;
+        Ok(())
+    }
+}
+
+// === impl Tries ===
+
+impl Tries {
+    /// The refusal that is the answer, if there was one. It says that nothing was done, which does not
+    /// hold for a call that has broken, too.
+    pub(super) fn take_refusal(&mut self) -> Result<Option<Reply>, RouteError> {
+        match self.refused.take() {
+            Some(_) if self.sent > 0 => Err(RouteError::Broken),
+            refused => Ok(refused),
+        }
+    }
+}
+
+// === impl Pick ===
+
+impl Pick {
+    /// Why this runner, for the log.
+    fn why(&self, tries: &Tries) -> &'static str {
+        match self.spilled(tries) {
+            _ if tries.attempts > 1 => "retry",
+            None => "owner",
+            Some(Spilled::Unwell) => "owner unhealthy",
+            Some(Spilled::Failed | Spilled::Load) => "spill",
+        }
+    }
+
+    /// Why it is not the owner.
+    fn spilled(&self, tries: &Tries) -> Option<Spilled> {
+        match self {
+            Self { is_owner: true, .. } => None,
+            _ if tries.owner_failed => Some(Spilled::Failed),
+            Self { owner_unwell: true, .. } => Some(Spilled::Unwell),
+            _ => Some(Spilled::Load),
         }
     }
 }

@@ -169,7 +169,7 @@ impl PodRuntime {
                 }
                 Err(error) => {
                     tracing::debug!(%image, %error, "call to a pod broke");
-                    let began = matches!(error, CallError::Broken(_));
+                    let began = matches!(error, CallError::Broken { .. });
                     *(if began { &mut broken } else { &mut gone }) += 1;
                     again = Some(if began { "broken" } else { "refused" });
                     lease.finish(Verdict::Broken);
