@@ -50,7 +50,7 @@ fn tables(page: &Shards) -> String {
     let rows = page.shards.iter().map(|shard| {
         vec![
             shard.address.clone(),
-            shard.state.clone(),
+            if shard.listed { shard.state.clone() } else { format!("{}, no longer listed", shard.state) },
             shard.owned.to_string(),
             shard.in_flight.to_string(),
             shard.load.to_string(),

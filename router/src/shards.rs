@@ -42,6 +42,9 @@ pub struct ShardInfo {
     pub address: String,
     /// `well`, `held down`, `passed over`, `starting`, `unreachable` or `draining`.
     pub state: String,
+    /// Whether discovery lists it. One that is not listed any more, and answers, stays for a while.
+    #[serde(default = "listed", skip_serializing_if = "Clone::clone")]
+    pub listed: bool,
     /// This router's calls in flight on it.
     pub in_flight: usize,
     /// All calls in flight on it, other routers' included, as far as is known.
@@ -66,6 +69,11 @@ pub struct ImageInfo {
     pub in_flight: usize,
 }
 
+/// What an older router's page means.
+fn listed() -> bool {
+    true
+}
+
 impl Shards {
     /// The page of this moment.
     pub(crate) fn now(view: &View, router: &Router, discovery_error: Option<&str>) -> Self {
@@ -88,6 +96,7 @@ impl Shards {
             ShardInfo {
                 address: shard.identity().to_string(),
                 state: shard.standing().as_str().to_owned(),
+                listed: shard.is_listed(),
                 in_flight: shard.in_flight(),
                 load: shard.load(router.routers(), now),
                 calls,

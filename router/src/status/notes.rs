@@ -10,6 +10,14 @@ pub(super) fn notes(shards: &[ShardInfo], gathered: &Gathered) -> Vec<String> {
     let told: Vec<_> =
         shards.iter().filter_map(|shard| gathered.shards.get(&shard.address)?.as_ref()).collect();
     let mut notes = Vec::new();
+    let unlisted = shards.iter().filter(|shard| !shard.listed).count();
+    if unlisted > 0 {
+        notes.push(format!(
+            "Discovery no longer lists {unlisted} of {} runners, which answer health checks: they stay for up to 5 minutes \
+             when it lists none, and for 30 s when it lists others. Check the Service and the readiness of its pods.",
+            shards.len()
+        ));
+    }
     let mut configs: BTreeMap<&str, usize> = BTreeMap::new();
     for shard in &told {
         *configs.entry(&shard.exec_hash).or_default() += 1;

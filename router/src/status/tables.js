@@ -60,7 +60,8 @@ function setState(cell, shard) {
   if (!cell.firstChild) cell.append(element("span", "sign"), element("span", "word"));
   cell.className = severity(shard.state);
   const told = { older: " (older version)", no: shard.state === "well" ? " (tells nothing)" : "" }[shard.told] || "";
-  setText(cell.lastChild, shard.state + told);
+  const listed = shard.listed === false ? " (no longer listed)" : "";
+  setText(cell.lastChild, shard.state + told + listed);
   cell.title = shard.version ? `version ${shard.version}, exec configuration ${shard.exec_hash || "off"}` : "";
 }
 

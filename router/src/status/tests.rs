@@ -11,7 +11,7 @@ const IMAGE: &str = "example.com/fn/set-labels:v1";
 
 fn info(address: &str, state: &str) -> ShardInfo {
     let (address, state) = (address.to_owned(), state.to_owned());
-    ShardInfo { address, state, in_flight: 1, load: 2, calls: 3, failures: 4, owned: 5 }
+    ShardInfo { address, state, listed: true, in_flight: 1, load: 2, calls: 3, failures: 4, owned: 5 }
 }
 
 fn known(image: &str, owner: &str, in_flight: usize) -> ImageInfo {

@@ -244,7 +244,8 @@ impl Watcher {
 
     /// Publishes what is known. Returns why there is nothing, if that is clear.
     async fn show(&mut self, known: &BTreeMap<String, Vec<Candidate>>) -> Option<Arc<str>> {
-        self.publisher.publish(endpoints_of(&known.values().flatten(), self.service.port));
+        let before = self.publisher.endpoints();
+        self.publisher.publish(endpoints_of(&known.values().flatten(), self.service.port, &before));
         let hint = if known.is_empty() { self.missing().await } else { None };
         // After a failure, a list alone does not say that all is well.
         if !self.publisher.is_failing() {

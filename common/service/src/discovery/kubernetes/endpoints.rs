@@ -1,7 +1,9 @@
 //! Which of a Service's endpoints are to be called: pure.
 //!
-//! As kube-proxy does it: those that are ready and not terminating; if there is none, those that are terminating and
-//! still serving, since calls had better reach a server that drains than none.
+//! Like kube-proxy: those that are ready and not terminating. If there is none, those that are terminating and still
+//! serving, since calls had better reach a server that drains than none; and those that were listed before and are no
+//! longer ready. When the API server was away, nodes lose their leases and all of their pods count as not ready,
+//! although they serve: the caller's health checks tell.
 
 #[cfg(test)]
 mod tests;
@@ -27,25 +29,32 @@ enum Standing {
     Ready,
     /// Terminating, and serving until it has ended.
     Ending,
+    NotReady,
     Unusable,
 }
 
-/// The endpoints to be called, sorted. All are of one family, so that a pod of a dual-stack Service, which is in a slice
+/// The endpoints to be called, sorted. `before` are those of the answer before, sorted. All are of one family, so that a pod of a dual-stack Service, which is in a slice
 /// of each, is one endpoint: IPv4 if there is any, in whatever state, so that the family does not change with states.
 pub(super) fn endpoints_of<'a>(
     candidates: &(impl Iterator<Item = &'a Candidate> + Clone),
     port: u16,
+    before: &[String],
 ) -> Arc<[String]> {
     let v4 = candidates.clone().any(|candidate| candidate.address.is_ipv4());
     let with = |standing| {
         let candidates = candidates.clone();
         let wanted = candidates
             .filter(move |candidate| candidate.address.is_ipv4() == v4 && candidate.standing == standing);
-        // While slices are rearranged, an endpoint may be in two.
-        sorted(wanted.map(|candidate| HostPort { host: candidate.address.to_string(), port }.to_string()))
+        wanted.map(|candidate| HostPort { host: candidate.address.to_string(), port }.to_string())
     };
-    let ready = with(Standing::Ready);
-    if ready.is_empty() { with(Standing::Ending) } else { ready }
+    // While slices are rearranged, an endpoint may be in two.
+    let ready = sorted(with(Standing::Ready));
+    if !ready.is_empty() {
+        return ready;
+    }
+    // One that was never listed may never have been ready: it is waited for.
+    let known = with(Standing::NotReady).filter(|endpoint| before.binary_search(endpoint).is_ok());
+    sorted(with(Standing::Ending).chain(known))
 }
 
 /// What a slice says. One of domain names says nothing: who makes such slices is not defined, nor what they mean.
@@ -61,7 +70,7 @@ pub(super) fn of_slice(slice: &EndpointSlice) -> Vec<Candidate> {
         let conditions = endpoint.conditions.clone().unwrap_or_default();
         let ready = conditions.ready.unwrap_or(true);
         let standing = if !conditions.terminating.unwrap_or(false) {
-            if ready { Standing::Ready } else { Standing::Unusable }
+            if ready { Standing::Ready } else { Standing::NotReady }
         } else if conditions.serving.unwrap_or(ready) {
             Standing::Ending
         } else {
@@ -81,7 +90,7 @@ pub(super) fn of_endpoints(endpoints: &Endpoints) -> Vec<Candidate> {
     let subsets = endpoints.subsets.iter().flatten();
     let of_subset = |subset: &k8s_openapi::api::core::v1::EndpointSubset| {
         let mut all = candidates(&subset.addresses, Standing::Ready);
-        all.extend(candidates(&subset.not_ready_addresses, Standing::Unusable));
+        all.extend(candidates(&subset.not_ready_addresses, Standing::NotReady));
         all
     };
     subsets.flat_map(of_subset).collect()

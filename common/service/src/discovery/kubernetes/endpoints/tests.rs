@@ -24,8 +24,25 @@ fn slice(family: &str, endpoints: &[(&str, &str)]) -> EndpointSlice {
 }
 
 fn of(slices: &[EndpointSlice]) -> Vec<String> {
+    after(&[], slices)
+}
+
+fn after(before: &[&str], slices: &[EndpointSlice]) -> Vec<String> {
     let candidates: Vec<_> = slices.iter().flat_map(of_slice).collect();
-    endpoints_of(&candidates.iter(), 9445).to_vec()
+    let before: Vec<_> = before.iter().map(ToString::to_string).collect();
+    endpoints_of(&candidates.iter(), 9445, &before).to_vec()
+}
+
+#[test]
+fn those_that_were_ready_count_when_none_is_any_more() {
+    let before = ["10.0.0.1:9445", "10.0.0.2:9445", "10.0.0.3:9445"];
+    let tainted = slice(
+        "IPv4",
+        &[("10.0.0.1", NOT_READY), ("10.0.0.2", DRAINING), ("10.0.0.3", ENDING), ("10.0.0.4", NOT_READY)],
+    );
+    assert_eq!(after(&before, std::slice::from_ref(&tainted)), before[..2]);
+    let one_is_back = slice("IPv4", &[("10.0.0.4", READY)]);
+    assert_eq!(after(&before, &[tainted, one_is_back]), ["10.0.0.4:9445"]);
 }
 
 #[test]
@@ -95,8 +112,11 @@ fn the_older_kind_says_the_same() {
     ]}))
     .unwrap();
     let all = of_endpoints(&endpoints);
-    assert_eq!(*endpoints_of(&all.iter(), 7), ["10.0.0.1:7", "10.0.0.2:7"]);
+    assert_eq!(*endpoints_of(&all.iter(), 7, &[]), ["10.0.0.1:7", "10.0.0.2:7"]);
     assert!(of_endpoints(&Endpoints::default()).is_empty());
+    let none_ready = json!({"subsets": [{"notReadyAddresses": [{"ip": "10.0.0.3"}, {"ip": "10.0.0.4"}]}]});
+    let all = of_endpoints(&serde_json::from_value(none_ready).unwrap());
+    assert_eq!(*endpoints_of(&all.iter(), 7, &["10.0.0.3:7".to_owned()]), ["10.0.0.3:7"]);
 }
 
 fn any_slice() -> impl Strategy<Value = EndpointSlice> {
