@@ -219,6 +219,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn probes_get_through_beside_clients_that_say_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, Vec::new())));
+        let mut silent = Vec::new();
+        for _ in 0..3 {
+            for _ in 0..MAX_CONNECTIONS {
+                silent.push(TcpStream::connect(address).await.unwrap());
+            }
+            let mut probe = TcpStream::connect(address).await.unwrap();
+            probe.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            let read = timeout(Duration::from_secs(1), probe.read_to_string(&mut answer)).await;
+            read.expect("an answer in time").unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+        // The first of them were ended for it.
+        assert_eq!(silent[0].read(&mut [0]).await.unwrap_or_default(), 0);
+    }
+
+    #[tokio::test]
     async fn pages_and_probes() {
         let health = Health::new();
         let mut registry = Registry::default();
