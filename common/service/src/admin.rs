@@ -3,8 +3,10 @@
 
 pub mod failures;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,19 +20,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 use tracing::Instrument;
 
 use crate::health::Health;
 
-/// Connections served at once; more wait to be accepted.
+/// Connections served at once. For one more the oldest ends, one without a request first: a probe always gets through.
 const MAX_CONNECTIONS: usize = 64;
 /// How long a client may take to send a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection, which is good for one request, may take. Clients that do not read their answers must not take
-/// the slots of probes.
+/// How long a connection, which is good for one request, may take.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Content type of `/metrics`.
@@ -137,23 +137,20 @@ fn respond(status: StatusCode, content_type: &'static str, body: String) -> Resp
 /// Serves the admin port for as long as the process lives: probes and metrics are wanted most while it
 /// drains. Its owner drops the future.
 pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
+    let mut open: VecDeque<Open> = VecDeque::new();
     loop {
-        // The semaphore is never closed.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let accepted = listener.accept().await;
         while connections.try_join_next().is_some() {}
-        match listener.accept().await {
+        match accepted {
             Ok((stream, peer)) => {
-                let admin = Arc::clone(&admin);
+                make_room(&mut open);
+                let (admin, asked) = (Arc::clone(&admin), Arc::new(AtomicBool::new(false)));
+                let served = connection(stream, admin, Arc::clone(&asked));
                 let span = tracing::debug_span!("admin", %peer);
-                connections.spawn(
-                    async move {
-                        connection(stream, admin).await;
-                        drop(slot);
-                    }
-                    .instrument(span),
-                );
+                open.push_back(Open { asked, task: connections.spawn(served.instrument(span)) });
+                // A request that is there already is read before the next connection is accepted.
+                yield_now().await;
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting an admin connection failed");
@@ -163,8 +160,26 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
     }
 }
 
-async fn connection(stream: TcpStream, admin: Arc<Admin>) {
+/// A connection, and whether a request has come on it.
+struct Open {
+    asked: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+/// Ends the oldest connections until there is room for one more.
+fn make_room(open: &mut VecDeque<Open>) {
+    open.retain(|open| !open.task.is_finished());
+    while open.len() >= MAX_CONNECTIONS {
+        let silent = open.iter().position(|open| !open.asked.load(Ordering::Relaxed));
+        if let Some(oldest) = open.remove(silent.unwrap_or(0)) {
+            oldest.task.abort();
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, admin: Arc<Admin>, asked: Arc<AtomicBool>) {
     let service = service_fn(move |request: Request<Incoming>| {
+        asked.store(true, Ordering::Relaxed);
         let admin = Arc::clone(&admin);
         async move {
             let uri = request.uri();
@@ -213,7 +228,7 @@ mod tests {
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         peer.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        timeout(CONNECTION_TIMEOUT * 2, connection(stream, admin)).await.expect("it ends");
+        timeout(CONNECTION_TIMEOUT * 2, connection(stream, admin, Arc::default())).await.expect("it ends");
         // It was asked, and had begun to answer.
         assert_eq!(peer.read_u8().await.unwrap(), b'H');
     }
