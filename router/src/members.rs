@@ -3,7 +3,8 @@
 //! Discovery's [`Membership`] decides when an address joins, so that a rollout does not rebuild the ring
 //! for every pod. A runner leaves at once when discovery no longer lists it, unless its health stream
 //! says SERVING: then it stays for a while, because discovery may be wrong. Whether a member may be picked
-//! is for its health to say, and never changes the ring.
+//! never changes the ring: its health says so, and whether it has just come back, be that to discovery or to
+//! its health. The view counts both together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use porch_fn_ring::{Identity, Ring};
 use porch_fn_service::conn::{self, AddressError};
-use porch_fn_service::discovery::{Membership, Snapshot};
+use porch_fn_service::discovery::{Membership, Snapshot, State};
 use porch_fn_service::health::Health;
 use porch_fn_service::tls::Connector;
 use tokio::sync::watch;
@@ -121,7 +122,7 @@ impl Members {
 
     /// Publishes a new snapshot if the members changed.
     fn publish(&mut self) {
-        let names: BTreeSet<_> = self.membership.usable().map(Identity::from).collect();
+        let names: BTreeSet<_> = self.membership.joined_or_held_down().map(Identity::from).collect();
         if self.shards.keys().eq(&names) {
             return;
         }
@@ -158,8 +159,10 @@ impl Members {
 
     fn start(&mut self, identity: Identity) -> Result<Member, AddressError> {
         let span = tracing::info_span!("probe", shard = %identity);
+        let returned = matches!(self.membership.state(identity.as_str()), State::HeldDown { .. });
         let shard = Arc::new(Shard::new(
             identity,
+            returned,
             self.connections,
             self.connector.clone(),
             self.origin,

@@ -53,14 +53,16 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// A runner that has not been asked for its health yet.
+    /// A runner that has not been asked for its health yet. One that has `returned` was here before.
     pub(crate) fn new(
         identity: Identity,
+        returned: bool,
         options: conn::Options,
         connector: Option<Connector>,
         origin: Instant,
         changed: Arc<watch::Sender<()>>,
     ) -> Result<Self, AddressError> {
+        let wellness = if returned { Wellness::returned() } else { Wellness::default() };
         Ok(Self {
             connection: Connection::new(identity.as_str(), options)?.secured(connector)?,
             identity,
@@ -76,8 +78,8 @@ impl Shard {
             failing: AtomicBool::new(false),
             tries_failed: AtomicUsize::new(0),
             stalled: Notify::new(),
-            standing: AtomicU8::new(encode(Wellness::default().standing())),
-            wellness: Mutex::default(),
+            standing: AtomicU8::new(encode(wellness.standing())),
+            wellness: Mutex::new(wellness),
             changed,
             origin,
         })
@@ -334,9 +336,15 @@ mod tests {
         let changed = Arc::new(watch::Sender::new(()));
         let second = Duration::from_secs(1);
         let options = conn::Options { connect_timeout: second, ping: None, user_timeout: second };
-        let shard =
-            Shard::new(Identity::from("10.0.0.1:9445".to_owned()), options, None, Instant::now(), changed)
-                .unwrap();
+        let shard = Shard::new(
+            Identity::from("10.0.0.1:9445".to_owned()),
+            false,
+            options,
+            None,
+            Instant::now(),
+            changed,
+        )
+        .unwrap();
         shard.note(Sign::Serving);
         let answers: [fn(&Shard); 3] = [
             |shard| shard.answered(None),

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use porch_fn_ring::Ring;
+use porch_fn_service::discovery::held_down_count;
 
 use crate::shard::Shard;
 use crate::wellness::Standing;
@@ -60,14 +61,13 @@ impl View {
 
     /// Which runners may be picked now, and how many they are.
     ///
-    /// Held-down runners stand back for healthy ones, since one of them may flap. When most are held
-    /// down, something else was wrong, and the few healthy ones could not carry all calls: then both are
-    /// used. Those that are passed over are used when there are no others.
+    /// Held-down runners stand back for healthy ones, since one of them may flap. When [`held_down_count`]
+    /// says so, both are used. Those that are passed over are used when there are no others.
     pub(crate) fn usable(&self) -> (Tier, usize) {
         let [well, held_down, passed] = self.counts();
         match (well, held_down) {
             (0, 0) => (Tier::PassedOver, passed),
-            _ if well < held_down => (Tier::WellAndHeldDown, well + held_down),
+            _ if held_down_count(well, held_down) => (Tier::WellAndHeldDown, well + held_down),
             _ => (Tier::Well, well),
         }
     }
@@ -108,5 +108,39 @@ impl View {
             (_, true) => format!("{ready} of {known} runners ready"),
             _ => format!("{ready} of {known} runners ready: {}", reasons.join(", ")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use porch_fn_ring::Identity;
+    use porch_fn_service::conn::Options;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::wellness::{Reason, Sign};
+
+    fn serving(place: u16, returned: bool) -> Arc<Shard> {
+        let second = Duration::from_secs(1);
+        let options = Options { connect_timeout: second, ping: None, user_timeout: second };
+        let (identity, changed) = (Identity::from(format!("10.0.0.{place}:9445")), Arc::default());
+        let shard = Shard::new(identity, returned, options, None, Instant::now(), changed);
+        let shard = Arc::new(shard.unwrap());
+        shard.note(Sign::Serving);
+        shard
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn runners_that_came_back_to_discovery_and_to_health_count_together() {
+        let shards = vec![serving(1, false), serving(2, false), serving(3, true), serving(4, false)];
+        let ring = Ring::new(shards.iter().map(|shard| shard.identity().clone())).unwrap();
+        let view = View::new(ring, shards);
+        assert_eq!(view.usable(), (Tier::Well, 3));
+        view.shards()[3].note(Sign::Bad(Reason::Unreachable));
+        assert_eq!(view.usable(), (Tier::Well, 2));
+        view.shards()[3].note(Sign::Serving);
+        assert_eq!(view.usable(), (Tier::WellAndHeldDown, 4));
     }
 }

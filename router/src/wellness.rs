@@ -130,7 +130,7 @@ impl Standing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wellness {
     standing: Standing,
-    /// It has been well at some time.
+    /// It has been well at some time, or was here before.
     proven: bool,
     held_until: Duration,
     /// How often it was passed over of late.
@@ -155,6 +155,11 @@ impl Default for Wellness {
 }
 
 impl Wellness {
+    /// A runner that was here before: it is held down first.
+    pub(crate) fn returned() -> Self {
+        Self { proven: true, ..Self::default() }
+    }
+
     /// Takes a sign and returns the new standing if it changed.
     pub(crate) fn note(&mut self, sign: Sign, now: Duration) -> Option<Standing> {
         let next = match (sign, self.standing) {
@@ -264,7 +269,7 @@ mod tests {
 
     #[test]
     fn the_hold_down_starts_again_after_each_break() {
-        let mut runner = Wellness { proven: true, ..Wellness::default() };
+        let mut runner = Wellness::returned();
         assert_eq!(runner.note(Sign::Serving, s(0)), Some(Standing::HeldDown));
         assert_eq!(runner.note(Sign::Bad(Reason::Draining), s(20)), Some(Standing::Out(Reason::Draining)));
         assert_eq!(runner.tick(s(31)), None);
@@ -327,7 +332,7 @@ mod tests {
 
     #[test]
     fn an_outage_does_not_make_a_runner_come_back_sooner() {
-        let mut runner = Wellness { proven: true, ..Wellness::default() };
+        let mut runner = Wellness::returned();
         assert_eq!(runner.note(Sign::Failing, s(0)), None, "out it is already");
         runner.note(Sign::Serving, s(0));
         assert_eq!(

@@ -24,6 +24,7 @@ pub use self::{
     dns::{DnsResolver, DnsSetupError},
     membership::{
         COALESCE, Changes, FORGET_AFTER, HOLD_DOWN, KEPT_BY_EMPTY, KEPT_BY_PARTIAL, Membership, State,
+        held_down_count,
     },
     publish::Snapshot,
     resolver::{Family, Lookup, LookupError, MAX_VALID_FOR, MIN_VALID_FOR, Resolver},

@@ -18,9 +18,9 @@
 //! ```
 //! While nobody is joined, arrivals join at once: there is nothing to protect, and calls wait.
 //!
-//! The cooldown (`HeldDown`) is for one address that flaps. When most of a fleet cools down, something
-//! else is wrong, and sending all calls to the few that are left would make it worse: as long as fewer
-//! than half are joined, those that cool down are usable as well.
+//! The cooldown (`HeldDown`) is for one address that flaps. When half of a fleet cools down, something
+//! else is wrong, and sending all calls to the few that are left would make it worse: then those that
+//! cool down are usable as well. See [`held_down_count`].
 //!
 //! An address that discovery no longer lists, but that answers health checks, stays what it is for a
 //! while: discovery is wrong more often than a server that answers. See [`Membership::update`].
@@ -50,6 +50,12 @@ pub const KEPT_BY_EMPTY: Duration = Duration::from_mins(5);
 
 /// How long an address that answers stays when discovery lists others, but not this one.
 pub const KEPT_BY_PARTIAL: Duration = Duration::from_secs(30);
+
+/// Whether those that are held down are used as well as those in order: while they are more than those, or
+/// as many and several. One that is held down beside one in order may be what flaps.
+pub fn held_down_count(in_order: usize, held_down: usize) -> bool {
+    in_order < held_down || (in_order == held_down && held_down > 1)
+}
 
 /// What is known about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,6 +210,11 @@ impl Membership {
         }
     }
 
+    /// All that are present, sorted, but for those that are arriving.
+    pub fn joined_or_held_down(&self) -> impl Iterator<Item = &str> {
+        self.with(|entry| matches!(entry, Entry::Joined | Entry::HeldDown { .. }))
+    }
+
     /// The members, sorted.
     pub fn members(&self) -> impl Iterator<Item = &str> {
         self.with(|entry| matches!(entry, Entry::Joined))
@@ -214,11 +225,9 @@ impl Membership {
         self.with(|entry| matches!(entry, Entry::HeldDown { .. }))
     }
 
-    /// Those to use now, sorted: the members, and those that are held down as well while fewer than
-    /// half of both are members.
+    /// Those to use now, sorted: the members, and those that are held down while they count.
     pub fn usable(&self) -> impl Iterator<Item = &str> {
-        let members = self.members().count();
-        let with_held_down = members < self.held_down().count();
+        let with_held_down = held_down_count(self.members().count(), self.held_down().count());
         self.with(move |entry| match entry {
             Entry::Joined => true,
             Entry::HeldDown { .. } => with_held_down,

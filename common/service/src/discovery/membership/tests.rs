@@ -190,6 +190,19 @@ fn one_that_flaps_is_not_used_while_most_are_in_order() {
 }
 
 #[test]
+fn two_that_are_back_are_used_beside_two_in_order_and_one_beside_one_is_not() {
+    let mut membership = Membership::new();
+    membership.update(["a", "b", "c", "d"], nobody, secs(0));
+    for (address, at) in [("c", 5), ("d", 10)] {
+        membership.absent(address, secs(at));
+        membership.present(address, secs(at + 1));
+    }
+    assert_eq!(usable(&membership), ["a", "b", "c", "d"]);
+    membership.update(["a", "c"], nobody, secs(12));
+    assert_eq!(usable(&membership), ["a"]);
+}
+
+#[test]
 fn what_answers_stays_for_five_minutes_when_none_is_listed() {
     let mut membership = Membership::new();
     membership.update(["a", "b", "c"], everybody, secs(0));
