@@ -6,12 +6,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
 use porch_fn_service::flags::{self, EXIT_USAGE, FlagError};
 use porch_fn_service::lifecycle::{self, StopSignals};
+use porch_fn_service::tasks::Failed;
 use porch_fn_service::telemetry;
 
 use crate::commands::{EXAMPLE_FUNCTION, WRAPPER_SERVER};
@@ -68,15 +71,16 @@ enum UpError {
 
 pub(crate) async fn run(args: Args) -> ExitCode {
     telemetry::init(args.log_level);
-    let Ok(signals) = StopSignals::catch() else {
+    let Ok(mut signals) = StopSignals::catch() else {
         eprintln!("porch-fn up: cannot catch SIGTERM and SIGINT");
         return ExitCode::FAILURE;
     };
     match start(args).await {
-        Ok(cluster) => {
+        Ok(mut cluster) => {
             cluster.announce();
-            signals.drain_at_first(cluster.drain()).await;
-            ExitCode::SUCCESS
+            let code = signals.first(cluster.failed()).await;
+            signals.drain(cluster.drain()).await;
+            code
         }
         Err(UpError::Flags(error)) => error.report(),
         Err(error @ UpError::Functions(_)) => {
@@ -190,6 +194,15 @@ impl Cluster {
         println!("  porch-fn eval{flag} --image {} --package examples/package", EXAMPLES[1].0);
         println!("  porch-fn shards{}", shards_flag(admin));
         println!("\nCtrl-C ends everything.");
+    }
+
+    /// Returns when a part of router or runners ended that should not have.
+    async fn failed(&mut self) -> Failed {
+        let mut runners: FuturesUnordered<_> = self.runners.iter_mut().map(runner::App::failed).collect();
+        tokio::select! {
+            failed = self.router.failed() => failed,
+            Some(failed) = runners.next() => failed,
+        }
     }
 
     async fn drain(self) -> lifecycle::Drained {

@@ -20,14 +20,13 @@ use porch_fn_service::health::Health;
 use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
 use porch_fn_service::listen::{ListenError, listen};
 use porch_fn_service::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_service::tasks::{Failed, Tasks};
 use porch_fn_service::telemetry::otel::Otel;
 use porch_fn_service::tls::{self, Acceptor, Connector, Gauges, TlsError};
 use porch_fn_service::{admin, serve};
 use porch_fn_spans::Spans;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tracing::Instrument;
 
 use crate::config::Flags;
 use crate::members::Members;
@@ -75,10 +74,7 @@ pub struct App {
     health: Health,
     signal: drain::Signal,
     drain_times: DrainTimes,
-    /// Discovery, probers and the admin port: dropped last, with the app.
-    background: JoinSet<()>,
-    /// The server, which the drain waits for.
-    server: JoinSet<()>,
+    tasks: Tasks,
     /// Those of its calls, flushed last.
     spans: Option<Spans>,
 }
@@ -89,7 +85,7 @@ impl App {
         let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
         let allowed_images = AllowedImages::parse(&flags.allowed_images, &flags.default_image_prefix)?;
         let inflight = Inflight::new(limit, Hop::Router);
-        let mut background = JoinSet::new();
+        let mut tasks = Tasks::new();
         let (listener, address) = listen(flags.address, flags.port, "--port").await?;
         let otel = Otel::from_env();
         otel.warn();
@@ -101,8 +97,8 @@ impl App {
         let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
         let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
         let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_router"));
-        let connector = connector(&flags, &gauges, &mut background)?;
-        let acceptor = acceptor(&flags, &gauges, &mut background)?;
+        let connector = connector(&flags, &gauges, &mut tasks)?;
+        let acceptor = acceptor(&flags, &gauges, &mut tasks)?;
         let connections = flags.connections();
         let health = Health::new();
         let (signal, drain) = drain::channel();
@@ -110,7 +106,7 @@ impl App {
         let source = Source::of(flags.runners, flags.kubeconfig.as_deref(), "porch-fn-router").await?;
         let (discover, snapshots) = discovery::watch(source, std::future::pending());
         let discovered = snapshots.clone();
-        background.spawn(discover.instrument(tracing::info_span!("discovery")));
+        tasks.keep(tracing::info_span!("discovery"), discover);
 
         let empty = Ring::new([]).unwrap_or_else(|_| unreachable!("no runners are not too many"));
         let view = Arc::new(ArcSwap::from_pointee(View::new(empty, Vec::new())));
@@ -123,7 +119,7 @@ impl App {
             connector,
             connections,
         );
-        background.spawn(members.run(snapshots).instrument(tracing::info_span!("members")));
+        tasks.keep(tracing::info_span!("members"), members.run(snapshots));
 
         let options = Options {
             default_prefix: flags.default_image_prefix,
@@ -134,7 +130,7 @@ impl App {
         let router = Arc::new(Router::new(options, Arc::clone(&view), heard, metrics));
         let pages =
             Admin::new(health.clone(), otel.metrics.then_some(registry), pages(view, &router, discovered));
-        background.spawn(admin::serve(admin_listener, pages).instrument(tracing::info_span!("admin")));
+        tasks.keep(tracing::info_span!("admin"), admin::serve(admin_listener, pages));
 
         let options = grpc::Options {
             max_message: flags.max_request_body_size,
@@ -151,14 +147,10 @@ impl App {
             async move { server.handle(request).await }
         };
         let max_age = Some(Duration::from(flags.max_connection_age)).filter(|age| !age.is_zero());
-        let mut serving = JoinSet::new();
-        serving.spawn(
-            serve::serve(listener, acceptor, max_age, handler, drain)
-                .instrument(tracing::info_span!("serve")),
-        );
+        tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, max_age, handler, drain));
 
         let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
-        Ok(Self { address, admin_address, health, signal, drain_times, background, server: serving, spans })
+        Ok(Self { address, admin_address, health, signal, drain_times, tasks, spans })
     }
 
     /// Where calls are taken.
@@ -176,11 +168,15 @@ impl App {
         &self.health
     }
 
+    /// Returns when a part of it ended that should not have. Then it can only be drained.
+    pub async fn failed(&mut self) -> Failed {
+        self.tasks.failed().await
+    }
+
     /// Stops in order: unready, stop accepting, finish, deadline, and then the last spans.
     pub async fn drain(mut self) -> Drained {
         let drained = lifecycle::drain(&self.health, &mut self.signal, self.drain_times).await;
-        self.server.shutdown().await;
-        self.background.shutdown().await;
+        self.tasks.shutdown().await;
         if let Some(spans) = self.spans {
             spans.flush().await;
         }
@@ -189,28 +185,20 @@ impl App {
 }
 
 /// TLS with the runners, if it was asked for.
-fn connector(
-    flags: &Flags,
-    gauges: &Gauges,
-    background: &mut JoinSet<()>,
-) -> Result<Option<Connector>, TlsError> {
+fn connector(flags: &Flags, gauges: &Gauges, tasks: &mut Tasks) -> Result<Option<Connector>, TlsError> {
     let (cert, key, ca) = (flags.tls_cert.clone(), flags.tls_key.clone(), flags.tls_client_ca.clone());
     let Some(files) = tls::Files::of("--tls", cert, key, ca, true)? else {
         return Ok(None);
     };
     let name = flags.tls_server_name.clone().or_else(|| flags.runners.server_name());
-    files.connector(name.as_deref(), gauges, background).map(Some)
+    files.connector(name.as_deref(), gauges, tasks).map(Some)
 }
 
 /// TLS with callers, if it was asked for.
-fn acceptor(
-    flags: &Flags,
-    gauges: &Gauges,
-    background: &mut JoinSet<()>,
-) -> Result<Option<Acceptor>, TlsError> {
+fn acceptor(flags: &Flags, gauges: &Gauges, tasks: &mut Tasks) -> Result<Option<Acceptor>, TlsError> {
     let (cert, key) = (flags.listen_tls_cert.clone(), flags.listen_tls_key.clone());
     let files = tls::Files::of("--listen-tls", cert, key, flags.listen_tls_client_ca.clone(), false)?;
-    files.map(|files| files.acceptor(gauges, background)).transpose()
+    files.map(|files| files.acceptor(gauges, tasks)).transpose()
 }
 
 /// What the admin port shows of `router`, which goes by `view`.

@@ -16,11 +16,11 @@ async fn main() -> ExitCode {
         Err(error) => return error.report(),
     };
     telemetry::init(flags.log_level);
-    let Ok(signals) = StopSignals::catch() else {
+    let Ok(mut signals) = StopSignals::catch() else {
         eprintln!("porch-fn-router: cannot catch SIGTERM and SIGINT");
         return ExitCode::FAILURE;
     };
-    let app = match App::start(flags).await {
+    let mut app = match App::start(flags).await {
         Ok(app) => app,
         Err(error) => {
             eprintln!("porch-fn-router: {error}");
@@ -28,6 +28,7 @@ async fn main() -> ExitCode {
         }
     };
     println!("porch-fn-router: listening on {}, admin on {}", app.address(), app.admin_address());
-    signals.drain_at_first(app.drain()).await;
-    ExitCode::SUCCESS
+    let code = signals.first(app.failed()).await;
+    signals.drain(app.drain()).await;
+    code
 }

@@ -14,6 +14,7 @@ use porch_fn_ring::{Identity, Ring};
 use porch_fn_service::conn::{self, AddressError};
 use porch_fn_service::discovery::{Membership, Snapshot, State};
 use porch_fn_service::health::Health;
+use porch_fn_service::tasks::{pass_on_panic, test_panic};
 use porch_fn_service::tls::Connector;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -97,6 +98,7 @@ impl Members {
                     }
                     self.show();
                 }
+                Some(ended) = self.probers.join_next() => pass_on_panic(ended),
             }
         }
     }
@@ -145,7 +147,6 @@ impl Members {
                 }
             }
         }
-        while self.probers.try_join_next().is_some() {}
         match Ring::new(self.shards.keys().cloned()) {
             Ok(ring) => {
                 let shards = self.shards.values().map(|member| Arc::clone(&member.shard)).collect();
@@ -169,7 +170,9 @@ impl Members {
             Arc::clone(&self.changed),
         )?);
         let (probed, view) = (Arc::clone(&shard), Arc::clone(&self.view));
-        let prober = self.probers.spawn(async move { probe(&probed, &view).await }.instrument(span));
+        let prober = self
+            .probers
+            .spawn(test_panic::or("probe", async move { probe(&probed, &view).await }).instrument(span));
         Ok(Member { shard, prober })
     }
 

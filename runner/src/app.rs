@@ -22,6 +22,7 @@ use porch_fn_service::kubernetes::ConnectError;
 use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
 use porch_fn_service::listen::{ListenError, listen};
 use porch_fn_service::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_service::tasks::{Failed, Tasks};
 use porch_fn_service::telemetry::otel::Otel;
 use porch_fn_service::tls::{self, Acceptor, Gauges, TlsError};
 use porch_fn_service::{admin, serve};
@@ -29,9 +30,7 @@ use porch_fn_settings::ExecConfig;
 use porch_fn_spans::Spans;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
-use tracing::Instrument;
 
 use self::pods::{PodParts, PodWiring};
 use crate::config::Flags;
@@ -100,10 +99,7 @@ pub struct App {
     health: Health,
     signal: drain::Signal,
     drain_times: DrainTimes,
-    /// The server, which the drain waits for.
-    server: JoinSet<()>,
-    /// The admin port, the pool's driver and what keeps it informed.
-    background: JoinSet<()>,
+    tasks: Tasks,
     /// Those of its calls.
     spans: Option<Spans>,
     /// Local pods of its own, ended last.
@@ -129,26 +125,30 @@ impl App {
         let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
         let health = Health::new();
         let (signal, drain) = drain::channel();
-        let mut background = JoinSet::new();
-        let acceptor = acceptor(&flags, &mut registry, &mut background)?;
+        let mut tasks = Tasks::new();
+        let acceptor = acceptor(&flags, &mut registry, &mut tasks)?;
         let mut pages = Vec::new();
 
-        let mut sources = settings::sources(&flags, set, &metrics, &mut background)?;
+        let mut sources = settings::sources(&flags, set, &metrics, &mut tasks)?;
         let allowed_images = Arc::clone(&sources.flags.allowed_images);
         let (exec_config, mut ring) = (sources.exec.clone(), None);
-        let tasks = &mut background;
-        let wiring =
-            PodWiring { flags: &flags, metrics: &metrics, tasks, ring: &mut ring, drain: drain.clone() };
+        let wiring = PodWiring {
+            flags: &flags,
+            metrics: &metrics,
+            tasks: &mut tasks,
+            ring: &mut ring,
+            drain: drain.clone(),
+        };
         let parts = wiring.start((!disabled.pod).then_some(pods), &mut sources).await?;
         let PodParts { runtime: pods, synced, local, current, scope } = parts;
         let current = current.unwrap_or_else(|| {
             let (follow, current) = sources.follow();
-            background.spawn(follow.instrument(tracing::info_span!("settings")));
+            tasks.keep(tracing::info_span!("settings"), follow);
             current
         });
         pages.push(config_page(&current, &flags));
         let exec = if disabled.exec { None } else { Some(exec_runtime(&flags, set, &current, &metrics)?) };
-        let hash = exec.as_ref().map(|_| exec_hash(exec_config, &current, &metrics, &mut background));
+        let hash = exec.as_ref().map(|_| exec_hash(exec_config, &current, &metrics, &mut tasks));
         let pool = pods.as_ref().map(|runtime| (runtime.pool(), scope));
         if let Some(runtime) = &pods {
             let pool = runtime.pool();
@@ -167,7 +167,7 @@ impl App {
         }
 
         let pages = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
-        background.spawn(admin::serve(admin_listener, pages).instrument(tracing::info_span!("admin")));
+        tasks.keep(tracing::info_span!("admin"), admin::serve(admin_listener, pages));
         let options = grpc::Options {
             max_message: flags.max_request_body_size,
             default_timeout: flags.request_timeout.into(),
@@ -197,20 +197,16 @@ impl App {
                 }
             }
         };
-        let mut serving = JoinSet::new();
-        serving.spawn(
-            serve::serve(listener, acceptor, None, handler, drain).instrument(tracing::info_span!("serve")),
-        );
+        tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, None, handler, drain));
         match synced {
             None => health.set("", true),
             Some(synced) => {
                 let ready = ready_once(synced, ready_by, health.clone());
-                background.spawn(ready.instrument(tracing::info_span!("ready")));
+                tasks.spawn(tracing::info_span!("ready"), ready);
             }
         }
         let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
-        let server = serving;
-        Ok(Self { address, admin_address, health, signal, drain_times, server, background, spans, local })
+        Ok(Self { address, admin_address, health, signal, drain_times, tasks, spans, local })
     }
 
     /// Where calls are taken.
@@ -223,11 +219,15 @@ impl App {
         self.admin_address
     }
 
+    /// Returns when a part of it ended that should not have. Then it can only be drained.
+    pub async fn failed(&mut self) -> Failed {
+        self.tasks.failed().await
+    }
+
     /// Stops in order: unready, stop accepting, finish, deadline, the last spans, and then the pods that are its own.
     pub async fn drain(mut self) -> Drained {
         let drained = lifecycle::drain(&self.health, &mut self.signal, self.drain_times).await;
-        self.server.shutdown().await;
-        self.background.shutdown().await;
+        self.tasks.shutdown().await;
         if let Some(spans) = self.spans {
             spans.flush().await;
         }
@@ -301,7 +301,7 @@ fn exec_hash(
     config: watch::Receiver<Content<ExecConfig>>,
     current: &watch::Receiver<Current>,
     metrics: &Arc<Metrics>,
-    tasks: &mut JoinSet<()>,
+    tasks: &mut Tasks,
 ) -> watch::Receiver<ExecHash> {
     let (mut current, metrics) = (current.clone(), Arc::clone(metrics));
     // The settings are made from the file: whenever they change, it is at least as new.
@@ -316,7 +316,7 @@ fn exec_hash(
             sender.send_replace(hash(&current.borrow_and_update()));
         }
     };
-    tasks.spawn(follow.instrument(tracing::info_span!("exec hash")));
+    tasks.keep(tracing::info_span!("exec hash"), follow);
     receiver
 }
 
@@ -343,16 +343,12 @@ fn image_of(query: &str, prefix: &str) -> Result<Image, String> {
 }
 
 /// TLS with routers or callers, if it was asked for. There is one listener: flags rule out both.
-fn acceptor(
-    flags: &Flags,
-    registry: &mut Registry,
-    background: &mut JoinSet<()>,
-) -> Result<Option<Acceptor>, TlsError> {
+fn acceptor(flags: &Flags, registry: &mut Registry, tasks: &mut Tasks) -> Result<Option<Acceptor>, TlsError> {
     let (cert, key, ca) = (flags.tls_cert.clone(), flags.tls_key.clone(), flags.tls_client_ca.clone());
     let (listen_cert, listen_key) = (flags.listen_tls_cert.clone(), flags.listen_tls_key.clone());
     let between = tls::Files::of("--tls", cert, key, ca, true)?;
     let listening =
         tls::Files::of("--listen-tls", listen_cert, listen_key, flags.listen_tls_client_ca.clone(), false)?;
     let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_runner"));
-    between.or(listening).map(|files| files.acceptor(&gauges, background)).transpose()
+    between.or(listening).map(|files| files.acceptor(&gauges, tasks)).transpose()
 }

@@ -22,6 +22,7 @@ pub mod listen;
 #[cfg(feature = "admin")]
 pub mod rpc_metrics;
 pub mod serve;
+pub mod tasks;
 pub mod telemetry;
 #[cfg(feature = "client")]
 pub mod tls;

@@ -1,5 +1,6 @@
 //! How a server ends: unready, stop accepting, finish what is in hand, deadline, exit.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::signal::unix::{self, SignalKind, signal};
@@ -7,6 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::drain::Signal;
 use crate::health::Health;
+use crate::tasks::Failed;
 
 /// The two times of a drain.
 #[derive(Debug, Clone, Copy)]
@@ -51,11 +53,23 @@ impl StopSignals {
         }
     }
 
-    /// Waits for a signal and drains. A second signal means now.
-    pub async fn drain_at_first(mut self, drain: impl Future<Output = Drained>) {
-        // Not inside the macro, which evaluates nothing at a level that is off.
-        let signal = self.next().await;
-        tracing::info!(signal, "stopping");
+    /// Waits for a signal, or for a task of the server to fail. Returns what the process is to exit with once it has
+    /// drained.
+    pub async fn first(&mut self, failed: impl Future<Output = Failed>) -> ExitCode {
+        tokio::select! {
+            signal = self.next() => {
+                tracing::info!(signal, "stopping");
+                ExitCode::SUCCESS
+            }
+            error = failed => {
+                tracing::error!(%error, "stopping, with exit code 1");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    /// Drains. One more signal means now.
+    pub async fn drain(mut self, drain: impl Future<Output = Drained>) {
         tokio::select! {
             _ = drain => (),
             again = self.next() => tracing::warn!(signal = again, "not waiting any longer"),

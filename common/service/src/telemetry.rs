@@ -11,10 +11,12 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::tasks;
+
 /// Default of `--log-level`.
 pub const DEFAULT_LOG_LEVEL: u8 = 2;
 
-/// Installs the global subscriber. A second call is ignored, so that several servers can live in one
+/// Installs the global subscriber, which panics go to as well. A second call is ignored, so that several servers can live in one
 /// process.
 ///
 /// `level` is `--log-level`, 0 to 5 as the original has it: 0 errors, 1 warnings, 2 and 3 what happens,
@@ -34,5 +36,7 @@ pub fn init(level: u8) {
     let format = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    let _ = tracing_subscriber::registry().with(filter).with(format).try_init();
+    if tracing_subscriber::registry().with(filter).with(format).try_init().is_ok() {
+        tasks::log_panics();
+    }
 }

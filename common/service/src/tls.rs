@@ -23,14 +23,14 @@ use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientV
 use rustls::{ClientConfig, InvalidMessage, RootCertStore, ServerConfig};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 use tokio_util::either::Either;
-use tracing::Instrument;
 
 pub use self::gauges::Gauges;
 use crate::serve::Accept;
+use crate::tasks::Tasks;
 
 /// How often the files are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -173,7 +173,7 @@ impl Files {
     ///
     /// # Errors
     /// When a file cannot be read or used.
-    pub fn acceptor(self, gauges: &Gauges, tasks: &mut JoinSet<()>) -> Result<Acceptor, TlsError> {
+    pub fn acceptor(self, gauges: &Gauges, tasks: &mut Tasks) -> Result<Acceptor, TlsError> {
         let flags = self.flags;
         Ok(Acceptor { config: self.followed(Self::server, gauges, tasks)?, flags })
     }
@@ -187,7 +187,7 @@ impl Files {
         self,
         name: Option<&str>,
         gauges: &Gauges,
-        tasks: &mut JoinSet<()>,
+        tasks: &mut Tasks,
     ) -> Result<Connector, TlsError> {
         let checked = |name: &str| {
             ServerName::try_from(name.to_owned())
@@ -201,7 +201,7 @@ impl Files {
         self,
         make: fn(&Self, &Content) -> Result<C, TlsError>,
         gauges: &Gauges,
-        tasks: &mut JoinSet<()>,
+        tasks: &mut Tasks,
     ) -> Result<Arc<ArcSwap<C>>, TlsError> {
         let content = self.read()?;
         let config = Arc::new(ArcSwap::from_pointee(make(&self, &content)?));
@@ -209,7 +209,7 @@ impl Files {
         self.shows(&content, &gauges);
         gauges.valid(self.flags, true);
         let follow = async move { self.follow(content, make, &followed, &gauges).await };
-        tasks.spawn(follow.instrument(tracing::info_span!("tls")));
+        tasks.keep(tracing::info_span!("tls"), follow);
         Ok(config)
     }
 

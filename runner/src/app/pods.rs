@@ -11,10 +11,9 @@ use porch_fn_ring::{Identity, fingerprint};
 use porch_fn_service::discovery::{self, HostPort, Source, Target};
 use porch_fn_service::drain;
 use porch_fn_service::kubernetes::{Connected, connect};
+use porch_fn_service::tasks::Tasks;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::Instrument;
 
 use self::pool::ToPool;
 use super::registries::{Registries, registries};
@@ -52,7 +51,7 @@ pub(super) struct PodWiring<'a> {
     pub(super) flags: &'a Flags,
     pub(super) metrics: &'a Arc<Metrics>,
     /// Gets the tasks that keep the runtime going.
-    pub(super) tasks: &'a mut JoinSet<()>,
+    pub(super) tasks: &'a mut Tasks,
     /// Gets who is on the ring, with `--peers`.
     pub(super) ring: &'a mut Option<watch::Receiver<Arc<[Identity]>>>,
     /// Says when this runner is about to leave its peers.
@@ -193,9 +192,9 @@ impl PodWiring<'_> {
         sources.functions = functions;
         let (counts, counted) = watch::channel(Counts::default());
         let show = show_function_configs(counted, Arc::clone(self.metrics));
-        self.tasks.spawn(show.instrument(tracing::info_span!("functionconfigs")));
+        self.tasks.keep(tracing::info_span!("functionconfigs"), show);
         let follow = function_configs::follow(source, owned.clone(), sender, counts);
-        self.tasks.spawn(follow.instrument(tracing::info_span!("functionconfigs")));
+        self.tasks.keep(tracing::info_span!("functionconfigs"), follow);
     }
 
     /// Has the credentials replicated into the function namespace.
@@ -206,7 +205,7 @@ impl PodWiring<'_> {
         content: watch::Receiver<Option<CredentialsFileContent>>,
     ) -> watch::Receiver<pull_secret::State> {
         let (sender, copied) = watch::channel(None);
-        self.tasks.spawn(pass_on(content, sender).instrument(tracing::info_span!("credentials")));
+        self.tasks.keep(tracing::info_span!("credentials"), pass_on(content, sender));
         let (sender, state) = watch::channel(pull_secret::State::Pending);
         let follow = pull_secret::follow(
             connected.client.clone(),
@@ -216,13 +215,13 @@ impl PodWiring<'_> {
             self.flags.scan_interval.into(),
             sender,
         );
-        self.tasks.spawn(follow.instrument(tracing::info_span!("pull secret")));
+        self.tasks.keep(tracing::info_span!("pull secret"), follow);
         state
     }
 
     fn follow_settings(&mut self, sources: Sources) -> watch::Receiver<Current> {
         let (follow, current) = sources.follow();
-        self.tasks.spawn(follow.instrument(tracing::info_span!("settings")));
+        self.tasks.keep(tracing::info_span!("settings"), follow);
         current
     }
 
@@ -245,21 +244,20 @@ impl PodWiring<'_> {
         let source = Source::of(target, flags.kubeconfig.as_deref(), "porch-fn-runner").await;
         let source = source.map_err(|error| wrong("peers", &error))?;
         let (watch, snapshots) = discovery::watch(source, std::future::pending());
-        self.tasks.spawn(watch.instrument(tracing::info_span!("peers")));
+        self.tasks.keep(tracing::info_span!("peers"), watch);
         let ownership = Ownership::new(own.to_string());
         let owned = ownership.owned();
         *self.ring = Some(ownership.ring());
         let show = show_ring(ownership.peers(), ownership.ring(), Arc::clone(self.metrics));
-        self.tasks.spawn(show.instrument(tracing::info_span!("ring")));
-        self.tasks
-            .spawn(ownership.run(snapshots, self.drain.clone()).instrument(tracing::info_span!("ownership")));
+        self.tasks.keep(tracing::info_span!("ring"), show);
+        self.tasks.keep(tracing::info_span!("ownership"), ownership.run(snapshots, self.drain.clone()));
         Ok(owned)
     }
 
     /// Has the pool told which images are this runner's.
     fn pass_on_ownership(&mut self, owned: &watch::Receiver<Owned>, pool: &ToPool) {
         let gate = Gate::new(owned.clone(), pool.configured.subscribe(), pool.events.clone());
-        self.tasks.spawn(gate.run().instrument(tracing::info_span!("ownership")));
+        self.tasks.keep(tracing::info_span!("ownership"), gate.run());
     }
 }
 

@@ -11,9 +11,8 @@ use porch_fn_registry::{
     Client, CredentialFile, CredentialSource, Images, ImagesOptions, LOOKUP_WITHIN, Metadata, Options,
     Platform, Registry, RegistryError, Roots,
 };
-use tokio::task::JoinSet;
+use porch_fn_service::tasks::Tasks;
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use tracing::Instrument;
 
 use super::AppError;
 use super::settings::reread_every;
@@ -40,7 +39,7 @@ pub(super) struct Registries {
 pub(super) fn registries(
     flags: &Flags,
     metrics: &Arc<Metrics>,
-    tasks: &mut JoinSet<()>,
+    tasks: &mut Tasks,
 ) -> Result<Registries, AppError> {
     let wrong = |text: String| AppError::Flags(text);
     let platform = match flags.platform.as_str() {
@@ -70,7 +69,7 @@ pub(super) fn registries(
         roots_asked_for: flags.enable_private_registries_tls,
     };
     let follow = follow(files, Arc::clone(metrics), reread_every(flags));
-    tasks.spawn(follow.instrument(tracing::info_span!("registry files")));
+    tasks.keep(tracing::info_span!("registry files"), follow);
     let client = Client::new(Options {
         platform,
         insecure: flags.insecure_registries.iter().cloned().collect(),

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use porch_fn_image::AllowedImages;
 use porch_fn_service::flags::SetFlags;
+use porch_fn_service::tasks::Tasks;
 use porch_fn_settings::{self as settings, CacheConfig, ExecConfig, Flag};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tracing::Instrument;
 
 use super::{AppError, present};
 use crate::config::Flags;
@@ -32,7 +31,7 @@ pub(super) fn sources(
     flags: &Flags,
     set: &SetFlags,
     metrics: &Arc<Metrics>,
-    tasks: &mut JoinSet<()>,
+    tasks: &mut Tasks,
 ) -> Result<Sources, AppError> {
     let prefix = flags.default_image_prefix.clone();
     let cache = WatchedFile {
@@ -64,7 +63,7 @@ fn follow<T: Default + PartialEq + Send + Sync + 'static>(
     flags: &Flags,
     set: &SetFlags,
     metrics: &Arc<Metrics>,
-    tasks: &mut JoinSet<()>,
+    tasks: &mut Tasks,
 ) -> Result<watch::Receiver<Content<T>>, AppError> {
     let flag = file.flag;
     let first = if present(flag, &file.path, set)? { file.read()? } else { First::default() };
@@ -72,7 +71,7 @@ fn follow<T: Default + PartialEq + Send + Sync + 'static>(
     let metrics = Arc::clone(metrics);
     let told = Box::new(move |valid| metrics.config_valid(flag, valid));
     let (task, receiver) = file.watch(reread_every(flags), first, told);
-    tasks.spawn(task.instrument(tracing::info_span!("file", flag)));
+    tasks.keep(tracing::info_span!("file", flag), task);
     Ok(receiver)
 }
 

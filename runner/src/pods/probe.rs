@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use porch_fn_pool::{PodName, Uid};
 use porch_fn_service::conn::{self, Channel, Connection};
+use porch_fn_service::tasks::pass_on_panic;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tonic_health::pb::HealthCheckRequest;
@@ -59,7 +60,9 @@ impl Probes {
     /// Runs `probe` for the pod, instead of an earlier one.
     pub(super) fn start(&self, uid: Uid, name: &PodName, probe: impl Future<Output = ()> + Send + 'static) {
         let mut running = self.running.lock();
-        while running.tasks.try_join_next().is_some() {}
+        while let Some(ended) = running.tasks.try_join_next() {
+            pass_on_panic(ended);
+        }
         running.by_pod.retain(|_, probe| !probe.is_finished());
         let span = tracing::info_span!("probe", image = %name.image, slot = name.slot);
         let handle = running.tasks.spawn(probe.instrument(span));

@@ -14,11 +14,10 @@ use porch_fn_service::grpc::{self, Server};
 use porch_fn_service::health::Health;
 use porch_fn_service::lifecycle::{self, DrainTimes, Drained, StopSignals};
 use porch_fn_service::listen::{ListenError, listen};
+use porch_fn_service::tasks::{Failed, Tasks};
 use porch_fn_service::{serve, telemetry};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::pipe;
-use tokio::task::JoinSet;
-use tracing::Instrument;
 
 use crate::config::Flags;
 use crate::copy;
@@ -34,7 +33,7 @@ pub struct App {
     health: Health,
     signal: drain::Signal,
     drain_times: DrainTimes,
-    server: JoinSet<()>,
+    tasks: Tasks,
 }
 
 impl App {
@@ -69,15 +68,12 @@ impl App {
             let service = Arc::clone(&service);
             async move { service.handle(request).await }
         };
-        let mut server = JoinSet::new();
-        server.spawn(
-            serve::serve(listener, serve::Plain, None, handler, drain)
-                .instrument(tracing::info_span!("serve")),
-        );
+        let mut tasks = Tasks::new();
+        tasks.keep(tracing::info_span!("serve"), serve::serve(listener, serve::Plain, None, handler, drain));
         health.set("", true);
         // Nothing routes to a wrapper but its runner, which sees the pod terminate: no delay.
         let drain_times = DrainTimes { delay: Duration::ZERO, timeout: flags.drain_timeout.into() };
-        Ok(Self { address, health, signal, drain_times, server })
+        Ok(Self { address, health, signal, drain_times, tasks })
     }
 
     /// Where calls are taken.
@@ -85,10 +81,15 @@ impl App {
         self.address
     }
 
+    /// Returns when a part of it ended that should not have. Then it can only be drained.
+    pub async fn failed(&mut self) -> Failed {
+        self.tasks.failed().await
+    }
+
     /// Stops accepting, finishes calls in flight, and ends those that outlast the deadline.
     pub async fn drain(mut self) -> Drained {
         let drained = lifecycle::drain(&self.health, &mut self.signal, self.drain_times).await;
-        self.server.shutdown().await;
+        self.tasks.shutdown().await;
         drained
     }
 }
@@ -141,11 +142,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 async fn serve_until_stopped(flags: &Flags) -> ExitCode {
-    let Ok(signals) = StopSignals::catch() else {
+    let Ok(mut signals) = StopSignals::catch() else {
         eprintln!("wrapper-server: cannot catch SIGTERM and SIGINT");
         return ExitCode::FAILURE;
     };
-    let app = match App::start(flags).await {
+    let mut app = match App::start(flags).await {
         Ok(app) => app,
         Err(error) => {
             eprintln!("wrapper-server: {error}");
@@ -153,11 +154,15 @@ async fn serve_until_stopped(flags: &Flags) -> ExitCode {
         }
     };
     println!("wrapper-server: listening on {}", app.address());
+    let serve = async {
+        let code = signals.first(app.failed()).await;
+        signals.drain(app.drain()).await;
+        code
+    };
     tokio::select! {
-        () = signals.drain_at_first(app.drain()) => (),
-        () = stdin_closed(), if flags.exit_with_stdin => (),
+        code = serve => code,
+        () = stdin_closed(), if flags.exit_with_stdin => ExitCode::SUCCESS,
     }
-    ExitCode::SUCCESS
 }
 
 /// Returns when whoever holds the other end of standard input is gone.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use porch_fn_service::lifecycle::{Drained, StopSignals};
+use porch_fn_service::lifecycle::StopSignals;
 
 use crate::copy::replace;
 
@@ -32,9 +32,9 @@ pub(crate) fn idle() -> ExitCode {
     // One thread, since it stays for as long as the pod.
     let waited = tokio::runtime::Builder::new_current_thread().enable_io().build().and_then(|runtime| {
         runtime.block_on(async {
-            let signals = StopSignals::catch()?;
+            let mut signals = StopSignals::catch()?;
             println!("wrapper-server: idle");
-            signals.drain_at_first(std::future::ready(Drained::Finished)).await;
+            signals.first(std::future::pending()).await;
             Ok(())
         })
     });

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
+use porch_fn_service::tasks::Tasks;
 use porch_fn_service::tls::{Files, Gauges};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::Cluster;
@@ -19,7 +20,6 @@ use porch_fn_tests::rights::HOME;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::calls::INPUT;
@@ -69,7 +69,7 @@ impl Stand {
         }
         let path = |file: &str| Some(self.sandbox.path(&format!("{secret}/{file}")));
         let files = Files::of("--tls", path("tls.crt"), path("tls.key"), path("ca.crt"), true);
-        let mut tasks = JoinSet::new();
+        let mut tasks = Tasks::new();
         let connector = files.unwrap().unwrap().connector(Some(NAME), &Gauges::default(), &mut tasks);
         Client::secured(runner, connector.unwrap())
     }

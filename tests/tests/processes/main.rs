@@ -10,6 +10,7 @@ mod porch_config;
 mod proxy;
 mod runner;
 mod status;
+mod supervision;
 mod tls;
 mod tracing;
 mod wrapper;

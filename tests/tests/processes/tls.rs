@@ -5,13 +5,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use porch_fn_service::tasks::Tasks;
 use porch_fn_service::tls::{Files, Gauges};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::load::Load;
 use porch_fn_tests::process::{Sandbox, Server, eventually, figure, flag};
 use porch_fn_tests::registry::Authority;
 use rustix::process::Signal;
-use tokio::task::JoinSet;
 use tonic::Code;
 
 const IMAGE: &str = "example.com/functions/echo:v1";
@@ -224,7 +224,7 @@ async fn callers_can_be_asked_for_tls() {
     let path = |file: &str| Some(stand.sandbox.path(file));
     let files = Files::of("--tls", path("router.crt"), path("router.key"), path("authority.crt"), true);
     let connector =
-        files.unwrap().unwrap().connector(Some(NAME), &Gauges::default(), &mut JoinSet::new()).unwrap();
+        files.unwrap().unwrap().connector(Some(NAME), &Gauges::default(), &mut Tasks::new()).unwrap();
     for server in [&router, &alone] {
         let client = Client::secured(server.address(), connector.clone());
         assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);

@@ -33,7 +33,7 @@ fn flags_that_belong_together_are_asked_for() {
 #[test]
 fn a_file_that_cannot_be_used_is_named_with_its_flag() {
     let files = of(&["cert", "key", "ca"], true).unwrap().unwrap();
-    let absent = text(files.clone().connector(None, &Gauges::default(), &mut JoinSet::new()).map(drop));
+    let absent = text(files.clone().connector(None, &Gauges::default(), &mut Tasks::new()).map(drop));
     assert_eq!(absent, "--tls-client-ca /absent/ca: No such file or directory (os error 2)");
     let content = |certificate: &str| Content {
         certificate: certificate.into(),
@@ -46,6 +46,6 @@ fn a_file_that_cannot_be_used_is_named_with_its_flag() {
     let broken =
         text(files.server(&content("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----")).map(drop));
     assert!(broken.starts_with("--tls-client-ca /absent/ca: "), "{broken}");
-    let name = text(files.connector(Some("no name"), &Gauges::default(), &mut JoinSet::new()).map(drop));
+    let name = text(files.connector(Some("no name"), &Gauges::default(), &mut Tasks::new()).map(drop));
     assert_eq!(name, "--tls-server-name \"no name\" is neither a DNS name nor an IP address");
 }

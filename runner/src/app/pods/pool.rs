@@ -7,7 +7,6 @@ use porch_fn_pool::{Config, Event};
 use porch_fn_settings::Resolved;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
-use tracing::Instrument;
 
 use super::PodWiring;
 use crate::metrics::Metrics;
@@ -49,7 +48,7 @@ impl PodWiring<'_> {
         let mut warm_up = flags.warm_up_pod_cache.then(|| WarmUp::new(Arc::clone(&catalog)));
         let (sender, resolved) = watch::channel(Resolved::default());
         let find = ranges::follow(current.clone(), Arc::clone(&catalog), flags.warm_up_pod_cache, sender);
-        self.tasks.spawn(find.instrument(tracing::info_span!("warm-up")));
+        self.tasks.keep(tracing::info_span!("warm-up"), find);
         let mut current = current.clone();
         let first = current.borrow_and_update().clone();
         let known = Resolved::default();
@@ -64,12 +63,12 @@ impl PodWiring<'_> {
             Arc::clone(self.metrics),
         );
         let runtime = runtime.with_max_retries(flags.max_grpc_retries);
-        self.tasks.spawn(driver.instrument(tracing::info_span!("pool")));
+        self.tasks.keep(tracing::info_span!("pool"), driver);
         let show = show_pool(runtime.pool(), Arc::clone(self.metrics));
-        self.tasks.spawn(show.instrument(tracing::info_span!("pool metrics")));
+        self.tasks.keep(tracing::info_span!("pool metrics"), show);
         configure::told(&first, &known, &mut warm_up, &configured, &events);
         let follow = configure::follow(base, making, current, resolved, warm_up, configured, events);
-        self.tasks.spawn(follow.instrument(tracing::info_span!("configuration")));
+        self.tasks.keep(tracing::info_span!("configuration"), follow);
         runtime
     }
 }

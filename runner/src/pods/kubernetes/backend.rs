@@ -11,6 +11,7 @@ use porch_fn_pool::{
 };
 use porch_fn_registry::RegistryError;
 use porch_fn_service::conn::Connection;
+use porch_fn_service::tasks::pass_on_panic;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -77,7 +78,9 @@ impl KubernetesBackend {
         let shared = Arc::clone(&self.shared);
         let task = async move { shared.store.tell(write.await) };
         let mut writes = self.writes.lock();
-        while writes.try_join_next().is_some() {}
+        while let Some(ended) = writes.try_join_next() {
+            pass_on_panic(ended);
+        }
         writes.spawn(task.instrument(tracing::info_span!("pod", image = %name.image, slot = name.slot)));
     }
 }

@@ -39,11 +39,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use porch_fn_pool::{Event, Ownership, Time};
 use porch_fn_service::kubernetes::Connected;
+use porch_fn_service::tasks::Tasks;
 use tokio::sync::mpsc;
 use tokio::sync::watch as watched;
-use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
-use tracing::Instrument;
 
 pub(crate) use backend::KubernetesBackend;
 use blueprint::{Blueprint, NoTemplate, PodFlags, TemplateState};
@@ -149,7 +148,7 @@ pub(crate) async fn start(
     connected: &Connected,
     options: Options,
     surroundings: Surroundings,
-    tasks: &mut JoinSet<()>,
+    tasks: &mut Tasks,
 ) -> Kubernetes {
     let Surroundings { images, current, owned, secret_written, events, metrics } = surroundings;
     let client = &connected.client;
@@ -168,7 +167,7 @@ pub(crate) async fn start(
     };
     let (template, mut templates) = watched::channel(Err(NoTemplate::Unread));
     let source = template_source::follow(origin, options.scan_interval, template, metrics);
-    tasks.spawn(source.instrument(tracing::info_span!("template")));
+    tasks.keep(tracing::info_span!("template"), source);
     // Without it the runner starts all the same: pods that are there can serve.
     let _ = timeout(FIRST_TEMPLATE_WITHIN, templates.changed()).await;
 
@@ -190,12 +189,12 @@ pub(crate) async fn start(
     let (synced_sender, synced) = watched::channel(false);
     let shared = Arc::clone(backend.shared());
     let watch_pods = async move { watch::pods(&shared.cluster, &shared.store, synced_sender).await };
-    tasks.spawn(watch_pods.instrument(tracing::info_span!("watch", of = "pods")));
+    tasks.keep(tracing::info_span!("watch", of = "pods"), watch_pods);
     let shared = Arc::clone(backend.shared());
     let look_after_ending = async move { shared.look_after_ending().await };
-    tasks.spawn(look_after_ending.instrument(tracing::info_span!("ending")));
+    tasks.keep(tracing::info_span!("ending"), look_after_ending);
     let moved = moved_tags::follow(Arc::clone(backend.shared()), owned, options.metadata_ttl);
-    tasks.spawn(moved.instrument(tracing::info_span!("tags")));
+    tasks.keep(tracing::info_span!("tags"), moved);
     if by_service {
         let shared = Arc::clone(backend.shared());
         let pods_known = synced.clone();
@@ -205,7 +204,7 @@ pub(crate) async fn start(
                 collect_orphans(&shared, options.scan_interval, pods_known)
             );
         };
-        tasks.spawn(watch_services.instrument(tracing::info_span!("watch", of = "services")));
+        tasks.keep(tracing::info_span!("watch", of = "services"), watch_services);
     }
     let image_changes = images.changes();
     let blueprints = Blueprints { templates, images, image_changes, current, flags, started };

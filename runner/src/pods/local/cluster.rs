@@ -11,6 +11,7 @@ use porch_fn_pool::{
     Creation, Deletion, Event, Origin, Phase, Pod, PodName, Pushing, Reason, ResourceVersion, ShardKey, Time,
     Uid,
 };
+use porch_fn_service::tasks::pass_on_panic;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument;
@@ -131,7 +132,9 @@ impl LocalCluster {
         state.pods.insert(uid.clone(), LocalPod { pod: pod.clone(), address: None, stop });
         state.tell(&Event::Seen(pod.clone()));
         let span = tracing::info_span!("pod", image = %pod.name.image, slot = pod.name.slot);
-        while state.supervisors.try_join_next().is_some() {}
+        while let Some(ended) = state.supervisors.try_join_next() {
+            pass_on_panic(ended);
+        }
         let supervisor = supervise(Arc::downgrade(&self.inner), uid, command, stopped);
         state.supervisors.spawn(supervisor.instrument(span));
         Creation::Ok(pod)

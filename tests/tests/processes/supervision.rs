@@ -1,0 +1,129 @@
+//! Servers do not live on without one of their parts: whichever task panics, the process drains, says which it was, and
+//! exits with code 1. The tasks are let panic by what debug builds alone know.
+
+use std::ffi::OsString;
+use std::fs;
+
+use porch_fn_tests::client::Client;
+use porch_fn_tests::process::{Sandbox, binary, eventually, flag};
+use porch_fn_tests::registry::Authority;
+
+const IMAGE: &str = "example.com/functions/gated:v1";
+const INPUT: &str = "kind: ResourceList\n";
+const NAME: &str = "runners.test.svc";
+
+struct Stand {
+    sandbox: Sandbox,
+    runner: Vec<OsString>,
+}
+
+impl Stand {
+    /// A function that ends once there is a file `go`, and a certificate.
+    async fn start() -> Self {
+        let sandbox = Sandbox::new();
+        sandbox.script(
+            "functions/gated",
+            "touch $TMPDIR/runs; until [ -e $TMPDIR/go ]; do sleep 0.02; done; exec cat",
+        );
+        let config =
+            sandbox.write("exec.yaml", format!("functions: [{{function: gated, images: ['{IMAGE}']}}]"));
+        let authority = Authority::create(&sandbox, "authority").await;
+        authority.issue(&sandbox, "own", &format!("DNS:{NAME}"), 2).await;
+        let runner = vec![
+            "--address=127.0.0.1".into(),
+            "--shard-address=127.0.0.1:1".into(),
+            "--peers=static:///127.0.0.1:1".into(),
+            "--pod-backend=local".into(),
+            "--drain-delay=0s".into(),
+            flag("local-functions", sandbox.write("pods.yaml", "functions: []")),
+            flag("wrapper-server", binary("wrapper-server")),
+            flag("functions", sandbox.path("functions")),
+            flag("config", config),
+        ];
+        Self { sandbox, runner }
+    }
+
+    /// Has the task of this name of `program` panic while a call of `caller` is under way, and asserts that the call is
+    /// answered and the process gone.
+    async fn panics(&self, program: &str, task: &str, told: &str, flags: &[OsString]) {
+        for file in ["runs", "go", "panic"] {
+            let _ = fs::remove_file(self.sandbox.path(file));
+        }
+        let asked = format!("{task}@{}", self.sandbox.path("panic").display());
+        let mut server = self
+            .sandbox
+            .server_with(program, flags, |command| _ = command.env("PORCH_FN_TEST_PANIC", asked))
+            .await;
+        let client = Client::new(server.address());
+        let call = tokio::spawn(async move { client.try_call(IMAGE, INPUT, None).await });
+        self.sandbox.appears("runs").await;
+        self.sandbox.write("panic", "");
+        let said = format!("task \"{told}\" panicked (a test asked for it)");
+        eventually(&said, async || server.log().contains(&said).then_some(())).await;
+        self.sandbox.write("go", "");
+        let answer = call.await.unwrap();
+        // With the listener go its connections.
+        if task != "serve" {
+            assert_eq!(answer.unwrap().output(), INPUT, "{program}: {task}");
+        }
+        assert_eq!(server.ended().await.code(), Some(1), "{program}: {task}");
+        assert!(server.log().contains("a panic at="), "where it was: {}", server.log());
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_router_ends_with_each_of_its_tasks() {
+    let stand = Stand::start().await;
+    let tls = [("cert", "own.crt"), ("key", "own.key"), ("client-ca", "authority.crt")]
+        .map(|(name, file)| flag(&format!("tls-{name}"), stand.sandbox.path(file)));
+    let runner = stand.sandbox.server("porch-fn-runner", stand.runner.iter().chain(&tls)).await;
+    let mut flags = vec![
+        "--address=127.0.0.1".into(),
+        "--drain-delay=0s".into(),
+        flag("runners", format!("static:///{}", runner.address())),
+        flag("tls-server-name", NAME),
+    ];
+    flags.extend(tls);
+    // The members own the probers.
+    for (task, told) in [
+        ("discovery", "discovery"),
+        ("members", "members"),
+        ("probe", "members"),
+        ("admin", "admin"),
+        ("tls", "tls"),
+        ("serve", "serve"),
+    ] {
+        stand.panics("porch-fn-router", task, told, &flags).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_runner_ends_with_each_of_its_tasks() {
+    let stand = Stand::start().await;
+    for task in [
+        "settings",
+        "file",
+        "exec hash",
+        "peers",
+        "ring",
+        "ownership",
+        "warm-up",
+        "pool",
+        "pool metrics",
+        "configuration",
+        "admin",
+        "serve",
+    ] {
+        stand.panics("porch-fn-runner", task, task, &stand.runner).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn a_wrapper_ends_with_its_listener() {
+    let stand = Stand::start().await;
+    let flags = ["--port=0".into(), "--".into(), stand.sandbox.path("functions/gated").into_os_string()];
+    stand.panics("wrapper-server", "serve", "serve", &flags).await;
+}
