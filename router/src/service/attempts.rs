@@ -9,7 +9,7 @@ use porch_fn_ring::spill::choices;
 use porch_fn_service::grpc::{Call, Reply, code_name, message_of};
 use porch_fn_service::telemetry::span::Span;
 use porch_fn_service::unary::Lost;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use super::Router;
@@ -26,6 +26,11 @@ const MAX_SENT: usize = 2;
 /// Runners that may be lost in silence beside that. A node or a zone takes several with it, and the call
 /// is not to blame.
 const MAX_SILENT: usize = 2;
+
+/// What takes one runner may be about to take others: pauses after a connection was lost, until that shows. Connections
+/// that die in silence are noticed one after the other, within a ping interval.
+const AFTER_CONNECTION: Duration = Duration::from_millis(100);
+const AFTER_SILENCE: Duration = Duration::from_millis(500);
 
 /// What one call has used up.
 #[derive(Default)]
@@ -121,6 +126,11 @@ impl Router {
                     sent.note("BROKEN", "the stream broke or stalled during the call");
                     sent.failed();
                     self.allow_another(tries, lost, shard)?;
+                    match lost {
+                        Lost::Stream => {}
+                        Lost::Connection => sleep(AFTER_CONNECTION).await,
+                        Lost::Silence => sleep(AFTER_SILENCE).await,
+                    }
                 }
                 Attempt::Shed(reply) => {
                     sent.note("SHED", &message_of(reply.status_headers()));

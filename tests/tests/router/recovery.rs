@@ -36,6 +36,23 @@ async fn three_runners_that_are_lost_in_silence_cost_no_call() {
     fleet.wait_states(&[(0, "unreachable"), (1, "unreachable"), (2, "unreachable"), (3, "well")]).await;
 }
 
+/// What killed the first may kill others a moment later, and then the call would count as what did it.
+#[tokio::test]
+async fn a_call_whose_connection_was_lost_is_sent_again_a_moment_later() {
+    let mut fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    let gate = Gate::new();
+    fleet.runners[0].on(&image, gate.echo());
+    let caller = fleet.caller().await;
+    let call = tokio::spawn(async move { caller.runner_of(&image).await });
+    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    let lost = Instant::now();
+    fleet.runners[0].crash().await;
+    assert_eq!(soon("an answer", call).await.unwrap(), "1");
+    let again = fleet.runners[1].log().calls[0].at;
+    assert!(again - lost >= Duration::from_millis(100), "{:?}", again - lost);
+}
+
 /// A hop that dies in silence says nothing of the call, but a call does not wait for one after the other.
 #[tokio::test]
 async fn a_call_that_breaks_two_runners_ends_also_after_hops_that_died_in_silence() {
