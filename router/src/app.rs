@@ -135,6 +135,7 @@ impl App {
         let options = grpc::Options {
             max_message: flags.max_request_body_size,
             default_timeout: flags.request_timeout.into(),
+            max_timeout: flags.max_timeout.into(),
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
             inflight: Some(inflight),
             tell_load: false,
@@ -146,8 +147,11 @@ impl App {
             let server = Arc::clone(&server);
             async move { server.handle(request).await }
         };
-        let max_age = Some(Duration::from(flags.max_connection_age)).filter(|age| !age.is_zero());
-        tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, max_age, handler, drain));
+        let listening = serve::Options {
+            max_age: Some(Duration::from(flags.max_connection_age)).filter(|age| !age.is_zero()),
+            max_connections: flags.max_connections.get(),
+        };
+        tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, listening, handler, drain));
 
         let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
         Ok(Self { address, admin_address, health, signal, drain_times, tasks, spans })

@@ -1,13 +1,14 @@
 //! The router's flags.
 
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
 use porch_fn_service::conn;
 use porch_fn_service::discovery::{Target, TargetError};
-use porch_fn_service::flags::{GoDuration, parse_duration};
+use porch_fn_service::flags::{GoDuration, positive};
 
 /// Port of runners when --runners names none.
 const DEFAULT_PORT: u16 = 9445;
@@ -80,6 +81,12 @@ pub struct Flags {
     /// How long a call may take whose caller sets no deadline
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub request_timeout: GoDuration,
+    /// How long a call may take whatever deadline its caller sets
+    #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = positive)]
+    pub max_timeout: GoDuration,
+    /// Connections at once; for one more the one that has had no call for longest ends
+    #[arg(long, value_name = "COUNT", default_value = "10000")]
+    pub max_connections: NonZeroUsize,
     /// How often to ping each runner over HTTP/2; a runner that does not answer is unreachable, and its calls move on
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     pub keepalive_time: GoDuration,
@@ -117,14 +124,6 @@ impl Flags {
             user_timeout: time.saturating_add(timeout),
         }
     }
-}
-
-fn positive(text: &str) -> Result<GoDuration, String> {
-    let duration = parse_duration(text).map_err(|error| error.to_string())?;
-    if duration < Duration::from_millis(1) {
-        return Err("at least 1ms is needed".to_owned());
-    }
-    Ok(GoDuration(duration))
 }
 
 fn target(text: &str) -> Result<Target, TargetError> {

@@ -171,6 +171,7 @@ impl App {
         let options = grpc::Options {
             max_message: flags.max_request_body_size,
             default_timeout: flags.request_timeout.into(),
+            max_timeout: flags.max_timeout.into(),
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
             inflight: Some(inflight),
             tell_load: true,
@@ -197,7 +198,8 @@ impl App {
                 }
             }
         };
-        tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, None, handler, drain));
+        let listening = serve::Options { max_age: None, max_connections: flags.max_connections.get() };
+        tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, listening, handler, drain));
         match synced {
             None => health.set("", true),
             Some(synced) => {

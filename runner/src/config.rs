@@ -1,10 +1,11 @@
 //! The runner's flags: every flag and default of Porch's function runner, and our own.
 
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use porch_fn_service::flags::{CommaList, GoDuration};
+use porch_fn_service::flags::{CommaList, GoDuration, positive};
 use porch_fn_settings::TagSemantics;
 
 use crate::pods::kubernetes::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
@@ -73,6 +74,12 @@ pub struct Flags {
     /// How long a call may take whose caller sets no deadline
     #[arg(long, default_value = "5m")]
     pub request_timeout: GoDuration,
+    /// How long a call may take whatever deadline its caller sets
+    #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = positive)]
+    pub max_timeout: GoDuration,
+    /// Connections at once; for one more the one that has had no call for longest ends
+    #[arg(long, value_name = "COUNT", default_value = "10000")]
+    pub max_connections: NonZeroUsize,
     /// How long to go on accepting after SIGTERM, while routers learn of it
     #[arg(long, default_value = "1s")]
     pub drain_delay: GoDuration,

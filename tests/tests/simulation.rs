@@ -43,6 +43,7 @@ async fn runners(drain: drain::Watch) -> u16 {
     let options = Options {
         max_message: 1024 * 1024,
         default_timeout: Duration::from_mins(1),
+        max_timeout: Duration::MAX,
         default_timeout_text: "",
         inflight: None,
         tell_load: true,
@@ -54,7 +55,8 @@ async fn runners(drain: drain::Watch) -> u16 {
         let server = Arc::clone(&server);
         async move { server.handle(request).await }
     };
-    tokio::spawn(serve::serve(listener, serve::Plain, None, handler, drain));
+    let options = serve::Options { max_age: None, max_connections: 1000 };
+    tokio::spawn(serve::serve(listener, serve::Plain, options, handler, drain));
     port
 }
 

@@ -46,7 +46,7 @@ use std::{any::TypeId, collections::BTreeSet, ffi::OsString, io::Write as _, pro
 use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, parser::ValueSource};
 
 pub use self::{
-    duration::{DurationError, GoDuration, parse_duration},
+    duration::{DurationError, GoDuration, parse_duration, positive},
     values::{BoolError, CommaList, parse_bool},
 };
 

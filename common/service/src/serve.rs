@@ -3,6 +3,11 @@
 //! Porch holds one connection for ever, so connections are given a maximum age: a GOAWAY makes the
 //! caller dial again, which spreads callers over routers. Calls in flight are not touched by it.
 
+mod connections;
+mod streams;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -18,15 +23,19 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::Instrument;
 
+use self::connections::Connections;
+use self::streams::{Activity, Streams};
 use crate::drain;
 use crate::grpc::{Body, MAX_HEADER_LIST_BYTES};
+
+pub(crate) use self::streams::asked_for_more;
 
 /// Calls at once on one connection: Porch sends all of its calls over one, and a router those of all its callers. More
 /// would wait on the other side, unseen and in no fair order, so this is no less than what bytes in flight bound by
@@ -48,6 +57,16 @@ const TELL_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_TOLD: usize = 10;
 /// Pause after accept fails, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What bounds connections.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Age after which a connection is asked to dial again.
+    pub max_age: Option<Duration>,
+    /// Connections at once (`--max-connections`). For one more the one that has been idle for longest ends; when all
+    /// are busy, the new one is refused.
+    pub max_connections: usize,
+}
 
 /// What a connection goes through before HTTP/2.
 pub trait Accept: Clone + Send + 'static {
@@ -75,7 +94,7 @@ impl Accept for Plain {
 pub async fn serve<A, H, F>(
     listener: TcpListener,
     accept: A,
-    max_age: Option<Duration>,
+    options: Options,
     handler: H,
     mut drain: drain::Watch,
 ) where
@@ -84,6 +103,8 @@ pub async fn serve<A, H, F>(
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let mut connections = JoinSet::new();
+    let mut open = Connections::new(options.max_connections);
+    let origin = Instant::now();
     let refusals = Arc::new(Refusals::default());
     loop {
         let accepted = tokio::select! {
@@ -93,16 +114,22 @@ pub async fn serve<A, H, F>(
         };
         match accepted {
             Ok((stream, peer)) => {
+                if !open.make_room() {
+                    refusals.note_busy(peer);
+                    continue;
+                }
                 let span = tracing::debug_span!("connection", %peer);
-                let age = max_age.map(jittered);
+                let age = options.max_age.map(jittered);
+                let activity = Activity::new(origin);
+                let streams = Streams::new(Arc::clone(&activity));
                 let (accept, handler, drain) = (accept.clone(), handler.clone(), drain.clone());
                 let refusals = Arc::clone(&refusals);
                 let served = async move {
                     if let Some(stream) = admit(stream, accept, drain.clone(), &refusals, peer).await {
-                        connection(stream, age, handler, drain).await;
+                        connection(stream, age, streams, handler, drain).await;
                     }
                 };
-                connections.spawn(served.instrument(span));
+                open.push(activity, connections.spawn(served.instrument(span)));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
@@ -120,16 +147,29 @@ struct Refusals(Mutex<BTreeMap<String, Instant>>);
 
 impl Refusals {
     fn note(&self, peer: SocketAddr, error: &io::Error) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|_, at| at.elapsed() < TELL_INTERVAL);
         // Of an expired certificate the text has the time.
         let reason = error.to_string().replace(|letter: char| letter.is_ascii_digit(), "");
-        if told.len() >= MAX_TOLD || told.contains_key(&reason) {
-            tracing::debug!(%peer, %error, "refused a connection: TLS failed");
-        } else {
+        if self.is_news(reason) {
             tracing::warn!(%peer, %error, "refused a connection: TLS failed; see --tls-client-ca and the peer's certificate");
+        } else {
+            tracing::debug!(%peer, %error, "refused a connection: TLS failed");
+        }
+    }
+
+    fn note_busy(&self, peer: SocketAddr) {
+        if self.is_news("busy".to_owned()) {
+            tracing::warn!(%peer, "refused a connection: all of --max-connections have calls");
+        }
+    }
+
+    fn is_news(&self, reason: String) -> bool {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|_, at| at.elapsed() < TELL_INTERVAL);
+        let news = told.len() < MAX_TOLD && !told.contains_key(&reason);
+        if news {
             told.insert(reason, Instant::now());
         }
+        news
     }
 }
 
@@ -157,8 +197,13 @@ async fn admit<A: Accept>(
     accepted.inspect_err(|error| refusals.note(peer, error)).ok()
 }
 
-async fn connection<S, H, F>(stream: S, age: Option<Duration>, handler: H, mut drain: drain::Watch)
-where
+async fn connection<S, H, F>(
+    stream: S,
+    age: Option<Duration>,
+    streams: Streams,
+    handler: H,
+    mut drain: drain::Watch,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<Body>> + Send + 'static,
@@ -169,7 +214,7 @@ where
         let answer = handler(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
-    let connection = http2::Builder::new(TokioExecutor::new())
+    let connection = http2::Builder::new(streams)
         .timer(TokioTimer::new())
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
@@ -275,32 +320,4 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Listened<S> {
 /// Within a tenth of `age` either way, so that connections opened together do not end together.
 fn jittered(age: Duration) -> Duration {
     age.mul_f64(0.9 + 0.2 * fastrand::f64())
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::time::timeout;
-    use tonic::Code;
-
-    use super::*;
-    use crate::grpc::Reply;
-
-    /// Also one that spoke TLS: what HTTP/2 hears of it is nothing.
-    #[tokio::test(start_paused = true)]
-    async fn who_never_speaks_http2_is_not_kept_for_ever() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (_signal, drain) = drain::channel();
-        let handler = |_| async { Reply::failed(Code::Internal, "nobody asks").into_response() };
-        let _serving = tokio::spawn(serve(listener, Plain, None, handler, drain));
-        for said in ["", "P", "PRI * HTTP/2.0\r\n\r\nSM"] {
-            let mut peer = TcpStream::connect(address).await.unwrap();
-            peer.write_all(said.as_bytes()).await.unwrap();
-            let began = Instant::now();
-            let mut heard = Vec::new();
-            timeout(KEEP_ALIVE * 2, peer.read_to_end(&mut heard)).await.expect("it ends").unwrap();
-            assert!(began.elapsed() >= KEEP_ALIVE, "{said:?}: {:?}", began.elapsed());
-        }
-    }
 }

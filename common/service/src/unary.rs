@@ -6,14 +6,20 @@
 
 use std::error::Error as _;
 use std::io::ErrorKind;
+use std::time::Duration;
 
-use http::{HeaderMap, Method, Request, Response, Uri, uri::PathAndQuery};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, uri::PathAndQuery};
 use hyper::body::Incoming;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
 use tonic::Code;
 
 use crate::conn::{ConnectError, Connection, Sender};
-use crate::grpc::{Body, Charge, ReceiveError, Refused, Reply, bound_message, code_of, receive};
+use crate::grpc::{
+    Body, Charge, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes, receive,
+};
+
+/// Most bytes of an answer's headers and trailers, but for the status message. Ours have some 200.
+const MAX_ANSWER_METADATA_BYTES: usize = 64 * 1024;
 
 /// Why a call got no answer.
 #[derive(Debug, thiserror::Error)]
@@ -119,8 +125,9 @@ pub async fn call(
     };
     let (head, body) = response.into_parts();
     let mut answer = Charge::default();
-    let charged = |size| charge.answer(size).map(|charge| answer = charge);
-    match receive(body, limit, charged).await {
+    let head_bytes = header_bytes(&head.headers);
+    let charged = |size: usize| charge.answer(size.saturating_add(head_bytes)).map(|charge| answer = charge);
+    match receive(body, limit, Duration::MAX, charged).await {
         Ok(received) => {
             let mut reply = Reply {
                 headers: head.headers,
@@ -134,6 +141,17 @@ pub async fn call(
                 return Err(CallError::Broken { lost: Lost::Stream, error });
             }
             bound_message(reply.status_headers_mut());
+            let trailer_bytes = reply.trailers.as_ref().map_or(0, header_bytes);
+            let message_bytes = reply.status_headers().get("grpc-message").map_or(0, HeaderValue::len);
+            let bytes = head_bytes.saturating_add(trailer_bytes).saturating_sub(message_bytes);
+            if bytes > MAX_ANSWER_METADATA_BYTES {
+                let text = format!(
+                    "the answer's headers and trailers have {bytes} bytes, more than {MAX_ANSWER_METADATA_BYTES}: look at \
+                     what stands between router, runners and function pods"
+                );
+                return Ok(Reply::failed(Code::ResourceExhausted, &text));
+            }
+            reply.charge.grow(trailer_bytes)?;
             Ok(reply)
         }
         Err(ReceiveError::Frame(FrameError::TooLarge { size, limit })) => {

@@ -26,6 +26,9 @@ use crate::install::{copy_to, idle};
 use crate::process::{Environment, Program};
 use crate::service::Wrapper;
 
+/// Connections at once. Its runner needs one.
+const MAX_CONNECTIONS: usize = 1000;
+
 /// A running wrapper. Dropping it ends calls in flight and their processes.
 #[derive(Debug)]
 pub struct App {
@@ -56,6 +59,8 @@ impl App {
         let options = grpc::Options {
             max_message: flags.max_request_body_size,
             default_timeout: flags.request_timeout.into(),
+            // Its runner says how long.
+            max_timeout: Duration::MAX,
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
             // --max-concurrent-calls bounds what is held.
             inflight: None,
@@ -69,7 +74,11 @@ impl App {
             async move { service.handle(request).await }
         };
         let mut tasks = Tasks::new();
-        tasks.keep(tracing::info_span!("serve"), serve::serve(listener, serve::Plain, None, handler, drain));
+        let listening = serve::Options { max_age: None, max_connections: MAX_CONNECTIONS };
+        tasks.keep(
+            tracing::info_span!("serve"),
+            serve::serve(listener, serve::Plain, listening, handler, drain),
+        );
         health.set("", true);
         // Nothing routes to a wrapper but its runner, which sees the pod terminate: no delay.
         let drain_times = DrainTimes { delay: Duration::ZERO, timeout: flags.drain_timeout.into() };

@@ -180,6 +180,18 @@ impl From<GoDuration> for Duration {
     }
 }
 
+/// The same for a flag of which zero makes no sense.
+///
+/// # Errors
+/// When it is no duration, or shorter than a millisecond.
+pub fn positive(text: &str) -> Result<GoDuration, String> {
+    let duration = parse_duration(text).map_err(|error| error.to_string())?;
+    if duration < Duration::from_millis(1) {
+        return Err("at least 1ms is needed".to_owned());
+    }
+    Ok(GoDuration(duration))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

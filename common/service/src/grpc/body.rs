@@ -10,6 +10,7 @@ use porch_fn_proto::Chunks;
 use tonic::Status;
 
 use super::inflight::Charge;
+use crate::serve::asked_for_more;
 
 /// A message as slices and its trailers, or whatever tonic's generated code produces (health).
 #[derive(Debug)]
@@ -17,24 +18,19 @@ pub struct Body(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Message { parts: std::vec::IntoIter<Bytes>, trailers: Option<HeaderMap> },
+    Message { parts: std::vec::IntoIter<Bytes>, trailers: Option<HeaderMap>, charge: Charge },
     Tonic(tonic::body::Body),
 }
 
 impl Body {
     /// Sends `framed` slice by slice, then `trailers` if there are any.
     pub fn message(framed: Chunks, trailers: Option<HeaderMap>) -> Self {
-        Self(Kind::Message { parts: framed.into_iter(), trailers })
+        Self::charged(framed, trailers, Charge::default())
     }
 
     /// The same, and holds `charge` until the last slice has been sent or the stream has ended.
     pub fn charged(framed: Chunks, trailers: Option<HeaderMap>, charge: Charge) -> Self {
-        let mut parts: Vec<_> = framed.into_iter().collect();
-        // Slices are sent in their order: with the last one gone, all are.
-        if let Some(last) = parts.pop() {
-            parts.push(charge.ride_on(last));
-        }
-        Self(Kind::Message { parts: parts.into_iter(), trailers })
+        Self(Kind::Message { parts: framed.into_iter(), trailers, charge })
     }
 }
 
@@ -53,16 +49,22 @@ impl http_body::Body for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         match &mut self.0 {
-            Kind::Message { parts, trailers } => Poll::Ready(
-                parts.next().map(Frame::data).or_else(|| trailers.take().map(Frame::trailers)).map(Ok),
-            ),
+            Kind::Message { parts, trailers, charge } => {
+                asked_for_more();
+                let mut next = parts.next();
+                // The next slice is asked for when this one is sent: with the last one gone, all are.
+                if parts.len() == 0 {
+                    next = next.map(|last| std::mem::take(charge).ride_on(last));
+                }
+                Poll::Ready(next.map(Frame::data).or_else(|| trailers.take().map(Frame::trailers)).map(Ok))
+            }
             Kind::Tonic(body) => Pin::new(body).poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Kind::Message { parts, trailers } => parts.len() == 0 && trailers.is_none(),
+            Kind::Message { parts, trailers, .. } => parts.len() == 0 && trailers.is_none(),
             Kind::Tonic(body) => body.is_end_stream(),
         }
     }

@@ -19,6 +19,8 @@ pub use inflight::{CALL_OVERHEAD, Charge, Hop, Inflight, LimitError, Refused, in
 pub use receive::{ReceiveError, Received, receive};
 pub use reply::Reply;
 pub use server::{Call, Evaluate, Observe, Options, Server};
+#[cfg(feature = "client")]
+pub(crate) use status::header_bytes;
 pub use status::{
     LOAD_TRAILER, MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, bound_message, code_name, code_of,
     cut_message, is_shed, load_of, message_of, set_load, set_message,

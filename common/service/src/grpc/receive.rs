@@ -1,9 +1,12 @@
 //! Takes the single message of a unary call, and its trailers, out of an HTTP/2 body.
 
+use std::time::Duration;
+
 use http::HeaderMap;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use porch_fn_proto::{Chunks, FrameError, FrameReader};
+use tokio::time::timeout;
 
 use super::inflight::Refused;
 
@@ -27,22 +30,26 @@ pub enum ReceiveError {
     /// It is not taken, as large as it is announced to be.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// Nothing of it came for this long.
+    #[error("nothing of the message came for {0:?}")]
+    Silent(Duration),
     /// The stream or its connection broke.
     #[error("the body broke off")]
     Body(#[source] hyper::Error),
 }
 
 /// Reads `body` to its end. Holds at most `limit` bytes of message, and fails as soon as the prefix
-/// announces more. `announced` is told what it announces, and may refuse it.
+/// announces more, or when nothing comes for `silence`. `announced` is told what it announces, and may refuse it.
 pub async fn receive(
     mut body: Incoming,
     limit: usize,
+    silence: Duration,
     announced: impl FnOnce(usize) -> Result<(), Refused>,
 ) -> Result<Received, ReceiveError> {
     let mut announced = Some(announced);
     let mut reader = FrameReader::new(limit);
     let mut trailers = None;
-    while let Some(frame) = body.frame().await {
+    while let Some(frame) = timeout(silence, body.frame()).await.map_err(|_| ReceiveError::Silent(silence))? {
         match frame.map_err(ReceiveError::Body)?.into_data() {
             Ok(data) => {
                 reader.push(data)?;

@@ -21,7 +21,7 @@ use super::compression::{InflateError, inflate};
 use super::inflight::{CALL_OVERHEAD, Charge, Inflight};
 use super::receive::{ReceiveError, receive};
 use super::reply::Reply;
-use super::status::set_load;
+use super::status::{header_bytes, set_load};
 use super::timeout::parse_timeout;
 use crate::health::Health;
 use crate::telemetry::span::{Span, Tracer};
@@ -67,6 +67,11 @@ pub trait Observe: fmt::Debug + Send + Sync {
     fn ended(&self, code: Code, request: Option<usize>, response: Option<usize>, took: Duration);
 }
 
+/// How long a caller may send nothing of its message.
+const MAX_SILENCE: Duration = Duration::from_secs(30);
+/// What a caller reads whose deadline was further away than is allowed.
+const MAX_TIMEOUT_TEXT: &str = "no answer within --max-timeout, which bounds the deadlines of callers";
+
 /// Limits of a server.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -76,6 +81,8 @@ pub struct Options {
     pub default_timeout: Duration,
     /// What a caller reads when that time is up: names the flag.
     pub default_timeout_text: &'static str,
+    /// How long a call may take whatever its caller says (`--max-timeout`).
+    pub max_timeout: Duration,
     /// What all messages may hold. `None` sets no limit.
     pub inflight: Option<Arc<Inflight>>,
     /// Whether answers say how many calls are in flight.
@@ -132,7 +139,13 @@ impl<E: Evaluate> Server<E> {
             return Reply::failed(Code::Internal, text);
         }
         let asked = parse_timeout(&head.headers);
-        let deadline = started + asked.unwrap_or(self.options.default_timeout);
+        let Options { max_timeout, default_timeout, default_timeout_text, .. } = self.options;
+        let (time, time_is_up) = match asked {
+            None => (default_timeout, default_timeout_text),
+            Some(asked) if asked > max_timeout => (max_timeout, MAX_TIMEOUT_TEXT),
+            Some(asked) => (asked, DEADLINE_TEXT),
+        };
+        let deadline = started + time;
         let answer = async {
             let Read { framed, message, charge } = match self.read(&head.headers, body).await {
                 Ok(read) => read,
@@ -153,10 +166,8 @@ impl<E: Evaluate> Server<E> {
             let call = Call { headers, framed, message, deadline, charge, span: seen.span.clone() };
             self.evaluator.evaluate(call).await
         };
-        timeout_at(deadline, answer).await.unwrap_or_else(|_| {
-            let text = if asked.is_some() { DEADLINE_TEXT } else { self.options.default_timeout_text };
-            Reply::failed(Code::DeadlineExceeded, text)
-        })
+        let answered = timeout_at(deadline, answer).await;
+        answered.unwrap_or_else(|_| Reply::failed(Code::DeadlineExceeded, time_is_up))
     }
 
     /// Begins the span of a call.
@@ -173,7 +184,12 @@ impl<E: Evaluate> Server<E> {
             None => Charge::default(),
         };
         charge.grow(header_bytes(headers).saturating_sub(CALL_OVERHEAD))?;
-        let received = receive(body, limit, |size| charge.grow(size)).await.map_err(refuse_body)?;
+        let evicted = charge.evicted();
+        let received = tokio::select! {
+            received = receive(body, limit, MAX_SILENCE, |size| charge.grow(size)) => received.map_err(refuse_body)?,
+            refused = evicted => return Err(refused.into()),
+        };
+        charge.received()?;
         if received.framed.is_empty() {
             return Err(Reply::failed(Code::Internal, "a unary call without a message"));
         }
@@ -262,10 +278,6 @@ impl Drop for Seen<'_> {
     }
 }
 
-fn header_bytes(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
-}
-
 /// What grpc-go's servers say at the deadline.
 const DEADLINE_TEXT: &str = "context deadline exceeded";
 
@@ -281,6 +293,12 @@ fn refuse_body(error: ReceiveError) -> Reply {
         ReceiveError::Frame(FrameError::TooLarge { size, limit }) => too_large(Some(size), limit),
         ReceiveError::Frame(error) => Reply::failed(Code::Internal, &error.to_string()),
         ReceiveError::Refused(refused) => refused.into(),
+        ReceiveError::Silent(silence) => {
+            let text = format!(
+                "nothing of the message came for {silence:?}: the caller, or a proxy before it, stopped sending; retry"
+            );
+            Reply::failed(Code::DeadlineExceeded, &text)
+        }
         // The caller went away; nobody reads this.
         ReceiveError::Body(_) => Reply::failed(Code::Cancelled, "the request broke off"),
     }

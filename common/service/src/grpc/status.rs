@@ -67,6 +67,11 @@ pub fn bound_message(headers: &mut HeaderMap) {
     }
 }
 
+/// Bytes of names and values.
+pub(crate) fn header_bytes(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+}
+
 /// Whether the call was refused before it began, so that it may be sent elsewhere.
 pub fn is_shed(headers: &HeaderMap) -> bool {
     headers.get(SHED_TRAILER) == Some(&HeaderValue::from_static(SHED_VALUE))

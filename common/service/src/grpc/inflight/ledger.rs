@@ -1,32 +1,116 @@
 //! Who holds how many bytes: the arithmetic of admission, without clock, lock or message.
+//!
+//! A call whose message is still coming in may lose its place: when another finds no room, those go whose message
+//! should have been there by now. So nobody keeps others out by calls that are never sent. Times are durations since
+//! any fixed moment.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Why;
+
+/// How long a message may take that is as large as nothing.
+const GRACE: Duration = Duration::from_secs(1);
+/// And each of these bytes a second more.
+const BYTES_PER_SECOND: u64 = 256 * 1024;
+
+/// A call whose message is coming in: when it is due, and a number.
+pub(super) type Place = (Duration, u64);
 
 /// Bytes held. Calls and answers have accounts of their own, each with the limit: so answers, whose work is done, are
 /// not refused for calls, and keep no calls out.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct Ledger<T> {
     limit: usize,
     calls: usize,
+    /// Of these calls the bytes, and how to tell them that they lost their place.
+    receiving: BTreeMap<Place, (usize, T)>,
+    /// Places given so far.
+    places: u64,
     answers: usize,
     /// Of calls, by image; only images that hold something.
     images: HashMap<Arc<str>, usize>,
     refused: [u64; Why::ALL.len()],
 }
 
-impl Ledger {
+impl<T> Ledger<T> {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, calls: 0, answers: 0, images: HashMap::new(), refused: [0; Why::ALL.len()] }
+        Self {
+            limit,
+            calls: 0,
+            receiving: BTreeMap::new(),
+            places: 0,
+            answers: 0,
+            images: HashMap::new(),
+            refused: [0; Why::ALL.len()],
+        }
+    }
+
+    /// Takes `bytes` for a call whose message begins to come in at `now`. Adds to `evicted` whoever loses its place to it.
+    pub(super) fn enter(
+        &mut self,
+        bytes: usize,
+        tell: T,
+        now: Duration,
+        evicted: &mut Vec<T>,
+    ) -> Result<Place, Why> {
+        self.room(bytes, now, evicted)?;
+        self.calls += bytes;
+        self.places += 1;
+        let place = (now + GRACE, self.places);
+        self.receiving.insert(place, (bytes, tell));
+        Ok(place)
+    }
+
+    /// Takes `bytes` more for a message that is coming in, which then may take longer: returns the call's new place.
+    pub(super) fn announce(
+        &mut self,
+        place: Place,
+        bytes: usize,
+        now: Duration,
+        evicted: &mut Vec<T>,
+    ) -> Result<Place, Why> {
+        let (held, tell) = self.receiving.remove(&place).ok_or(Why::Slow)?;
+        let room = self.room(bytes, now, evicted);
+        let taken = if room.is_ok() { bytes } else { 0 };
+        self.calls += taken;
+        let longer = Duration::from_millis((taken as u64).saturating_mul(1000) / BYTES_PER_SECOND);
+        let (due, number) = place;
+        let place = (due + longer, number);
+        self.receiving.insert(place, (held + taken, tell));
+        room.map(|()| place)
+    }
+
+    /// The message is in, or comes no longer: from now on the call keeps its bytes. Returns them, unless it has lost its
+    /// place.
+    pub(super) fn received(&mut self, place: Place) -> Option<usize> {
+        self.receiving.remove(&place).map(|(bytes, _)| bytes)
+    }
+
+    /// Sees to room for `bytes`.
+    fn room(&mut self, bytes: usize, now: Duration, evicted: &mut Vec<T>) -> Result<(), Why> {
+        while bytes > self.limit - self.calls {
+            let Some(overdue) = self.receiving.first_entry().filter(|first| first.key().0 <= now) else {
+                return Err(self.refuse(Why::Limit));
+            };
+            let (held, tell) = overdue.remove();
+            self.calls = self.calls.saturating_sub(held);
+            self.refuse(Why::Slow);
+            evicted.push(tell);
+        }
+        Ok(())
     }
 
     /// Takes `bytes` for a call, of `image` if that is known already.
-    pub(super) fn take(&mut self, bytes: usize, image: Option<&Arc<str>>) -> Result<(), Why> {
-        if bytes > self.limit - self.calls {
-            return Err(self.refuse(Why::Limit));
-        }
+    pub(super) fn take(
+        &mut self,
+        bytes: usize,
+        image: Option<&Arc<str>>,
+        now: Duration,
+        evicted: &mut Vec<T>,
+    ) -> Result<(), Why> {
+        self.room(bytes, now, evicted)?;
         self.calls += bytes;
         if let Some(image) = image
             && bytes > 0
@@ -104,8 +188,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    type Ledger = super::Ledger<u32>;
+    const START: Duration = Duration::ZERO;
+
+    /// Of a call whose message is in.
+    fn take(ledger: &mut Ledger, bytes: usize, image: Option<&Arc<str>>) -> Result<(), Why> {
+        ledger.take(bytes, image, START, &mut Vec::new())
+    }
+
     fn call(ledger: &mut Ledger, image: &str, bytes: usize) -> Result<Arc<str>, Why> {
-        ledger.take(bytes, None)?;
+        take(ledger, bytes, None)?;
         ledger.claim(image, bytes).inspect_err(|_| ledger.give(bytes, None))
     }
 
@@ -117,17 +209,17 @@ mod tests {
     #[test]
     fn calls_and_answers_have_the_limit_each() {
         let mut ledger = Ledger::new(100);
-        assert_eq!(ledger.take(100, None), Ok(()));
-        assert_eq!(ledger.take(1, None), Err(Why::Limit));
-        assert_eq!(ledger.take(usize::MAX, None), Err(Why::Limit));
+        assert_eq!(take(&mut ledger, 100, None), Ok(()));
+        assert_eq!(take(&mut ledger, 1, None), Err(Why::Limit));
+        assert_eq!(take(&mut ledger, usize::MAX, None), Err(Why::Limit));
         assert_eq!(ledger.take_answer(100), Ok(()));
         assert_eq!(ledger.take_answer(1), Err(Why::Answer));
         assert_eq!(ledger.held(), 200);
         ledger.give(1, None);
-        assert_eq!((ledger.take(1, None), ledger.take_answer(1)), (Ok(()), Err(Why::Answer)));
+        assert_eq!((take(&mut ledger, 1, None), ledger.take_answer(1)), (Ok(()), Err(Why::Answer)));
         ledger.give_answer(60);
         assert_eq!((ledger.take_answer(60), ledger.held()), (Ok(()), 200));
-        assert_eq!(ledger.refused(), [2, 0, 2]);
+        assert_eq!(ledger.refused(), [2, 0, 2, 0]);
     }
 
     #[test]
@@ -151,10 +243,46 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_is_overdue_makes_room_for_another_and_only_then() {
+        let mut ledger = Ledger::new(1_000_000);
+        let mut evicted = Vec::new();
+        let s = Duration::from_secs;
+        // Two that announce nothing, one that announces what takes two seconds more.
+        let silent = ledger.enter(100_000, 1, s(0), &mut evicted).unwrap();
+        let second = ledger.enter(100_000, 2, s(1), &mut evicted).unwrap();
+        let large = ledger.enter(1, 3, s(0), &mut evicted).unwrap();
+        let large = ledger.announce(large, 524_288, s(0), &mut evicted).unwrap();
+        assert_eq!(ledger.take(600_000, None, Duration::from_millis(999), &mut evicted), Err(Why::Limit));
+        assert_eq!(
+            (ledger.take(200_000, None, s(60), &mut evicted), evicted.as_slice()),
+            (Ok(()), &[][..]),
+            "there is room"
+        );
+        assert_eq!(ledger.take(100_000, None, s(1), &mut evicted), Ok(()));
+        assert_eq!(evicted, [1]);
+        assert_eq!(ledger.received(silent), None);
+        assert_eq!(ledger.announce(silent, 1, s(1), &mut evicted), Err(Why::Slow));
+        // Not enough, but it was overdue.
+        assert_eq!(ledger.take(400_000, None, s(2), &mut evicted), Err(Why::Limit));
+        assert_eq!(evicted, [1, 2]);
+        assert_eq!(ledger.received(second), None);
+        assert_eq!(ledger.take(600_000, None, Duration::from_millis(2999), &mut evicted), Err(Why::Limit));
+        assert_eq!(ledger.received(large), Some(524_289));
+        assert_eq!(
+            ledger.take(600_000, None, s(60), &mut evicted),
+            Err(Why::Limit),
+            "a message that is in stays"
+        );
+        ledger.give(524_289, None);
+        assert_eq!(ledger.held(), 300_000);
+        assert_eq!(ledger.refused()[Why::Slow as usize], 2);
+    }
+
+    #[test]
     fn an_image_that_holds_nothing_is_forgotten() {
         let mut ledger = Ledger::new(100);
         let name = call(&mut ledger, "a", 40).unwrap();
-        ledger.take(10, Some(&name)).unwrap();
+        take(&mut ledger, 10, Some(&name)).unwrap();
         ledger.give(40, Some(&name));
         assert_eq!(ledger.images[&name], 10);
         ledger.give(10, Some(&name));

@@ -8,12 +8,16 @@
 mod ledger;
 
 use std::fmt;
+use std::future::{Future, pending};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 use tonic::Code;
 
-use self::ledger::Ledger;
+use self::ledger::{Ledger, Place};
 use super::reply::Reply;
 
 /// What a call is charged beside its message: headers, buffers, its task. It bounds the number of calls.
@@ -36,6 +40,8 @@ enum Why {
     Limit,
     Share,
     Answer,
+    /// It did not come in time, and another needed its room.
+    Slow,
 }
 
 /// A message that does not fit.
@@ -63,7 +69,8 @@ pub struct LimitError {
 pub struct Inflight {
     limit: usize,
     hop: Hop,
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<Ledger<Arc<Notify>>>,
+    origin: Instant,
 }
 
 /// Bytes that are held until this is dropped. The default one holds nothing and has no limit.
@@ -74,6 +81,15 @@ pub struct Charge {
     image: Option<Arc<str>>,
     /// It is an answer's.
     answer: bool,
+    /// The message is coming in. The ledger counts its bytes meanwhile, since it may take them back.
+    receiving: Option<Receiving>,
+}
+
+/// A call's place while its message is coming in.
+#[derive(Debug)]
+struct Receiving {
+    place: Place,
+    evicted: Arc<Notify>,
 }
 
 /// The limit in bytes: what `--max-inflight-bytes` says, or what suits messages of up to `max_message` bytes.
@@ -92,7 +108,7 @@ pub fn inflight_limit(asked: Option<usize>, max_message: usize) -> Result<usize,
 // === impl Why ===
 
 impl Why {
-    const ALL: [Self; 3] = [Self::Limit, Self::Share, Self::Answer];
+    const ALL: [Self; 4] = [Self::Limit, Self::Share, Self::Answer, Self::Slow];
 
     #[cfg(feature = "admin")]
     fn as_str(self) -> &'static str {
@@ -100,6 +116,7 @@ impl Why {
             Self::Limit => "limit",
             Self::Share => "share",
             Self::Answer => "answer",
+            Self::Slow => "slow",
         }
     }
 }
@@ -126,6 +143,11 @@ impl fmt::Display for Refused {
                 "too many bytes in flight: with the function's answer, answers alone would hold more than the {limit} \
                  bytes of messages that are the limit of this {hop}; retry later, or raise --max-inflight-bytes or the \
                  number of {hop}s"
+            ),
+            Why::Slow => write!(
+                f,
+                "the message came too slowly: {limit} bytes of messages are the limit of this {hop}, and others needed \
+                 the room; retry later, or raise --max-inflight-bytes or the number of {hop}s"
             ),
         }
     }
@@ -159,22 +181,41 @@ impl From<Refused> for Reply {
 impl Inflight {
     /// Nothing held yet, of `limit` bytes.
     pub fn new(limit: usize, hop: Hop) -> Arc<Self> {
-        Arc::new(Self { limit, hop, ledger: Mutex::new(Ledger::new(limit)) })
+        Arc::new(Self { limit, hop, ledger: Mutex::new(Ledger::new(limit)), origin: Instant::now() })
     }
 
-    /// Charges a call, whose message has yet to say how large it is.
+    /// Charges a call, whose message has yet to say how large it is. Until [`Charge::received`] it may lose its place.
     ///
     /// # Errors
     /// When the limit is reached.
     pub fn enter(self: &Arc<Self>) -> Result<Charge, Refused> {
-        let mut charge = Charge { inflight: Some(Arc::clone(self)), bytes: 0, image: None, answer: false };
-        charge.grow(CALL_OVERHEAD)?;
-        Ok(charge)
+        let tell = Arc::new(Notify::new());
+        let evicted = Arc::clone(&tell);
+        let place = self.step(|ledger, now, evicted| ledger.enter(CALL_OVERHEAD, tell, now, evicted))?;
+        let receiving = Some(Receiving { place, evicted });
+        Ok(Charge { inflight: Some(Arc::clone(self)), bytes: 0, image: None, answer: false, receiving })
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> usize {
+        self.ledger().held()
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger<Arc<Notify>>> {
         // No step of the ledger can panic halfway.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes something, and tells those that lose their place to it.
+    fn step<R>(
+        &self,
+        take: impl FnOnce(&mut Ledger<Arc<Notify>>, Duration, &mut Vec<Arc<Notify>>) -> Result<R, Why>,
+    ) -> Result<R, Refused> {
+        let mut evicted = Vec::new();
+        let taken = take(&mut self.ledger(), self.origin.elapsed(), &mut evicted);
+        // A place is kept for whoever does not listen yet.
+        evicted.iter().for_each(|evicted| evicted.notify_one());
+        taken.map_err(|why| self.refused(why))
     }
 
     fn refused(&self, why: Why) -> Refused {
@@ -185,15 +226,45 @@ impl Inflight {
 // === impl Charge ===
 
 impl Charge {
-    /// Charges `bytes` more of the request.
+    /// Charges `bytes` more.
     ///
     /// # Errors
     /// When they are too many.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
         let Some(inflight) = &self.inflight else { return Ok(()) };
-        let taken = inflight.ledger().take(bytes, self.image.as_ref());
-        taken.map_err(|why| inflight.refused(why))?;
-        self.bytes += bytes;
+        if let Some(Receiving { place, .. }) = &mut self.receiving {
+            *place = inflight.step(|ledger, now, evicted| ledger.announce(*place, bytes, now, evicted))?;
+        } else if self.answer {
+            inflight.ledger().take_answer(bytes).map_err(|why| inflight.refused(why))?;
+            self.bytes += bytes;
+        } else {
+            let image = self.image.as_ref();
+            inflight.step(|ledger, now, evicted| ledger.take(bytes, image, now, evicted))?;
+            self.bytes += bytes;
+        }
+        Ok(())
+    }
+
+    /// Returns when the call has lost its place.
+    pub fn evicted(&self) -> impl Future<Output = Refused> + Send + use<> {
+        let inflight = self.inflight.clone();
+        let evicted = self.receiving.as_ref().map(|receiving| Arc::clone(&receiving.evicted));
+        async move {
+            let (Some(inflight), Some(evicted)) = (inflight, evicted) else { return pending().await };
+            evicted.notified().await;
+            inflight.refused(Why::Slow)
+        }
+    }
+
+    /// The message is in: the call keeps its place.
+    ///
+    /// # Errors
+    /// When it has lost it.
+    pub fn received(&mut self) -> Result<(), Refused> {
+        if let (Some(inflight), Some(Receiving { place, .. })) = (&self.inflight, self.receiving.take()) {
+            let bytes = inflight.ledger().received(place);
+            self.bytes = bytes.ok_or_else(|| inflight.refused(Why::Slow))?;
+        }
         Ok(())
     }
 
@@ -227,17 +298,21 @@ impl Charge {
         let Some(inflight) = &self.inflight else { return Ok(Charge::default()) };
         let taken = inflight.ledger().take_answer(bytes);
         taken.map_err(|why| inflight.refused(why))?;
-        Ok(Charge { inflight: Some(Arc::clone(inflight)), bytes, image: None, answer: true })
+        let inflight = Some(Arc::clone(inflight));
+        Ok(Charge { inflight, bytes, image: None, answer: true, receiving: None })
     }
 
-    /// `bytes`, which hold the charge until the last copy of them is dropped.
-    pub(super) fn ride_on(self, bytes: Bytes) -> Bytes {
+    /// `bytes`, which hold what they need of the charge until the last copy of them is dropped.
+    pub(super) fn ride_on(mut self, bytes: Bytes) -> Bytes {
+        self.shrink(self.bytes.saturating_sub(bytes.len()));
         if self.bytes == 0 { bytes } else { Bytes::from_owner(Charged { bytes, _charge: self }) }
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
+        // Whatever it still has is given back below.
+        let _ = self.received();
         self.shrink(self.bytes);
     }
 }
@@ -313,10 +388,6 @@ mod tests {
 
     const LIMIT: usize = 10 * CALL_OVERHEAD;
 
-    fn held(inflight: &Inflight) -> usize {
-        inflight.ledger().held()
-    }
-
     #[test]
     fn the_limit_has_room_for_two_messages() {
         const MIB: usize = 1024 * 1024;
@@ -344,19 +415,21 @@ mod tests {
         let inflight = Inflight::new(LIMIT, Hop::Runner);
         let mut charge = inflight.enter().unwrap();
         charge.grow(100).unwrap();
+        charge.received().unwrap();
         charge.claim("a").unwrap();
         charge.claim("b").unwrap();
         charge.shrink(40);
-        let answer = charge.answer(1000).unwrap();
-        assert_eq!(held(&inflight), CALL_OVERHEAD + 60 + 1000);
+        let mut answer = charge.answer(1000).unwrap();
+        answer.grow(24).unwrap();
+        assert_eq!(inflight.held(), CALL_OVERHEAD + 60 + 1024);
         drop(charge);
-        assert_eq!(held(&inflight), 1000);
+        assert_eq!(inflight.held(), 1024);
         let part = answer.ride_on(Bytes::from_static(b"the last part"));
         let slice = part.slice(4..8);
         drop(part);
-        assert_eq!((&slice[..], held(&inflight)), (&b"last"[..], 1000), "it is still to be sent");
+        assert_eq!((&slice[..], inflight.held()), (&b"last"[..], 13), "it is still to be sent");
         drop(slice);
-        assert_eq!(held(&inflight), 0);
+        assert_eq!(inflight.held(), 0);
     }
 
     #[test]
@@ -364,12 +437,14 @@ mod tests {
         for (hop, sheds) in [(Hop::Router, false), (Hop::Runner, true)] {
             let inflight = Inflight::new(LIMIT, hop);
             let mut charge = inflight.enter().unwrap();
+            charge.received().unwrap();
             charge.claim("a").unwrap();
             let mut second = inflight.enter().unwrap();
             second.grow(LIMIT / 2).unwrap();
+            second.received().unwrap();
             let share = second.claim("a").unwrap_err();
             let limit = charge.grow(LIMIT).unwrap_err();
-            assert_eq!(held(&inflight), 2 * CALL_OVERHEAD + LIMIT / 2, "a refusal takes nothing");
+            assert_eq!(inflight.held(), 2 * CALL_OVERHEAD + LIMIT / 2, "a refusal takes nothing");
             let answer = charge.answer(LIMIT + 1).unwrap_err();
             for (refused, sheds, text) in [
                 (limit, sheds, "too many bytes in flight: 163840 bytes"),
@@ -384,6 +459,27 @@ mod tests {
                 assert!(message.contains(text) && message.ends_with(&todo), "{message}");
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_never_comes_in_is_told_that_its_place_is_taken() {
+        let inflight = Inflight::new(LIMIT, Hop::Router);
+        let mut silent = inflight.enter().unwrap();
+        silent.grow(LIMIT - CALL_OVERHEAD).unwrap();
+        let evicted = silent.evicted();
+        assert!(inflight.enter().is_err());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let other = inflight.enter().unwrap();
+        evicted.await;
+        let refused = silent.received().unwrap_err();
+        assert_eq!(inflight.held(), CALL_OVERHEAD, "its bytes are given back before it hears of it");
+        drop(silent);
+        assert_eq!(inflight.held(), CALL_OVERHEAD);
+        let reply = Reply::from(refused);
+        assert_eq!(reply.code(), Code::ResourceExhausted);
+        assert!(message_of(reply.status_headers()).starts_with("the message came too slowly"));
+        drop(other);
+        assert_eq!(inflight.held(), 0);
     }
 
     #[test]
