@@ -210,6 +210,14 @@ impl RawCall {
         self.body.send_data(piece, end).expect("an open stream");
     }
 
+    /// The same, of a stream that may be closed.
+    ///
+    /// # Errors
+    /// When it is.
+    pub fn try_send(&mut self, piece: Bytes) -> Result<(), h2::Error> {
+        self.body.send_data(piece, false)
+    }
+
     /// Gives the call up.
     pub fn cancel(mut self) {
         self.body.send_reset(Reason::CANCEL);

@@ -115,6 +115,34 @@ async fn hold(runner: &Runner, raw: &RawCaller, count: usize) -> Vec<RawCall> {
 }
 
 #[tokio::test]
+async fn calls_that_are_never_sent_make_room_for_others() {
+    const SILENT: usize = 10;
+    let runner = Runner::limited(SILENT * CALL_OVERHEAD).await;
+    let raw = runner.raw().await;
+    let mut silent = Vec::new();
+    for _ in 0..SILENT {
+        silent.push(raw.begin(raw.head()).await);
+    }
+    runner.wait("inflight_bytes", (SILENT * CALL_OVERHEAD) as u64).await;
+    let client = runner.client();
+    let input = "kind: ResourceList\n";
+    eventually("a call gets in", async || {
+        let answer = client.call("example.com/quick0:v1", input).await;
+        if answer.code == Code::ResourceExhausted {
+            return None;
+        }
+        assert_eq!(answer.output(), input);
+        Some(())
+    })
+    .await;
+    // The oldest goes first.
+    let evicted = silent.remove(0).answer().await;
+    assert_eq!(evicted.code(), Code::ResourceExhausted);
+    assert!(evicted.message().starts_with("the message came too slowly"), "{}", evicted.message());
+    assert!(is_shed(evicted.status_headers()), "nothing was done");
+}
+
+#[tokio::test]
 async fn a_call_too_many_is_shed_before_its_message_is_in() {
     let limit = 5 * charge() + 2 * CALL_OVERHEAD;
     let runner = Runner::limited(limit).await;

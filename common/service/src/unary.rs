@@ -140,7 +140,6 @@ pub async fn call(
                 let error = "the answer has no gRPC status".into();
                 return Err(CallError::Broken { lost: Lost::Stream, error });
             }
-            bound_message(reply.status_headers_mut());
             let trailer_bytes = reply.trailers.as_ref().map_or(0, header_bytes);
             let message_bytes = reply.status_headers().get("grpc-message").map_or(0, HeaderValue::len);
             let bytes = head_bytes.saturating_add(trailer_bytes).saturating_sub(message_bytes);
@@ -151,6 +150,8 @@ pub async fn call(
                 );
                 return Ok(Reply::failed(Code::ResourceExhausted, &text));
             }
+            bound_message(reply.status_headers_mut());
+            let trailer_bytes = reply.trailers.as_ref().map_or(0, header_bytes);
             reply.charge.grow(trailer_bytes)?;
             Ok(reply)
         }

@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::calls::{INPUT, count};
 
 const CALLERS: usize = 8;
-/// How soon after the outage a function can be started. The node may count as lost until it is heard of again.
+/// How soon after the outage a function can be started. Kubernetes starts no pods on a node that counts as lost, until it
+/// is heard of again.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(30);
 
 /// One runner with two warm functions, and a third that nobody has called.
@@ -137,7 +138,6 @@ async fn outage(connect: &str, lasting: Duration) {
     drop(stopped);
     let resumed = Instant::now();
 
-    // The node may count as lost for a while.
     let new = &stand.images[2];
     assert_eq!(stand.client.call(new, INPUT).await.output(), INPUT);
     let recovered = resumed.elapsed();
@@ -214,7 +214,50 @@ async fn an_api_server_that_refuses_connections_costs_no_warm_call() {
 mod slow {
     use super::*;
 
+    use porch_fn_tests::cluster::{Discovery, Plan};
+
+    use super::super::scaling;
+
     const LASTING: Duration = Duration::from_mins(1);
+
+    fn is_ready(pod: &Pod) -> bool {
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    }
+
+    /// Nobody hears of the node meanwhile, so it counts as lost when the API server is back: no router, no runner and no
+    /// function pod is ready, and all serve.
+    async fn fleet(discovery: Discovery) {
+        let cluster = Cluster::connect().await;
+        let Some(own) = cluster.own() else { return };
+        let plan = Plan::new(&cluster, discovery, 3);
+        let images = scaling::functions(&cluster, "outage-fleet").await;
+        let stand = scaling::Stand::start(&cluster, &plan, images).await;
+        let fleet = stand.installation.home().record::<Pod>().await;
+        let what = format!("API server stopped for {LASTING:?}, {discovery:?}");
+        let stopped = async || {
+            let stopped = Stopped::stop(own).await;
+            sleep(LASTING).await;
+            drop(stopped);
+            sleep(LASTING).await;
+        };
+        stand.under_load(&what, stopped).await;
+        let lost = fleet.most_at_once(|pod| !is_ready(pod));
+        figure(&format!("{what}: {lost} of 5 routers and runners not ready at once"));
+        stand.no_pod_was_made().await;
+    }
+
+    #[tokio::test]
+    #[ignore = "takes minutes; tests/faults runs it"]
+    async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call_by_slices() {
+        fleet(Discovery::EndpointSlices).await;
+    }
+
+    #[tokio::test]
+    #[ignore = "takes minutes; tests/faults runs it"]
+    async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call_by_dns() {
+        fleet(Discovery::Dns).await;
+    }
 
     #[tokio::test]
     #[ignore = "takes minutes; tests/faults runs it"]

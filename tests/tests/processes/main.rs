@@ -5,6 +5,7 @@
 
 mod cluster;
 mod exec_config;
+mod holding;
 mod pods;
 mod porch_config;
 mod proxy;

@@ -98,6 +98,25 @@ async fn a_text_that_its_server_did_not_bound_arrives_cleanly_cut() {
 }
 
 #[tokio::test]
+async fn an_answer_with_too_much_metadata_is_not_taken() {
+    let fleet = Fleet::of(1).await;
+    let caller = fleet.caller().await;
+    for (bytes, code) in [(60 * 1024, Code::Internal), (70 * 1024, Code::ResourceExhausted)] {
+        let mut headers = status_headers("the function's own text");
+        headers.insert("x-large", "x".repeat(bytes).parse().unwrap());
+        for reply in both_forms(&headers) {
+            fleet.runners[0].otherwise(Answer::Reply(reply));
+            let status = caller.evaluate(IMAGE, "package").await.unwrap_err();
+            assert_eq!(status.code(), code, "{status:?}");
+            if code == Code::ResourceExhausted {
+                let text = status.message();
+                assert!(text.starts_with("the answer's headers and trailers have 7"), "{text}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn requests_that_are_none_are_refused_in_clear_words() {
     let fleet = Fleet::of(1).await;
     let raw = fleet.raw().await;
