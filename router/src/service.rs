@@ -271,3 +271,64 @@ fn give_up(deadline: Instant) -> Instant {
     let now = Instant::now();
     deadline.checked_sub(NO_RUNNER_MARGIN).unwrap_or(now).min(now + NO_RUNNER_WAIT)
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use porch_fn_ring::Ring;
+    use porch_fn_service::grpc::{Charge, Hop, Inflight, message_of};
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    /// A router without runners, and what would tell it of some.
+    fn router() -> (Router, watch::Sender<()>) {
+        let view = Arc::new(ArcSwap::from_pointee(View::new(Ring::new([]).unwrap(), Vec::new())));
+        let (changed, heard) = watch::channel(());
+        let metrics = Metrics::new(&mut Registry::default(), &Inflight::new(1 << 20, Hop::Router));
+        let options = Options {
+            default_prefix: String::new(),
+            allowed_images: AllowedImages::default(),
+            max_message: 1 << 20,
+            spill: Spill::default(),
+        };
+        (Router::new(options, view, heard, Arc::new(metrics)), changed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_counter_that_was_forgotten_and_came_back_counts_its_own_calls() {
+        let (router, _changed) = router();
+        let in_flight = || router.images(1).first().map(|image| (image.key.to_string(), image.in_flight));
+        let first = router.enter("a");
+        for other in 0..MAX_IMAGES.get() {
+            drop(router.enter(&other.to_string()));
+        }
+        let second = router.enter("a");
+        assert_eq!(in_flight(), Some(("a".to_owned(), 1)));
+        drop(first);
+        assert_eq!(in_flight(), Some(("a".to_owned(), 1)));
+        drop(second);
+        assert_eq!(in_flight().map(|(_, in_flight)| in_flight), Some(0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_router_that_ends_has_no_call_wait_for_a_runner() {
+        let (router, changed) = router();
+        let now = Instant::now();
+        let call = || Call {
+            headers: HeaderMap::new(),
+            framed: Chunks::default(),
+            message: Chunks::default(),
+            deadline: now + Duration::from_hours(1),
+            charge: Charge::default(),
+            span: span::Span::default(),
+        };
+        let text = |reply: Reply| message_of(reply.status_headers());
+        let none = "no function runner is ready: 0 runners known";
+        let waits = router.route_to("a", call()).await.unwrap_err();
+        assert_eq!((now.elapsed(), text(waits.into()).starts_with(none)), (NO_RUNNER_WAIT, true));
+        drop(changed);
+        let ends = router.route_to("a", call()).await.unwrap_err();
+        assert_eq!((now.elapsed(), text(ends.into()).starts_with(none)), (NO_RUNNER_WAIT, true));
+    }
+}

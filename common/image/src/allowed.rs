@@ -84,8 +84,17 @@ struct Pattern {
 }
 
 /// A text with `*` and `**` in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Glob(Vec<Token>);
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Glob {
+    /// Before the first wildcard: all of it, if there is none.
+    prefix: String,
+    /// From the first wildcard to the last.
+    middle: Vec<Token>,
+    /// The texts between these wildcards.
+    between: Vec<String>,
+    /// Behind the last wildcard.
+    suffix: String,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token {
@@ -229,36 +238,67 @@ fn canonical(name: &str, default_prefix: &str) -> String {
 
 impl Glob {
     fn new(text: &str) -> Self {
-        let mut tokens: Vec<Token> = Vec::with_capacity(text.len());
-        for byte in text.bytes() {
-            match (byte, tokens.last_mut()) {
+        let Some(first) = text.find('*') else {
+            return Self { prefix: text.to_owned(), ..Self::default() };
+        };
+        let (_, suffix) = text.rsplit_once('*').unwrap_or_default();
+        let mut middle: Vec<Token> = Vec::new();
+        let wild = &text[first..text.len() - suffix.len()];
+        let between = wild.split('*').filter(|text| !text.is_empty()).map(str::to_owned).collect();
+        for byte in wild.bytes() {
+            match (byte, middle.last_mut()) {
                 (b'*', Some(last @ (Token::Part | Token::Any))) => *last = Token::Any,
-                (b'*', _) => tokens.push(Token::Part),
-                _ => tokens.push(Token::Byte(byte)),
+                (b'*', _) => middle.push(Token::Part),
+                _ => middle.push(Token::Byte(byte)),
             }
         }
-        Self(tokens)
+        Self { prefix: text[..first].to_owned(), middle, between, suffix: suffix.to_owned() }
     }
 
     fn is_anything(&self) -> bool {
-        matches!(self.0[..], [Token::Part | Token::Any])
+        self.prefix.is_empty()
+            && self.suffix.is_empty()
+            && matches!(self.middle[..], [Token::Part | Token::Any])
+    }
+
+    /// Nearly all patterns are decided by what stands before and behind their wildcards.
+    fn fits(&self, text: &str) -> bool {
+        let Some(rest) = text.strip_prefix(&*self.prefix).and_then(|rest| rest.strip_suffix(&*self.suffix))
+        else {
+            return false;
+        };
+        match self.middle[..] {
+            [] => rest.is_empty(),
+            [Token::Any] => true,
+            [Token::Part] => !rest.contains('/'),
+            _ => self.has_what_is_between(rest) && self.middle_fits(rest),
+        }
+    }
+
+    /// Whether the texts between the wildcards occur one after the other: cheap, and nearly always the answer.
+    fn has_what_is_between(&self, text: &str) -> bool {
+        self.between
+            .iter()
+            .try_fold(text, |rest, part| rest.split_once(part.as_str()).map(|(_, rest)| rest))
+            .is_some()
     }
 
     /// Follows all ways to match at once, so that its time is at most the product of the lengths.
-    fn fits(&self, text: &str) -> bool {
+    fn middle_fits(&self, text: &str) -> bool {
+        let tokens = &self.middle;
         // `ways[i]`: the text so far fits the first `i` tokens.
-        let mut ways = vec![false; self.0.len() + 1];
+        let mut ways = vec![false; tokens.len() + 1];
         ways[0] = true;
         self.skip_empty(&mut ways);
         for byte in text.bytes() {
             let mut left = false;
             for i in (0..ways.len()).rev() {
-                let stays = self.0.get(i).is_some_and(|token| match token {
+                let stays = tokens.get(i).is_some_and(|token| match token {
                     Token::Byte(_) => false,
                     Token::Part => byte != b'/',
                     Token::Any => true,
                 });
-                let advances = i > 0 && ways[i - 1] && self.0[i - 1] == Token::Byte(byte);
+                let advances = i > 0 && ways[i - 1] && tokens[i - 1] == Token::Byte(byte);
                 ways[i] = ways[i] && stays || advances;
                 left |= ways[i];
             }
@@ -267,12 +307,12 @@ impl Glob {
             }
             self.skip_empty(&mut ways);
         }
-        ways[self.0.len()]
+        ways[tokens.len()]
     }
 
     /// A wildcard may stand for nothing.
     fn skip_empty(&self, ways: &mut [bool]) {
-        for (i, token) in self.0.iter().enumerate() {
+        for (i, token) in self.middle.iter().enumerate() {
             ways[i + 1] |= ways[i] && !matches!(token, Token::Byte(_));
         }
     }

@@ -6,6 +6,7 @@
 mod cluster;
 mod exec_config;
 mod holding;
+mod logs;
 mod pods;
 mod porch_config;
 mod proxy;
