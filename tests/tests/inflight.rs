@@ -116,14 +116,18 @@ async fn hold(runner: &Runner, raw: &RawCaller, count: usize) -> Vec<RawCall> {
 
 #[tokio::test]
 async fn calls_that_are_never_sent_make_room_for_others() {
-    const SILENT: usize = 10;
-    let runner = Runner::limited(SILENT * CALL_OVERHEAD).await;
+    // As large as is allowed, and all that fits.
+    const ANNOUNCED: u32 = 65_536;
+    let limit = 2 * (ANNOUNCED as usize + CALL_OVERHEAD);
+    let runner = Runner::limited(limit).await;
     let raw = runner.raw().await;
     let mut silent = Vec::new();
-    for _ in 0..SILENT {
-        silent.push(raw.begin(raw.head()).await);
+    for _ in 0..2 {
+        let mut call = raw.begin(raw.head()).await;
+        call.send([&[0], &ANNOUNCED.to_be_bytes()[..]].concat().into(), false);
+        silent.push(call);
     }
-    runner.wait("inflight_bytes", (SILENT * CALL_OVERHEAD) as u64).await;
+    runner.wait("inflight_bytes", limit as u64).await;
     let client = runner.client();
     let input = "kind: ResourceList\n";
     eventually("a call gets in", async || {
@@ -140,6 +144,22 @@ async fn calls_that_are_never_sent_make_room_for_others() {
     assert_eq!(evicted.code(), Code::ResourceExhausted);
     assert!(evicted.message().starts_with("the message came too slowly"), "{}", evicted.message());
     assert!(is_shed(evicted.status_headers()), "nothing was done");
+}
+
+#[tokio::test]
+async fn calls_that_send_headers_alone_keep_nobody_out() {
+    const ROOM: usize = 10;
+    let runner = Runner::limited(ROOM * CALL_OVERHEAD).await;
+    let raw = runner.raw().await;
+    let mut silent = Vec::new();
+    for _ in 0..=ROOM {
+        silent.push(raw.begin(raw.head()).await);
+    }
+    let evicted = silent.remove(0).answer().await;
+    assert!(evicted.message().starts_with("the message came too slowly"), "{}", evicted.message());
+    let input = "kind: ResourceList\n";
+    let answer = runner.client().call("example.com/quick0:v1", input).await;
+    assert_eq!(answer.output(), input);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use tonic::Code;
 
 use crate::conn::{ConnectError, Connection, Sender};
 use crate::grpc::{
-    Body, Charge, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes, receive,
+    Arrived, Body, Charge, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes, receive,
 };
 
 /// Most bytes of an answer's headers and trailers, but for the status message. Ours have some 200.
@@ -126,7 +126,10 @@ pub async fn call(
     let (head, body) = response.into_parts();
     let mut answer = Charge::default();
     let head_bytes = header_bytes(&head.headers);
-    let charged = |size: usize| charge.answer(size.saturating_add(head_bytes)).map(|charge| answer = charge);
+    let charged = |arrived| match arrived {
+        Arrived::Prefix(size) => charge.answer(size.saturating_add(head_bytes)).map(|charge| answer = charge),
+        Arrived::Part => Ok(()),
+    };
     match receive(body, limit, Duration::MAX, charged).await {
         Ok(received) => {
             let mut reply = Reply {

@@ -80,29 +80,29 @@ async fn goes_on(load: &Load, lasting: Duration) {
     assert!(load.answered() > before, "the load stands still");
 }
 
-/// The API server, stopped. It goes on in any case: other tests need it.
-struct Stopped(Own);
+/// A component of the cluster, stopped. It goes on in any case: other tests need it.
+struct Stopped(Own, &'static str);
 
 // === impl Stopped ===
 
 impl Stopped {
-    async fn stop(own: &Own) -> Self {
-        let stopped = Self(own.clone());
-        own.signal("kube-apiserver", "STOP").await;
+    async fn stop(own: &Own, component: &'static str) -> Self {
+        let stopped = Self(own.clone(), component);
+        own.signal(component, "STOP").await;
         stopped
     }
 }
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        let own = self.0.clone();
+        let (own, component) = (self.0.clone(), self.1);
         // The test's own runtime may be ending, so another one does it.
         let gone_on = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(own.signal("kube-apiserver", "CONT"));
+            runtime.block_on(own.signal(component, "CONT"));
         });
         if gone_on.join().is_err() {
-            eprintln!("the API server is left stopped");
+            eprintln!("{component} is left stopped");
         }
     }
 }
@@ -127,7 +127,7 @@ async fn outage(connect: &str, lasting: Duration) {
     let load = stand.load();
     answers(&load).await;
 
-    let stopped = Stopped::stop(own).await;
+    let stopped = Stopped::stop(own, "kube-apiserver").await;
     let silent = timeout(Duration::from_secs(1), cluster.client().apiserver_version()).await;
     assert!(silent.is_err(), "a stopped server does not answer");
     // The kubelet starts it again without asking anybody.
@@ -225,8 +225,8 @@ mod slow {
         conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
     }
 
-    /// Nobody hears of the node meanwhile, so it counts as lost when the API server is back: no router, no runner and no
-    /// function pod is ready, and all serve.
+    /// The node counts as lost when the API server is back: no router, no runner and no function pod is ready, and all of
+    /// them serve.
     async fn fleet(discovery: Discovery) {
         let cluster = Cluster::connect().await;
         let Some(own) = cluster.own() else { return };
@@ -236,14 +236,20 @@ mod slow {
         let fleet = stand.installation.home().record::<Pod>().await;
         let what = format!("API server stopped for {LASTING:?}, {discovery:?}");
         let stopped = async || {
-            let stopped = Stopped::stop(own).await;
+            // A kubelet that is heard of at once may be in time for the node.
+            let kubelet = Stopped::stop(own, "kubelet").await;
+            let api_server = Stopped::stop(own, "kube-apiserver").await;
             sleep(LASTING).await;
-            drop(stopped);
-            sleep(LASTING).await;
+            drop(api_server);
+            eventually("the node counts as lost", async || {
+                (fleet.most_at_once(|pod| !is_ready(pod)) == 5).then_some(())
+            })
+            .await;
+            sleep(Duration::from_secs(10)).await;
+            drop(kubelet);
+            sleep(LASTING / 2).await;
         };
         stand.under_load(&what, stopped).await;
-        let lost = fleet.most_at_once(|pod| !is_ready(pod));
-        figure(&format!("{what}: {lost} of 5 routers and runners not ready at once"));
         stand.no_pod_was_made().await;
     }
 

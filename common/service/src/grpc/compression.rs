@@ -86,7 +86,8 @@ mod tests {
     fn inflates_no_more_than_may_be_in_flight() {
         let message = deflate(&vec![b'x'; 200_000]);
         for (limit, fits) in [(200_000, true), (199_999, false)] {
-            let mut charge = Inflight::new(limit + CALL_OVERHEAD, Hop::Runner).enter().unwrap();
+            let mut charge = Inflight::new(limit + CALL_OVERHEAD, Hop::Runner).enter(0).unwrap();
+            charge.received().unwrap();
             let inflated = inflate(&message, 1_000_000, &mut charge);
             assert_eq!(inflated.is_ok(), fits);
             assert!(fits || matches!(inflated, Err(InflateError::Refused(_))), "{inflated:?}");

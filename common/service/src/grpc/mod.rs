@@ -16,7 +16,7 @@ mod timeout;
 
 pub use body::Body;
 pub use inflight::{CALL_OVERHEAD, Charge, Hop, Inflight, LimitError, Refused, inflight_limit};
-pub use receive::{ReceiveError, Received, receive};
+pub use receive::{Arrived, ReceiveError, Received, receive};
 pub use reply::Reply;
 pub use server::{Call, Evaluate, Observe, Options, Server};
 #[cfg(feature = "client")]

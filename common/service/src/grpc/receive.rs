@@ -21,6 +21,18 @@ pub struct Received {
     pub trailers: Option<HeaderMap>,
 }
 
+/// What has arrived of a message.
+#[derive(Debug, Clone, Copy)]
+pub enum Arrived {
+    /// The prefix, which announces so many bytes.
+    Prefix(usize),
+    /// A good part more of the rest.
+    Part,
+}
+
+/// A good part of a message, in bytes.
+const PART: usize = 256 * 1024;
+
 /// Why a body could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
@@ -39,25 +51,27 @@ pub enum ReceiveError {
 }
 
 /// Reads `body` to its end. Holds at most `limit` bytes of message, and fails as soon as the prefix
-/// announces more, or when nothing comes for `silence`. `announced` is told what it announces, and may refuse it.
+/// announces more, or when nothing comes for `silence`. `arrived` is told what is there, and may refuse it.
 pub async fn receive(
     mut body: Incoming,
     limit: usize,
     silence: Duration,
-    announced: impl FnOnce(usize) -> Result<(), Refused>,
+    mut arrived: impl FnMut(Arrived) -> Result<(), Refused>,
 ) -> Result<Received, ReceiveError> {
-    let mut announced = Some(announced);
+    // Bytes that were there when `arrived` was told the last time.
+    let mut told = None;
     let mut reader = FrameReader::new(limit);
     let mut trailers = None;
     while let Some(frame) = timeout(silence, body.frame()).await.map_err(|_| ReceiveError::Silent(silence))? {
         match frame.map_err(ReceiveError::Body)?.into_data() {
             Ok(data) => {
                 reader.push(data)?;
-                if let Some(size) = reader.announced()
-                    && let Some(announced) = announced.take()
-                {
-                    announced(size)?;
+                match (reader.announced(), told) {
+                    (Some(size), None) => arrived(Arrived::Prefix(size))?,
+                    (Some(_), Some(told)) if reader.held() >= told + PART => arrived(Arrived::Part)?,
+                    _ => continue,
                 }
+                told = Some(reader.held());
             }
             Err(other) => trailers = other.into_trailers().ok(),
         }

@@ -18,7 +18,7 @@ use tower_service::Service;
 
 use super::body::Body;
 use super::compression::{InflateError, inflate};
-use super::inflight::{CALL_OVERHEAD, Charge, Inflight};
+use super::inflight::{Charge, Inflight};
 use super::receive::{ReceiveError, receive};
 use super::reply::Reply;
 use super::status::{header_bytes, set_load};
@@ -180,13 +180,12 @@ impl<E: Evaluate> Server<E> {
     async fn read(&self, headers: &HeaderMap, body: Incoming) -> Result<Read, Reply> {
         let limit = self.options.max_message;
         let mut charge = match &self.options.inflight {
-            Some(inflight) => inflight.enter()?,
+            Some(inflight) => inflight.enter(header_bytes(headers))?,
             None => Charge::default(),
         };
-        charge.grow(header_bytes(headers).saturating_sub(CALL_OVERHEAD))?;
         let evicted = charge.evicted();
         let received = tokio::select! {
-            received = receive(body, limit, MAX_SILENCE, |size| charge.grow(size)) => received.map_err(refuse_body)?,
+            received = receive(body, limit, MAX_SILENCE, |arrived| charge.arrived(arrived)) => received.map_err(refuse_body)?,
             refused = evicted => return Err(refused.into()),
         };
         charge.received()?;

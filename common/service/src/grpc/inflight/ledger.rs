@@ -1,8 +1,8 @@
 //! Who holds how many bytes: the arithmetic of admission, without clock, lock or message.
 //!
-//! A call whose message is still coming in may lose its place: when another finds no room, those go whose message
-//! should have been there by now. So nobody keeps others out by calls that are never sent. Times are durations since
-//! any fixed moment.
+//! A call whose message is not in may lose its place, so that nobody keeps others out by calls that are never sent. Calls
+//! that have sent their headers alone have an account of their own, whose oldest makes room for the next. A message that
+//! comes in makes room when it is overdue and another call needs it. Times are durations since any fixed moment.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,13 +10,17 @@ use std::time::Duration;
 
 use super::Why;
 
-/// How long a message may take that is as large as nothing.
-const GRACE: Duration = Duration::from_secs(1);
-/// And each of these bytes a second more.
-const BYTES_PER_SECOND: u64 = 256 * 1024;
+/// How long a message that comes in may make no progress before its call may lose its place.
+const GRACE: Duration = Duration::from_millis(500);
 
-/// A call whose message is coming in: when it is due, and a number.
-pub(super) type Place = (Duration, u64);
+/// A call whose message is not in yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It has sent its headers alone.
+    Waiting(u64),
+    /// Its message comes in, and is overdue at this time unless it makes progress.
+    Receiving(Duration, u64),
+}
 
 /// Bytes held. Calls and answers have accounts of their own, each with the limit: so answers, whose work is done, are
 /// not refused for calls, and keep no calls out.
@@ -24,8 +28,11 @@ pub(super) type Place = (Duration, u64);
 pub(super) struct Ledger<T> {
     limit: usize,
     calls: usize,
-    /// Of these calls the bytes, and how to tell them that they lost their place.
-    receiving: BTreeMap<Place, (usize, T)>,
+    /// Of these the calls whose message comes in: their bytes, and how to tell them that they lost their place.
+    receiving: BTreeMap<(Duration, u64), (usize, T)>,
+    /// The same of calls that have sent their headers alone. They are not among `calls`.
+    waiting: BTreeMap<u64, (usize, T)>,
+    waiting_bytes: usize,
     /// Places given so far.
     places: u64,
     answers: usize,
@@ -40,6 +47,8 @@ impl<T> Ledger<T> {
             limit,
             calls: 0,
             receiving: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            waiting_bytes: 0,
             places: 0,
             answers: 0,
             images: HashMap::new(),
@@ -47,59 +56,89 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// Takes `bytes` for a call whose message begins to come in at `now`. Adds to `evicted` whoever loses its place to it.
-    pub(super) fn enter(
-        &mut self,
-        bytes: usize,
-        tell: T,
-        now: Duration,
-        evicted: &mut Vec<T>,
-    ) -> Result<Place, Why> {
-        self.room(bytes, now, evicted)?;
-        self.calls += bytes;
+    /// A call has sent its headers, which hold `bytes`. Adds to `evicted` whoever loses its place to it.
+    pub(super) fn enter(&mut self, bytes: usize, tell: T, evicted: &mut Vec<T>) -> Result<Place, Why> {
+        if bytes > self.limit {
+            return Err(self.refuse(Why::Limit));
+        }
+        while bytes > self.limit - self.waiting_bytes {
+            // There is one, or nothing would be held.
+            let Some((_, (held, tell))) = self.waiting.pop_first() else { break };
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(held);
+            self.refuse(Why::Slow);
+            evicted.push(tell);
+        }
         self.places += 1;
-        let place = (now + GRACE, self.places);
-        self.receiving.insert(place, (bytes, tell));
-        Ok(place)
+        self.waiting_bytes += bytes;
+        self.waiting.insert(self.places, (bytes, tell));
+        Ok(Place::Waiting(self.places))
     }
 
-    /// Takes `bytes` more for a message that is coming in, which then may take longer: returns the call's new place.
+    /// The call's message is announced with this size. On success its bytes are among those of calls.
     pub(super) fn announce(
         &mut self,
         place: Place,
-        bytes: usize,
+        size: usize,
         now: Duration,
         evicted: &mut Vec<T>,
     ) -> Result<Place, Why> {
-        let (held, tell) = self.receiving.remove(&place).ok_or(Why::Slow)?;
-        let room = self.room(bytes, now, evicted);
-        let taken = if room.is_ok() { bytes } else { 0 };
-        self.calls += taken;
-        let longer = Duration::from_millis((taken as u64).saturating_mul(1000) / BYTES_PER_SECOND);
-        let (due, number) = place;
-        let place = (due + longer, number);
-        self.receiving.insert(place, (held + taken, tell));
-        room.map(|()| place)
+        let (bytes, tell) = self.leave(place).ok_or(Why::Slow)?;
+        self.give(bytes, None);
+        let bytes = bytes.saturating_add(size);
+        self.room(bytes, now, evicted)?;
+        self.calls += bytes;
+        self.places += 1;
+        self.receiving.insert((now + GRACE, self.places), (bytes, tell));
+        Ok(Place::Receiving(now + GRACE, self.places))
+    }
+
+    /// More of the message is there.
+    pub(super) fn progress(&mut self, place: Place, now: Duration) -> Result<Place, Why> {
+        let Place::Receiving(due, number) = place else { return Ok(place) };
+        let held = self.receiving.remove(&(due, number)).ok_or(Why::Slow)?;
+        self.receiving.insert((now + GRACE, number), held);
+        Ok(Place::Receiving(now + GRACE, number))
     }
 
     /// The message is in, or comes no longer: from now on the call keeps its bytes. Returns them, unless it has lost its
     /// place.
     pub(super) fn received(&mut self, place: Place) -> Option<usize> {
-        self.receiving.remove(&place).map(|(bytes, _)| bytes)
+        self.leave(place).map(|(bytes, _)| bytes)
+    }
+
+    /// The bytes of a call that leaves its place, which are among those of calls then.
+    fn leave(&mut self, place: Place) -> Option<(usize, T)> {
+        match place {
+            Place::Waiting(number) => {
+                let left = self.waiting.remove(&number)?;
+                self.waiting_bytes = self.waiting_bytes.saturating_sub(left.0);
+                self.calls = self.calls.saturating_add(left.0);
+                Some(left)
+            }
+            Place::Receiving(due, number) => self.receiving.remove(&(due, number)),
+        }
     }
 
     /// Sees to room for `bytes`.
     fn room(&mut self, bytes: usize, now: Duration, evicted: &mut Vec<T>) -> Result<(), Why> {
-        while bytes > self.limit - self.calls {
-            let Some(overdue) = self.receiving.first_entry().filter(|first| first.key().0 <= now) else {
+        while bytes > self.limit.saturating_sub(self.calls) {
+            if !self.evict(now, evicted) {
                 return Err(self.refuse(Why::Limit));
-            };
-            let (held, tell) = overdue.remove();
-            self.calls = self.calls.saturating_sub(held);
-            self.refuse(Why::Slow);
-            evicted.push(tell);
+            }
         }
         Ok(())
+    }
+
+    /// Takes its place from the message that is overdue for longest, if there is one.
+    fn evict(&mut self, now: Duration, evicted: &mut Vec<T>) -> bool {
+        let Some(overdue) = self.receiving.first_entry().filter(|first| first.key().0 <= now) else {
+            return false;
+        };
+        let (held, tell) = overdue.remove();
+        self.calls = self.calls.saturating_sub(held);
+        self.refuse(Why::Slow);
+        evicted.push(tell);
+        true
     }
 
     /// Takes `bytes` for a call, of `image` if that is known already.
@@ -122,7 +161,7 @@ impl<T> Ledger<T> {
 
     /// Takes `bytes` for an answer.
     pub(super) fn take_answer(&mut self, bytes: usize) -> Result<(), Why> {
-        if bytes > self.limit - self.answers {
+        if bytes > self.limit.saturating_sub(self.answers) {
             return Err(self.refuse(Why::Answer));
         }
         self.answers += bytes;
@@ -134,17 +173,24 @@ impl<T> Ledger<T> {
     /// An image may hold as much as is free at that moment (the dynamic threshold of Choudhury and Hahne): one that
     /// floods gets half of the limit, two of them a third each, and there is always room for another. That room is for
     /// an image's first call, which is never refused.
-    pub(super) fn claim(&mut self, image: &str, bytes: usize) -> Result<Arc<str>, Why> {
-        let free = self.limit - self.calls;
+    pub(super) fn claim(
+        &mut self,
+        image: &str,
+        bytes: usize,
+        now: Duration,
+        evicted: &mut Vec<T>,
+    ) -> Result<Arc<str>, Why> {
         let Some((name, before)) = self.images.get_key_value(image) else {
             let name = Arc::<str>::from(image);
             self.images.insert(Arc::clone(&name), bytes);
             return Ok(name);
         };
-        if before.saturating_add(bytes) > free {
-            return Err(self.refuse(Why::Share));
+        let (name, held) = (Arc::clone(name), before.saturating_add(bytes));
+        while held > self.limit.saturating_sub(self.calls) {
+            if !self.evict(now, evicted) {
+                return Err(self.refuse(Why::Share));
+            }
         }
-        let name = Arc::clone(name);
         *self.images.entry(Arc::clone(&name)).or_default() += bytes;
         Ok(name)
     }
@@ -167,9 +213,9 @@ impl<T> Ledger<T> {
         self.answers = self.answers.saturating_sub(bytes);
     }
 
-    /// In both accounts.
+    /// In all accounts.
     pub(super) fn held(&self) -> usize {
-        self.calls.saturating_add(self.answers)
+        self.calls.saturating_add(self.answers).saturating_add(self.waiting_bytes)
     }
 
     /// Refusals so far, in the order of [`Why::ALL`].
@@ -198,7 +244,7 @@ mod tests {
 
     fn call(ledger: &mut Ledger, image: &str, bytes: usize) -> Result<Arc<str>, Why> {
         take(ledger, bytes, None)?;
-        ledger.claim(image, bytes).inspect_err(|_| ledger.give(bytes, None))
+        ledger.claim(image, bytes, START, &mut Vec::new()).inspect_err(|_| ledger.give(bytes, None))
     }
 
     /// How many calls of ten bytes get in, at most a hundred.
@@ -244,38 +290,56 @@ mod tests {
 
     #[test]
     fn a_message_that_is_overdue_makes_room_for_another_and_only_then() {
-        let mut ledger = Ledger::new(1_000_000);
+        let mut ledger = Ledger::new(1000);
         let mut evicted = Vec::new();
-        let s = Duration::from_secs;
-        // Two that announce nothing, one that announces what takes two seconds more.
-        let silent = ledger.enter(100_000, 1, s(0), &mut evicted).unwrap();
-        let second = ledger.enter(100_000, 2, s(1), &mut evicted).unwrap();
-        let large = ledger.enter(1, 3, s(0), &mut evicted).unwrap();
-        let large = ledger.announce(large, 524_288, s(0), &mut evicted).unwrap();
-        assert_eq!(ledger.take(600_000, None, Duration::from_millis(999), &mut evicted), Err(Why::Limit));
-        assert_eq!(
-            (ledger.take(200_000, None, s(60), &mut evicted), evicted.as_slice()),
-            (Ok(()), &[][..]),
-            "there is room"
-        );
-        assert_eq!(ledger.take(100_000, None, s(1), &mut evicted), Ok(()));
-        assert_eq!(evicted, [1]);
-        assert_eq!(ledger.received(silent), None);
-        assert_eq!(ledger.announce(silent, 1, s(1), &mut evicted), Err(Why::Slow));
-        // Not enough, but it was overdue.
-        assert_eq!(ledger.take(400_000, None, s(2), &mut evicted), Err(Why::Limit));
-        assert_eq!(evicted, [1, 2]);
-        assert_eq!(ledger.received(second), None);
-        assert_eq!(ledger.take(600_000, None, Duration::from_millis(2999), &mut evicted), Err(Why::Limit));
-        assert_eq!(ledger.received(large), Some(524_289));
-        assert_eq!(
-            ledger.take(600_000, None, s(60), &mut evicted),
-            Err(Why::Limit),
-            "a message that is in stays"
-        );
-        ledger.give(524_289, None);
-        assert_eq!(ledger.held(), 300_000);
-        assert_eq!(ledger.refused()[Why::Slow as usize], 2);
+        let ms = Duration::from_millis;
+        let announce = |ledger: &mut Ledger, tell, size, at, evicted: &mut Vec<u32>| {
+            let place = ledger.enter(10, tell, evicted).unwrap();
+            ledger.announce(place, size, ms(at), evicted)
+        };
+        let silent = announce(&mut ledger, 1, 390, 0, &mut evicted).unwrap();
+        let going_on = announce(&mut ledger, 2, 290, 100, &mut evicted).unwrap();
+        assert_eq!(announce(&mut ledger, 3, 390, 499, &mut evicted), Err(Why::Limit));
+        assert_eq!((ledger.held(), evicted.len()), (700, 0), "what is refused holds nothing");
+        let going_on = ledger.progress(going_on, ms(499)).unwrap();
+        let third = announce(&mut ledger, 3, 390, 500, &mut evicted).unwrap();
+        assert_eq!((ledger.held(), evicted.as_slice()), (700, &[1][..]));
+        assert_eq!((ledger.received(silent), ledger.progress(silent, ms(501))), (None, Err(Why::Slow)));
+        assert_eq!(ledger.take(400, None, ms(998), &mut evicted), Err(Why::Limit));
+        // Of the two that are overdue at last one is in.
+        assert_eq!(ledger.received(going_on), Some(300));
+        assert_eq!(ledger.take(701, None, ms(5000), &mut evicted), Err(Why::Limit));
+        assert_eq!((ledger.received(third), evicted.as_slice()), (None, &[1, 3][..]));
+        assert_eq!((ledger.held(), ledger.refused()[Why::Slow as usize]), (300, 2));
+    }
+
+    #[test]
+    fn what_is_overdue_counts_as_free_for_shares() {
+        let mut ledger = Ledger::new(1000);
+        let mut evicted = Vec::new();
+        call(&mut ledger, "a", 100).unwrap();
+        let place = ledger.enter(10, 1, &mut evicted).unwrap();
+        ledger.announce(place, 690, START, &mut evicted).unwrap();
+        take(&mut ledger, 150, None).unwrap();
+        assert_eq!(ledger.claim("a", 150, START, &mut evicted), Err(Why::Share));
+        assert_eq!(ledger.claim("a", 150, GRACE, &mut evicted).as_deref(), Ok("a"));
+        assert_eq!((ledger.held(), evicted.as_slice()), (250, &[1][..]));
+    }
+
+    #[test]
+    fn headers_alone_take_nothing_from_calls_and_the_oldest_goes_for_one_too_many() {
+        let mut ledger = Ledger::new(100);
+        let mut evicted = Vec::new();
+        let places: Vec<_> = (0..12).map(|tell| ledger.enter(10, tell, &mut evicted).unwrap()).collect();
+        assert_eq!(evicted, [0, 1]);
+        assert_eq!(take(&mut ledger, 100, None), Ok(()));
+        assert_eq!((ledger.held(), ledger.received(places[1])), (200, None));
+        assert_eq!(ledger.enter(101, 12, &mut evicted), Err(Why::Limit));
+        assert_eq!(ledger.announce(places[2], 0, START, &mut evicted), Err(Why::Limit));
+        ledger.give(100, None);
+        assert_eq!(ledger.received(places[3]), Some(10));
+        ledger.give(10, None);
+        assert_eq!(ledger.held(), 80);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use self::ledger::{Ledger, Place};
+use super::receive::Arrived;
 use super::reply::Reply;
 
 /// What a call is charged beside its message: headers, buffers, its task. It bounds the number of calls.
@@ -184,14 +185,16 @@ impl Inflight {
         Arc::new(Self { limit, hop, ledger: Mutex::new(Ledger::new(limit)), origin: Instant::now() })
     }
 
-    /// Charges a call, whose message has yet to say how large it is. Until [`Charge::received`] it may lose its place.
+    /// Charges a call with headers of this many bytes, whose message has yet to say how large it is. Until
+    /// [`Charge::received`] it may lose its place.
     ///
     /// # Errors
-    /// When the limit is reached.
-    pub fn enter(self: &Arc<Self>) -> Result<Charge, Refused> {
+    /// When its headers alone are above the limit.
+    pub fn enter(self: &Arc<Self>, headers: usize) -> Result<Charge, Refused> {
         let tell = Arc::new(Notify::new());
         let evicted = Arc::clone(&tell);
-        let place = self.step(|ledger, now, evicted| ledger.enter(CALL_OVERHEAD, tell, now, evicted))?;
+        let place =
+            self.step(|ledger, _, evicted| ledger.enter(headers.max(CALL_OVERHEAD), tell, evicted))?;
         let receiving = Some(Receiving { place, evicted });
         Ok(Charge { inflight: Some(Arc::clone(self)), bytes: 0, image: None, answer: false, receiving })
     }
@@ -232,15 +235,27 @@ impl Charge {
     /// When they are too many.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
         let Some(inflight) = &self.inflight else { return Ok(()) };
-        if let Some(Receiving { place, .. }) = &mut self.receiving {
-            *place = inflight.step(|ledger, now, evicted| ledger.announce(*place, bytes, now, evicted))?;
-        } else if self.answer {
+        if self.answer {
             inflight.ledger().take_answer(bytes).map_err(|why| inflight.refused(why))?;
             self.bytes += bytes;
         } else {
             let image = self.image.as_ref();
             inflight.step(|ledger, now, evicted| ledger.take(bytes, image, now, evicted))?;
             self.bytes += bytes;
+        }
+        Ok(())
+    }
+
+    /// Takes what has arrived of the message.
+    ///
+    /// # Errors
+    /// When it is too large, or the call has lost its place.
+    pub fn arrived(&mut self, arrived: Arrived) -> Result<(), Refused> {
+        if let (Some(inflight), Some(Receiving { place, .. })) = (&self.inflight, &mut self.receiving) {
+            *place = inflight.step(|ledger, now, evicted| match arrived {
+                Arrived::Prefix(size) => ledger.announce(*place, size, now, evicted),
+                Arrived::Part => ledger.progress(*place, now),
+            })?;
         }
         Ok(())
     }
@@ -263,7 +278,7 @@ impl Charge {
     pub fn received(&mut self) -> Result<(), Refused> {
         if let (Some(inflight), Some(Receiving { place, .. })) = (&self.inflight, self.receiving.take()) {
             let bytes = inflight.ledger().received(place);
-            self.bytes = bytes.ok_or_else(|| inflight.refused(Why::Slow))?;
+            self.bytes += bytes.ok_or_else(|| inflight.refused(Why::Slow))?;
         }
         Ok(())
     }
@@ -284,8 +299,9 @@ impl Charge {
     /// When that image holds more than its share, this call included.
     pub fn claim(&mut self, image: &str) -> Result<(), Refused> {
         if let (Some(inflight), None) = (&self.inflight, &self.image) {
-            let claimed = inflight.ledger().claim(image, self.bytes);
-            self.image = Some(claimed.map_err(|why| inflight.refused(why))?);
+            let bytes = self.bytes;
+            self.image =
+                Some(inflight.step(|ledger, now, evicted| ledger.claim(image, bytes, now, evicted))?);
         }
         Ok(())
     }
@@ -413,8 +429,8 @@ mod tests {
     #[test]
     fn a_charge_is_given_back_however_it_ends() {
         let inflight = Inflight::new(LIMIT, Hop::Runner);
-        let mut charge = inflight.enter().unwrap();
-        charge.grow(100).unwrap();
+        let mut charge = inflight.enter(0).unwrap();
+        charge.arrived(Arrived::Prefix(100)).unwrap();
         charge.received().unwrap();
         charge.claim("a").unwrap();
         charge.claim("b").unwrap();
@@ -436,11 +452,11 @@ mod tests {
     fn what_does_not_fit_is_refused_in_words_and_with_the_trailer_where_it_helps() {
         for (hop, sheds) in [(Hop::Router, false), (Hop::Runner, true)] {
             let inflight = Inflight::new(LIMIT, hop);
-            let mut charge = inflight.enter().unwrap();
+            let mut charge = inflight.enter(0).unwrap();
             charge.received().unwrap();
             charge.claim("a").unwrap();
-            let mut second = inflight.enter().unwrap();
-            second.grow(LIMIT / 2).unwrap();
+            let mut second = inflight.enter(0).unwrap();
+            second.arrived(Arrived::Prefix(LIMIT / 2)).unwrap();
             second.received().unwrap();
             let share = second.claim("a").unwrap_err();
             let limit = charge.grow(LIMIT).unwrap_err();
@@ -464,12 +480,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_that_never_comes_in_is_told_that_its_place_is_taken() {
         let inflight = Inflight::new(LIMIT, Hop::Router);
-        let mut silent = inflight.enter().unwrap();
-        silent.grow(LIMIT - CALL_OVERHEAD).unwrap();
+        let mut silent = inflight.enter(0).unwrap();
+        silent.arrived(Arrived::Prefix(LIMIT - CALL_OVERHEAD)).unwrap();
         let evicted = silent.evicted();
-        assert!(inflight.enter().is_err());
+        assert!(inflight.enter(0).unwrap().arrived(Arrived::Prefix(0)).is_err());
         tokio::time::advance(Duration::from_secs(2)).await;
-        let other = inflight.enter().unwrap();
+        let mut other = inflight.enter(0).unwrap();
+        other.arrived(Arrived::Prefix(0)).unwrap();
         evicted.await;
         let refused = silent.received().unwrap_err();
         assert_eq!(inflight.held(), CALL_OVERHEAD, "its bytes are given back before it hears of it");
