@@ -10,8 +10,11 @@ const PATTERNS: usize = 1000;
 const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
 const IMAGE: &str = "registry.example.com/platform/functions/set-namespace-of-all:v0.4.1";
 
+/// The one of this number.
+type Pattern = fn(usize) -> String;
+
 fn allowed(c: &mut Criterion) {
-    let kinds: [(&str, fn(usize) -> String); 4] = [
+    let kinds: [(&str, Pattern); 4] = [
         ("whole images", |n| format!("registry.example.com/platform/functions/set-{n}:v1.*")),
         ("a folder each", |n| format!("registry.example.com/team-{n}/**")),
         ("a name in any folder", |n| format!("registry.example.com/**/set-{n}")),

@@ -149,10 +149,10 @@ mod tests {
     fn every_error_has_its_code_and_words() {
         let rejected = |error: Rejection| PodError::Acquire(AcquireError::Rejected(error));
         let inflight = Inflight::new(CALL_OVERHEAD, Hop::Runner);
-        let call = inflight.enter().unwrap();
+        let call = inflight.enter(0).unwrap();
         let table = [
             (
-                PodError::Refused(inflight.enter().unwrap_err()),
+                PodError::Refused(inflight.enter(usize::MAX).unwrap_err()),
                 Code::ResourceExhausted,
                 true,
                 "--max-inflight-bytes",

@@ -195,20 +195,7 @@ impl Fault {
                 }
                 tier.publish().await;
             }
-            Self::NetworkBlip => {
-                let began = Instant::now();
-                shares.serving(0);
-                let hosts = tier.runners.iter().map(|runner| runner.host.cut_port(&tier.sandbox, PORT));
-                join_all(hosts).await;
-                sleep(Duration::from_secs(2)).await;
-                if scale_out {
-                    tier.add(1).await;
-                }
-                sleep(Duration::from_secs(5).saturating_sub(began.elapsed())).await;
-                let cut = tier.runners[..RUNNERS].iter().map(|runner| runner.host.join(&tier.sandbox));
-                join_all(cut).await;
-                shares.serving(RUNNERS);
-            }
+            Self::NetworkBlip => cut_off(tier, scale_out, shares).await,
             Self::OneByOne => {
                 shares.serving(RUNNERS - 1);
                 for place in 0..RUNNERS {
@@ -242,29 +229,7 @@ impl Fault {
                 }
                 shares.serving(RUNNERS);
             }
-            Self::ThreeKilled => {
-                shares.serving(RUNNERS - KILLED.len());
-                for runner in &tier.runners[KILLED] {
-                    runner.server.signal(Signal::KILL);
-                }
-                for runner in &mut tier.runners[KILLED] {
-                    runner.server.ended().await;
-                    runner.listed = Listed::NotReady;
-                }
-                sleep(Duration::from_secs(1)).await;
-                tier.publish().await;
-                if scale_out {
-                    tier.add(1).await;
-                }
-                sleep(Duration::from_secs(5)).await;
-                for place in KILLED {
-                    tier.restart(place).await;
-                    tier.runners[place].listed = Listed::Ready;
-                    tier.publish().await;
-                    sleep(Duration::from_secs(1)).await;
-                }
-                shares.serving(RUNNERS);
-            }
+            Self::ThreeKilled => kill_three(tier, scale_out, shares).await,
             Self::RouterRestarts => {
                 for round in 0..2 {
                     tier.add_router(&[]).await;
@@ -277,6 +242,47 @@ impl Fault {
             }
         }
     }
+}
+
+/// No packets between routers and runners for some seconds.
+async fn cut_off(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
+    let began = Instant::now();
+    shares.serving(0);
+    let hosts = tier.runners.iter().map(|runner| runner.host.cut_port(&tier.sandbox, PORT));
+    join_all(hosts).await;
+    sleep(Duration::from_secs(2)).await;
+    if scale_out {
+        tier.add(1).await;
+    }
+    sleep(Duration::from_secs(5).saturating_sub(began.elapsed())).await;
+    let cut = tier.runners[..RUNNERS].iter().map(|runner| runner.host.join(&tier.sandbox));
+    join_all(cut).await;
+    shares.serving(RUNNERS);
+}
+
+/// Several runners at once, which come back one after the other.
+async fn kill_three(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
+    shares.serving(RUNNERS - KILLED.len());
+    for runner in &tier.runners[KILLED] {
+        runner.server.signal(Signal::KILL);
+    }
+    for runner in &mut tier.runners[KILLED] {
+        runner.server.ended().await;
+        runner.listed = Listed::NotReady;
+    }
+    sleep(Duration::from_secs(1)).await;
+    tier.publish().await;
+    if scale_out {
+        tier.add(1).await;
+    }
+    sleep(Duration::from_secs(5)).await;
+    for place in KILLED {
+        tier.restart(place).await;
+        tier.runners[place].listed = Listed::Ready;
+        tier.publish().await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    shares.serving(RUNNERS);
 }
 
 // === impl Row ===

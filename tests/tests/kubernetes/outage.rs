@@ -256,13 +256,13 @@ mod slow {
     #[tokio::test]
     #[ignore = "takes minutes; tests/faults runs it"]
     async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call_by_slices() {
-        fleet(Discovery::EndpointSlices).await;
+        Box::pin(fleet(Discovery::EndpointSlices)).await;
     }
 
     #[tokio::test]
     #[ignore = "takes minutes; tests/faults runs it"]
     async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call_by_dns() {
-        fleet(Discovery::Dns).await;
+        Box::pin(fleet(Discovery::Dns)).await;
     }
 
     #[tokio::test]

@@ -48,7 +48,7 @@ type Caller = (SendRequest<Bytes>, JoinSet<()>);
 
 impl Stand {
     fn new() -> Self {
-        let (_signal, drain) = drain::channel();
+        let (signal, drain) = drain::channel();
         let inflight = Inflight::new(1 << 30, Hop::Router);
         let options = grpc::Options {
             max_message: 1 << 20,
@@ -61,7 +61,7 @@ impl Stand {
             tracer: None,
         };
         let server = Server::new(Arc::new(Talkative), &Health::new(), options);
-        Self { server, inflight, _signal, drain, tasks: JoinSet::new() }
+        Self { server, inflight, _signal: signal, drain, tasks: JoinSet::new() }
     }
 
     fn handler(

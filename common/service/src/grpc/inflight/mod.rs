@@ -217,7 +217,9 @@ impl Inflight {
         let mut evicted = Vec::new();
         let taken = take(&mut self.ledger(), self.origin.elapsed(), &mut evicted);
         // A place is kept for whoever does not listen yet.
-        evicted.iter().for_each(|evicted| evicted.notify_one());
+        for evicted in evicted {
+            evicted.notify_one();
+        }
         taken.map_err(|why| self.refused(why))
     }
 
