@@ -13,16 +13,22 @@ const PER_SECOND: f64 = 10.0;
 /// Retries per call.
 const PER_CALL: f64 = 0.2;
 
+/// How long the calls of a lost runner may take to be sent again: they all notice at about the same time.
+const RESERVED_FOR: Duration = Duration::from_secs(10);
+
 /// A token bucket. Times are durations since an origin of the caller's choice.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RetryBudget {
     tokens: f64,
     updated: Duration,
+    /// Retries of the calls of lost runners, and until when they count.
+    reserved: usize,
+    reserved_until: Duration,
 }
 
 impl Default for RetryBudget {
     fn default() -> Self {
-        Self { tokens: RESERVE, updated: Duration::ZERO }
+        Self { tokens: RESERVE, updated: Duration::ZERO, reserved: 0, reserved_until: Duration::ZERO }
     }
 }
 
@@ -32,13 +38,23 @@ impl RetryBudget {
         self.earn(PER_CALL);
     }
 
-    /// A runner is lost with so many calls in flight: each of them may be retried.
-    pub(crate) fn reserve(&mut self, calls: usize) {
-        self.tokens = self.tokens.max(calls as f64);
+    /// A runner was lost with so many calls in flight: each of them may be retried.
+    pub(crate) fn reserve(&mut self, calls: usize, now: Duration) {
+        if calls == 0 {
+            return;
+        }
+        // Runners that are lost together need the sum.
+        let left = if now < self.reserved_until { self.reserved } else { 0 };
+        self.reserved = left.saturating_add(calls);
+        self.reserved_until = now.saturating_add(RESERVED_FOR);
     }
 
     /// Takes one retry out, or says no.
     pub(crate) fn withdraw(&mut self, now: Duration) -> bool {
+        if self.reserved > 0 && now < self.reserved_until {
+            self.reserved -= 1;
+            return true;
+        }
         let elapsed = now.saturating_sub(self.updated).as_secs_f64();
         self.earn(elapsed * PER_SECOND);
         self.updated = self.updated.max(now);
@@ -49,9 +65,8 @@ impl RetryBudget {
         granted
     }
 
-    /// Up to the reserve. What is above it was reserved for the calls of a lost runner.
     fn earn(&mut self, tokens: f64) {
-        self.tokens = self.tokens.max((self.tokens + tokens).min(RESERVE));
+        self.tokens = (self.tokens + tokens).min(RESERVE);
     }
 }
 
@@ -79,10 +94,16 @@ mod tests {
     #[test]
     fn all_calls_of_a_lost_runner_may_be_retried_once() {
         let mut budget = RetryBudget::default();
-        budget.reserve(5000);
-        budget.deposit();
-        assert_eq!(granted(&mut budget, 6000, Duration::ZERO), 5000);
-        budget.reserve(3);
-        assert_eq!(granted(&mut budget, 10, Duration::ZERO), 3);
+        let s = Duration::from_secs;
+        budget.reserve(5000, s(0));
+        assert_eq!(granted(&mut budget, 7000, s(0)), 6000, "beside what there is at any time");
+        // Two that are lost together.
+        budget.reserve(30, s(1));
+        budget.reserve(20, s(1));
+        assert_eq!(granted(&mut budget, 100, s(1)), 60);
+        budget.reserve(1000, s(1));
+        assert_eq!(granted(&mut budget, 2000, s(1) + RESERVED_FOR), 100, "it is over, and time earns some");
+        budget.reserve(0, s(20));
+        assert_eq!(granted(&mut budget, 100, s(1) + RESERVED_FOR), 0);
     }
 }

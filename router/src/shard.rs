@@ -32,6 +32,8 @@ pub(crate) struct Shard {
     in_flight: AtomicUsize,
     calls: AtomicUsize,
     failures: AtomicUsize,
+    /// Calls that were in flight on it when it was lost, until the retry budget has heard of them.
+    lost: AtomicUsize,
     /// Calls of other routers on it, as far as its last answer told, and when that was.
     others: AtomicUsize,
     told_at: AtomicMillis,
@@ -71,6 +73,7 @@ impl Shard {
             in_flight: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),
             failures: AtomicUsize::new(0),
+            lost: AtomicUsize::new(0),
             others: AtomicUsize::new(0),
             told_at: AtomicMillis::never(),
             quiet_since: AtomicMillis::never(),
@@ -202,6 +205,11 @@ impl Shard {
         None
     }
 
+    /// The calls that were in flight when it was lost, once.
+    pub(crate) fn take_lost(&self) -> usize {
+        self.lost.swap(0, Ordering::Relaxed)
+    }
+
     /// Takes a failure for which the runner may be to blame. After some in a row it is to be passed over, if `may_pass`.
     pub(crate) fn blame(&self, failure: Failure, may_pass: impl FnOnce() -> bool) {
         let mut streak = self.streak.lock();
@@ -266,6 +274,8 @@ impl Shard {
         if matches!(standing, Standing::Out(_)) {
             // Another version may come in its place.
             self.marks.store(false, Ordering::Relaxed);
+            // The call that noticed it is not among them any more.
+            self.lost.store(self.in_flight() + 1, Ordering::Relaxed);
         }
         match standing {
             Standing::Out(reason) if before.is_unexpected_before(standing) => {

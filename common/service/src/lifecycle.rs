@@ -34,6 +34,8 @@ pub enum Drained {
 pub struct StopSignals {
     term: unix::Signal,
     int: unix::Signal,
+    /// There was one.
+    signalled: bool,
 }
 
 impl StopSignals {
@@ -42,7 +44,11 @@ impl StopSignals {
     /// # Errors
     /// When the handlers cannot be installed, which only a broken system refuses.
     pub fn catch() -> std::io::Result<Self> {
-        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            signalled: false,
+        })
     }
 
     /// The name of the next one.
@@ -58,6 +64,7 @@ impl StopSignals {
     pub async fn first(&mut self, failed: impl Future<Output = Failed>) -> ExitCode {
         tokio::select! {
             signal = self.next() => {
+                self.signalled = true;
                 tracing::info!(signal, "stopping");
                 ExitCode::SUCCESS
             }
@@ -68,11 +75,18 @@ impl StopSignals {
         }
     }
 
-    /// Drains. One more signal means now.
+    /// Drains. A second signal means now.
     pub async fn drain(mut self, drain: impl Future<Output = Drained>) {
+        let signalled_again = async {
+            if !self.signalled {
+                let signal = self.next().await;
+                tracing::info!(signal, "stopping already");
+            }
+            self.next().await
+        };
         tokio::select! {
             _ = drain => (),
-            again = self.next() => tracing::warn!(signal = again, "not waiting any longer"),
+            again = signalled_again => tracing::warn!(signal = again, "not waiting any longer"),
         }
     }
 }

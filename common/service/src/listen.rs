@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 
 /// Why a port could not be bound.
@@ -21,6 +22,7 @@ pub async fn listen(
     port: u16,
     flag: &'static str,
 ) -> Result<(TcpListener, SocketAddr), ListenError> {
+    allow_open_files();
     let bound = match address {
         Some(address) => bind(SocketAddr::new(address, port), flag).await,
         // A dual-stack socket where the kernel has IPv6, which it may not.
@@ -37,6 +39,14 @@ pub async fn listen(
         source,
     })?;
     Ok((bound, address))
+}
+
+/// Raises the soft limit of open files to the hard one, as Go's runtime does: each connection needs one, and many systems
+/// begin with 1,024.
+fn allow_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without it there is room for less.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, ListenError> {

@@ -35,7 +35,7 @@ use self::streams::{Activity, Streams};
 use crate::drain;
 use crate::grpc::{Body, MAX_HEADER_LIST_BYTES};
 
-pub(crate) use self::streams::asked_for_more;
+pub(crate) use self::streams::{asked_for_more, is_no_call};
 
 /// Calls at once on one connection: Porch sends all of its calls over one, and a router those of all its callers. More
 /// would wait on the other side, unseen and in no fair order, so this is no less than what bytes in flight bound by
@@ -121,18 +121,19 @@ pub async fn serve<A, H, F>(
                 let span = tracing::debug_span!("connection", %peer);
                 let age = options.max_age.map(jittered);
                 let activity = Activity::new(origin);
-                let streams = Streams::new(Arc::clone(&activity));
                 let (accept, handler, drain) = (accept.clone(), handler.clone(), drain.clone());
-                let refusals = Arc::clone(&refusals);
+                let (refusals, watched) = (Arc::clone(&refusals), Arc::clone(&activity));
                 let served = async move {
                     if let Some(stream) = admit(stream, accept, drain.clone(), &refusals, peer).await {
-                        connection(stream, age, streams, handler, drain).await;
+                        connection(stream, age, watched, handler, drain).await;
                     }
                 };
                 open.push(activity, connections.spawn(served.instrument(span)));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
+                // Most likely for want of file descriptors.
+                open.end_idle();
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -200,7 +201,7 @@ async fn admit<A: Accept>(
 async fn connection<S, H, F>(
     stream: S,
     age: Option<Duration>,
-    streams: Streams,
+    activity: Arc<Activity>,
     handler: H,
     mut drain: drain::Watch,
 ) where
@@ -214,7 +215,7 @@ async fn connection<S, H, F>(
         let answer = handler(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
-    let connection = http2::Builder::new(streams)
+    let connection = http2::Builder::new(Streams::new(Arc::clone(&activity)))
         .timer(TokioTimer::new())
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
@@ -247,7 +248,10 @@ async fn connection<S, H, F>(
                 return;
             }
             connection.as_mut().graceful_shutdown();
-            connection.await
+            tokio::select! {
+                ended = connection => ended,
+                () = activity.idle_for_long() => return,
+            }
         }
     };
     if let Err(error) = ended {

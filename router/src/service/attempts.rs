@@ -234,11 +234,9 @@ impl Router {
                 return Err(RouteError::BrokenTwice);
             }
             let mut budget = self.budget.lock();
-            if lost != Lost::Stream {
-                // Those that break with it, this one included.
-                budget.reserve(shard.in_flight().saturating_add(1));
-            }
-            if !budget.withdraw(self.origin.elapsed()) {
+            let now = self.origin.elapsed();
+            budget.reserve(shard.take_lost(), now);
+            if !budget.withdraw(now) {
                 return Err(RouteError::Budget);
             }
         }
@@ -255,7 +253,7 @@ impl Tries {
     /// hold for a call that has broken, too.
     pub(super) fn take_refusal(&mut self) -> Result<Option<Reply>, RouteError> {
         match self.refused.take() {
-            Some(_) if self.sent > 0 => Err(RouteError::Broken),
+            Some(_) if self.sent + self.silent > 0 => Err(RouteError::Broken),
             refused => Ok(refused),
         }
     }
@@ -330,5 +328,12 @@ impl Drop for Unanswered<'_> {
             self.sent.note(TIME_UP, "no answer when the call's time was up");
             self.sent.call_failed();
         }
+        tracing::debug!(
+            image = self.sent.key,
+            shard = %self.sent.shard.identity(),
+            attempt = self.sent.number,
+            outcome = if time_is_up { "deadline" } else { "cancelled" },
+            "attempt ended"
+        );
     }
 }

@@ -8,8 +8,9 @@ mod endpoints;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use self::endpoints::{Candidate, endpoints_of, of_endpoints, of_slice};
+use self::endpoints::{Candidate, endpoints_of, of_endpoints, of_slice, remember_ready};
 use super::publish::Publisher;
 use crate::kubernetes::{Causes, READ_TIMEOUT, RequestError, WATCH_SECONDS, bounded};
 
@@ -50,7 +51,7 @@ pub(super) struct ServiceRef {
 
 /// Follows a Service's endpoints for ever.
 pub(super) async fn follow(service: ServiceRef, client: Client, publisher: Publisher) {
-    let mut watcher = Watcher { service, client, publisher, told_of_slices: false };
+    let mut watcher = Watcher { service, client, publisher, proven: BTreeSet::new(), told_of_slices: false };
     loop {
         // Boxed, since the client's futures are large.
         if let Err(failure) = watcher.round().boxed().await {
@@ -63,6 +64,8 @@ struct Watcher {
     service: ServiceRef,
     client: Client,
     publisher: Publisher,
+    /// Addresses that were ready at some time and are still listed.
+    proven: BTreeSet<IpAddr>,
     /// Whether the log says that EndpointSlices may not be seen.
     told_of_slices: bool,
 }
@@ -244,8 +247,9 @@ impl Watcher {
 
     /// Publishes what is known. Returns why there is nothing, if that is clear.
     async fn show(&mut self, known: &BTreeMap<String, Vec<Candidate>>) -> Option<Arc<str>> {
-        let before = self.publisher.endpoints();
-        self.publisher.publish(endpoints_of(&known.values().flatten(), self.service.port, &before));
+        let candidates = known.values().flatten();
+        remember_ready(&mut self.proven, &candidates);
+        self.publisher.publish(endpoints_of(&candidates, self.service.port, &self.proven));
         let hint = if known.is_empty() { self.missing().await } else { None };
         // After a failure, a list alone does not say that all is well.
         if !self.publisher.is_failing() {

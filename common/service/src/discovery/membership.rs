@@ -141,7 +141,7 @@ impl Membership {
         let others: Vec<String> =
             self.entries.keys().filter(|known| !addresses.contains(known.as_str())).cloned().collect();
         let none_listed = addresses.is_empty();
-        let emptied = none_listed && !std::mem::replace(&mut self.none_listed, none_listed);
+        let emptied = !std::mem::replace(&mut self.none_listed, none_listed) && none_listed;
         let mut changes = Changes::default();
         for address in others {
             let kept = matches!(self.entries.get(&address), Some(Entry::Joined | Entry::HeldDown { .. }));

@@ -60,11 +60,6 @@ impl Publisher {
         &self.label
     }
 
-    /// Those of the last answer, sorted.
-    pub(super) fn endpoints(&self) -> Arc<[String]> {
-        Arc::clone(&self.sender.borrow().endpoints)
-    }
-
     pub(super) fn is_failing(&self) -> bool {
         self.failing.is_some()
     }

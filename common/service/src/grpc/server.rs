@@ -70,7 +70,7 @@ pub trait Observe: fmt::Debug + Send + Sync {
 /// How long a caller may send nothing of its message.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
 /// What a caller reads whose deadline was further away than is allowed.
-const MAX_TIMEOUT_TEXT: &str = "no answer within --max-timeout, which bounds the deadlines of callers";
+const MAX_TIMEOUT_TEXT: &str = "no answer within --max-timeout, which bounds all calls";
 
 /// Limits of a server.
 #[derive(Debug, Clone)]
@@ -141,6 +141,7 @@ impl<E: Evaluate> Server<E> {
         let asked = parse_timeout(&head.headers);
         let Options { max_timeout, default_timeout, default_timeout_text, .. } = self.options;
         let (time, time_is_up) = match asked {
+            None if default_timeout > max_timeout => (max_timeout, MAX_TIMEOUT_TEXT),
             None => (default_timeout, default_timeout_text),
             Some(asked) if asked > max_timeout => (max_timeout, MAX_TIMEOUT_TEXT),
             Some(asked) => (asked, DEADLINE_TEXT),

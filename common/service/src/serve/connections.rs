@@ -36,6 +36,11 @@ impl Connections {
         if self.open.len() < self.limit {
             return true;
         }
+        self.end_idle()
+    }
+
+    /// Ends the connection that has been idle for longest. False when all are busy.
+    pub(super) fn end_idle(&mut self) -> bool {
         let idle =
             self.open.iter().zip(0..).filter_map(|(open, place)| Some((open.activity.idle_since()?, place)));
         let Some((_, place)) = idle.min() else { return false };

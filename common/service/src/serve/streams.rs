@@ -1,7 +1,7 @@
 //! The streams of a connection: how many there are, and an end to those whose answer nobody reads.
 //!
-//! hyper asks an answer for its next part once the caller has made room for it. One that is not asked for [`UNREAD`] is
-//! dropped: that resets its stream, and frees what waits in HTTP/2 as well.
+//! hyper takes the next part of an answer once the caller has made room for it. A stream whose answer makes no progress
+//! for [`UNREAD`] is dropped: that resets it, and frees what waits in HTTP/2 as well.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -15,18 +15,30 @@ use hyper::rt::Executor;
 use tokio::task_local;
 use tokio::time::{Instant, sleep_until};
 
-/// How long a caller may read nothing of its answer. It reads parts of some 16 KiB.
+/// How long a caller may take no part of its answer. Parts have some 16 KiB.
 const UNREAD: Duration = Duration::from_mins(1);
 
 task_local! {
-    /// When the answer of this stream was last asked for more.
-    static ASKED: Cell<Option<Instant>>;
+    static STREAM: Stream;
+}
+
+/// The stream that this runs on.
+struct Stream {
+    /// When its answer last made progress.
+    asked: Cell<Option<Instant>>,
+    /// It counts as activity.
+    open: Cell<Option<Open>>,
 }
 
 /// The answer of the stream that this runs on is asked for more.
 pub(crate) fn asked_for_more() {
     // Bodies that are sent to others are on no stream of ours.
-    let _ = ASKED.try_with(|asked| asked.set(Some(Instant::now())));
+    let _ = STREAM.try_with(|stream| stream.asked.set(Some(Instant::now())));
+}
+
+/// The stream that this runs on is no call, but one of health: a connection with no other is idle.
+pub(crate) fn is_no_call() {
+    let _ = STREAM.try_with(|stream| stream.open.take());
 }
 
 /// What goes on on a connection.
@@ -53,6 +65,18 @@ impl Activity {
         Arc::new(Self { streams: AtomicUsize::new(0), idle_since, origin })
     }
 
+    /// Returns when it has had no stream for [`UNREAD`].
+    pub(super) async fn idle_for_long(&self) {
+        loop {
+            let idle = self.idle_since().map(Duration::from_millis);
+            let due = idle.map_or_else(Instant::now, |idle| self.origin + idle) + UNREAD;
+            if due <= Instant::now() {
+                return;
+            }
+            sleep_until(due).await;
+        }
+    }
+
     /// Since when it has no stream, if it has none.
     pub(super) fn idle_since(&self) -> Option<u64> {
         let idle = self.streams.load(Ordering::Relaxed) == 0;
@@ -74,11 +98,8 @@ impl Streams {
 
 impl<S: Future<Output = ()> + Send + 'static> Executor<S> for Streams {
     fn execute(&self, stream: S) {
-        let open = Open::new(&self.0);
-        tokio::spawn(ASKED.scope(Cell::new(None), async move {
-            while_read(stream).await;
-            drop(open);
-        }));
+        let open = Cell::new(Some(Open::new(&self.0)));
+        tokio::spawn(STREAM.scope(Stream { asked: Cell::new(None), open }, while_read(stream)));
     }
 }
 
@@ -90,7 +111,7 @@ async fn while_read(stream: impl Future<Output = ()>) {
         if stream.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
-        let Some(asked) = ASKED.with(Cell::get) else { return Poll::Pending };
+        let Some(asked) = STREAM.with(|stream| stream.asked.get()) else { return Poll::Pending };
         let due = asked + UNREAD;
         if timer.is_none() {
             timer.set(Some(sleep_until(due)));
@@ -147,7 +168,8 @@ mod tests {
             sleep(UNREAD * 10).await;
             unreachable!("nobody reads it");
         };
-        ASKED.scope(Cell::new(None), while_read(stream)).await;
+        let local = Stream { asked: Cell::new(None), open: Cell::new(None) };
+        STREAM.scope(local, while_read(stream)).await;
         assert_eq!(begin.elapsed(), UNREAD * 11 + NEARLY * 3);
     }
 
@@ -166,5 +188,11 @@ mod tests {
         assert_eq!(activity.idle_since(), None);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(activity.idle_since(), Some(2005));
+        streams.execute(async {
+            is_no_call();
+            sleep(UNREAD).await;
+        });
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(activity.idle_since(), Some(2505), "a health stream is no call");
     }
 }

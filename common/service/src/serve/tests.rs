@@ -15,12 +15,11 @@ use crate::grpc::{self, CALL_OVERHEAD, Call, Evaluate, Hop, Inflight, Reply, Ser
 use crate::health::Health;
 
 const OPTIONS: Options = Options { max_age: None, max_connections: 3 };
-/// Of each part of an answer, and how many there are.
+/// Of each part of an answer.
 const PART: usize = 16 * 1024;
-const PARTS: usize = 64;
 
-/// Answers an empty call never, and others at length.
-struct Talkative;
+/// Answers an empty call never, and others with so many parts.
+struct Talkative(usize);
 
 impl Evaluate for Talkative {
     async fn evaluate(&self, call: Call) -> Reply {
@@ -28,7 +27,7 @@ impl Evaluate for Talkative {
             pending::<()>().await;
         }
         let mut reply = Reply::evaluated(Chunks::default(), Bytes::new());
-        reply.framed = std::iter::repeat_n(Bytes::from_static(&[0; PART]), PARTS).collect();
+        reply.framed = std::iter::repeat_n(Bytes::from_static(&[0; PART]), self.0).collect();
         reply.charge = call.charge.answer(reply.framed.len()).unwrap();
         reply
     }
@@ -37,8 +36,7 @@ impl Evaluate for Talkative {
 struct Stand {
     server: Arc<Server<Talkative>>,
     inflight: Arc<Inflight>,
-    /// Held: with it the drain would begin.
-    _signal: drain::Signal,
+    signal: drain::Signal,
     drain: drain::Watch,
     tasks: JoinSet<()>,
 }
@@ -48,6 +46,10 @@ type Caller = (SendRequest<Bytes>, JoinSet<()>);
 
 impl Stand {
     fn new() -> Self {
+        Self::answering(1)
+    }
+
+    fn answering(parts: usize) -> Self {
         let (signal, drain) = drain::channel();
         let inflight = Inflight::new(1 << 30, Hop::Router);
         let options = grpc::Options {
@@ -60,8 +62,8 @@ impl Stand {
             observer: None,
             tracer: None,
         };
-        let server = Server::new(Arc::new(Talkative), &Health::new(), options);
-        Self { server, inflight, _signal: signal, drain, tasks: JoinSet::new() }
+        let server = Server::new(Arc::new(Talkative(parts)), &Health::new(), options);
+        Self { server, inflight, signal, drain, tasks: JoinSet::new() }
     }
 
     fn handler(
@@ -85,8 +87,8 @@ impl Stand {
     /// answer.
     async fn caller(&mut self, window: u32) -> Caller {
         let (stream, served) = duplex(64 * 1024);
-        let streams = Streams::new(Activity::new(Instant::now()));
-        self.tasks.spawn(connection(served, None, streams, self.handler(), self.drain.clone()));
+        let activity = Activity::new(Instant::now());
+        self.tasks.spawn(connection(served, None, activity, self.handler(), self.drain.clone()));
         speak(stream, window).await
     }
 }
@@ -178,13 +180,13 @@ async fn a_deadline_that_is_far_away_is_cut() {
     assert_eq!(began.elapsed().as_secs() / 60, 30);
     assert_eq!(grpc::code_of(answer.headers()), Some(Code::DeadlineExceeded));
     let text = message_of(answer.headers());
-    assert_eq!(text, "no answer within --max-timeout, which bounds the deadlines of callers");
+    assert_eq!(text, "no answer within --max-timeout, which bounds all calls");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_not_read_is_dropped() {
-    let mut stand = Stand::new();
-    for window in [0, 1, 65_535] {
+    for (parts, window) in [(64, 0), (64, 1), (64, 65_535), (2, 1), (2, 32_767)] {
+        let mut stand = Stand::answering(parts);
         let (mut sender, _connection) = stand.caller(window).await;
         let (answer, mut body) = sender.send_request(head(""), false).unwrap();
         let message = Bytes::from_static(&[0, 0, 0, 0, 1, 0]);
@@ -195,7 +197,8 @@ async fn an_answer_that_is_not_read_is_dropped() {
         // Nothing is given back to the flow control: as if nothing was read.
         let mut read = 0;
         let error = loop {
-            match answer.data().await.expect("no end without all parts") {
+            let data = timeout(Duration::from_mins(5), answer.data()).await.expect("it ends");
+            match data.expect("no end without all parts") {
                 Ok(data) => read += data.len(),
                 Err(error) => break error,
             }
@@ -206,9 +209,25 @@ async fn an_answer_that_is_not_read_is_dropped() {
     }
 }
 
+/// It is small enough to stay where it is, and ends with its connection.
+#[tokio::test(start_paused = true)]
+async fn a_small_answer_that_is_not_read_does_not_hold_up_a_drain() {
+    let mut stand = Stand::new();
+    let (mut sender, mut connection) = stand.caller(1).await;
+    let (answer, mut body) = sender.send_request(head(""), false).unwrap();
+    body.send_data(Bytes::from_static(&[0, 0, 0, 0, 1, 0]), true).unwrap();
+    let answer = answer.await.unwrap();
+    let began = Instant::now();
+    stand.signal.drain();
+    connection.join_next().await.unwrap().unwrap();
+    assert!(began.elapsed().as_secs() <= 60, "{:?}", began.elapsed());
+    drop(answer);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_read_slowly_arrives() {
-    let mut stand = Stand::new();
+    const PARTS: usize = 64;
+    let mut stand = Stand::answering(PARTS);
     let (mut sender, _connection) = stand.caller(2 * PART as u32).await;
     let (answer, mut body) = sender.send_request(head(""), false).unwrap();
     body.send_data(Bytes::from_static(&[0, 0, 0, 0, 1, 0]), true).unwrap();

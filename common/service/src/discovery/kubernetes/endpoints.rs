@@ -1,13 +1,14 @@
 //! Which of a Service's endpoints are to be called: pure.
 //!
 //! Like kube-proxy: those that are ready and not terminating. If there is none, those that are terminating and still
-//! serving, since calls had better reach a server that drains than none; and those that were listed before and are no
-//! longer ready. When the API server was away, nodes lose their leases and all of their pods count as not ready,
+//! serving, since calls had better reach a server that drains than none; and those that were ready before and are not
+//! any more. When the API server was away, nodes lose their leases and all of their pods count as not ready,
 //! although they serve: the caller's health checks tell.
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -33,28 +34,40 @@ enum Standing {
     Unusable,
 }
 
-/// The endpoints to be called, sorted. `before` are those of the answer before, sorted. All are of one family, so that a pod of a dual-stack Service, which is in a slice
-/// of each, is one endpoint: IPv4 if there is any, in whatever state, so that the family does not change with states.
+/// Keeps in `proven` the addresses that were ready at some time and are still listed.
+pub(super) fn remember_ready<'a>(
+    proven: &mut BTreeSet<IpAddr>,
+    candidates: &(impl Iterator<Item = &'a Candidate> + Clone),
+) {
+    let listed: BTreeSet<_> = candidates.clone().map(|candidate| candidate.address).collect();
+    proven.retain(|address| listed.contains(address));
+    let ready = candidates.clone().filter(|candidate| candidate.standing == Standing::Ready);
+    proven.extend(ready.map(|candidate| candidate.address));
+}
+
+/// The endpoints to be called, sorted. `proven` are those that were ready at some time. All are of one family, so that a
+/// pod of a dual-stack Service, which is in a slice of each, is one endpoint: IPv4 if there is any, in whatever state, so
+/// that the family does not change with states.
 pub(super) fn endpoints_of<'a>(
     candidates: &(impl Iterator<Item = &'a Candidate> + Clone),
     port: u16,
-    before: &[String],
+    proven: &BTreeSet<IpAddr>,
 ) -> Arc<[String]> {
     let v4 = candidates.clone().any(|candidate| candidate.address.is_ipv4());
     let with = |standing| {
         let candidates = candidates.clone();
-        let wanted = candidates
-            .filter(move |candidate| candidate.address.is_ipv4() == v4 && candidate.standing == standing);
-        wanted.map(|candidate| HostPort { host: candidate.address.to_string(), port }.to_string())
+        candidates
+            .filter(move |candidate| candidate.address.is_ipv4() == v4 && candidate.standing == standing)
     };
+    let endpoint = |candidate: &Candidate| HostPort { host: candidate.address.to_string(), port }.to_string();
     // While slices are rearranged, an endpoint may be in two.
-    let ready = sorted(with(Standing::Ready));
+    let ready = sorted(with(Standing::Ready).map(endpoint));
     if !ready.is_empty() {
         return ready;
     }
-    // One that was never listed may never have been ready: it is waited for.
-    let known = with(Standing::NotReady).filter(|endpoint| before.binary_search(endpoint).is_ok());
-    sorted(with(Standing::Ending).chain(known))
+    // One that was never ready starts: it is waited for.
+    let known = with(Standing::NotReady).filter(|candidate| proven.contains(&candidate.address));
+    sorted(with(Standing::Ending).chain(known).map(endpoint))
 }
 
 /// What a slice says. One of domain names says nothing: who makes such slices is not defined, nor what they mean.

@@ -243,6 +243,8 @@ fn what_stayed_is_a_member_when_it_is_listed_again() {
 #[test]
 fn a_list_that_gets_shorter_until_it_is_empty_loses_nobody_that_answers() {
     let mut membership = Membership::new();
+    // Not for the first time.
+    membership.update([], everybody, secs(0));
     membership.update(["a", "b", "c"], everybody, secs(0));
     membership.update(["b", "c"], everybody, secs(1));
     membership.update(["c"], everybody, secs(20));

@@ -27,20 +27,41 @@ fn of(slices: &[EndpointSlice]) -> Vec<String> {
     after(&[], slices)
 }
 
-fn after(before: &[&str], slices: &[EndpointSlice]) -> Vec<String> {
+fn after(proven: &[&str], slices: &[EndpointSlice]) -> Vec<String> {
     let candidates: Vec<_> = slices.iter().flat_map(of_slice).collect();
-    let before: Vec<_> = before.iter().map(ToString::to_string).collect();
-    endpoints_of(&candidates.iter(), 9445, &before).to_vec()
+    let proven = proven.iter().map(|address| address.parse().unwrap()).collect();
+    endpoints_of(&candidates.iter(), 9445, &proven).to_vec()
+}
+
+#[test]
+fn one_that_was_ready_is_remembered_for_as_long_as_it_is_listed() {
+    let mut proven = BTreeSet::new();
+    let mut seen = |endpoints: &[(&str, &str)]| {
+        let candidates = of_slice(&slice("IPv4", endpoints));
+        remember_ready(&mut proven, &candidates.iter());
+        endpoints_of(&candidates.iter(), 9445, &proven).to_vec()
+    };
+    let both = ["10.0.0.1:9445", "10.0.0.2:9445"];
+    assert_eq!(seen(&[("10.0.0.1", READY), ("10.0.0.2", READY), ("10.0.0.3", NOT_READY)]), both);
+    // One after the other, as they are patched when their node is lost.
+    assert_eq!(seen(&[("10.0.0.1", NOT_READY), ("10.0.0.2", READY), ("10.0.0.3", NOT_READY)]), both[1..]);
+    assert_eq!(seen(&[("10.0.0.1", NOT_READY), ("10.0.0.2", NOT_READY), ("10.0.0.3", NOT_READY)]), both);
+    assert_eq!(seen(&[("10.0.0.2", NOT_READY)]), both[1..]);
+    assert_eq!(
+        seen(&[("10.0.0.1", NOT_READY), ("10.0.0.2", NOT_READY)]),
+        both[1..],
+        "the first is a new one"
+    );
 }
 
 #[test]
 fn those_that_were_ready_count_when_none_is_any_more() {
-    let before = ["10.0.0.1:9445", "10.0.0.2:9445", "10.0.0.3:9445"];
+    let before = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
     let tainted = slice(
         "IPv4",
         &[("10.0.0.1", NOT_READY), ("10.0.0.2", DRAINING), ("10.0.0.3", ENDING), ("10.0.0.4", NOT_READY)],
     );
-    assert_eq!(after(&before, std::slice::from_ref(&tainted)), before[..2]);
+    assert_eq!(after(&before, std::slice::from_ref(&tainted)), ["10.0.0.1:9445", "10.0.0.2:9445"]);
     let one_is_back = slice("IPv4", &[("10.0.0.4", READY)]);
     assert_eq!(after(&before, &[tainted, one_is_back]), ["10.0.0.4:9445"]);
 }
@@ -112,11 +133,11 @@ fn the_older_kind_says_the_same() {
     ]}))
     .unwrap();
     let all = of_endpoints(&endpoints);
-    assert_eq!(*endpoints_of(&all.iter(), 7, &[]), ["10.0.0.1:7", "10.0.0.2:7"]);
+    assert_eq!(*endpoints_of(&all.iter(), 7, &BTreeSet::new()), ["10.0.0.1:7", "10.0.0.2:7"]);
     assert!(of_endpoints(&Endpoints::default()).is_empty());
     let none_ready = json!({"subsets": [{"notReadyAddresses": [{"ip": "10.0.0.3"}, {"ip": "10.0.0.4"}]}]});
     let all = of_endpoints(&serde_json::from_value(none_ready).unwrap());
-    assert_eq!(*endpoints_of(&all.iter(), 7, &["10.0.0.3:7".to_owned()]), ["10.0.0.3:7"]);
+    assert_eq!(*endpoints_of(&all.iter(), 7, &BTreeSet::from(["10.0.0.3".parse().unwrap()])), ["10.0.0.3:7"]);
 }
 
 fn any_slice() -> impl Strategy<Value = EndpointSlice> {
