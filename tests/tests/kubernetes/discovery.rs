@@ -181,7 +181,7 @@ async fn conditions_decide_who_is_on_the_ring() {
     knows(&router, &[a1, b1]).await;
 
     stand.slice("one", "IPv4", &[(a, ENDING), (b, DRAINING)]).await;
-    knows(&router, &[b1]).await;
+    knows(&router, &[b1, c1]).await;
     assert_eq!(delays(&router, LEFT).len(), 3, "who drains serves when nobody else does");
     for name in ["one", "two"] {
         stand.namespace.api::<EndpointSlice>().delete(name, &DeleteParams::default()).await.unwrap();
