@@ -165,7 +165,8 @@ impl<E: Evaluate> Server<E> {
                 seen.span.inject(&mut headers);
             }
             let call = Call { headers, framed, message, deadline, charge, span: seen.span.clone() };
-            self.evaluator.evaluate(call).await
+            // Boxed: as long as its message is not in, a call holds little.
+            Box::pin(self.evaluator.evaluate(call)).await
         };
         let answered = timeout_at(deadline, answer).await;
         answered.unwrap_or_else(|_| Reply::failed(Code::DeadlineExceeded, time_is_up))

@@ -4,16 +4,17 @@
 //! for [`UNREAD`] is dropped: that resets it, and frees what waits in HTTP/2 as well.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::rt::Executor;
+use pin_project_lite::pin_project;
 use tokio::task_local;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 /// How long a caller may take no part of its answer. Parts have some 16 KiB.
 const UNREAD: Duration = Duration::from_mins(1);
@@ -55,6 +56,15 @@ pub(super) struct Activity {
 pub(super) struct Streams(Arc<Activity>);
 
 struct Open(Arc<Activity>);
+
+pin_project! {
+    /// Runs a stream to its end, or until its answer is not read. No async function, which would hold the stream twice.
+    struct WhileRead<S> {
+        #[pin]
+        stream: S,
+        timer: Option<Pin<Box<Sleep>>>,
+    }
+}
 
 // === impl Activity ===
 
@@ -99,34 +109,34 @@ impl Streams {
 impl<S: Future<Output = ()> + Send + 'static> Executor<S> for Streams {
     fn execute(&self, stream: S) {
         let open = Cell::new(Some(Open::new(&self.0)));
-        tokio::spawn(STREAM.scope(Stream { asked: Cell::new(None), open }, while_read(stream)));
+        tokio::spawn(
+            STREAM.scope(Stream { asked: Cell::new(None), open }, WhileRead { stream, timer: None }),
+        );
     }
 }
 
-/// Runs a stream to its end, or until its answer is not read.
-async fn while_read(stream: impl Future<Output = ()>) {
-    let mut stream = pin!(stream);
-    let mut timer = pin!(None);
-    poll_fn(|context| {
-        if stream.as_mut().poll(context).is_ready() {
+// === impl WhileRead ===
+
+impl<S: Future<Output = ()>> Future for WhileRead<S> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        if this.stream.poll(context).is_ready() {
             return Poll::Ready(());
         }
         let Some(asked) = STREAM.with(|stream| stream.asked.get()) else { return Poll::Pending };
         let due = asked + UNREAD;
-        if timer.is_none() {
-            timer.set(Some(sleep_until(due)));
-        }
-        while let Some(mut waiting) = timer.as_mut().as_pin_mut() {
-            ready!(waiting.as_mut().poll(context));
-            if waiting.deadline() >= due {
+        let timer = this.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
+        loop {
+            ready!(timer.as_mut().poll(context));
+            if timer.deadline() >= due {
                 tracing::debug!("an answer that its caller does not read is dropped");
                 return Poll::Ready(());
             }
-            waiting.as_mut().reset(due);
+            timer.as_mut().reset(due);
         }
-        Poll::Pending
-    })
-    .await;
+    }
 }
 
 // === impl Open ===
@@ -169,7 +179,7 @@ mod tests {
             unreachable!("nobody reads it");
         };
         let local = Stream { asked: Cell::new(None), open: Cell::new(None) };
-        STREAM.scope(local, while_read(stream)).await;
+        STREAM.scope(local, WhileRead { stream, timer: None }).await;
         assert_eq!(begin.elapsed(), UNREAD * 11 + NEARLY * 3);
     }
 
