@@ -3,8 +3,7 @@
 //! Calls differ by orders of magnitude in size, so their number says nothing about memory. What is counted is what
 //! messages announce, before they are read: a call that does not fit is refused at once and costs nothing. Answers,
 //! whose work is done, have as much again for themselves, and so have calls that have sent their headers alone. So messages
-//! stay below twice the limit, and no image
-//! can take all of what calls may have.
+//! stay below twice the limit, and no image can take all of what calls may have.
 
 mod ledger;
 
