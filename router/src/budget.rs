@@ -13,7 +13,8 @@ const PER_SECOND: f64 = 10.0;
 /// Retries per call.
 const PER_CALL: f64 = 0.2;
 
-/// How long the calls of a lost runner may take to be sent again: they all notice at about the same time.
+/// How long the calls of a lost runner may take to be sent again: they all notice at about the same
+/// time.
 const RESERVED_FOR: Duration = Duration::from_secs(10);
 
 /// A token bucket. Times are durations since an origin of the caller's choice.

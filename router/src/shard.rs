@@ -55,7 +55,8 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// A runner that has not been asked for its health yet. One that has `returned` was here before.
+    /// A runner that has not been asked for its health yet. One that has `returned` was here
+    /// before.
     pub(crate) fn new(
         identity: Identity,
         returned: bool,

@@ -61,8 +61,9 @@ impl View {
 
     /// Which runners may be picked now, and how many they are.
     ///
-    /// Held-down runners stand back for healthy ones, since one of them may flap. When [`held_down_count`]
-    /// says so, both are used. Those that are passed over are used when there are no others.
+    /// Held-down runners stand back for healthy ones, since one of them may flap. When
+    /// [`held_down_count`] says so, both are used. Those that are passed over are used when there
+    /// are no others.
     pub(crate) fn usable(&self) -> (Tier, usize) {
         let [well, held_down, passed] = self.counts();
         match (well, held_down) {

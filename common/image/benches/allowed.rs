@@ -1,5 +1,5 @@
-//! Cost of the longest `--allowed-images` on the request path. The image is one that no pattern fits, so that all are
-//! looked at.
+//! Cost of the longest `--allowed-images` on the request path. The image is one that no pattern
+//! fits, so that all are looked at.
 
 use std::hint::black_box;
 

@@ -275,7 +275,8 @@ impl Glob {
         }
     }
 
-    /// Whether the texts between the wildcards occur one after the other: cheap, and nearly always the answer.
+    /// Whether the texts between the wildcards occur one after the other: cheap, and nearly always
+    /// the answer.
     fn has_what_is_between(&self, text: &str) -> bool {
         self.between
             .iter()

@@ -26,7 +26,8 @@ use tracing::Instrument;
 
 use crate::health::Health;
 
-/// Connections served at once. For one more the oldest ends, one without a request first: a probe always gets through.
+/// Connections served at once. For one more the oldest ends, one without a request first: a probe
+/// always gets through.
 const MAX_CONNECTIONS: usize = 64;
 /// How long a client may take to send a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -59,8 +59,8 @@ impl StopSignals {
         }
     }
 
-    /// Waits for a signal, or for a task of the server to fail. Returns what the process is to exit with once it has
-    /// drained.
+    /// Waits for a signal, or for a task of the server to fail. Returns what the process is to exit
+    /// with once it has drained.
     pub async fn first(&mut self, failed: impl Future<Output = Failed>) -> ExitCode {
         tokio::select! {
             signal = self.next() => {

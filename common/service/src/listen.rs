@@ -41,9 +41,9 @@ pub async fn listen(
     Ok((bound, address))
 }
 
-/// Raises the soft limit of open files to the hard one, as Go's runtime does: each connection needs one, and many systems
-/// begin with 1,024.
-fn allow_open_files() {
+/// Raises the soft limit of open files to the hard one, as Go's runtime does: each connection needs
+/// one, and many systems begin with 1,024.
+pub fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // Without it there is room for less.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

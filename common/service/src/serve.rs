@@ -63,8 +63,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Options {
     /// Age after which a connection is asked to dial again.
     pub max_age: Option<Duration>,
-    /// Connections at once (`--max-connections`). For one more the one that has been idle for longest ends; when all
-    /// are busy, the new one is refused.
+    /// Connections at once (`--max-connections`). For one more the one that has been idle for
+    /// longest ends; when all are busy, the new one is refused.
     pub max_connections: usize,
 }
 
@@ -132,7 +132,7 @@ pub async fn serve<A, H, F>(
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
-                // Most likely for want of file descriptors.
+                // Most likely there are no file descriptors left.
                 open.end_idle();
                 sleep(ACCEPT_PAUSE).await;
             }

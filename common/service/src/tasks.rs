@@ -1,8 +1,9 @@
-//! The tasks that a server is made of. None of them may end unseen: a server whose discovery or pool is
-//! dead would look healthy and serve by what it knew last.
+//! The tasks that a server is made of. None of them may end unseen: a server whose discovery or
+//! pool is dead would look healthy and serve by what it knew last.
 //!
-//! [`Tasks::failed`] says which one ended, and the process drains and exits with code 1, so that it is
-//! restarted. Tasks of single connections and calls are not among them: a panic there ends one of those.
+//! [`Tasks::failed`] says which one ended, and the process drains and exits with code 1, so that it
+//! is restarted. Tasks of single connections and calls are not among them: a panic there ends one
+//! of those.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -93,7 +94,7 @@ impl Tasks {
     }
 }
 
-/// Passes a panic of a task on to whoever owns it. To be called with what a `JoinSet` says.
+/// Passes a panic of a task on to its owner. To be called with what a `JoinSet` says.
 pub fn pass_on_panic<T>(ended: Result<T, JoinError>) {
     if let Err(error) = ended
         && let Ok(payload) = error.try_into_panic()
@@ -115,8 +116,8 @@ fn message(payload: &(dyn Any + Send)) -> &str {
     payload.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no message")
 }
 
-/// How tests let a task panic: `PORCH_FN_TEST_PANIC=NAME@FILE` has the task of this name panic once the file is there.
-/// Builds for users have no such thing.
+/// How tests let a task panic: `PORCH_FN_TEST_PANIC=NAME@FILE` has the task of this name panic once
+/// the file is there. Builds for users have no such thing.
 pub mod test_panic {
     use std::future::Future;
 

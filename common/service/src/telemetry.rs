@@ -16,12 +16,12 @@ use crate::tasks;
 /// Default of `--log-level`.
 pub const DEFAULT_LOG_LEVEL: u8 = 2;
 
-/// Installs the global subscriber, which panics go to as well. A second call is ignored, so that several servers can live in one
-/// process.
+/// Installs the global subscriber, which panics go to as well. A second call is ignored, so that
+/// several servers can live in one process.
 ///
-/// `level` is `--log-level`, 0 to 5 as the original has it: 0 errors, 1 warnings, 2 and 3 what happens,
-/// 4 details of calls, 5 everything, HTTP/2 included. Package contents and environments are logged at
-/// none of them.
+/// `level` is `--log-level`, 0 to 5 as the original has it: 0 errors, 1 warnings, 2 and 3 what
+/// happens, 4 details of calls, 5 everything, HTTP/2 included. Package contents and environments
+/// are logged at none of them.
 pub fn init(level: u8) {
     let (ours, theirs) = match level {
         0 => (LevelFilter::ERROR, LevelFilter::ERROR),

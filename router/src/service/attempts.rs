@@ -27,8 +27,9 @@ const MAX_SENT: usize = 2;
 /// is not to blame.
 const MAX_SILENT: usize = 2;
 
-/// What takes one runner may be about to take others: pauses after a connection was lost, until that shows. Connections
-/// that die in silence are noticed one after the other, within a ping interval.
+/// What takes one runner may be about to take others: pauses after a connection was lost, until
+/// that shows. Connections that die in silence are noticed one after the other, within a ping
+/// interval.
 const AFTER_CONNECTION: Duration = Duration::from_millis(100);
 const AFTER_SILENCE: Duration = Duration::from_millis(500);
 

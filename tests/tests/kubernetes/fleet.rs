@@ -2,7 +2,8 @@
 //! more than twice its fair share of the calls for longer than two seconds.
 //!
 //! `tests/faults fleet` runs these and prints one table per way of discovery, which
-//! `docs/fleet-faults.md` has. With `PORCH_FN_TEST_FAULT` only those run that have this text in their title.
+//! `docs/fleet-faults.md` has. With `PORCH_FN_TEST_FAULT` only those run that have this text in
+//! their title.
 
 mod shares;
 

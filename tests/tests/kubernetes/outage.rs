@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::calls::{INPUT, count};
 
 const CALLERS: usize = 8;
-/// How soon after the outage a function can be started. Kubernetes starts no pods on a node that counts as lost, until it
-/// is heard of again.
+/// How soon after the outage a function can be started. Kubernetes starts no pods on a node that
+/// counts as lost, until it is heard of again.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(30);
 
 /// One runner with two warm functions, and a third that nobody has called.
@@ -225,8 +225,8 @@ mod slow {
         conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
     }
 
-    /// The node counts as lost when the API server is back: no router, no runner and no function pod is ready, and all of
-    /// them serve.
+    /// The node counts as lost when the API server is back: no router, no runner and no function
+    /// pod is ready, and all of them serve.
     async fn fleet(discovery: Discovery) {
         let cluster = Cluster::connect().await;
         let Some(own) = cluster.own() else { return };

@@ -1,4 +1,5 @@
-//! Callers that hold on to what a router gives them, thousands at once: what the others notice of it.
+//! Callers that hold on to what a router gives them, thousands at once: what the others notice of
+//! it.
 
 mod slow {
     use std::fs;
@@ -8,10 +9,10 @@ mod slow {
     use bytes::Bytes;
     use h2::client::Builder;
     use porch_fn_proto::PREFIX_LEN;
+    use porch_fn_service::listen::allow_open_files;
     use porch_fn_tests::caller::{RawCaller, framed};
     use porch_fn_tests::load::{Load, Report};
     use porch_fn_tests::process::{Sandbox, Server, figure, flag, try_get};
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use tokio::net::TcpStream;
     use tokio::task::JoinSet;
     use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -71,12 +72,6 @@ mod slow {
             let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
             line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
         }
-    }
-
-    /// Needs more files than a shell may give.
-    fn allow_open_files() {
-        let limit = getrlimit(Resource::Nofile);
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
 
     async fn headers_only(router: SocketAddr) {

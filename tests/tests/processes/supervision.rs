@@ -1,5 +1,6 @@
-//! Servers do not live on without one of their parts: whichever task panics, the process drains, says which it was, and
-//! exits with code 1. The tasks are let panic by what debug builds alone know.
+//! Servers do not live on without one of their parts: whichever task panics, the process drains,
+//! says which it was, and exits with code 1. The tasks are let panic by what debug builds alone
+//! know.
 
 use std::ffi::OsString;
 use std::fs;
@@ -43,8 +44,8 @@ impl Stand {
         Self { sandbox, runner }
     }
 
-    /// Has the task of this name of `program` panic while a call of `caller` is under way, and asserts that the call is
-    /// answered and the process gone.
+    /// Has the task of this name of `program` panic while a call of `caller` is under way, and
+    /// asserts that the call is answered and the process gone.
     async fn panics(&self, program: &str, task: &str, told: &str, flags: &[OsString]) {
         for file in ["runs", "go", "panic"] {
             let _ = fs::remove_file(self.sandbox.path(file));

@@ -36,7 +36,8 @@ async fn three_runners_that_are_lost_in_silence_cost_no_call() {
     fleet.wait_states(&[(0, "unreachable"), (1, "unreachable"), (2, "unreachable"), (3, "well")]).await;
 }
 
-/// What killed the first may kill others a moment later, and then the call would count as what did it.
+/// What killed the first may kill others a moment later, and then the call would count as what did
+/// it.
 #[tokio::test]
 async fn a_call_whose_connection_was_lost_is_sent_again_a_moment_later() {
     let mut fleet = Fleet::of(2).await;

@@ -51,8 +51,8 @@ pub const KEPT_BY_EMPTY: Duration = Duration::from_mins(5);
 /// How long an address that answers stays when discovery lists others, but not this one.
 pub const KEPT_BY_PARTIAL: Duration = Duration::from_secs(30);
 
-/// Whether those that are held down are used as well as those in order: while they are more than those, or
-/// as many and several. One that is held down beside one in order may be what flaps.
+/// Whether those that are held down are used as well as those in order: while they are more than
+/// those, or as many and several. One that is held down beside one in order may be what flaps.
 pub fn held_down_count(in_order: usize, held_down: usize) -> bool {
     in_order < held_down || (in_order == held_down && held_down > 1)
 }

@@ -29,12 +29,13 @@ struct Message {
     parts: std::vec::IntoIter<Bytes>,
     trailers: Option<HeaderMap>,
     charge: Charge,
-    /// Nothing more is sent until the last slice has left: hyper hands it to HTTP/2 as soon as there is room for its first
-    /// byte, and would be done with the answer, read or not.
+    /// Nothing more is sent until the last slice has left: hyper hands it to HTTP/2 as soon as
+    /// there is room for its first byte, and would be done with the answer, read or not.
     held_back: Option<oneshot::Receiver<()>>,
 }
 
-/// Answers up to this size, in bytes, are sent in one go: most are, and what is not read of them is not worth a wait.
+/// Answers up to this size, in bytes, are sent in one go: most are, and what is not read of them is
+/// not worth a wait.
 const SMALL: usize = 16 * 1024;
 
 impl Body {

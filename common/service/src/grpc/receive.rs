@@ -51,7 +51,8 @@ pub enum ReceiveError {
 }
 
 /// Reads `body` to its end. Holds at most `limit` bytes of message, and fails as soon as the prefix
-/// announces more, or when nothing comes for `silence`. `arrived` is told what is there, and may refuse it.
+/// announces more, or when nothing comes for `silence`. `arrived` is told what is there, and may
+/// refuse it.
 pub async fn receive(
     mut body: Incoming,
     limit: usize,

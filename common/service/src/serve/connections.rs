@@ -1,5 +1,5 @@
-//! How many connections there are. One more than allowed ends the one that has been idle for longest, so that those who
-//! hold connections and ask nothing keep nobody out.
+//! How many connections there are. One more than allowed ends the one that has been idle for
+//! longest, so that those who hold connections and ask nothing keep nobody out.
 
 use std::sync::Arc;
 
@@ -32,20 +32,22 @@ impl Connections {
         if self.open.len() < self.limit {
             return true;
         }
-        self.open.retain(|open| !open.task.is_finished());
-        if self.open.len() < self.limit {
-            return true;
-        }
-        self.end_idle()
+        self.forget_ended();
+        self.open.len() < self.limit || self.end_idle()
     }
 
     /// Ends the connection that has been idle for longest. False when all are busy.
     pub(super) fn end_idle(&mut self) -> bool {
+        self.forget_ended();
         let idle =
             self.open.iter().zip(0..).filter_map(|(open, place)| Some((open.activity.idle_since()?, place)));
         let Some((_, place)) = idle.min() else { return false };
         self.open.swap_remove(place).task.abort();
         true
+    }
+
+    fn forget_ended(&mut self) {
+        self.open.retain(|open| !open.task.is_finished());
     }
 
     pub(super) fn push(&mut self, activity: Arc<Activity>, task: AbortHandle) {

@@ -1,7 +1,8 @@
 //! The streams of a connection: how many there are, and an end to those whose answer nobody reads.
 //!
-//! hyper takes the next part of an answer once the caller has made room for it. A stream whose answer makes no progress
-//! for [`UNREAD`] is dropped: that resets it, and frees what waits in HTTP/2 as well.
+//! hyper takes the next part of an answer once the caller has made room for it. A stream whose
+//! answer makes no progress for [`UNREAD`] is dropped: that resets it, and frees what waits in
+//! HTTP/2 as well.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -58,7 +59,8 @@ pub(super) struct Streams(Arc<Activity>);
 struct Open(Arc<Activity>);
 
 pin_project! {
-    /// Runs a stream to its end, or until its answer is not read. No async function, which would hold the stream twice.
+    /// Runs a stream to its end, or until its answer is not read. No async function, which would
+    /// hold the stream twice.
     struct WhileRead<S> {
         #[pin]
         stream: S,

@@ -1,10 +1,11 @@
-//! Callers that hold on: to connections, to calls that they never send, to answers that they never read.
+//! Callers that hold on: to connections, to calls that they never send, to answers that they never
+//! read.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use h2::client::{self, SendRequest};
-use h2::{Ping, Reason};
+use h2::{Ping, Reason, RecvStream};
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::time::timeout;
@@ -83,8 +84,8 @@ impl Stand {
         address
     }
 
-    /// A connection without a socket, which would not keep to the paused time. Its streams take `window` bytes of an
-    /// answer.
+    /// A connection without a socket, which would not keep to the paused time. Its streams take
+    /// `window` bytes of an answer.
     async fn caller(&mut self, window: u32) -> Caller {
         let (stream, served) = duplex(64 * 1024);
         let activity = Activity::new(Instant::now());
@@ -112,6 +113,13 @@ fn head(grpc_timeout: &str) -> Request<()> {
     let request =
         if grpc_timeout.is_empty() { request } else { request.header("grpc-timeout", grpc_timeout) };
     request.body(()).unwrap()
+}
+
+/// The answer of a call whose message is one byte.
+async fn answered(sender: &mut SendRequest<Bytes>) -> RecvStream {
+    let (answer, mut body) = sender.send_request(head(""), false).unwrap();
+    body.send_data(Bytes::from_static(&[0, 0, 0, 0, 1, 0]), true).unwrap();
+    answer.await.unwrap().into_body()
 }
 
 /// Also one that spoke TLS: what HTTP/2 hears of it is nothing.
@@ -188,10 +196,7 @@ async fn an_answer_that_is_not_read_is_dropped() {
     for (parts, window) in [(64, 0), (64, 1), (64, 65_535), (2, 1), (2, 32_767)] {
         let mut stand = Stand::answering(parts);
         let (mut sender, _connection) = stand.caller(window).await;
-        let (answer, mut body) = sender.send_request(head(""), false).unwrap();
-        let message = Bytes::from_static(&[0, 0, 0, 0, 1, 0]);
-        body.send_data(message, true).unwrap();
-        let mut answer = answer.await.unwrap().into_body();
+        let mut answer = answered(&mut sender).await;
         let began = Instant::now();
         assert!(stand.inflight.held() > 0);
         // Nothing is given back to the flow control: as if nothing was read.
@@ -214,9 +219,7 @@ async fn an_answer_that_is_not_read_is_dropped() {
 async fn a_small_answer_that_is_not_read_does_not_hold_up_a_drain() {
     let mut stand = Stand::new();
     let (mut sender, mut connection) = stand.caller(1).await;
-    let (answer, mut body) = sender.send_request(head(""), false).unwrap();
-    body.send_data(Bytes::from_static(&[0, 0, 0, 0, 1, 0]), true).unwrap();
-    let answer = answer.await.unwrap();
+    let answer = answered(&mut sender).await;
     let began = Instant::now();
     stand.signal.drain();
     connection.join_next().await.unwrap().unwrap();
@@ -229,9 +232,7 @@ async fn an_answer_that_is_read_slowly_arrives() {
     const PARTS: usize = 64;
     let mut stand = Stand::answering(PARTS);
     let (mut sender, _connection) = stand.caller(2 * PART as u32).await;
-    let (answer, mut body) = sender.send_request(head(""), false).unwrap();
-    body.send_data(Bytes::from_static(&[0, 0, 0, 0, 1, 0]), true).unwrap();
-    let mut answer = answer.await.unwrap().into_body();
+    let mut answer = answered(&mut sender).await;
     let mut read = 0;
     while let Some(data) = answer.data().await {
         let data = data.unwrap();

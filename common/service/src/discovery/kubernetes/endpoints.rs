@@ -1,9 +1,10 @@
 //! Which of a Service's endpoints are to be called: pure.
 //!
-//! Like kube-proxy: those that are ready and not terminating. If there is none, those that are terminating and still
-//! serving, since calls had better reach a server that drains than none; and those that were ready before and are not
-//! any more. When the API server was away, nodes lose their leases and all of their pods count as not ready,
-//! although they serve: the caller's health checks tell.
+//! Like kube-proxy: those that are ready and not terminating. If there is none, those that are
+//! terminating and still serving, since calls had better reach a server that drains than none; and
+//! those that were ready before and are not any more. When the API server was away, nodes lose
+//! their leases and all of their pods count as not ready, although they serve: the caller's health
+//! checks tell.
 
 #[cfg(test)]
 mod tests;
@@ -45,9 +46,9 @@ pub(super) fn remember_ready<'a>(
     proven.extend(ready.map(|candidate| candidate.address));
 }
 
-/// The endpoints to be called, sorted. `proven` are those that were ready at some time. All are of one family, so that a
-/// pod of a dual-stack Service, which is in a slice of each, is one endpoint: IPv4 if there is any, in whatever state, so
-/// that the family does not change with states.
+/// The endpoints to be called, sorted. `proven` are those that were ready at some time. All are of
+/// one family, so that a pod of a dual-stack Service, which is in a slice of each, is one endpoint:
+/// IPv4 if there is any, in whatever state, so that the family does not change with states.
 pub(super) fn endpoints_of<'a>(
     candidates: &(impl Iterator<Item = &'a Candidate> + Clone),
     port: u16,

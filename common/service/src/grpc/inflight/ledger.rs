@@ -1,8 +1,9 @@
 //! Who holds how many bytes: the arithmetic of admission, without clock, lock or message.
 //!
-//! A call whose message is not in may lose its place, so that nobody keeps others out by calls that are never sent. Calls
-//! that have sent their headers alone have an account of their own, whose oldest makes room for the next. A message that
-//! comes in makes room when it is overdue and another call needs it. Times are durations since any fixed moment.
+//! A call whose message is not in may lose its place, so that nobody keeps others out by calls that
+//! are never sent. Calls that have sent their headers alone have an account of their own, whose
+//! oldest makes room for the next. A message that comes in makes room when it is overdue and
+//! another call needs it. Times are durations since any fixed moment.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -28,7 +29,8 @@ pub(super) enum Place {
 pub(super) struct Ledger<T> {
     limit: usize,
     calls: usize,
-    /// Of these the calls whose message comes in: their bytes, and how to tell them that they lost their place.
+    /// Of these the calls whose message comes in: their bytes, and how to tell them that they lost
+    /// their place.
     receiving: BTreeMap<(Duration, u64), (usize, T)>,
     /// The same of calls that have sent their headers alone. They are not among `calls`.
     waiting: BTreeMap<u64, (usize, T)>,
@@ -56,7 +58,8 @@ impl<T> Ledger<T> {
         }
     }
 
-    /// A call has sent its headers, which hold `bytes`. Adds to `evicted` whoever loses its place to it.
+    /// A call has sent its headers, which hold `bytes`. Adds the calls that lose their place to
+    /// `evicted`.
     pub(super) fn enter(&mut self, bytes: usize, tell: T, evicted: &mut Vec<T>) -> Result<Place, Why> {
         if bytes > self.limit {
             return Err(self.refuse(Why::Limit));
@@ -74,7 +77,8 @@ impl<T> Ledger<T> {
         Ok(Place::Waiting(self.places))
     }
 
-    /// The call's message is announced with this size. On success its bytes are among those of calls.
+    /// The call's message is announced with this size. On success its bytes are among those of
+    /// calls.
     pub(super) fn announce(
         &mut self,
         place: Place,
@@ -100,8 +104,8 @@ impl<T> Ledger<T> {
         Ok(Place::Receiving(now + GRACE, number))
     }
 
-    /// The message is in, or comes no longer: from now on the call keeps its bytes. Returns them, unless it has lost its
-    /// place.
+    /// The message is in, or comes no longer: from now on the call keeps its bytes. Returns them,
+    /// unless it has lost its place.
     pub(super) fn received(&mut self, place: Place) -> Option<usize> {
         self.leave(place).map(|(bytes, _)| bytes)
     }

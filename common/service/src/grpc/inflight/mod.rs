@@ -1,9 +1,10 @@
 //! Admission by bytes: how much a hop holds of messages, and for which images.
 //!
-//! Calls differ by orders of magnitude in size, so their number says nothing about memory. What is counted is what
-//! messages announce, before they are read: a call that does not fit is refused at once and costs nothing. Answers,
-//! whose work is done, have as much again for themselves, and so have calls that have sent their headers alone. So messages
-//! stay below twice the limit, and no image can take all of what calls may have.
+//! Calls differ by orders of magnitude in size, so their number says nothing about memory. What is
+//! counted is what messages announce, before they are read: a call that does not fit is refused at
+//! once and costs nothing. Answers, whose work is done, have as much again for themselves, and so
+//! have calls that have sent their headers alone. So messages stay below twice the limit, and no
+//! image can take all of what calls may have.
 
 mod ledger;
 
@@ -82,7 +83,8 @@ pub struct Charge {
     image: Option<Arc<str>>,
     /// It is an answer's.
     answer: bool,
-    /// The message is coming in. The ledger counts its bytes meanwhile, since it may take them back.
+    /// The message is coming in. The ledger counts its bytes meanwhile, since it may take them
+    /// back.
     receiving: Option<Receiving>,
 }
 
@@ -185,11 +187,10 @@ impl Inflight {
         Arc::new(Self { limit, hop, ledger: Mutex::new(Ledger::new(limit)), origin: Instant::now() })
     }
 
-    /// Charges a call with headers of this many bytes, whose message has yet to say how large it is. Until
-    /// [`Charge::received`] it may lose its place.
+    /// Charges a call with headers of this many bytes, whose message has yet to say how large it
+    /// is. Until [`Charge::received`] it may lose its place.
     ///
-    /// # Errors
-    /// When its headers alone are above the limit.
+    /// # Errors When its headers alone are above the limit.
     pub fn enter(self: &Arc<Self>, headers: usize) -> Result<Charge, Refused> {
         let tell = Arc::new(Notify::new());
         let evicted = Arc::clone(&tell);
@@ -216,7 +217,7 @@ impl Inflight {
     ) -> Result<R, Refused> {
         let mut evicted = Vec::new();
         let taken = take(&mut self.ledger(), self.origin.elapsed(), &mut evicted);
-        // A place is kept for whoever does not listen yet.
+        // A permit is kept for a call that does not listen yet.
         for evicted in evicted {
             evicted.notify_one();
         }
