@@ -16,6 +16,7 @@ use porch_fn_service::flags::{self, EXIT_USAGE, FlagError};
 use porch_fn_service::lifecycle::{self, StopSignals};
 use porch_fn_service::tasks::Failed;
 use porch_fn_service::telemetry;
+use wrapper_server::process::adopt_orphans;
 
 use crate::commands::{EXAMPLE_FUNCTION, WRAPPER_SERVER};
 use crate::{admin, shards};
@@ -71,6 +72,9 @@ enum UpError {
 
 pub(crate) async fn run(args: Args) -> ExitCode {
     telemetry::init(args.log_level);
+    if let Err(error) = adopt_orphans() {
+        tracing::warn!(%error, "a process that leaves its exec call's process group will outlive the call");
+    }
     let Ok(mut signals) = StopSignals::catch() else {
         eprintln!("porch-fn up: cannot catch SIGTERM and SIGINT");
         return ExitCode::FAILURE;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use porch_fn_runner::{App, Flags, Pods};
 use porch_fn_service::lifecycle::StopSignals;
 use porch_fn_service::{flags, telemetry};
+use wrapper_server::process::adopt_orphans;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -16,6 +17,9 @@ async fn main() -> ExitCode {
         Err(error) => return error.report(),
     };
     telemetry::init(flags.log_level);
+    if let Err(error) = adopt_orphans() {
+        tracing::warn!(%error, "a process that leaves its exec call's process group will outlive the call");
+    }
     let Ok(mut signals) = StopSignals::catch() else {
         eprintln!("porch-fn-runner: cannot catch SIGTERM and SIGINT");
         return ExitCode::FAILURE;

@@ -23,7 +23,7 @@ use crate::config::Flags;
 use crate::copy;
 use crate::health_probe;
 use crate::install::{copy_to, idle};
-use crate::process::{Environment, Program};
+use crate::process::{Environment, Program, adopt_orphans};
 use crate::service::Wrapper;
 
 /// Connections at once. Its runner needs one.
@@ -136,6 +136,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     if flags.idle {
         return idle();
+    }
+    if let Err(error) = adopt_orphans() {
+        tracing::warn!(%error, "a process that leaves its call's process group will outlive the call");
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

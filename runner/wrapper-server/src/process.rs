@@ -5,11 +5,13 @@
 //! and Tokio both reap a child as soon as they see it exit, which would leave its group without a safe name: so this
 //! is built on a pidfd (Linux 5.3) instead.
 //!
-//! A descendant that leaves the group (`setsid`) is not killed. It cannot hold a call up either, unless it holds
-//! stdout.
+//! A descendant that leaves the group (`setsid`) is killed as well where this process adopts
+//! orphans ([`adopt_orphans`]). Elsewhere it outlives the call. It cannot hold a call up, unless it
+//! holds stdout.
 
 mod group;
 mod program;
+mod reaper;
 mod stderr;
 
 use std::convert::Infallible;
@@ -28,6 +30,7 @@ use crate::go_text::go_os_error;
 use group::Group;
 
 pub use program::{Environment, LookupError, Program};
+pub use reaper::{CALL_VARIABLE, adopt_orphans};
 pub(crate) use stderr::MARKER_LIMIT;
 pub use stderr::Stderr;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::getpid;
 use tokio::time::{Instant, sleep, timeout};
-use wrapper_server::process::{Environment, Finished, Limits, Program, RunError, run};
+use wrapper_server::process::{Environment, Finished, Limits, Program, RunError, adopt_orphans, run};
 
 const LIMITS: Limits = Limits { stdout: 1 << 20, stderr_head: 1024, stderr_tail: 1024, join_lines: false };
 
@@ -88,7 +88,7 @@ async fn calls(script: &str, count: usize) {
 
 #[tokio::test]
 async fn nothing_outlives_its_call() {
-    rustix::process::set_child_subreaper(Some(getpid())).unwrap();
+    adopt_orphans().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("over");
     let others = async {

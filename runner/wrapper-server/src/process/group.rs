@@ -1,4 +1,4 @@
-//! A function's process group, from its start to its last zombie.
+//! A function's process group, from its start to its end.
 //!
 //! The leader is reaped only after the group was killed: while it is a zombie its number cannot be given to another
 //! process or group, so the kill hits nothing else. That is also why its exit is learned from a pidfd, which leaves
@@ -8,13 +8,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::process::{Pid, PidfdFlags, Signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
 
+use super::reaper::{CALL_VARIABLE, InFlight};
 use super::{Program, RunError};
 
 /// A running process group. Dropping it kills every process in it and leaves the reaping to a task.
@@ -38,6 +38,7 @@ struct Leader {
     pgid: Pid,
     /// Readable once the leader has exited.
     pidfd: AsyncFd<OwnedFd>,
+    call: InFlight,
 }
 
 // === impl Group ===
@@ -46,13 +47,16 @@ impl Group {
     /// Starts `program` as the leader of a new group.
     pub(super) fn start(program: &Program) -> Result<(Self, Pipes), RunError> {
         let mut command = program.command()?;
+        let call = InFlight::begin();
+        command.env(CALL_VARIABLE, call.name());
         let mut child = command
             .spawn()
             .map_err(|source| RunError::Start { executable: command.get_program().into(), source })?;
         let pgid = Pid::from_child(&child);
+        call.started(pgid);
         match attach(&mut child, pgid) {
             Ok((pidfd, pipes)) => {
-                let leader = Leader { child, pgid, pidfd };
+                let leader = Leader { child, pgid, pidfd, call };
                 Ok((Self { leader: Some(leader), runtime: Handle::current() }, pipes))
             }
             Err(source) => {
@@ -81,9 +85,7 @@ impl Group {
         let Some(mut leader) = self.leader.take() else { return Err(io::ErrorKind::NotFound.into()) };
         kill(leader.pgid);
         let status = leader.child.wait()?;
-        if !reap_members(leader.pgid) {
-            self.runtime.spawn(reap_dying_members(leader.pgid));
-        }
+        leader.call.end(&self.runtime);
         Ok(status)
     }
 }
@@ -92,10 +94,10 @@ impl Drop for Group {
     fn drop(&mut self) {
         if let Some(mut leader) = self.leader.take() {
             kill(leader.pgid);
-            // Killed processes take a moment to die. The task ends with them, and the runtime owns it.
+            // A killed process takes a moment to die. The task ends with it, and the runtime owns it.
             self.runtime.spawn(async move {
                 if leader.exit().await.is_ok() && leader.child.wait().is_ok() {
-                    reap_dying_members(leader.pgid).await;
+                    leader.call.end(&Handle::current());
                 }
             });
         }
@@ -135,31 +137,5 @@ fn kill(pgid: Pid) {
     // The leader is an unreaped child, so the group exists. What may not be signalled changed its user: it is left.
     if let Err(error) = rustix::process::kill_process_group(pgid, Signal::KILL) {
         tracing::debug!(pgid = pgid.as_raw_nonzero(), %error, "could not kill the function's process group");
-    }
-}
-
-/// Reaps the members of a killed group that became children of this process, as orphans do where it is PID 1.
-/// Says whether none is left.
-fn reap_members(pgid: Pid) -> bool {
-    loop {
-        match rustix::process::waitpgid(pgid, WaitOptions::NOHANG) {
-            Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
-            Ok(None) => return false,
-            Err(_no_child) => return true,
-        }
-    }
-}
-
-/// [`reap_members`], waiting for those that are still dying. Each one's death is a SIGCHLD to this process, and the
-/// group's number is not given away while it has members.
-async fn reap_dying_members(pgid: Pid) {
-    if reap_members(pgid) {
-        return;
-    }
-    let Ok(mut child_died) = signal(SignalKind::child()) else { return };
-    while !reap_members(pgid) {
-        if child_died.recv().await.is_none() {
-            return;
-        }
     }
 }

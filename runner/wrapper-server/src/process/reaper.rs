@@ -1,0 +1,245 @@
+//! Descendants of calls that are over, beyond the call's process group.
+//!
+//! To kill a process group misses a process that has left it with `setsid`: Python's
+//! `start_new_session`, Node's `detached`, the daemons of git and gpg. Such a process would stay in
+//! a warm pod for as long as the pod lives, and could read the memory of later calls. Therefore
+//! this process adopts its descendants when they become orphans, as PID 1 or as a child subreaper.
+//! After each call it kills and reaps the orphans that belong to no call in flight.
+//!
+//! Two things tell which call an orphan belongs to:
+//!
+//! - Its environment names the call ([`CALL_VARIABLE`]). This is exact: a long call does not
+//!   protect what short ones leave behind.
+//! - A process can change its environment, so without the name its age decides. No process is older
+//!   than the call that started it. An orphan that is older than every call in flight is left over.
+//!   Such an orphan outlives its call at most by the calls that ran beside it.
+//!
+//! Orphans are told from a call's own process by the thread that they are children of: the kernel
+//! gives orphans to the main thread (`find_new_reaper` in Linux's kernel/exit.c), and calls are
+//! started by the runtime's worker threads.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
+use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::Handle;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Names the call in the environment of its processes.
+pub const CALL_VARIABLE: &str = "PORCH_FN_CALL";
+
+/// One per process, as its children are.
+static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
+
+/// Makes this process the parent of its descendants' orphans, and each end of a call the end of
+/// what it leaves behind.
+///
+/// For the start of a process whose main thread starts no processes: they would be taken for
+/// orphans.
+///
+/// # Errors
+/// When the kernel cannot name the children of a process (Linux before 4.2, or built without
+/// `CONFIG_PROC_CHILDREN`), or `/proc` is not mounted. Then a process that leaves its group outlives
+/// its call.
+pub fn adopt_orphans() -> io::Result<()> {
+    fs::read(children_path())?;
+    set_child_subreaper(Some(getpid()))?;
+    REAPER.adopts.store(true, Ordering::Release);
+    Ok(())
+}
+
+#[derive(Debug, Default)]
+struct Reaper {
+    adopts: AtomicBool,
+    calls: Mutex<Calls>,
+    /// A task waits for the deaths of what was killed.
+    awaits_deaths: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Calls {
+    last: u64,
+    /// By number, and so in the order of their begin.
+    in_flight: BTreeMap<u64, Begun>,
+}
+
+#[derive(Debug)]
+struct Begun {
+    /// Before the first of its processes was started, in clock ticks since the system's start.
+    at: u64,
+    leader: Option<Pid>,
+}
+
+/// A call in flight. Until it is dropped, its processes are left alone.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    number: u64,
+}
+
+// === impl InFlight ===
+
+impl InFlight {
+    /// Comes before the start of the call's first process.
+    pub(super) fn begin() -> Self {
+        let mut calls = REAPER.calls.lock();
+        calls.last += 1;
+        let number = calls.last;
+        calls.in_flight.insert(number, Begun { at: ticks_now(), leader: None });
+        Self { number }
+    }
+
+    /// The value of [`CALL_VARIABLE`]. A function may run wrappers of its own, so it names this process too.
+    pub(super) fn name(&self) -> String {
+        format!("{}.{}", getpid(), self.number)
+    }
+
+    /// The call's first process, which the call itself reaps.
+    pub(super) fn started(&self, leader: Pid) {
+        if let Some(begun) = REAPER.calls.lock().in_flight.get_mut(&self.number) {
+            begun.leader = Some(leader);
+        }
+    }
+
+    /// The call is over and its first process is reaped: kills what it left behind. A task on `runtime` reaps that.
+    pub(super) fn end(self, runtime: &Handle) {
+        drop(self);
+        if REAPER.adopts.load(Ordering::Acquire) && REAPER.sweep() {
+            REAPER.await_deaths(runtime);
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        REAPER.calls.lock().in_flight.remove(&self.number);
+    }
+}
+
+// === impl Reaper ===
+
+impl Reaper {
+    /// Reaps the orphans that have ended, and kills those whose call is over. Returns whether there
+    /// are any of these, which are still to be reaped.
+    fn sweep(&self) -> bool {
+        let calls = self.calls.lock();
+        let Ok(children) = fs::read_to_string(children_path()) else { return false };
+        let mut killed = false;
+        for pid in children.split_ascii_whitespace() {
+            let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) else { continue };
+            if calls.in_flight.values().any(|begun| begun.leader == Some(pid)) {
+                continue;
+            }
+            // Unreaped, its number is nobody else's.
+            if !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)) || calls.protect(pid) {
+                continue;
+            }
+            match kill_process(pid, Signal::KILL) {
+                Ok(()) => killed = true,
+                // It has changed its user: it is left.
+                Err(error) => tracing::debug!(%pid, %error, "could not kill what a call left behind"),
+            }
+        }
+        killed
+    }
+
+    /// Sweeps at each death of a child until nothing is left: a killed process takes a moment to
+    /// die, and its own children become ours then.
+    fn await_deaths(&'static self, runtime: &Handle) {
+        if self.awaits_deaths.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        runtime.spawn(async move {
+            let Ok(mut child_died) = signal(SignalKind::child()) else { return };
+            while self.sweep() {
+                child_died.recv().await;
+            }
+            self.awaits_deaths.store(false, Ordering::Release);
+            // A call that ended in between has started no task.
+            if self.sweep() {
+                self.await_deaths(&Handle::current());
+            }
+        });
+    }
+}
+
+// === impl Calls ===
+
+impl Calls {
+    /// Whether the process may belong to a call in flight.
+    fn protect(&self, pid: Pid) -> bool {
+        if let Some(call) = fs::read(format!("/proc/{pid}/environ")).ok().as_deref().and_then(call_in) {
+            return self.in_flight.contains_key(&call);
+        }
+        let Some((_, oldest)) = self.in_flight.first_key_value() else { return false };
+        // One whose age cannot be read is gone, or will be looked at again.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+        stat.as_deref().and_then(start_in).is_none_or(|start| start >= oldest.at)
+    }
+}
+
+/// The call of this process that an environment names.
+fn call_in(environment: &[u8]) -> Option<u64> {
+    let name = environment
+        .split(|&byte| byte == 0)
+        .find_map(|variable| variable.strip_prefix(CALL_VARIABLE.as_bytes())?.strip_prefix(b"="))?;
+    let (process, number) = str::from_utf8(name).ok()?.split_once('.')?;
+    (process.parse() == Ok(getpid().as_raw_nonzero().get())).then(|| number.parse().ok())?
+}
+
+/// When the process of a `/proc/PID/stat` was started: its 22nd field, in clock ticks since the system's start.
+fn start_in(stat: &str) -> Option<u64> {
+    // The second field is the name, which may hold anything; the third follows its last bracket.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// Rounded down, as the kernel does.
+fn ticks_now() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let ticks = rustix::param::clock_ticks_per_second();
+    let (seconds, nanos) = (now.tv_sec.cast_unsigned(), now.tv_nsec.cast_unsigned());
+    seconds * ticks + nanos * ticks / 1_000_000_000
+}
+
+/// Names the main thread's children. Its number is that of the process.
+fn children_path() -> String {
+    format!("/proc/self/task/{}/children", getpid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_environment_names_calls_of_this_process_only() {
+        let own = getpid();
+        for (environment, call) in [
+            (format!("A=b\0PORCH_FN_CALL={own}.7\0C=d\0"), Some(7)),
+            (format!("PORCH_FN_CALL={own}.7"), Some(7)),
+            ("PORCH_FN_CALL=1000000000.7\0".to_owned(), None),
+            (format!("XPORCH_FN_CALL={own}.7\0PORCH_FN_CALLS={own}.7\0"), None),
+            (format!("PORCH_FN_CALL={own}.\0"), None),
+            ("PORCH_FN_CALL=7\0".to_owned(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(call_in(environment.as_bytes()), call, "{environment:?}");
+        }
+    }
+
+    #[test]
+    fn the_start_of_a_process_is_on_the_clock_of_calls() {
+        let before = ticks_now();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let start = start_in(&stat).unwrap();
+        assert!((before..=ticks_now()).contains(&start), "{before} {start}");
+        assert_eq!(start_in("1 (a) b) S 2"), None);
+    }
+}
