@@ -7,6 +7,7 @@ mod cluster;
 mod exec_config;
 mod holding;
 mod logs;
+mod pod_faults;
 mod pods;
 mod porch_config;
 mod proxy;

@@ -1,0 +1,186 @@
+//! What production does to pods, on local ones: processes that stay, pods that hang.
+
+use std::ffi::OsString;
+use std::fs;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use porch_fn_tests::client::Client;
+use porch_fn_tests::process::{Descendant, Sandbox, Server, binary, eventually, figure, flag};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+const IMAGE: &str = "example.com/functions/f:v1";
+const INPUT: &str = "kind: ResourceList\n";
+
+/// Flags for local pods of one function that is this shell script, which finds its sandbox in `$TMPDIR`.
+fn one_function(sandbox: &Sandbox, script: &str, more: &[&str]) -> Vec<OsString> {
+    let function = sandbox.script("f", script);
+    let local = format!("functions: [{{image: '{IMAGE}', command: ['{}']}}]", function.display());
+    let own = [
+        "--pod-backend=local".into(),
+        flag("local-functions", sandbox.write("pods.yaml", local)),
+        flag("wrapper-server", binary("wrapper-server")),
+    ];
+    own.into_iter().chain(more.iter().map(Into::into)).collect()
+}
+
+async fn one_pod(sandbox: &Sandbox) -> Descendant {
+    eventually("a pod", async || sandbox.descendants_with("--exit-with-stdin").pop()).await
+}
+
+/// The children of a process that have ended and are not reaped.
+fn zombies(parent: i32) -> usize {
+    let is_one = |entry: fs::DirEntry| {
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let (state, of) = (fields.next()?, fields.next()?);
+        (state == "Z" && of == parent.to_string()).then_some(())
+    };
+    fs::read_dir("/proc").unwrap().filter_map(|entry| is_one(entry.ok()?)).count()
+}
+
+mod left_behind {
+    use super::*;
+
+    /// Each call leaves a process in a session of its own, and that one leaves a zombie.
+    const LEAVES: &str = "setsid sh -c 'sleep 0 & exec sleep 60' </dev/null >/dev/null 2>&1 &\ncat";
+    /// Marks the call that runs beside the others, and needs its daemon to the end.
+    const BESIDE: &str = "kind: ResourceList\n# beside\n";
+
+    /// So many calls, and one that runs beside them: nothing of them is left a second after.
+    async fn calls_leave_nothing(server: &Server, sandbox: &Sandbox, parent: i32, count: usize) {
+        let client = Client::new(server.address());
+        let beside = tokio::spawn({
+            let client = Client::new(server.address());
+            async move { client.call(IMAGE, BESIDE).await.output().clone() }
+        });
+        sandbox.appears("begun").await;
+        let begin = Instant::now();
+        let some = async || {
+            for _ in 0..count / 4 {
+                assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
+            }
+        };
+        tokio::join!(some(), some(), some(), some());
+        let took = begin.elapsed();
+        let left = || (sandbox.descendants_with("sleep 60").len(), zombies(parent));
+        let over = Instant::now();
+        while left() != (0, 0) && over.elapsed() < Duration::from_secs(1) {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let (processes, zombies) = left();
+        figure(&format!(
+            "{count} calls that leave a process and a zombie each, in {took:.1?}: {processes} processes and {zombies} \
+             zombies are left after {:.0?}",
+            over.elapsed()
+        ));
+        assert_eq!((processes, zombies), (0, 0));
+        sandbox.write("go", "");
+        assert_eq!(beside.await.unwrap(), BESIDE);
+    }
+
+    fn script() -> String {
+        format!(
+            "cat >$TMPDIR/$$.in\nif grep -q beside $TMPDIR/$$.in; then\n\
+             (setsid sh -c 'echo $$ >$TMPDIR/daemon; exec sleep 61' >/dev/null 2>&1 &)\n\
+             touch $TMPDIR/begun; until [ -e $TMPDIR/go ]; do sleep 0.01; done\n\
+             kill -0 $(cat $TMPDIR/daemon) || exit 1\nexec cat $TMPDIR/$$.in\nfi\n\
+             exec <$TMPDIR/$$.in; rm $TMPDIR/$$.in\n{LEAVES}"
+        )
+    }
+
+    async fn in_a_pod(count: usize) {
+        let sandbox = Sandbox::new();
+        let runner = sandbox.server("porch-fn-runner", one_function(&sandbox, &script(), &[])).await;
+        assert_eq!(Client::new(runner.address()).call(IMAGE, INPUT).await.output(), INPUT);
+        calls_leave_nothing(&runner, &sandbox, one_pod(&sandbox).await.pid, count).await;
+    }
+
+    async fn in_the_exec_runtime(count: usize) {
+        let sandbox = Sandbox::new();
+        sandbox.script("functions/f", &script());
+        let flags = [
+            "--disable-runtimes=pod".into(),
+            "--exec-env=TMPDIR".into(),
+            flag(
+                "config",
+                sandbox.write("exec.yaml", format!("functions: [{{function: f, images: ['{IMAGE}']}}]")),
+            ),
+            flag("functions", sandbox.path("functions")),
+        ];
+        let runner = sandbox.server("porch-fn-runner", flags).await;
+        calls_leave_nothing(&runner, &sandbox, runner.pid().unwrap(), count).await;
+    }
+
+    #[tokio::test]
+    #[ignore = "needs the built binaries; tests/run runs it"]
+    async fn by_calls_in_a_pod_is_nothing() {
+        in_a_pod(40).await;
+    }
+
+    #[tokio::test]
+    #[ignore = "needs the built binaries; tests/run runs it"]
+    async fn by_calls_of_executables_is_nothing() {
+        in_the_exec_runtime(40).await;
+    }
+
+    mod slow {
+        #[tokio::test]
+        #[ignore = "a thousand calls; tests/faults pods runs it"]
+        async fn by_a_thousand_calls_in_a_pod_is_nothing() {
+            super::in_a_pod(1000).await;
+        }
+
+        #[tokio::test]
+        #[ignore = "a thousand calls; tests/faults pods runs it"]
+        async fn by_a_thousand_calls_of_executables_is_nothing() {
+            super::in_the_exec_runtime(1000).await;
+        }
+    }
+}
+
+mod hung {
+    use super::*;
+    use rustix::process::{Pid, Signal, kill_process};
+
+    /// A wrapper-server that is stopped answers nothing and closes nothing. The calls that it holds
+    /// run into their deadlines; the next one is served by another pod.
+    #[tokio::test]
+    #[ignore = "needs the built binaries; tests/run runs it"]
+    async fn a_pod_that_hangs_is_replaced_after_the_first_deadline() {
+        let sandbox = Sandbox::new();
+        let runner = sandbox
+            .server("porch-fn-runner", one_function(&sandbox, "exec cat", &["--pod-ready-timeout=5s"]))
+            .await;
+        let client = Client::new(runner.address());
+        assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
+        let hung = one_pod(&sandbox).await;
+        kill_process(Pid::from_raw(hung.pid).unwrap(), Signal::STOP).unwrap();
+        let begin = Instant::now();
+        // Of eight callers one has a short deadline: it pays for the others.
+        let first = async {
+            let late = client.call_within(IMAGE, INPUT, Duration::from_secs(2)).await;
+            (late, client.call(IMAGE, INPUT).await)
+        };
+        let others = join_all((0..7).map(|_| client.call_within(IMAGE, INPUT, Duration::from_secs(30))));
+        let ((late, next), others) = tokio::join!(first, others);
+        assert_eq!(late.code, Code::DeadlineExceeded, "it was on the pod that hangs: {}", late.message);
+        for answer in [&next].into_iter().chain(&others) {
+            assert_eq!(answer.output(), INPUT);
+        }
+        figure(&format!(
+            "a hung pod under 8 callers: all but one are served, within {:.1?}",
+            begin.elapsed()
+        ));
+        assert!(runner.log().contains("does not answer"), "{}", runner.log());
+        assert_eq!(runner.metric("porch_fn_runner_pods_hung_total").await, Some(1));
+        // The pod that hangs is deleted, and ends once it can.
+        kill_process(Pid::from_raw(hung.pid).unwrap(), Signal::CONT).unwrap();
+        eventually("one pod is left", async || {
+            let pods = sandbox.descendants_with("--exit-with-stdin");
+            (pods.len() == 1 && pods[0].pid != hung.pid).then_some(())
+        })
+        .await;
+    }
+}
