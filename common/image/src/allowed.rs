@@ -90,11 +90,16 @@ struct Glob {
     prefix: String,
     /// From the first wildcard to the last.
     middle: Vec<Token>,
-    /// The texts between these wildcards.
-    between: Vec<String>,
+    /// Of the texts between these wildcards.
+    pairs: Pairs,
     /// Behind the last wildcard.
     suffix: String,
 }
+
+/// Which pairs of neighbouring bytes occur in a text: a text without one of a pattern's pairs does not fit
+/// it. Each pair is one of 256 bits, some of which several pairs share.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Pairs([u64; 4]);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Token {
@@ -122,7 +127,8 @@ impl AllowedImages {
 
     /// Whether `image` may run.
     pub fn allows(&self, image: &Image) -> bool {
-        self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.fits(image))
+        let pairs = Pairs::of(image.repository());
+        self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.fits(image, &pairs))
     }
 
     /// Whether a call may run that asks for `image`, with this text in its `tag` field. The field counts as elsewhere: a
@@ -141,7 +147,9 @@ impl AllowedImages {
                 image = image.with_tag(tag_field)?;
             } else if Constraint::parse(tag_field).is_ok() {
                 let repository = image.repository();
-                return if self.patterns.iter().any(|pattern| pattern.fits_every_tag_of(repository)) {
+                let pairs = Pairs::of(repository);
+                let fits = |pattern: &Pattern| pattern.fits_every_tag_of(repository, &pairs);
+                return if self.patterns.iter().any(fits) {
                     Ok(())
                 } else {
                     let (repository, constraint) = (repository.to_owned(), tag_field.to_owned());
@@ -192,18 +200,19 @@ impl Pattern {
         })
     }
 
-    fn fits(&self, image: &Image) -> bool {
+    /// `pairs` are those of the image's repository.
+    fn fits(&self, image: &Image, pairs: &Pairs) -> bool {
         let fits = |glob: &Option<Glob>, text: Option<&str>| {
-            glob.as_ref().is_none_or(|glob| text.is_some_and(|text| glob.fits(text)))
+            glob.as_ref().is_none_or(|glob| text.is_some_and(|text| glob.fits(text, &Pairs::of(text))))
         };
-        (self.tag.is_none() || self.digest.is_some() || image.digest().is_none())
+        self.repository.fits(image.repository(), pairs)
+            && (self.tag.is_none() || self.digest.is_some() || image.digest().is_none())
             && fits(&self.tag, image.tag())
             && fits(&self.digest, image.digest())
-            && self.repository.fits(image.repository())
     }
 
-    fn fits_every_tag_of(&self, repository: &str) -> bool {
-        self.tag.is_none() && self.digest.is_none() && self.repository.fits(repository)
+    fn fits_every_tag_of(&self, repository: &str, pairs: &Pairs) -> bool {
+        self.tag.is_none() && self.digest.is_none() && self.repository.fits(repository, pairs)
     }
 }
 
@@ -244,7 +253,7 @@ impl Glob {
         let (_, suffix) = text.rsplit_once('*').unwrap_or_default();
         let mut middle: Vec<Token> = Vec::new();
         let wild = &text[first..text.len() - suffix.len()];
-        let between = wild.split('*').filter(|text| !text.is_empty()).map(str::to_owned).collect();
+        let pairs = wild.split('*').map(Pairs::of).fold(Pairs::default(), Pairs::and);
         for byte in wild.bytes() {
             match (byte, middle.last_mut()) {
                 (b'*', Some(last @ (Token::Part | Token::Any))) => *last = Token::Any,
@@ -252,7 +261,7 @@ impl Glob {
                 _ => middle.push(Token::Byte(byte)),
             }
         }
-        Self { prefix: text[..first].to_owned(), middle, between, suffix: suffix.to_owned() }
+        Self { prefix: text[..first].to_owned(), middle, pairs, suffix: suffix.to_owned() }
     }
 
     fn is_anything(&self) -> bool {
@@ -261,8 +270,9 @@ impl Glob {
             && matches!(self.middle[..], [Token::Part | Token::Any])
     }
 
-    /// Nearly all patterns are decided by what stands before and behind their wildcards.
-    fn fits(&self, text: &str) -> bool {
+    /// Nearly all patterns are decided by what stands before and behind their wildcards, and by the
+    /// text's `pairs`.
+    fn fits(&self, text: &str, pairs: &Pairs) -> bool {
         let Some(rest) = text.strip_prefix(&*self.prefix).and_then(|rest| rest.strip_suffix(&*self.suffix))
         else {
             return false;
@@ -271,17 +281,8 @@ impl Glob {
             [] => rest.is_empty(),
             [Token::Any] => true,
             [Token::Part] => !rest.contains('/'),
-            _ => self.has_what_is_between(rest) && self.middle_fits(rest),
+            _ => self.pairs.are_in(pairs) && self.middle_fits(rest),
         }
-    }
-
-    /// Whether the texts between the wildcards occur one after the other: cheap, and nearly always
-    /// the answer.
-    fn has_what_is_between(&self, text: &str) -> bool {
-        self.between
-            .iter()
-            .try_fold(text, |rest, part| rest.split_once(part.as_str()).map(|(_, rest)| rest))
-            .is_some()
     }
 
     /// Follows all ways to match at once, so that its time is at most the product of the lengths.
@@ -316,5 +317,26 @@ impl Glob {
         for (i, token) in self.middle.iter().enumerate() {
             ways[i + 1] |= ways[i] && !matches!(token, Token::Byte(_));
         }
+    }
+}
+
+// === impl Pairs ===
+
+impl Pairs {
+    fn of(text: &str) -> Self {
+        let mut pairs = Self::default();
+        for pair in text.as_bytes().windows(2) {
+            let bit = pair[0].wrapping_mul(37) ^ pair[1];
+            pairs.0[usize::from(bit / 64)] |= 1 << (bit % 64);
+        }
+        pairs
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(std::array::from_fn(|at| self.0[at] | other.0[at]))
+    }
+
+    fn are_in(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).all(|(own, other)| own & !other == 0)
     }
 }
