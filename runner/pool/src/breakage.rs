@@ -61,6 +61,12 @@ pub(crate) enum Breakage {
     UnrelatedTimes,
     /// A warm-up is seen to by runners that do not own the image.
     WarmUnowned,
+    /// A pod that does not answer counts towards the limit until it is deleted.
+    CountSilent,
+    /// Pods with calls are never asked whether they answer.
+    NeverAsk,
+    /// While all pods end or do not answer, the next one waits for a name.
+    WaitForNames,
     /// When a pod is missing from a list, its calls are forgotten, although the list may be older than the pod.
     ForgetVanishedCalls,
 }

@@ -34,6 +34,9 @@ impl Function {
 
     fn grant(&mut self, index: usize, id: RequestId, deadline: Time, turn: &mut Turn<'_>) {
         let tracked = &mut self.pods[index];
+        if tracked.calls.is_empty() {
+            tracked.hearing.heard = turn.now;
+        }
         tracked.calls.push((id, deadline));
         let (uid, name) = (tracked.pod.uid.clone(), tracked.pod.name.clone());
         turn.shared.calls.insert(id, Call { image: self.image.clone(), place: Place::Pod(uid.clone()) });
@@ -52,20 +55,30 @@ impl Function {
         }
     }
 
-    /// Removes a call from wherever it is.
-    pub(crate) fn leave(&mut self, id: RequestId, place: &Place, verdict: Verdict, turn: &mut Turn<'_>) {
+    /// Removes a call from wherever it is. Without a verdict it was cancelled.
+    pub(crate) fn leave(
+        &mut self,
+        id: RequestId,
+        place: &Place,
+        verdict: Option<Verdict>,
+        turn: &mut Turn<'_>,
+    ) {
         match place {
             Place::Queue(ticket) => {
                 self.queue.remove(*ticket);
             }
             Place::Pod(uid) => {
-                if let Some(tracked) = self.pod_mut(uid) {
-                    tracked.calls.retain(|&(other, _)| other != id);
-                    if verdict == Verdict::Broken {
-                        Self::unready(tracked);
-                    }
-                } else {
-                    turn.shared.forget_orphan(id, place);
+                let Some(index) = self.find(uid) else {
+                    return turn.shared.forget_orphan(id, place);
+                };
+                let tracked = &mut self.pods[index];
+                tracked.calls.retain(|&(other, _)| other != id);
+                match verdict {
+                    None => {}
+                    Some(Verdict::Served) => tracked.hearing.answered(turn.now),
+                    Some(Verdict::Broken) => Self::broken(tracked, turn),
+                    Some(Verdict::Silent) => self.silent(index, turn),
+                    Some(Verdict::Late { package }) => self.late(index, package, turn),
                 }
             }
         }

@@ -27,6 +27,9 @@ pub struct Config {
     pub scan_interval: Duration,
     /// How long a pod may take to become ready, and a call may wait without any ready pod (`--pod-ready-timeout`).
     pub ready_timeout: Duration,
+    /// How long a pod may be pending without a fault, such as one that pulls its image (`--pod-pending-timeout`). Less than
+    /// `ready_timeout` counts as that.
+    pub pending_timeout: Duration,
     /// The largest difference between two runners' clocks, with a margin. A pod's time to live is at least four
     /// times this. Runners on one machine may set 1 s.
     pub skew: Duration,
@@ -127,6 +130,7 @@ impl Default for Config {
             keep: Arc::default(),
             scan_interval: Duration::from_mins(1),
             ready_timeout: Duration::from_mins(1),
+            pending_timeout: Duration::from_mins(10),
             skew: Duration::from_secs(30),
             replace_after: Duration::from_mins(1),
             stuck_after: Duration::from_secs(10),

@@ -2,7 +2,7 @@
 //!
 //! The driver owes the pool: exactly one [`Event::Finished`] or [`Event::Cancel`] for every grant, exactly one answer
 //! for every [`Action::Create`], [`Action::Delete`] and [`Action::Push`] (`Unknown` or `Unreachable` when it gave up),
-//! and [`Event::WatchLost`] whenever it may have missed a change.
+//! one [`Event::Checked`] for every [`Action::Check`], and [`Event::WatchLost`] whenever it may have missed a change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,10 +73,12 @@ pub enum Event {
         /// The pod.
         uid: Uid,
     },
-    /// Our own probe: the pod's wrapper no longer serves. The pool asks for a new probe.
-    NotReady {
-        /// The pod.
+    /// The answer to `Check`.
+    Checked {
+        /// As asked.
         uid: Uid,
+        /// Whether the pod's wrapper answered in time, whatever it said.
+        answered: bool,
     },
     /// The pod cannot start or has died.
     Failed {
@@ -110,6 +112,14 @@ pub enum Verdict {
     Served,
     /// The pod could not be reached or died in the call: it is not handed out again until probed ready.
     Broken,
+    /// Nothing came back from the pod, and its connection was given up. It does not count towards the limit
+    /// until probed ready.
+    Silent,
+    /// The deadline passed, which may be the function's doing or the pod's.
+    Late {
+        /// Stands for the package of the call: equal for equal packages.
+        package: u64,
+    },
 }
 
 /// The answer to a create.
@@ -250,6 +260,23 @@ pub enum Action {
         name: PodName,
         /// The new `reclaim_after`.
         until: Time,
+    },
+    /// Ask a pod that has served whether it still answers, on the connection of its calls; answer
+    /// with `Checked`.
+    Check {
+        /// The pod.
+        uid: Uid,
+        /// Its name.
+        name: PodName,
+        /// How long it may take to answer.
+        within: Duration,
+    },
+    /// The pod does not answer: end its connection, so that its calls go elsewhere.
+    Cut {
+        /// The pod.
+        uid: Uid,
+        /// Its name.
+        name: PodName,
     },
     /// Probe the pod until `Ready` or `Failed` was reported, or stop. One `Ready` ends the probe. A pod that is gone
     /// or terminates needs none: the driver may stop by itself, and is told so.

@@ -86,6 +86,7 @@ impl Function {
         self.expire_answers(turn);
         self.expire_unconfirmed(turn);
         self.expire_probes(turn);
+        self.check_pods(turn);
         self.expire_waiters(turn);
         self.grant_waiters(turn);
         self.scan(turn);
@@ -119,14 +120,14 @@ impl Function {
         self.pods.iter().any(Tracked::ready)
     }
 
-    /// Pods that are not terminating, creates under way included.
-    pub(crate) fn count(&self) -> usize {
-        self.pods.iter().filter(|tracked| tracked.counts()).count() + self.unseen_starts()
+    /// Pods that count towards the limit, creates under way included.
+    pub(crate) fn count(&self, now: Time) -> usize {
+        self.pods.iter().filter(|tracked| tracked.counts(now)).count() + self.unseen_starts()
     }
 
     /// Pods that are not ready yet, creates under way included.
-    pub(crate) fn starting(&self) -> usize {
-        self.pods.iter().filter(|tracked| tracked.starting()).count() + self.unseen_starts()
+    pub(crate) fn starting(&self, now: Time) -> usize {
+        self.pods.iter().filter(|tracked| tracked.starting(now)).count() + self.unseen_starts()
     }
 
     fn unseen_starts(&self) -> usize {
@@ -143,7 +144,7 @@ impl Function {
             return;
         }
         self.unready_since.get_or_insert(turn.now);
-        while self.unready_limit(turn.shared.config.ready_timeout).is_some_and(|limit| limit <= turn.now) {
+        while self.unready_limit(turn).is_some_and(|limit| limit <= turn.now) {
             let Some(waiter) = self.queue.pop() else { break };
             let error = if turn.may_create() {
                 self.not_ready(turn.shared.config.ready_timeout)
@@ -155,15 +156,17 @@ impl Function {
         }
     }
 
-    /// When the first waiter has waited for the ready timeout without any ready pod.
-    fn unready_limit(&self, timeout: Duration) -> Option<Time> {
+    /// When the first waiter has waited for the ready timeout without any ready pod. Where pods were lost that have
+    /// served, what it waits for is another one: it waits until its deadline.
+    fn unready_limit(&self, turn: &Turn<'_>) -> Option<Time> {
         let waiter = self.queue.front()?;
-        Some(self.unready_since?.max(waiter.since) + timeout)
+        let lost = turn.may_create() && self.pods.iter().any(|tracked| tracked.served);
+        Some(self.unready_since?.max(waiter.since) + turn.shared.config.ready_timeout).filter(|_| !lost)
     }
 
     pub(crate) fn not_ready(&self, timeout: Duration) -> Rejection {
         let waiting = self.pods.iter().find_map(|tracked| match &tracked.pod.phase {
-            Phase::Pending(Some(reason)) if tracked.counts() => Some(reason.clone()),
+            Phase::Pending(Some(reason)) if tracked.stays() => Some(reason.clone()),
             _ => None,
         });
         Rejection::NotReady { timeout, waiting }
@@ -192,11 +195,11 @@ impl Function {
         let mut next: Option<Time> = None;
         let mut at = |time: Option<Time>| next = next.into_iter().chain(time).min();
         at(self.queue.first_deadline());
-        at(self.unready_limit(config.ready_timeout));
+        at(self.unready_limit(turn));
         at(self.name_free_at);
         at((!self.pods.is_empty()).then_some(self.scan_at));
         if let Some(backoff) = &self.backoff {
-            let wanted = !self.queue.is_empty() || self.warms(turn) || self.is_short();
+            let wanted = !self.queue.is_empty() || self.warms(turn) || self.is_short(turn.now);
             at(wanted.then_some(backoff.retry_at).filter(|&at| at > turn.now));
             at(Some(backoff.forget_at()));
         }
@@ -209,11 +212,13 @@ impl Function {
                 at(tracked.confirm_by);
             }
             if let Health::Probing { since, .. } = tracked.health {
-                at(Some(since + config.ready_timeout));
+                at(Some(since + tracked.patience(config)));
             }
+            at(tracked.check_at());
+            at(tracked.hearing.silent_from.filter(|&from| from > turn.now));
             if let Some(delete) = &tracked.delete {
                 at(Some(delete.expires_at(config.retry_interval())));
-            } else if tracked.failed() && tracked.counts() && tracked.ours() {
+            } else if tracked.failed() && tracked.stays() && tracked.ours() {
                 at(Some(tracked.delete_after));
             }
             at(self.push_timer(tracked, turn));
@@ -235,8 +240,14 @@ impl Function {
             image: self.image.clone(),
             owned: shared.ownership.owns(&self.shard_key),
             ready: self.pods.iter().filter(|tracked| tracked.ready()).count(),
-            starting: self.starting(),
-            terminating: self.pods.iter().filter(|tracked| !tracked.counts()).count(),
+            starting: self.pods.iter().filter(|tracked| tracked.lives() && !tracked.served).count()
+                + self.unseen_starts(),
+            silent: self
+                .pods
+                .iter()
+                .filter(|tracked| tracked.lives() && tracked.served && !tracked.ready())
+                .count(),
+            terminating: self.pods.iter().filter(|tracked| !tracked.stays()).count(),
             in_flight: self.pods.iter().map(Tracked::load).sum(),
             waiting: self.queue.len(),
         }

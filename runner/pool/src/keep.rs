@@ -17,8 +17,8 @@ use crate::types::{ShardKey, Time};
 
 impl Function {
     /// Pods to be kept are missing.
-    pub(crate) fn is_short(&self) -> bool {
-        self.count() < self.keep
+    pub(crate) fn is_short(&self, now: Time) -> bool {
+        self.count(now) < self.keep
     }
 
     /// Starts what is missing. Each time the next pause is longer, for a while: pods may die as soon as they are
@@ -27,14 +27,15 @@ impl Function {
         let now = turn.now;
         self.top_up_pause.take_if(|pause| pause.forget_at() <= now);
         let paused = self.top_up_pause.as_ref().is_some_and(|pause| now < pause.retry_at);
-        if !self.is_short() || paused || turn.shared.broken(Breakage::KeepUnstarted) {
+        if !self.is_short(now) || paused || turn.shared.broken(Breakage::KeepUnstarted) {
             return;
         }
         let Some(key) = self.settings.keep.clone() else { return };
         let before = self.starts.len();
         self.shard_key = key;
         // After a failure one at a time: it may not have been the last.
-        while self.is_short() && (self.backoff.is_none() || self.starting() == 0) && self.create(turn) {}
+        while self.is_short(now) && (self.backoff.is_none() || self.starting(now) == 0) && self.create(turn) {
+        }
         if self.starts.len() > before {
             self.top_up_pause = Some(Backoff::after(self.top_up_pause.as_ref(), None, now));
         }
@@ -42,7 +43,7 @@ impl Function {
 
     /// When [`top_up`](Self::top_up) has to look again.
     pub(crate) fn top_up_timer(&self, turn: &Turn<'_>) -> Option<Time> {
-        let pause = self.top_up_pause.as_ref().filter(|_| self.is_short())?;
+        let pause = self.top_up_pause.as_ref().filter(|_| self.is_short(turn.now))?;
         Some(pause.retry_at).filter(|&at| at > turn.now)
     }
 

@@ -23,7 +23,8 @@
 //!
 //! - **Names arbitrate** (`scale`). A pod's name follows from image and slot. Runners that start a pod at the same time
 //!   collide on the name, and the loser takes the winner's pod. Slots `0..max_pods` are the limit, for all runners
-//!   together; one more slot serves only to replace a pod. A name whose holder is stuck in termination is passed.
+//!   together; one more slot serves to replace a pod, or takes a pod while all the others end or do not answer. A name
+//!   whose holder is stuck in termination is passed.
 //! - **Whoever is asked serves** (`select`). Any ready pod with room takes a call at once, whatever it was made from
 //!   and whoever owns it. Past the concurrency of the pods calls queue, in order and bounded.
 //! - **One more pod** (`scale`) when the least loaded one has as many calls as the waitlist is long.
@@ -34,6 +35,8 @@
 //!   a pod early it gives notice, by bringing `reclaim_after` near; a user objects by pushing it away.
 //! - **Outdated pods are replaced, not evicted** (`replace`): by the owner, one at a time, the new pod first. A pod is
 //!   outdated where its configuration or its image's content differs, unless what differs is newer ([`Origin`]).
+//! - **A pod that does not answer is replaced** (`hearing`), not waited for: it stops counting towards the limit, and
+//!   is probed until it serves again or is given up.
 //! - **Some pods are kept** (`keep`): the owner starts `min_pods` of an image and pushes them as if they were in use,
 //!   always the same ones. The others of the image lapse as any pod does.
 //! - **The watch is late** (`watch`). No judgement rests on its being current: writes carry what was judged, answers
@@ -48,6 +51,7 @@ mod collect;
 mod config;
 mod event;
 mod function;
+mod hearing;
 mod keep;
 #[cfg(test)]
 mod model;

@@ -30,6 +30,8 @@ pub struct FunctionStats {
     pub ready: usize,
     /// Pods on their way, creates under way included.
     pub starting: usize,
+    /// Pods that have served and do not answer.
+    pub silent: usize,
     /// Pods on their way out.
     pub terminating: usize,
     /// Calls granted and not finished.
@@ -94,9 +96,11 @@ impl Pool {
                 with_pod(functions, &uid, &mut turn, |function, _, turn| function.pushed(&uid, result, turn));
             }
             Event::Ready { uid } => with_pod(functions, &uid, &mut turn, Function::probed_ready),
-            Event::NotReady { uid } => with_pod(functions, &uid, &mut turn, |function, index, _| {
-                Function::unready(&mut function.pods[index]);
-            }),
+            Event::Checked { uid, answered } => {
+                with_pod(functions, &uid, &mut turn, |function, index, turn| {
+                    function.checked(index, answered, turn);
+                });
+            }
             Event::Failed { uid, reason } => with_pod(functions, &uid, &mut turn, |function, index, turn| {
                 function.fail(index, Rejection::PodFailed { reason }, turn);
             }),
@@ -218,7 +222,6 @@ fn leave(functions: &mut Functions, id: RequestId, verdict: Option<Verdict>, tur
         return;
     }
     let Some(call) = turn.shared.calls.remove(&id) else { return };
-    let verdict = verdict.unwrap_or(Verdict::Served);
     match functions.get_mut(&call.image) {
         Some(function) => {
             function.leave(id, &call.place, verdict, turn);

@@ -1,10 +1,13 @@
 //! Whether a pod serves: asked of the pod itself, only where somebody here is interested, and not for ever.
 
+use std::time::Duration;
+
 use crate::breakage::Breakage;
+use crate::config::Config;
 use crate::event::{Action, Rejection, Why};
 use crate::function::Function;
 use crate::shared::{Turn, Watch};
-use crate::tracked::{Health, Tracked};
+use crate::tracked::{Health, Hearing, Tracked};
 use crate::types::Phase;
 
 // === impl Function ===
@@ -42,14 +45,16 @@ impl Function {
 
     /// Our own probe succeeded.
     pub(crate) fn probed_ready(&mut self, index: usize, turn: &mut Turn<'_>) {
-        let first = self.pods.iter().position(Tracked::starting);
+        let first = self.pods.iter().position(|tracked| tracked.starting(turn.now));
         let index = first.filter(|_| turn.shared.broken(Breakage::ReadyFirstStarting)).unwrap_or(index);
         let tracked = &mut self.pods[index];
-        if !tracked.counts() || tracked.health == Health::Failed {
+        if !tracked.stays() || tracked.health == Health::Failed {
             return;
         }
         tracked.health = Health::Ready;
         tracked.served = true;
+        tracked.given_up = false;
+        tracked.hearing = Hearing { heard: turn.now, ..Hearing::default() };
         self.backoff = None;
         self.warm = None;
     }
@@ -58,6 +63,7 @@ impl Function {
     pub(crate) fn unready(tracked: &mut Tracked) {
         if tracked.health == Health::Ready {
             tracked.health = Health::Unknown;
+            tracked.hearing.asked = false;
         }
     }
 
@@ -66,13 +72,19 @@ impl Function {
         for index in 0..self.pods.len() {
             let tracked = &self.pods[index];
             let Health::Probing { since, reclaim_after } = tracked.health else { continue };
-            if turn.now < since + timeout || !tracked.lives() {
+            if turn.now < since + tracked.patience(&turn.shared.config) || !tracked.lives() {
                 continue;
             }
             let error = match &tracked.pod.phase {
                 Phase::Pending(waiting) => Rejection::NotReady { timeout, waiting: waiting.clone() },
                 _ => Rejection::NotReady { timeout, waiting: None },
             };
+            if matches!(tracked.pod.phase, Phase::Pending(_)) && !tracked.given_up {
+                let uid = tracked.uid().clone();
+                self.pods[index].given_up = true;
+                self.start_failed(Some(error), Some(&uid), turn);
+                continue;
+            }
             // Whoever pushes can use the pod: then the fault is between us and it.
             let used_by_others =
                 tracked.pod.reclaim_after > reclaim_after && tracked.pod.reclaim_after != tracked.asked;
@@ -105,10 +117,19 @@ impl Function {
 
     pub(crate) fn delete_failed(&mut self, turn: &mut Turn<'_>) {
         for tracked in &mut self.pods {
-            let failed = tracked.failed() && tracked.counts() && tracked.ours();
+            let failed = tracked.failed() && tracked.stays() && tracked.ours();
             if failed && tracked.delete.is_none() && turn.now >= tracked.delete_after {
                 tracked.send_delete(Why::Failed, turn);
             }
         }
+    }
+}
+
+// === impl Tracked ===
+
+impl Tracked {
+    /// How long it is probed before something is done about it.
+    pub(crate) fn patience(&self, config: &Config) -> Duration {
+        if self.given_up { config.ready_timeout.max(config.pending_timeout) } else { config.ready_timeout }
     }
 }

@@ -24,9 +24,9 @@ impl Function {
     pub(crate) fn start_replacement(&mut self, turn: &mut Turn<'_>) {
         let limit = self.settings.limits.max_pods;
         let busy = self.replacement.is_some()
-            || self.starting() > 0
+            || self.starting(turn.now) > 0
             || self.pods.iter().any(|tracked| tracked.retiring.is_some() || tracked.delete.is_some())
-            || self.count() > limit as usize;
+            || self.count(turn.now) > limit as usize;
         if busy {
             return;
         }
@@ -51,7 +51,7 @@ impl Function {
         let ready = successor.is_some_and(|tracked| tracked.health == Health::Ready);
         let coming = successor.is_some() || self.starts.iter().any(|start| start.name == *new);
         let (old, over) = (old.clone(), !coming);
-        let Some(tracked) = self.pod_mut(&old).filter(|tracked| tracked.counts() && !over) else {
+        let Some(tracked) = self.pod_mut(&old).filter(|tracked| tracked.stays() && !over) else {
             if let Some(tracked) = self.pod_mut(&old) {
                 tracked.retiring = None;
             }

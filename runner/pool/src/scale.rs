@@ -62,7 +62,7 @@ impl Function {
     fn warm_up(&mut self, turn: &mut Turn<'_>) {
         let Some(Warm { key, tries }) = self.warm.clone() else { return };
         if self.warms(turn) {
-            if self.count() > 0 || self.is_paused(turn.now) {
+            if self.count(turn.now) > 0 || self.is_paused(turn.now) {
                 return;
             }
             if tries >= WARM_TRIES {
@@ -94,7 +94,7 @@ impl Function {
     /// A call was granted although all pods were crowded: starts one more pod, unless those that are on their way
     /// will take the excess.
     pub(crate) fn scale_beyond(&mut self, turn: &mut Turn<'_>) {
-        if self.excess(turn) > self.starting() * self.waitlist() {
+        if self.excess(turn) > self.starting(turn.now) * self.waitlist() {
             self.create(turn);
         }
     }
@@ -103,7 +103,7 @@ impl Function {
         let waitlist = self.waitlist();
         let room: usize = self.serving(turn).map(|tracked| waitlist.saturating_sub(tracked.load())).sum();
         let waiting = self.queue.len();
-        waiting > room && waiting - room + self.excess(turn) > self.starting() * waitlist
+        waiting > room && waiting - room + self.excess(turn) > self.starting(turn.now) * waitlist
     }
 
     /// Calls in flight that would rather have been on another pod.
@@ -116,12 +116,18 @@ impl Function {
         self.settings.limits.waitlist as usize
     }
 
-    /// Creates a pod in the lowest free slot below the limit, if it may.
+    /// Creates a pod in the lowest free slot below the limit, if it may. While all pods that there are end, have failed
+    /// or do not answer, the surge slot will do as well.
     pub(crate) fn create(&mut self, turn: &mut Turn<'_>) -> bool {
-        if self.count() >= self.settings.limits.max_pods as usize {
+        let limit = self.settings.limits.max_pods;
+        if self.count(turn.now) >= limit as usize {
             return false;
         }
-        self.create_in(0..self.settings.limits.max_pods, turn).is_some()
+        let answers = |tracked: &Tracked| tracked.lives() && !tracked.is_silent(turn.now);
+        let surge = !turn.shared.broken(Breakage::WaitForNames)
+            && self.starts.is_empty()
+            && !self.pods.iter().any(answers);
+        self.create_in(0..limit.saturating_add(surge.into()), turn).is_some()
     }
 
     /// Creates a pod in the first of `slots` that is free.
@@ -146,7 +152,7 @@ impl Function {
 
     fn free_name(&mut self, slots: impl Iterator<Item = u32>, turn: &Turn<'_>) -> Option<PodName> {
         if turn.shared.broken(Breakage::NameByCount) {
-            let slot = u32::try_from(self.count()).ok()?;
+            let slot = u32::try_from(self.count(turn.now)).ok()?;
             return Some(PodName { image: self.image.clone(), slot, past: None });
         }
         for slot in slots {

@@ -199,7 +199,9 @@ impl Function {
         self.backoff = Some(Backoff::after(self.backoff.as_ref(), error.clone(), turn.now));
         let Some(error) = error else { return };
         let hope = self.starts.iter().any(Start::unseen)
-            || self.pods.iter().any(|tracked| tracked.lives() && Some(tracked.uid()) != except);
+            || self.pods.iter().any(|tracked| {
+                tracked.lives() && !tracked.is_silent(turn.now) && Some(tracked.uid()) != except
+            });
         if hope && turn.shared.broken(Breakage::LoseWaiters) {
             while self.queue.pop().is_some() {}
         }
@@ -213,7 +215,7 @@ impl Function {
     /// What a new call is told while starts are paused and there is no pod to hope for.
     pub(crate) fn paused_error(&self, now: Time) -> Option<Rejection> {
         let backoff = self.backoff.as_ref().filter(|backoff| now < backoff.retry_at)?;
-        let hope = self.starting() > 0 || self.any_ready();
+        let hope = self.starting(now) > 0 || self.any_ready();
         backoff.error.clone().filter(|_| !hope)
     }
 

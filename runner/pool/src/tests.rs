@@ -4,6 +4,7 @@ mod adoption;
 mod calls;
 mod collecting;
 mod fuzz;
+mod hearing;
 mod histories;
 mod keeping;
 mod origin;

@@ -18,6 +18,10 @@ pub(crate) struct Tracked {
     pub(crate) served: bool,
     /// Calls of this runner in flight, with their deadlines.
     pub(crate) calls: Vec<(RequestId, Time)>,
+    /// What is known of whether it still answers, now that it has served.
+    pub(crate) hearing: Hearing,
+    /// Its phase kept it from being ready in time; those who waited were told.
+    pub(crate) given_up: bool,
     pub(crate) push: Option<Push>,
     /// What the last push of ours asked for: a `reclaim_after` other than this was written by somebody else.
     pub(crate) asked: Option<Time>,
@@ -36,6 +40,28 @@ pub(crate) struct Tracked {
     pub(crate) retiring: Option<Why>,
     /// Notice was given. No further one before this, since another runner may have objected.
     pub(crate) noticed: Option<Time>,
+}
+
+/// Whether a pod that has served still answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hearing {
+    /// When it last answered, or was handed its first call since.
+    pub(crate) heard: Time,
+    /// When it last answered a call.
+    pub(crate) answered: Time,
+    /// It is being asked.
+    pub(crate) asked: bool,
+    /// From when on it is silent: it does not count towards the limit.
+    pub(crate) silent_from: Option<Time>,
+    /// The first of the calls in a row that ended by their deadlines.
+    pub(crate) late: Option<Late>,
+}
+
+/// A call that ended by its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Late {
+    pub(crate) package: u64,
+    pub(crate) at: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +107,8 @@ impl Tracked {
             health: Health::Unknown,
             served: false,
             calls: Vec::new(),
+            hearing: Hearing::default(),
+            given_up: false,
             push: None,
             asked: None,
             push_after: Time::default(),
@@ -98,14 +126,24 @@ impl Tracked {
         &self.pod.uid
     }
 
-    /// Counts towards the limit: not terminating, as far as known.
-    pub(crate) fn counts(&self) -> bool {
+    /// Not terminating, as far as known.
+    pub(crate) fn stays(&self) -> bool {
         self.pod.terminating_since.is_none() && !self.doomed
+    }
+
+    /// Counts towards the limit: it stays, and has not fallen silent.
+    pub(crate) fn counts(&self, now: Time) -> bool {
+        self.stays() && !self.is_silent(now)
+    }
+
+    /// It has served and does not answer any more.
+    pub(crate) fn is_silent(&self, now: Time) -> bool {
+        self.hearing.silent_from.is_some_and(|from| from <= now)
     }
 
     /// Can serve now or later.
     pub(crate) fn lives(&self) -> bool {
-        self.counts() && self.delete.is_none() && !self.failed()
+        self.stays() && self.delete.is_none() && !self.failed()
     }
 
     pub(crate) fn failed(&self) -> bool {
@@ -116,8 +154,9 @@ impl Tracked {
         self.lives() && self.health == Health::Ready
     }
 
-    pub(crate) fn starting(&self) -> bool {
-        self.lives() && self.health != Health::Ready
+    /// On its way to serve, for the first time or again.
+    pub(crate) fn starting(&self, now: Time) -> bool {
+        self.lives() && self.health != Health::Ready && !self.is_silent(now)
     }
 
     /// On its way, and somebody here wants it: its end would be a failed start.

@@ -6,7 +6,7 @@ use crate::event::{Rejection, Why};
 use crate::function::Function;
 use crate::shared::Turn;
 use crate::start::CONFIRM_WITHIN;
-use crate::tracked::{Delete, Tracked};
+use crate::tracked::{Delete, Health, Tracked};
 use crate::types::{Phase, Pod, Uid};
 
 // === impl Function ===
@@ -32,6 +32,13 @@ impl Function {
         }
         let awaited = tracked.awaited();
         tracked.confirm_by = None;
+        if let Health::Probing { since, .. } = &mut tracked.health
+            && tracked.given_up
+            && pod.phase == Phase::Running
+        {
+            // What kept it is over: now it has its time.
+            (*since, tracked.given_up) = (turn.now, false);
+        }
         tracked.pod = pod;
         tracked.own(turn);
         if tracked.pod.terminating_since.is_some() {

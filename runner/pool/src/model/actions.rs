@@ -1,7 +1,7 @@
 //! What the pools ask for, carried out: calls run in pods, requests travel to the API server and back. Most of what
 //! must always hold is checked here.
 
-use super::server::{GRACE, Manifest, Refusal, Truth};
+use super::server::{GRACE, Hang, Manifest, Refusal, Truth};
 use super::world::{Call, Happening, World};
 use crate::event::{Action, Creation, Deletion, Event, Pushing, Rejection, Verdict, Why};
 use crate::types::{PodName, RequestId, ResourceVersion, Time, Uid};
@@ -25,6 +25,8 @@ impl World {
             Action::Grant { id, uid, .. } => return self.granted(runner, id, &uid),
             Action::Reject { id, error } => return self.rejected(runner, id, &error),
             Action::Probe { uid, on, .. } => return self.probe(runner, uid, on),
+            Action::Check { uid, .. } => return self.check(runner, uid),
+            Action::Cut { uid, .. } => return self.cut(runner, &uid),
             Action::Create { name, shard_key, origin, reclaim_after } => {
                 self.check_create(runner, &name);
                 let reclaim_after = Some(reclaim_after);
@@ -69,8 +71,9 @@ impl World {
             self.violate(format!("slot {} with a limit of {limit}", name.slot));
         } else if name.slot == limit {
             self.count("surge");
-            if !self.runners[runner].view_owns(&name.image) {
-                self.violate("the surge slot is used by a runner that is not the owner");
+            let waits = |call: &Call| call.runner == runner && call.image == name.image && call.pod.is_none();
+            if !self.runners[runner].view_owns(&name.image) && !self.calls.values().any(waits) {
+                self.violate("the surge slot is used by a runner that is not the owner, for no call");
             }
         }
         let asked = |call: &Call| call.runner == runner && call.image == name.image;
@@ -113,13 +116,23 @@ impl World {
             return self.violate("a pod is granted that was never ready");
         }
         object.calls.push((runner, id));
+        let hang = object.hang;
         if object.calls.iter().filter(|(other, _)| *other == runner).count() > per_pod {
             self.violate("more calls in a pod than allowed");
+        }
+        if let Some(hang) = hang {
+            self.count("granted a pod that hangs");
+            if hang != Hang::Calls && self.rng.chance(50) {
+                return self.after(3000, 25_000, Happening::CallEnds { id, verdict: Verdict::Silent });
+            }
+            let package = if hang == Hang::Calls { id.0 } else { 0 };
+            return self.at(deadline, Happening::CallEnds { id, verdict: Verdict::Late { package } });
         }
         let longest = if self.calm { 2000 } else { self.rng.pick(&[500, 5000, 120_000, 280_000]) };
         let verdict = if !self.calm && self.rng.chance(3) { Verdict::Broken } else { Verdict::Served };
         self.after(10, longest, Happening::CallEnds { id, verdict });
-        self.at(deadline, Happening::CallerGone { id });
+        // The function is slow.
+        self.at(deadline, Happening::CallEnds { id, verdict: Verdict::Late { package: 0 } });
     }
 
     fn rejected(&mut self, runner: usize, id: RequestId, error: &Rejection) {
@@ -145,12 +158,35 @@ impl World {
             return;
         }
         self.runners[runner].probing.insert(uid.clone());
-        if self.server.get(&uid).is_some_and(|object| object.truth == Truth::Ready) {
+        if self.server.seems_ready(&uid) {
             self.after(1, 300, Happening::Probed { runner, uid });
         }
     }
 
+    fn check(&mut self, runner: usize, uid: Uid) {
+        let life = self.runners[runner].life;
+        let answered = self.server.seems_ready(&uid);
+        let (low, high) = if answered { (1, 900) } else { (1000, 3000) };
+        let delay = self.rng.between(low, high);
+        let event = Event::Checked { uid, answered };
+        self.at(self.now + delay, Happening::Answer { runner, life, event });
+    }
+
+    /// The runner's calls on the pod end, and go elsewhere.
+    fn cut(&mut self, runner: usize, uid: &Uid) {
+        self.count("cut");
+        let calls = self.server.get(uid).map(|object| object.calls.clone()).unwrap_or_default();
+        for (_, id) in calls.into_iter().filter(|(of, _)| *of == runner) {
+            self.after(1, 100, Happening::CallEnds { id, verdict: Verdict::Broken });
+        }
+    }
+
     pub(crate) fn call_ends(&mut self, id: RequestId, verdict: Verdict) {
+        let pod = self.calls.get(&id).and_then(|call| call.pod.clone());
+        let hang = pod.and_then(|uid| self.server.get(&uid)?.hang);
+        if hang.is_some() && verdict == Verdict::Served {
+            return;
+        }
         if let Some(runner) = self.forget_call(id) {
             self.feed(runner, Event::Finished { id, verdict });
         }
@@ -272,7 +308,9 @@ impl World {
         let in_use = !object.calls.is_empty();
         let (image, serves) = (object.pod.name.image.clone(), object.truth == Truth::Ready);
         // A pod may become ready in the moment in which its time is up.
-        let well = object.truth == Truth::Ready && object.ready_since.is_some_and(|at| at + GRACE < self.now);
+        let well = object.truth == Truth::Ready
+            && object.hang.is_none()
+            && object.ready_since.is_some_and(|at| at + GRACE < self.now);
         if in_use && (why != Why::Failed || well) {
             self.violate(format!("pod {uid} is deleted ({why:?}) while in use"));
         } else if why == Why::Failed && well {

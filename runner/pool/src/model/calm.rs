@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::chaos::key;
-use super::server::{Object, Truth};
+use super::server::{Hang, Object, Truth};
 use super::world::{Happening, World};
 use crate::types::ImageKey;
 
@@ -21,6 +21,16 @@ impl World {
         self.calm = true;
         for id in self.calls.keys().copied().collect::<Vec<_>>() {
             self.caller_gone(id);
+        }
+        // Nodes that are gone are cleaned up behind.
+        let pods: Vec<_> =
+            self.server.objects.values().map(|object| (object.pod.uid.clone(), object.hang)).collect();
+        for (uid, hang) in pods {
+            match hang {
+                Some(Hang::NodeGone | Hang::Calls) => self.pod_ends(&uid),
+                Some(Hang::Silent) => self.pod_resumes(&uid),
+                None => {}
+            }
         }
         let owners: Vec<_> = self.images.iter().map(|_| self.rng.index(self.runners.len())).collect();
         // Later than anything that is still under way.
@@ -76,10 +86,31 @@ impl World {
                 }
             }
         }
+        if self.config.keep.is_empty() && self.rng.chance(30) {
+            return self.hang_at_the_end();
+        }
         self.settled = true;
         if self.images.iter().any(|image| self.to_be_kept(image) > 0) {
             self.at(self.now + UNASKED, Happening::Unkeep);
         }
+    }
+
+    /// All pods of an image hang. The call that shows it is cut off; the next one is served within seconds.
+    fn hang_at_the_end(&mut self) {
+        self.count("hung at the end");
+        let (runner, image) = (self.rng.index(self.runners.len()), self.rng.index(self.images.len()));
+        let hang = self.rng.pick(&[Hang::Silent, Hang::NodeGone]);
+        let of_image = |object: &&Object| object.pod.name.image == self.images[image];
+        let pods: Vec<_> =
+            self.server.objects.values().filter(of_image).map(|object| object.pod.uid.clone()).collect();
+        for uid in &pods {
+            self.hang(uid, hang);
+        }
+        // One for each pod, so that each is shown.
+        for _ in &pods {
+            self.request(runner, image, 120_000, false);
+        }
+        self.at(self.now + 10_000, Happening::AfterHang { runner, image });
     }
 
     /// Exactly what is to be kept is there, up to date. From now on nothing is, so that the history ends.

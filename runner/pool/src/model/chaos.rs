@@ -26,6 +26,7 @@ pub(crate) fn draw_config(rng: &mut Rng) -> Config {
         template: Origin::of("v0", None),
         scan_interval: seconds(rng.pick(&[30, 60])),
         ready_timeout: seconds(rng.pick(&[20, 60])),
+        pending_timeout: seconds(rng.pick(&[0, 90])),
         ..Config::default()
     }
 }
@@ -54,6 +55,7 @@ pub(crate) enum Fault {
     Configuration,
     TagMoves,
     PodEnds,
+    PodHangs,
     Restart,
     OldRelease,
     WarmUp,
@@ -63,7 +65,8 @@ pub(crate) enum Fault {
 /// What a history is mostly about: some races need several faults of one kind in a row.
 pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
     use Fault::{
-        Configuration, Lag, OldRelease, Outage, Owners, PodEnds, Restart, TagMoves, WarmUp, WatchGap,
+        Configuration, Lag, OldRelease, Outage, Owners, PodEnds, PodHangs, Restart, TagMoves, WarmUp,
+        WatchGap,
     };
     rng.pick(&[
         &[
@@ -74,6 +77,7 @@ pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
             TagMoves,
             PodEnds,
             PodEnds,
+            PodHangs,
             Restart,
             OldRelease,
             WarmUp,
@@ -83,6 +87,7 @@ pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
         &[Owners, Configuration, Configuration, Configuration, Lag],
         &[Owners, Configuration, TagMoves, TagMoves, Restart],
         &[WatchGap, PodEnds, PodEnds, OldRelease, WarmUp],
+        &[WatchGap, PodEnds, PodHangs, PodHangs, PodHangs, Owners, Restart, Lag],
     ])
 }
 
@@ -174,6 +179,7 @@ impl World {
             Fault::Configuration => self.reconfigure(),
             Fault::TagMoves => self.move_tag(),
             Fault::PodEnds => self.hit_pod(),
+            Fault::PodHangs => self.hang_pod(),
             Fault::Restart => self.restart(runner),
             Fault::OldRelease => self.create_old(),
             Fault::WarmUp => {

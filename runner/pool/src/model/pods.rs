@@ -1,6 +1,6 @@
 //! The life of pods in the model: they start, serve, fail, and end, by themselves or because somebody wills it.
 
-use super::server::{GRACE, Truth};
+use super::server::{GRACE, Hang, Truth};
 use super::world::{Happening, World};
 use crate::event::Verdict;
 use crate::types::{Phase, Uid};
@@ -23,6 +23,45 @@ impl World {
             0 => self.pod_fails(&uid),
             1 => self.terminate(&uid),
             _ => self.pod_ends(&uid),
+        }
+    }
+
+    /// A pod hangs, for a while or for ever.
+    pub(crate) fn hang_pod(&mut self) {
+        let Some(uid) = self.any_pod() else { return };
+        let hang = self.rng.pick(&[Hang::Silent, Hang::NodeGone, Hang::Calls]);
+        self.hang(&uid, hang);
+        if hang == Hang::Silent && self.rng.chance(50) {
+            self.after(1000, 200_000, Happening::PodResumes { uid });
+        }
+    }
+
+    /// The calls on it end in silence or by their deadlines, if they are not cut off before.
+    pub(crate) fn hang(&mut self, uid: &Uid, hang: Hang) {
+        let Some(object) =
+            self.server.get_mut(uid).filter(|object| object.truth != Truth::Dead && object.hang.is_none())
+        else {
+            return;
+        };
+        object.hang = Some(hang);
+        self.count("a pod hangs");
+    }
+
+    pub(crate) fn pod_resumes(&mut self, uid: &Uid) {
+        let now = self.now;
+        let Some(object) = self.server.get_mut(uid) else { return };
+        if object.hang.take().is_none() || object.truth != Truth::Ready {
+            return;
+        }
+        object.ready_since = Some(now);
+        self.probe_succeeds(uid);
+    }
+
+    fn probe_succeeds(&mut self, uid: &Uid) {
+        for runner in 0..self.runners.len() {
+            if self.runners[runner].probing.contains(uid) {
+                self.after(1, 300, Happening::Probed { runner, uid: uid.clone() });
+            }
         }
     }
 
@@ -54,11 +93,7 @@ impl World {
         if !self.calm && self.rng.chance(50) {
             self.after(1, 300, Happening::Burst);
         }
-        for runner in 0..self.runners.len() {
-            if self.runners[runner].probing.contains(uid) {
-                self.after(1, 300, Happening::Probed { runner, uid: uid.clone() });
-            }
-        }
+        self.probe_succeeds(uid);
     }
 
     pub(crate) fn pod_fails(&mut self, uid: &Uid) {
@@ -73,10 +108,10 @@ impl World {
         else {
             return;
         };
-        let busy = !object.calls.is_empty();
+        let (busy, lost) = (!object.calls.is_empty(), object.hang == Some(Hang::NodeGone));
         self.server.terminate(uid, self.now);
         let uid = uid.clone();
-        if !self.calm && self.rng.chance(10) {
+        if lost || (!self.calm && self.rng.chance(10)) {
             self.count("stuck pod");
             self.after(GRACE + 1000, GRACE + 200_000, Happening::PodEnds { uid });
         } else if busy {

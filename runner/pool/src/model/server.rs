@@ -14,8 +14,20 @@ pub(crate) struct Object {
     pub(crate) truth: Truth,
     /// Calls that run in it right now, by runner.
     pub(crate) calls: Vec<(usize, RequestId)>,
-    /// Made under another pod's name in its slot.
+    /// Since when it has served without a break.
     pub(crate) ready_since: Option<u64>,
+    pub(crate) hang: Option<Hang>,
+}
+
+/// What keeps a pod from serving although it is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hang {
+    /// It answers nothing, not even when it is asked whether it does.
+    Silent,
+    /// The same with its node: nobody ends its containers.
+    NodeGone,
+    /// It says that it is well, and its calls never end.
+    Calls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +103,13 @@ impl Server {
             reclaim_after: manifest.reclaim_after,
             name: manifest.name.clone(),
         };
-        let object =
-            Object { pod: pod.clone(), truth: Truth::Starting, calls: Vec::new(), ready_since: None };
+        let object = Object {
+            pod: pod.clone(),
+            truth: Truth::Starting,
+            calls: Vec::new(),
+            ready_since: None,
+            hang: None,
+        };
         self.objects.insert(manifest.name, object);
         self.log.push(Change::Seen(pod.clone()));
         Some(pod)
@@ -113,6 +130,14 @@ impl Server {
         let pod = object.pod.clone();
         self.log.push(Change::Seen(pod.clone()));
         Some(pod)
+    }
+
+    /// Whether it serves as far as anybody can tell.
+    pub(crate) fn seems_ready(&self, uid: &Uid) -> bool {
+        let ready = |object: &Object| {
+            object.truth == Truth::Ready && object.hang.is_none_or(|hang| hang == Hang::Calls)
+        };
+        self.get(uid).is_some_and(ready)
     }
 
     pub(crate) fn terminate(&mut self, uid: &Uid, now: u64) {

@@ -7,7 +7,7 @@ use super::actions::ApiRequest;
 use super::chaos::Fault;
 use super::rng::Rng;
 use super::runner::Runner;
-use super::server::{Change, Server, Truth};
+use super::server::{Change, Server};
 use crate::breakage::Breakage;
 use crate::config::Config;
 use crate::event::{Event, Verdict};
@@ -67,6 +67,9 @@ pub(crate) enum Happening {
     PodEnds {
         uid: Uid,
     },
+    PodResumes {
+        uid: Uid,
+    },
     Probed {
         runner: usize,
         uid: Uid,
@@ -91,6 +94,11 @@ pub(crate) enum Happening {
     },
     /// One request of each image at each runner, none of which may fail.
     Checkup,
+    /// A pod hangs, and a call has shown it: the next call is served by another one.
+    AfterHang {
+        runner: usize,
+        image: usize,
+    },
     /// A look at what is kept although nobody asks for it; then nothing is kept any more.
     Unkeep,
 }
@@ -339,9 +347,10 @@ impl World {
             Happening::PodReady { uid } => self.pod_ready(&uid),
             Happening::PodFails { uid } => self.pod_fails(&uid),
             Happening::PodEnds { uid } => self.pod_ends(&uid),
+            Happening::PodResumes { uid } => self.pod_resumes(&uid),
+            Happening::AfterHang { runner, image } => self.request(runner, image, 8000, true),
             Happening::Probed { runner, uid } => {
-                let ready = self.server.get(&uid).is_some_and(|object| object.truth == Truth::Ready);
-                if ready && self.runners[runner].probing.remove(&uid) {
+                if self.server.seems_ready(&uid) && self.runners[runner].probing.remove(&uid) {
                     self.feed(runner, Event::Ready { uid });
                 }
             }

@@ -97,18 +97,15 @@ fn a_broken_pod_is_not_handed_out_before_it_is_ready_again() {
     assert_eq!(rig.request(3), NOTHING);
     assert_eq!(rig.broken(2), NOTHING, "it is being probed already");
     assert_eq!(rig.ready(0), ["grant 3 u0"]);
-    let uid = super::rig::uid(0);
-    assert_eq!(rig.step(Event::NotReady { uid }), ["probe u0"], "what a health watch says counts as well");
 }
 
 #[test]
 fn events_about_nothing_known_are_ignored() {
     let mut rig = Rig::new(config());
-    let uid = super::rig::uid(7);
     assert_eq!(rig.ready(7), NOTHING);
     assert_eq!(rig.gone(7), NOTHING);
     assert_eq!(rig.failed(7, "gone"), NOTHING);
-    assert_eq!(rig.step(Event::NotReady { uid }), NOTHING);
+    assert_eq!(rig.checked(7, false), NOTHING);
     assert_eq!(rig.deleted(7, crate::event::Deletion::NotFound), NOTHING);
     assert_eq!(rig.pushed(7, crate::event::Pushing::Conflict), NOTHING);
     assert_eq!(rig.creation(7, Creation::Exists), NOTHING);

@@ -45,7 +45,16 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
             Event::Request { id: RequestId(*next), image: name(0).image, shard_key: "key".into(), deadline }
         }
         5 => Event::Cancel { id },
-        6 => Event::Finished { id, verdict: rng.pick(&[Verdict::Served, Verdict::Broken]) },
+        6 => Event::Finished {
+            id,
+            verdict: rng.pick(&[
+                Verdict::Served,
+                Verdict::Broken,
+                Verdict::Silent,
+                Verdict::Late { package: 1 },
+                Verdict::Late { package: 2 },
+            ]),
+        },
         7 | 8 => Event::Seen(pod(rng, now)),
         9 => Event::Gone { uid: some_uid },
         10 => Event::Synced((0..rng.between(0, 3)).map(|_| pod(rng, now)).collect()),
@@ -73,7 +82,7 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
             Event::Pushed { uid: some_uid, result }
         }
         15 => Event::Ready { uid: some_uid },
-        16 => Event::NotReady { uid: some_uid },
+        16 => Event::Checked { uid: some_uid, answered: rng.chance(50) },
         17 => Event::Failed { uid: some_uid, reason: other("out of memory") },
         18 if rng.chance(50) => Event::Own(if rng.chance(50) { Ownership::All } else { Ownership::None }),
         18 => {
@@ -96,6 +105,7 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
                     .into(),
                 scan_interval: span(rng),
                 ready_timeout: span(rng),
+                pending_timeout: span(rng),
                 skew: rng.pick(&[Duration::ZERO, Duration::from_secs(30), Duration::MAX]),
                 replace_after: span(rng),
                 stuck_after: span(rng),

@@ -28,14 +28,18 @@ fn no_history_breaks_a_rule() {
     println!("{histories} histories: {counts:#?}");
     if histories >= QUICK {
         for what in [
+            "a pod hangs",
             "answer lost",
             "cancelled",
             "create: exists",
+            "cut",
             "delete: conflict",
             "deleted: expired",
             "deleted: failed",
             "deleted: replaced",
             "deleted: surplus",
+            "granted a pod that hangs",
+            "hung at the end",
             "kept",
             "outage",
             "passed a stuck pod",
@@ -179,4 +183,19 @@ fn notices_unrelated_times() {
 #[test]
 fn notices_warm_unowned() {
     notices(Breakage::WarmUnowned, &["for no call by a runner that is not the owner"]);
+}
+
+#[test]
+fn notices_count_silent() {
+    notices(Breakage::CountSilent, &["is rejected although all is well"]);
+}
+
+#[test]
+fn notices_never_ask() {
+    notices(Breakage::NeverAsk, &["is rejected although all is well"]);
+}
+
+#[test]
+fn notices_wait_for_names() {
+    notices(Breakage::WaitForNames, &["is rejected although all is well"]);
 }

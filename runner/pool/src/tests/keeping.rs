@@ -261,11 +261,12 @@ fn a_pod_that_dies_has_a_successor() {
 #[test]
 fn a_pod_that_never_turns_ready_is_not_pushed() {
     // Its pushes would tell everybody that somebody gets through to it.
-    let mut rig = Rig::unsynced(Config { ready_timeout: seconds(120), ..keeping(1, 1) });
+    let mut rig =
+        Rig::unsynced(Config { ready_timeout: seconds(120), pending_timeout: seconds(0), ..keeping(1, 1) });
     rig.step(Event::Synced(Vec::new()));
     created(&mut rig, 0);
     let (others, pushes) = live(&mut rig, 130);
-    assert_eq!(others, ["delete u0 Failed", "unprobe u0", "create 0"]);
+    assert_eq!(others, ["delete u0 Failed", "create 1", "unprobe u0"]);
     assert!(pushes.is_empty());
 }
 

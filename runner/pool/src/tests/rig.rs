@@ -18,6 +18,8 @@ pub(crate) struct Rig {
     pub(crate) pool: Pool,
     pub(crate) now: Time,
     pub(crate) config: Config,
+    /// Pods answer at once whether they still serve, and lines do not show that they were asked.
+    pub(crate) pods_answer: bool,
     changes: u64,
 }
 
@@ -64,7 +66,7 @@ impl Rig {
 
     pub(crate) fn unsynced(config: Config) -> Self {
         let now = Time::from_millis(1_000_000_000);
-        Self { pool: Pool::new(config.clone()), now, config, changes: 0 }
+        Self { pool: Pool::new(config.clone()), now, config, pods_answer: true, changes: 0 }
     }
 
     /// With ready pods in these slots, idle, and past every wait for stable ownership.
@@ -84,7 +86,17 @@ impl Rig {
     }
 
     pub(crate) fn step(&mut self, event: Event) -> Vec<String> {
-        let actions = self.pool.step(event, self.now);
+        let mut actions = self.pool.step(event, self.now);
+        if self.pods_answer {
+            let checked = |action: &Action| match action {
+                Action::Check { uid, .. } => Some(uid.clone()),
+                _ => None,
+            };
+            for uid in actions.iter().filter_map(checked).collect::<Vec<_>>() {
+                actions.extend(self.pool.step(Event::Checked { uid, answered: true }, self.now));
+            }
+            actions.retain(|action| checked(action).is_none());
+        }
         assert!(self.pool.next_timer().is_none_or(|timer| timer > self.now), "the timer does not advance");
         actions.iter().map(|action| self.show(action)).collect()
     }
@@ -121,6 +133,24 @@ impl Rig {
 
     pub(crate) fn broken(&mut self, id: u64) -> Vec<String> {
         self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Broken })
+    }
+
+    /// With pods that answer only what [`checked`](Self::checked) says.
+    pub(crate) fn with_quiet_pods(config: Config, slots: &[u32]) -> Self {
+        Self { pods_answer: false, ..Self::with_pods(config, slots) }
+    }
+
+    /// Of a package of this number.
+    pub(crate) fn late(&mut self, id: u64, package: u64) -> Vec<String> {
+        self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Late { package } })
+    }
+
+    pub(crate) fn silent(&mut self, id: u64) -> Vec<String> {
+        self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Silent })
+    }
+
+    pub(crate) fn checked(&mut self, slot: u32, answered: bool) -> Vec<String> {
+        self.step(Event::Checked { uid: uid(slot), answered })
     }
 
     /// The pod in a slot, as a watch would show it now: pending, of the configured version, with a full lifetime.
@@ -214,6 +244,8 @@ impl Rig {
                 Some(past) => format!("create {} past {past}", name.slot),
             },
             Action::Delete { uid, why, .. } => format!("delete {uid} {why:?}"),
+            Action::Check { uid, .. } => format!("check {uid}"),
+            Action::Cut { uid, .. } => format!("cut {uid}"),
             Action::Push { uid, until, .. } => format!("push {uid} {}", from_now(*until)),
             Action::Probe { uid, on: true, .. } => format!("probe {uid}"),
             Action::Probe { uid, on: false, .. } => format!("unprobe {uid}"),

@@ -2,7 +2,7 @@
 
 use super::rig::{NOTHING, Rig, config, limits};
 use crate::config::{Config, Limits};
-use crate::event::Event;
+use crate::event::{Creation, Event};
 use crate::types::{Pod, PodName};
 
 #[test]
@@ -102,16 +102,21 @@ fn a_terminating_pod_keeps_its_name_until_it_is_gone() {
     let mut rig = Rig::with_pods(limits(1, 2), &[0]);
     let pod = rig.terminating(0, 30);
     rig.seen(pod);
-    assert_eq!(rig.request(1), NOTHING);
+    assert_eq!(rig.request(1), ["create 1"], "no other one answers");
+    assert_eq!(rig.creation(1, Creation::Exists), NOTHING);
+    let pod = rig.terminating(1, 30);
+    assert_eq!(rig.seen(pod), NOTHING, "both names are taken");
     assert_eq!(rig.pass(20), NOTHING);
     assert_eq!(rig.gone(0), ["create 0"]);
 }
 
 #[test]
 fn a_pod_stuck_in_termination_is_passed() {
-    let mut rig = Rig::with_pods(limits(1, 2), &[0]);
-    let pod = rig.terminating(0, 30);
-    rig.seen(pod);
+    let mut rig = Rig::with_pods(limits(1, 2), &[0, 1]);
+    for (slot, span) in [(0, 30), (1, 300)] {
+        let pod = rig.terminating(slot, span);
+        rig.seen(pod);
+    }
     assert_eq!(rig.request(1), NOTHING);
     assert_eq!(rig.pass(39), NOTHING, "ten seconds past its deletion timestamp");
     assert_eq!(rig.pass(1), ["create 0 past u0"]);

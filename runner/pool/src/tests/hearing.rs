@@ -1,0 +1,137 @@
+//! Pods that have served and do not answer any more.
+
+use super::rig::{NOTHING, Rig, config, limits, seconds};
+use crate::config::Config;
+use crate::event::Creation;
+use crate::types::{Phase, Pod};
+
+#[test]
+fn a_pod_with_calls_is_asked_when_it_was_not_heard_of_for_a_second() {
+    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
+    rig.request(1);
+    assert_eq!(rig.pass(2), ["check u0"], "once");
+    assert_eq!(rig.checked(0, true), NOTHING);
+    assert_eq!(rig.pass(1), ["check u0"], "and again, while the call runs");
+    rig.served(1);
+    assert_eq!(rig.checked(0, false), ["cut u0", "probe u0"], "whatever became of the call");
+    rig.ready(0);
+    assert_eq!(rig.pass(10), NOTHING, "nobody uses it");
+}
+
+#[test]
+fn a_silent_pod_is_replaced_at_once_and_comes_back() {
+    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
+    rig.request(1);
+    rig.pass(2);
+    assert_eq!(rig.request(2), ["grant 2 u0"], "in use until it is known");
+    assert_eq!(rig.checked(0, false), ["cut u0", "probe u0"]);
+    assert_eq!(rig.request(3), ["create 1"], "its name is taken, and no other pod answers");
+    assert_eq!((rig.broken(1), rig.broken(2)), (vec![], vec![]));
+    rig.created(1);
+    assert_eq!(rig.ready(1), ["grant 3 u1"]);
+    assert_eq!(rig.request(4), ["grant 4 u1"]);
+    assert_eq!(rig.ready(0), NOTHING, "it serves again");
+    assert_eq!(rig.request(5), ["grant 5 u0"]);
+}
+
+#[test]
+fn silence_on_the_wire_counts_at_once_and_other_losses_after_three_seconds() {
+    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
+    rig.request(1);
+    assert_eq!(rig.silent(1), ["cut u0", "probe u0"]);
+    assert_eq!(rig.request(2), ["create 1"]);
+
+    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
+    rig.request(1);
+    assert_eq!(rig.broken(1), ["probe u0"]);
+    assert_eq!(rig.request(2), NOTHING, "it may be back at once");
+    assert_eq!(rig.pass(2), NOTHING);
+    assert_eq!(rig.pass(2), ["create 1"]);
+}
+
+#[test]
+fn a_call_that_ends_by_its_deadline_makes_its_pod_suspect() {
+    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
+    rig.request(1);
+    assert_eq!(rig.late(1, 7), ["check u0"]);
+    assert_eq!(rig.checked(0, true), NOTHING, "the function is slow");
+    rig.request(2);
+    assert_eq!(rig.late(2, 8), ["check u0"], "and no other pod shows that it is not");
+    assert_eq!(rig.checked(0, true), NOTHING);
+    assert_eq!(rig.counts(), [1, 0, 0, 0]);
+}
+
+#[test]
+fn two_packages_that_hang_while_others_are_answered_elsewhere_cost_the_pod() {
+    for (packages, elsewhere, hangs) in [([1, 2], true, true), ([1, 1], true, false), ([1, 2], false, false)]
+    {
+        let mut rig = Rig::with_quiet_pods(limits(2, 9), &[0, 1]);
+        assert_eq!(rig.request(1), ["grant 1 u0"]);
+        assert_eq!(rig.request(2), ["grant 2 u1"]);
+        assert_eq!(rig.late(1, packages[0]), ["check u0"]);
+        rig.checked(0, true);
+        rig.pass(1);
+        rig.checked(1, true);
+        if elsewhere {
+            rig.served(2);
+        }
+        assert_eq!(rig.request(3), ["grant 3 u0"]);
+        let lines = rig.late(3, packages[1]);
+        let expected = if hangs { vec!["cut u0", "delete u0 Failed"] } else { vec!["check u0"] };
+        assert_eq!(lines, expected, "{packages:?} {elsewhere}");
+    }
+}
+
+#[test]
+fn a_pod_that_ends_does_not_hold_up_the_next() {
+    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
+    let pod = rig.terminating(0, 30);
+    rig.seen(pod);
+    assert_eq!(rig.request(1), ["create 1"], "deleted by hand");
+    rig.created(1);
+    assert_eq!(rig.ready(1), ["grant 1 u1"]);
+    rig.served(1);
+    rig.gone(0);
+    assert_eq!(rig.request(2), ["grant 2 u1"], "it stays where it is");
+}
+
+#[test]
+fn waiters_for_a_lost_pod_wait_until_their_deadlines() {
+    let mut rig = Rig::with_quiet_pods(Config { ready_timeout: seconds(20), ..limits(1, 2) }, &[0]);
+    rig.own(false);
+    rig.request(1);
+    rig.silent(1);
+    assert_eq!(rig.request_within(2, 100), ["create 1", "probe u0"]);
+    rig.creation(1, Creation::Unknown);
+    let lines = rig.pass(99);
+    assert!(lines.iter().all(|line| !line.starts_with("reject")), "{lines:?}");
+    assert!(rig.pass(2).contains(&"reject 2 DeadlineExceeded".to_owned()));
+}
+
+#[test]
+fn a_pod_that_is_pending_without_a_fault_outlives_those_who_wait_for_it() {
+    let patient = || Config { pending_timeout: seconds(300), ..config() };
+    let mut rig = Rig::new(patient());
+    assert_eq!(rig.request_within(1, 280), ["create 0"]);
+    assert_eq!(rig.created(0), ["probe u0"]);
+    let pod = rig.pod(0);
+    rig.seen(pod);
+    assert_eq!(rig.pass(61), ["reject 1 NotReady"]);
+    assert_eq!(rig.request_within(2, 100), NOTHING, "it may still come");
+    assert_eq!(rig.pass(61), ["reject 2 NotReady"]);
+    // The image is there: the pod has its time to become ready.
+    rig.pass(120);
+    let running = Pod { phase: Phase::Running, ..rig.pod(0) };
+    rig.seen(running);
+    assert_eq!(rig.pass(59), NOTHING);
+    assert_eq!(rig.ready(0), NOTHING);
+    assert_eq!(rig.request(3), ["grant 3 u0"]);
+
+    let mut rig = Rig::new(patient());
+    rig.request_within(1, 280);
+    rig.created(0);
+    let pod = rig.pod(0);
+    rig.seen(pod);
+    rig.pass(61);
+    assert_eq!(rig.pass(240), ["delete u0 Failed"], "not for ever");
+}
