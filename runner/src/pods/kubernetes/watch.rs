@@ -167,3 +167,39 @@ impl Sink<Service> for Services<'_> {
 
     fn lost(&mut self) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::observe::{Tries, observe};
+    use super::*;
+    use porch_fn_pool::Phase;
+    use serde_json::json;
+
+    /// A runner that lists a pod judges it as one that saw each of its changes.
+    #[test]
+    fn a_listed_pod_is_what_a_watched_one_is() {
+        let status = json!({"phase": "Pending", "containerStatuses": [{
+            "name": names::CONTAINER, "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ErrImagePull", "message": "401 Unauthorized"}},
+        }]});
+        for secrets in [json!([]), json!([{"name": "auth"}])] {
+            let watched: Pod = serde_json::from_value(json!({
+                "metadata": {
+                    "name": "f", "uid": "u", "resourceVersion": "1",
+                    "labels": {names::MANAGED_BY: names::MANAGER},
+                    "annotations": {names::IMAGE_REFERENCE: "r.io/f:v1", names::SLOT: "0"},
+                },
+                "spec": {"containers": [{"name": names::CONTAINER}], "imagePullSecrets": secrets},
+                "status": status,
+            }))
+            .unwrap();
+            let mut listed = watched.clone();
+            Pods::trim(&mut listed);
+            let observed = |pod: &Pod| observe(pod, &mut Tries::default()).unwrap();
+            assert_eq!(observed(&listed), observed(&watched), "{secrets}");
+            let has_another_try = matches!(observed(&listed).pod.phase, Phase::Pending(_));
+            assert_eq!(has_another_try, secrets != json!([]));
+            assert_eq!(listed.spec.map_or(0, |spec| spec.containers.len()), 0, "the rest is not kept");
+        }
+    }
+}
