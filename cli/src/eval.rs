@@ -33,6 +33,7 @@ const CONNECTION: conn::Options = conn::Options {
     connect_timeout: Duration::from_secs(5),
     ping: None,
     user_timeout: Duration::from_secs(30),
+    keepalive: None,
 };
 
 #[derive(Debug, clap::Args)]

@@ -72,9 +72,7 @@ enum UpError {
 
 pub(crate) async fn run(args: Args) -> ExitCode {
     telemetry::init(args.log_level);
-    if let Err(error) = adopt_orphans() {
-        tracing::warn!(%error, "a process that leaves its exec call's process group will outlive the call");
-    }
+    adopt_orphans();
     let Ok(mut signals) = StopSignals::catch() else {
         eprintln!("porch-fn up: cannot catch SIGTERM and SIGINT");
         return ExitCode::FAILURE;

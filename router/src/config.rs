@@ -122,6 +122,7 @@ impl Flags {
             connect_timeout: self.connect_timeout.map_or(default, Duration::from),
             ping: Some((time, timeout)),
             user_timeout: time.saturating_add(timeout),
+            keepalive: None,
         }
     }
 }

@@ -346,7 +346,8 @@ mod tests {
     async fn failed_tries_count_in_a_row_only() {
         let changed = Arc::new(watch::Sender::new(()));
         let second = Duration::from_secs(1);
-        let options = conn::Options { connect_timeout: second, ping: None, user_timeout: second };
+        let options =
+            conn::Options { connect_timeout: second, ping: None, user_timeout: second, keepalive: None };
         let shard = Shard::new(
             Identity::from("10.0.0.1:9445".to_owned()),
             false,

@@ -125,7 +125,7 @@ mod tests {
 
     fn serving(place: u16, returned: bool) -> Arc<Shard> {
         let second = Duration::from_secs(1);
-        let options = Options { connect_timeout: second, ping: None, user_timeout: second };
+        let options = Options { connect_timeout: second, ping: None, user_timeout: second, keepalive: None };
         let (identity, changed) = (Identity::from(format!("10.0.0.{place}:9445")), Arc::default());
         let shard = Shard::new(identity, returned, options, None, Instant::now(), changed);
         let shard = Arc::new(shard.unwrap());

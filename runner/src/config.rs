@@ -138,9 +138,13 @@ pub struct Flags {
     /// none. A pod that was gone before it began does not count
     #[arg(long, default_value_t = 2)]
     pub max_grpc_retries: u32,
-    /// Pod runtime: how long a pod may take to become ready
+    /// Pod runtime: how long a call waits for a pod to become ready, and a running pod may take
     #[arg(long, default_value = "1m")]
     pub pod_ready_timeout: GoDuration,
+    /// Pod runtime: how long a pod may be pending without a fault, while its image is pulled or a
+    /// node is awaited, before it is deleted
+    #[arg(long, default_value = "10m")]
+    pub pod_pending_timeout: GoDuration,
 
     /// Kubernetes: namespace of function pods
     #[arg(long, default_value = "porch-fn-system")]

@@ -154,7 +154,16 @@ mod tests {
 
     fn stats(image: &str, in_flight: usize, ready: usize) -> FunctionStats {
         let image = ImageKey::from(image);
-        FunctionStats { image, owned: true, ready, starting: 2, terminating: 1, in_flight, waiting: 3 }
+        FunctionStats {
+            image,
+            owned: true,
+            ready,
+            starting: 2,
+            silent: 0,
+            terminating: 1,
+            in_flight,
+            waiting: 3,
+        }
     }
 
     fn parts() -> Parts {

@@ -17,9 +17,7 @@ async fn main() -> ExitCode {
         Err(error) => return error.report(),
     };
     telemetry::init(flags.log_level);
-    if let Err(error) = adopt_orphans() {
-        tracing::warn!(%error, "a process that leaves its exec call's process group will outlive the call");
-    }
+    adopt_orphans();
     let Ok(mut signals) = StopSignals::catch() else {
         eprintln!("porch-fn-runner: cannot catch SIGTERM and SIGINT");
         return ExitCode::FAILURE;

@@ -211,6 +211,11 @@ impl Metrics {
         self.pods.started(step);
     }
 
+    /// A pod stopped answering.
+    pub(crate) fn pod_hung(&self) {
+        self.pods.hung.inc();
+    }
+
     /// What the pool holds.
     pub(crate) fn pool(&self, stats: &[FunctionStats]) {
         self.pods.pool(stats);

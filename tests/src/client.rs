@@ -25,6 +25,7 @@ const OPTIONS: conn::Options = conn::Options {
     connect_timeout: Duration::from_secs(20),
     ping: None,
     user_timeout: Duration::from_secs(20),
+    keepalive: None,
 };
 
 /// One connection to a router, runner or wrapper.

@@ -3,6 +3,8 @@
 //! hyper-util's pooling client hides what a router must know: whether a request was sent before its
 //! connection failed, and when a connection went down. So this holds hyper's own handle.
 
+mod closable;
+
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,13 +19,14 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tower_service::Service;
 use tracing::Instrument;
 
+use self::closable::{Closable, Closer};
 use crate::grpc::{Body, MAX_ANSWER_HEADER_LIST_BYTES};
 use crate::tls::Connector;
 
@@ -43,6 +46,9 @@ pub struct Options {
     pub ping: Option<(Duration, Duration)>,
     /// How long sent bytes may stay unacknowledged (`TCP_USER_TIMEOUT`).
     pub user_timeout: Duration,
+    /// TCP keepalive: after how long without any bytes the kernel asks whether the peer is still there, and how long it
+    /// waits for each answer. It gives up by `user_timeout`. Servers do not see it. `None` never asks.
+    pub keepalive: Option<(Duration, Duration)>,
 }
 
 /// What was given is not `host:port`.
@@ -68,6 +74,9 @@ pub enum ConnectError {
     /// The time for dialling passed.
     #[error("no connection in time")]
     Timeout,
+    /// [`Connection::close`] was called.
+    #[error("the connection was closed")]
+    Closed,
 }
 
 /// A peer's address and its connection, if there is one.
@@ -89,17 +98,25 @@ enum State {
     /// Held by the calls that wait for it: a dial that nobody polls would run into its timeout and fail the
     /// next call.
     Dialing(WeakShared<Dial>),
-    Up(Sender),
+    Up(Dialed),
+    Closed,
 }
 
-type Dial = BoxFuture<'static, Result<Sender, ConnectError>>;
+/// A connection that is up.
+#[derive(Debug, Clone)]
+struct Dialed {
+    sender: Sender,
+    closer: Closer,
+}
+
+type Dial = BoxFuture<'static, Result<Dialed, ConnectError>>;
 
 impl State {
     /// The dial under way, if anyone waits for it.
     fn dialing(&self) -> Option<Shared<Dial>> {
         match self {
             State::Dialing(dialing) => dialing.upgrade(),
-            State::Idle | State::Up(_) => None,
+            State::Idle | State::Up(_) | State::Closed => None,
         }
     }
 }
@@ -151,17 +168,24 @@ impl Connection {
 
     /// Whether a connection is up. It may break before the next request.
     pub fn is_up(&self) -> bool {
-        matches!(&*self.state.lock(), State::Up(sender) if !sender.is_closed())
+        matches!(&*self.state.lock(), State::Up(dialed) if !dialed.sender.is_closed())
+    }
+
+    /// Ends the connection at once, with the calls on it, and for ever: nothing is dialled by this any more.
+    pub fn close(&self) {
+        if let State::Up(dialed) = std::mem::replace(&mut *self.state.lock(), State::Closed) {
+            dialed.closer.close();
+        }
     }
 
     /// The handle of the connection, dialled if there is none. Calls that come during a dial share it.
     pub async fn sender(&self) -> Result<Sender, ConnectError> {
         let dialing = {
             let mut state = self.state.lock();
-            if let State::Up(sender) = &*state
-                && !sender.is_closed()
-            {
-                return Ok(sender.clone());
+            match &*state {
+                State::Up(dialed) if !dialed.sender.is_closed() => return Ok(dialed.sender.clone()),
+                State::Closed => return Err(ConnectError::Closed),
+                State::Up(_) | State::Idle | State::Dialing(_) => {}
             }
             state.dialing().unwrap_or_else(|| {
                 let dialing =
@@ -175,15 +199,15 @@ impl Connection {
         let mut state = self.state.lock();
         // Only the dial that everyone waits for may change the state: a later one could be under way.
         if state.dialing().is_some_and(|current| current.ptr_eq(&dialing)) {
-            *state = dialed.as_ref().map_or(State::Idle, |sender| State::Up(sender.clone()));
+            *state = dialed.as_ref().map_or(State::Idle, |dialed| State::Up(dialed.clone()));
             drop(state);
             self.tell(&dialed);
         }
-        dialed
+        dialed.map(|dialed| dialed.sender)
     }
 
     /// Tells the log what is wrong with TLS, once.
-    fn tell(&self, dialed: &Result<Sender, ConnectError>) {
+    fn tell(&self, dialed: &Result<Dialed, ConnectError>) {
         let error = match dialed {
             Err(ConnectError::Tls(error)) => Some(error.to_string()),
             Err(_) => return,
@@ -227,20 +251,24 @@ fn origin(scheme: &str, authority: Authority) -> Result<Uri, AddressError> {
     Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build().map_err(|_| named)
 }
 
-async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Result<Sender, ConnectError> {
+async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
     timeout(options.connect_timeout, connect(&address, tls, options))
         .await
         .unwrap_or(Err(ConnectError::Timeout))
 }
 
-async fn connect(address: &str, tls: Option<Connector>, options: Options) -> Result<Sender, ConnectError> {
+async fn connect(address: &str, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
     let addresses: Vec<SocketAddr> =
         lookup_host(address).await.map_err(|error| ConnectError::Lookup(Arc::new(error)))?.collect();
     let stream =
         TcpStream::connect(&addresses[..]).await.map_err(|error| ConnectError::Connect(Arc::new(error)))?;
-    // Both only sharpen what works without them.
+    // All of these only sharpen what works without them.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(options.user_timeout));
+    if let Some((idle, interval)) = options.keepalive {
+        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+    }
     match tls {
         None => handshake(address, stream, options).await,
         Some(connector) => {
@@ -253,7 +281,7 @@ async fn connect(address: &str, tls: Option<Connector>, options: Options) -> Res
     }
 }
 
-async fn handshake<S>(address: &str, stream: S, options: Options) -> Result<Sender, ConnectError>
+async fn handshake<S>(address: &str, stream: S, options: Options) -> Result<Dialed, ConnectError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -268,6 +296,7 @@ where
     if let Some((interval, answer)) = options.ping {
         builder.keep_alive_interval(interval).keep_alive_timeout(answer).keep_alive_while_idle(true);
     }
+    let (stream, closer) = Closable::new(stream);
     let (sender, connection) = builder
         .handshake(TokioIo::new(stream))
         .await
@@ -282,13 +311,34 @@ where
         }
         .instrument(span),
     );
-    Ok(sender)
+    Ok(Dialed { sender, closer })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use tokio::net::TcpSocket;
+
+    /// A peer that hangs keeps its connections open.
+    #[tokio::test]
+    async fn closing_ends_the_calls_on_it_for_ever() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let second = Duration::from_secs(1);
+        let options =
+            Options { connect_timeout: second * 20, ping: None, user_timeout: second * 20, keepalive: None };
+        let connection = Connection::new(listener.local_addr().unwrap().to_string(), options).unwrap();
+        let mut sender = connection.sender().await.unwrap();
+        let _hangs = listener.accept().await.unwrap();
+        let request =
+            Request::get(connection.origin()).body(Body::message(Vec::new().into_iter().collect(), None));
+        let mut call = std::pin::pin!(sender.try_send_request(request.unwrap()));
+        assert!(timeout(second / 10, &mut call).await.is_err());
+        connection.close();
+        let failed = timeout(second * 20, call).await.expect("it ends").unwrap_err();
+        assert!(failed.message().is_none(), "it was sent, and the peer may have begun");
+        assert!(matches!(connection.sender().await, Err(ConnectError::Closed)));
+        assert!(!connection.is_up());
+    }
 
     /// A caller that gives up in the middle of a dial, with nobody else waiting for it, must not leave its
     /// dial behind: whoever comes later would find its time over.
@@ -304,6 +354,7 @@ mod tests {
             connect_timeout: Duration::from_secs(20),
             ping: None,
             user_timeout: Duration::from_secs(30),
+            keepalive: None,
         };
         let connection = Connection::new(address.to_string(), options).unwrap();
         assert!(connection.sender().now_or_never().is_none());

@@ -21,13 +21,24 @@ impl Function {
             return;
         }
         self.scan_at = turn.now + turn.shared.config.scan_interval;
-        if !turn.may_collect() {
+        if !self.may_collect(turn) {
             return;
         }
         self.give_lifetime(turn);
         self.collect(turn);
         self.choose_surplus(turn);
         self.start_replacement(turn);
+    }
+
+    /// Whether the view of this image is good enough to judge its pods unused.
+    fn may_collect(&self, turn: &Turn<'_>) -> bool {
+        turn.may_collect() && turn.now >= self.collect_from
+    }
+
+    /// A request about this image was answered by an error that says nothing, such as that of a webhook: those of its
+    /// users may be as well.
+    pub(crate) fn doubt(&mut self, turn: &Turn<'_>) {
+        self.collect_from = turn.now + turn.shared.config.scan_interval;
     }
 
     /// A pod without `reclaim_after` would never lapse.
@@ -87,7 +98,7 @@ impl Function {
         let notice = turn.shared.config.notice();
         let until = turn.now + notice;
         let again = self.scan_at;
-        let may_collect = turn.may_collect();
+        let may_collect = self.may_collect(turn);
         for tracked in &mut self.pods {
             match tracked.retiring {
                 Some(Why::Surplus) if staying < limit => tracked.retiring = None,
@@ -123,11 +134,15 @@ impl Function {
                 tracked.delete_after = turn.now + retry;
             }
             Deletion::NotFound => self.untrack(index, turn),
-            Deletion::Unknown => {
+            Deletion::Unknown | Deletion::Unreachable => {
                 if let Some(delete) = &mut tracked.delete {
                     delete.unknown = Some(turn.now);
                 }
-                turn.doubt();
+                if result == Deletion::Unreachable {
+                    turn.doubt();
+                } else {
+                    self.doubt(turn);
+                }
             }
         }
     }

@@ -131,8 +131,10 @@ pub enum Creation {
     Exists,
     /// Not allowed or not possible: quota, admission, an invalid image, a name held by a foreign pod.
     Refused(Reason),
-    /// No answer: the pod may exist or not.
+    /// An error that does not say whether the pod exists.
     Unknown,
+    /// No answer: the pod may exist or not.
+    Unreachable,
 }
 
 /// The answer to a delete.
@@ -144,8 +146,10 @@ pub enum Deletion {
     Conflict,
     /// There is no such pod.
     NotFound,
-    /// No answer: the pod may terminate or not.
+    /// An error that does not say whether the pod terminates.
     Unknown,
+    /// No answer: the pod may terminate or not.
+    Unreachable,
 }
 
 /// The answer to a push.
@@ -158,6 +162,8 @@ pub enum Pushing {
     Conflict,
     /// The pod does not exist or terminates.
     Gone,
+    /// An error that does not say whether it was written.
+    Unknown,
     /// No answer.
     Unreachable,
 }

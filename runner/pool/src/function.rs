@@ -44,6 +44,8 @@ pub(crate) struct Function {
     /// When a name may become free that a create is waiting for.
     pub(crate) name_free_at: Option<Time>,
     pub(crate) scan_at: Time,
+    /// Nothing of the image is collected before.
+    pub(crate) collect_from: Time,
     /// As entered into the timers; may be earlier than needed.
     pub(crate) timer: Option<Time>,
 }
@@ -69,6 +71,7 @@ impl Function {
             unready_since: None,
             name_free_at: None,
             scan_at: turn.now + turn.shared.config.scan_interval,
+            collect_from: Time::default(),
             timer: None,
         }
     }

@@ -136,6 +136,10 @@ impl Function {
                 tracked.doomed = true;
                 Self::stop_probe(tracked, turn);
             }
+            Pushing::Unknown => {
+                tracked.unreachable(turn);
+                self.doubt(turn);
+            }
             Pushing::Unreachable => {
                 tracked.unreachable(turn);
                 turn.doubt();

@@ -114,7 +114,7 @@ impl Turn<'_> {
         }
     }
 
-    /// A request was not answered: the others may not reach the API server either, so this is a gap as well.
+    /// A request was not answered: the others may not reach the API server either, so this is a gap for all images.
     pub(crate) fn doubt(&mut self) {
         let from = self.now + self.shared.config.scan_interval;
         if let Watch::Current { collect_from } = &mut self.shared.watch {

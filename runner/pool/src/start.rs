@@ -110,6 +110,10 @@ impl Function {
                 self.await_holder(index, turn);
             }
             Creation::Unknown => {
+                self.doubt(turn);
+                self.await_holder(index, turn);
+            }
+            Creation::Unreachable => {
                 turn.doubt();
                 self.await_holder(index, turn);
             }

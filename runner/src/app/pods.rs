@@ -350,6 +350,7 @@ fn base_config(flags: &Flags) -> Config {
     Config {
         scan_interval: flags.scan_interval.into(),
         ready_timeout: flags.pod_ready_timeout.into(),
+        pending_timeout: flags.pod_pending_timeout.into(),
         ..Config::default()
     }
 }

@@ -23,6 +23,7 @@ pub(super) struct PodMetrics {
     start: Histogram,
     phases: Seconds<PhaseLabel>,
     failures: Family<ReasonLabel, Counter>,
+    pub(super) hung: Counter,
 }
 
 // === impl PodMetrics ===
@@ -35,6 +36,7 @@ impl PodMetrics {
             start: Histogram::new(SECONDS),
             phases: Seconds::new_with_constructor(|| Histogram::new(SECONDS)),
             failures: Family::default(),
+            hung: Counter::default(),
         };
         let help = "Function pods of the images that this runner owns, by state";
         registry.register("pods", help, metrics.pods.clone());
@@ -47,6 +49,8 @@ impl PodMetrics {
         registry.register_with_unit("pod_start_phase", help, Unit::Seconds, metrics.phases.clone());
         let help = "Pods that this runner ordered and that never served, by why";
         registry.register("pod_start_failures", help, metrics.failures.clone());
+        let help = "Pods that stopped answering while they had calls, and were replaced";
+        registry.register("pods_hung", help, metrics.hung.clone());
         metrics
     }
 
@@ -69,6 +73,7 @@ impl PodMetrics {
         for (state, pods) in [
             ("ready", sum(|function| function.ready)),
             ("starting", sum(|function| function.starting)),
+            ("silent", sum(|function| function.silent)),
             ("terminating", sum(|function| function.terminating)),
         ] {
             self.pods.get_or_create(&StateLabel { state }).set(gauge(pods));
@@ -89,6 +94,7 @@ mod tests {
             owned,
             ready,
             starting,
+            silent: 0,
             terminating: 0,
             in_flight: 0,
             waiting: 0,

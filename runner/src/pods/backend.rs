@@ -5,6 +5,7 @@
 //! pods: the backend is the arbiter, the pool copes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
@@ -33,6 +34,8 @@ pub enum Order {
         resource_version: ResourceVersion,
         /// Its name.
         name: PodName,
+        /// It has failed: there is nothing that it could finish.
+        failed: bool,
     },
     /// Write the pod's reclaim-after if it is still in the state that was judged; answered by `Pushed`.
     Push {
@@ -44,6 +47,20 @@ pub enum Order {
         name: PodName,
         /// The new value, exactly.
         until: Time,
+    },
+    /// Ask the pod's wrapper whether it still answers, on the connection that calls use; answered by `Checked`.
+    Check {
+        /// The pod.
+        uid: Uid,
+        /// Its name.
+        name: PodName,
+        /// How long it may take to answer.
+        within: Duration,
+    },
+    /// End the connection to the pod, so that the calls on it break off.
+    Cut {
+        /// The pod.
+        uid: Uid,
     },
     /// Ask the pod's wrapper for its health until it serves, which is told by `Ready`; or stop asking.
     Probe {

@@ -2,6 +2,7 @@
 //! decides. Calls talk to it through [`Handle`].
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,6 +11,7 @@ use porch_fn_pool::{
     Action, Config, Event, FunctionStats, ImageKey, Pool, Rejection, RequestId, ShardKey, Time, Uid, Verdict,
     Why,
 };
+use porch_fn_proto::Chunks;
 use porch_fn_service::conn::Connection;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -66,12 +68,22 @@ pub(crate) struct Handle {
 }
 
 /// A pod that a call may use. Dropping it without [`finish`](Self::finish) tells the pool that the caller
-/// went away.
+/// went away, or that the call's deadline has come.
 #[derive(Debug)]
 pub(crate) struct Lease {
     connection: Arc<Connection>,
     ticket: Ticket,
 }
+
+/// What runs on a lease.
+#[derive(Debug)]
+struct Running {
+    deadline: Instant,
+    message: Chunks,
+}
+
+/// A caller and this runner have the same deadline, and the caller may be the first to notice.
+const EARLY: Duration = Duration::from_millis(100);
 
 /// A call's place in the pool, waiting or granted.
 #[derive(Debug)]
@@ -79,6 +91,7 @@ struct Ticket {
     id: RequestId,
     commands: mpsc::UnboundedSender<Command>,
     finished: bool,
+    running: Option<Running>,
 }
 
 impl Handle {
@@ -91,7 +104,7 @@ impl Handle {
     ) -> Result<Lease, AcquireError> {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (answer, granted) = oneshot::channel();
-        let mut ticket = Ticket { id, commands: self.commands.clone(), finished: false };
+        let mut ticket = Ticket { id, commands: self.commands.clone(), finished: false, running: None };
         let request = Command::Request { id, image, shard_key, deadline, answer };
         self.commands.send(request).map_err(|_| AcquireError::Stopped)?;
         match granted.await {
@@ -119,6 +132,11 @@ impl Lease {
         &self.connection
     }
 
+    /// Says what is going to run in the pod: should it not end by its deadline, the pod may be why.
+    pub(crate) fn begin(&mut self, message: Chunks, deadline: Instant) {
+        self.ticket.running = Some(Running { deadline, message });
+    }
+
     /// Gives the pod back with what the call showed about it.
     pub(crate) fn finish(mut self, verdict: Verdict) {
         self.ticket.finished = true;
@@ -128,10 +146,25 @@ impl Lease {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.finished {
-            let _ = self.commands.send(Command::Cancel { id: self.id });
+        if self.finished {
+            return;
         }
+        let late = self.running.take().filter(|running| running.deadline <= Instant::now() + EARLY);
+        let _ = self.commands.send(match late {
+            Some(running) => Command::Finished {
+                id: self.id,
+                verdict: Verdict::Late { package: digest(&running.message) },
+            },
+            None => Command::Cancel { id: self.id },
+        });
     }
+}
+
+/// Tells one package from another.
+fn digest(message: &Chunks) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    message.parts().iter().for_each(|part| hasher.write(part));
+    hasher.finish()
 }
 
 /// The actor.
@@ -248,11 +281,21 @@ impl<B: Backend> Driver<B> {
                     Why::Surplus => "delete surplus",
                 });
                 self.starts.delete(&uid, why).into_iter().for_each(|step| self.metrics.pod_start(step));
-                self.backend.order(Order::Delete { uid, resource_version, name });
+                let failed = why == Why::Failed;
+                self.backend.order(Order::Delete { uid, resource_version, name, failed });
             }
             Action::Push { uid, resource_version, name, until } => {
                 self.metrics.pool_action("push");
                 self.backend.order(Order::Push { uid, resource_version, name, until });
+            }
+            Action::Check { uid, name, within } => self.backend.order(Order::Check { uid, name, within }),
+            Action::Cut { uid, name } => {
+                tracing::warn!(
+                    image = %name.image, slot = name.slot,
+                    "a function pod does not answer any more; its calls go elsewhere, and another one takes its place"
+                );
+                self.metrics.pod_hung();
+                self.backend.order(Order::Cut { uid });
             }
             Action::Probe { uid, name, on } => self.backend.order(Order::Probe { uid, name, on }),
         }

@@ -18,10 +18,11 @@ use http::{HeaderMap, HeaderValue};
 use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key};
 use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
 use porch_fn_proto::frame;
+use porch_fn_service::conn::ConnectError;
 use porch_fn_service::grpc::{Call, Reply, format_timeout};
 use porch_fn_service::telemetry::span;
 use porch_fn_service::trace_context;
-use porch_fn_service::unary::{self, CallError};
+use porch_fn_service::unary::{self, CallError, Lost};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -129,7 +130,7 @@ impl PodRuntime {
         let mut again = None;
         while broken <= self.max_retries && gone < MAX_PODS_GONE {
             let (waits, waiting) = (self.metrics.waits(Runtime::Pod), call.span.stage(span::QUEUE_WAIT));
-            let lease = match self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await {
+            let mut lease = match self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await {
                 Ok(lease) => lease,
                 Err(AcquireError::Vanished) => {
                     gone += 1;
@@ -143,6 +144,7 @@ impl PodRuntime {
             };
             waits.granted();
             drop(waiting);
+            lease.begin(framed.clone(), call.deadline);
             if let Some(why) = again.take() {
                 self.metrics.tried_again(why);
             }
@@ -172,7 +174,7 @@ impl PodRuntime {
                     let began = matches!(error, CallError::Broken { .. });
                     *(if began { &mut broken } else { &mut gone }) += 1;
                     again = Some(if began { "broken" } else { "refused" });
-                    lease.finish(Verdict::Broken);
+                    lease.finish(if is_silence(&error) { Verdict::Silent } else { Verdict::Broken });
                 }
             }
         }
@@ -180,6 +182,11 @@ impl PodRuntime {
         // What no pod has begun to run, the hop before may send elsewhere.
         Err(if broken > 0 { PodError::Broken } else { AcquireError::Vanished.into() })
     }
+}
+
+/// Whether nothing came back from the pod, not even a refusal.
+fn is_silence(error: &CallError) -> bool {
+    matches!(error, CallError::Broken { lost: Lost::Silence, .. } | CallError::Connect(ConnectError::Timeout))
 }
 
 /// How long before its deadline a call stops waiting for a pod, so that its caller still reads why.

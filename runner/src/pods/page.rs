@@ -12,6 +12,8 @@ struct FunctionInfo {
     ready: usize,
     starting: usize,
     terminating: usize,
+    /// Have served, and do not answer.
+    silent: usize,
     in_flight: usize,
     waiting: usize,
 }
@@ -27,6 +29,7 @@ pub(crate) async fn page(pool: Handle) -> String {
             ready: function.ready,
             starting: function.starting,
             terminating: function.terminating,
+            silent: function.silent,
             in_flight: function.in_flight,
             waiting: function.waiting,
         })

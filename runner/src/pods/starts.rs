@@ -80,7 +80,7 @@ impl Starts {
             // Another runner's start.
             Creation::Exists => Vec::new(),
             Creation::Refused(reason) => vec![Step::Failed(reason.kind())],
-            Creation::Unknown => vec![Step::Failed("no_answer")],
+            Creation::Unknown | Creation::Unreachable => vec![Step::Failed("no_answer")],
         }
     }
 
@@ -203,7 +203,7 @@ mod tests {
             assert!(is_over(&starts));
         }
         for (result, reason) in
-            [(Creation::Refused(Reason::NameTaken), "name_taken"), (Creation::Unknown, "no_answer")]
+            [(Creation::Refused(Reason::NameTaken), "name_taken"), (Creation::Unreachable, "no_answer")]
         {
             let mut starts = Starts::default();
             starts.order(name(), at(0));

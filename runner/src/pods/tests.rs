@@ -20,6 +20,7 @@ const CONNECTION: conn::Options = conn::Options {
     connect_timeout: Duration::from_secs(5),
     ping: None,
     user_timeout: Duration::from_secs(5),
+    keepalive: None,
 };
 
 #[derive(Debug)]

@@ -137,9 +137,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if flags.idle {
         return idle();
     }
-    if let Err(error) = adopt_orphans() {
-        tracing::warn!(%error, "a process that leaves its call's process group will outlive the call");
-    }
+    adopt_orphans();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -215,9 +215,11 @@ impl World {
         let lost = cut_off || (may_drop && self.rng.chance(3));
         let unknown = match &request {
             ApiRequest::Create(manifest) => {
-                Event::Created { name: manifest.name.clone(), result: Creation::Unknown }
+                Event::Created { name: manifest.name.clone(), result: Creation::Unreachable }
             }
-            ApiRequest::Delete { uid, .. } => Event::Deleted { uid: uid.clone(), result: Deletion::Unknown },
+            ApiRequest::Delete { uid, .. } => {
+                Event::Deleted { uid: uid.clone(), result: Deletion::Unreachable }
+            }
             ApiRequest::Push { uid, .. } => Event::Pushed { uid: uid.clone(), result: Pushing::Unreachable },
         };
         let timeout = sent + API_TIMEOUT;

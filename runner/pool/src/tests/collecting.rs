@@ -2,7 +2,7 @@
 
 use super::rig::{NOTHING, Rig, config, limits, uid};
 use crate::event::{Action, Deletion, Event, Pushing, Why};
-use crate::types::{Pod, ResourceVersion};
+use crate::types::{Pod, PodName, ResourceVersion};
 
 #[test]
 fn an_unused_pod_goes_at_the_first_scan_past_its_reclaim_after() {
@@ -115,7 +115,7 @@ fn a_lost_answer_is_judged_anew() {
     let pod = rig.lapsing(0, 1);
     rig.seen(pod);
     rig.pass(60);
-    rig.deleted(0, Deletion::Unknown);
+    rig.deleted(0, Deletion::Unreachable);
     assert_eq!(rig.request(1), NOTHING, "it may be terminating");
     assert_eq!(rig.pass(5), ["push u0 +1800"], "or not: the push will tell");
     rig.cancel(1);
@@ -173,4 +173,26 @@ fn pods_of_images_that_nobody_asks_for_are_collected_too() {
     assert_eq!(rig.step(Event::Synced(vec![pod])), ["probe u0"]);
     rig.ready(0);
     assert_eq!(rig.pass(60), ["delete u0 Expired"]);
+}
+
+#[test]
+fn an_error_about_one_image_is_no_gap_for_the_others() {
+    for (result, others_wait) in [(Deletion::Unknown, false), (Deletion::Unreachable, true)] {
+        let mut rig = Rig::with_pods(config(), &[0]);
+        let pod = rig.lapsing(0, 1);
+        rig.seen(pod);
+        assert_eq!(rig.pass(60), ["delete u0 Expired"]);
+        let name = PodName { image: "registry/other:v1".into(), slot: 0, past: None };
+        let other = Pod { name, uid: "other".into(), ..rig.lapsing(0, 30) };
+        rig.seen(other);
+        rig.pass(29);
+        rig.deleted(0, result);
+        let lines = rig.pass(59);
+        assert_eq!(
+            lines.iter().any(|line| line == "delete other Expired"),
+            !others_wait,
+            "{result:?}: {lines:?}"
+        );
+        assert!(!lines.iter().any(|line| line == "delete u0 Expired"), "{result:?}: {lines:?}");
+    }
 }

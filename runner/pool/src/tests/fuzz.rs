@@ -63,19 +63,24 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
             let result = match rng.between(0, 3) {
                 0 => Creation::Exists,
                 1 => Creation::Refused(other("quota")),
-                2 => Creation::Unknown,
+                2 if rng.chance(50) => Creation::Unknown,
+                2 => Creation::Unreachable,
                 _ => Creation::Ok(pod(rng, now)),
             };
             Event::Created { name: name(rng.between(0, 3) as u32), result }
         }
         13 => {
-            use Deletion::{Conflict, NotFound, Ok, Unknown};
-            Event::Deleted { uid: some_uid, result: rng.pick(&[Ok, Conflict, NotFound, Unknown]) }
+            use Deletion::{Conflict, NotFound, Ok, Unknown, Unreachable};
+            Event::Deleted {
+                uid: some_uid,
+                result: rng.pick(&[Ok, Conflict, NotFound, Unknown, Unreachable]),
+            }
         }
         14 => {
             let result = match rng.between(0, 3) {
                 0 => Pushing::Conflict,
                 1 => Pushing::Gone,
+                2 if rng.chance(50) => Pushing::Unknown,
                 2 => Pushing::Unreachable,
                 _ => Pushing::Ok(pod(rng, now)),
             };

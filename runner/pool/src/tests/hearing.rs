@@ -102,7 +102,7 @@ fn waiters_for_a_lost_pod_wait_until_their_deadlines() {
     rig.request(1);
     rig.silent(1);
     assert_eq!(rig.request_within(2, 100), ["create 1", "probe u0"]);
-    rig.creation(1, Creation::Unknown);
+    rig.creation(1, Creation::Unreachable);
     let lines = rig.pass(99);
     assert!(lines.iter().all(|line| !line.starts_with("reject")), "{lines:?}");
     assert!(rig.pass(2).contains(&"reject 2 DeadlineExceeded".to_owned()));

@@ -139,7 +139,7 @@ fn a_conflict_or_a_lost_answer_repeats_the_delete_of_a_failed_pod() {
     assert_eq!(rig.deleted(0, Deletion::Conflict), NOTHING, "look again");
     let pod = rig.pod(0);
     assert_eq!(rig.seen(pod), ["delete u0 Failed"]);
-    assert_eq!(rig.deleted(0, Deletion::Unknown), NOTHING);
+    assert_eq!(rig.deleted(0, Deletion::Unreachable), NOTHING);
     assert_eq!(rig.pass(5), ["delete u0 Failed"]);
     assert_eq!(rig.deleted(0, Deletion::NotFound), NOTHING);
     rig.pass(120);
@@ -271,10 +271,10 @@ fn the_end_of_a_pod_that_served_is_no_failed_start() {
 fn a_lost_answer_waits_for_the_watch_and_then_tries_again() {
     let mut rig = Rig::new(config());
     rig.request(1);
-    assert_eq!(rig.creation(0, Creation::Unknown), NOTHING);
+    assert_eq!(rig.creation(0, Creation::Unreachable), NOTHING);
     assert_eq!(rig.pass(4), NOTHING);
     assert_eq!(rig.pass(1), ["create 0"]);
-    rig.creation(0, Creation::Unknown);
+    rig.creation(0, Creation::Unreachable);
     let pod = rig.pod(0);
     assert_eq!(rig.seen(pod), ["probe u0"], "it was created after all");
     assert_eq!(rig.ready(0), ["grant 1 u0"]);

@@ -46,7 +46,7 @@ fn a_warm_up_survives_failures_and_is_given_up_in_the_end() {
     assert_eq!(rig.failed(0, "exit code 1"), ["unprobe u0", "delete u0 Failed"]);
     rig.gone(0);
     assert_eq!(rig.pass(1), ["create 0"]);
-    rig.creation(0, Creation::Unknown);
+    rig.creation(0, Creation::Unreachable);
     assert_eq!(rig.pass(5), ["create 0"]);
     rig.created(0);
     rig.ready(0);

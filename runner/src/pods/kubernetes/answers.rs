@@ -1,7 +1,10 @@
 //! What the API server answered, as the pool wants it.
 //!
 //! Only what the server clearly refused counts as refused. Anything else may have been carried out, and the watch will tell; a
-//! 429 certainly was not, yet looking again is the right thing to do there too.
+//! 429 certainly was not, yet looking again is the right thing to do there too. An answer is about one object, so its image alone
+//! is doubtful then; without an answer all images are.
+
+use std::time::Duration;
 
 use kube::core::Status;
 use kube::core::response::reason;
@@ -71,9 +74,16 @@ impl Refusal {
     }
 }
 
+/// kube's reason where the body of an answer is no Status.
+const NO_STATUS: &str = "Failed to parse error data";
+/// The pool waits a minute for an answer.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
+
 /// What a failed create means.
 pub(crate) fn creation(error: &kube::Error) -> Creation {
-    let Some(status) = status(error) else { return Creation::Unknown };
+    let Some(status) = status(error).filter(|_| !says_nothing_of_pods(error)) else {
+        return Creation::Unreachable;
+    };
     if status.reason == reason::ALREADY_EXISTS {
         return Creation::Exists;
     }
@@ -88,6 +98,7 @@ pub(crate) fn creation(error: &kube::Error) -> Creation {
 /// What a failed delete means.
 pub(crate) fn deletion(error: &kube::Error) -> Deletion {
     match reason_of(error) {
+        _ if says_nothing_of_pods(error) => Deletion::Unreachable,
         reason::CONFLICT => Deletion::Conflict,
         reason::NOT_FOUND => Deletion::NotFound,
         _ => Deletion::Unknown,
@@ -100,7 +111,29 @@ pub(crate) fn pushing(error: &kube::Error) -> Pushing {
         // A uid that differs is a conflict to some servers and an invalid change to others.
         reason::CONFLICT | reason::INVALID => Pushing::Conflict,
         reason::NOT_FOUND => Pushing::Gone,
-        _ => Pushing::Unreachable,
+        _ if says_nothing_of_pods(error) => Pushing::Unreachable,
+        _ => Pushing::Unknown,
+    }
+}
+
+/// How long the server asks to be left alone after this answer. Its flow control says so in a header that is not kept: there it is
+/// always a second (`k8s.io/apiserver/pkg/endpoints/filters`).
+pub(crate) fn retry_after(error: &kube::Error) -> Option<Duration> {
+    let status = status(error)?;
+    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    let seconds = if seconds == 0 && status.code == 429 { 1 } else { seconds };
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
+}
+
+/// Whether what went wrong is not about the object of the request: there is no answer, it comes from a proxy on the way, or the
+/// server itself is not well.
+fn says_nothing_of_pods(error: &kube::Error) -> bool {
+    let Some(status) = status(error) else { return true };
+    match status.reason.as_str() {
+        reason::SERVICE_UNAVAILABLE | reason::TIMEOUT | reason::SERVER_TIMEOUT => true,
+        // Flow control answers in plain text.
+        NO_STATUS => status.code != 429,
+        _ => false,
     }
 }
 

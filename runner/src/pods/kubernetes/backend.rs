@@ -26,7 +26,7 @@ use super::spec::object_name;
 use super::store::Store;
 use super::times::format_time;
 use crate::pods::backend::{Backend, Order};
-use crate::pods::probe::{Locate, Probes};
+use crate::pods::probe::{Locate, NoPod, Probes, answers};
 
 /// Creates of one order: a busy API server puts off, and a holder of the name may be gone when it is looked at.
 const CREATE_ATTEMPTS: u32 = 5;
@@ -38,6 +38,9 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(50);
 const PULL_SECRET_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a create waits for the template, while it could not be read yet.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a pod that has failed may take to end, in seconds: its name is wanted, and it has nothing to finish.
+const FAILED_GRACE: u32 = 1;
 
 /// A [`Backend`] over the pods of one namespace.
 pub(crate) struct KubernetesBackend {
@@ -97,14 +100,25 @@ impl Backend for KubernetesBackend {
                 }
                 Event::Created { name, result }
             }),
-            Order::Delete { uid, resource_version, name } => self.write(&name.clone(), async move {
-                let result = shared.delete(&name, &uid, &resource_version).await;
+            Order::Delete { uid, resource_version, name, failed } => self.write(&name.clone(), async move {
+                let result = shared.delete(&name, &uid, &resource_version, failed).await;
                 Event::Deleted { uid, result }
             }),
             Order::Push { uid, resource_version, name, until } => self.write(&name.clone(), async move {
                 let result = shared.push(&name, &uid, &resource_version, until).await;
                 Event::Pushed { uid, result }
             }),
+            Order::Check { uid, name, within } => {
+                let connection = shared.store.locate(&uid);
+                self.write(&name, async move {
+                    let answered = match connection {
+                        Ok(Some(connection)) => answers(&connection, within).await,
+                        Ok(None) | Err(NoPod) => false,
+                    };
+                    Event::Checked { uid, answered }
+                });
+            }
+            Order::Cut { uid } => shared.store.cut(&uid),
             Order::Probe { uid, name, on: true } => {
                 self.probes.start(uid.clone(), &name.clone(), async move { shared.probe(&uid, &name).await });
             }
@@ -149,7 +163,7 @@ impl Shared {
             Ok(pod) => pod,
             Err(error) => return refused("template", error.to_string()),
         };
-        timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
+        timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unreachable)
     }
 
     /// Waits a little for the pull secret at the start. A pod without it may still be pulled.
@@ -172,8 +186,9 @@ impl Shared {
 
     async fn create_pod(&self, pod: &Pod, object_name: &str, name: &PodName) -> Creation {
         let mut last_error = None;
-        for attempt in 0..CREATE_ATTEMPTS {
-            sleep(CREATE_PAUSE * attempt).await;
+        let mut pause = Duration::ZERO;
+        for attempt in 1..=CREATE_ATTEMPTS {
+            sleep(pause).await;
             let error = match self.cluster.create_pod(pod).await {
                 Ok(created) => return self.created(&created).await,
                 Err(error) => error,
@@ -202,6 +217,7 @@ impl Shared {
                     return answer;
                 }
             }
+            pause = error.retry_after().unwrap_or(CREATE_PAUSE * attempt);
             last_error = Some(error);
         }
         let error = last_error.as_ref().map(|error| Causes(error).to_string());
@@ -215,7 +231,7 @@ impl Shared {
                 (&pod.metadata.name, &pod.metadata.uid, &pod.metadata.resource_version)
             {
                 // Nobody would collect it.
-                let deleted = self.cluster.delete_pod(name, uid, version).await;
+                let deleted = self.cluster.delete_pod(name, uid, version, None).await;
                 tracing::warn!(pod = name, ?deleted, "a pod lost its labels or annotations on creation");
             }
             return refused(
@@ -248,9 +264,10 @@ impl Shared {
         self.store.object_name(uid).or_else(|| object_name(name))
     }
 
-    async fn delete(&self, name: &PodName, uid: &Uid, judged: &ResourceVersion) -> Deletion {
+    async fn delete(&self, name: &PodName, uid: &Uid, judged: &ResourceVersion, failed: bool) -> Deletion {
         let Some(object_name) = self.object_name(uid, name) else { return Deletion::NotFound };
-        match self.cluster.delete_pod(&object_name, uid.as_str(), judged.as_str()).await {
+        let grace = failed.then_some(FAILED_GRACE);
+        match self.cluster.delete_pod(&object_name, uid.as_str(), judged.as_str(), grace).await {
             Ok(()) => {
                 self.store.pod_ending(uid);
                 Deletion::Ok
@@ -261,6 +278,7 @@ impl Shared {
                 if deletion == Deletion::Conflict {
                     self.look(&object_name, uid).await;
                 }
+                sleep(error.retry_after().unwrap_or_default()).await;
                 deletion
             }
         }
@@ -283,6 +301,7 @@ impl Shared {
                 if pushing == Pushing::Conflict {
                     self.look(&object_name, uid).await;
                 }
+                sleep(error.retry_after().unwrap_or_default()).await;
                 pushing
             }
         }

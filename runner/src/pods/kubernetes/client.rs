@@ -1,5 +1,7 @@
 //! The API server as the backend uses it: requests that wait their turn, and what their answers mean to the pool.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -9,12 +11,17 @@ use porch_fn_pool::{Creation, Deletion, Pushing};
 pub(super) use porch_fn_service::kubernetes::{Causes, RequestError, WATCH_SECONDS, bounded};
 use serde_json::json;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::{answers, names};
 
-/// Requests at once: each is a connection. Calls may wait for a push, so those have turns of their own.
+/// Requests at once: each is a connection. Calls may wait for a push, so those have permits of their own; and so have
+/// looks at pods that are probed or end, which come by the hundred.
 const MAX_PUSHES: usize = 16;
+const MAX_LOOKS: usize = 4;
 const MAX_OTHERS: usize = 32;
+/// How long a request waits for its permit. The pool waits a minute for an answer.
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// What a request without an answer that helps means to the pool.
 pub(super) trait Outcome {
@@ -24,6 +31,8 @@ pub(super) trait Outcome {
     fn deletion(&self) -> Deletion;
     /// What a push came to.
     fn pushing(&self) -> Pushing;
+    /// How long the server asks to be left alone.
+    fn retry_after(&self) -> Option<Duration>;
 }
 
 /// Pods and Services of the function namespace.
@@ -32,6 +41,7 @@ pub(super) struct Cluster {
     services: Api<Service>,
     namespace: String,
     pushes: Semaphore,
+    looks: Semaphore,
     others: Semaphore,
 }
 
@@ -41,14 +51,14 @@ impl Outcome for RequestError {
     fn creation(&self) -> Creation {
         match self {
             Self::Kube(error) => answers::creation(error),
-            Self::Timeout => Creation::Unknown,
+            Self::Timeout => Creation::Unreachable,
         }
     }
 
     fn deletion(&self) -> Deletion {
         match self {
             Self::Kube(error) => answers::deletion(error),
-            Self::Timeout => Deletion::Unknown,
+            Self::Timeout => Deletion::Unreachable,
         }
     }
 
@@ -56,6 +66,13 @@ impl Outcome for RequestError {
         match self {
             Self::Kube(error) => answers::pushing(error),
             Self::Timeout => Pushing::Unreachable,
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Kube(error) => answers::retry_after(error),
+            Self::Timeout => None,
         }
     }
 }
@@ -69,6 +86,7 @@ impl Cluster {
             services: Api::namespaced(client, namespace),
             namespace: namespace.to_owned(),
             pushes: Semaphore::new(MAX_PUSHES),
+            looks: Semaphore::new(MAX_LOOKS),
             others: Semaphore::new(MAX_OTHERS),
         }
     }
@@ -91,7 +109,7 @@ impl Cluster {
         &'a self,
         request: impl Future<Output = Result<T, kube::Error>> + Send + 'a,
     ) -> Answer<'a, T> {
-        in_turn(&self.others, request)
+        permitted(&self.others, request)
     }
 
     pub(super) async fn create_pod(&self, pod: &Pod) -> Result<Pod, RequestError> {
@@ -103,16 +121,24 @@ impl Cluster {
         self.request(self.pods.get_opt(name)).await
     }
 
-    /// Deletes the pod in exactly this state.
+    /// The same for probes, and for pods that end.
+    pub(super) async fn look_at_pod(&self, name: &str) -> Result<Option<Pod>, RequestError> {
+        permitted(&self.looks, self.pods.get_opt(name)).await
+    }
+
+    /// Deletes the pod in exactly this state. `grace` is how many seconds it may take to end; `None`: as many as its
+    /// template says.
     pub(super) async fn delete_pod(
         &self,
         name: &str,
         uid: &str,
         resource_version: &str,
+        grace: Option<u32>,
     ) -> Result<(), RequestError> {
         let preconditions =
             Preconditions { uid: Some(uid.to_owned()), resource_version: Some(resource_version.to_owned()) };
-        let params = DeleteParams::default().preconditions(preconditions);
+        let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
+        let params = params.preconditions(preconditions);
         self.request(self.pods.delete(name, &params)).await.map(drop)
     }
 
@@ -131,7 +157,7 @@ impl Cluster {
                 "annotations": { names::RECLAIM_AFTER: reclaim_after },
             }
         }));
-        in_turn(&self.pushes, self.pods.patch(name, &PatchParams::default(), &patch)).await
+        permitted(&self.pushes, self.pods.patch(name, &PatchParams::default(), &patch)).await
     }
 
     pub(super) async fn create_service(&self, service: &Service) -> Result<Service, RequestError> {
@@ -162,14 +188,17 @@ pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural:
 /// Boxed, since the client's futures are large.
 type Answer<'a, T> = BoxFuture<'a, Result<T, RequestError>>;
 
-fn in_turn<'a, T: 'a>(
-    turns: &'a Semaphore,
+/// The clock of a request starts when its permit is there: what was not sent has not failed.
+fn permitted<'a, T: 'a>(
+    permits: &'a Semaphore,
     request: impl Future<Output = Result<T, kube::Error>> + Send + 'a,
 ) -> Answer<'a, T> {
     let request = async {
         // Never closed.
-        let _turn = turns.acquire().await;
-        request.await
+        let Ok(_permit) = timeout(PERMIT_TIMEOUT, permits.acquire()).await else {
+            return Err(RequestError::Timeout);
+        };
+        bounded(request).await
     };
-    bounded(request).boxed()
+    request.boxed()
 }

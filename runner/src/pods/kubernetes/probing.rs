@@ -80,7 +80,7 @@ impl Shared {
 
     /// Asks the API server for the pod, since what is known of it may be old.
     pub(super) async fn look(&self, object_name: &str, uid: &Uid) -> Look {
-        match self.cluster.get_pod(object_name).await {
+        match self.cluster.look_at_pod(object_name).await {
             Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid.as_str()) => {
                 self.store.pod_seen(&pod);
                 Look::There

@@ -69,7 +69,7 @@ pub(super) async fn ensure(
                 let refused = match error.creation() {
                     Creation::Refused(reason) => Some(reason),
                     Creation::Exists => None,
-                    Creation::Ok(_) | Creation::Unknown => {
+                    Creation::Ok(_) | Creation::Unknown | Creation::Unreachable => {
                         tell_once(pause, &error);
                         pause = wait(pause).await;
                         continue;

@@ -178,6 +178,14 @@ impl Store {
         self.state.lock().pods.get(uid).is_some_and(|pod| pod.served)
     }
 
+    /// Ends the connection to the pod. The next one is dialled anew.
+    pub(super) fn cut(&self, uid: &Uid) {
+        let dialled = self.state.lock().pods.get_mut(uid).and_then(|pod| pod.connection.take());
+        if let Some(dialled) = dialled {
+            dialled.connection.close();
+        }
+    }
+
     /// Our delete was accepted; the watch may never tell.
     pub(super) fn pod_ending(&self, uid: &Uid) {
         if let Some(pod) = self.state.lock().pods.get_mut(uid) {

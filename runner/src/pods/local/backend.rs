@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use porch_fn_pool::{Event, PodName, Uid};
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::cluster::LocalCluster;
 use crate::pods::backend::{Backend, Order};
-use crate::pods::probe::{CONNECTION, Locate, NoPod, Probes, until_serving};
+use crate::pods::probe::{CONNECTION, Locate, NoPod, Probes, answers, until_serving};
 
 /// A [`Backend`] over a [`LocalCluster`].
 #[derive(Debug)]
@@ -18,6 +19,7 @@ pub struct LocalBackend {
     pods: LocalPods,
     events: mpsc::UnboundedSender<Event>,
     probes: Probes,
+    checks: Probes,
 }
 
 /// The pods and the connections to them.
@@ -29,7 +31,23 @@ struct LocalPods {
 
 impl LocalBackend {
     pub(super) fn new(cluster: LocalCluster, events: mpsc::UnboundedSender<Event>) -> Self {
-        Self { pods: LocalPods { cluster, connections: Arc::default() }, events, probes: Probes::default() }
+        Self {
+            pods: LocalPods { cluster, connections: Arc::default() },
+            events,
+            probes: Probes::default(),
+            checks: Probes::default(),
+        }
+    }
+
+    fn check(&self, uid: Uid, name: &PodName, within: Duration) {
+        let (connection, events) = (self.pods.locate(&uid), self.events.clone());
+        self.checks.start(uid.clone(), name, async move {
+            let answered = match connection {
+                Ok(Some(connection)) => answers(&connection, within).await,
+                Ok(None) | Err(NoPod) => false,
+            };
+            let _ = events.send(Event::Checked { uid, answered });
+        });
     }
 
     fn probe(&self, uid: Uid, name: &PodName) {
@@ -39,6 +57,15 @@ impl LocalBackend {
             until_serving(&pods, &probed).await;
             let _ = events.send(Event::Ready { uid: probed });
         });
+    }
+}
+
+impl LocalPods {
+    /// Ends the connection to the pod. The next one is dialled anew.
+    fn cut(&self, uid: &Uid) {
+        if let Some(connection) = self.connections.lock().remove(uid) {
+            connection.close();
+        }
     }
 }
 
@@ -57,6 +84,8 @@ impl Backend for LocalBackend {
                 let result = self.pods.cluster.push(&uid, &resource_version, until);
                 Event::Pushed { uid, result }
             }
+            Order::Check { uid, name, within } => return self.check(uid, &name, within),
+            Order::Cut { uid } => return self.pods.cut(&uid),
             Order::Probe { uid, name, on: true } => return self.probe(uid, &name),
             Order::Probe { uid, on: false, .. } => return self.probes.stop(&uid),
         };

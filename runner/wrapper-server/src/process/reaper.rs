@@ -40,17 +40,20 @@ static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
 /// what it leaves behind.
 ///
 /// For the start of a process whose main thread starts no processes: they would be taken for
-/// orphans.
-///
-/// # Errors
-/// When the kernel cannot name the children of a process (Linux before 4.2, or built without
-/// `CONFIG_PROC_CHILDREN`), or `/proc` is not mounted. Then a process that leaves its group outlives
-/// its call.
-pub fn adopt_orphans() -> io::Result<()> {
-    fs::read(children_path())?;
-    set_child_subreaper(Some(getpid()))?;
-    REAPER.adopts.store(true, Ordering::Release);
-    Ok(())
+/// orphans. Where the kernel cannot name the children of a process (Linux before 4.2, or built
+/// without `CONFIG_PROC_CHILDREN`), or `/proc` is not mounted, the log says so, and a process that
+/// leaves its group outlives its call.
+pub fn adopt_orphans() {
+    let adopt = || -> io::Result<()> {
+        fs::read(children_path())?;
+        Ok(set_child_subreaper(Some(getpid()))?)
+    };
+    match adopt() {
+        Ok(()) => REAPER.adopts.store(true, Ordering::Release),
+        Err(error) => {
+            tracing::warn!(%error, "a process that leaves its call's process group will outlive the call");
+        }
+    }
 }
 
 #[derive(Debug, Default)]

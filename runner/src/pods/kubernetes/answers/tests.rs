@@ -122,15 +122,42 @@ fn what_may_pass_or_was_perhaps_carried_out_is_unknown() {
             "InternalError",
             r#"Internal error occurred: failed calling webhook "w": connection refused"#,
         ),
+        api(429, "Failed to parse error data", "Too many requests, please try again later."),
+    ];
+    for error in cases {
+        assert_eq!(creation(&error), Creation::Unknown, "{error}");
+    }
+}
+
+#[test]
+fn what_is_not_about_one_pod_is_no_answer() {
+    for error in [
         api(500, "ServerTimeout", "No API token found for service account"),
         api(502, "Failed to parse error data", "bad gateway"),
         api(503, "ServiceUnavailable", "apiserver is shutting down"),
         api(504, "Timeout", "request did not complete within requested timeout"),
         broken_off(),
-    ];
-    for error in cases {
-        assert_eq!(creation(&error), Creation::Unknown, "{error}");
+    ] {
+        assert_eq!(creation(&error), Creation::Unreachable, "{error}");
+        assert_eq!(deletion(&error), Deletion::Unreachable, "{error}");
+        assert_eq!(pushing(&error), Pushing::Unreachable, "{error}");
     }
+}
+
+#[test]
+fn the_server_says_how_long_to_leave_it_alone() {
+    let asked = |seconds: u32| {
+        let status = serde_json::json!({
+            "status": "Failure", "code": 429, "reason": "TooManyRequests", "message": "",
+            "details": {"retryAfterSeconds": seconds},
+        });
+        retry_after(&kube::Error::Api(serde_json::from_value(status).unwrap()))
+    };
+    assert_eq!(asked(7), Some(Duration::from_secs(7)));
+    assert_eq!(asked(7000), Some(LONGEST_RETRY_AFTER));
+    assert_eq!(asked(0), Some(Duration::from_secs(1)), "flow control says it in a header");
+    assert_eq!(retry_after(&api(500, "InternalError", "")), None);
+    assert_eq!(retry_after(&broken_off()), None);
 }
 
 #[test]
@@ -141,7 +168,6 @@ fn deletes() {
         (api(403, FORBIDDEN, r#"cannot delete resource "pods""#), Deletion::Unknown),
         (api(500, "InternalError", ""), Deletion::Unknown),
         (api(429, "TooManyRequests", ""), Deletion::Unknown),
-        (broken_off(), Deletion::Unknown),
     ];
     for (error, expected) in cases {
         assert_eq!(deletion(&error), expected, "{error}");
@@ -154,9 +180,7 @@ fn pushes() {
         (api(409, "Conflict", "the object has been modified"), Pushing::Conflict),
         (api(422, "Invalid", "metadata.uid: field is immutable"), Pushing::Conflict),
         (api(404, "NotFound", r#"pods "f" not found"#), Pushing::Gone),
-        (api(403, FORBIDDEN, r#"cannot patch resource "pods""#), Pushing::Unreachable),
-        (api(504, "Timeout", ""), Pushing::Unreachable),
-        (broken_off(), Pushing::Unreachable),
+        (api(403, FORBIDDEN, r#"cannot patch resource "pods""#), Pushing::Unknown),
     ];
     for (error, expected) in cases {
         assert_eq!(pushing(&error), expected, "{error}");
@@ -168,8 +192,8 @@ fn what_a_proxy_says_is_no_answer() {
     for code in [400, 403, 404, 409, 413, 422] {
         // As kube makes it of a body that is no Status.
         let error = api(code, "Failed to parse error data", "<html>no</html>");
-        assert_eq!(creation(&error), Creation::Unknown, "{code}");
-        assert_eq!(deletion(&error), Deletion::Unknown, "{code}");
+        assert_eq!(creation(&error), Creation::Unreachable, "{code}");
+        assert_eq!(deletion(&error), Deletion::Unreachable, "{code}");
         assert_eq!(pushing(&error), Pushing::Unreachable, "{code}");
     }
 }
