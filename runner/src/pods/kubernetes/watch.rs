@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Service};
 use kube::Api;
 use kube::runtime::watcher::{self, watcher};
 use porch_fn_pool::{Event, Uid};
@@ -120,7 +120,11 @@ struct Pods<'a> {
 
 impl Sink<Pod> for Pods<'_> {
     fn trim(pod: &mut Pod) {
-        pod.spec = None;
+        // All of it that `crash` asks for.
+        pod.spec = pod
+            .spec
+            .take()
+            .map(|spec| PodSpec { image_pull_secrets: spec.image_pull_secrets, ..PodSpec::default() });
         pod.metadata.managed_fields = None;
     }
 
