@@ -78,7 +78,7 @@ pub struct Override {
 }
 
 /// Finds an image's override. A function and not a table, since the configuration names functions by patterns that
-/// only the driver understands. Must give the same answer until the next `Configure`.
+/// only the driver understands. Must give the same answer until the next `Configure`, or `Remade` of that image.
 #[derive(Clone)]
 pub struct Overrides(Arc<dyn Fn(&ImageKey) -> Override + Send + Sync>);
 

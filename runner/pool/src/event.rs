@@ -89,6 +89,11 @@ pub enum Event {
     },
     /// Flags or files changed. Pools start with the configuration given to [`Pool::new`](crate::Pool::new).
     Configure(Config),
+    /// What pods of this image are made from changed, as [`Config::overrides`] says from now on.
+    Remade {
+        /// The image.
+        image: ImageKey,
+    },
     /// The set of runners changed. Pools start with [`Ownership::All`]: a runner with peers says so before the first
     /// `Synced`, and again only when something changed.
     Own(Ownership),

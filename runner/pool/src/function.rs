@@ -11,7 +11,7 @@ use crate::pool::FunctionStats;
 use crate::queue::Queue;
 use crate::replace::Replacement;
 use crate::scale::Warm;
-use crate::shared::{Shared, Turn, Watch};
+use crate::shared::{Shared, Totals, Turn, Watch};
 use crate::start::{Backoff, Start};
 use crate::tracked::{Health, Tracked};
 use crate::types::{ImageKey, Phase, Reason, ShardKey, Time, Uid};
@@ -46,6 +46,8 @@ pub(crate) struct Function {
     pub(crate) scan_at: Time,
     /// Nothing of the image is collected before.
     pub(crate) collect_from: Time,
+    /// As counted among those of all images.
+    pub(crate) part: Totals,
     /// As entered into the timers; may be earlier than needed.
     pub(crate) timer: Option<Time>,
 }
@@ -72,6 +74,7 @@ impl Function {
             name_free_at: None,
             scan_at: turn.now + turn.shared.config.scan_interval,
             collect_from: Time::default(),
+            part: Totals::default(),
             timer: None,
         }
     }
@@ -99,6 +102,17 @@ impl Function {
         self.probe_pods(turn);
         self.delete_failed(turn);
         self.set_timer(turn);
+        self.count_part(turn);
+    }
+
+    fn count_part(&mut self, turn: &mut Turn<'_>) {
+        let owned = |tracked: &&Tracked| tracked.stays() && tracked.owned_since.is_some();
+        let part = Totals {
+            owned: self.pods.iter().filter(owned).count(),
+            replacing: self.replacement.is_some().into(),
+        };
+        turn.shared.totals.change(self.part, part);
+        self.part = part;
     }
 
     /// Nothing left to remember.

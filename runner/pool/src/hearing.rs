@@ -7,7 +7,7 @@
 //!
 //! A wrapper may answer although its pod runs no function to its end. So a pod is also lost when two
 //! calls in a row, of different packages, end by their deadlines while another pod of the image
-//! answers.
+//! answers. That is for its owner or creator to say, who can delete it.
 
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ impl Function {
             return;
         }
         let first = *self.pods[index].hearing.late.get_or_insert(Late { package, at: turn.now });
-        if first.package != package && self.answers_since(first.at, index) {
+        let ours = self.pods[index].ours();
+        if ours && first.package != package && self.answers_since(first.at, index) {
             self.hangs(index, turn);
         } else {
             self.pods[index].check(LATE_ANSWERS_WITHIN, turn);

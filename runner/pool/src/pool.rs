@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::event::{Action, Event, Rejection, Verdict};
 use crate::function::Function;
 use crate::scale::Warm;
-use crate::shared::{Place, Shared, Turn, Watch};
+use crate::shared::{Place, Shared, Totals, Turn, Watch};
 use crate::types::{ImageKey, Pod, RequestId, ShardKey, Time, Uid};
 
 /// The pods that this runner knows and the calls that want one.
@@ -112,6 +112,12 @@ impl Pool {
                 know_kept(functions, &turn);
                 settle_all(functions, &mut turn);
             }
+            Event::Remade { image } => {
+                if let Some(function) = functions.get_mut(&image) {
+                    function.configure(&turn);
+                    settle(functions, &image, &mut turn);
+                }
+            }
             Event::Own(ownership) => {
                 turn.shared.ownership = ownership;
                 for function in functions.values_mut() {
@@ -151,6 +157,7 @@ impl Pool {
             && self.shared.orphans.is_empty()
             && self.shared.images.is_empty()
             && self.shared.timers.is_empty()
+            && self.shared.totals == Totals::default()
     }
 
     #[cfg(test)]

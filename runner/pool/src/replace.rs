@@ -2,7 +2,8 @@
 //!
 //! Any ready pod serves, whatever it was made from, so a replacement is never urgent: only the owner does it, only
 //! after a while of undisturbed ownership, and never against a configuration or content newer than its own. A rolling
-//! upgrade of the runners, where neighbours disagree on the version for a while, therefore does not make pods flap.
+//! upgrade of the runners, where neighbours disagree on the version for a while, therefore does not make pods flap. Of
+//! all pods that a runner owns it replaces one in twenty at a time.
 
 use crate::event::Why;
 use crate::function::Function;
@@ -39,25 +40,31 @@ impl Function {
                 && (tracked.kept || !tracked.is_leaving(turn.shared.config.leaving(), turn.now))
         };
         let Some(old) = self.pods.iter().find(outdated) else { return };
+        if !turn.shared.totals.may_replace() {
+            // Its turn comes when another one's replacement is over.
+            self.scan_at = self.scan_at.min(turn.now + turn.shared.config.retry_interval());
+            return;
+        }
         let (old, shard_key) = (old.pod.uid.clone(), old.pod.shard_key.clone());
         self.shard_key = shard_key;
         self.replacement = self.create_in(0..=limit, turn).map(|new| Replacement { old, new });
     }
 
-    /// Retires the old pod once the new one is ready; gives up when one of them is gone.
+    /// Retires the old pod once the new one is ready; gives up when one of them is gone, or the ownership.
     pub(crate) fn retire_replaced(&mut self) {
         let Some(Replacement { old, new }) = &self.replacement else { return };
         let successor = self.pods.iter().find(|tracked| tracked.pod.name == *new && tracked.lives());
         let ready = successor.is_some_and(|tracked| tracked.health == Health::Ready);
         let coming = successor.is_some() || self.starts.iter().any(|start| start.name == *new);
         let (old, over) = (old.clone(), !coming);
-        let Some(tracked) = self.pod_mut(&old).filter(|tracked| tracked.stays() && !over) else {
+        let goes_on = |tracked: &&mut Tracked| tracked.stays() && tracked.owned_since.is_some() && !over;
+        let Some(tracked) = self.pod_mut(&old).filter(goes_on) else {
             if let Some(tracked) = self.pod_mut(&old) {
                 tracked.retiring = None;
             }
             self.replacement = None;
             return;
         };
-        tracked.retiring = (ready && tracked.owned_since.is_some()).then_some(Why::Replaced);
+        tracked.retiring = ready.then_some(Why::Replaced);
     }
 }

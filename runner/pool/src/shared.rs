@@ -20,8 +20,18 @@ pub(crate) struct Shared {
     pub(crate) orphans: HashMap<Uid, Vec<(RequestId, Time)>>,
     pub(crate) images: HashMap<Uid, ImageKey>,
     pub(crate) timers: BTreeSet<(Time, ImageKey)>,
+    pub(crate) totals: Totals,
     #[cfg(test)]
     pub(crate) broken: Option<Breakage>,
+}
+
+/// What one image has, or all of them together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// Pods that this runner owns.
+    pub(crate) owned: usize,
+    /// Replacements under way.
+    pub(crate) replacing: usize,
 }
 
 /// How much the view of the pods can be trusted.
@@ -65,6 +75,7 @@ impl Shared {
             orphans: HashMap::new(),
             images: HashMap::new(),
             timers: BTreeSet::new(),
+            totals: Totals::default(),
             #[cfg(test)]
             broken: None,
         }
@@ -91,6 +102,24 @@ impl Shared {
         false
     }
 }
+
+// === impl Totals ===
+
+impl Totals {
+    /// One image's part has changed.
+    pub(crate) fn change(&mut self, from: Self, to: Self) {
+        self.owned = self.owned + to.owned - from.owned;
+        self.replacing = self.replacing + to.replacing - from.replacing;
+    }
+
+    /// Whether one more pod may be replaced: a new template replaces all there are, a few at a time.
+    pub(crate) fn may_replace(&self) -> bool {
+        self.replacing < (self.owned / MOST_REPLACED).max(1)
+    }
+}
+
+/// One of so many owned pods is replaced at a time.
+const MOST_REPLACED: usize = 20;
 
 // === impl Turn ===
 

@@ -50,7 +50,11 @@ impl World {
     pub(crate) fn pod_resumes(&mut self, uid: &Uid) {
         let now = self.now;
         let Some(object) = self.server.get_mut(uid) else { return };
-        if object.hang.take().is_none() || object.truth != Truth::Ready {
+        if object.hang != Some(Hang::Silent) {
+            return;
+        }
+        object.hang = None;
+        if object.truth != Truth::Ready {
             return;
         }
         object.ready_since = Some(now);

@@ -2,7 +2,7 @@
 
 use super::rig::{NOTHING, Rig, config, limits, made};
 use crate::event::{Creation, Deletion, Event, Pushing};
-use crate::types::{Origin, Pod, Time};
+use crate::types::{Origin, Pod, PodName, Time, Uid};
 
 fn outdated(rig: &mut Rig, slot: u32) -> Pod {
     Pod { origin: made("old", 4000), ..rig.pod(slot) }
@@ -199,4 +199,32 @@ fn losing_the_ownership_ends_the_replacement_and_deletes_nothing() {
     rig.own(false);
     assert_eq!(rig.ready(1), NOTHING);
     assert_eq!(rig.pass(4000), NOTHING);
+}
+
+/// A new configuration outdates the pods of all images at once.
+#[test]
+fn one_owned_pod_in_twenty_is_replaced_at_a_time() {
+    for (images, most) in [(10, 1), (200, 10)] {
+        let mut rig = Rig::new(config());
+        for image in 0..images {
+            let name = PodName { image: format!("registry/{image}:v1").into(), slot: 0, past: None };
+            let uid = Uid::from(format!("of {image}"));
+            let pod = Pod { name, uid: uid.clone(), origin: made("old", 4000), ..rig.pod(0) };
+            rig.seen(pod);
+            rig.step(Event::Ready { uid });
+        }
+        let lines = rig.pass(70);
+        let creates = lines.iter().filter(|line| line.starts_with("create")).count();
+        assert_eq!(creates, most, "of {images}");
+        // Each that is over makes room for another.
+        let name = PodName { image: "registry/0:v1".into(), slot: 1, past: None };
+        let refused =
+            (0..images).map(|image| PodName { image: format!("registry/{image}:v1").into(), ..name.clone() });
+        for name in refused {
+            rig.step(Event::Created { name, result: Creation::Refused(super::rig::other("quota")) });
+        }
+        let lines = rig.pass(10);
+        let creates = lines.iter().filter(|line| line.starts_with("create")).count();
+        assert_eq!(creates, most, "of {images}: {lines:?}");
+    }
 }
