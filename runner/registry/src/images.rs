@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use porch_fn_image::{Constraint, Image};
-use tokio::sync::watch;
+use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -66,6 +66,9 @@ pub enum ResolveError {
     Registry(#[from] RegistryError),
 }
 
+/// Changes that a receiver may not have taken yet.
+const MAX_CHANGES: usize = 1024;
+
 /// Remembers what registries say. Dropped, it asks no more.
 #[derive(Debug)]
 pub struct Images {
@@ -75,7 +78,7 @@ pub struct Images {
     known: Arc<Memory<Known>>,
     /// By repository.
     lists: Arc<Memory<TagList>>,
-    changes: Arc<watch::Sender<u64>>,
+    changes: broadcast::Sender<Image>,
     gates: Gates,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -91,7 +94,7 @@ impl Images {
             known: Arc::new(Memory::new(max_entries, options.negative_ttl)),
             lists: Arc::new(Memory::new(max_entries, options.negative_ttl)),
             options,
-            changes: Arc::new(watch::Sender::new(0)),
+            changes: broadcast::Sender::new(MAX_CHANGES),
             gates: Gates::new(),
             tasks: Mutex::new(JoinSet::new()),
         }
@@ -154,8 +157,9 @@ impl Images {
         list.highest(image, constraint).ok_or(ResolveError::NoMatch)
     }
 
-    /// Counts images that became known, and digests that moved.
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    /// Images that became known, and those whose digests moved. A receiver that lags behind by 1,024 of them is told
+    /// that it does.
+    pub fn changes(&self) -> broadcast::Receiver<Image> {
         self.changes.subscribe()
     }
 
@@ -202,7 +206,7 @@ impl Images {
     fn ask_metadata(&self, image: &Image, asking: Asking<Known>) -> Shared<Known> {
         let shared = asking.shared();
         let (registry, image) = (Arc::clone(&self.registry), image.clone());
-        let changes = Arc::clone(&self.changes);
+        let changes = self.changes.clone();
         self.spawn(async move {
             let answer = fetch(&*registry, &image, asking.known.as_ref());
             let answer = timeout(LONGEST, answer).await.unwrap_or(Err(RegistryError::Unreachable));
@@ -216,7 +220,8 @@ impl Images {
             }
             asking.end(answer);
             if changed {
-                changes.send_modify(|count| *count += 1);
+                // Without a receiver nobody wants to know.
+                let _ = changes.send(image);
             }
         });
         shared

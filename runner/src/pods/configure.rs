@@ -20,8 +20,17 @@ pub(crate) trait Making: Send + 'static {
     /// What they are made from from now on, under these settings.
     fn made_from(&mut self, current: &Current) -> MadeFrom;
 
-    /// Waits until [`made_from`](Self::made_from) has another answer, whatever the settings say.
-    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+    /// Waits until pods are made from something else, whatever the settings say.
+    fn changed(&mut self) -> impl Future<Output = Changed> + Send;
+}
+
+/// The images whose pods are made from something else now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// Any: [`Making::made_from`] has another answer.
+    All,
+    /// This one: its last answer says so.
+    One(ImageKey),
 }
 
 /// What the pods of an image are made from.
@@ -104,7 +113,12 @@ pub(crate) async fn follow(
     let mut settings_change = true;
     loop {
         tokio::select! {
-            () = making.changed() => {}
+            changed = making.changed() => if let Changed::One(image) = changed {
+                if events.send(Event::Remade { image }).is_err() {
+                    return;
+                }
+                continue;
+            },
             changed = current.changed(), if settings_change => settings_change = changed.is_ok(),
             () = changed(&mut resolved) => {}
         }

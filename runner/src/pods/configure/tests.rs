@@ -18,8 +18,8 @@ impl Making for Nothing {
         Box::new(|_| None)
     }
 
-    async fn changed(&mut self) {
-        std::future::pending::<()>().await;
+    async fn changed(&mut self) -> Changed {
+        std::future::pending().await
     }
 }
 

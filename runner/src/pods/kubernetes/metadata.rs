@@ -14,7 +14,7 @@ use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageKey, Time};
 use porch_fn_registry::{Images, Known, RegistryError, ResolveError};
 use serde::Deserialize;
-use tokio::sync::watch;
+use tokio::sync::broadcast;
 
 use crate::pods::backend::{Catalog, Unresolved};
 use crate::watched_file::WatchedFile;
@@ -157,8 +157,8 @@ impl ImageSource {
         }
     }
 
-    /// Changes when [`content`](Self::content) of some image does.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+    /// The images whose [`content`](Self::content) changes.
+    pub(crate) fn changes(&self) -> broadcast::Receiver<Image> {
         self.images.changes()
     }
 }

@@ -37,12 +37,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use porch_fn_pool::{Event, Ownership, Time};
+use porch_fn_image::Image;
+use porch_fn_pool::{Event, ImageKey, Ownership, Time};
 use porch_fn_service::kubernetes::Connected;
 use porch_fn_service::tasks::Tasks;
+use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::mpsc;
 use tokio::sync::watch as watched;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 pub(crate) use backend::KubernetesBackend;
 use blueprint::{Blueprint, NoTemplate, PodFlags, TemplateState};
@@ -55,15 +57,12 @@ pub(crate) use template_source::ObjectNames;
 use template_source::Origin;
 pub(crate) use times::from_timestamp;
 
-use super::configure::{MadeFrom, Making};
+use super::configure::{Changed, MadeFrom, Making};
 use crate::metrics::Metrics;
 use crate::settings::Current;
 
 /// How long the start waits for the template: with it, the first configuration of the pool is the right one.
 const FIRST_TEMPLATE_WITHIN: Duration = Duration::from_secs(5);
-
-/// How long news of images are gathered: after a start many become known at once.
-const GATHER: Duration = Duration::from_millis(200);
 
 /// Whether a runner can make pods from what the ConfigMap of `--function-pod-template` holds.
 ///
@@ -137,7 +136,7 @@ pub(crate) struct Kubernetes {
 pub(crate) struct Blueprints {
     templates: watched::Receiver<TemplateState>,
     images: Arc<ImageSource>,
-    image_changes: watched::Receiver<u64>,
+    image_changes: broadcast::Receiver<Image>,
     current: watched::Sender<Arc<Blueprint>>,
     flags: PodFlags,
     started: Time,
@@ -237,7 +236,6 @@ fn now() -> Time {
 impl Making for Blueprints {
     fn made_from(&mut self, current: &Current) -> MadeFrom {
         let template = usable(self.templates.borrow_and_update().clone(), current);
-        self.image_changes.mark_unchanged();
         let settings = Arc::clone(&current.settings);
         let blueprint =
             Arc::new(Blueprint::new(template, self.flags.clone(), settings, self.started, current.time));
@@ -247,10 +245,16 @@ impl Making for Blueprints {
         Box::new(move |image| Some(blueprint.made_from(image, &images.content(image))))
     }
 
-    async fn changed(&mut self) {
+    async fn changed(&mut self) -> Changed {
         tokio::select! {
-            Ok(()) = self.templates.changed() => {}
-            Ok(()) = self.image_changes.changed() => sleep(GATHER).await,
+            Ok(()) = self.templates.changed() => Changed::All,
+            image = self.image_changes.recv() => match image {
+                // Nothing but a template or a setting changes the pods of all images: after a start thousands become
+                // known one by one.
+                Ok(image) => Changed::One(ImageKey::from(image.as_str())),
+                Err(RecvError::Lagged(_)) => Changed::All,
+                Err(RecvError::Closed) => std::future::pending().await,
+            },
             else => std::future::pending().await,
         }
     }

@@ -86,6 +86,14 @@ struct Dialled {
     connection: Arc<Connection>,
 }
 
+/// A pod object, read.
+#[derive(Debug)]
+struct Read {
+    observed: Observed,
+    /// What it and earlier states have shown.
+    tries: Tries,
+}
+
 /// A pod as of now: what was shown, or what is known in a newer state.
 #[derive(Debug)]
 enum Sight {
@@ -120,7 +128,8 @@ impl Store {
     pub(super) fn pod_seen(&self, object: &Pod) {
         let mut news = Vec::new();
         let mut state = self.state.lock();
-        if let Some(Sight::New(pod)) = self.see(&mut state, object, &mut news) {
+        let read = Read::of(object, &state.tries_of(object));
+        if let Some(Sight::New(pod)) = read.and_then(|read| self.see(&mut state, object, read, &mut news)) {
             self.tell(Event::Seen(pod));
         }
         drop(state);
@@ -139,9 +148,14 @@ impl Store {
     pub(super) fn pods_listed(&self, objects: &[Pod]) {
         let mut news = Vec::new();
         let listed: HashSet<_> = objects.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        // To read thousands of objects takes long, and calls wait for the lock.
+        let tries = self.state.lock().tries();
+        let read = objects.iter().filter_map(|object| Some((object, Read::of(object, &tries)?)));
+        let read: Vec<_> = read.collect();
         let mut state = self.state.lock();
         state.pods.retain(|uid, _| listed.contains(uid.as_str()));
-        let sights = objects.iter().filter_map(|object| self.see(&mut state, object, &mut news));
+        let sights =
+            read.into_iter().filter_map(|(object, read)| self.see(&mut state, object, read, &mut news));
         let pods = sights.map(Sight::into_pod).collect();
         self.tell(Event::Synced(pods));
         drop(state);
@@ -150,13 +164,13 @@ impl Store {
 
     /// Takes note of a pod, before the pool hears of it: the next one that it orders is made of what the registry says
     /// then.
-    fn see(&self, state: &mut State, object: &Pod, news: &mut Vec<News>) -> Option<Sight> {
+    fn see(&self, state: &mut State, object: &Pod, read: Read, news: &mut Vec<News>) -> Option<Sight> {
         let refused = |state: &State| {
             let known = state.pods.get(&Uid::from(object.metadata.uid.as_deref()?))?;
             known.tries.image_was_refused().then(|| known.pod.name.image.clone())
         };
         let before = refused(state);
-        let sight = state.see(object, news);
+        let sight = state.see(object, read, news);
         if before.is_none()
             && let Some(images) = &self.images
             && let Some(image) = refused(state)
@@ -246,11 +260,34 @@ impl Locate for Store {
     }
 }
 
+// === impl Read ===
+
+impl Read {
+    /// `None` if it is none of ours.
+    fn of(object: &Pod, tries: &HashMap<Uid, Tries>) -> Option<Self> {
+        let uid = Uid::from(object.metadata.uid.as_deref()?);
+        let mut tries = tries.get(&uid).cloned().unwrap_or_default();
+        Some(Self { observed: observe(object, &mut tries)?, tries })
+    }
+}
+
 // === impl State ===
 
 impl State {
-    /// Takes note of a pod; `None` if it is none of ours, or gone.
-    fn see(&mut self, object: &Pod, news: &mut Vec<News>) -> Option<Sight> {
+    /// What earlier states of all pods have shown, to read newer ones by.
+    fn tries(&self) -> HashMap<Uid, Tries> {
+        self.pods.iter().map(|(uid, known)| (uid.clone(), known.tries.clone())).collect()
+    }
+
+    /// The same of one.
+    fn tries_of(&self, object: &Pod) -> HashMap<Uid, Tries> {
+        let uid = object.metadata.uid.as_deref().map(Uid::from);
+        let known = uid.and_then(|uid| Some((uid.clone(), self.pods.get(&uid)?.tries.clone())));
+        known.into_iter().collect()
+    }
+
+    /// Takes note of a pod; `None` if it is gone.
+    fn see(&mut self, object: &Pod, read: Read, news: &mut Vec<News>) -> Option<Sight> {
         let uid = Uid::from(object.metadata.uid.as_deref()?);
         if self.gone.contains(&uid) {
             return None;
@@ -261,8 +298,7 @@ impl State {
         {
             return Some(Sight::Old(known.pod.clone()));
         }
-        let mut tries = known.map(|known| known.tries.clone()).unwrap_or_default();
-        let Observed { pod, ip, object_name } = observe(object, &mut tries)?;
+        let Read { observed: Observed { pod, ip, object_name }, tries } = read;
         let known = self.pods.entry(uid).or_insert_with(|| KnownPod {
             object_name,
             pod: pod.clone(),

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::pods::backend::{Catalog, Unresolved};
-use crate::pods::configure::{MadeFrom, Making};
+use crate::pods::configure::{Changed, MadeFrom, Making};
 use crate::settings::Current;
 use porch_fn_settings::yaml;
 
@@ -136,8 +136,8 @@ impl Making for LocalFunctions {
         Box::new(move |image| functions.template(image))
     }
 
-    async fn changed(&mut self) {
-        std::future::pending::<()>().await;
+    async fn changed(&mut self) -> Changed {
+        std::future::pending().await
     }
 }
 
