@@ -322,6 +322,7 @@ mod tests {
             deadline: now + Duration::from_hours(1),
             charge: Charge::default(),
             span: span::Span::default(),
+            place: None,
         };
         let text = |reply: Reply| message_of(reply.status_headers());
         let none = "no function runner is ready: 0 runners known";

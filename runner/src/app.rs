@@ -174,6 +174,7 @@ impl App {
             max_timeout: flags.max_timeout.into(),
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
             inflight: Some(inflight),
+            places: None,
             tell_load: true,
             observer: Some(served),
             tracer: spans.as_ref().map(Spans::tracer),

@@ -198,8 +198,15 @@ mod tests {
             let message = encode_request(bytes::Bytes::new().into(), "f:v1", "");
             let deadline = Instant::now() + wait;
             let (headers, framed) = (HeaderMap::new(), frame(message.clone()));
-            let call =
-                Call { headers, framed, message, deadline, charge: Charge::default(), span: Span::default() };
+            let call = Call {
+                headers,
+                framed,
+                message,
+                deadline,
+                charge: Charge::default(),
+                span: Span::default(),
+                place: None,
+            };
             assert!(runner.evaluate(call).now_or_never().is_none());
         }
         let empty = Call {
@@ -209,6 +216,7 @@ mod tests {
             deadline: Instant::now() + Duration::from_mins(1),
             charge: Charge::default(),
             span: Span::default(),
+            place: None,
         };
         assert_eq!(runner.evaluate(empty).await.code(), Code::InvalidArgument);
         let told: Vec<_> = runner.failures().all().into_iter().map(|one| (one.image, one.code)).collect();

@@ -201,7 +201,7 @@ impl Metrics {
         self.stages.rejected(runtime, reason);
     }
 
-    /// A call has another pod: `broken`, `refused` or `vanished` is the one before.
+    /// A call has another pod: `broken`, `refused`, `vanished` or `full` is the one before.
     pub(crate) fn tried_again(&self, reason: &'static str) {
         self.stages.tried_again(reason);
     }

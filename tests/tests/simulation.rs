@@ -46,6 +46,7 @@ async fn runners(drain: drain::Watch) -> u16 {
         max_timeout: Duration::MAX,
         default_timeout_text: "",
         inflight: None,
+        places: None,
         tell_load: true,
         observer: None,
         tracer: None,

@@ -1,12 +1,18 @@
 //! The life of a call: granted at once or queued, handed a pod later, cancelled or finished. A call is counted in
 //! exactly one place at any time, so that leaving that place is all there is to leaving.
 
+use std::time::Duration;
+
 use crate::breakage::Breakage;
 use crate::event::{Action, Rejection, Verdict};
 use crate::function::Function;
 use crate::queue::Waiter;
 use crate::shared::{Call, Place, Turn};
+use crate::tracked::{Full, Tracked};
 use crate::types::{RequestId, Time};
+
+/// How long a pod that refused a call gets no more calls than it had: others may need its places for as long.
+const FULL_FOR: Duration = Duration::from_millis(500);
 
 // === impl Function ===
 
@@ -76,6 +82,7 @@ impl Function {
                 match verdict {
                     None => {}
                     Some(Verdict::Served) => tracked.hearing.answered(turn.now),
+                    Some(Verdict::Full) => tracked.refuse(turn.now),
                     Some(Verdict::Broken) => Self::broken(tracked, turn),
                     Some(Verdict::Silent) => self.silent(index, turn),
                     Some(Verdict::Late { package }) => self.late(index, package, turn),
@@ -90,5 +97,19 @@ impl Function {
             return None;
         }
         self.queue.pop_expired(turn.now).map(|waiter| waiter.id)
+    }
+}
+
+// === impl Tracked ===
+
+impl Tracked {
+    /// The pod refused a call that is no longer counted.
+    fn refuse(&mut self, now: Time) {
+        self.full = Some(Full { room: self.load(), until: now + FULL_FOR });
+    }
+
+    /// How many calls it takes from here, of `most`.
+    pub(crate) fn room(&self, most: usize, now: Time) -> usize {
+        self.full.filter(|full| now < full.until).map_or(most, |full| most.min(full.room))
     }
 }

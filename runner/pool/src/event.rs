@@ -117,6 +117,9 @@ pub enum Verdict {
     Served,
     /// The pod could not be reached or died in the call: it is not handed out again until probed ready.
     Broken,
+    /// The pod refused the call: it has as many as it takes, of several runners together. It gets fewer from here for a
+    /// while.
+    Full,
     /// Nothing came back from the pod, and its connection was given up. It does not count towards the limit
     /// until probed ready.
     Silent,

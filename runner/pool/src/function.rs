@@ -232,6 +232,10 @@ impl Function {
                 at(Some(since + tracked.patience(config)));
             }
             at(tracked.check_at());
+            at(tracked
+                .full
+                .map(|full| full.until)
+                .filter(|&until| until > turn.now && !self.queue.is_empty()));
             at(tracked.hearing.silent_from.filter(|&from| from > turn.now));
             if let Some(delete) = &tracked.delete {
                 at(Some(delete.expires_at(config.retry_interval())));

@@ -47,7 +47,7 @@ impl Function {
     /// Takes calls, and is under `--max-concurrent-per-pod`.
     pub(crate) fn has_room(&self, tracked: &Tracked, turn: &Turn<'_>) -> bool {
         tracked.ready()
-            && tracked.load() < self.settings.limits.per_pod as usize
+            && tracked.load() < tracked.room(self.settings.limits.per_pod as usize, turn.now)
             && !self.is_superseded(tracked, turn)
     }
 

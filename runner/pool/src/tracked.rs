@@ -18,6 +18,8 @@ pub(crate) struct Tracked {
     pub(crate) served: bool,
     /// Calls of this runner in flight, with their deadlines.
     pub(crate) calls: Vec<(RequestId, Time)>,
+    /// It refused a call: until then it gets no more calls than it had.
+    pub(crate) full: Option<Full>,
     /// What is known of whether it still answers, now that it has served.
     pub(crate) hearing: Hearing,
     /// Its phase kept it from being ready in time; those who waited were told.
@@ -55,6 +57,14 @@ pub(crate) struct Hearing {
     pub(crate) silent_from: Option<Time>,
     /// The first of the calls in a row that ended by their deadlines.
     pub(crate) late: Option<Late>,
+}
+
+/// A pod that takes no more calls for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full {
+    /// How many it has taken from here.
+    pub(crate) room: usize,
+    pub(crate) until: Time,
 }
 
 /// A call that ended by its deadline.
@@ -107,6 +117,7 @@ impl Tracked {
             health: Health::Unknown,
             served: false,
             calls: Vec::new(),
+            full: None,
             hearing: Hearing::default(),
             given_up: false,
             push: None,

@@ -19,7 +19,7 @@ use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key
 use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
 use porch_fn_proto::frame;
 use porch_fn_service::conn::ConnectError;
-use porch_fn_service::grpc::{Call, Reply, format_timeout};
+use porch_fn_service::grpc::{Call, Reply, format_timeout, is_shed};
 use porch_fn_service::telemetry::span;
 use porch_fn_service::trace_context;
 use porch_fn_service::unary::{self, CallError, Lost};
@@ -157,6 +157,11 @@ impl PodRuntime {
             drop(evaluates);
             span.ended(answer.as_ref().map_or_else(CallError::code, Reply::code));
             match answer {
+                // Its places are taken by calls of other runners: this one waits in line for the next.
+                Ok(reply) if is_shed(reply.status_headers()) => {
+                    lease.finish(Verdict::Full);
+                    again = Some("full");
+                }
                 Ok(reply) => {
                     lease.finish(Verdict::Served);
                     return Ok(reply);

@@ -95,7 +95,7 @@ fn runtime(address: Option<String>) -> PodRuntime {
 
 fn call(message: Chunks, deadline: Instant) -> Call {
     let (headers, framed) = (HeaderMap::new(), frame(message.clone()));
-    Call { headers, framed, message, deadline, charge: Charge::default(), span: Span::default() }
+    Call { headers, framed, message, deadline, charge: Charge::default(), span: Span::default(), place: None }
 }
 
 async fn answer(address: Option<String>) -> Reply {

@@ -54,16 +54,16 @@ impl App {
         if let Err(error) = program.executable() {
             tracing::error!(%error, "the function's entry point cannot be run");
         }
-        let wrapper =
-            Wrapper::new(program, flags.max_request_body_size, flags.max_concurrent_calls, flags.flatten_log);
+        let wrapper = Wrapper::new(program, flags.max_request_body_size, flags.flatten_log);
         let options = grpc::Options {
             max_message: flags.max_request_body_size,
             default_timeout: flags.request_timeout.into(),
             // Its runner says how long.
             max_timeout: Duration::MAX,
             default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
-            // --max-concurrent-calls bounds what is held.
+            // Its places bound what is held.
             inflight: None,
+            places: Some(Wrapper::places(flags.max_concurrent_calls)),
             tell_load: false,
             observer: None,
             tracer: None,

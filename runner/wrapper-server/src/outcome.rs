@@ -130,18 +130,24 @@ const JUDGED_INLINE: usize = 64 * 1024;
 /// [`judge`] or [`judge_exit`].
 pub type Judge = fn(&str, Result<Finished, RunError>, usize) -> Result<Evaluated, Failure>;
 
-/// Judges large outputs in a thread where nobody waits for it.
+/// Judges large outputs in a thread where nobody waits for it. `held` is let go of once that is done, even if this future
+/// is dropped before.
 pub async fn judge_apart(
     judge: Judge,
     image: &str,
     ran: Result<Finished, RunError>,
     max_message: usize,
+    held: impl Send + 'static,
 ) -> Result<Evaluated, Failure> {
     if ran.as_ref().map_or(0, |finished| finished.stdout.len()) <= JUDGED_INLINE {
         return judge(image, ran, max_message);
     }
     let image = image.to_owned();
-    let judged = tokio::task::spawn_blocking(move || judge(&image, ran, max_message)).await;
+    let judged = tokio::task::spawn_blocking(move || {
+        let _held = held;
+        judge(&image, ran, max_message)
+    });
+    let judged = judged.await;
     judged.unwrap_or_else(|_| Err(internal("the function's output could not be judged".to_owned())))
 }
 

@@ -16,14 +16,14 @@
 //! | pending pods never evicted; missing or Failed evicted | `runner/pool`: `starting`; [`adoption::a_pod_that_is_gone_is_made_again`], [`adoption::a_failed_pod_is_replaced`] |
 //! | idle past its TTL removed only by the GC, pod and Service, fresh ones kept | [`collecting::a_lapsed_pod_goes_with_its_service_and_nothing_else_does`], [`collecting::a_pod_in_use_stays`] |
 //! | redistribution answers waiters; none: false | `runner/pool`: `calls`, `histories` (no lost waiter) |
-//! | deletes tolerate nil, unnamed; delete and wait | `runner/pool`: `fuzz`; [`adoption::a_terminating_pod_is_waited_out`] |
+//! | deletes tolerate nil, unnamed; delete and wait | `runner/pool`: `fuzz`; [`adoption::an_only_pod_that_terminates_holds_nobody_up`] |
 //! | pod exists uncached: adopted | [`adoption::a_pod_that_is_there_is_adopted`] |
 //! | cached: queued | [`scaling::three_calls_overlap_in_one_pod`] |
 //! | none: scale up | [`adoption::without_a_pod_one_is_made_with_its_service`] |
 //! | cached but gone: evicted, made again | [`adoption::a_pod_that_is_gone_is_made_again`] |
 //! | Service without its pod | not reused here but made again: [`adoption::a_service_of_another_pod_is_made_again`] |
 //! | pod without Service works | [`adoption::a_pod_without_a_service_gets_one`], [`adoption::a_service_that_vanishes_is_made_again`] |
-//! | terminating or Failed pod of the same id: new one | [`adoption::a_terminating_pod_is_waited_out`], [`adoption::a_pod_stuck_in_termination_is_passed`], [`adoption::a_failed_pod_is_replaced`] |
+//! | terminating or Failed pod of the same id: new one | [`adoption::an_only_pod_that_terminates_holds_nobody_up`], [`adoption::pods_stuck_in_termination_are_passed`], [`adoption::a_failed_pod_is_replaced`] |
 //! | no endpoint, endpoint IP differs, never Ready | does not hold as written: the wrapper's own health stands for it (`runner/pool`: `starting`) |
 //! | create error, bad reference, bad namespace: error | `rights::without_pods_create`, [`names::a_bad_reference_is_told`], [`names::a_namespace_that_is_not_there_is_told`] |
 //! | template used; an update applies to the next pod | `templates` |

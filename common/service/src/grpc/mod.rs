@@ -18,7 +18,7 @@ pub use body::Body;
 pub use inflight::{CALL_OVERHEAD, Charge, Hop, Inflight, LimitError, Refused, inflight_limit};
 pub use receive::{Arrived, ReceiveError, Received, receive};
 pub use reply::Reply;
-pub use server::{Call, Evaluate, Observe, Options, Server};
+pub use server::{Call, Evaluate, Observe, Options, Place, Places, Server};
 #[cfg(feature = "client")]
 pub(crate) use status::header_bytes;
 pub use status::{

@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 use tonic_health::pb::health_server::HealthServer;
@@ -41,6 +42,32 @@ pub struct Call {
     pub charge: Charge,
     /// Its span, under which `headers` have the next hop's.
     pub span: Span,
+    /// With [`Options::places`]: its place, to be held for as long as anything of it is.
+    pub place: Option<Place>,
+}
+
+/// One of the [`Places`] of a server.
+pub type Place = OwnedSemaphorePermit;
+
+/// How many calls a server takes at once. Further ones are refused at their headers, so that
+/// their messages are not held.
+#[derive(Debug, Clone)]
+pub struct Places {
+    free: Arc<Semaphore>,
+    refusal: Arc<str>,
+}
+
+impl Places {
+    /// So many places (zero counts as one), and what a caller reads who gets none. The hop before may try elsewhere.
+    pub fn new(count: usize, refusal: impl Into<Arc<str>>) -> Self {
+        let count = count.clamp(1, Semaphore::MAX_PERMITS);
+        Self { free: Arc::new(Semaphore::new(count)), refusal: refusal.into() }
+    }
+
+    fn take(&self) -> Result<Place, Reply> {
+        let taken = Arc::clone(&self.free).try_acquire_owned();
+        taken.map_err(|_full| Reply::shed(Code::ResourceExhausted, &self.refusal))
+    }
 }
 
 impl Call {
@@ -85,6 +112,8 @@ pub struct Options {
     pub max_timeout: Duration,
     /// What all messages may hold. `None` sets no limit.
     pub inflight: Option<Arc<Inflight>>,
+    /// How many calls there may be at once. `None` sets no limit.
+    pub places: Option<Places>,
     /// Whether answers say how many calls are in flight.
     pub tell_load: bool,
     /// Who hears of the calls.
@@ -148,6 +177,10 @@ impl<E: Evaluate> Server<E> {
         };
         let deadline = started + time;
         let answer = async {
+            let place = match self.options.places.as_ref().map(Places::take).transpose() {
+                Ok(place) => place,
+                Err(refusal) => return refusal,
+            };
             let Read { framed, message, charge } = match self.read(&head.headers, body).await {
                 Ok(read) => read,
                 Err(reply) => {
@@ -164,7 +197,7 @@ impl<E: Evaluate> Server<E> {
                 self.trace(&headers, seen);
                 seen.span.inject(&mut headers);
             }
-            let call = Call { headers, framed, message, deadline, charge, span: seen.span.clone() };
+            let call = Call { headers, framed, message, deadline, charge, span: seen.span.clone(), place };
             // Boxed: as long as its message is not in, a call holds little.
             Box::pin(self.evaluator.evaluate(call)).await
         };

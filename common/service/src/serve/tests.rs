@@ -59,6 +59,7 @@ impl Stand {
             default_timeout_text: "",
             max_timeout: Duration::from_mins(30),
             inflight: Some(Arc::clone(&inflight)),
+            places: None,
             tell_load: false,
             observer: None,
             tracer: None,

@@ -51,6 +51,7 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
                 Verdict::Served,
                 Verdict::Broken,
                 Verdict::Silent,
+                Verdict::Full,
                 Verdict::Late { package: 1 },
                 Verdict::Late { package: 2 },
             ]),

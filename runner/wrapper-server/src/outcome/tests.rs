@@ -105,7 +105,7 @@ async fn execute(script: &str) -> Result<Evaluated, Failure> {
     let program = Program::new("sh", ["-c", script], Environment::Inherit);
     let input = [Bytes::from_static(b"kind: ResourceList\n")];
     let ran = run(&program, input, &limits(MAX), None).await;
-    judge_apart(judge_exit, IMAGE, ran, MAX).await
+    judge_apart(judge_exit, IMAGE, ran, MAX, ()).await
 }
 
 #[tokio::test]
