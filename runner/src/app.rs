@@ -168,17 +168,7 @@ impl App {
 
         let pages = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
         tasks.keep(tracing::info_span!("admin"), admin::serve(admin_listener, pages));
-        let options = grpc::Options {
-            max_message: flags.max_request_body_size,
-            default_timeout: flags.request_timeout.into(),
-            max_timeout: flags.max_timeout.into(),
-            default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
-            inflight: Some(inflight),
-            places: None,
-            tell_load: true,
-            observer: Some(served),
-            tracer: spans.as_ref().map(Spans::tracer),
-        };
+        let options = server_options(&flags, inflight, served, spans.as_ref());
         let runner = Runner::new(exec, pods, flags.default_image_prefix.clone(), allowed_images, metrics);
         let failures = runner.failures();
         let describe = Describe::new(DescribeParts {
@@ -281,6 +271,27 @@ fn present(flag: &str, path: &Path, set: &SetFlags) -> Result<bool, AppError> {
     }
     tracing::info!(path = %path.display(), "the default of --{flag} does not exist");
     Ok(false)
+}
+
+/// What the server does with calls before they are anybody's.
+fn server_options(
+    flags: &Flags,
+    inflight: Arc<Inflight>,
+    observer: Arc<RpcMetrics>,
+    spans: Option<&Spans>,
+) -> grpc::Options {
+    grpc::Options {
+        max_message: flags.max_request_body_size,
+        default_timeout: flags.request_timeout.into(),
+        max_timeout: flags.max_timeout.into(),
+        default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
+        inflight: Some(inflight),
+        // Calls wait in line instead.
+        places: None,
+        tell_load: true,
+        observer: Some(observer),
+        tracer: spans.map(Spans::tracer),
+    }
 }
 
 fn exec_runtime(

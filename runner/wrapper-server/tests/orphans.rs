@@ -2,6 +2,8 @@
 //!
 //! A process of its own, since it becomes the parent of what others leave behind.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -58,7 +60,9 @@ async fn call(script: &str, deadline: Option<Instant>) -> Result<Finished, RunEr
 
 /// A script that leaves these behind and goes on.
 fn leave(left_behind: &[&str]) -> String {
-    left_behind.iter().map(|left| format!("{{ {left}; }} </dev/null >/dev/null 2>&1 &\n")).collect()
+    let each: Vec<_> =
+        left_behind.iter().map(|left| format!("{{ {left}; }} </dev/null >/dev/null 2>&1 &\n")).collect();
+    each.concat()
 }
 
 /// A call that runs until `file` is there, and needs two daemons of its own until then.

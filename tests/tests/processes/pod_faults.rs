@@ -184,3 +184,29 @@ mod hung {
         .await;
     }
 }
+
+mod crowded {
+    use super::*;
+    use porch_fn_tests::stack::Stack;
+
+    /// A pod takes 64 calls at once, of all runners together, and each runner sends it 16 of its own. The
+    /// others wait in line.
+    #[tokio::test]
+    #[ignore = "needs the built binaries; tests/run runs it"]
+    async fn a_pod_of_six_runners_refuses_no_callers() {
+        let stack = Stack::start(6, &[], &[("f:v1", "sleep 0.2; exec cat")]).await;
+        assert_eq!(stack.client().call("f:v1", INPUT).await.output(), INPUT);
+        let begin = Instant::now();
+        let runners: Vec<_> =
+            stack.status().await.shards.iter().map(|shard| shard.info.address.clone()).collect();
+        assert_eq!(runners.len(), 6);
+        let calls = runners.iter().map(async |runner| {
+            let client = Client::new(runner.parse().unwrap());
+            join_all((0..40).map(|_| client.call("f:v1", INPUT))).await
+        });
+        for answer in join_all(calls).await.into_iter().flatten() {
+            assert_eq!(answer.output(), INPUT);
+        }
+        figure(&format!("6 runners x 40 calls on one pod: 0 refused, {:.1?}", begin.elapsed()));
+    }
+}

@@ -64,9 +64,12 @@ impl Places {
         Self { free: Arc::new(Semaphore::new(count)), refusal: refusal.into() }
     }
 
-    fn take(&self) -> Result<Place, Reply> {
-        let taken = Arc::clone(&self.free).try_acquire_owned();
-        taken.map_err(|_full| Reply::shed(Code::ResourceExhausted, &self.refusal))
+    fn take(&self) -> Option<Place> {
+        Arc::clone(&self.free).try_acquire_owned().ok()
+    }
+
+    fn refuse(&self) -> Reply {
+        Reply::shed(Code::ResourceExhausted, &self.refusal)
     }
 }
 
@@ -177,10 +180,13 @@ impl<E: Evaluate> Server<E> {
         };
         let deadline = started + time;
         let answer = async {
-            let place = match self.options.places.as_ref().map(Places::take).transpose() {
-                Ok(place) => place,
-                Err(refusal) => return refusal,
-            };
+            let mut place = None;
+            if let Some(places) = &self.options.places {
+                place = places.take();
+                if place.is_none() {
+                    return places.refuse();
+                }
+            }
             let Read { framed, message, charge } = match self.read(&head.headers, body).await {
                 Ok(read) => read,
                 Err(reply) => {

@@ -197,3 +197,17 @@ fn every_error_says_what_to_do_and_nothing_that_changes() {
         ]
     );
 }
+
+#[test]
+fn a_pod_that_refuses_a_call_gets_no_more_than_it_had_for_a_while() {
+    let mut rig = warm(1, &[0]);
+    for id in 1..=3 {
+        assert_eq!(rig.request(id), [format!("grant {id} u0")]);
+    }
+    assert_eq!(rig.full(3), NOTHING);
+    assert_eq!(rig.request(4), NOTHING, "two are in it, and it takes no more");
+    assert_eq!(rig.served(1), ["grant 4 u0"], "one of them is over");
+    assert_eq!(rig.request(5), NOTHING);
+    assert_eq!(rig.pass(1), ["grant 5 u0"], "others may have left it");
+    assert_eq!(rig.request(6), ["grant 6 u0"]);
+}

@@ -145,6 +145,10 @@ impl Rig {
         self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Late { package } })
     }
 
+    pub(crate) fn full(&mut self, id: u64) -> Vec<String> {
+        self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Full })
+    }
+
     pub(crate) fn silent(&mut self, id: u64) -> Vec<String> {
         self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Silent })
     }
