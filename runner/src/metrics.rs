@@ -4,6 +4,7 @@ mod pods;
 mod stages;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use porch_fn_pool::FunctionStats;
@@ -100,6 +101,7 @@ pub struct Metrics {
     listed: Gauge,
     ring_hash: Gauge,
     exec_config: Gauge,
+    clock_ahead: Gauge<f64, AtomicU64>,
     lookups: Seconds<LookupLabels>,
     stages: Stages,
     pods: PodMetrics,
@@ -123,6 +125,7 @@ impl Metrics {
             listed: Gauge::default(),
             ring_hash: Gauge::default(),
             exec_config: Gauge::default(),
+            clock_ahead: Gauge::default(),
             lookups: Seconds::new_with_constructor(|| Histogram::new(SECONDS)),
             stages: Stages::new(registry),
             pods: PodMetrics::new(registry),
@@ -164,6 +167,12 @@ impl Metrics {
             "ring_hash",
             "A hash over the runners on the ring, 0 without --peers: must be that of the routers and of all runners",
             metrics.ring_hash.clone(),
+        );
+        registry.register_with_unit(
+            "clock_ahead",
+            "How far the API server's clock is ahead of this machine's; negative where it is behind",
+            Unit::Seconds,
+            metrics.clock_ahead.clone(),
         );
         registry.register_with_unit(
             "registry_lookup",
@@ -225,6 +234,11 @@ impl Metrics {
     pub(crate) fn lookup(&self, what: &'static str, answered: bool, took: Duration) {
         let result = if answered { "answered" } else { "failed" };
         self.lookups.get_or_create(&LookupLabels { what, result }).observe(took.as_secs_f64());
+    }
+
+    /// How far the API server's clock is ahead of this machine's.
+    pub(crate) fn clock_ahead(&self, seconds: f64) {
+        self.clock_ahead.set(seconds);
     }
 
     /// What the exec runtime runs.

@@ -157,6 +157,16 @@ impl Images {
         list.highest(image, constraint).ok_or(ResolveError::NoMatch)
     }
 
+    /// What another runner found out and wrote down. It counts as a registry's answer of now, unless something newer is
+    /// known.
+    pub fn learn(&self, image: &Image, found: Known) {
+        let older = |known: &Known| known.since < found.since;
+        let news = self.known.known(image.as_str()).is_none_or(|known| older(&known));
+        if news && self.known.learn(image.as_str(), Arc::new(found)) {
+            let _ = self.changes.send(image.clone());
+        }
+    }
+
     /// Images that became known, and those whose digests moved. A receiver that lags behind by 1,024 of them is told
     /// that it does.
     pub fn changes(&self) -> broadcast::Receiver<Image> {

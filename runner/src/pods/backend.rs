@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use jiff::SignedDuration;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{Origin, PodName, ResourceVersion, ShardKey, Time, Uid};
 use porch_fn_service::conn::Connection;
@@ -77,6 +78,11 @@ pub enum Order {
 pub trait Backend: Send + 'static {
     /// Begins to carry out `order`. Does not wait.
     fn order(&self, order: Order);
+
+    /// How far the clock by which moments in pods are written is ahead of this machine's, when it starts.
+    fn clock_ahead(&self) -> SignedDuration {
+        SignedDuration::ZERO
+    }
 
     /// The connection to a pod's wrapper; `None` when the pod is gone or has no address.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;

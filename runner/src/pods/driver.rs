@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::SignedDuration;
 use porch_fn_pool::{
     Action, Config, Event, FunctionStats, ImageKey, Pool, Rejection, RequestId, ShardKey, Time, Uid, Verdict,
     Why,
@@ -189,13 +190,14 @@ impl<B: Backend> Driver<B> {
         metrics: Arc<Metrics>,
     ) -> (Self, Handle) {
         let (sender, commands) = mpsc::unbounded_channel();
+        let clock = Clock::new(backend.clock_ahead());
         let driver = Self {
             pool: Pool::new(config),
             backend,
             events,
             commands,
             waiting: HashMap::new(),
-            clock: Clock::new(),
+            clock,
             metrics,
             starts: Starts::default(),
             actions: Vec::new(),
@@ -323,9 +325,13 @@ struct Clock {
 }
 
 impl Clock {
-    fn new() -> Self {
+    /// `ahead` is how far the clock of the pods is ahead of this machine's.
+    fn new(ahead: SignedDuration) -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { origin: Instant::now(), origin_time: Time::from_millis(0) + since_epoch }
+        let now = Time::from_millis(0) + since_epoch;
+        let origin_time =
+            if ahead.is_negative() { now - ahead.unsigned_abs() } else { now + ahead.unsigned_abs() };
+        Self { origin: Instant::now(), origin_time }
     }
 
     fn now(&self) -> Time {

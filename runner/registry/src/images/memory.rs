@@ -108,6 +108,16 @@ impl<V: Weigh> Memory<V> {
         Some(Arc::clone(known))
     }
 
+    /// Remembers an answer that came another way, unless somebody asks right now. Returns whether it did.
+    pub(super) fn learn(&self, key: &str, value: Arc<V>) -> bool {
+        let key: Arc<str> = key.into();
+        if self.state.lock().asking.contains_key(&key) {
+            return false;
+        }
+        self.remember(&key, &Ok(value));
+        true
+    }
+
     /// The last answer did not prove true: it holds only until there is another, or the same again.
     pub(super) fn distrust(&self, key: &str) {
         // Not wanted now, so it is no younger for that.

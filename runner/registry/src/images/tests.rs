@@ -389,3 +389,26 @@ async fn what_did_not_prove_true_is_asked_for_again() {
     advance(NEGATIVE_TTL).await;
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "three");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_others_found_out_counts_as_an_answer_of_now() {
+    let (fake, images) = images();
+    let fn_v1 = image("a.b/fn:v1");
+    let found = |digest: &str, age: u64| Known {
+        digest: digest.into(),
+        command: vec!["f".to_owned()],
+        since: SystemTime::now() - SECOND * u32::try_from(age).unwrap(),
+    };
+    let mut changes = images.changes();
+    images.learn(&fn_v1, found("two", 100));
+    images.learn(&fn_v1, found("one", 200));
+    assert_eq!(changes.try_recv().unwrap(), fn_v1);
+    assert!(changes.try_recv().is_err(), "the older one is nothing new");
+    assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");
+    assert_eq!(fake.requests(), [""; 0]);
+    fake.stands_for("a.b/fn:v1", "three");
+    advance(TTL).await;
+    assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "three");
+    images.learn(&fn_v1, found("two", 100));
+    assert_eq!(&*images.known(&fn_v1).unwrap().digest, "three", "a registry said so since");
+}

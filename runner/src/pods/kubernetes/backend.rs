@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use porch_fn_pool::{
@@ -47,6 +48,8 @@ pub(crate) struct KubernetesBackend {
     shared: Arc<Shared>,
     probes: Probes,
     writes: Mutex<JoinSet<()>>,
+    /// How far the API server's clock is ahead of this machine's.
+    clock_ahead: SignedDuration,
 }
 
 /// What the tasks need.
@@ -69,7 +72,16 @@ impl KubernetesBackend {
     ) -> Self {
         let refusals = Refusals::default();
         let shared = Shared { cluster, store, blueprint, metadata, pull_secret, refusals };
-        Self { shared: Arc::new(shared), probes: Probes::default(), writes: Mutex::default() }
+        Self {
+            shared: Arc::new(shared),
+            probes: Probes::default(),
+            writes: Mutex::default(),
+            clock_ahead: SignedDuration::ZERO,
+        }
+    }
+
+    pub(super) fn with_clock(self, ahead: SignedDuration) -> Self {
+        Self { clock_ahead: ahead, ..self }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -124,6 +136,10 @@ impl Backend for KubernetesBackend {
             }
             Order::Probe { uid, on: false, .. } => self.probes.stop(&uid),
         }
+    }
+
+    fn clock_ahead(&self) -> SignedDuration {
+        self.clock_ahead
     }
 
     /// Only one that is up: the probe dialled it. A new dial could reach another pod that got the address since.

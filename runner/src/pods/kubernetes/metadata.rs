@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{ImageKey, Time};
+use porch_fn_pool::{Content, ImageKey, Time};
 use porch_fn_registry::{Images, Known, RegistryError, ResolveError};
 use serde::Deserialize;
 use tokio::sync::broadcast;
@@ -148,6 +148,21 @@ impl ImageSource {
         {
             self.images.revalidate(&parsed).await;
         }
+    }
+
+    /// A pod runs that was made of this, as another runner found out.
+    pub(crate) fn learn(&self, image: &ImageKey, content: Option<&Content>, entrypoint: Vec<String>) {
+        let Ok(parsed) = Image::parse(image.as_str(), "") else { return };
+        if self.file.images.contains_key(image) || entrypoint.is_empty() {
+            return;
+        }
+        let (digest, resolved) = match (parsed.digest(), content) {
+            (Some(digest), _) => (digest.into(), None),
+            (None, Some(content)) => (content.digest.as_str().into(), content.resolved),
+            (None, None) => return,
+        };
+        let since = UNIX_EPOCH + resolved.unwrap_or_default().since(Time::default());
+        self.images.learn(&parsed, Known { digest, command: entrypoint, since });
     }
 
     /// A pod of `image` found no such image in its registry: the registry is asked again for the next pod.

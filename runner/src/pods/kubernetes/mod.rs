@@ -17,6 +17,7 @@ mod answers;
 mod backend;
 mod blueprint;
 mod client;
+mod clock;
 mod crash;
 pub(crate) mod function_configs;
 pub(crate) mod metadata;
@@ -37,6 +38,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::SignedDuration;
 use porch_fn_image::Image;
 use porch_fn_pool::{Event, ImageKey, Ownership, Time};
 use porch_fn_service::kubernetes::Connected;
@@ -61,6 +63,8 @@ use super::configure::{Changed, MadeFrom, Making};
 use crate::metrics::Metrics;
 use crate::settings::Current;
 
+/// How long the start waits to learn how far the API server's clock is ahead.
+const FIRST_CLOCK_WITHIN: Duration = Duration::from_secs(2);
 /// How long the start waits for the template: with it, the first configuration of the pool is the right one.
 const FIRST_TEMPLATE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -151,6 +155,8 @@ pub(crate) async fn start(
 ) -> Kubernetes {
     let Surroundings { images, current, owned, secret_written, events, metrics } = surroundings;
     let client = &connected.client;
+    let ahead = timeout(FIRST_CLOCK_WITHIN, clock::ahead(client)).await.ok().flatten().unwrap_or_default();
+    tasks.keep(tracing::info_span!("clock"), clock::follow(client.clone(), Arc::clone(&metrics)));
     let origin = match options.template {
         Templates::ConfigMap(name) => {
             let namespace = options.own_namespace.unwrap_or_else(|| connected.namespace.clone());
@@ -170,7 +176,7 @@ pub(crate) async fn start(
     // Without it the runner starts all the same: pods that are there can serve.
     let _ = timeout(FIRST_TEMPLATE_WITHIN, templates.changed()).await;
 
-    let started = now();
+    let started = now_by(ahead);
     let flags = PodFlags { max_message: options.max_message, pull_secret: options.pull_secret };
     let template = templates.borrow_and_update().clone();
     let template = usable(template, &current);
@@ -184,6 +190,7 @@ pub(crate) async fn start(
     let by_service = connect != Connect::PodIp;
     let store = Store::new(connect, events).doubting(Arc::clone(&images));
     let backend = KubernetesBackend::new(cluster, store, blueprint, Arc::clone(&images), secret_written);
+    let backend = backend.with_clock(ahead);
 
     let (synced_sender, synced) = watched::channel(false);
     let shared = Arc::clone(backend.shared());
@@ -229,6 +236,15 @@ fn usable(template: TemplateState, current: &Current) -> TemplateState {
 
 fn now() -> Time {
     Time::from_millis(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// By a clock that is so far ahead of this machine's.
+fn now_by(ahead: SignedDuration) -> Time {
+    shift(now(), ahead)
+}
+
+fn shift(time: Time, by: SignedDuration) -> Time {
+    if by.is_negative() { time - by.unsigned_abs() } else { time + by.unsigned_abs() }
 }
 
 // === impl Blueprints ===

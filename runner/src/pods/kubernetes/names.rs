@@ -25,6 +25,8 @@ pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
 pub(crate) const IMAGE_DIGEST: &str = "fn.kpt.dev/image-digest";
 /// Annotation: since when the tag has stood for that digest, as far as its creator knew, RFC 3339.
 pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
+/// Annotation: what the image runs, a JSON array of words. With the digest it is all that a registry is asked for.
+pub(crate) const ENTRYPOINT: &str = "fn.kpt.dev/entrypoint";
 /// Annotation: the pod may be collected past this moment, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
 /// The container that runs the function, by the template's contract.

@@ -22,6 +22,8 @@ pub(crate) struct Observed {
     pub(crate) ip: Option<IpAddr>,
     /// The object's name in the cluster.
     pub(crate) object_name: String,
+    /// What its image runs, as its creator wrote down.
+    pub(crate) entrypoint: Option<Vec<String>>,
 }
 
 /// Reads a pod; `None` when it is not a function pod or does not say which. `tries` is what was remembered of the same pod.
@@ -40,6 +42,7 @@ pub(crate) fn observe(pod: &v1::Pod, tries: &mut Tries) -> Option<Observed> {
     let uid = Uid::from(metadata.uid.as_deref()?);
     let resource_version = ResourceVersion::from(metadata.resource_version.as_deref()?);
     let object_name = metadata.name.clone()?;
+    let entrypoint = annotation(names::ENTRYPOINT).and_then(|text| serde_json::from_str(text).ok());
     let pod_ip = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref());
     let pod = Pod {
         name,
@@ -61,7 +64,7 @@ pub(crate) fn observe(pod: &v1::Pod, tries: &mut Tries) -> Option<Observed> {
         },
         reclaim_after: annotation(names::RECLAIM_AFTER).and_then(parse_time),
     };
-    Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name })
+    Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, entrypoint })
 }
 
 /// A label or annotation that says something.

@@ -98,6 +98,9 @@ pub(crate) fn service(template: &Template, pod_name: &str, pod_uid: &str, namesp
     }
 }
 
+/// Longest annotation with an entry point, in bytes.
+const MAX_ENTRYPOINT: usize = 16 * 1024;
+
 /// The name of pod and Service; `None` if the image is no reference, as keys of the pool are.
 pub(crate) fn object_name(name: &PodName) -> Option<String> {
     // A canonical reference has its registry, so there is no prefix to add.
@@ -198,6 +201,11 @@ fn laid_over<T: serde::Serialize + DeserializeOwned + Clone>(below: &T, above: &
     serde_json::from_value(Value::Object(fields)).unwrap_or_else(|_| above.clone())
 }
 
+/// `None` if it is too long to be worth it: all annotations of a pod have 256 KiB.
+fn entrypoint(words: &[String]) -> Option<String> {
+    serde_json::to_string(words).ok().filter(|text| text.len() <= MAX_ENTRYPOINT)
+}
+
 fn annotations(
     mut annotations: BTreeMap<String, String>,
     input: &PodSpecInput<'_>,
@@ -212,6 +220,7 @@ fn annotations(
         (names::CONFIG_TIME, config_time.map(format_time)),
         (names::IMAGE_DIGEST, content.as_ref().map(|content| content.digest.to_string())),
         (names::RESOLVED_AT, content.as_ref().and_then(|content| content.resolved).map(format_time)),
+        (names::ENTRYPOINT, entrypoint(input.entrypoint)),
         (names::RECLAIM_AFTER, Some(format_time(input.reclaim_after))),
     ] {
         // What is absent must not come from the template, which may be made from a pod of ours.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use lru::LruCache;
 use parking_lot::Mutex;
-use porch_fn_pool::{Event, ImageKey, ShardKey, Uid};
+use porch_fn_pool::{Event, ImageKey, Phase, ShardKey, Uid};
 use porch_fn_service::conn::Connection;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -76,6 +76,8 @@ struct KnownPod {
     /// When it was first heard that it terminates.
     ending: Option<Instant>,
     logged: Logged,
+    /// What its image runs was learned from it.
+    learned: bool,
     connection: Option<Dialled>,
 }
 
@@ -164,13 +166,22 @@ impl Store {
 
     /// Takes note of a pod, before the pool hears of it: the next one that it orders is made of what the registry says
     /// then.
-    fn see(&self, state: &mut State, object: &Pod, read: Read, news: &mut Vec<News>) -> Option<Sight> {
+    fn see(&self, state: &mut State, object: &Pod, mut read: Read, news: &mut Vec<News>) -> Option<Sight> {
+        let entrypoint = read.observed.entrypoint.take();
         let refused = |state: &State| {
             let known = state.pods.get(&Uid::from(object.metadata.uid.as_deref()?))?;
             known.tries.image_was_refused().then(|| known.pod.name.image.clone())
         };
         let before = refused(state);
         let sight = state.see(object, read, news);
+        if let (Some(images), Some(entrypoint)) = (&self.images, entrypoint)
+            && let Some(Sight::New(pod)) = &sight
+            && pod.phase == Phase::Running
+            && let Some(known) = state.pods.get_mut(&pod.uid)
+            && !std::mem::replace(&mut known.learned, true)
+        {
+            images.learn(&pod.name.image, pod.origin.content.as_ref(), entrypoint);
+        }
         if before.is_none()
             && let Some(images) = &self.images
             && let Some(image) = refused(state)
@@ -298,7 +309,7 @@ impl State {
         {
             return Some(Sight::Old(known.pod.clone()));
         }
-        let Read { observed: Observed { pod, ip, object_name }, tries } = read;
+        let Read { observed: Observed { pod, ip, object_name, entrypoint: _ }, tries } = read;
         let known = self.pods.entry(uid).or_insert_with(|| KnownPod {
             object_name,
             pod: pod.clone(),
@@ -307,6 +318,7 @@ impl State {
             served: false,
             ending: None,
             logged: Logged::default(),
+            learned: false,
             connection: None,
         });
         if pod.terminating_since.is_some() {

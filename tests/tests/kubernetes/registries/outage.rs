@@ -98,6 +98,24 @@ async fn outage(away: Away, lasting: Duration) {
     report.all_succeeded();
 }
 
+/// What a pod was made from is written on it.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_runner_that_starts_knows_the_images_of_the_pods_there_are() {
+    let Some(stand) = Stand::start().await else { return };
+    let mut place = stand.registry("open", Access::default()).await;
+    let image = place.push("seen:v1", "word").await;
+    let flags = [place.insecure()];
+    let (runner, client) = stand.runner(&flags).await;
+    assert_eq!(client.call(&image, INPUT).await.output(), INPUT);
+    drop((runner, client));
+    place.registry.kill().await;
+    let (_runner, client) = stand.runner(&flags).await;
+    assert_eq!(client.call(&image, INPUT).await.output(), INPUT, "by the pod that runs");
+    remove(&stand, &image).await;
+    assert_eq!(client.call(&image, INPUT).await.output(), INPUT, "by a new one");
+}
+
 /// Deletes the image's pods.
 async fn remove(stand: &Stand, image: &str) {
     let of = |pod: &Pod| function_of(pod).starts_with(image) && pod.metadata.deletion_timestamp.is_none();

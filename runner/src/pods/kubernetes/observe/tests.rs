@@ -23,6 +23,7 @@ fn object() -> Value {
                 "fn.kpt.dev/config-time": "2026-01-02T03:04:05Z",
                 "fn.kpt.dev/image-digest": "sha256:01",
                 "fn.kpt.dev/resolved-at": "2026-01-02T03:04:06Z",
+                "fn.kpt.dev/entrypoint": r#"["sh","-c"]"#,
                 "fn.kpt.dev/reclaim-after": "2026-01-02T03:04:05.678Z",
             },
         },
@@ -70,6 +71,7 @@ fn all_that_a_pod_says_is_read() {
         },
         ip: Some([10, 0, 0, 7].into()),
         object_name: "f-v1-0-12345678".to_owned(),
+        entrypoint: Some(vec!["sh".to_owned(), "-c".to_owned()]),
     };
     assert_eq!(seen(object()), Some(expected));
 }

@@ -66,6 +66,7 @@ fn a_pod_of_the_inline_template() {
             "fn.kpt.dev/config-time": "2023-11-14T22:13:20.000Z",
             "fn.kpt.dev/image-digest": "sha256:00",
             "fn.kpt.dev/resolved-at": "2023-11-14T22:13:21.000Z",
+            "fn.kpt.dev/entrypoint": r#"["function","--x=$(HOME)$"]"#,
             "fn.kpt.dev/reclaim-after": "2023-11-14T22:14:20.500Z",
         },
     });

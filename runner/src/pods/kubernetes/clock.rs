@@ -1,0 +1,84 @@
+//! How far the API server's clock is ahead of this machine's. Moments in pods (`reclaim-after`) are
+//! compared by all runners, so the pool counts by the API server's clock: a machine that started
+//! before its clock was set must not write moments that others read as past.
+
+use std::time::{Duration, SystemTime};
+
+use http::header::DATE;
+use http::{HeaderValue, Request};
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use kube::client::Body;
+use porch_fn_service::kubernetes::bounded;
+use tokio::time::sleep;
+
+use super::client::Causes;
+use crate::metrics::Metrics;
+
+/// How often the clocks are compared.
+const EVERY: Duration = Duration::from_mins(1);
+/// A difference that somebody should look into.
+const LARGE: SignedDuration = SignedDuration::from_secs(5);
+
+/// Asks once; `None` without an answer that has the time.
+pub(super) async fn ahead(client: &Client) -> Option<SignedDuration> {
+    // Everybody may ask for the version, and a refusal has the time as well.
+    let request = Request::get("/version").body(Body::empty()).ok()?;
+    let sent = Timestamp::try_from(SystemTime::now()).ok()?;
+    let answer = bounded(client.send(request)).await;
+    let received = Timestamp::try_from(SystemTime::now()).ok()?;
+    match answer {
+        Ok(answer) => difference(answer.headers().get(DATE)?, sent, received),
+        Err(error) => {
+            tracing::debug!(error = %Causes(&error), "the API server's clock is not known");
+            None
+        }
+    }
+}
+
+/// Compares the clocks for ever. What differs now is for metrics and the log: the pool goes by what
+/// differed when it started.
+pub(super) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
+    let mut told = false;
+    loop {
+        if let Some(ahead) = ahead(&client).await {
+            metrics.clock_ahead(ahead.as_secs_f64());
+            let large = ahead.abs() > LARGE;
+            if large && !told {
+                let seconds = ahead.as_secs_f64();
+                tracing::warn!(
+                    seconds,
+                    "the API server's clock is ahead of this machine's by so much: look at the time service of the node \
+                     and of the control plane"
+                );
+            }
+            told = large;
+        }
+        sleep(EVERY).await;
+    }
+}
+
+/// The header has whole seconds, so the moment is half a second later on average.
+fn difference(date: &HeaderValue, sent: Timestamp, received: Timestamp) -> Option<SignedDuration> {
+    let date = jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok()?.timestamp();
+    let theirs = date + SignedDuration::from_millis(500);
+    let ours = sent + received.duration_since(sent) / 2;
+    Some(theirs.duration_since(ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_the_request_is_compared_with_the_middle_of_the_second() {
+        let date = HeaderValue::from_static("Sun, 06 Nov 1994 08:49:37 GMT");
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let ahead = difference(&date, at("1994-11-06T08:49:30Z"), at("1994-11-06T08:49:31Z"));
+        assert_eq!(ahead, Some(SignedDuration::from_secs(7)));
+        let ahead = difference(&date, at("1994-11-06T09:49:37Z"), at("1994-11-06T09:49:38Z"));
+        assert_eq!(ahead, Some(SignedDuration::from_hours(-1)));
+        let no_date = HeaderValue::from_static("yesterday");
+        assert_eq!(difference(&no_date, Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH), None);
+    }
+}
