@@ -1,7 +1,7 @@
 //! Who asks, when, and how many at once.
 
 use super::*;
-use crate::images::gates::MAX_AT_ONCE;
+use crate::images::gates::{MAX_AT_ONCE, PER_DOMAIN};
 use crate::peer::PER_REGISTRY;
 
 #[tokio::test(start_paused = true)]
@@ -47,8 +47,37 @@ async fn only_so_many_questions_at_once() {
     let of_one: Vec<Image> =
         (0..PER_REGISTRY * 3).map(|index| image(&format!("a.b/fn-{index}:v1"))).collect();
     assert_eq!(ask(&of_one).await, PER_REGISTRY);
-    let of_many: Vec<Image> = (0..MAX_AT_ONCE * 2).map(|index| image(&format!("r{index}.b/fn:v1"))).collect();
-    assert_eq!(ask(&of_many).await, MAX_AT_ONCE);
+    let of_many = |name: &str| -> Vec<Image> {
+        (0..MAX_AT_ONCE * 2).map(|index| image(&format!("r{index}.b/{name}:v1"))).collect()
+    };
+    assert_eq!(ask(&of_many("one")).await, MAX_AT_ONCE / 2, "none of them has ever answered");
+    assert_eq!(ask(&of_many("two")).await, MAX_AT_ONCE);
+    let of_a_domain: Vec<Image> =
+        (0..PER_DOMAIN * 2).map(|index| image(&format!("r{index}.a.b:5000/fn:v1"))).collect();
+    assert_eq!(ask(&of_a_domain).await, PER_DOMAIN);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_names_of_a_domain_that_hangs_hold_up_no_other() {
+    let (fake, images) = images();
+    let hosts: Vec<_> = (0..16).map(|index| format!("r{index}.hung.example")).collect();
+    fake.0.lock().hanging.clone_from(&hosts);
+    fake.stands_for("known.example/fn:v1", "one");
+    images.metadata(&image("known.example/fn:v1")).await.unwrap();
+    let calls = hosts.iter().flat_map(|host| (0..20).map(move |index| image(&format!("{host}/fn-{index}:v1"))));
+    let calls: Vec<_> = calls.collect();
+    let hung = join_all(calls.iter().map(|image| images.metadata(image)));
+    let others = async {
+        sleep(SECOND).await;
+        for first in ["known.example/other:v1", "new.example/fn:v1", "r.another.example/fn:v1"] {
+            fake.stands_for(first, "two");
+            let asked = Instant::now();
+            images.metadata(&image(first)).await.unwrap();
+            assert!(asked.elapsed() <= SECOND, "{first}: {:?}", asked.elapsed());
+        }
+    };
+    let (answers, ()) = tokio::join!(hung, others);
+    assert!(answers.iter().all(|answer| *answer == Err(RegistryError::Unreachable)));
 }
 
 #[tokio::test(start_paused = true)]
