@@ -64,7 +64,8 @@ async fn many_names_of_a_domain_that_hangs_hold_up_no_other() {
     fake.0.lock().hanging.clone_from(&hosts);
     fake.stands_for("known.example/fn:v1", "one");
     images.metadata(&image("known.example/fn:v1")).await.unwrap();
-    let calls = hosts.iter().flat_map(|host| (0..20).map(move |index| image(&format!("{host}/fn-{index}:v1"))));
+    let calls =
+        hosts.iter().flat_map(|host| (0..20).map(move |index| image(&format!("{host}/fn-{index}:v1"))));
     let calls: Vec<_> = calls.collect();
     let hung = join_all(calls.iter().map(|image| images.metadata(image)));
     let others = async {
