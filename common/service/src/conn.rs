@@ -197,6 +197,12 @@ impl Connection {
         };
         let dialed = dialing.clone().await;
         let mut state = self.state.lock();
+        if let State::Closed = &*state {
+            if let Ok(dialed) = &dialed {
+                dialed.closer.close();
+            }
+            return Err(ConnectError::Closed);
+        }
         // Only the dial that everyone waits for may change the state: a later one could be under way.
         if state.dialing().is_some_and(|current| current.ptr_eq(&dialing)) {
             *state = dialed.as_ref().map_or(State::Idle, |dialed| State::Up(dialed.clone()));

@@ -34,7 +34,7 @@ impl Function {
         } else {
             let ticket = self.queue.push(Waiter { id, deadline, since: turn.now });
             let place = Place::Queue(ticket);
-            turn.shared.calls.insert(id, Call { image: self.image.clone(), place });
+            turn.shared.calls.insert(id, Call { image: self.image.clone(), place, since: turn.now });
         }
     }
 
@@ -45,7 +45,8 @@ impl Function {
         }
         tracked.calls.push((id, deadline));
         let (uid, name) = (tracked.pod.uid.clone(), tracked.pod.name.clone());
-        turn.shared.calls.insert(id, Call { image: self.image.clone(), place: Place::Pod(uid.clone()) });
+        let place = Place::Pod(uid.clone());
+        turn.shared.calls.insert(id, Call { image: self.image.clone(), place, since: turn.now });
         turn.out.push(Action::Grant { id, uid, name });
     }
 
@@ -65,7 +66,7 @@ impl Function {
     pub(crate) fn leave(
         &mut self,
         id: RequestId,
-        place: &Place,
+        Call { place, since, .. }: &Call,
         verdict: Option<Verdict>,
         turn: &mut Turn<'_>,
     ) {
@@ -85,7 +86,7 @@ impl Function {
                     Some(Verdict::Full) => tracked.refuse(turn.now),
                     Some(Verdict::Broken) => Self::broken(tracked, turn),
                     Some(Verdict::Silent) => self.silent(index, turn),
-                    Some(Verdict::Late { package }) => self.late(index, package, turn),
+                    Some(Verdict::Late { package }) => self.late(index, package, *since, turn),
                 }
             }
         }

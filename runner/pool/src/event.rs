@@ -77,6 +77,8 @@ pub enum Event {
     Checked {
         /// As asked.
         uid: Uid,
+        /// As asked.
+        number: u64,
         /// Whether the pod's wrapper answered in time, whatever it said.
         answered: bool,
     },
@@ -282,6 +284,8 @@ pub enum Action {
         uid: Uid,
         /// Its name.
         name: PodName,
+        /// Tells the answer to this one from that to another.
+        number: u64,
         /// How long it may take to answer.
         within: Duration,
     },
@@ -309,6 +313,8 @@ pub enum Action {
 pub enum Why {
     /// It failed to start, died, or was not ready in time.
     Failed,
+    /// Calls in it end by their deadlines alone. It may finish those that it has.
+    Hung,
     /// Unused past its `reclaim_after`.
     Expired,
     /// Past its `reclaim_after`, which was brought forward since a pod of the configured version took over.

@@ -39,6 +39,8 @@ pub(crate) struct Function {
     pub(crate) replacement: Option<Replacement>,
     /// Where the round robin goes on.
     pub(crate) next_pick: usize,
+    /// A pod that has served is gone, and none has been ready since.
+    pub(crate) lost: bool,
     /// Since when no pod has been ready.
     pub(crate) unready_since: Option<Time>,
     /// When a name may become free that a create is waiting for.
@@ -70,6 +72,7 @@ impl Function {
             top_up_pause: None,
             replacement: None,
             next_pick: 0,
+            lost: false,
             unready_since: None,
             name_free_at: None,
             scan_at: turn.now + turn.shared.config.scan_interval,
@@ -157,7 +160,7 @@ impl Function {
             turn.reject(waiter, Rejection::DeadlineExceeded);
         }
         if self.any_ready() {
-            self.unready_since = None;
+            (self.unready_since, self.lost) = (None, false);
             return;
         }
         self.unready_since.get_or_insert(turn.now);
@@ -177,7 +180,7 @@ impl Function {
     /// served, what it waits for is another one: it waits until its deadline.
     fn unready_limit(&self, turn: &Turn<'_>) -> Option<Time> {
         let waiter = self.queue.front()?;
-        let lost = turn.may_create() && self.pods.iter().any(|tracked| tracked.served);
+        let lost = turn.may_create() && (self.lost || self.pods.iter().any(|tracked| tracked.served));
         Some(self.unready_since?.max(waiter.since) + turn.shared.config.ready_timeout).filter(|_| !lost)
     }
 
@@ -236,7 +239,7 @@ impl Function {
                 .full
                 .map(|full| full.until)
                 .filter(|&until| until > turn.now && !self.queue.is_empty()));
-            at(tracked.hearing.silent_from.filter(|&from| from > turn.now));
+            at(tracked.silent_at().filter(|&at| at > turn.now));
             if let Some(delete) = &tracked.delete {
                 at(Some(delete.expires_at(config.retry_interval())));
             } else if tracked.failed() && tracked.stays() && tracked.ours() {

@@ -96,9 +96,9 @@ impl Pool {
                 with_pod(functions, &uid, &mut turn, |function, _, turn| function.pushed(&uid, result, turn));
             }
             Event::Ready { uid } => with_pod(functions, &uid, &mut turn, Function::probed_ready),
-            Event::Checked { uid, answered } => {
+            Event::Checked { uid, number, answered } => {
                 with_pod(functions, &uid, &mut turn, |function, index, turn| {
-                    function.checked(index, answered, turn);
+                    function.checked(index, number, answered, turn);
                 });
             }
             Event::Failed { uid, reason } => with_pod(functions, &uid, &mut turn, |function, index, turn| {
@@ -231,7 +231,7 @@ fn leave(functions: &mut Functions, id: RequestId, verdict: Option<Verdict>, tur
     let Some(call) = turn.shared.calls.remove(&id) else { return };
     match functions.get_mut(&call.image) {
         Some(function) => {
-            function.leave(id, &call.place, verdict, turn);
+            function.leave(id, &call, verdict, turn);
             settle(functions, &call.image, turn);
         }
         None => turn.shared.forget_orphan(id, &call.place),

@@ -54,7 +54,8 @@ impl Function {
         tracked.health = Health::Ready;
         tracked.served = true;
         tracked.given_up = false;
-        tracked.hearing = Hearing { heard: turn.now, ..Hearing::default() };
+        let checks = tracked.hearing.checks;
+        tracked.hearing = Hearing { heard: turn.now, checks, ..Hearing::default() };
         self.backoff = None;
         self.warm = None;
     }
@@ -63,7 +64,6 @@ impl Function {
     pub(crate) fn unready(tracked: &mut Tracked) {
         if tracked.health == Health::Ready {
             tracked.health = Health::Unknown;
-            tracked.hearing.asked = false;
         }
     }
 
@@ -119,7 +119,8 @@ impl Function {
         for tracked in &mut self.pods {
             let failed = tracked.failed() && tracked.stays() && tracked.ours();
             if failed && tracked.delete.is_none() && turn.now >= tracked.delete_after {
-                tracked.send_delete(Why::Failed, turn);
+                let why = if tracked.hangs { Why::Hung } else { Why::Failed };
+                tracked.send_delete(why, turn);
             }
         }
     }

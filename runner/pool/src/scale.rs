@@ -101,7 +101,8 @@ impl Function {
 
     fn waiters_want_pod(&self, turn: &Turn<'_>) -> bool {
         let waitlist = self.waitlist();
-        let room: usize = self.serving(turn).map(|tracked| waitlist.saturating_sub(tracked.load())).sum();
+        let room = |tracked: &Tracked| tracked.room(waitlist, turn.now).saturating_sub(tracked.load());
+        let room: usize = self.serving(turn).map(room).sum();
         let waiting = self.queue.len();
         waiting > room && waiting - room + self.excess(turn) > self.starting(turn.now) * waitlist
     }

@@ -49,6 +49,8 @@ pub(crate) enum Watch {
 pub(crate) struct Call {
     pub(crate) image: ImageKey,
     pub(crate) place: Place,
+    /// How long it has been there.
+    pub(crate) since: Time,
 }
 
 #[derive(Debug)]

@@ -22,6 +22,10 @@ pub(crate) struct Tracked {
     pub(crate) full: Option<Full>,
     /// What is known of whether it still answers, now that it has served.
     pub(crate) hearing: Hearing,
+    /// Calls in it end by their deadlines alone.
+    pub(crate) hangs: bool,
+    /// When it was first seen to run.
+    pub(crate) running_since: Option<Time>,
     /// Its phase kept it from being ready in time; those who waited were told.
     pub(crate) given_up: bool,
     pub(crate) push: Option<Push>,
@@ -52,11 +56,21 @@ pub(crate) struct Hearing {
     /// When it last answered a call.
     pub(crate) answered: Time,
     /// It is being asked.
-    pub(crate) asked: bool,
+    pub(crate) asked: Option<Asked>,
+    /// How often it was.
+    pub(crate) checks: u64,
     /// From when on it is silent: it does not count towards the limit.
     pub(crate) silent_from: Option<Time>,
     /// The first of the calls in a row that ended by their deadlines.
     pub(crate) late: Option<Late>,
+}
+
+/// A question under way whether a pod still answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) number: u64,
+    pub(crate) at: Time,
+    pub(crate) by: Time,
 }
 
 /// A pod that takes no more calls for now.
@@ -119,6 +133,8 @@ impl Tracked {
             calls: Vec::new(),
             full: None,
             hearing: Hearing::default(),
+            hangs: false,
+            running_since: None,
             given_up: false,
             push: None,
             asked: None,
@@ -147,9 +163,9 @@ impl Tracked {
         self.stays() && !self.is_silent(now)
     }
 
-    /// It has served and does not answer any more.
+    /// It runs and does not answer, or not any more.
     pub(crate) fn is_silent(&self, now: Time) -> bool {
-        self.hearing.silent_from.is_some_and(|from| from <= now)
+        self.silent_at().is_some_and(|at| at <= now)
     }
 
     /// Can serve now or later.

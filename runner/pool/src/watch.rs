@@ -32,6 +32,9 @@ impl Function {
         }
         let awaited = tracked.awaited();
         tracked.confirm_by = None;
+        if pod.phase == Phase::Running {
+            tracked.running_since.get_or_insert(turn.now);
+        }
         if let Health::Probing { since, .. } = &mut tracked.health
             && tracked.given_up
             && pod.phase == Phase::Running
@@ -59,6 +62,7 @@ impl Function {
         turn.shared.images.insert(pod.uid.clone(), self.image.clone());
         let at = self.pods.partition_point(|other| (&other.pod.name, other.uid()) < (&pod.name, &pod.uid));
         let mut tracked = Tracked::new(pod, None);
+        tracked.running_since = (tracked.pod.phase == Phase::Running).then_some(turn.now);
         tracked.own(turn);
         tracked.calls = turn.shared.orphans.remove(tracked.uid()).unwrap_or_default();
         tracked.served = !tracked.calls.is_empty();
@@ -68,6 +72,7 @@ impl Function {
     /// The pod is gone, or must be taken for gone.
     pub(crate) fn untrack(&mut self, index: usize, turn: &mut Turn<'_>) {
         let mut tracked = self.pods.remove(index);
+        self.lost |= tracked.served;
         let awaited = tracked.awaited();
         Self::stop_probe(&mut tracked, turn);
         let uid = tracked.uid().clone();
@@ -121,7 +126,7 @@ impl Tracked {
 
     pub(crate) fn send_delete(&mut self, why: Why, turn: &mut Turn<'_>) {
         self.delete = Some(Delete { sent: turn.now, unknown: None });
-        if why != Why::Failed {
+        if !matches!(why, Why::Failed | Why::Hung) {
             Function::stop_probe(self, turn);
         }
         turn.out.push(crate::event::Action::Delete {

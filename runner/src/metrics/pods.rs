@@ -49,7 +49,7 @@ impl PodMetrics {
         registry.register_with_unit("pod_start_phase", help, Unit::Seconds, metrics.phases.clone());
         let help = "Pods that this runner ordered and that never served, by why";
         registry.register("pod_start_failures", help, metrics.failures.clone());
-        let help = "Pods that stopped answering while they had calls, and were replaced";
+        let help = "How often a pod stopped answering while it had calls, which went elsewhere";
         registry.register("pods_hung", help, metrics.hung.clone());
         metrics
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{ReasonLabel, Runtime, RuntimeLabel, SECONDS, Seconds};
 
 /// Why a call that had a pod is given another one.
-const RETRIES: [&str; 3] = ["broken", "refused", "vanished"];
+const RETRIES: [&str; 4] = ["broken", "full", "refused", "vanished"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Rejected {

@@ -55,6 +55,8 @@ pub enum Order {
         uid: Uid,
         /// Its name.
         name: PodName,
+        /// To be given back with the answer.
+        number: u64,
         /// How long it may take to answer.
         within: Duration,
     },

@@ -278,6 +278,7 @@ impl<B: Backend> Driver<B> {
                 tracing::info!(image = %name.image, slot = name.slot, ?why, "deleting pod");
                 self.metrics.pool_action(match why {
                     Why::Failed => "delete failed",
+                    Why::Hung => "delete hung",
                     Why::Expired => "delete expired",
                     Why::Replaced => "delete replaced",
                     Why::Surplus => "delete surplus",
@@ -290,7 +291,9 @@ impl<B: Backend> Driver<B> {
                 self.metrics.pool_action("push");
                 self.backend.order(Order::Push { uid, resource_version, name, until });
             }
-            Action::Check { uid, name, within } => self.backend.order(Order::Check { uid, name, within }),
+            Action::Check { uid, name, number, within } => {
+                self.backend.order(Order::Check { uid, name, number, within });
+            }
             Action::Cut { uid, name } => {
                 tracing::warn!(
                     image = %name.image, slot = name.slot,

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use porch_fn_tests::client::{Answer, Client};
-use porch_fn_tests::cluster::{ApiProxy, Asked, Cluster, Fault, Namespace, Recorder, Rule};
+use porch_fn_tests::cluster::{ApiProxy, Asked, Cluster, Fault, Namespace, Own, Recorder, Rule};
 use porch_fn_tests::process::{Sandbox, Server, figure};
 use tokio::time::{Instant, interval, sleep, timeout};
 use tonic::Code;
@@ -384,6 +384,71 @@ async fn a_pod_whose_end_is_not_heard_of_holds_nobody_up() {
     figure(&format!("a pod whose end was not heard of: the next call took {took:.1?}"));
     assert!(took < BOUND, "{took:?}");
     assert_ne!(stand.namespace.pods().await[0].name_any(), pod.name_any(), "its name was still taken");
+}
+
+/// Drops all packets from and to a pod, as when its node is lost, until it is dropped.
+struct CutOff(Own);
+
+impl CutOff {
+    async fn cut(own: &Own, pod: &Pod) -> Self {
+        let ip = pod.status.as_ref().and_then(|status| status.pod_ip.clone()).expect("it runs");
+        let drop = |hook| {
+            format!(
+                "chain {hook} {{ type filter hook {hook} priority 0; ip saddr {ip} drop; ip daddr {ip} drop; }}"
+            )
+        };
+        let rules = format!("table inet lost {{ {} {} {} }}", drop("input"), drop("output"), drop("forward"));
+        own.node(&["nft", &rules]).await;
+        Self(own.clone())
+    }
+}
+
+impl Drop for CutOff {
+    fn drop(&mut self) {
+        let own = self.0.clone();
+        // The test's own runtime may be ending, so another one does it.
+        let joined = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(own.node(&["nft", "delete", "table", "inet", "lost"]));
+        });
+        if joined.join().is_err() {
+            eprintln!("a pod is left cut off");
+        }
+    }
+}
+
+/// The rig has one node, so that the pod is lost with its network and the next one starts beside it.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_function_whose_only_pod_is_lost_is_back_within_seconds() {
+    const BACK_WITHIN: Duration = Duration::from_secs(6);
+    let cluster = Cluster::connect().await;
+    let Some(own) = cluster.own() else { return };
+    let image = cluster.function_image();
+    for connect in ["service", "pod-ip"] {
+        let flag = format!("--pod-connect={connect}");
+        let stand = Stand::start(&cluster, Vec::new(), 0, 1, &[&image], &[&flag]).await;
+        stand.succeeds(connect, 0, &image).await;
+        let pod = stand.namespace.pods().await.remove(0);
+        let (client, long) = (&stand.clients[0], format!("{INPUT}# test-sleep-ms: 3000\n"));
+        let lost = async {
+            until_count(&stand.runners[0], &image, "in_flight", 1).await;
+            let lost = CutOff::cut(own, &pod).await;
+            (lost, stand.succeeds("the next call", 0, &image).await)
+        };
+        let ((answer, in_flight), (lost, next)) = tokio::join!(call(client, &image, &long), lost);
+        assert_eq!(answer.output(), &long);
+        let after = stand.succeeds("a later call", 0, &image).await;
+        figure(&format!(
+            "the only pod lost, by {connect}: the next call took {next:.1?}, a later one {after:.1?}, one of 3 s in flight \
+             {in_flight:.1?}"
+        ));
+        assert!(next < BACK_WITHIN, "{next:?}");
+        assert!(after < Duration::from_secs(1), "{after:?}");
+        assert!(in_flight < Duration::from_secs(25), "{in_flight:?}");
+        drop(lost);
+        stand.never_more_than("one is replaced", 2, &[&image]);
+    }
 }
 
 #[tokio::test]

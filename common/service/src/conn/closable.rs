@@ -19,8 +19,9 @@ pub(super) struct Closer(Arc<Mutex<Option<oneshot::Sender<()>>>>);
 #[derive(Debug)]
 pub(super) struct Closable<S> {
     stream: S,
-    /// `None`: nobody can close it any more.
-    closed: Option<oneshot::Receiver<()>>,
+    /// `None`: nobody can close it any more, or it is closed.
+    closing: Option<oneshot::Receiver<()>>,
+    is_closed: bool,
 }
 
 // === impl Closer ===
@@ -38,8 +39,11 @@ impl Closer {
 
 impl<S> Closable<S> {
     pub(super) fn new(stream: S) -> (Self, Closer) {
-        let (sender, closed) = oneshot::channel();
-        (Self { stream, closed: Some(closed) }, Closer(Arc::new(Mutex::new(Some(sender)))))
+        let (sender, closing) = oneshot::channel();
+        (
+            Self { stream, closing: Some(closing), is_closed: false },
+            Closer(Arc::new(Mutex::new(Some(sender)))),
+        )
     }
 }
 
@@ -49,10 +53,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Closable<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.closed.as_mut().map(|closed| pin!(closed).poll(context)) {
-            Some(Poll::Ready(Ok(()))) => return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
-            Some(Poll::Ready(Err(_dropped))) => self.closed = None,
-            Some(Poll::Pending) | None => {}
+        if let Some(Poll::Ready(closed)) = self.closing.as_mut().map(|closing| pin!(closing).poll(context)) {
+            (self.closing, self.is_closed) = (None, closed.is_ok());
+        }
+        if self.is_closed {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         pin!(&mut self.stream).poll_read(context, buffer)
     }

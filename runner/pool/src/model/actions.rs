@@ -25,7 +25,7 @@ impl World {
             Action::Grant { id, uid, .. } => return self.granted(runner, id, &uid),
             Action::Reject { id, error } => return self.rejected(runner, id, &error),
             Action::Probe { uid, on, .. } => return self.probe(runner, uid, on),
-            Action::Check { uid, .. } => return self.check(runner, uid),
+            Action::Check { uid, number, .. } => return self.check(runner, uid, number),
             Action::Cut { uid, .. } => return self.cut(runner, &uid),
             Action::Create { name, shard_key, origin, reclaim_after } => {
                 self.check_create(runner, &name);
@@ -88,7 +88,7 @@ impl World {
     fn check_delete(&mut self, runner: usize, uid: &Uid, name: &PodName, why: Why) {
         let state = &self.runners[runner];
         let owns = state.view_owns(&name.image);
-        let cleans_up = why == Why::Failed && state.created.contains(uid);
+        let cleans_up = matches!(why, Why::Failed | Why::Hung) && state.created.contains(uid);
         if !owns && !cleans_up {
             self.violate(format!("a pod is deleted ({why:?}) by a runner that is not the owner"));
         }
@@ -163,12 +163,12 @@ impl World {
         }
     }
 
-    fn check(&mut self, runner: usize, uid: Uid) {
+    fn check(&mut self, runner: usize, uid: Uid, number: u64) {
         let life = self.runners[runner].life;
         let answered = self.server.seems_ready(&uid);
         let (low, high) = if answered { (1, 900) } else { (1000, 3000) };
         let delay = self.rng.between(low, high);
-        let event = Event::Checked { uid, answered };
+        let event = Event::Checked { uid, number, answered };
         self.at(self.now + delay, Happening::Answer { runner, life, event });
     }
 
@@ -313,9 +313,10 @@ impl World {
         let well = object.truth == Truth::Ready
             && object.hang.is_none()
             && object.ready_since.is_some_and(|at| at + GRACE < self.now);
-        if in_use && (why != Why::Failed || well) {
+        let faulty = matches!(why, Why::Failed | Why::Hung);
+        if in_use && (!faulty || well) {
             self.violate(format!("pod {uid} is deleted ({why:?}) while in use"));
-        } else if why == Why::Failed && well {
+        } else if faulty && well {
             self.violate(format!("pod {uid} is deleted as failed although it serves"));
         }
         if self.settled && serves && self.serving(&image) <= self.to_be_kept(&image) {
@@ -323,6 +324,7 @@ impl World {
         }
         self.count(match why {
             Why::Failed => "deleted: failed",
+            Why::Hung => "deleted: hung",
             Why::Expired => "deleted: expired",
             Why::Replaced => "deleted: replaced",
             Why::Surplus => "deleted: surplus",

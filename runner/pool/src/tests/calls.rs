@@ -105,7 +105,7 @@ fn events_about_nothing_known_are_ignored() {
     assert_eq!(rig.ready(7), NOTHING);
     assert_eq!(rig.gone(7), NOTHING);
     assert_eq!(rig.failed(7, "gone"), NOTHING);
-    assert_eq!(rig.checked(7, false), NOTHING);
+    assert_eq!(rig.checked(7, 1, false), NOTHING);
     assert_eq!(rig.deleted(7, crate::event::Deletion::NotFound), NOTHING);
     assert_eq!(rig.pushed(7, crate::event::Pushing::Conflict), NOTHING);
     assert_eq!(rig.creation(7, Creation::Exists), NOTHING);

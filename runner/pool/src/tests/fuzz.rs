@@ -88,7 +88,7 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
             Event::Pushed { uid: some_uid, result }
         }
         15 => Event::Ready { uid: some_uid },
-        16 => Event::Checked { uid: some_uid, answered: rng.chance(50) },
+        16 => Event::Checked { uid: some_uid, number: rng.between(0, 3), answered: rng.chance(50) },
         17 => Event::Failed { uid: some_uid, reason: other("out of memory") },
         18 if rng.chance(50) => Event::Own(if rng.chance(50) { Ownership::All } else { Ownership::None }),
         18 => {

@@ -10,10 +10,16 @@ fn a_pod_with_calls_is_asked_when_it_was_not_heard_of_for_a_second() {
     let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
     rig.request(1);
     assert_eq!(rig.pass(2), ["check u0"], "once");
-    assert_eq!(rig.checked(0, true), NOTHING);
+    assert_eq!(rig.checked(0, 1, true), NOTHING);
     assert_eq!(rig.pass(1), ["check u0"], "and again, while the call runs");
+    rig.pass(1);
     rig.served(1);
-    assert_eq!(rig.checked(0, false), ["cut u0", "probe u0"], "whatever became of the call");
+    assert_eq!(rig.checked(0, 2, false), NOTHING, "it has answered the call since");
+    rig.request(2);
+    assert_eq!(rig.pass(2), ["check u0"]);
+    assert_eq!(rig.checked(0, 2, false), NOTHING, "of an earlier check");
+    assert_eq!(rig.checked(0, 3, false), ["cut u0", "probe u0"]);
+    rig.broken(2);
     rig.ready(0);
     assert_eq!(rig.pass(10), NOTHING, "nobody uses it");
 }
@@ -24,7 +30,7 @@ fn a_silent_pod_is_replaced_at_once_and_comes_back() {
     rig.request(1);
     rig.pass(2);
     assert_eq!(rig.request(2), ["grant 2 u0"], "in use until it is known");
-    assert_eq!(rig.checked(0, false), ["cut u0", "probe u0"]);
+    assert_eq!(rig.checked(0, 1, false), ["cut u0", "probe u0"]);
     assert_eq!(rig.request(3), ["create 1"], "its name is taken, and no other pod answers");
     assert_eq!((rig.broken(1), rig.broken(2)), (vec![], vec![]));
     rig.created(1);
@@ -54,32 +60,65 @@ fn a_call_that_ends_by_its_deadline_makes_its_pod_suspect() {
     let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
     rig.request(1);
     assert_eq!(rig.late(1, 7), ["check u0"]);
-    assert_eq!(rig.checked(0, true), NOTHING, "the function is slow");
+    assert_eq!(rig.checked(0, 1, true), NOTHING, "the function is slow");
     rig.request(2);
-    assert_eq!(rig.late(2, 8), ["check u0"], "and no other pod shows that it is not");
-    assert_eq!(rig.checked(0, true), NOTHING);
+    assert_eq!(rig.pass(2), ["check u0"]);
+    assert_eq!(rig.late(2, 8), ["check u0"], "it has less time now");
+    assert_eq!(rig.checked(0, 2, false), NOTHING, "the answer to that one counts");
+    assert_eq!(rig.checked(0, 3, true), NOTHING);
     assert_eq!(rig.counts(), [1, 0, 0, 0]);
 }
 
-#[test]
-fn two_packages_that_hang_while_others_are_answered_elsewhere_cost_the_pod() {
-    for (packages, elsewhere, hangs) in [([1, 2], true, true), ([1, 1], true, false), ([1, 2], false, false)]
-    {
-        let mut rig = Rig::with_quiet_pods(limits(2, 9), &[0, 1]);
-        assert_eq!(rig.request(1), ["grant 1 u0"]);
-        assert_eq!(rig.request(2), ["grant 2 u1"]);
-        assert_eq!(rig.late(1, packages[0]), ["check u0"]);
-        rig.checked(0, true);
-        rig.pass(1);
-        rig.checked(1, true);
-        if elsewhere {
-            rig.served(2);
-        }
-        assert_eq!(rig.request(3), ["grant 3 u0"]);
-        let lines = rig.late(3, packages[1]);
-        let expected = if hangs { vec!["cut u0", "delete u0 Failed"] } else { vec!["check u0"] };
-        assert_eq!(lines, expected, "{packages:?} {elsewhere}");
+/// Two calls on pod 0 that end by their deadlines, of these packages, after so many seconds each. What becomes of the pod.
+fn two_late(packages: [u64; 2], seconds: u64, elsewhere: bool, in_a_row: bool) -> Vec<String> {
+    let mut rig = Rig::with_pods(limits(2, 9), &[0, 1]);
+    assert_eq!(rig.request(1), ["grant 1 u0"]);
+    assert_eq!(rig.request(2), ["grant 2 u1"]);
+    // The first of further calls that is on pod 0.
+    let second = |rig: &mut Rig| (3..9).find(|&id| rig.request(id) == [format!("grant {id} u0")]).unwrap();
+    let early = (!in_a_row).then(|| second(&mut rig));
+    rig.pass(seconds);
+    rig.late(1, packages[0]);
+    rig.pass(1);
+    if elsewhere {
+        rig.served(2);
     }
+    let second = early.unwrap_or_else(|| second(&mut rig));
+    rig.pass(seconds);
+    rig.late(second, packages[1])
+}
+
+#[test]
+fn two_packages_in_a_row_that_hang_while_others_are_answered_elsewhere_cost_the_pod() {
+    assert_eq!(two_late([1, 2], 10, true, true), ["delete u0 Hung"]);
+    assert_eq!(two_late([1, 1], 10, true, true), NOTHING, "it may be the package");
+    assert_eq!(two_late([1, 2], 5, true, true), NOTHING, "they had little time");
+    assert_eq!(two_late([1, 2], 10, false, true), NOTHING, "it may be the function");
+    assert_eq!(two_late([1, 2], 10, true, false), NOTHING, "they may have been in each other's way");
+}
+
+#[test]
+fn a_pod_of_another_runner_that_was_never_heard_of_holds_nobody_up() {
+    let mut rig = Rig::new(config());
+    let pod = Pod { phase: Phase::Running, ..rig.pod(0) };
+    rig.seen(pod);
+    assert_eq!(rig.request(1), NOTHING);
+    assert_eq!(rig.pass(2), NOTHING);
+    assert_eq!(rig.pass(2), ["create 1"], "its node may have died with its owner");
+    assert_eq!(rig.ready(0), ["grant 1 u0"]);
+}
+
+#[test]
+fn waiters_outlive_the_pod_that_was_lost() {
+    let mut rig = Rig::with_pods(Config { ready_timeout: seconds(20), ..limits(1, 2) }, &[0]);
+    rig.request(1);
+    rig.silent(1);
+    assert_eq!(rig.request_within(2, 300), ["create 1"]);
+    rig.created(1);
+    rig.gone(0);
+    let lines = rig.pass(15);
+    assert!(lines.iter().all(|line| !line.starts_with("reject")), "{lines:?}");
+    assert_eq!(rig.ready(1), ["grant 2 u1"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The property test: many histories of the model, and for each rule the proof that breaking it is noticed.
 //!
-//! `POOL_HISTORIES` sets how many (the full run has 100,000, in release); `POOL_SEED` replays one, with a trace.
+//! `POOL_HISTORIES` sets how many (tests/run has 100,000); `POOL_SEED` replays one, with a trace.
 
 use crate::breakage::Breakage;
 use crate::model::{self, Counts};
@@ -11,6 +11,12 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
+fn add(counts: &mut Counts, more: Counts) {
+    for (what, count) in more {
+        *counts.entry(what).or_default() += count;
+    }
+}
+
 #[test]
 fn no_history_breaks_a_rule() {
     if let Some(seed) = number("POOL_SEED") {
@@ -18,13 +24,24 @@ fn no_history_breaks_a_rule() {
         return;
     }
     let histories = number("POOL_HISTORIES").unwrap_or(QUICK);
-    let mut counts = Counts::new();
-    for seed in 0..histories {
-        match model::run(seed, None, false) {
-            Ok(more) => more.into_iter().for_each(|(what, count)| *counts.entry(what).or_default() += count),
-            Err(violation) => panic!("{violation}: replay it with POOL_SEED={seed}"),
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let run = |first: usize| {
+        let mut counts = Counts::new();
+        for seed in (first as u64..histories).step_by(threads) {
+            match model::run(seed, None, false) {
+                Ok(more) => add(&mut counts, more),
+                Err(violation) => panic!("{violation}: replay it with POOL_SEED={seed}"),
+            }
         }
-    }
+        counts
+    };
+    let mut counts = Counts::new();
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..threads).map(|first| scope.spawn(move || run(first))).collect();
+        for run in runs {
+            add(&mut counts, run.join().unwrap());
+        }
+    });
     println!("{histories} histories: {counts:#?}");
     if histories >= QUICK {
         for what in [

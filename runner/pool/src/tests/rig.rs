@@ -89,11 +89,11 @@ impl Rig {
         let mut actions = self.pool.step(event, self.now);
         if self.pods_answer {
             let checked = |action: &Action| match action {
-                Action::Check { uid, .. } => Some(uid.clone()),
+                Action::Check { uid, number, .. } => Some((uid.clone(), *number)),
                 _ => None,
             };
-            for uid in actions.iter().filter_map(checked).collect::<Vec<_>>() {
-                actions.extend(self.pool.step(Event::Checked { uid, answered: true }, self.now));
+            for (uid, number) in actions.iter().filter_map(checked).collect::<Vec<_>>() {
+                actions.extend(self.pool.step(Event::Checked { uid, number, answered: true }, self.now));
             }
             actions.retain(|action| checked(action).is_none());
         }
@@ -153,8 +153,9 @@ impl Rig {
         self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Silent })
     }
 
-    pub(crate) fn checked(&mut self, slot: u32, answered: bool) -> Vec<String> {
-        self.step(Event::Checked { uid: uid(slot), answered })
+    /// The answer to the check of this number, from 1.
+    pub(crate) fn checked(&mut self, slot: u32, number: u64, answered: bool) -> Vec<String> {
+        self.step(Event::Checked { uid: uid(slot), number, answered })
     }
 
     /// The pod in a slot, as a watch would show it now: pending, of the configured version, with a full lifetime.

@@ -76,8 +76,8 @@ impl Refusal {
 
 /// kube's reason where the body of an answer is no Status.
 const NO_STATUS: &str = "Failed to parse error data";
-/// The pool waits a minute for an answer.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
+/// The pool waits a minute for an answer, attempts and permits included.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// What a failed create means.
 pub(crate) fn creation(error: &kube::Error) -> Creation {

@@ -120,14 +120,14 @@ impl Backend for KubernetesBackend {
                 let result = shared.push(&name, &uid, &resource_version, until).await;
                 Event::Pushed { uid, result }
             }),
-            Order::Check { uid, name, within } => {
+            Order::Check { uid, name, number, within } => {
                 let connection = shared.store.locate(&uid);
                 self.write(&name, async move {
                     let answered = match connection {
                         Ok(Some(connection)) => answers(&connection, within).await,
                         Ok(None) | Err(NoPod) => false,
                     };
-                    Event::Checked { uid, answered }
+                    Event::Checked { uid, number, answered }
                 });
             }
             Order::Cut { uid } => shared.store.cut(&uid),
@@ -179,7 +179,7 @@ impl Shared {
             Ok(pod) => pod,
             Err(error) => return refused("template", error.to_string()),
         };
-        timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unreachable)
+        timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
     }
 
     /// Waits a little for the pull secret at the start. A pod without it may still be pulled.
@@ -219,7 +219,7 @@ impl Shared {
                     Holder::Gone | Holder::Unknown => {}
                 },
                 // Done or not, the next attempt shows it: the name is taken then.
-                Creation::Unknown if error.code().is_some() => {
+                Creation::Unknown | Creation::Unreachable if error.code().is_some() => {
                     tracing::debug!(pod = object_name, error = %Causes(&error), "create again");
                 }
                 answer => {
@@ -238,7 +238,7 @@ impl Shared {
         }
         let error = last_error.as_ref().map(|error| Causes(error).to_string());
         tracing::warn!(pod = object_name, error, "pod not created after several attempts");
-        Creation::Unknown
+        last_error.map_or(Creation::Unknown, |error| error.creation())
     }
 
     async fn created(&self, pod: &Pod) -> Creation {
@@ -292,7 +292,7 @@ impl Shared {
                 self.refusals.log("a pod was not deleted", &object_name, &error);
                 let deletion = error.deletion();
                 if deletion == Deletion::Conflict {
-                    self.look(&object_name, uid).await;
+                    self.look_now(&object_name, uid).await;
                 }
                 sleep(error.retry_after().unwrap_or_default()).await;
                 deletion
@@ -315,9 +315,9 @@ impl Shared {
                 self.refusals.log("reclaim-after of a pod was not written", &object_name, &error);
                 let pushing = error.pushing();
                 if pushing == Pushing::Conflict {
-                    self.look(&object_name, uid).await;
+                    self.look_now(&object_name, uid).await;
                 }
-                sleep(error.retry_after().unwrap_or_default()).await;
+                // Calls may wait for this one; the pool pushes again after a pause of its own.
                 pushing
             }
         }

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
 use porch_fn_pool::{Event, PodName, Reason, Uid};
 use tokio::time::{sleep, timeout};
 
 use super::backend::Shared;
-use super::client::Causes;
+use super::client::{Causes, RequestError};
 use super::services;
 use super::store::Connect;
 use crate::pods::probe::until_serving;
@@ -80,7 +81,16 @@ impl Shared {
 
     /// Asks the API server for the pod, since what is known of it may be old.
     pub(super) async fn look(&self, object_name: &str, uid: &Uid) -> Look {
-        match self.cluster.look_at_pod(object_name).await {
+        self.looked(self.cluster.look_at_pod(object_name).await, uid)
+    }
+
+    /// The same for a write that met a conflict: a call may wait for it.
+    pub(super) async fn look_now(&self, object_name: &str, uid: &Uid) -> Look {
+        self.looked(self.cluster.get_pod(object_name).await, uid)
+    }
+
+    fn looked(&self, found: Result<Option<Pod>, RequestError>, uid: &Uid) -> Look {
+        match found {
             Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid.as_str()) => {
                 self.store.pod_seen(&pod);
                 Look::There

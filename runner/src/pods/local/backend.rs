@@ -39,14 +39,14 @@ impl LocalBackend {
         }
     }
 
-    fn check(&self, uid: Uid, name: &PodName, within: Duration) {
+    fn check(&self, uid: Uid, name: &PodName, number: u64, within: Duration) {
         let (connection, events) = (self.pods.locate(&uid), self.events.clone());
         self.checks.start(uid.clone(), name, async move {
             let answered = match connection {
                 Ok(Some(connection)) => answers(&connection, within).await,
                 Ok(None) | Err(NoPod) => false,
             };
-            let _ = events.send(Event::Checked { uid, answered });
+            let _ = events.send(Event::Checked { uid, number, answered });
         });
     }
 
@@ -84,7 +84,7 @@ impl Backend for LocalBackend {
                 let result = self.pods.cluster.push(&uid, &resource_version, until);
                 Event::Pushed { uid, result }
             }
-            Order::Check { uid, name, within } => return self.check(uid, &name, within),
+            Order::Check { uid, name, number, within } => return self.check(uid, &name, number, within),
             Order::Cut { uid } => return self.pods.cut(&uid),
             Order::Probe { uid, name, on: true } => return self.probe(uid, &name),
             Order::Probe { uid, on: false, .. } => return self.probes.stop(&uid),

@@ -10,6 +10,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use wrapper_server::go_exit_text;
+use wrapper_server::process::collect_orphans;
 
 use super::cluster::LocalOptions;
 use crate::environment::environment;
@@ -64,14 +65,17 @@ pub(super) async fn run(
         ended = ended => Some(ended),
         () = told => None,
     };
-    match ended {
+    let ended = match ended {
         Some(Ok(status)) => Ended::Failed(died(status)),
         Some(Err(error)) => Ended::Failed(format!("its process cannot be waited for: {error}")),
         None => {
             stop(&mut child, stdin).await;
             Ended::Stopped
         }
-    }
+    };
+    // The functions of a wrapper that was killed are this process's now.
+    collect_orphans();
+    ended
 }
 
 fn start(options: &LocalOptions, command: &[String]) -> std::io::Result<Child> {

@@ -18,7 +18,7 @@
 //! gives orphans to the main thread (`find_new_reaper` in Linux's kernel/exit.c), and calls are
 //! started by the runtime's worker threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::sync::LazyLock;
@@ -45,7 +45,7 @@ static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
 /// leaves its group outlives its call.
 pub fn adopt_orphans() {
     let adopt = || -> io::Result<()> {
-        fs::read(children_path())?;
+        *REAPER.inherited.lock() = children()?.into_iter().collect();
         Ok(set_child_subreaper(Some(getpid()))?)
     };
     match adopt() {
@@ -56,9 +56,20 @@ pub fn adopt_orphans() {
     }
 }
 
+/// Kills and reaps what processes left behind that ran calls of their own and have ended, such as
+/// local pods.
+///
+/// # Panics
+/// Outside a Tokio runtime.
+pub fn collect_orphans() {
+    REAPER.collect(&Handle::current());
+}
+
 #[derive(Debug, Default)]
 struct Reaper {
     adopts: AtomicBool,
+    /// Children that were there before the first call: a pod's template may start something before the wrapper.
+    inherited: Mutex<HashSet<Pid>>,
     calls: Mutex<Calls>,
     /// A task waits for the deaths of what was killed.
     awaits_deaths: AtomicBool,
@@ -76,6 +87,15 @@ struct Begun {
     /// Before the first of its processes was started, in clock ticks since the system's start.
     at: u64,
     leader: Option<Pid>,
+}
+
+/// What became of an orphan.
+#[derive(Debug, PartialEq, Eq)]
+enum Orphan {
+    Reaped,
+    /// Killed, and not reaped yet.
+    Dying,
+    Spared,
 }
 
 /// A call in flight. Until it is dropped, its processes are left alone.
@@ -111,9 +131,7 @@ impl InFlight {
     /// The call is over and its first process is reaped: kills what it left behind. A task on `runtime` reaps that.
     pub(super) fn end(self, runtime: &Handle) {
         drop(self);
-        if REAPER.adopts.load(Ordering::Acquire) && REAPER.sweep() {
-            REAPER.await_deaths(runtime);
-        }
+        REAPER.collect(runtime);
     }
 }
 
@@ -126,28 +144,54 @@ impl Drop for InFlight {
 // === impl Reaper ===
 
 impl Reaper {
-    /// Reaps the orphans that have ended, and kills those whose call is over. Returns whether there
-    /// are any of these, which are still to be reaped.
+    /// Sweeps now, and later what takes a moment to die.
+    fn collect(&'static self, runtime: &Handle) {
+        if self.adopts.load(Ordering::Acquire) && self.sweep() {
+            self.await_deaths(runtime);
+        }
+    }
+
+    /// Reaps the orphans that have ended, and kills those whose call is over. Returns whether there is anything left to
+    /// be reaped or looked at again.
     fn sweep(&self) -> bool {
         let calls = self.calls.lock();
-        let Ok(children) = fs::read_to_string(children_path()) else { return false };
-        let mut killed = false;
-        for pid in children.split_ascii_whitespace() {
-            let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) else { continue };
-            if calls.in_flight.values().any(|begun| begun.leader == Some(pid)) {
-                continue;
+        // The children of one that was reaped are ours since.
+        loop {
+            let Ok(children) = children() else { return false };
+            let (mut reaped, mut left) = (false, false);
+            for pid in children {
+                match self.look_at(pid, &calls) {
+                    Orphan::Reaped => reaped = true,
+                    Orphan::Dying => left = true,
+                    Orphan::Spared => {}
+                }
             }
-            // Unreaped, its number is nobody else's.
-            if !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)) || calls.protect(pid) {
-                continue;
-            }
-            match kill_process(pid, Signal::KILL) {
-                Ok(()) => killed = true,
-                // It has changed its user: it is left.
-                Err(error) => tracing::debug!(%pid, %error, "could not kill what a call left behind"),
+            if !reaped {
+                return left;
             }
         }
-        killed
+    }
+
+    fn look_at(&self, pid: Pid, calls: &Calls) -> Orphan {
+        if calls.in_flight.values().any(|begun| begun.leader == Some(pid)) {
+            return Orphan::Spared;
+        }
+        // Unreaped, its number is nobody else's.
+        if !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)) {
+            self.inherited.lock().remove(&pid);
+            return Orphan::Reaped;
+        }
+        if self.inherited.lock().contains(&pid) || calls.protect(pid) {
+            return Orphan::Spared;
+        }
+        match kill_process(pid, Signal::KILL) {
+            Ok(()) => Orphan::Dying,
+            Err(error) => {
+                // It has changed its user: it is left.
+                tracing::debug!(%pid, %error, "could not kill what a call left behind");
+                Orphan::Spared
+            }
+        }
     }
 
     /// Sweeps at each death of a child until nothing is left: a killed process takes a moment to
@@ -157,15 +201,14 @@ impl Reaper {
             return;
         }
         runtime.spawn(async move {
-            let Ok(mut child_died) = signal(SignalKind::child()) else { return };
-            while self.sweep() {
-                child_died.recv().await;
+            if let Ok(mut child_died) = signal(SignalKind::child()) {
+                while self.sweep() {
+                    child_died.recv().await;
+                }
             }
             self.awaits_deaths.store(false, Ordering::Release);
             // A call that ended in between has started no task.
-            if self.sweep() {
-                self.await_deaths(&Handle::current());
-            }
+            self.collect(&Handle::current());
         });
     }
 }
@@ -209,9 +252,10 @@ fn ticks_now() -> u64 {
     seconds * ticks + nanos * ticks / 1_000_000_000
 }
 
-/// Names the main thread's children. Its number is that of the process.
-fn children_path() -> String {
-    format!("/proc/self/task/{}/children", getpid())
+/// The main thread's children. Its number is that of the process.
+fn children() -> io::Result<Vec<Pid>> {
+    let children = fs::read_to_string(format!("/proc/self/task/{}/children", getpid()))?;
+    Ok(children.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ async fn a_create_has_one_bound_whatever_it_waits_for() {
     let bound = CREATE_TIMEOUT.as_secs();
     assert!(CREATE_TIMEOUT < Duration::from_mins(1), "the pool gives up then");
     assert_eq!(create(3600, template()).await, (unreachable, bound));
-    assert_eq!(create(45, template()).await, (Creation::Unreachable, bound));
+    assert_eq!(create(45, template()).await, (Creation::Unknown, bound));
     assert_eq!(create(45, Err(NoTemplate::Unread)).await, (unread.clone(), bound));
     assert_eq!(create(0, Err(NoTemplate::Unread)).await, (unread, TEMPLATE_TIMEOUT.as_secs()));
 }
