@@ -33,6 +33,9 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Names the call in the environment of its processes.
 pub const CALL_VARIABLE: &str = "PORCH_FN_CALL";
 
+/// How often the children are looked at in one go.
+const MAX_PASSES: usize = 100;
+
 /// One per process, as its children are.
 static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
 
@@ -155,8 +158,8 @@ impl Reaper {
     /// be reaped or looked at again.
     fn sweep(&self) -> bool {
         let calls = self.calls.lock();
-        // The children of one that was reaped are ours since.
-        loop {
+        // The children of one that was reaped are ours since. A function that goes on making more has no end.
+        for _ in 0..MAX_PASSES {
             let Ok(children) = children() else { return false };
             let (mut reaped, mut left) = (false, false);
             for pid in children {
@@ -170,16 +173,21 @@ impl Reaper {
                 return left;
             }
         }
+        true
     }
 
     fn look_at(&self, pid: Pid, calls: &Calls) -> Orphan {
         if calls.in_flight.values().any(|begun| begun.leader == Some(pid)) {
             return Orphan::Spared;
         }
-        // Unreaped, its number is nobody else's.
-        if !matches!(waitpid(Some(pid), WaitOptions::NOHANG), Ok(None)) {
-            self.inherited.lock().remove(&pid);
-            return Orphan::Reaped;
+        match waitpid(Some(pid), WaitOptions::NOHANG) {
+            // Unreaped, its number is nobody else's.
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                self.inherited.lock().remove(&pid);
+                return Orphan::Reaped;
+            }
+            Err(_not_ours) => return Orphan::Spared,
         }
         if self.inherited.lock().contains(&pid) || calls.protect(pid) {
             return Orphan::Spared;
@@ -201,10 +209,12 @@ impl Reaper {
             return;
         }
         runtime.spawn(async move {
-            if let Ok(mut child_died) = signal(SignalKind::child()) {
-                while self.sweep() {
-                    child_died.recv().await;
-                }
+            let Ok(mut child_died) = signal(SignalKind::child()) else {
+                // The end of the next call tries again.
+                return self.awaits_deaths.store(false, Ordering::Release);
+            };
+            while self.sweep() {
+                child_died.recv().await;
             }
             self.awaits_deaths.store(false, Ordering::Release);
             // A call that ended in between has started no task.
