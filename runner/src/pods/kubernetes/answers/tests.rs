@@ -153,7 +153,7 @@ fn the_server_says_how_long_to_leave_it_alone() {
         });
         retry_after(&kube::Error::Api(serde_json::from_value(status).unwrap()))
     };
-    assert_eq!(asked(7), Some(Duration::from_secs(7)));
+    assert_eq!(asked(3), Some(Duration::from_secs(3)));
     assert_eq!(asked(7000), Some(LONGEST_RETRY_AFTER));
     assert_eq!(asked(0), Some(Duration::from_secs(1)), "flow control says it in a header");
     assert_eq!(retry_after(&api(500, "InternalError", "")), None);
