@@ -397,7 +397,8 @@ impl CutOff {
                 "chain {hook} {{ type filter hook {hook} priority 0; ip saddr {ip} drop; ip daddr {ip} drop; }}"
             )
         };
-        let rules = format!("table inet lost {{ {} {} {} }}", drop("input"), drop("output"), drop("forward"));
+        let rules =
+            format!("table inet lost {{ {}; {}; {}; }}", drop("input"), drop("output"), drop("forward"));
         own.node(&["nft", &rules]).await;
         Self(own.clone())
     }
