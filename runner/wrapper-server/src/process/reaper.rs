@@ -23,16 +23,20 @@ use std::fs;
 use std::io;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::timeout;
 
 /// Names the call in the environment of its processes.
 pub const CALL_VARIABLE: &str = "PORCH_FN_CALL";
 
+/// How long after a look that was not clear the next one is.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How often the children are looked at in one go.
 const MAX_PASSES: usize = 100;
 
@@ -98,7 +102,18 @@ enum Orphan {
     Reaped,
     /// Killed, and not reaped yet.
     Dying,
+    /// To be looked at again.
+    Unclear,
     Spared,
+}
+
+/// Whether the call of an orphan is over.
+enum Claim {
+    /// It may be in flight.
+    InFlight,
+    Over,
+    /// The process has no environment, now or for good.
+    Unclear,
 }
 
 /// A call in flight. Until it is dropped, its processes are left alone.
@@ -165,7 +180,7 @@ impl Reaper {
             for pid in children {
                 match self.look_at(pid, &calls) {
                     Orphan::Reaped => reaped = true,
-                    Orphan::Dying => left = true,
+                    Orphan::Dying | Orphan::Unclear => left = true,
                     Orphan::Spared => {}
                 }
             }
@@ -189,8 +204,13 @@ impl Reaper {
             }
             Err(_not_ours) => return Orphan::Spared,
         }
-        if self.inherited.lock().contains(&pid) || calls.protect(pid) {
+        if self.inherited.lock().contains(&pid) {
             return Orphan::Spared;
+        }
+        match calls.claim(pid) {
+            Claim::InFlight => return Orphan::Spared,
+            Claim::Unclear => return Orphan::Unclear,
+            Claim::Over => {}
         }
         match kill_process(pid, Signal::KILL) {
             Ok(()) => Orphan::Dying,
@@ -202,8 +222,8 @@ impl Reaper {
         }
     }
 
-    /// Sweeps at each death of a child until nothing is left: a killed process takes a moment to
-    /// die, and its own children become ours then.
+    /// Sweeps at each death of a child, and every [`LOOK_AGAIN`], until nothing is left: a killed process
+    /// takes a moment to die, and its own children become ours then.
     fn await_deaths(&'static self, runtime: &Handle) {
         if self.awaits_deaths.swap(true, Ordering::AcqRel) {
             return;
@@ -214,7 +234,7 @@ impl Reaper {
                 return self.awaits_deaths.store(false, Ordering::Release);
             };
             while self.sweep() {
-                child_died.recv().await;
+                let _ = timeout(LOOK_AGAIN, child_died.recv()).await;
             }
             self.awaits_deaths.store(false, Ordering::Release);
             // A call that ended in between has started no task.
@@ -226,15 +246,19 @@ impl Reaper {
 // === impl Calls ===
 
 impl Calls {
-    /// Whether the process may belong to a call in flight.
-    fn protect(&self, pid: Pid) -> bool {
-        if let Some(call) = fs::read(format!("/proc/{pid}/environ")).ok().as_deref().and_then(call_in) {
-            return self.in_flight.contains_key(&call);
+    /// Which call the process belongs to, as far as can be told.
+    fn claim(&self, pid: Pid) -> Claim {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        if let Some(call) = call_in(&environment) {
+            return if self.in_flight.contains_key(&call) { Claim::InFlight } else { Claim::Over };
         }
-        let Some((_, oldest)) = self.in_flight.first_key_value() else { return false };
-        // One whose age cannot be read is gone, or will be looked at again.
+        let Some((_, oldest)) = self.in_flight.first_key_value() else { return Claim::Over };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-        stat.as_deref().and_then(start_in).is_none_or(|start| start >= oldest.at)
+        if stat.as_deref().and_then(start_in).is_some_and(|start| start < oldest.at) {
+            return Claim::Over;
+        }
+        // A process that becomes another program, or ends, has none for a moment.
+        if environment.is_empty() { Claim::Unclear } else { Claim::InFlight }
     }
 }
 
