@@ -273,6 +273,9 @@ impl Glob {
     /// Nearly all patterns are decided by what stands before and behind their wildcards, and by the
     /// text's `pairs`.
     fn fits(&self, text: &str, pairs: &Pairs) -> bool {
+        if !self.pairs.are_in(pairs) {
+            return false;
+        }
         let Some(rest) = text.strip_prefix(&*self.prefix).and_then(|rest| rest.strip_suffix(&*self.suffix))
         else {
             return false;
@@ -281,7 +284,7 @@ impl Glob {
             [] => rest.is_empty(),
             [Token::Any] => true,
             [Token::Part] => !rest.contains('/'),
-            _ => self.pairs.are_in(pairs) && self.middle_fits(rest),
+            _ => self.middle_fits(rest),
         }
     }
 
@@ -337,6 +340,7 @@ impl Pairs {
     }
 
     fn are_in(&self, other: &Self) -> bool {
-        self.0.iter().zip(&other.0).all(|(own, other)| own & !other == 0)
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
+        (a & !e) | (b & !f) | (c & !g) | (d & !h) == 0
     }
 }
