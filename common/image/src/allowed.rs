@@ -340,7 +340,7 @@ impl Pairs {
     }
 
     fn are_in(&self, other: &Self) -> bool {
-        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
-        (a & !e) | (b & !f) | (c & !g) | (d & !h) == 0
+        let missing = |at: usize| self.0[at] & !other.0[at];
+        missing(0) | missing(1) | missing(2) | missing(3) == 0
     }
 }
