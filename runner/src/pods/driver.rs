@@ -319,6 +319,13 @@ impl<B: Backend> Driver<B> {
     }
 }
 
+/// Now, by a clock that is so far ahead of this machine's.
+pub(super) fn wall_clock(ahead: SignedDuration) -> Time {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = Time::from_millis(0) + since_epoch;
+    if ahead.is_negative() { now - ahead.unsigned_abs() } else { now + ahead.unsigned_abs() }
+}
+
 /// The pool's wall clock, which follows tokio's, so that tests can pause it and a step of the system clock
 /// cannot end deadlines.
 #[derive(Debug, Clone, Copy)]
@@ -330,11 +337,7 @@ struct Clock {
 impl Clock {
     /// `ahead` is how far the clock of the pods is ahead of this machine's.
     fn new(ahead: SignedDuration) -> Self {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let now = Time::from_millis(0) + since_epoch;
-        let origin_time =
-            if ahead.is_negative() { now - ahead.unsigned_abs() } else { now + ahead.unsigned_abs() };
-        Self { origin: Instant::now(), origin_time }
+        Self { origin: Instant::now(), origin_time: wall_clock(ahead) }
     }
 
     fn now(&self) -> Time {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use porch_fn_pool::{PodName, Uid};
-use porch_fn_service::conn::{self, Channel, Connection};
+use porch_fn_service::conn::{self, Channel, Connection, Sender};
 use porch_fn_service::tasks::pass_on_panic;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -109,11 +109,11 @@ pub(super) async fn until_serving(pods: &impl Locate, uid: &Uid) {
 }
 
 /// Whether a pod that has served answers within this time, whatever it says.
-pub(super) async fn answers(connection: &Connection, within: Duration) -> bool {
+pub(super) async fn answers(pods: &impl Locate, uid: &Uid, within: Duration) -> bool {
+    let Ok(Some(connection)) = pods.locate(uid) else { return false };
     let ask = async {
         let Ok(sender) = connection.sender().await else { return false };
-        let mut client = HealthClient::with_origin(Channel(sender), connection.origin().clone());
-        let answer = client.check(HealthCheckRequest::default()).await;
+        let answer = client(&connection, sender).check(HealthCheckRequest::default()).await;
         // A status without a cause came from the pod.
         answer.err().is_none_or(|status| status.source().is_none())
     };
@@ -135,6 +135,10 @@ enum Obstacle {
     NotServing(ServingStatus),
 }
 
+fn client(connection: &Connection, sender: Sender) -> HealthClient<Channel> {
+    HealthClient::with_origin(Channel(sender), connection.origin().clone())
+}
+
 /// Asks once.
 async fn check(connection: &Connection, dial_timeout: Duration) -> Result<(), Obstacle> {
     let sender = match timeout(dial_timeout, connection.sender()).await {
@@ -142,8 +146,7 @@ async fn check(connection: &Connection, dial_timeout: Duration) -> Result<(), Ob
         Ok(Err(error)) => return Err(Obstacle::Dial(error.to_string())),
         Err(_) => return Err(Obstacle::Dial("no connection in time".to_owned())),
     };
-    let mut client = HealthClient::with_origin(Channel(sender), connection.origin().clone());
-    match timeout(ANSWER_TIMEOUT, client.check(HealthCheckRequest::default())).await {
+    match timeout(ANSWER_TIMEOUT, client(connection, sender).check(HealthCheckRequest::default())).await {
         Ok(Ok(answer)) if answer.get_ref().status() == ServingStatus::Serving => Ok(()),
         Ok(Ok(answer)) => Err(Obstacle::NotServing(answer.get_ref().status())),
         Ok(Err(status)) => Err(Obstacle::Check(status.message().to_owned())),

@@ -1,32 +1,18 @@
 //! What production does to pods, on local ones: processes that stay, pods that hang.
 
-use std::ffi::OsString;
 use std::fs;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::process::{Descendant, Sandbox, Server, binary, eventually, figure, flag};
+use porch_fn_tests::process::{Descendant, Sandbox, Server, eventually, figure, flag};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-const IMAGE: &str = "example.com/functions/f:v1";
-const INPUT: &str = "kind: ResourceList\n";
-
-/// Flags for local pods of one function that is this shell script, which finds its sandbox in `$TMPDIR`.
-fn one_function(sandbox: &Sandbox, script: &str, more: &[&str]) -> Vec<OsString> {
-    let function = sandbox.script("f", script);
-    let local = format!("functions: [{{image: '{IMAGE}', command: ['{}']}}]", function.display());
-    let own = [
-        "--pod-backend=local".into(),
-        flag("local-functions", sandbox.write("pods.yaml", local)),
-        flag("wrapper-server", binary("wrapper-server")),
-    ];
-    own.into_iter().chain(more.iter().map(Into::into)).collect()
-}
+use super::pods::{IMAGE, INPUT, one_function, pods};
 
 async fn one_pod(sandbox: &Sandbox) -> Descendant {
-    eventually("a pod", async || sandbox.descendants_with("--exit-with-stdin").pop()).await
+    eventually("a pod", async || pods(sandbox).pop()).await
 }
 
 /// The children of a process that have ended and are not reaped.
@@ -178,7 +164,7 @@ mod hung {
         assert!(begin.elapsed() < Duration::from_secs(10), "long before their deadlines");
         // Not ready for so long, the pod that hangs is deleted.
         eventually("its end", async || {
-            let pods = sandbox.descendants_with("--exit-with-stdin");
+            let pods = pods(&sandbox);
             (pods.len() == 1 && pods[0].pid != hung.pid).then_some(())
         })
         .await;

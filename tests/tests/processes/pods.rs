@@ -10,12 +10,12 @@ use porch_fn_tests::process::{Descendant, Sandbox, Server, binary, eventually, f
 use tokio::time::Instant;
 use tonic::Code;
 
-const IMAGE: &str = "example.com/functions/f:v1";
-const INPUT: &str = "kind: ResourceList\n";
+pub(super) const IMAGE: &str = "example.com/functions/f:v1";
+pub(super) const INPUT: &str = "kind: ResourceList\n";
 const CREATED: &str = "porch_fn_runner_pool_actions_total{action=\"create\"}";
 
 /// Flags for one pod function that is this shell script. `$TMPDIR` is the sandbox.
-fn one_function(sandbox: &Sandbox, script: &str, more: &[&str]) -> Vec<OsString> {
+pub(super) fn one_function(sandbox: &Sandbox, script: &str, more: &[&str]) -> Vec<OsString> {
     let function = sandbox.script("f", script);
     let local = format!("functions: [{{image: '{IMAGE}', command: ['{}']}}]", function.display());
     let own = [
@@ -28,7 +28,7 @@ fn one_function(sandbox: &Sandbox, script: &str, more: &[&str]) -> Vec<OsString>
 
 /// The wrapper-servers of a sandbox: its pods, but not the runner that names them in a flag. Nor a child of a pod, which
 /// looks like it until it has become a program of its own.
-fn pods(sandbox: &Sandbox) -> Vec<Descendant> {
+pub(super) fn pods(sandbox: &Sandbox) -> Vec<Descendant> {
     let mut found = sandbox.descendants_with("--exit-with-stdin");
     let pids: Vec<_> = found.iter().map(|pod| pod.pid).collect();
     found.retain(|pod| parent(pod.pid).is_some_and(|parent| !pids.contains(&parent)));

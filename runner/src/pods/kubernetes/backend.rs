@@ -27,7 +27,7 @@ use super::spec::object_name;
 use super::store::Store;
 use super::times::format_time;
 use crate::pods::backend::{Backend, Order};
-use crate::pods::probe::{Locate, NoPod, Probes, answers};
+use crate::pods::probe::{Locate, Probes, answers};
 
 /// Creates of one order: a busy API server puts off, and a holder of the name may be gone when it is looked at.
 const CREATE_ATTEMPTS: u32 = 5;
@@ -121,12 +121,8 @@ impl Backend for KubernetesBackend {
                 Event::Pushed { uid, result }
             }),
             Order::Check { uid, name, number, within } => {
-                let connection = shared.store.locate(&uid);
                 self.write(&name, async move {
-                    let answered = match connection {
-                        Ok(Some(connection)) => answers(&connection, within).await,
-                        Ok(None) | Err(NoPod) => false,
-                    };
+                    let answered = answers(&shared.store, &uid, within).await;
                     Event::Checked { uid, number, answered }
                 });
             }

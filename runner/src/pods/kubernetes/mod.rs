@@ -36,7 +36,7 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use porch_fn_image::Image;
@@ -60,6 +60,7 @@ use template_source::Origin;
 pub(crate) use times::from_timestamp;
 
 use super::configure::{Changed, MadeFrom, Making};
+use super::driver::wall_clock;
 use crate::metrics::Metrics;
 use crate::settings::Current;
 
@@ -176,7 +177,7 @@ pub(crate) async fn start(
     // Without it the runner starts all the same: pods that are there can serve.
     let _ = timeout(FIRST_TEMPLATE_WITHIN, templates.changed()).await;
 
-    let started = now_by(ahead);
+    let started = wall_clock(ahead);
     let flags = PodFlags { max_message: options.max_message, pull_secret: options.pull_secret };
     let template = templates.borrow_and_update().clone();
     let template = usable(template, &current);
@@ -235,16 +236,7 @@ fn usable(template: TemplateState, current: &Current) -> TemplateState {
 }
 
 fn now() -> Time {
-    Time::from_millis(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-/// By a clock that is so far ahead of this machine's.
-fn now_by(ahead: SignedDuration) -> Time {
-    shift(now(), ahead)
-}
-
-fn shift(time: Time, by: SignedDuration) -> Time {
-    if by.is_negative() { time - by.unsigned_abs() } else { time + by.unsigned_abs() }
+    wall_clock(SignedDuration::ZERO)
 }
 
 // === impl Blueprints ===

@@ -130,7 +130,7 @@ impl Store {
     pub(super) fn pod_seen(&self, object: &Pod) {
         let mut news = Vec::new();
         let mut state = self.state.lock();
-        let read = Read::of(object, &state.tries_of(object));
+        let read = Read::of(object, state.tries_of(object));
         if let Some(Sight::New(pod)) = read.and_then(|read| self.see(&mut state, object, read, &mut news)) {
             self.tell(Event::Seen(pod));
         }
@@ -151,8 +151,11 @@ impl Store {
         let mut news = Vec::new();
         let listed: HashSet<_> = objects.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
         // To read thousands of objects takes long, and calls wait for the lock.
-        let tries = self.state.lock().tries();
-        let read = objects.iter().filter_map(|object| Some((object, Read::of(object, &tries)?)));
+        let mut tries = self.state.lock().tries();
+        let read = objects.iter().filter_map(|object| {
+            let tries = tries.remove(&Uid::from(object.metadata.uid.as_deref()?));
+            Some((object, Read::of(object, tries.unwrap_or_default())?))
+        });
         let read: Vec<_> = read.collect();
         let mut state = self.state.lock();
         state.pods.retain(|uid, _| listed.contains(uid.as_str()));
@@ -275,9 +278,7 @@ impl Locate for Store {
 
 impl Read {
     /// `None` if it is none of ours.
-    fn of(object: &Pod, tries: &HashMap<Uid, Tries>) -> Option<Self> {
-        let uid = Uid::from(object.metadata.uid.as_deref()?);
-        let mut tries = tries.get(&uid).cloned().unwrap_or_default();
+    fn of(object: &Pod, mut tries: Tries) -> Option<Self> {
         Some(Self { observed: observe(object, &mut tries)?, tries })
     }
 }
@@ -291,10 +292,9 @@ impl State {
     }
 
     /// The same of one.
-    fn tries_of(&self, object: &Pod) -> HashMap<Uid, Tries> {
+    fn tries_of(&self, object: &Pod) -> Tries {
         let uid = object.metadata.uid.as_deref().map(Uid::from);
-        let known = uid.and_then(|uid| Some((uid.clone(), self.pods.get(&uid)?.tries.clone())));
-        known.into_iter().collect()
+        uid.and_then(|uid| Some(self.pods.get(&uid)?.tries.clone())).unwrap_or_default()
     }
 
     /// Takes note of a pod; `None` if it is gone.

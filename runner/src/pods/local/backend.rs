@@ -40,12 +40,9 @@ impl LocalBackend {
     }
 
     fn check(&self, uid: Uid, name: &PodName, number: u64, within: Duration) {
-        let (connection, events) = (self.pods.locate(&uid), self.events.clone());
+        let (pods, events) = (self.pods.clone(), self.events.clone());
         self.checks.start(uid.clone(), name, async move {
-            let answered = match connection {
-                Ok(Some(connection)) => answers(&connection, within).await,
-                Ok(None) | Err(NoPod) => false,
-            };
+            let answered = answers(&pods, &uid, within).await;
             let _ = events.send(Event::Checked { uid, number, answered });
         });
     }
