@@ -67,6 +67,10 @@ pub(crate) enum Breakage {
     NeverAsk,
     /// While all pods end or do not answer, the next one waits for a name.
     WaitForNames,
+    /// Pods are created although there are as many as there may be.
+    PassCapacity,
+    /// No pod makes place for another one.
+    NeverEvict,
     /// When a pod is missing from a list, its calls are forgotten, although the list may be older than the pod.
     ForgetVanishedCalls,
 }

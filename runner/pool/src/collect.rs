@@ -25,13 +25,13 @@ impl Function {
             return;
         }
         self.give_lifetime(turn);
-        self.collect(turn);
+        self.collect(|_, _| true, turn);
         self.choose_surplus(turn);
         self.start_replacement(turn);
     }
 
     /// Whether the view of this image is good enough to judge its pods unused.
-    fn may_collect(&self, turn: &Turn<'_>) -> bool {
+    pub(crate) fn may_collect(&self, turn: &Turn<'_>) -> bool {
         turn.may_collect() && turn.now >= self.collect_from
     }
 
@@ -52,14 +52,25 @@ impl Function {
         }
     }
 
-    fn collect(&mut self, turn: &mut Turn<'_>) {
+    /// Deletes what lapsed and is unused, of those that are `due`.
+    pub(crate) fn collect(&mut self, due: impl Fn(&Tracked, Time) -> bool, turn: &mut Turn<'_>) {
+        if !self.may_collect(turn) || !self.pods.iter().any(|tracked| due(tracked, turn.now)) {
+            return;
+        }
         let wanted = !self.queue.is_empty();
         self.choose_kept(turn);
         for tracked in &mut self.pods {
             let owned = tracked.owned_since.is_some() || turn.shared.broken(Breakage::CollectUnowned);
             let lapsed = tracked.pod.reclaim_after.is_some_and(|reclaim_after| turn.now > reclaim_after);
             let in_use = !tracked.calls.is_empty() || (wanted && tracked.retiring.is_none());
-            if owned && lapsed && tracked.lives() && !in_use && !tracked.kept && tracked.push.is_none() {
+            if owned
+                && lapsed
+                && due(tracked, turn.now)
+                && tracked.lives()
+                && !in_use
+                && !tracked.kept
+                && tracked.push.is_none()
+            {
                 let why = tracked.retiring.unwrap_or(Why::Expired);
                 tracked.send_delete(why, turn);
             }
@@ -95,23 +106,28 @@ impl Function {
         }
         let limit = self.settings.limits.max_pods as usize;
         let staying = self.pods.iter().filter(|other| other.ready() && other.retiring.is_none()).count();
-        let notice = turn.shared.config.notice();
-        let until = turn.now + notice;
         let again = self.scan_at;
         let may_collect = self.may_collect(turn);
         for tracked in &mut self.pods {
+            if tracked.retiring == Some(Why::Evicted) {
+                tracked.spare(turn);
+            }
             match tracked.retiring {
                 Some(Why::Surplus) if staying < limit => tracked.retiring = None,
                 Some(why) if tracked.calls.is_empty() && tracked.lives() && may_collect => {
+                    let notice = match why {
+                        Why::Evicted => tracked.eviction_notice(&turn.shared.config),
+                        _ => turn.shared.config.notice(),
+                    };
                     if turn.shared.broken(Breakage::RetireAtOnce) {
                         tracked.send_delete(why, turn);
                     } else if !tracked.lapses_within(notice, turn.now)
                         && tracked.push.is_none()
                         && turn.now >= tracked.push_after
-                        && tracked.noticed.is_none_or(|again| turn.now >= again)
+                        && (why == Why::Evicted || tracked.noticed.is_none_or(|again| turn.now >= again))
                     {
                         tracked.noticed = Some(again);
-                        tracked.send_push(until, turn);
+                        tracked.send_push(turn.now + notice, turn);
                     }
                 }
                 _ => {}

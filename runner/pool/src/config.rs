@@ -20,6 +20,8 @@ pub struct Config {
     pub template: Origin,
     /// What differs per image.
     pub overrides: Overrides,
+    /// Pods of all images and runners together (`--max-pods`). `None`: any number.
+    pub capacity: Option<u32>,
     /// The images that [`Limits::min_pods`] is meant for, each with the key that says who owns it. A table and not a
     /// function, since their pods are started although nobody asks for them.
     pub keep: Arc<BTreeMap<ImageKey, ShardKey>>,
@@ -127,6 +129,7 @@ impl Default for Config {
             limits: Limits::default(),
             template: Origin::of("", None),
             overrides: Overrides::none(),
+            capacity: None,
             keep: Arc::default(),
             scan_interval: Duration::from_mins(1),
             ready_timeout: Duration::from_mins(1),

@@ -139,8 +139,10 @@ pub enum Creation {
     Ok(Pod),
     /// A pod of ours holds the name. The watch will show it.
     Exists,
-    /// Not allowed or not possible: quota, admission, an invalid image, a name held by a foreign pod.
+    /// Not allowed or not possible: admission, an invalid image, a name held by a foreign pod.
     Refused(Reason),
+    /// A quota is used up.
+    OverQuota(Reason),
     /// An error that does not say whether the pod exists.
     Unknown,
     /// No answer: the pod may exist or not.
@@ -321,6 +323,8 @@ pub enum Why {
     Replaced,
     /// Past its `reclaim_after`, which was brought forward since the image has more pods than allowed.
     Surplus,
+    /// Past its `reclaim_after`, which was brought forward to make a place for another image's pod.
+    Evicted,
 }
 
 /// Why a call gets no pod. The texts are deterministic: no names, uids or moments.
@@ -341,6 +345,12 @@ pub enum Rejection {
          function up, or raise --max-parallel-pods-per-function"
     )]
     DeadlineExceeded,
+    /// `DEADLINE_EXCEEDED`: the call's deadline passed while there were as many pods as there may be.
+    #[error(
+        "the deadline passed while the call waited for a place among the function pods: raise --max-pods or the \
+         ResourceQuota of the function namespace, whichever is used up, or allow a longer deadline"
+    )]
+    NoRoom,
     /// The pod could not be created or could not start.
     #[error("the function's pod failed to start: {reason}")]
     PodFailed {

@@ -48,6 +48,8 @@ pub(crate) struct Function {
     pub(crate) scan_at: Time,
     /// Nothing of the image is collected before.
     pub(crate) collect_from: Time,
+    /// Since when calls have waited for a place among the pods of all images.
+    pub(crate) wants_since: Option<Time>,
     /// As counted among those of all images.
     pub(crate) part: Totals,
     /// As entered into the timers; may be earlier than needed.
@@ -77,6 +79,7 @@ impl Function {
             name_free_at: None,
             scan_at: turn.now + turn.shared.config.scan_interval,
             collect_from: Time::default(),
+            wants_since: None,
             part: Totals::default(),
             timer: None,
         }
@@ -100,6 +103,7 @@ impl Function {
         self.grant_waiters(turn);
         self.scan(turn);
         self.retire(turn);
+        self.collect(Tracked::is_evicted, turn);
         self.push_pods(turn);
         self.scale(turn);
         self.probe_pods(turn);
@@ -111,6 +115,8 @@ impl Function {
     fn count_part(&mut self, turn: &mut Turn<'_>) {
         let owned = |tracked: &&Tracked| tracked.stays() && tracked.owned_since.is_some();
         let part = Totals {
+            pods: self.held(turn),
+            ending: self.ending(turn),
             owned: self.pods.iter().filter(owned).count(),
             replacing: self.replacement.is_some().into(),
         };
@@ -150,17 +156,22 @@ impl Function {
         self.pods.iter().filter(|tracked| tracked.starting(now)).count() + self.unseen_starts()
     }
 
-    fn unseen_starts(&self) -> usize {
+    pub(crate) fn unseen_starts(&self) -> usize {
         self.starts.iter().filter(|start| start.unseen()).count()
     }
 
     /// Rejects the calls that have waited too long.
     fn expire_waiters(&mut self, turn: &mut Turn<'_>) {
         while let Some(waiter) = self.pop_expired(turn) {
-            turn.reject(waiter, Rejection::DeadlineExceeded);
+            let no_room = self.wants_since.is_some();
+            turn.reject(waiter, if no_room { Rejection::NoRoom } else { Rejection::DeadlineExceeded });
         }
         if self.any_ready() {
             (self.unready_since, self.lost) = (None, false);
+            return;
+        }
+        if self.wants_since.is_some() {
+            self.unready_since = None;
             return;
         }
         self.unready_since.get_or_insert(turn.now);
@@ -240,6 +251,8 @@ impl Function {
                 .map(|full| full.until)
                 .filter(|&until| until > turn.now && !self.queue.is_empty()));
             at(tracked.silent_at().filter(|&at| at > turn.now));
+            at(tracked.eviction_timer(config, turn.now));
+            at(self.wants_since.and(tracked.pod.terminating_since).map(|since| since + config.stuck_after));
             if let Some(delete) = &tracked.delete {
                 at(Some(delete.expires_at(config.retry_interval())));
             } else if tracked.failed() && tracked.stays() && tracked.ours() {

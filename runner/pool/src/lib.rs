@@ -39,6 +39,8 @@
 //!   is probed until it serves again or is given up.
 //! - **Some pods are kept** (`keep`): the owner starts `min_pods` of an image and pushes them as if they were in use,
 //!   always the same ones. The others of the image lapse as any pod does.
+//! - **There is room for so many pods** (`capacity`) of all images together. When it is used up, the pod that was unused
+//!   for longest gets notice, and calls wait for its place.
 //! - **The watch is late** (`watch`). No judgement rests on its being current: writes carry what was judged, answers
 //!   that it has overtaken are dropped, and after a gap the owner waits until others could have spoken.
 //!
@@ -47,6 +49,7 @@
 
 mod breakage;
 mod calls;
+mod capacity;
 mod collect;
 mod config;
 mod event;

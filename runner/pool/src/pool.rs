@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::breakage::Breakage;
+use crate::capacity::make_places;
 use crate::config::Config;
 use crate::event::{Action, Event, Rejection, Verdict};
 use crate::function::Function;
@@ -135,11 +136,13 @@ impl Pool {
             }
             Event::Tick => tick(functions, &mut turn),
         }
+        make_places(functions, &mut turn, settle);
     }
 
     /// When to send [`Event::Tick`] next, if nothing else happens.
     pub fn next_timer(&self) -> Option<Time> {
-        self.shared.timers.first().map(|&(time, _)| time)
+        let timer = self.shared.timers.first().map(|&(time, _)| time);
+        timer.into_iter().chain(self.shared.capacity.look_at).min()
     }
 
     /// Counts per image, in the order of the images.
@@ -157,6 +160,7 @@ impl Pool {
             && self.shared.orphans.is_empty()
             && self.shared.images.is_empty()
             && self.shared.timers.is_empty()
+            && self.shared.capacity.wanting.is_empty()
             && self.shared.totals == Totals::default()
     }
 

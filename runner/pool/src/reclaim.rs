@@ -119,8 +119,8 @@ impl Function {
                 tracked.waived_until = Time::default();
                 // Once the watch has moved on, the answer may be older than what it showed: an owner may have given
                 // notice since.
-                if (unchanged && pod.uid == tracked.pod.uid) || turn.shared.broken(Breakage::BelieveLatePush)
-                {
+                let this_push = pod.uid == tracked.pod.uid && pod.reclaim_after == tracked.asked;
+                if (unchanged && this_push) || turn.shared.broken(Breakage::BelieveLatePush) {
                     tracked.pod = pod;
                 } else {
                     tracked.push_after = turn.now + retry;

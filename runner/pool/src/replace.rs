@@ -47,7 +47,7 @@ impl Function {
         }
         let (old, shard_key) = (old.pod.uid.clone(), old.pod.shard_key.clone());
         self.shard_key = shard_key;
-        self.replacement = self.create_in(0..=limit, turn).map(|new| Replacement { old, new });
+        self.replacement = self.create_in(0..=limit, turn).ok().map(|new| Replacement { old, new });
     }
 
     /// Retires the old pod once the new one is ready; gives up when one of them is gone, or the ownership.

@@ -6,6 +6,7 @@
 //! along.
 
 use crate::breakage::Breakage;
+use crate::capacity::Hindrance;
 use crate::event::{Action, Ownership};
 use crate::function::Function;
 use crate::shared::Turn;
@@ -48,11 +49,11 @@ impl Function {
     /// Starts what the waiting calls and a warm-up ask for, and what is to be kept.
     pub(crate) fn scale(&mut self, turn: &mut Turn<'_>) {
         self.name_free_at = None;
-        while self.waiters_want_pod(turn) {
-            if !self.create(turn) {
-                break;
-            }
+        let mut hindrance = None;
+        while hindrance.is_none() && self.waiters_want_pod(turn) {
+            hindrance = self.create(turn).err();
         }
+        self.want_place(hindrance == Some(Hindrance::Capacity), turn);
         self.warm_up(turn);
         self.top_up(turn);
     }
@@ -70,8 +71,11 @@ impl Function {
                 return;
             }
             self.shard_key = key.clone();
-            if self.create(turn) {
-                self.warm = Some(Warm { key, tries: tries + 1 });
+            match self.create(turn) {
+                Ok(_) => self.warm = Some(Warm { key, tries: tries + 1 }),
+                // No pod that was in use makes place for it.
+                Err(Hindrance::Capacity) => self.warm = None,
+                Err(Hindrance::Other) => {}
             }
         } else if turn.may_create() && !matches!(turn.shared.ownership, Ownership::None) {
             self.warm = None;
@@ -95,7 +99,8 @@ impl Function {
     /// will take the excess.
     pub(crate) fn scale_beyond(&mut self, turn: &mut Turn<'_>) {
         if self.excess(turn) > self.starting(turn.now) * self.waitlist() {
-            self.create(turn);
+            // Without a place, the pods that there are serve it.
+            let _ = self.create(turn);
         }
     }
 
@@ -119,16 +124,16 @@ impl Function {
 
     /// Creates a pod in the lowest free slot below the limit, if it may. While all pods that there are end, have failed
     /// or do not answer, the surge slot will do as well.
-    pub(crate) fn create(&mut self, turn: &mut Turn<'_>) -> bool {
+    pub(crate) fn create(&mut self, turn: &mut Turn<'_>) -> Result<PodName, Hindrance> {
         let limit = self.settings.limits.max_pods;
         if self.count(turn.now) >= limit as usize {
-            return false;
+            return Err(Hindrance::Other);
         }
         let answers = |tracked: &Tracked| tracked.lives() && !tracked.is_silent(turn.now);
         let surge = !turn.shared.broken(Breakage::WaitForNames)
             && self.starts.is_empty()
             && !self.pods.iter().any(answers);
-        self.create_in(0..limit.saturating_add(surge.into()), turn).is_some()
+        self.create_in(0..limit.saturating_add(surge.into()), turn)
     }
 
     /// Creates a pod in the first of `slots` that is free.
@@ -136,11 +141,14 @@ impl Function {
         &mut self,
         slots: impl Iterator<Item = u32>,
         turn: &mut Turn<'_>,
-    ) -> Option<PodName> {
+    ) -> Result<PodName, Hindrance> {
         if !turn.may_create() || self.is_paused(turn.now) {
-            return None;
+            return Err(Hindrance::Other);
         }
-        let name = self.free_name(slots, turn)?;
+        let name = self.free_name(slots, turn).ok_or(Hindrance::Other)?;
+        if !self.has_place(turn) {
+            return Err(Hindrance::Capacity);
+        }
         self.starts.push(Start::new(name.clone(), turn.now));
         turn.out.push(Action::Create {
             name: name.clone(),
@@ -148,7 +156,7 @@ impl Function {
             origin: self.settings.template.clone(),
             reclaim_after: self.reclaim_at(self.queue.last_deadline(), turn),
         });
-        Some(name)
+        Ok(name)
     }
 
     fn free_name(&mut self, slots: impl Iterator<Item = u32>, turn: &Turn<'_>) -> Option<PodName> {

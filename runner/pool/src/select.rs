@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::breakage::Breakage;
+use crate::event::Why;
 use crate::function::Function;
 use crate::shared::Turn;
 use crate::tracked::Tracked;
@@ -41,12 +42,16 @@ impl Function {
 
     /// The pods that take calls.
     pub(crate) fn serving<'a>(&'a self, turn: &'a Turn<'_>) -> impl Iterator<Item = &'a Tracked> {
-        self.pods.iter().filter(|tracked| tracked.ready() && !self.is_superseded(tracked, turn))
+        self.pods.iter().filter(|tracked| {
+            tracked.ready() && tracked.retiring != Some(Why::Evicted) && !self.is_superseded(tracked, turn)
+        })
     }
 
     /// Takes calls, and is under `--max-concurrent-per-pod`.
     pub(crate) fn has_room(&self, tracked: &Tracked, turn: &Turn<'_>) -> bool {
         tracked.ready()
+            // Others have waited for its place for longer than this call.
+            && tracked.retiring != Some(Why::Evicted)
             && tracked.load() < tracked.room(self.settings.limits.per_pod as usize, turn.now)
             && !self.is_superseded(tracked, turn)
     }

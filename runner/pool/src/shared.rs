@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::breakage::Breakage;
+use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::event::{Action, Ownership, Rejection};
 use crate::queue::Ticket;
@@ -21,6 +22,7 @@ pub(crate) struct Shared {
     pub(crate) images: HashMap<Uid, ImageKey>,
     pub(crate) timers: BTreeSet<(Time, ImageKey)>,
     pub(crate) totals: Totals,
+    pub(crate) capacity: Capacity,
     #[cfg(test)]
     pub(crate) broken: Option<Breakage>,
 }
@@ -28,6 +30,10 @@ pub(crate) struct Shared {
 /// What one image has, or all of them together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
+    /// Places that are taken, by whomever.
+    pub(crate) pods: usize,
+    /// Those of them that will be free soon.
+    pub(crate) ending: usize,
     /// Pods that this runner owns.
     pub(crate) owned: usize,
     /// Replacements under way.
@@ -78,6 +84,7 @@ impl Shared {
             images: HashMap::new(),
             timers: BTreeSet::new(),
             totals: Totals::default(),
+            capacity: Capacity::default(),
             #[cfg(test)]
             broken: None,
         }
@@ -110,6 +117,8 @@ impl Shared {
 impl Totals {
     /// One image's part has changed.
     pub(crate) fn change(&mut self, from: Self, to: Self) {
+        self.pods = self.pods + to.pods - from.pods;
+        self.ending = self.ending + to.ending - from.ending;
         self.owned = self.owned + to.owned - from.owned;
         self.replacing = self.replacing + to.replacing - from.replacing;
     }

@@ -117,6 +117,14 @@ impl Function {
                 turn.doubt();
                 self.await_holder(index, turn);
             }
+            Creation::OverQuota(reason) => {
+                self.starts.swap_remove(index);
+                if !self.learn_quota(turn) {
+                    // Those of another runner, that were made a moment ago, may not have been seen yet.
+                    let error = self.backoff.is_some().then_some(Rejection::PodFailed { reason });
+                    self.start_failed(error, None, turn);
+                }
+            }
             Creation::Refused(reason) => {
                 self.starts.swap_remove(index);
                 self.start_failed(Some(Rejection::PodFailed { reason }), None, turn);

@@ -2,6 +2,7 @@
 
 mod adoption;
 mod calls;
+mod capacity;
 mod collecting;
 mod fuzz;
 mod hearing;

@@ -44,6 +44,8 @@ pub(crate) struct Tracked {
     pub(crate) kept: bool,
     /// Its owner wants to be rid of it early.
     pub(crate) retiring: Option<Why>,
+    /// The end of the notice to make a place for another pod, or of the time in which it gets none.
+    pub(crate) notice_ends: Option<Time>,
     /// Notice was given. No further one before this, since another runner may have objected.
     pub(crate) noticed: Option<Time>,
 }
@@ -145,6 +147,7 @@ impl Tracked {
             doomed: false,
             kept: false,
             retiring: None,
+            notice_ends: None,
             noticed: None,
         }
     }

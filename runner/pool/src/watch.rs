@@ -30,6 +30,11 @@ impl Function {
             tracked.push_after = tracked.push_after.min(turn.now);
             tracked.delete_after = tracked.delete_after.min(turn.now);
         }
+        // It is what came of the push under way, or what that will fail at. Its answer may be late or lost, and
+        // somebody may have given notice.
+        if !turn.shared.broken(Breakage::BelieveLatePush) {
+            tracked.push.take_if(|push| push.judged != pod.resource_version);
+        }
         let awaited = tracked.awaited();
         tracked.confirm_by = None;
         if pod.phase == Phase::Running {
@@ -42,6 +47,7 @@ impl Function {
             // What kept it is over: now it has its time.
             (*since, tracked.given_up) = (turn.now, false);
         }
+        tracked.heed_notice(&pod, turn);
         tracked.pod = pod;
         tracked.own(turn);
         if tracked.pod.terminating_since.is_some() {
@@ -120,7 +126,7 @@ impl Tracked {
             self.owned_since.get_or_insert(turn.now);
         } else {
             self.owned_since = None;
-            self.retiring = None;
+            self.retiring.take_if(|why| *why != Why::Evicted);
         }
     }
 

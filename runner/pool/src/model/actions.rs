@@ -138,6 +138,7 @@ impl World {
     fn rejected(&mut self, runner: usize, id: RequestId, error: &Rejection) {
         self.count(match error {
             Rejection::QueueFull { .. } => "rejected: queue full",
+            Rejection::NoRoom => "rejected: no room",
             Rejection::DeadlineExceeded => "rejected: deadline",
             Rejection::PodFailed { .. } => "rejected: pod failed",
             Rejection::NotReady { .. } => "rejected: not ready",
@@ -227,8 +228,8 @@ impl World {
             self.count("request lost");
             return self.at(timeout, Happening::Answer { runner, life, event: unknown });
         }
-        let event = self.apply(request);
-        if !self.calm && matches!(event, Event::Pushed { .. }) && self.rng.chance(10) {
+        let event = self.apply(runner, request);
+        if !self.calm && !self.gentle && matches!(event, Event::Pushed { .. }) && self.rng.chance(10) {
             let time = self.now + self.rng.between(0, API_TIMEOUT);
             return self.at(time, Happening::Answer { runner, life, event });
         }
@@ -240,7 +241,7 @@ impl World {
         self.at(self.now + latency, Happening::Answer { runner, life, event });
     }
 
-    fn apply(&mut self, request: ApiRequest) -> Event {
+    fn apply(&mut self, runner: usize, request: ApiRequest) -> Event {
         match request {
             ApiRequest::Create(manifest) => {
                 let name = manifest.name.clone();
@@ -248,7 +249,7 @@ impl World {
                 Event::Created { name, result }
             }
             ApiRequest::Delete { uid, judged, why } => {
-                let result = self.apply_delete(&uid, &judged, why);
+                let result = self.apply_delete(runner, &uid, &judged, why);
                 Event::Deleted { uid, result }
             }
             ApiRequest::Push { uid, judged, until } => {
@@ -274,6 +275,10 @@ impl World {
             return Creation::Refused(crate::types::Reason::Other("exceeded quota".into()));
         }
         let image = manifest.name.image.clone();
+        if self.quota.is_some_and(|quota| self.server.objects.len() >= quota) {
+            self.count("create: over quota");
+            return Creation::OverQuota(crate::types::Reason::Other("exceeded quota".into()));
+        }
         let Some(pod) = self.server.create(manifest) else {
             self.count("create: exists");
             return Creation::Exists;
@@ -294,7 +299,7 @@ impl World {
         Creation::Ok(pod)
     }
 
-    fn apply_delete(&mut self, uid: &Uid, judged: &ResourceVersion, why: Why) -> Deletion {
+    fn apply_delete(&mut self, runner: usize, uid: &Uid, judged: &ResourceVersion, why: Why) -> Deletion {
         match self.server.check(uid, judged) {
             Err(Refusal::NotFound) => return Deletion::NotFound,
             Err(Refusal::Conflict) => {
@@ -314,7 +319,12 @@ impl World {
             && object.hang.is_none()
             && object.ready_since.is_some_and(|at| at + GRACE < self.now);
         let faulty = matches!(why, Why::Failed | Why::Hung);
-        if in_use && (!faulty || well) {
+        // The notice of an eviction is short: who hears of it late, or objects late, loses the pod.
+        let unheard =
+            why == Why::Evicted && !self.gentle && object.calls.iter().all(|&(user, _)| user != runner);
+        if in_use && unheard {
+            self.count("evicted in use elsewhere");
+        } else if in_use && (!faulty || well) {
             self.violate(format!("pod {uid} is deleted ({why:?}) while in use"));
         } else if faulty && well {
             self.violate(format!("pod {uid} is deleted as failed although it serves"));
@@ -328,6 +338,7 @@ impl World {
             Why::Expired => "deleted: expired",
             Why::Replaced => "deleted: replaced",
             Why::Surplus => "deleted: surplus",
+            Why::Evicted => "deleted: evicted",
         });
         self.terminate(uid);
         Deletion::Ok

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::chaos::key;
+use super::chaos::{is_limited, key};
 use super::server::{Hang, Object, Truth};
 use super::world::{Happening, World};
 use crate::types::ImageKey;
@@ -53,7 +53,10 @@ impl World {
     pub(crate) fn steady(&mut self, until: u64) {
         if self.now < until {
             // What the faults left behind is gone after some minutes; replacements still go on.
-            let must_succeed = self.now + STEADY_SETTLED > until;
+            let settled = self.now + STEADY_SETTLED > until;
+            // Images that share one place wait for each other's calls and starts.
+            let places = self.config.capacity.map(|pods| pods as usize).into_iter().chain(self.quota).min();
+            let must_succeed = settled && places.is_none_or(|places| places >= self.images.len());
             for runner in 0..self.runners.len() {
                 let image = self.rng.index(self.images.len());
                 self.request(runner, image, 60_000, must_succeed);
@@ -66,11 +69,18 @@ impl World {
             let of_image = || self.server.objects.values().filter(|object| object.pod.name.image == image);
             let outdated = of_image().filter(|object| self.is_outdated(&object.pod)).count();
             let count = of_image().count();
+            // Without a place for its successor, an outdated pod stays.
+            let outdated = if is_limited(&self.config, self.quota) { 0 } else { outdated };
             if outdated > 0 || count > limit {
                 self.violate(format!(
                     "{outdated} of {count} pods outdated, limit {limit}, after half an hour"
                 ));
             }
+        }
+        // Runners may take the last place at the same moment.
+        let (there, most) = (self.server.objects.len(), self.config.capacity.map(|pods| pods as usize));
+        if most.is_some_and(|most| there > most + self.runners.len() - 1) {
+            self.violate(format!("{there} pods, and a capacity of {most:?}"));
         }
         self.at(self.now + 300_000, Happening::Checkup);
     }
@@ -86,7 +96,7 @@ impl World {
                 }
             }
         }
-        if self.config.keep.is_empty() && self.rng.chance(30) {
+        if self.config.keep.is_empty() && !is_limited(&self.config, self.quota) && self.rng.chance(30) {
             return self.hang_at_the_end();
         }
         self.settled = true;

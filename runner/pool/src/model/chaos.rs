@@ -46,6 +46,25 @@ pub(crate) fn draw_kept(rng: &mut Rng, images: &[ImageKey], config: &mut Config)
     }
 }
 
+/// In some histories there may be only a few pods, by the runners' will or the API server's; in some of these,
+/// watches and requests are never late.
+pub(crate) fn draw_capacity(rng: &mut Rng, config: &mut Config) -> (Option<usize>, bool) {
+    let drawn = rng.between(0, 99);
+    if drawn >= 30 {
+        return (None, false);
+    }
+    let pods = rng.between(1, 4);
+    config.limits.queue = 20;
+    if drawn < 15 {
+        config.capacity = Some(pods as u32);
+    }
+    ((drawn >= 10).then_some(pods as usize), rng.chance(50))
+}
+
+pub(crate) fn is_limited(config: &Config, quota: Option<usize>) -> bool {
+    config.capacity.is_some() || quota.is_some()
+}
+
 /// Something that goes wrong or changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
@@ -90,6 +109,10 @@ pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
         &[WatchGap, PodEnds, PodHangs, PodHangs, PodHangs, Owners, Restart, Lag],
     ])
 }
+
+/// Nothing that makes anybody late.
+pub(crate) const GENTLE: &[Fault] =
+    &[Fault::Owners, Fault::Configuration, Fault::TagMoves, Fault::PodEnds, Fault::Restart, Fault::WarmUp];
 
 pub(crate) fn key(image: &ImageKey) -> ShardKey {
     ShardKey::from(image)
@@ -169,7 +192,7 @@ impl World {
             return;
         }
         let runner = self.rng.index(self.runners.len());
-        if self.rng.chance(50) {
+        if !self.gentle && self.rng.chance(50) {
             self.server.stale = self.server.list();
         }
         match self.rng.pick(self.focus) {
@@ -193,7 +216,7 @@ impl World {
     }
 
     pub(crate) fn redraw_lag(&mut self, runner: usize) {
-        if self.calm {
+        if self.calm || self.gentle {
             self.runners[runner].lag = 50;
         } else if self.rng.chance(10) {
             self.runners[runner].lag = self.rng.pick(&[1, 10, 50, 200, 1000, 15_000]);
@@ -220,8 +243,11 @@ impl World {
             return self.at(end + delay, Happening::Relist { runner, watch });
         }
         self.redraw_lag(runner);
-        let (pods, cursor) =
-            if !self.calm && self.rng.chance(30) { self.server.stale.clone() } else { self.server.list() };
+        let (pods, cursor) = if !self.calm && !self.gentle && self.rng.chance(30) {
+            self.server.stale.clone()
+        } else {
+            self.server.list()
+        };
         let state = &mut self.runners[runner];
         state.connected = true;
         state.cursor = cursor;

@@ -134,6 +134,10 @@ pub(crate) struct World {
     /// The faults are long over: what is kept is there and stays.
     pub(crate) settled: bool,
     pub(crate) focus: &'static [Fault],
+    /// How many pods the API server lets be.
+    pub(crate) quota: Option<usize>,
+    /// Watches and requests are never late.
+    pub(crate) gentle: bool,
     /// Percentage of requests to the API server that take seconds.
     pub(crate) slow: u64,
     pub(crate) counts: Counts,
@@ -165,7 +169,10 @@ impl World {
         let images = ["registry/a:v1", "registry/b:v1"][..rng.between(1, 2) as usize].to_vec();
         let images: Vec<_> = images.into_iter().map(ImageKey::from).collect();
         let mut config = super::chaos::draw_config(&mut rng);
-        super::chaos::draw_kept(&mut rng, &images, &mut config);
+        let (quota, gentle) = super::chaos::draw_capacity(&mut rng, &mut config);
+        if !super::chaos::is_limited(&config, quota) {
+            super::chaos::draw_kept(&mut rng, &images, &mut config);
+        }
         let count = rng.between(2, 3) as usize;
         let runners =
             (0..count).map(|_| super::chaos::draw_runner(&mut rng, &config, START, broken)).collect();
@@ -184,8 +191,10 @@ impl World {
             outage: (0, 0),
             calm: false,
             settled: false,
-            focus: super::chaos::draw_focus(&mut rng),
-            slow: rng.pick(&[5, 5, 30]),
+            focus: if gentle { super::chaos::GENTLE } else { super::chaos::draw_focus(&mut rng) },
+            slow: if gentle { 0 } else { rng.pick(&[5, 5, 30]) },
+            quota,
+            gentle,
             counts: Counts::new(),
             violation: None,
             broken,

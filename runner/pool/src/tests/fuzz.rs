@@ -63,7 +63,8 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
         12 => {
             let result = match rng.between(0, 3) {
                 0 => Creation::Exists,
-                1 => Creation::Refused(other("quota")),
+                1 if rng.chance(50) => Creation::Refused(other("policy")),
+                1 => Creation::OverQuota(other("quota")),
                 2 if rng.chance(50) => Creation::Unknown,
                 2 => Creation::Unreachable,
                 _ => Creation::Ok(pod(rng, now)),
@@ -109,6 +110,7 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
                     .into_iter()
                     .collect::<BTreeMap<_, _>>()
                     .into(),
+                capacity: rng.chance(50).then(|| limit(rng)),
                 scan_interval: span(rng),
                 ready_timeout: span(rng),
                 pending_timeout: span(rng),

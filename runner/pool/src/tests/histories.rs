@@ -49,8 +49,10 @@ fn no_history_breaks_a_rule() {
             "answer lost",
             "cancelled",
             "create: exists",
+            "create: over quota",
             "cut",
             "delete: conflict",
+            "deleted: evicted",
             "deleted: expired",
             "deleted: failed",
             "deleted: replaced",
@@ -62,6 +64,7 @@ fn no_history_breaks_a_rule() {
             "passed a stuck pod",
             "push: conflict",
             "rejected: deadline",
+            "rejected: no room",
             "rejected: not ready",
             "rejected: pod failed",
             "rejected: queue full",
@@ -215,4 +218,14 @@ fn notices_never_ask() {
 #[test]
 fn notices_wait_for_names() {
     notices(Breakage::WaitForNames, &["is rejected although all is well"]);
+}
+
+#[test]
+fn notices_pass_capacity() {
+    notices(Breakage::PassCapacity, &["and a capacity of"]);
+}
+
+#[test]
+fn notices_never_evict() {
+    notices(Breakage::NeverEvict, &["is rejected although all is well"]);
 }

@@ -238,6 +238,7 @@ impl Rig {
                 id.0,
                 match error {
                     Rejection::QueueFull { .. } => "QueueFull".to_owned(),
+                    Rejection::NoRoom => "NoRoom".to_owned(),
                     Rejection::DeadlineExceeded => "DeadlineExceeded".to_owned(),
                     Rejection::PodFailed { reason } => format!("PodFailed {reason}"),
                     Rejection::NotReady { waiting: None, .. } => "NotReady".to_owned(),

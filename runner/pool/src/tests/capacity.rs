@@ -1,0 +1,342 @@
+//! How many pods there may be of all images together, and whose place is used when there are as many.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::rig::{config, made, seconds};
+use crate::config::{Config, Limits};
+use crate::event::{Action, Creation, Deletion, Event, Ownership, Pushing, Rejection, Verdict, Why};
+use crate::pool::Pool;
+use crate::types::{ImageKey, Phase, Pod, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid};
+
+/// A pool and an API server that does at once what it is asked for, and starts and ends pods as fast.
+struct World {
+    pool: Pool,
+    now: Time,
+    pods: BTreeMap<Uid, Pod>,
+    quota: usize,
+    made: u64,
+    calls: u64,
+    /// Why pods were deleted.
+    deleted: Vec<(ImageKey, Why)>,
+    granted: Vec<RequestId>,
+    rejected: Vec<(RequestId, Rejection)>,
+    most: usize,
+}
+
+fn image(number: u64) -> ImageKey {
+    format!("registry/f{number}:v1").into()
+}
+
+fn room_for(capacity: u32) -> Config {
+    Config { capacity: Some(capacity), ..config() }
+}
+
+impl World {
+    fn new(config: Config) -> Self {
+        let mut world = Self {
+            pool: Pool::new(config),
+            now: Time::from_millis(1_000_000_000),
+            pods: BTreeMap::new(),
+            quota: usize::MAX,
+            made: 0,
+            calls: 0,
+            deleted: Vec::new(),
+            granted: Vec::new(),
+            rejected: Vec::new(),
+            most: 0,
+        };
+        world.step(Event::Synced(Vec::new()));
+        // For a while after a list nothing is judged to be unused.
+        world.pass(60);
+        world
+    }
+
+    fn step(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for action in self.pool.step(event, self.now) {
+                events.extend(self.perform(action));
+            }
+        }
+        self.most = self.most.max(self.pods.len());
+    }
+
+    /// What comes of it, the last thing first.
+    fn perform(&mut self, action: Action) -> Vec<Event> {
+        match action {
+            Action::Grant { id, .. } => self.granted.push(id),
+            Action::Reject { id, error } => self.rejected.push((id, error)),
+            Action::Create { name, shard_key, origin, reclaim_after } => {
+                if self.pods.len() >= self.quota {
+                    let result = Creation::OverQuota(Reason::Other("exceeded quota".into()));
+                    return vec![Event::Created { name, result }];
+                }
+                self.made += 1;
+                let pod = Pod {
+                    uid: format!("u{}", self.made).as_str().into(),
+                    resource_version: self.version(),
+                    shard_key,
+                    terminating_since: None,
+                    phase: Phase::Running,
+                    origin,
+                    reclaim_after: Some(reclaim_after),
+                    name: name.clone(),
+                };
+                self.pods.insert(pod.uid.clone(), pod.clone());
+                let created = Event::Created { name, result: Creation::Ok(pod.clone()) };
+                return vec![Event::Seen(pod), created];
+            }
+            Action::Push { uid, until, .. } => {
+                let version = self.version();
+                let Some(pod) = self.pods.get_mut(&uid) else {
+                    return vec![Event::Pushed { uid, result: Pushing::Gone }];
+                };
+                (pod.reclaim_after, pod.resource_version) = (Some(until), version);
+                let pushed = Event::Pushed { uid, result: Pushing::Ok(pod.clone()) };
+                return vec![Event::Seen(pod.clone()), pushed];
+            }
+            Action::Delete { uid, why, .. } => {
+                if let Some(pod) = self.pods.remove(&uid) {
+                    self.deleted.push((pod.name.image, why));
+                }
+                let deleted = Event::Deleted { uid: uid.clone(), result: Deletion::Ok };
+                return vec![Event::Gone { uid }, deleted];
+            }
+            Action::Probe { uid, on: true, .. } => return vec![Event::Ready { uid }],
+            Action::Check { uid, number, .. } => return vec![Event::Checked { uid, number, answered: true }],
+            Action::Probe { on: false, .. } | Action::Cut { .. } => {}
+        }
+        Vec::new()
+    }
+
+    fn version(&mut self) -> ResourceVersion {
+        self.made += 1;
+        self.made.to_string().into()
+    }
+
+    fn call(&mut self, function: u64) -> RequestId {
+        self.call_within(function, 300)
+    }
+
+    fn call_within(&mut self, function: u64, patience: u64) -> RequestId {
+        self.calls += 1;
+        let id = RequestId(self.calls);
+        let deadline = self.now + seconds(patience);
+        let image = image(function);
+        self.step(Event::Request { id, shard_key: ShardKey::from(&image), image, deadline });
+        id
+    }
+
+    fn served(&mut self, id: RequestId) {
+        self.step(Event::Finished { id, verdict: Verdict::Served });
+    }
+
+    /// A call that is granted within so many seconds and served at once.
+    fn serve(&mut self, function: u64, within: u64) {
+        let id = self.call(function);
+        self.pass(within);
+        assert!(self.granted.contains(&id), "{function}: {:?}", self.rejected);
+        self.served(id);
+    }
+
+    fn pass(&mut self, span: u64) {
+        let end = self.now + seconds(span);
+        while let Some(timer) = self.pool.next_timer().filter(|&timer| timer <= end) {
+            assert!(timer >= self.now);
+            self.now = timer;
+            self.step(Event::Tick);
+            assert!(
+                self.pool.next_timer().is_none_or(|timer| timer > self.now),
+                "the timer does not advance"
+            );
+        }
+        self.now = end;
+    }
+
+    /// The functions that have pods.
+    fn there(&self) -> Vec<&str> {
+        let mut functions: Vec<_> = self.pods.values().map(function).collect();
+        functions.sort_unstable();
+        functions
+    }
+
+    fn pod(&self, function: u64) -> &Pod {
+        self.pods.values().find(|pod| pod.name.image == image(function)).unwrap()
+    }
+}
+
+fn function(pod: &Pod) -> &str {
+    pod.name.image.as_str().trim_start_matches("registry/").trim_end_matches(":v1")
+}
+
+#[test]
+fn the_pod_unused_for_longest_makes_place() {
+    let mut world = World::new(room_for(2));
+    world.serve(0, 1);
+    world.serve(1, 1);
+    world.serve(0, 1);
+    let waits = world.call(2);
+    world.pass(2);
+    assert_eq!(world.there(), ["f0", "f1"], "notice is given first");
+    world.pass(2);
+    assert_eq!((world.there(), world.granted.contains(&waits)), (vec!["f0", "f2"], true));
+    assert_eq!(world.deleted, [(image(1), Why::Evicted)]);
+}
+
+#[test]
+fn a_pod_in_use_is_waited_for() {
+    let mut world = World::new(room_for(1));
+    let long = world.call(0);
+    let waits = world.call(1);
+    world.pass(100);
+    assert_eq!((world.there(), world.rejected.len()), (vec!["f0"], 0));
+    world.served(long);
+    world.pass(4);
+    assert!(world.granted.contains(&waits));
+}
+
+#[test]
+fn a_call_that_gets_no_place_in_time_hears_why() {
+    let mut world = World::new(room_for(1));
+    world.call(0);
+    let waits = world.call_within(1, 90);
+    world.pass(90);
+    assert_eq!(world.rejected, [(waits, Rejection::NoRoom)]);
+}
+
+#[test]
+fn twenty_functions_take_turns_in_five_places() {
+    let mut world = World::new(room_for(5));
+    for round in 0..5 {
+        for function in 0..20 {
+            let before = world.deleted.len();
+            world.serve(function, 4);
+            assert!(world.deleted.len() <= before + 1, "round {round}, function {function}");
+        }
+    }
+    assert_eq!((world.most, world.rejected.len()), (5, 0));
+    assert!(world.deleted.iter().all(|(_, why)| *why == Why::Evicted));
+}
+
+#[test]
+fn functions_that_wait_together_are_served_in_their_order() {
+    let mut world = World::new(room_for(2));
+    world.serve(0, 1);
+    world.serve(1, 1);
+    let ids: Vec<_> = (2..8).map(|function| world.call(function)).collect();
+    let mut order = Vec::new();
+    for _ in 0..40 {
+        world.pass(1);
+        for &id in &ids {
+            if world.granted.contains(&id) && !order.contains(&id) {
+                order.push(id);
+                world.served(id);
+            }
+        }
+    }
+    assert_eq!((order, world.most), (ids, 2));
+}
+
+#[test]
+fn what_a_quota_allows_is_learned() {
+    let mut world = World::new(config());
+    world.quota = 2;
+    world.serve(0, 1);
+    world.serve(1, 1);
+    world.serve(2, 4);
+    assert_eq!((world.there(), world.rejected.len()), (vec!["f1", "f2"], 0));
+    // It is raised, and tried again a minute later.
+    world.quota = 3;
+    world.pass(60);
+    world.serve(3, 1);
+    assert_eq!(world.there(), ["f1", "f2", "f3"]);
+}
+
+#[test]
+fn a_quota_that_others_use_up_is_an_error() {
+    let mut world = World::new(config());
+    world.quota = 0;
+    let id = world.call(0);
+    assert_eq!(world.rejected, [], "another runner's pod may not have been seen yet");
+    world.pass(1);
+    let reason = Reason::Other("exceeded quota".into());
+    assert_eq!(world.rejected, [(id, Rejection::PodFailed { reason })]);
+}
+
+#[test]
+fn a_replacement_and_a_warm_up_take_nobodys_place() {
+    let mut world = World::new(room_for(2));
+    world.serve(0, 1);
+    world.serve(1, 1);
+    let newer = Config { template: made("newer", 9000), ..room_for(2) };
+    world.step(Event::Configure(newer));
+    world.step(Event::Warm { image: image(2), shard_key: ShardKey::from(&image(2)) });
+    world.pass(600);
+    assert_eq!((world.there(), world.most), (vec!["f0", "f1"], 2));
+    assert_eq!(world.deleted, []);
+}
+
+#[test]
+fn pods_to_be_kept_are_started_when_there_is_a_place_and_spared_last() {
+    let keep = [(image(9), ShardKey::from(&image(9)))].into_iter().collect();
+    let kept = Config {
+        keep: Arc::new(keep),
+        limits: Limits { min_pods: 1, ttl: seconds(120), ..Limits::default() },
+        ..room_for(2)
+    };
+    let mut world = World::new(room_for(2));
+    world.serve(0, 1);
+    world.serve(1, 1);
+    world.step(Event::Configure(kept));
+    world.pass(60);
+    assert_eq!(world.there(), ["f0", "f1"], "nobody makes place for it");
+    world.pass(1900);
+    assert_eq!(world.there(), ["f9"]);
+    world.serve(0, 1);
+    world.serve(1, 5);
+    assert_eq!(world.there(), ["f1", "f9"], "f0 goes, though it was used later");
+}
+
+#[test]
+fn an_owner_deletes_its_idle_pod_on_another_runners_notice() {
+    let mut world = World::new(room_for(1));
+    world.serve(0, 1);
+    let mut noticed = world.pod(0).clone();
+    let near = world.now + seconds(60);
+    (noticed.reclaim_after, noticed.resource_version) = (Some(near), "noticed".into());
+    world.step(Event::Seen(noticed));
+    world.pass(4);
+    assert_eq!(world.deleted, [(image(0), Why::Evicted)]);
+}
+
+#[test]
+fn without_a_pod_of_its_own_a_runner_asks_for_anothers() {
+    let mut world = World::new(room_for(1));
+    world.serve(0, 1);
+    world.step(Event::Own(Ownership::None));
+    let waits = world.call(1);
+    world.pass(4);
+    let near = world.pod(0).reclaim_after.unwrap();
+    assert!(near <= world.now + seconds(60), "it has notice");
+    assert_eq!(world.deleted, [], "it is for its owner to delete");
+    let uid = world.pod(0).uid.clone();
+    world.pods.remove(&uid);
+    world.step(Event::Gone { uid });
+    assert!(world.granted.contains(&waits));
+}
+
+#[test]
+fn a_pod_that_another_runner_uses_is_spared() {
+    let mut world = World::new(room_for(2));
+    world.serve(0, 1);
+    world.serve(1, 1);
+    let waits = world.call(2);
+    world.pass(1);
+    let mut used = world.pod(0).clone();
+    (used.reclaim_after, used.resource_version) = (Some(world.now + seconds(1800)), "pushed".into());
+    world.pods.insert(used.uid.clone(), used.clone());
+    world.step(Event::Seen(used));
+    world.pass(4);
+    assert_eq!((world.there(), world.granted.contains(&waits)), (vec!["f0", "f2"], true));
+}
