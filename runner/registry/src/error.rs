@@ -19,6 +19,13 @@ pub enum RegistryError {
          retry; the runner's log has the cause"
     )]
     Unreachable,
+    /// A redirect or a token realm leads to where the registry is not: see `address_class`.
+    #[error(
+        "the image's registry leads the runner to a loopback, link-local or cluster address, and is at no address of \
+         that kind itself: check its redirects and its token realm (the runner's log names the host), use a registry \
+         that is at such an address, or give the image's command in --image-metadata"
+    )]
+    InternalAddress,
     /// TLS to the registry does not come about.
     #[error(
         "the certificate of the image's registry is not trusted: add its CA with --enable-private-registries-tls and \

@@ -3,6 +3,7 @@
 //! [`Images`] remembers it: asked when a pod is to be made or a tag constraint to be resolved, never on the path of a
 //! warm call. [`Registry`] is the seam below it; [`Client`] is the real one.
 
+mod address_class;
 mod auth;
 mod budget;
 mod client;
@@ -15,6 +16,7 @@ mod images;
 mod manifest;
 mod peer;
 mod platform;
+mod requests;
 mod roots;
 mod secret;
 mod session;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use crate::address_class::AddressClass;
 use crate::auth::BearerChallenge;
 
 /// Lookups at one registry at once: one that hangs holds no more.
@@ -24,8 +25,8 @@ pub(crate) struct Peer {
 pub(crate) enum Scheme {
     Open,
     Basic,
-    /// In [`Peer`], without the scope: that is the image's.
-    Bearer(BearerChallenge),
+    /// In [`Peer`], without the scope: that is the image's. The class is the registry's.
+    Bearer(BearerChallenge, AddressClass),
 }
 
 // === impl Peer ===
@@ -45,7 +46,9 @@ impl Peer {
 
     pub(crate) fn learn(&self, scheme: Option<Scheme>) {
         *self.scheme.lock() = scheme.map(|scheme| match scheme {
-            Scheme::Bearer(challenge) => Scheme::Bearer(BearerChallenge { scope: None, ..challenge }),
+            Scheme::Bearer(challenge, registry) => {
+                Scheme::Bearer(BearerChallenge { scope: None, ..challenge }, registry)
+            }
             scheme => scheme,
         });
     }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::WWW_AUTHENTICATE;
 use http::{HeaderValue, Method, StatusCode};
 use parking_lot::Mutex;
 use porch_fn_image::Image;
@@ -17,15 +17,17 @@ use tokio::sync::{MutexGuard, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::RegistryError;
+use crate::address_class::AddressClass;
 use crate::auth::{BearerChallenge, Challenge, TOKEN, challenge, parse_token};
 use crate::budget::Budget;
 use crate::credentials::CredentialFile;
 use crate::docker_config::Credential;
 use crate::manifest::malformed;
 use crate::peer::{Peer, Scheme};
+use crate::requests::Http;
 use crate::secret::{Secret, basic_header, bearer_header};
 use crate::tokens::{TokenCache, TokenKey};
-use crate::transport::{BodyError, Http, Insecure, Transport, meaning, read_body, was_closed};
+use crate::transport::{HttpError, Insecure, Transport, meaning, read_body};
 
 /// Names us to token servers.
 const CLIENT_ID: &str = "porch-fn";
@@ -223,7 +225,9 @@ impl<'a> Session<'a> {
         let wanted = challenge(headers.iter().filter_map(|value| value.to_str().ok()))?;
         Some(match wanted {
             Challenge::Basic => Scheme::Basic,
-            Challenge::Bearer(challenge) => self.scoped(Scheme::Bearer(challenge)),
+            Challenge::Bearer(challenge) => {
+                self.scoped(Scheme::Bearer(challenge, self.http.class_of(response)))
+            }
         })
     }
 
@@ -242,22 +246,15 @@ impl<'a> Session<'a> {
         limit: usize,
     ) -> Result<Vec<u8>, RegistryError> {
         let read = read_body(response, what, limit, Some(&mut self.budget)).await;
-        read.map_err(|error| self.not_read(error))
-    }
-
-    fn not_read(&self, error: BodyError) -> RegistryError {
-        match error {
-            BodyError::Refused(error) => error,
-            BodyError::Broken(error) => self.failed(error),
-        }
+        read.map_err(|error| self.failed(error))
     }
 
     fn scoped(&self, scheme: Scheme) -> Scheme {
         match scheme {
-            Scheme::Bearer(challenge) => Scheme::Bearer(BearerChallenge {
-                scope: challenge.scope.or_else(|| Some(format!("repository:{}:pull", path(self.image)))),
-                ..challenge
-            }),
+            Scheme::Bearer(challenge, registry) => {
+                let scope = challenge.scope.or_else(|| Some(format!("repository:{}:pull", path(self.image))));
+                Scheme::Bearer(BearerChallenge { scope, ..challenge }, registry)
+            }
             scheme => scheme,
         }
     }
@@ -285,7 +282,7 @@ impl<'a> Session<'a> {
             (Some(Scheme::Basic), Some(Credential::Basic { user, password })) => {
                 Ok(fresh(basic_header(user, password)))
             }
-            (Some(Scheme::Bearer(challenge)), credential) => {
+            (Some(Scheme::Bearer(challenge, registry)), credential) => {
                 let key = TokenKey {
                     registry: self.image.registry().to_owned(),
                     challenge: challenge.clone(),
@@ -295,12 +292,12 @@ impl<'a> Session<'a> {
                 if let Some(token) = known {
                     return Ok(Shown { header: bearer_header(&token), cached: true });
                 }
-                Ok(fresh(bearer_header(&self.fetch_token(key).await?)))
+                Ok(fresh(bearer_header(&self.fetch_token(key, *registry).await?)))
             }
         }
     }
 
-    async fn fetch_token(&self, key: TokenKey) -> Result<Secret, NoToken> {
+    async fn fetch_token(&self, key: TokenKey, registry: AddressClass) -> Result<Secret, NoToken> {
         let mut realm = self.realm(&key.challenge.realm).map_err(NoToken::Failed)?;
         let BearerChallenge { service, scope, .. } = &key.challenge;
         let mut pairs: Vec<(&str, &str)> = Vec::new();
@@ -308,7 +305,7 @@ impl<'a> Session<'a> {
         pairs.extend(scope.as_deref().map(|scope| ("scope", scope)));
 
         let asked_at = Instant::now();
-        let request = if let Some(Credential::Identity { token }) = &key.credential {
+        let sent = if let Some(Credential::Identity { token }) = &key.credential {
             pairs.extend([
                 ("grant_type", "refresh_token"),
                 ("client_id", CLIENT_ID),
@@ -317,23 +314,16 @@ impl<'a> Session<'a> {
             // A form is written as a query is.
             let mut form = realm.clone();
             form.query_pairs_mut().clear().extend_pairs(pairs);
-            self.http
-                .direct
-                .post(realm)
-                .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
-                .body(form.query().unwrap_or_default().to_owned())
+            self.http.post_form(realm, form.query().unwrap_or_default(), registry).await
         } else {
             realm.query_pairs_mut().extend_pairs(pairs);
-            let request = self.http.following.get(realm);
-            match &key.credential {
-                Some(Credential::Basic { user, password }) => match basic_header(user, password) {
-                    Some(header) => request.header(AUTHORIZATION, header),
-                    None => request,
-                },
-                _ => request,
-            }
+            let authorization = match &key.credential {
+                Some(Credential::Basic { user, password }) => basic_header(user, password),
+                _ => None,
+            };
+            self.http.send(&Method::GET, &realm, "*/*", authorization.as_ref(), Some(registry)).await
         };
-        let response = request.send().await.map_err(|error| NoToken::Failed(self.failed(error)))?;
+        let response = sent.map_err(|error| NoToken::Failed(self.failed(error)))?;
         match response.status() {
             StatusCode::OK => {}
             // OAuth 2 says 400 of a token that is no longer good.
@@ -343,7 +333,7 @@ impl<'a> Session<'a> {
             status => return Err(NoToken::Failed(unexpected(status, TOKEN))),
         }
         let body = read_body(response, TOKEN, MAX_TOKEN_BODY, None).await;
-        let body = body.map_err(|error| NoToken::Failed(self.not_read(error)))?;
+        let body = body.map_err(|error| NoToken::Failed(self.failed(error)))?;
         let token = parse_token(&body).map_err(NoToken::Failed)?;
         self.shared.tokens.lock().put(key, &token, asked_at);
         Ok(token.secret)
@@ -367,7 +357,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Sends once, or twice where a kept connection was closed meanwhile.
     async fn request(
         &self,
         method: &Method,
@@ -375,24 +364,17 @@ impl<'a> Session<'a> {
         accept: &'static str,
         authorization: Option<&HeaderValue>,
     ) -> Result<Response, RegistryError> {
-        let send = || {
-            let request = self.http.following.request(method.clone(), url.clone()).header(ACCEPT, accept);
-            match authorization {
-                Some(authorization) => request.header(AUTHORIZATION, authorization.clone()),
-                None => request,
-            }
-            .send()
-        };
-        let sent = match send().await {
-            Err(error) if was_closed(&error) => send().await,
-            sent => sent,
-        };
+        let sent = self.http.send(method, url, accept, authorization, None).await;
         sent.map_err(|error| self.failed(error))
     }
 
     /// Says the cause in the log, and what it means.
-    fn failed(&self, error: reqwest::Error) -> RegistryError {
-        let (error, cause) = meaning(error);
+    fn failed(&self, error: HttpError) -> RegistryError {
+        let (error, cause) = match error {
+            HttpError::Registry(error) => return error,
+            HttpError::Url(refused) => (refused.meaning(), refused.to_string()),
+            HttpError::Reqwest(error) => meaning(error),
+        };
         let (registry, repository) = (self.image.registry(), self.image.repository());
         tracing::warn!(registry, repository, cause, "a registry was not reached");
         error

@@ -1,35 +1,23 @@
-//! HTTP below the client: proxies, TLS, redirects, bounded bodies, and what its errors mean.
+//! HTTP below the client: plain or TLS, clients for the roots of now, bounded bodies, and what errors mean.
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest::redirect::{Action, Attempt, Policy};
 use reqwest::{Response, Url};
 
 use crate::RegistryError;
 use crate::budget::Budget;
+use crate::requests::{Http, RefusedUrl};
 use crate::roots::{Roots, Trusted};
 use crate::verifier::tls;
 
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-const MAX_REDIRECTS: usize = 5;
 /// Longest chain of causes that is looked at.
 const MAX_CAUSES: usize = 16;
 
 /// The registries that speak plain HTTP: `--insecure-registries`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Insecure(Arc<Vec<(String, Option<u16>)>>);
-
-/// Clients of one set of roots. Cheap to clone.
-#[derive(Debug, Clone)]
-pub(crate) struct Http {
-    /// Follows redirects, without `Authorization` when the host changes.
-    pub(crate) following: reqwest::Client,
-    /// Follows none: a redirect would take a refresh token along, in the request's body.
-    pub(crate) direct: reqwest::Client,
-}
 
 /// Makes clients, and new ones when the roots change.
 #[derive(Debug)]
@@ -38,14 +26,6 @@ pub(crate) struct Transport {
     insecure: Insecure,
     user_agent: String,
     built: Mutex<Option<(Arc<Trusted>, Http)>>,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum RedirectError {
-    #[error("more than {MAX_REDIRECTS} redirects")]
-    TooMany,
-    #[error("a redirect from HTTPS to plain HTTP")]
-    Downgrade,
 }
 
 // === impl Insecure ===
@@ -109,34 +89,8 @@ impl Transport {
     }
 
     fn build(&self, trusted: &Trusted) -> Result<Http, Box<dyn Error>> {
-        let tls = tls(trusted)?;
-        let client = |redirects: Policy| {
-            reqwest::Client::builder()
-                .tls_backend_preconfigured(tls.clone())
-                .redirect(redirects)
-                .referer(false)
-                .connect_timeout(CONNECT_WITHIN)
-                .user_agent(&self.user_agent)
-                .build()
-        };
-        let insecure = self.insecure.clone();
-        Ok(Http {
-            following: client(Policy::custom(move |attempt| redirect(attempt, &insecure)))?,
-            direct: client(Policy::none())?,
-        })
+        Http::new(&tls(trusted)?, &self.user_agent, self.insecure.clone())
     }
-}
-
-fn redirect(attempt: Attempt<'_>, insecure: &Insecure) -> Action {
-    // The first of the previous is the request itself.
-    if attempt.previous().len() > MAX_REDIRECTS {
-        return attempt.error(RedirectError::TooMany);
-    }
-    let was_https = attempt.previous().last().is_some_and(|url| url.scheme() == "https");
-    if was_https && attempt.url().scheme() == "http" && !insecure.holds_url(attempt.url()) {
-        return attempt.error(RedirectError::Downgrade);
-    }
-    attempt.follow()
 }
 
 /// A body of at most `limit` bytes. A longer one ends the connection, by the response being dropped. Without a
@@ -146,42 +100,41 @@ pub(crate) async fn read_body(
     what: &'static str,
     limit: usize,
     mut budget: Option<&mut Budget>,
-) -> Result<Vec<u8>, BodyError> {
-    let too_large = || BodyError::Refused(RegistryError::TooLarge { what, limit });
+) -> Result<Vec<u8>, HttpError> {
+    let too_large = || HttpError::Registry(RegistryError::TooLarge { what, limit });
     if response.content_length().is_some_and(|length| length > limit as u64) {
         return Err(too_large());
     }
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(BodyError::Broken)? {
+    while let Some(chunk) = response.chunk().await.map_err(HttpError::Reqwest)? {
         if body.len() + chunk.len() > limit {
             return Err(too_large());
         }
         if let Some(budget) = &mut budget {
-            budget.hold(body.len() + chunk.len()).await.map_err(BodyError::Refused)?;
+            budget.hold(body.len() + chunk.len()).await.map_err(HttpError::Registry)?;
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body)
 }
 
-/// Why a body was not read.
-pub(crate) enum BodyError {
-    Refused(RegistryError),
-    Broken(reqwest::Error),
+/// Why there is no response, or no body.
+#[derive(Debug)]
+pub(crate) enum HttpError {
+    /// With nothing to add for the log.
+    Registry(RegistryError),
+    Url(RefusedUrl),
+    Reqwest(reqwest::Error),
 }
 
 /// What a failed request means, and its cause for the log: without the URL, which may hold a signature.
 pub(crate) fn meaning(error: reqwest::Error) -> (RegistryError, String) {
     let error = error.without_url();
-    let of_rustls = causes(&error).find_map(|cause| cause.downcast_ref::<rustls::Error>());
-    if let Some(cause) = of_rustls {
+    if let Some(cause) = causes(&error).find_map(|cause| cause.downcast_ref::<rustls::Error>()) {
         return (of_tls(cause), cause.to_string());
     }
-    if error.is_redirect() {
-        // Its causes quote the place.
-        let cause = causes(&error).find_map(|cause| cause.downcast_ref::<RedirectError>());
-        let cause = cause.map_or_else(|| "a redirect to nowhere".to_owned(), ToString::to_string);
-        return (RegistryError::Unreachable, cause);
+    if let Some(refused) = causes(&error).find_map(|cause| cause.downcast_ref::<RefusedUrl>()) {
+        return (refused.meaning(), refused.to_string());
     }
     (RegistryError::Unreachable, chain(&error))
 }
@@ -204,7 +157,7 @@ fn of_tls(error: &rustls::Error) -> RegistryError {
 
 /// Whether a connection that was kept had been closed: the registry saw nothing of the request, or it was in vain.
 pub(crate) fn was_closed(error: &reqwest::Error) -> bool {
-    error.is_request() && !error.is_connect() && !error.is_timeout() && !error.is_redirect()
+    error.is_request() && !error.is_connect() && !error.is_timeout()
 }
 
 fn chain(error: &(dyn Error + 'static)) -> String {
@@ -226,6 +179,8 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rustls::CertificateError as Wrong;
     use rustls::pki_types::{ServerName, UnixTime};
 

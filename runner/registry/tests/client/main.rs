@@ -6,6 +6,7 @@ mod authentication;
 mod children;
 mod hidden;
 mod limits;
+mod places;
 mod requests;
 mod server;
 mod store;
