@@ -131,6 +131,10 @@ pub struct Flags {
     /// Pod runtime: most pods of one function
     #[arg(long, default_value_t = 1)]
     pub max_parallel_pods_per_function: u32,
+    /// Pod runtime: most pods of all functions and runners of the namespace together; the one
+    /// unused for longest makes place for another; 0 means any number
+    #[arg(long, default_value_t = 0)]
+    pub max_pods: u32,
     /// Pod runtime: most calls at once in one pod
     #[arg(long, default_value_t = 16)]
     pub max_concurrent_per_pod: u32,

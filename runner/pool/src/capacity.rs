@@ -14,7 +14,7 @@ use crate::event::Why;
 use crate::function::Function;
 use crate::shared::Turn;
 use crate::tracked::Tracked;
-use crate::types::{ImageKey, Phase, Pod, Time, Uid};
+use crate::types::{ImageKey, Phase, Time, Uid};
 
 /// How long what a quota allowed is believed: it may be raised at any time.
 const QUOTA_FOR: Duration = Duration::from_mins(1);
@@ -22,6 +22,9 @@ const QUOTA_FOR: Duration = Duration::from_mins(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The notice of an eviction: time enough for a watch and a push, since calls wait for its end.
 const NOTICE: Duration = Duration::from_secs(3);
+/// The `reclaim_after` by which a runner asks another one for the place of a pod of its: its owner gives notice then. To
+/// all others it is a notice, to which a user objects.
+const WISH: Time = Time::from_millis(0);
 /// How long a pod is left alone that was needed after all.
 const SPARED_FOR: Duration = Duration::from_secs(5);
 /// How long another runner may take to delete its pod after the notice, besides its scan interval.
@@ -49,6 +52,14 @@ pub(crate) enum Hindrance {
     /// Nothing but that there are as many pods as there may be.
     Capacity,
     Other,
+}
+
+// === impl Config ===
+
+impl Config {
+    fn eviction_notice(&self) -> Duration {
+        self.notice().min(NOTICE)
+    }
 }
 
 // === impl Turn ===
@@ -160,30 +171,33 @@ impl Tracked {
         self.pod.terminating_since.is_some_and(|since| since + stuck_after <= turn.now)
     }
 
-    /// The watch shows that another runner has given it notice. An owner that knows how many pods there may be takes it
-    /// for a wish, and gives its own, shorter one.
-    pub(crate) fn heed_notice(&mut self, pod: &Pod, turn: &Turn<'_>) {
-        let nearer = pod.reclaim_after < self.pod.reclaim_after && pod.reclaim_after != self.asked;
-        // By another clock.
-        let near = turn.now + turn.shared.config.notice() + turn.skew();
-        let near = pod.reclaim_after.is_some_and(|at| at <= near);
+    /// The watch shows that another runner wants its place: its owner gives it notice, unless it is in use.
+    pub(crate) fn heed_wish(&mut self, turn: &Turn<'_>) {
         let idle = self.calls.is_empty() && !self.kept && self.retiring.is_none();
-        if nearer && near && idle && self.owned_since.is_some() && turn.capacity().is_some() {
+        if self.pod.reclaim_after == Some(WISH) && idle && self.owned_since.is_some() {
             self.begin_eviction(turn);
         }
     }
 
     fn begin_eviction(&mut self, turn: &Turn<'_>) {
-        let notice = self.eviction_notice(&turn.shared.config);
         (self.retiring, self.noticed) = (Some(Why::Evicted), None);
-        self.notice_ends = Some(turn.now + notice);
+        self.notice_ends = Some(turn.now + turn.shared.config.eviction_notice());
     }
 
-    /// How far ahead its end is announced when its place is wanted. Its owner's clock alone says when a short notice
-    /// is over.
-    pub(crate) fn eviction_notice(&self, config: &Config) -> Duration {
-        let notice = config.notice();
-        if self.owned_since.is_some() { notice.min(NOTICE) } else { notice }
+    /// The `reclaim_after` that says that its place is wanted.
+    pub(crate) fn eviction_notice(&self, turn: &Turn<'_>) -> Time {
+        let owned = self.owned_since.is_some();
+        if owned { turn.now + turn.shared.config.eviction_notice() } else { WISH }
+    }
+
+    /// Not said yet.
+    pub(crate) fn lacks_eviction_notice(&self, turn: &Turn<'_>) -> bool {
+        let wished = self.pod.reclaim_after == Some(WISH);
+        if self.owned_since.is_some() {
+            wished || !self.lapses_within(turn.shared.config.eviction_notice(), turn.now)
+        } else {
+            !self.lapses_within(turn.shared.config.notice(), turn.now)
+        }
     }
 
     /// Calls its eviction off when it is in use, here or elsewhere, or when its owner does not delete it.
@@ -206,6 +220,11 @@ impl Tracked {
     /// It was given notice to make a place, and the notice is over.
     pub(crate) fn is_evicted(&self, now: Time) -> bool {
         self.retiring == Some(Why::Evicted) && self.notice_ends.is_some_and(|ends| ends <= now)
+    }
+
+    /// Its `reclaim_after` is over.
+    pub(crate) fn has_lapsed(&self, now: Time) -> bool {
+        self.pod.reclaim_after.is_some_and(|reclaim_after| reclaim_after != WISH && now > reclaim_after)
     }
 
     /// When the eviction goes on.

@@ -24,6 +24,7 @@ impl Function {
         if !self.may_collect(turn) {
             return;
         }
+        self.pods.iter_mut().for_each(|tracked| tracked.heed_wish(turn));
         self.give_lifetime(turn);
         self.collect(|_, _| true, turn);
         self.choose_surplus(turn);
@@ -61,10 +62,9 @@ impl Function {
         self.choose_kept(turn);
         for tracked in &mut self.pods {
             let owned = tracked.owned_since.is_some() || turn.shared.broken(Breakage::CollectUnowned);
-            let lapsed = tracked.pod.reclaim_after.is_some_and(|reclaim_after| turn.now > reclaim_after);
             let in_use = !tracked.calls.is_empty() || (wanted && tracked.retiring.is_none());
             if owned
-                && lapsed
+                && tracked.has_lapsed(turn.now)
                 && due(tracked, turn.now)
                 && tracked.lives()
                 && !in_use
@@ -112,22 +112,21 @@ impl Function {
             if tracked.retiring == Some(Why::Evicted) {
                 tracked.spare(turn);
             }
+            let sent = tracked.noticed.is_some_and(|again| turn.now < again);
+            let (until, lacks_notice) = if tracked.retiring == Some(Why::Evicted) {
+                (tracked.eviction_notice(turn), tracked.lacks_eviction_notice(turn))
+            } else {
+                let notice = turn.shared.config.notice();
+                (turn.now + notice, !tracked.lapses_within(notice, turn.now) && !sent)
+            };
             match tracked.retiring {
                 Some(Why::Surplus) if staying < limit => tracked.retiring = None,
                 Some(why) if tracked.calls.is_empty() && tracked.lives() && may_collect => {
-                    let notice = match why {
-                        Why::Evicted => tracked.eviction_notice(&turn.shared.config),
-                        _ => turn.shared.config.notice(),
-                    };
                     if turn.shared.broken(Breakage::RetireAtOnce) {
                         tracked.send_delete(why, turn);
-                    } else if !tracked.lapses_within(notice, turn.now)
-                        && tracked.push.is_none()
-                        && turn.now >= tracked.push_after
-                        && (why == Why::Evicted || tracked.noticed.is_none_or(|again| turn.now >= again))
-                    {
+                    } else if lacks_notice && tracked.push.is_none() && turn.now >= tracked.push_after {
                         tracked.noticed = Some(again);
-                        tracked.send_push(turn.now + notice, turn);
+                        tracked.send_push(until, turn);
                     }
                 }
                 _ => {}

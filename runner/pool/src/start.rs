@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::breakage::Breakage;
-use crate::event::{Creation, Rejection};
+use crate::event::{Creation, Ownership, Rejection};
 use crate::function::{ANSWER_TIMEOUT, Function};
 use crate::shared::Turn;
 use crate::tracked::Delete;
@@ -120,8 +120,9 @@ impl Function {
             Creation::OverQuota(reason) => {
                 self.starts.swap_remove(index);
                 if !self.learn_quota(turn) {
-                    // Those of another runner, that were made a moment ago, may not have been seen yet.
-                    let error = self.backoff.is_some().then_some(Rejection::PodFailed { reason });
+                    // Pods that other runners made a moment ago may not have been seen yet.
+                    let alone = matches!(turn.shared.ownership, Ownership::All);
+                    let error = (alone || self.backoff.is_some()).then_some(Rejection::PodFailed { reason });
                     self.start_failed(error, None, turn);
                 }
             }

@@ -47,9 +47,9 @@ impl Function {
             // What kept it is over: now it has its time.
             (*since, tracked.given_up) = (turn.now, false);
         }
-        tracked.heed_notice(&pod, turn);
         tracked.pod = pod;
         tracked.own(turn);
+        tracked.heed_wish(turn);
         if tracked.pod.terminating_since.is_some() {
             Self::stop_probe(tracked, turn);
             if awaited {

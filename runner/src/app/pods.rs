@@ -348,6 +348,7 @@ fn local_cluster(flags: &Flags) -> Result<(LocalCluster, LocalFunctions), AppErr
 /// What is not told of each image.
 fn base_config(flags: &Flags) -> Config {
     Config {
+        capacity: Some(flags.max_pods).filter(|&pods| pods > 0),
         scan_interval: flags.scan_interval.into(),
         ready_timeout: flags.pod_ready_timeout.into(),
         pending_timeout: flags.pod_pending_timeout.into(),

@@ -52,6 +52,7 @@ impl AcquireError {
         match self {
             Self::Rejected(Rejection::QueueFull { .. }) => "queue_full",
             Self::Rejected(Rejection::DeadlineExceeded) => "deadline",
+            Self::Rejected(Rejection::NoRoom) => "no_room",
             Self::Rejected(Rejection::PodFailed { .. }) => "pod_failed",
             Self::Rejected(Rejection::NotReady { .. }) => "pod_not_ready",
             Self::Vanished => "pods_broke",
@@ -282,6 +283,7 @@ impl<B: Backend> Driver<B> {
                     Why::Expired => "delete expired",
                     Why::Replaced => "delete replaced",
                     Why::Surplus => "delete surplus",
+                    Why::Evicted => "delete evicted",
                 });
                 self.starts.delete(&uid, why).into_iter().for_each(|step| self.metrics.pod_start(step));
                 let failed = why == Why::Failed;

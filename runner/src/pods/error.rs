@@ -72,7 +72,7 @@ impl PodError {
                     AcquireError::Rejected(Rejection::QueueFull { .. }) => {
                         Reply::shed(Code::ResourceExhausted, &text)
                     }
-                    AcquireError::Rejected(Rejection::NotReady { .. }) => {
+                    AcquireError::Rejected(Rejection::NotReady { .. } | Rejection::NoRoom) => {
                         Reply::failed(Code::DeadlineExceeded, &text)
                     }
                     // What Go makes of an error that carries no status.
@@ -175,6 +175,7 @@ mod tests {
                 false,
                 "function evaluation timed out for",
             ),
+            (rejected(Rejection::NoRoom), Code::DeadlineExceeded, false, "--max-pods"),
             (
                 rejected(Rejection::PodFailed { reason: Reason::NameTaken }),
                 Code::Unknown,

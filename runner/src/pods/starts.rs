@@ -79,7 +79,7 @@ impl Starts {
             }
             // Another runner's start.
             Creation::Exists => Vec::new(),
-            Creation::Refused(reason) => vec![Step::Failed(reason.kind())],
+            Creation::Refused(reason) | Creation::OverQuota(reason) => vec![Step::Failed(reason.kind())],
             Creation::Unknown | Creation::Unreachable => vec![Step::Failed("no_answer")],
         }
     }

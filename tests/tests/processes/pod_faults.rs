@@ -196,3 +196,114 @@ mod crowded {
         figure(&format!("6 runners x 40 calls on one pod: 0 refused, {:.1?}", begin.elapsed()));
     }
 }
+
+mod places {
+    use super::*;
+    use std::ffi::OsString;
+    use std::fmt::Write as _;
+
+    use porch_fn_tests::process::binary;
+    use porch_fn_tests::stack::Stack;
+    use tokio::time::interval;
+
+    const DELETED: &str = "porch_fn_runner_pool_actions_total{action=\"delete evicted\"}";
+
+    fn image(function: usize) -> String {
+        format!("example.com/functions/f{function}:v1")
+    }
+
+    fn flags(sandbox: &Sandbox, functions: usize, places: usize) -> Vec<OsString> {
+        let script = sandbox.script("f", "exec cat");
+        let mut local = "functions:\n".to_owned();
+        for function in 0..functions {
+            writeln!(local, "- {{image: '{}', command: ['{}']}}", image(function), script.display()).unwrap();
+        }
+        vec![
+            "--pod-backend=local".into(),
+            flag("local-functions", sandbox.write("pods.yaml", local)),
+            flag("wrapper-server", binary("wrapper-server")),
+            format!("--max-pods={places}").into(),
+            "--scan-interval=1s".into(),
+        ]
+    }
+
+    /// The most pods that are there at once, until it is dropped.
+    async fn most_pods(sandbox: &Sandbox, most: &mut usize) {
+        let mut looks = interval(Duration::from_millis(50));
+        loop {
+            looks.tick().await;
+            *most = (*most).max(pods(sandbox).len());
+        }
+    }
+
+    async fn take_turns(functions: usize, places: usize, rounds: usize) {
+        let sandbox = Sandbox::new();
+        let runner = sandbox.server("porch-fn-runner", flags(&sandbox, functions, places)).await;
+        let client = Client::new(runner.address());
+        let begin = Instant::now();
+        let (mut most, mut evicted) = (0, 0);
+        let calls = async {
+            for _ in 0..rounds {
+                for function in 0..functions {
+                    assert_eq!(client.call(&image(function), INPUT).await.output(), INPUT);
+                    let now = runner.metric(DELETED).await.unwrap_or_default();
+                    assert!(now <= evicted + 1, "one call makes one place");
+                    evicted = now;
+                }
+            }
+        };
+        tokio::select! {
+            () = calls => {}
+            () = most_pods(&sandbox, &mut most) => {}
+        }
+        figure(&format!(
+            "{functions} functions by turns in {places} places, {rounds} rounds: 0 failed, {evicted} pods made place, \
+             at most {most} at once, {:.1?} in all",
+            begin.elapsed()
+        ));
+        assert!(most <= places, "{most} pods");
+        assert_eq!(evicted, (rounds * functions - places) as u64);
+    }
+
+    #[tokio::test]
+    #[ignore = "needs the built binaries; tests/run runs it"]
+    async fn are_taken_by_turns() {
+        take_turns(5, 3, 1).await;
+    }
+
+    mod slow {
+        use super::*;
+
+        #[tokio::test]
+        #[ignore = "minutes; tests/faults pods runs it"]
+        async fn twenty_functions_take_turns_in_five_places() {
+            take_turns(20, 5, 3).await;
+        }
+
+        /// Each function at its own pace, from callers that know nothing of each other.
+        #[tokio::test]
+        #[ignore = "a minute; tests/faults pods runs it"]
+        async fn twenty_callers_share_five_places_of_three_runners() {
+            let names: Vec<_> = (0..20).map(|function| format!("f{function}:v1")).collect();
+            let functions: Vec<_> = names.iter().map(|name| (name.as_str(), "exec cat")).collect();
+            let stack = Stack::start(3, &["--max-pods=5", "--scan-interval=1s"], &functions).await;
+            let begin = Instant::now();
+            let mut most = 0;
+            let callers = names.iter().map(async |name| {
+                for _ in 0..3 {
+                    assert_eq!(stack.client().call(name, INPUT).await.output(), INPUT);
+                }
+            });
+            tokio::select! {
+                _ = join_all(callers) => {}
+                () = most_pods(&stack.sandbox, &mut most) => {}
+            }
+            figure(&format!(
+                "20 callers of a function each, 3 runners, 5 places: 60 calls, 0 failed, at most {most} pods at once, {:.1?}",
+                begin.elapsed()
+            ));
+            // Each of them may take the last place at the same moment.
+            assert!(most <= 7, "{most} pods");
+        }
+    }
+}

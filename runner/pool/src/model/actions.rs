@@ -102,7 +102,7 @@ impl World {
             return self.violate(format!("call {id:?} is granted a second time or after its end"));
         };
         call.pod = Some(uid.clone());
-        let deadline = call.deadline;
+        let (deadline, takes) = (call.deadline, if self.calm { usize::MAX } else { self.pod_takes });
         let per_pod = self.runners[runner].config.limits.per_pod as usize;
         let alive = self
             .server
@@ -114,6 +114,10 @@ impl World {
         };
         if object.truth == Truth::Starting {
             return self.violate("a pod is granted that was never ready");
+        }
+        if object.calls.len() >= takes {
+            self.count("refused by a full pod");
+            return self.after(1, 100, Happening::CallEnds { id, verdict: Verdict::Full });
         }
         object.calls.push((runner, id));
         let hang = object.hang;
@@ -188,8 +192,14 @@ impl World {
         if hang.is_some() && verdict == Verdict::Served {
             return;
         }
+        let refused = self.calls.get(&id).filter(|_| verdict == Verdict::Full);
+        let again = refused.map(|call| (call.image.clone(), call.deadline, call.must_succeed));
         if let Some(runner) = self.forget_call(id) {
             self.feed(runner, Event::Finished { id, verdict });
+            if let Some((image, deadline, must_succeed)) = again {
+                let image = self.images.iter().position(|other| *other == image).unwrap_or_default();
+                self.request(runner, image, deadline.saturating_sub(self.now), must_succeed);
+            }
         }
     }
 

@@ -182,7 +182,8 @@ impl World {
     fn near_lapse(&mut self) -> Option<u64> {
         let uid = self.any_pod()?;
         let lapse = self.server.get(&uid)?.pod.reclaim_after?;
-        let time = lapse.as_millis() - self.rng.between(0, 20_000) + self.rng.between(0, 60_000);
+        let time =
+            lapse.as_millis().saturating_sub(self.rng.between(0, 20_000)) + self.rng.between(0, 60_000);
         (time > self.now).then_some(time)
     }
 

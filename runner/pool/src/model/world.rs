@@ -136,6 +136,8 @@ pub(crate) struct World {
     pub(crate) focus: &'static [Fault],
     /// How many pods the API server lets be.
     pub(crate) quota: Option<usize>,
+    /// Calls of all runners together that a pod takes at once.
+    pub(crate) pod_takes: usize,
     /// Watches and requests are never late.
     pub(crate) gentle: bool,
     /// Percentage of requests to the API server that take seconds.
@@ -193,6 +195,7 @@ impl World {
             settled: false,
             focus: if gentle { super::chaos::GENTLE } else { super::chaos::draw_focus(&mut rng) },
             slow: if gentle { 0 } else { rng.pick(&[5, 5, 30]) },
+            pod_takes: rng.pick(&[2, 64, 64, 64]),
             quota,
             gentle,
             counts: Counts::new(),

@@ -258,10 +258,16 @@ fn a_quota_that_others_use_up_is_an_error() {
     let mut world = World::new(config());
     world.quota = 0;
     let id = world.call(0);
+    let error = Rejection::PodFailed { reason: Reason::Other("exceeded quota".into()) };
+    assert_eq!(world.rejected, [(id, error.clone())]);
+
+    let mut world = World::new(config());
+    world.quota = 0;
+    world.step(Event::Own(Ownership::Of(Arc::new(|_: &ShardKey| true))));
+    let id = world.call(0);
     assert_eq!(world.rejected, [], "another runner's pod may not have been seen yet");
     world.pass(1);
-    let reason = Reason::Other("exceeded quota".into());
-    assert_eq!(world.rejected, [(id, Rejection::PodFailed { reason })]);
+    assert_eq!(world.rejected, [(id, error)]);
 }
 
 #[test]
@@ -299,12 +305,11 @@ fn pods_to_be_kept_are_started_when_there_is_a_place_and_spared_last() {
 }
 
 #[test]
-fn an_owner_deletes_its_idle_pod_on_another_runners_notice() {
+fn an_owner_gives_notice_when_another_runner_wants_the_place() {
     let mut world = World::new(room_for(1));
     world.serve(0, 1);
     let mut noticed = world.pod(0).clone();
-    let near = world.now + seconds(60);
-    (noticed.reclaim_after, noticed.resource_version) = (Some(near), "noticed".into());
+    (noticed.reclaim_after, noticed.resource_version) = (Some(Time::default()), "wanted".into());
     world.step(Event::Seen(noticed));
     world.pass(4);
     assert_eq!(world.deleted, [(image(0), Why::Evicted)]);
@@ -317,8 +322,7 @@ fn without_a_pod_of_its_own_a_runner_asks_for_anothers() {
     world.step(Event::Own(Ownership::None));
     let waits = world.call(1);
     world.pass(4);
-    let near = world.pod(0).reclaim_after.unwrap();
-    assert!(near <= world.now + seconds(60), "it has notice");
+    assert_eq!(world.pod(0).reclaim_after, Some(Time::default()), "its place is wanted");
     assert_eq!(world.deleted, [], "it is for its owner to delete");
     let uid = world.pod(0).uid.clone();
     world.pods.remove(&uid);

@@ -63,6 +63,7 @@ fn no_history_breaks_a_rule() {
             "outage",
             "passed a stuck pod",
             "push: conflict",
+            "refused by a full pod",
             "rejected: deadline",
             "rejected: no room",
             "rejected: not ready",

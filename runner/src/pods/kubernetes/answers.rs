@@ -89,7 +89,8 @@ pub(crate) fn creation(error: &kube::Error) -> Creation {
     }
     match refusal(status) {
         Some(refusal) => {
-            Creation::Refused(Reason::Found { kind: refusal.kind(), text: refusal.to_string().into() })
+            let reason = Reason::Found { kind: refusal.kind(), text: refusal.to_string().into() };
+            if refusal == Refusal::Quota { Creation::OverQuota(reason) } else { Creation::Refused(reason) }
         }
         None => Creation::Unknown,
     }

@@ -107,7 +107,7 @@ impl Backend for KubernetesBackend {
             // The version is the blueprint's: the pool may not have heard of the newest yet.
             Order::Create { name, shard_key, reclaim_after, .. } => self.write(&name.clone(), async move {
                 let result = shared.create(&name, &shard_key, reclaim_after).await;
-                if let Creation::Refused(reason) = &result {
+                if let Creation::Refused(reason) | Creation::OverQuota(reason) = &result {
                     tracing::warn!(%reason, "no pod can be created");
                 }
                 Event::Created { name, result }
@@ -221,7 +221,7 @@ impl Shared {
                 answer => {
                     tracing::warn!(pod = object_name, error = %Causes(&error), "pod not created");
                     // Quotas and rights are asked before the name: another runner may have made the pod.
-                    if matches!(answer, Creation::Refused(_))
+                    if matches!(answer, Creation::Refused(_) | Creation::OverQuota(_))
                         && matches!(self.holder(object_name, name).await, Holder::Ours)
                     {
                         return Creation::Exists;

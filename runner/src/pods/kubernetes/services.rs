@@ -67,7 +67,7 @@ pub(super) async fn ensure(
             }
             Err(error) => {
                 let refused = match error.creation() {
-                    Creation::Refused(reason) => Some(reason),
+                    Creation::Refused(reason) | Creation::OverQuota(reason) => Some(reason),
                     Creation::Exists => None,
                     Creation::Ok(_) | Creation::Unknown | Creation::Unreachable => {
                         tell_once(pause, &error);

@@ -16,7 +16,7 @@ fn broken_off() -> kube::Error {
 /// The refusal's text, or what else came.
 fn refused(error: &kube::Error) -> String {
     match creation(error) {
-        Creation::Refused(reason) => reason.to_string(),
+        Creation::Refused(reason) | Creation::OverQuota(reason) => reason.to_string(),
         other => format!("{other:?}"),
     }
 }
@@ -214,7 +214,7 @@ proptest! {
         let table = [
             Quota, QuotaWants, PodSecurity, Policy, ServiceAccount, Admission, Rights, NoNamespace, NamespaceEnds, Invalid,
         ];
-        if let Creation::Refused(reason) = creation(&api(code, reason, &format!("{before}{known}{after}"))) {
+        if let Creation::Refused(reason) | Creation::OverQuota(reason) = creation(&api(code, reason, &format!("{before}{known}{after}"))) {
             prop_assert!(table.iter().any(|refusal| refusal.to_string() == reason.to_string()), "{reason}");
         }
     }
