@@ -10,6 +10,7 @@
 //! holds stdout.
 
 mod group;
+mod pidfd;
 mod program;
 mod reaper;
 mod stderr;

@@ -8,14 +8,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 
-use rustix::process::{Pid, PidfdFlags, Signal};
-use tokio::io::Interest;
+use rustix::process::{Pid, Signal};
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 
-use super::reaper::{CALL_VARIABLE, InFlight};
-use super::{Program, RunError};
+use super::reaper::InFlight;
+use super::{Program, RunError, pidfd};
 
 /// A running process group. Dropping it kills every process in it and leaves the reaping to a task.
 pub(super) struct Group {
@@ -48,7 +47,7 @@ impl Group {
     pub(super) fn start(program: &Program) -> Result<(Self, Pipes), RunError> {
         let mut command = program.command()?;
         let call = InFlight::begin();
-        command.env(CALL_VARIABLE, call.name());
+        call.mark(&mut command);
         let mut child = command
             .spawn()
             .map_err(|source| RunError::Start { executable: command.get_program().into(), source })?;
@@ -116,21 +115,13 @@ fn attach(child: &mut Child, pid: Pid) -> io::Result<(AsyncFd<OwnedFd>, Pipes)> 
     fn piped<T: Into<OwnedFd>>(end: Option<T>) -> io::Result<OwnedFd> {
         end.map(Into::into).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    let pidfd = pidfd::open(pid)?;
     let pipes = Pipes {
         stdin: pipe::Sender::from_owned_fd(piped(child.stdin.take())?)?,
         stdout: pipe::Receiver::from_owned_fd(piped(child.stdout.take())?)?,
         stderr: pipe::Receiver::from_owned_fd(piped(child.stderr.take())?)?,
     };
-    Ok((watch(pidfd)?, pipes))
-}
-
-#[expect(
-    deprecated,
-    reason = "the successor is unsafe; what it demands of its argument holds for every OwnedFd"
-)]
-fn watch(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(pidfd, Interest::READABLE)
+    Ok((pidfd, pipes))
 }
 
 fn kill(pgid: Pid) {

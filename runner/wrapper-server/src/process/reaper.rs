@@ -19,18 +19,22 @@
 //! started by the runtime's worker threads.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
+use std::fs::{self, File};
+use std::future::pending;
 use std::io;
-use std::sync::LazyLock;
+use std::os::unix::fs::FileExt as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
+
+use super::pidfd;
 
 /// Names the call in the environment of its processes.
 pub const CALL_VARIABLE: &str = "PORCH_FN_CALL";
@@ -52,14 +56,15 @@ static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
 /// leaves its group outlives its call.
 pub fn adopt_orphans() {
     let adopt = || -> io::Result<()> {
-        *REAPER.inherited.lock() = children()?.into_iter().collect();
-        Ok(set_child_subreaper(Some(getpid()))?)
+        // The main thread's number is that of the process.
+        let children = File::open(format!("/proc/self/task/{}/children", getpid()))?;
+        *REAPER.inherited.lock() = numbers_in(&children)?.into_iter().collect();
+        set_child_subreaper(Some(getpid()))?;
+        REAPER.children.get_or_init(|| children);
+        Ok(())
     };
-    match adopt() {
-        Ok(()) => REAPER.adopts.store(true, Ordering::Release),
-        Err(error) => {
-            tracing::warn!(%error, "a process that leaves its call's process group will outlive the call");
-        }
+    if let Err(error) = adopt() {
+        tracing::warn!(%error, "a process that leaves its call's process group will outlive the call");
     }
 }
 
@@ -74,7 +79,9 @@ pub fn collect_orphans() {
 
 #[derive(Debug, Default)]
 struct Reaper {
-    adopts: AtomicBool,
+    /// The main thread's children, once orphans are adopted. It stays open because it is read after
+    /// every call, and opening it takes ten times as long as reading it.
+    children: OnceLock<File>,
     /// Children that were there before the first call: a pod's template may start something before the wrapper.
     inherited: Mutex<HashSet<Pid>>,
     calls: Mutex<Calls>,
@@ -134,9 +141,13 @@ impl InFlight {
         Self { number }
     }
 
-    /// The value of [`CALL_VARIABLE`]. A function may run wrappers of its own, so it names this process too.
-    pub(super) fn name(&self) -> String {
-        format!("{}.{}", getpid(), self.number)
+    /// Names the call in the environment of its processes. A function may run wrappers of its own, so
+    /// the name contains the number of this process too.
+    pub(super) fn mark(&self, command: &mut Command) {
+        // Only where it is read: to add a variable, the standard library copies all the others.
+        if REAPER.children.get().is_some() {
+            command.env(CALL_VARIABLE, format!("{}.{}", getpid(), self.number));
+        }
     }
 
     /// The call's first process, which the call itself reaps.
@@ -164,31 +175,36 @@ impl Drop for InFlight {
 impl Reaper {
     /// Sweeps now, and later what takes a moment to die.
     fn collect(&'static self, runtime: &Handle) {
-        if self.adopts.load(Ordering::Acquire) && self.sweep() {
+        if self.sweep().is_some() {
             self.await_deaths(runtime);
         }
     }
 
-    /// Reaps the orphans that have ended, and kills those whose call is over. Returns whether there is anything left to
-    /// be reaped or looked at again.
-    fn sweep(&self) -> bool {
+    /// Reaps the orphans that have ended, and kills those whose call is over. Returns a process to
+    /// wait for if there may be anything left: the youngest that is dying, if one is.
+    fn sweep(&self) -> Option<Pid> {
+        let children = self.children.get()?;
+        // This also keeps a second reader away from the file: it would move the first one's position.
         let calls = self.calls.lock();
+        let mut left = None;
         // The children of one that was reaped are ours since. A function that goes on making more has no end.
         for _ in 0..MAX_PASSES {
-            let Ok(children) = children() else { return false };
-            let (mut reaped, mut left) = (false, false);
-            for pid in children {
+            left = None;
+            let mut reaped = None;
+            for pid in numbers_in(children).ok()? {
                 match self.look_at(pid, &calls) {
-                    Orphan::Reaped => reaped = true,
-                    Orphan::Dying | Orphan::Unclear => left = true,
+                    Orphan::Reaped => reaped = Some(pid),
+                    Orphan::Dying => left = Some(pid),
+                    Orphan::Unclear => left = left.or(Some(pid)),
                     Orphan::Spared => {}
                 }
             }
-            if !reaped {
-                return left;
+            if reaped.is_none() {
+                break;
             }
+            left = left.or(reaped);
         }
-        true
+        left
     }
 
     fn look_at(&self, pid: Pid, calls: &Calls) -> Orphan {
@@ -222,19 +238,25 @@ impl Reaper {
         }
     }
 
-    /// Sweeps at each death of a child, and every [`LOOK_AGAIN`], until nothing is left: a killed process
-    /// takes a moment to die, and its own children become ours then.
+    /// Sweeps until nothing is left: at each death that it waits for, and at least every
+    /// [`LOOK_AGAIN`]. A killed process takes a moment to die, and its own children become ours then.
+    ///
+    /// SIGCHLD would report every death, but Tokio never removes a signal handler: each later call
+    /// would pay for it.
     fn await_deaths(&'static self, runtime: &Handle) {
         if self.awaits_deaths.swap(true, Ordering::AcqRel) {
             return;
         }
         runtime.spawn(async move {
-            let Ok(mut child_died) = signal(SignalKind::child()) else {
-                // The end of the next call tries again.
-                return self.awaits_deaths.store(false, Ordering::Release);
-            };
-            while self.sweep() {
-                let _ = timeout(LOOK_AGAIN, child_died.recv()).await;
+            while let Some(left) = self.sweep() {
+                let death = async {
+                    match pidfd::open(left) {
+                        Ok(pidfd) => drop(pidfd.readable().await),
+                        // The end of another call has reaped it, or there are no more file descriptors.
+                        Err(_) => pending().await,
+                    }
+                };
+                let _ = timeout(LOOK_AGAIN, death).await;
             }
             self.awaits_deaths.store(false, Ordering::Release);
             // A call that ended in between has started no task.
@@ -286,10 +308,18 @@ fn ticks_now() -> u64 {
     seconds * ticks + nanos * ticks / 1_000_000_000
 }
 
-/// The main thread's children. Its number is that of the process.
-fn children() -> io::Result<Vec<Pid>> {
-    let children = fs::read_to_string(format!("/proc/self/task/{}/children", getpid()))?;
-    Ok(children.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
+/// The processes that a file of `/proc` lists.
+fn numbers_in(file: &File) -> io::Result<Vec<Pid>> {
+    let (mut list, mut page) = (Vec::new(), [0; 4096]);
+    loop {
+        let read = file.read_at(&mut page, list.len() as u64)?;
+        if read == 0 {
+            break;
+        }
+        list.extend_from_slice(&page[..read]);
+    }
+    let numbers = str::from_utf8(&list).map_err(io::Error::other)?.split_ascii_whitespace();
+    Ok(numbers.filter_map(|number| Pid::from_raw(number.parse().ok()?)).collect())
 }
 
 #[cfg(test)]
@@ -322,5 +352,14 @@ mod tests {
         let start = start_in(&stat).unwrap();
         assert!((before..=ticks_now()).contains(&start), "{before} {start}");
         assert_eq!(start_in("1 (a) b) S 2"), None);
+    }
+
+    #[test]
+    fn a_list_of_children_may_be_longer_than_a_page() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let numbers: Vec<_> = (1..=3000).map(|number| Pid::from_raw(number).unwrap()).collect();
+        let list: Vec<_> = (1..=3000).map(|number| number.to_string()).collect();
+        fs::write(file.path(), list.join(" ") + " ").unwrap();
+        assert_eq!(numbers_in(file.as_file()).unwrap(), numbers);
     }
 }

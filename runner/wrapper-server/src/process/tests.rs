@@ -83,7 +83,7 @@ async fn the_program_sees_its_name_and_the_given_environment_only() {
     let variables = vec![("ONLY".into(), "this".into())];
     let program = Program::new(
         "sh",
-        ["-c", "echo $0; env | grep -v -e ^PWD= -e ^SHLVL= -e ^_= -e ^PORCH_FN_CALL=", "name"],
+        ["-c", "echo $0; env | grep -v -e ^PWD= -e ^SHLVL= -e ^_=", "name"],
         Environment::Only(variables),
     );
     let finished = run(&program, nothing(), &LIMITS, None).await.unwrap();
