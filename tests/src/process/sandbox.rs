@@ -65,7 +65,10 @@ impl Sandbox {
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().expect("a path in the sandbox")).expect("a directory");
-        fs::write(&path, content).expect("a file");
+        // A program that reads it already sees no half of it.
+        let draft = path.with_added_extension("new");
+        fs::write(&draft, content).expect("a file");
+        fs::rename(&draft, &path).expect("a file of that name");
         path
     }
 
