@@ -1,7 +1,7 @@
 //! How many pods there may be of all images together: `--max-pods`, or what a quota allowed last.
 //!
 //! Every runner counts what it sees. Two of them may take the last place at once: what must never be
-//! passed is for a ResourceQuota to say. When no place is left, calls wait, and the pod that was
+//! passed is for a quota to say. When no place is left, calls wait, and the pod that was
 //! unused for longest is given notice: one of an image owned here, or else any other, which its
 //! owner deletes then. Freed places go to the images whose calls have waited for longest.
 
