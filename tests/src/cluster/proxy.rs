@@ -11,10 +11,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, HOST, RETRY_AFTER, TRANSFER_ENCODING};
+use http::header::{CONNECTION, DATE, HOST, RETRY_AFTER, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -22,6 +23,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use jiff::{SignedDuration, Timestamp};
 use kube::{Client, client};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket};
@@ -44,6 +46,8 @@ pub struct ApiProxy {
 
 struct Shared {
     upstream: Client,
+    /// How far its clock is ahead, in seconds.
+    ahead: AtomicI64,
     rules: Rules,
 }
 
@@ -63,7 +67,7 @@ impl ApiProxy {
         config.default_retry = false;
         config.read_timeout = None;
         let upstream = Client::try_from(config).expect("a client of the cluster");
-        let shared = Arc::new(Shared { upstream, rules: Rules::new(seed) });
+        let shared = Arc::new(Shared { upstream, ahead: AtomicI64::new(0), rules: Rules::new(seed) });
         let port = bound((Ipv4Addr::LOCALHOST, 0).into());
         let address = port.local_addr().expect("it is bound");
         let mut proxy = Self { address, _port: port, shared, serving: None };
@@ -82,6 +86,11 @@ impl ApiProxy {
             "current-context": "proxy",
         });
         sandbox.write("proxy.conf", config.to_string())
+    }
+
+    /// Answers with a clock that is so many seconds ahead.
+    pub fn set_clock_ahead(&self, seconds: i64) {
+        self.shared.ahead.store(seconds, Ordering::Relaxed);
     }
 
     /// From now on these rules hold, and no others. Of several that apply, the first is taken. A watch that was stalled
@@ -169,7 +178,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         let (shared, asked) = (Arc::clone(&shared), asked.clone());
         async move {
             tokio::time::sleep(delay).await;
-            let answered = forward(&shared.upstream, request).await;
+            let answered = forward(&shared, request).await;
             let status = answered.as_ref().ok().map(Response::status);
             shared.rules.record(asked, fault, status);
             answered
@@ -187,7 +196,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     }
 }
 
-async fn forward(upstream: &Client, request: Request<Incoming>) -> Result<Response<client::Body>, Broken> {
+async fn forward(shared: &Shared, request: Request<Incoming>) -> Result<Response<client::Body>, Broken> {
     let (mut head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     // The client adds where it goes.
@@ -195,11 +204,15 @@ async fn forward(upstream: &Client, request: Request<Incoming>) -> Result<Respon
     for header in [HOST, CONNECTION, TRANSFER_ENCODING] {
         head.headers.remove(header);
     }
-    let mut answered = upstream.send(Request::from_parts(head, client::Body::from(body))).await?;
+    let mut answered = shared.upstream.send(Request::from_parts(head, client::Body::from(body))).await?;
     for header in [CONNECTION, TRANSFER_ENCODING] {
         answered.headers_mut().remove(header);
     }
     *answered.version_mut() = http::Version::HTTP_11;
+    let ahead = SignedDuration::from_secs(shared.ahead.load(Ordering::Relaxed));
+    let date = jiff::fmt::rfc2822::DateTimePrinter::new()
+        .timestamp_to_rfc9110_string(&(Timestamp::now() + ahead))?;
+    answered.headers_mut().insert(DATE, date.parse()?);
     Ok(answered)
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
@@ -21,6 +22,7 @@ use tokio::time::{Instant, interval, sleep, timeout};
 use tonic::Code;
 
 use super::calls::{INPUT, until_count};
+use super::parity::RECLAIM_AFTER;
 
 /// What every call is given, and a first one needs by far not.
 const DEADLINE: Duration = Duration::from_secs(45);
@@ -450,6 +452,28 @@ async fn a_function_whose_only_pod_is_lost_is_back_within_seconds() {
         drop(lost);
         stand.never_more_than("one is replaced", 2, &[&image]);
     }
+}
+
+/// A machine that started before its clock was set: its pods must not lapse at once by the clocks of others.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_runner_goes_by_the_api_servers_clock() {
+    let cluster = Cluster::connect().await;
+    let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
+    let image = cluster.function_image();
+    let proxy = ApiProxy::start(&cluster, 0).await;
+    proxy.set_clock_ahead(3600);
+    let runner = namespace.runner_as(&sandbox, proxy.kubeconfig(&sandbox), &[&image], &[]).await;
+    assert_eq!(Client::new(runner.address()).call(&image, INPUT).await.output(), INPUT);
+    let reclaim_after =
+        |pods: &[Pod]| pods.first()?.annotations().get(RECLAIM_AFTER)?.parse::<Timestamp>().ok();
+    let lapse = namespace.until("a pod", reclaim_after).await.duration_since(Timestamp::now());
+    assert!((lapse - SignedDuration::from_mins(90)).abs() < SignedDuration::from_secs(30), "{lapse:?}");
+    let metrics = runner.page("/metrics").await.1;
+    let ahead = metrics.lines().find_map(|line| line.strip_prefix("porch_fn_runner_clock_ahead_seconds "));
+    let ahead: f64 = ahead.and_then(|seconds| seconds.parse().ok()).expect("a figure");
+    assert!((ahead - 3600.0).abs() < 10.0, "{ahead}");
+    assert!(runner.log().contains("the API server's clock is ahead of this machine's"), "{}", runner.log());
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use crate::types::ImageKey;
 /// How long a steady load lasts, and for how much of it no call may fail.
 const STEADY: u64 = 1_800_000;
 const STEADY_SETTLED: u64 = 1_700_000;
+const STEADY_UNSTUCK: u64 = 1_200_000;
 /// How long nobody asks for anything: several lives of a pod, and a replacement of each.
 const UNASKED: u64 = 1_800_000;
 
@@ -53,10 +54,11 @@ impl World {
     pub(crate) fn steady(&mut self, until: u64) {
         if self.now < until {
             // What the faults left behind is gone after some minutes; replacements still go on.
-            let settled = self.now + STEADY_SETTLED > until;
-            // Images that share one place wait for each other's calls and starts.
+            // Where places are few, images wait for each other's calls and starts, and for pods that are stuck.
             let places = self.config.capacity.map(|pods| pods as usize).into_iter().chain(self.quota).min();
-            let must_succeed = settled && places.is_none_or(|places| places >= self.images.len());
+            let settled = if places.is_some() { STEADY_UNSTUCK } else { STEADY_SETTLED };
+            let must_succeed =
+                self.now + settled > until && places.is_none_or(|places| places >= self.images.len());
             for runner in 0..self.runners.len() {
                 let image = self.rng.index(self.images.len());
                 self.request(runner, image, 60_000, must_succeed);
