@@ -19,6 +19,8 @@ mod blueprint;
 mod client;
 mod clock;
 mod crash;
+#[cfg(test)]
+mod driven;
 pub(crate) mod function_configs;
 pub(crate) mod metadata;
 mod moved_tags;
