@@ -171,6 +171,11 @@ impl Connection {
         matches!(&*self.state.lock(), State::Up(dialed) if !dialed.sender.is_closed())
     }
 
+    /// Whether a connection was up and broke, and nothing was dialled since.
+    pub fn is_lost(&self) -> bool {
+        matches!(&*self.state.lock(), State::Up(dialed) if dialed.sender.is_closed())
+    }
+
     /// Ends the connection at once, with the calls on it, and for ever: nothing is dialled by this any more.
     pub fn close(&self) {
         if let State::Up(dialed) = std::mem::replace(&mut *self.state.lock(), State::Closed) {

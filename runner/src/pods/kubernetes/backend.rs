@@ -27,7 +27,7 @@ use super::spec::object_name;
 use super::store::Store;
 use super::times::format_time;
 use crate::pods::backend::{Backend, Order};
-use crate::pods::probe::{Locate, Probes, answers};
+use crate::pods::probe::{Probes, answers};
 
 /// Creates of one order: a busy API server puts off, and a holder of the name may be gone when it is looked at.
 const CREATE_ATTEMPTS: u32 = 5;
@@ -138,9 +138,8 @@ impl Backend for KubernetesBackend {
         self.clock_ahead
     }
 
-    /// Only one that is up: the probe dialled it. A new dial could reach another pod that got the address since.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
-        self.shared.store.locate(uid).ok()?.filter(|connection| connection.is_up())
+        self.shared.store.connection(uid)
     }
 }
 

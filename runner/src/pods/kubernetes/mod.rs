@@ -19,6 +19,8 @@ mod blueprint;
 mod client;
 mod clock;
 mod crash;
+#[cfg(test)]
+mod driven;
 pub(crate) mod function_configs;
 pub(crate) mod metadata;
 mod moved_tags;
@@ -52,7 +54,7 @@ pub(crate) use backend::KubernetesBackend;
 use blueprint::{Blueprint, NoTemplate, PodFlags, TemplateState};
 use client::Cluster;
 use metadata::ImageSource;
-use store::{Connect, Store};
+use store::{Connect, Store, close_idle};
 use template::Template;
 pub use template::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
 pub(crate) use template_source::ObjectNames;
@@ -197,6 +199,9 @@ pub(crate) async fn start(
     let shared = Arc::clone(backend.shared());
     let watch_pods = async move { watch::pods(&shared.cluster, &shared.store, synced_sender).await };
     tasks.keep(tracing::info_span!("watch", of = "pods"), watch_pods);
+    let shared = Arc::clone(backend.shared());
+    let close_idle = async move { close_idle(&shared.store).await };
+    tasks.keep(tracing::info_span!("idle connections"), close_idle);
     let shared = Arc::clone(backend.shared());
     let look_after_ending = async move { shared.look_after_ending().await };
     tasks.keep(tracing::info_span!("ending"), look_after_ending);

@@ -4,13 +4,14 @@
 //! they come together: what is older than what is known, or of a pod that is gone, is dropped, and the pool is told
 //! under the same lock, so that it hears of each pod in order.
 
+mod connections;
 mod news;
 mod services;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +20,13 @@ use k8s_openapi::api::core::v1::Pod;
 use lru::LruCache;
 use parking_lot::Mutex;
 use porch_fn_pool::{Event, ImageKey, Phase, ShardKey, Uid};
-use porch_fn_service::conn::Connection;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::metadata::ImageSource;
-use super::names;
 use super::observe::{Observed, Tries, observe};
-use crate::pods::probe::{CONNECTION, Locate, NoPod};
+use connections::Link;
+pub(super) use connections::close_idle;
 use news::{Logged, News};
 pub(super) use services::KnownService;
 
@@ -63,6 +63,8 @@ struct State {
     /// Answers may come after the end.
     gone: LruCache<Uid, ()>,
     services: HashMap<String, KnownService>,
+    /// Pods with a connection, and when it was last handed out. The longest ago comes first.
+    used: LruCache<Uid, Instant>,
 }
 
 #[derive(Debug)]
@@ -78,14 +80,7 @@ struct KnownPod {
     logged: Logged,
     /// What its image runs was learned from it.
     learned: bool,
-    connection: Option<Dialled>,
-}
-
-#[derive(Debug)]
-struct Dialled {
-    /// What was dialled, and the pod's own address: either may change.
-    to: (IpAddr, IpAddr),
-    connection: Arc<Connection>,
+    link: Link,
 }
 
 /// A pod object, read.
@@ -107,7 +102,12 @@ enum Sight {
 
 impl Store {
     pub(super) fn new(connect: Connect, events: mpsc::UnboundedSender<Event>) -> Self {
-        let state = State { pods: HashMap::new(), gone: LruCache::new(MAX_GONE), services: HashMap::new() };
+        let state = State {
+            pods: HashMap::new(),
+            gone: LruCache::new(MAX_GONE),
+            services: HashMap::new(),
+            used: LruCache::unbounded(),
+        };
         let services_listed = watch::Sender::new(false);
         Self { connect, events, images: None, state: Mutex::new(state), services_listed }
     }
@@ -206,14 +206,6 @@ impl Store {
         self.state.lock().pods.get(uid).is_some_and(|pod| pod.served)
     }
 
-    /// Ends the connection to the pod. The next one is dialled anew.
-    pub(super) fn cut(&self, uid: &Uid) {
-        let dialled = self.state.lock().pods.get_mut(uid).and_then(|pod| pod.connection.take());
-        if let Some(dialled) = dialled {
-            dialled.connection.close();
-        }
-    }
-
     /// Our delete was accepted; the watch may never tell.
     pub(super) fn pod_ending(&self, uid: &Uid) {
         if let Some(pod) = self.state.lock().pods.get_mut(uid) {
@@ -238,39 +230,6 @@ impl Store {
     /// What the pod's object is called.
     pub(super) fn object_name(&self, uid: &Uid) -> Option<String> {
         self.state.lock().pods.get(uid).map(|pod| pod.object_name.clone())
-    }
-}
-
-impl Locate for Store {
-    fn locate(&self, uid: &Uid) -> Result<Option<Arc<Connection>>, NoPod> {
-        let mut state = self.state.lock();
-        let State { pods, services, .. } = &mut *state;
-        let pod = pods.get_mut(uid).ok_or(NoPod)?;
-        // Without an IP of its own the pod cannot be behind its Service either.
-        let Some(pod_ip) = pod.ip else { return Ok(None) };
-        let ip = match &self.connect {
-            Connect::PodIp => Some(pod_ip),
-            Connect::Service { .. } => {
-                let service = services.get(&pod.object_name).filter(|known| known.belongs_to(uid));
-                service.and_then(|known| known.address(pod_ip))
-            }
-        };
-        let Some(ip) = ip else { return Ok(None) };
-        let to = (ip, pod_ip);
-        if let Some(dialled) = pod.connection.as_ref().filter(|dialled| dialled.to == to) {
-            return Ok(Some(Arc::clone(&dialled.connection)));
-        }
-        let address = SocketAddr::new(ip, names::PORT).to_string();
-        let authority = match &self.connect {
-            Connect::PodIp => address.clone(),
-            Connect::Service { suffix } => format!("{}.{suffix}:{}", pod.object_name, names::PORT),
-        };
-        // The domain in it was checked at the start.
-        let Ok(made) = Connection::named(address, authority, CONNECTION).map(Arc::new) else {
-            return Ok(None);
-        };
-        pod.connection = Some(Dialled { to, connection: Arc::clone(&made) });
-        Ok(Some(made))
     }
 }
 
@@ -319,7 +278,7 @@ impl State {
             ending: None,
             logged: Logged::default(),
             learned: false,
-            connection: None,
+            link: Link::None,
         });
         if pod.terminating_since.is_some() {
             known.ending.get_or_insert_with(Instant::now);

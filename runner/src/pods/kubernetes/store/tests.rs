@@ -7,6 +7,7 @@ use porch_fn_registry::{Images, ImagesOptions, Metadata, Registry, RegistryError
 use serde_json::{Value, json};
 
 use super::*;
+use crate::pods::kubernetes::names;
 
 const IMAGE: &str = "a.b/fn:v1";
 

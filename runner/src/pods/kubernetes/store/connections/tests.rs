@@ -1,0 +1,158 @@
+use porch_fn_service::conn::ConnectError;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::{advance, pause, resume, timeout};
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A pod that serves, on an address of this machine that no other test has.
+struct Setup {
+    store: Store,
+    listener: TcpListener,
+    uid: Uid,
+    ip: IpAddr,
+}
+
+impl Setup {
+    async fn new(connect: Connect) -> Self {
+        let ip = IpAddr::from([127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255)]);
+        let listener = TcpListener::bind((ip, names::PORT)).await.unwrap();
+        let (events, _) = mpsc::unbounded_channel();
+        let store = Store::new(connect, events);
+        store.pod_seen(&object(json!({
+            "metadata": {
+                "name": "fn", "uid": "pod", "resourceVersion": "1",
+                "labels": { names::MANAGED_BY: names::MANAGER },
+                "annotations": { names::IMAGE_REFERENCE: "a.b/fn:v1", names::SLOT: "0" },
+            },
+            "status": { "phase": "Running", "podIP": ip.to_string() },
+        })));
+        let setup = Self { store, listener, uid: "pod".into(), ip };
+        setup.has_service(ip);
+        setup
+    }
+
+    /// With a connection, as the probe leaves it.
+    async fn probed(connect: Connect) -> (Self, TcpStream) {
+        let setup = Self::new(connect).await;
+        setup.store.locate(&setup.uid).unwrap().unwrap().sender().await.unwrap();
+        let stream = setup.accepted().await;
+        assert!(setup.store.connection(&setup.uid).is_some());
+        (setup, stream)
+    }
+
+    fn has_service(&self, ip: IpAddr) {
+        self.store.services_listed(&[object(json!({
+            "metadata": {
+                "name": "fn", "uid": "service", "resourceVersion": "1",
+                "labels": { names::MANAGED_BY: names::MANAGER },
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": "fn", "uid": "pod" }],
+            },
+            "spec": { "clusterIP": ip.to_string() },
+        }))]);
+    }
+
+    async fn accepted(&self) -> TcpStream {
+        timeout(PATIENCE, self.listener.accept()).await.expect("it is dialled").unwrap().0
+    }
+
+    /// Lets time pass, in which connections are looked at twice.
+    async fn pass(&self, time: Duration) {
+        pause();
+        advance(time / 2).await;
+        self.store.close_idle();
+        advance(time / 2).await;
+        self.store.close_idle();
+        resume();
+    }
+}
+
+fn object<K: serde::de::DeserializeOwned>(json: Value) -> K {
+    serde_json::from_value(json).unwrap()
+}
+
+fn by_service() -> Connect {
+    Connect::Service { suffix: "functions.svc.cluster.local".to_owned() }
+}
+
+/// Until the other side has closed it.
+async fn closed(mut stream: TcpStream) {
+    let rest = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await;
+    rest.expect("it is closed").unwrap();
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_and_reopened_by_the_next_call() {
+    let (it, stream) = Setup::probed(by_service()).await;
+    it.pass(IDLE / 10 * 9).await;
+    assert!(it.store.connection(&it.uid).expect("it is early").is_up());
+
+    it.pass(IDLE).await;
+    closed(stream).await;
+    let reopened = it.store.connection(&it.uid).expect("for the call to dial");
+    assert!(!reopened.is_up());
+    assert!(it.store.connection(&it.uid).is_some(), "and for those that come meanwhile");
+    reopened.sender().await.unwrap();
+    let stream = it.accepted().await;
+    drop(reopened);
+    it.pass(IDLE).await;
+    closed(stream).await;
+}
+
+#[tokio::test]
+async fn a_connection_with_a_call_stays() {
+    let (it, _stream) = Setup::probed(by_service()).await;
+    let held = it.store.connection(&it.uid).unwrap();
+    it.pass(IDLE * 3).await;
+    assert!(held.is_up());
+    assert!(Arc::ptr_eq(&held, &it.store.connection(&it.uid).unwrap()));
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_be_reached_any_more_is_found_out_by_the_call() {
+    let (it, stream) = Setup::probed(by_service()).await;
+    it.pass(IDLE).await;
+    closed(stream).await;
+    let Setup { store, listener, uid, .. } = it;
+    drop(listener);
+    let reopened = store.connection(&uid).unwrap();
+    assert!(matches!(reopened.sender().await, Err(ConnectError::Connect(_))));
+}
+
+#[tokio::test]
+async fn what_was_lost_or_has_moved_is_probed_before_a_call_dials_it() {
+    let (it, stream) = Setup::probed(by_service()).await;
+    let lost = it.store.connection(&it.uid).unwrap();
+    drop(stream);
+    let gone = async {
+        while lost.is_up() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, gone).await.unwrap();
+    drop(lost);
+    assert!(it.store.connection(&it.uid).is_none());
+    it.pass(IDLE * 2).await;
+    assert!(it.store.connection(&it.uid).is_none(), "idle or not");
+
+    let (it, stream) = Setup::probed(by_service()).await;
+    it.pass(IDLE).await;
+    closed(stream).await;
+    it.has_service("127.0.0.1".parse().unwrap());
+    assert!(it.store.connection(&it.uid).is_none(), "another Service");
+    it.has_service(it.ip);
+    assert!(it.store.connection(&it.uid).is_none());
+}
+
+/// The watch may be late, and another pod have the address.
+#[tokio::test]
+async fn a_pods_own_address_is_probed_before_a_call_dials_it() {
+    let (it, stream) = Setup::probed(Connect::PodIp).await;
+    it.pass(IDLE).await;
+    closed(stream).await;
+    assert!(it.store.connection(&it.uid).is_none());
+}
