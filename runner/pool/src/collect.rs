@@ -24,7 +24,6 @@ impl Function {
         if !self.may_collect(turn) {
             return;
         }
-        self.pods.iter_mut().for_each(|tracked| tracked.heed_wish(turn));
         self.give_lifetime(turn);
         self.collect(|_, _| true, turn);
         self.choose_surplus(turn);
@@ -62,9 +61,12 @@ impl Function {
         self.choose_kept(turn);
         for tracked in &mut self.pods {
             let owned = tracked.owned_since.is_some() || turn.shared.broken(Breakage::CollectUnowned);
+            let lapsed = tracked.pod.reclaim_after.is_some_and(|reclaim_after| turn.now > reclaim_after);
             let in_use = !tracked.calls.is_empty() || (wanted && tracked.retiring.is_none());
             if owned
-                && tracked.has_lapsed(turn.now)
+                && lapsed
+                && (tracked.retiring != Some(Why::Evicted) || tracked.is_evicted(turn.now))
+                && turn.now >= tracked.delete_after
                 && due(tracked, turn.now)
                 && tracked.lives()
                 && !in_use
@@ -110,23 +112,23 @@ impl Function {
         let may_collect = self.may_collect(turn);
         for tracked in &mut self.pods {
             if tracked.retiring == Some(Why::Evicted) {
-                tracked.spare(turn);
+                tracked.reconsider_eviction(may_collect, turn);
             }
-            let sent = tracked.noticed.is_some_and(|again| turn.now < again);
-            let (until, lacks_notice) = if tracked.retiring == Some(Why::Evicted) {
-                (tracked.eviction_notice(turn), tracked.lacks_eviction_notice(turn))
-            } else {
-                let notice = turn.shared.config.notice();
-                (turn.now + notice, !tracked.lapses_within(notice, turn.now) && !sent)
-            };
             match tracked.retiring {
                 Some(Why::Surplus) if staying < limit => tracked.retiring = None,
                 Some(why) if tracked.calls.is_empty() && tracked.lives() && may_collect => {
+                    let evicted = why == Why::Evicted;
+                    let config = &turn.shared.config;
+                    let notice = if evicted { config.eviction_notice() } else { config.notice() };
                     if turn.shared.broken(Breakage::RetireAtOnce) {
                         tracked.send_delete(why, turn);
-                    } else if lacks_notice && tracked.push.is_none() && turn.now >= tracked.push_after {
+                    } else if !tracked.lapses_within(notice, turn.now)
+                        && tracked.push.is_none()
+                        && turn.now >= tracked.push_after
+                        && (evicted || tracked.noticed.is_none_or(|again| turn.now >= again))
+                    {
                         tracked.noticed = Some(again);
-                        tracked.send_push(until, turn);
+                        tracked.send_push(turn.now + notice, turn);
                     }
                 }
                 _ => {}

@@ -134,6 +134,7 @@ pub enum Verdict {
 
 /// The answer to a create.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "the usual answer, and gone as soon as it is read")]
 pub enum Creation {
     /// Created.
     Ok(Pod),
@@ -278,6 +279,8 @@ pub enum Action {
         name: PodName,
         /// The new `reclaim_after`.
         until: Time,
+        /// The new [`place_wanted`](Pod::place_wanted), if that changes.
+        place_wanted: Option<Time>,
     },
     /// Ask a pod that has served whether it still answers, on the connection of its calls; answer
     /// with `Checked`.

@@ -48,6 +48,8 @@ pub(crate) struct Function {
     pub(crate) scan_at: Time,
     /// Nothing of the image is collected before.
     pub(crate) collect_from: Time,
+    /// Creates in a row that a quota refused, while calls wait.
+    pub(crate) refusals: u32,
     /// Since when calls have waited for a place among the pods of all images.
     pub(crate) wants_since: Option<Time>,
     /// As counted among those of all images.
@@ -79,6 +81,7 @@ impl Function {
             name_free_at: None,
             scan_at: turn.now + turn.shared.config.scan_interval,
             collect_from: Time::default(),
+            refusals: 0,
             wants_since: None,
             part: Totals::default(),
             timer: None,
@@ -112,13 +115,12 @@ impl Function {
         self.count_part(turn);
     }
 
-    fn count_part(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn count_part(&mut self, turn: &mut Turn<'_>) {
         let owned = |tracked: &&Tracked| tracked.stays() && tracked.owned_since.is_some();
         let part = Totals {
-            pods: self.held(turn),
-            ending: self.ending(turn),
             owned: self.pods.iter().filter(owned).count(),
             replacing: self.replacement.is_some().into(),
+            ..self.places(turn)
         };
         turn.shared.totals.change(self.part, part);
         self.part = part;
@@ -251,8 +253,7 @@ impl Function {
                 .map(|full| full.until)
                 .filter(|&until| until > turn.now && !self.queue.is_empty()));
             at(tracked.silent_at().filter(|&at| at > turn.now));
-            at(tracked.eviction_timer(config, turn.now));
-            at(self.wants_since.and(tracked.pod.terminating_since).map(|since| since + config.stuck_after));
+            at(tracked.place_timer(config, turn.now));
             if let Some(delete) = &tracked.delete {
                 at(Some(delete.expires_at(config.retry_interval())));
             } else if tracked.failed() && tracked.stays() && tracked.ours() {

@@ -6,7 +6,7 @@
 //! pushing, and the new owner finds the pods with most of their lifetime left.
 
 use crate::breakage::Breakage;
-use crate::capacity::Hindrance;
+use crate::capacity::NotCreated;
 use crate::config::Settings;
 use crate::function::Function;
 use crate::shared::Turn;
@@ -35,12 +35,11 @@ impl Function {
         let before = self.starts.len();
         self.shard_key = key;
         // After a failure one at a time: it may not have been the last.
-        let mut hindrance = None;
-        while hindrance.is_none() && self.is_short(now) && (self.backoff.is_none() || self.starting(now) == 0)
-        {
-            hindrance = self.create(turn).err();
+        let mut failed = None;
+        while failed.is_none() && self.is_short(now) && (self.backoff.is_none() || self.starting(now) == 0) {
+            failed = self.create(turn).err();
         }
-        if self.starts.len() > before || hindrance == Some(Hindrance::Capacity) {
+        if self.starts.len() > before || failed == Some(NotCreated::NoPlace) {
             self.top_up_pause = Some(Backoff::after(self.top_up_pause.as_ref(), None, now));
         }
     }

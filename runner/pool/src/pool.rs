@@ -262,6 +262,8 @@ fn synced(functions: &mut Functions, pods: Vec<Pod>, turn: &mut Turn<'_>) {
     }
     for function in functions.values_mut() {
         function.keep_listed(|uid| listed.contains(uid), turn);
+        // The first image that is settled must know of the places that the others take.
+        function.count_part(turn);
     }
     know_kept(functions, turn);
     settle_all(functions, turn);

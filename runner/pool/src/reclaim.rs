@@ -166,6 +166,16 @@ impl Function {
 
 impl Tracked {
     pub(crate) fn send_push(&mut self, until: Time, turn: &mut Turn<'_>) {
+        self.send(until, None, turn);
+    }
+
+    /// Marks it: its place is wanted. Its `reclaim_after` stays.
+    pub(crate) fn send_request_for_place(&mut self, turn: &mut Turn<'_>) {
+        let Some(until) = self.pod.reclaim_after else { return };
+        self.send(until, Some(turn.now), turn);
+    }
+
+    fn send(&mut self, until: Time, place_wanted: Option<Time>, turn: &mut Turn<'_>) {
         let judged = self.pod.resource_version.clone();
         self.asked = Some(until);
         self.push = Some(Push { sent: turn.now, judged: judged.clone() });
@@ -174,6 +184,7 @@ impl Tracked {
             resource_version: judged,
             name: self.pod.name.clone(),
             until,
+            place_wanted,
         });
     }
 

@@ -60,11 +60,20 @@ impl Function {
         let goes_on = |tracked: &&mut Tracked| tracked.stays() && tracked.owned_since.is_some() && !over;
         let Some(tracked) = self.pod_mut(&old).filter(goes_on) else {
             if let Some(tracked) = self.pod_mut(&old) {
-                tracked.retiring = None;
+                tracked.retiring.take_if(|why| *why == Why::Replaced);
             }
             self.replacement = None;
             return;
         };
-        tracked.retiring = ready.then_some(Why::Replaced);
+        if tracked.retiring != Some(Why::Evicted) {
+            tracked.retiring = ready.then_some(Why::Replaced);
+        }
+    }
+
+    /// It is being replaced, or takes another one's place.
+    pub(crate) fn is_in_replacement(&self, tracked: &Tracked) -> bool {
+        let is_part =
+            |Replacement { old, new }: &Replacement| old == tracked.uid() || *new == tracked.pod.name;
+        self.replacement.as_ref().is_some_and(is_part)
     }
 }

@@ -6,7 +6,7 @@
 //! along.
 
 use crate::breakage::Breakage;
-use crate::capacity::Hindrance;
+use crate::capacity::NotCreated;
 use crate::event::{Action, Ownership};
 use crate::function::Function;
 use crate::shared::Turn;
@@ -49,11 +49,15 @@ impl Function {
     /// Starts what the waiting calls and a warm-up ask for, and what is to be kept.
     pub(crate) fn scale(&mut self, turn: &mut Turn<'_>) {
         self.name_free_at = None;
-        let mut hindrance = None;
-        while hindrance.is_none() && self.waiters_want_pod(turn) {
-            hindrance = self.create(turn).err();
+        if self.queue.is_empty() {
+            self.refusals = 0;
         }
-        self.want_place(hindrance == Some(Hindrance::Capacity), turn);
+        let before = self.starts.len();
+        let mut failed = None;
+        while failed.is_none() && self.waiters_want_pod(turn) {
+            failed = self.create(turn).err();
+        }
+        self.want_place(failed == Some(NotCreated::NoPlace), self.starts.len() > before, turn);
         self.warm_up(turn);
         self.top_up(turn);
     }
@@ -74,8 +78,8 @@ impl Function {
             match self.create(turn) {
                 Ok(_) => self.warm = Some(Warm { key, tries: tries + 1 }),
                 // No pod that was in use makes place for it.
-                Err(Hindrance::Capacity) => self.warm = None,
-                Err(Hindrance::Other) => {}
+                Err(NotCreated::NoPlace) => self.warm = None,
+                Err(NotCreated::Other) => {}
             }
         } else if turn.may_create() && !matches!(turn.shared.ownership, Ownership::None) {
             self.warm = None;
@@ -124,10 +128,10 @@ impl Function {
 
     /// Creates a pod in the lowest free slot below the limit, if it may. While all pods that there are end, have failed
     /// or do not answer, the surge slot will do as well.
-    pub(crate) fn create(&mut self, turn: &mut Turn<'_>) -> Result<PodName, Hindrance> {
+    pub(crate) fn create(&mut self, turn: &mut Turn<'_>) -> Result<PodName, NotCreated> {
         let limit = self.settings.limits.max_pods;
         if self.count(turn.now) >= limit as usize {
-            return Err(Hindrance::Other);
+            return Err(if self.is_evicting() { NotCreated::NoPlace } else { NotCreated::Other });
         }
         let answers = |tracked: &Tracked| tracked.lives() && !tracked.is_silent(turn.now);
         let surge = !turn.shared.broken(Breakage::WaitForNames)
@@ -141,13 +145,13 @@ impl Function {
         &mut self,
         slots: impl Iterator<Item = u32>,
         turn: &mut Turn<'_>,
-    ) -> Result<PodName, Hindrance> {
+    ) -> Result<PodName, NotCreated> {
         if !turn.may_create() || self.is_paused(turn.now) {
-            return Err(Hindrance::Other);
+            return Err(NotCreated::Other);
         }
-        let name = self.free_name(slots, turn).ok_or(Hindrance::Other)?;
+        let name = self.free_name(slots, turn).ok_or(NotCreated::Other)?;
         if !self.has_place(turn) {
-            return Err(Hindrance::Capacity);
+            return Err(NotCreated::NoPlace);
         }
         self.starts.push(Start::new(name.clone(), turn.now));
         turn.out.push(Action::Create {

@@ -32,6 +32,8 @@ pub(crate) struct Shared {
 pub(crate) struct Totals {
     /// Places that are taken, by whomever.
     pub(crate) pods: usize,
+    /// Those of them whose pods are there.
+    pub(crate) seen: usize,
     /// Those of them that will be free soon.
     pub(crate) ending: usize,
     /// Pods that this runner owns.
@@ -118,6 +120,7 @@ impl Totals {
     /// One image's part has changed.
     pub(crate) fn change(&mut self, from: Self, to: Self) {
         self.pods = self.pods + to.pods - from.pods;
+        self.seen = self.seen + to.seen - from.seen;
         self.ending = self.ending + to.ending - from.ending;
         self.owned = self.owned + to.owned - from.owned;
         self.replacing = self.replacing + to.replacing - from.replacing;

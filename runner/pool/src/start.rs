@@ -100,6 +100,7 @@ impl Function {
         let Some(index) = self.starts.iter().position(|start| start.name == *name) else { return };
         match result {
             Creation::Ok(pod) => {
+                self.refusals = 0;
                 let start = self.starts.swap_remove(index);
                 self.adopt_created(pod, &start, turn);
             }
@@ -119,12 +120,8 @@ impl Function {
             }
             Creation::OverQuota(reason) => {
                 self.starts.swap_remove(index);
-                if !self.learn_quota(turn) {
-                    // Pods that other runners made a moment ago may not have been seen yet.
-                    let alone = matches!(turn.shared.ownership, Ownership::All);
-                    let error = (alone || self.backoff.is_some()).then_some(Rejection::PodFailed { reason });
-                    self.start_failed(error, None, turn);
-                }
+                let alone = matches!(turn.shared.ownership, Ownership::All);
+                self.over_quota(reason, alone, turn);
             }
             Creation::Refused(reason) => {
                 self.starts.swap_remove(index);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::capacity::Eviction;
 use crate::event::Why;
 use crate::types::{Pod, RequestId, ResourceVersion, Time, Uid};
 
@@ -44,8 +45,14 @@ pub(crate) struct Tracked {
     pub(crate) kept: bool,
     /// Its owner wants to be rid of it early.
     pub(crate) retiring: Option<Why>,
-    /// The end of the notice to make a place for another pod, or of the time in which it gets none.
-    pub(crate) notice_ends: Option<Time>,
+    /// How it makes place for another image's pod, while it is [retiring](Self::retiring) for that.
+    pub(crate) eviction: Option<Eviction>,
+    /// It is not evicted before.
+    pub(crate) left_alone_until: Time,
+    /// When its owner was asked to evict it.
+    pub(crate) asked_for_place: Option<Time>,
+    /// Since when it is known to go.
+    pub(crate) going_since: Option<Time>,
     /// Notice was given. No further one before this, since another runner may have objected.
     pub(crate) noticed: Option<Time>,
 }
@@ -147,7 +154,10 @@ impl Tracked {
             doomed: false,
             kept: false,
             retiring: None,
-            notice_ends: None,
+            eviction: None,
+            left_alone_until: Time::default(),
+            asked_for_place: None,
+            going_since: None,
             noticed: None,
         }
     }

@@ -261,4 +261,6 @@ pub struct Pod {
     pub origin: Origin,
     /// It may be collected past this moment (`fn.kpt.dev/reclaim-after`).
     pub reclaim_after: Option<Time>,
+    /// When another runner last asked its owner to evict it (`fn.kpt.dev/place-wanted`).
+    pub place_wanted: Option<Time>,
 }

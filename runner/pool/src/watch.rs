@@ -47,9 +47,17 @@ impl Function {
             // What kept it is over: now it has its time.
             (*since, tracked.given_up) = (turn.now, false);
         }
+        let asked_for = tracked.is_asked_for(&pod);
         tracked.pod = pod;
         tracked.own(turn);
-        tracked.heed_wish(turn);
+        if tracked.pod.terminating_since.is_some() {
+            tracked.going_since.get_or_insert(turn.now);
+        }
+        let idle = tracked.may_be_evicted(turn) && !tracked.kept && tracked.owned_since.is_some();
+        if asked_for && idle && self.queue.is_empty() && self.may_collect(turn) {
+            self.pods[index].begin_eviction(turn);
+        }
+        let tracked = &mut self.pods[index];
         if tracked.pod.terminating_since.is_some() {
             Self::stop_probe(tracked, turn);
             if awaited {
@@ -126,11 +134,12 @@ impl Tracked {
             self.owned_since.get_or_insert(turn.now);
         } else {
             self.owned_since = None;
-            self.retiring.take_if(|why| *why != Why::Evicted);
+            self.retiring = None;
         }
     }
 
     pub(crate) fn send_delete(&mut self, why: Why, turn: &mut Turn<'_>) {
+        self.going_since.get_or_insert(turn.now);
         self.delete = Some(Delete { sent: turn.now, unknown: None });
         if !matches!(why, Why::Failed | Why::Hung) {
             Function::stop_probe(self, turn);

@@ -51,7 +51,8 @@ impl AddressClass {
         match address.octets() {
             // Linux connects 0.0.0.0 to itself.
             [0 | 127, ..] => Self::Loopback,
-            [169, 254, ..] => Self::LinkLocal,
+            // The second is Azure's host: it tells a machine its configuration.
+            [169, 254, ..] | [168, 63, 129, 16] => Self::LinkLocal,
             // Private ranges, and those reserved for protocols, documentation, benchmarks and multicast.
             [10 | 224..=255, ..]
             | [100, 64..=127, ..]
@@ -98,7 +99,14 @@ mod tests {
             (Loopback, &["localhost", "LOCALHOST", "localhost.", "a.localhost"]),
             (
                 LinkLocal,
-                &["169.254.169.254", "169.254.0.0", "[fe80::1]", "[febf::1]", "[::ffff:169.254.1.1]"],
+                &[
+                    "169.254.169.254",
+                    "169.254.0.0",
+                    "168.63.129.16",
+                    "[fe80::1]",
+                    "[febf::1]",
+                    "[::ffff:169.254.1.1]",
+                ],
             ),
             (
                 Cluster,

@@ -130,7 +130,9 @@ impl Http {
             if url.scheme() == "https" && next.scheme() == "http" && !self.insecure.holds_url(&next) {
                 return Err(HttpError::Url(RefusedUrl::Downgrade));
             }
-            registry = registry.or_else(|| Some(self.class_of(&response)));
+            // Whoever redirects decides where to, so the way leads on from there.
+            let sender = self.class_of(&response);
+            registry = Some(registry.filter(|_| sender != AddressClass::Public).unwrap_or(sender));
             authorization = authorization.filter(|_| same_origin(&next, &url));
             url = next;
         }

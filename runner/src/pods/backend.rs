@@ -48,6 +48,8 @@ pub enum Order {
         name: PodName,
         /// The new value, exactly.
         until: Time,
+        /// When another runner's pod was asked to make place, if this asks it.
+        place_wanted: Option<Time>,
     },
     /// Ask the pod's wrapper whether it still answers, on the connection that calls use; answered by `Checked`.
     Check {

@@ -289,9 +289,9 @@ impl<B: Backend> Driver<B> {
                 let failed = why == Why::Failed;
                 self.backend.order(Order::Delete { uid, resource_version, name, failed });
             }
-            Action::Push { uid, resource_version, name, until } => {
+            Action::Push { uid, resource_version, name, until, place_wanted } => {
                 self.metrics.pool_action("push");
-                self.backend.order(Order::Push { uid, resource_version, name, until });
+                self.backend.order(Order::Push { uid, resource_version, name, until, place_wanted });
             }
             Action::Check { uid, name, number, within } => {
                 self.backend.order(Order::Check { uid, name, number, within });

@@ -135,6 +135,7 @@ mod tests {
             phase,
             origin: Origin::of("version", None),
             reclaim_after: None,
+            place_wanted: None,
         }
     }
 

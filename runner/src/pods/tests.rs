@@ -61,6 +61,7 @@ impl Backend for AtOnce {
                     phase: Phase::Running,
                     origin,
                     reclaim_after: Some(reclaim_after),
+                    place_wanted: None,
                 };
                 self.events.send(Event::Seen(pod.clone())).unwrap();
                 Event::Created { name, result: Creation::Ok(pod) }

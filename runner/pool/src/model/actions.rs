@@ -1,7 +1,8 @@
 //! What the pools ask for, carried out: calls run in pods, requests travel to the API server and back. Most of what
 //! must always hold is checked here.
 
-use super::server::{GRACE, Hang, Manifest, Refusal, Truth};
+use super::chaos::is_limited;
+use super::server::{GRACE, Hang, Manifest, Object, Refusal, Truth};
 use super::world::{Call, Happening, World};
 use crate::event::{Action, Creation, Deletion, Event, Pushing, Rejection, Verdict, Why};
 use crate::types::{PodName, RequestId, ResourceVersion, Time, Uid};
@@ -11,7 +12,7 @@ use crate::types::{PodName, RequestId, ResourceVersion, Time, Uid};
 pub(crate) enum ApiRequest {
     Create(Manifest),
     Delete { uid: Uid, judged: ResourceVersion, why: Why },
-    Push { uid: Uid, judged: ResourceVersion, until: Time },
+    Push { uid: Uid, judged: ResourceVersion, until: Time, place_wanted: Option<Time> },
 }
 
 /// When a lost answer is given up.
@@ -37,12 +38,12 @@ impl World {
                 self.provoke(100);
                 ApiRequest::Delete { uid, judged, why }
             }
-            Action::Push { uid, resource_version: judged, until, .. } => {
+            Action::Push { uid, resource_version: judged, until, place_wanted, .. } => {
                 let before = self.server.get(&uid).and_then(|object| object.pod.reclaim_after);
                 if before > Some(until) {
                     self.provoke(300);
                 }
-                ApiRequest::Push { uid, judged, until }
+                ApiRequest::Push { uid, judged, until, place_wanted }
             }
         };
         let (life, sent) = (self.runners[runner].life, self.now);
@@ -79,6 +80,14 @@ impl World {
         let asked = |call: &Call| call.runner == runner && call.image == name.image;
         if !self.runners[runner].view_owns(&name.image) && !self.calls.values().any(asked) {
             self.violate("a pod is started for no call by a runner that is not the owner");
+        }
+        // What everybody has seen by now.
+        let known =
+            |object: &&Object| object.made + 2000 < self.now && object.pod.terminating_since.is_none();
+        let known = self.server.objects.values().filter(known).count();
+        let capacity = self.runners[runner].config.capacity.map(|pods| pods as usize);
+        if self.gentle && capacity.is_some_and(|capacity| known >= capacity) {
+            self.violate(format!("a pod is created beside {known}, the capacity is {capacity:?}"));
         }
         if name.past.is_some() {
             self.count("passed a stuck pod");
@@ -262,7 +271,7 @@ impl World {
                 let result = self.apply_delete(runner, &uid, &judged, why);
                 Event::Deleted { uid, result }
             }
-            ApiRequest::Push { uid, judged, until } => {
+            ApiRequest::Push { uid, judged, until, place_wanted } => {
                 let terminating =
                     self.server.get(&uid).is_some_and(|object| object.pod.terminating_since.is_some());
                 let result = match self.server.check(&uid, &judged) {
@@ -271,7 +280,10 @@ impl World {
                     Err(Refusal::Conflict) => Pushing::Conflict,
                     Ok(()) => self
                         .server
-                        .update(&uid, |object| object.pod.reclaim_after = Some(until))
+                        .update(&uid, |object| {
+                            object.pod.reclaim_after = Some(until);
+                            object.pod.place_wanted = place_wanted.or(object.pod.place_wanted);
+                        })
                         .map_or(Pushing::Gone, Pushing::Ok),
                 };
                 self.count(if matches!(result, Pushing::Conflict) { "push: conflict" } else { "push" });
@@ -289,7 +301,7 @@ impl World {
             self.count("create: over quota");
             return Creation::OverQuota(crate::types::Reason::Other("exceeded quota".into()));
         }
-        let Some(pod) = self.server.create(manifest) else {
+        let Some(pod) = self.server.create(manifest, self.now) else {
             self.count("create: exists");
             return Creation::Exists;
         };
@@ -331,8 +343,9 @@ impl World {
             && object.ready_since.is_some_and(|at| at + GRACE < self.now);
         let faulty = matches!(why, Why::Failed | Why::Hung);
         // The notice of an eviction is short: who hears of it late, or objects late, loses the pod.
-        let unheard =
-            why == Why::Evicted && !self.gentle && object.calls.iter().all(|&(user, _)| user != runner);
+        let limited = is_limited(&self.config, self.quota);
+        let short = why == Why::Evicted || (why == Why::Expired && limited);
+        let unheard = short && !self.gentle && object.calls.iter().all(|&(user, _)| user != runner);
         if in_use && unheard {
             self.count("evicted in use elsewhere");
         } else if in_use && (!faulty || well) {

@@ -80,7 +80,9 @@ impl World {
             }
         }
         // Runners may take the last place at the same moment.
-        let (there, most) = (self.server.objects.len(), self.config.capacity.map(|pods| pods as usize));
+        let stay = |object: &&Object| object.pod.terminating_since.is_none();
+        let there = self.server.objects.values().filter(stay).count();
+        let most = self.config.capacity.map(|pods| pods as usize);
         if most.is_some_and(|most| there > most + self.runners.len() - 1) {
             self.violate(format!("{there} pods, and a capacity of {most:?}"));
         }

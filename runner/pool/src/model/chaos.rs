@@ -366,7 +366,7 @@ impl World {
             origin: Origin::of("older", None),
             reclaim_after: None,
         };
-        if let Some(pod) = self.server.create(manifest) {
+        if let Some(pod) = self.server.create(manifest, self.now) {
             self.draw_fate(pod.uid);
         }
     }

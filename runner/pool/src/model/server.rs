@@ -17,6 +17,8 @@ pub(crate) struct Object {
     /// Since when it has served without a break.
     pub(crate) ready_since: Option<u64>,
     pub(crate) hang: Option<Hang>,
+    /// When it was made.
+    pub(crate) made: u64,
 }
 
 /// What keeps a pod from serving although it is ready.
@@ -88,7 +90,7 @@ impl Server {
     }
 
     /// Creates a pod, unless the name is taken.
-    pub(crate) fn create(&mut self, manifest: Manifest) -> Option<Pod> {
+    pub(crate) fn create(&mut self, manifest: Manifest, now: u64) -> Option<Pod> {
         if self.objects.contains_key(&manifest.name) {
             return None;
         }
@@ -101,6 +103,7 @@ impl Server {
             phase: Phase::Pending(None),
             origin: manifest.origin,
             reclaim_after: manifest.reclaim_after,
+            place_wanted: None,
             name: manifest.name.clone(),
         };
         let object = Object {
@@ -109,6 +112,7 @@ impl Server {
             calls: Vec::new(),
             ready_since: None,
             hang: None,
+            made: now,
         };
         self.objects.insert(manifest.name, object);
         self.log.push(Change::Seen(pod.clone()));

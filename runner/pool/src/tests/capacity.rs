@@ -22,6 +22,13 @@ struct World {
     granted: Vec<RequestId>,
     rejected: Vec<(RequestId, Rejection)>,
     most: usize,
+    /// Pods of this image are refused as if a quota were used up.
+    refused: Option<ImageKey>,
+    /// Every delete conflicts.
+    conflicts: bool,
+    deletes: usize,
+    /// Pods do not turn ready.
+    slow: bool,
 }
 
 fn image(number: u64) -> ImageKey {
@@ -45,6 +52,10 @@ impl World {
             granted: Vec::new(),
             rejected: Vec::new(),
             most: 0,
+            refused: None,
+            conflicts: false,
+            deletes: 0,
+            slow: false,
         };
         world.step(Event::Synced(Vec::new()));
         // For a while after a list nothing is judged to be unused.
@@ -68,7 +79,7 @@ impl World {
             Action::Grant { id, .. } => self.granted.push(id),
             Action::Reject { id, error } => self.rejected.push((id, error)),
             Action::Create { name, shard_key, origin, reclaim_after } => {
-                if self.pods.len() >= self.quota {
+                if self.pods.len() >= self.quota || self.refused.as_ref() == Some(&name.image) {
                     let result = Creation::OverQuota(Reason::Other("exceeded quota".into()));
                     return vec![Event::Created { name, result }];
                 }
@@ -81,20 +92,26 @@ impl World {
                     phase: Phase::Running,
                     origin,
                     reclaim_after: Some(reclaim_after),
+                    place_wanted: None,
                     name: name.clone(),
                 };
                 self.pods.insert(pod.uid.clone(), pod.clone());
                 let created = Event::Created { name, result: Creation::Ok(pod.clone()) };
                 return vec![Event::Seen(pod), created];
             }
-            Action::Push { uid, until, .. } => {
+            Action::Push { uid, until, place_wanted, .. } => {
                 let version = self.version();
                 let Some(pod) = self.pods.get_mut(&uid) else {
                     return vec![Event::Pushed { uid, result: Pushing::Gone }];
                 };
                 (pod.reclaim_after, pod.resource_version) = (Some(until), version);
+                pod.place_wanted = place_wanted.or(pod.place_wanted);
                 let pushed = Event::Pushed { uid, result: Pushing::Ok(pod.clone()) };
                 return vec![Event::Seen(pod.clone()), pushed];
+            }
+            Action::Delete { uid, .. } if self.conflicts => {
+                self.deletes += 1;
+                return vec![Event::Deleted { uid, result: Deletion::Conflict }];
             }
             Action::Delete { uid, why, .. } => {
                 if let Some(pod) = self.pods.remove(&uid) {
@@ -103,9 +120,9 @@ impl World {
                 let deleted = Event::Deleted { uid: uid.clone(), result: Deletion::Ok };
                 return vec![Event::Gone { uid }, deleted];
             }
-            Action::Probe { uid, on: true, .. } => return vec![Event::Ready { uid }],
+            Action::Probe { uid, on: true, .. } if !self.slow => return vec![Event::Ready { uid }],
             Action::Check { uid, number, .. } => return vec![Event::Checked { uid, number, answered: true }],
-            Action::Probe { on: false, .. } | Action::Cut { .. } => {}
+            Action::Probe { .. } | Action::Cut { .. } => {}
         }
         Vec::new()
     }
@@ -309,7 +326,7 @@ fn an_owner_gives_notice_when_another_runner_wants_the_place() {
     let mut world = World::new(room_for(1));
     world.serve(0, 1);
     let mut noticed = world.pod(0).clone();
-    (noticed.reclaim_after, noticed.resource_version) = (Some(Time::default()), "wanted".into());
+    (noticed.place_wanted, noticed.resource_version) = (Some(world.now), "wanted".into());
     world.step(Event::Seen(noticed));
     world.pass(4);
     assert_eq!(world.deleted, [(image(0), Why::Evicted)]);
@@ -322,7 +339,7 @@ fn without_a_pod_of_its_own_a_runner_asks_for_anothers() {
     world.step(Event::Own(Ownership::None));
     let waits = world.call(1);
     world.pass(4);
-    assert_eq!(world.pod(0).reclaim_after, Some(Time::default()), "its place is wanted");
+    assert!(world.pod(0).place_wanted.is_some());
     assert_eq!(world.deleted, [], "it is for its owner to delete");
     let uid = world.pod(0).uid.clone();
     world.pods.remove(&uid);
@@ -343,4 +360,76 @@ fn a_pod_that_another_runner_uses_is_spared() {
     world.step(Event::Seen(used));
     world.pass(4);
     assert_eq!((world.there(), world.granted.contains(&waits)), (vec!["f0", "f2"], true));
+}
+
+#[test]
+fn a_lower_capacity_holds_for_the_pods_that_there_are() {
+    let mut world = World::new(room_for(4));
+    for function in 0..4 {
+        world.serve(function, 1);
+    }
+    let busy = world.call(0);
+    world.step(Event::Configure(room_for(2)));
+    world.pass(10);
+    assert_eq!(world.there(), ["f0", "f3"]);
+    world.served(busy);
+}
+
+/// A quota of memory, such as three of the small pods and none of the large one.
+#[test]
+fn a_pod_too_large_for_a_quota_takes_few_places_and_is_told() {
+    let mut world = World::new(config());
+    for function in 0..10 {
+        world.serve(function, 1);
+    }
+    world.refused = Some(image(99));
+    let large = world.call(99);
+    world.pass(60);
+    let reason = Reason::Other("exceeded quota".into());
+    assert_eq!(world.rejected, [(large, Rejection::PodFailed { reason })]);
+    assert!(world.deleted.len() <= 4, "{:?}", world.deleted);
+    world.serve(100, 1);
+}
+
+#[test]
+fn a_pod_that_cannot_be_evicted_serves_on() {
+    let mut world = World::new(room_for(1));
+    world.serve(0, 1);
+    world.call(1);
+    world.pass(1);
+    // The API server is away.
+    world.step(Event::WatchLost);
+    world.pass(1);
+    let id = world.call(0);
+    assert!(world.granted.contains(&id));
+}
+
+#[test]
+fn a_conflict_is_not_answered_at_once() {
+    let mut world = World::new(room_for(1));
+    world.serve(0, 1);
+    world.call(1);
+    world.conflicts = true;
+    world.pass(6);
+    assert!(world.deletes <= 2, "{}", world.deletes);
+}
+
+#[test]
+fn the_old_pod_of_a_replacement_is_left_to_it() {
+    let mut world = World::new(room_for(2));
+    world.serve(0, 1);
+    world.pass(60);
+    world.slow = true;
+    world.step(Event::Configure(Config { template: made("newer", 9000), ..room_for(2) }));
+    world.pass(60);
+    assert_eq!(world.there(), ["f0", "f0"], "the new one starts");
+    world.call_within(1, 100);
+    world.pass(20);
+    assert_eq!(world.deleted, []);
+    let new: Vec<_> = world.pods.values().filter(|pod| pod.origin != made("new", 5000)).collect();
+    let uid = new[0].uid.clone();
+    world.slow = false;
+    world.step(Event::Ready { uid });
+    world.pass(180);
+    assert_eq!(world.deleted[0], (image(0), Why::Replaced));
 }

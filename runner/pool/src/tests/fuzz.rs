@@ -31,6 +31,7 @@ fn pod(rng: &mut Rng, now: Time) -> Pod {
             ..Origin::of(rng.pick(&["new", "old"]), time(rng))
         },
         reclaim_after: time(rng),
+        place_wanted: time(rng),
     }
 }
 

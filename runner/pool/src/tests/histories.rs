@@ -223,7 +223,7 @@ fn notices_wait_for_names() {
 
 #[test]
 fn notices_pass_capacity() {
-    notices(Breakage::PassCapacity, &["and a capacity of"]);
+    notices(Breakage::PassCapacity, &["the capacity is"]);
 }
 
 #[test]

@@ -170,6 +170,7 @@ impl Rig {
             phase: Phase::Pending(None),
             origin: made("new", 5000),
             reclaim_after: Some(self.now + self.config.limits.ttl),
+            place_wanted: None,
         }
     }
 

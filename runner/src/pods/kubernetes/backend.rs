@@ -21,6 +21,7 @@ use tracing::Instrument;
 use super::blueprint::{Blueprint, PodOrder};
 use super::client::{Causes, Cluster, Outcome, RequestError};
 use super::metadata::ImageSource;
+use super::names;
 use super::observe::{Observed, Tries, observe};
 use super::pull_secret;
 use super::spec::object_name;
@@ -107,8 +108,12 @@ impl Backend for KubernetesBackend {
             // The version is the blueprint's: the pool may not have heard of the newest yet.
             Order::Create { name, shard_key, reclaim_after, .. } => self.write(&name.clone(), async move {
                 let result = shared.create(&name, &shard_key, reclaim_after).await;
-                if let Creation::Refused(reason) | Creation::OverQuota(reason) = &result {
-                    tracing::warn!(%reason, "no pod can be created");
+                match &result {
+                    Creation::Refused(reason) => tracing::warn!(%reason, "no pod can be created"),
+                    Creation::OverQuota(reason) => {
+                        tracing::info!(%reason, "no pod can be created now: calls wait for room");
+                    }
+                    _ => {}
                 }
                 Event::Created { name, result }
             }),
@@ -116,10 +121,14 @@ impl Backend for KubernetesBackend {
                 let result = shared.delete(&name, &uid, &resource_version, failed).await;
                 Event::Deleted { uid, result }
             }),
-            Order::Push { uid, resource_version, name, until } => self.write(&name.clone(), async move {
-                let result = shared.push(&name, &uid, &resource_version, until).await;
-                Event::Pushed { uid, result }
-            }),
+            Order::Push { uid, resource_version, name, until, place_wanted } => {
+                self.write(&name.clone(), async move {
+                    let mut annotations = vec![(names::RECLAIM_AFTER, format_time(until))];
+                    annotations.extend(place_wanted.map(|at| (names::PLACE_WANTED, format_time(at))));
+                    let result = shared.push(&name, &uid, &resource_version, &annotations).await;
+                    Event::Pushed { uid, result }
+                });
+            }
             Order::Check { uid, name, number, within } => {
                 self.write(&name, async move {
                     let answered = answers(&shared.store, &uid, within).await;
@@ -295,10 +304,15 @@ impl Shared {
         }
     }
 
-    async fn push(&self, name: &PodName, uid: &Uid, judged: &ResourceVersion, until: Time) -> Pushing {
+    async fn push(
+        &self,
+        name: &PodName,
+        uid: &Uid,
+        judged: &ResourceVersion,
+        annotations: &[(&str, String)],
+    ) -> Pushing {
         let Some(object_name) = self.object_name(uid, name) else { return Pushing::Gone };
-        let until = format_time(until);
-        match self.cluster.push_pod(&object_name, uid.as_str(), judged.as_str(), &until).await {
+        match self.cluster.annotate_pod(&object_name, uid.as_str(), judged.as_str(), annotations).await {
             Ok(pod) => match observe(&pod, &mut Tries::default()) {
                 Some(observed) => {
                     self.store.pod_seen(&pod);

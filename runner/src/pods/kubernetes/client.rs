@@ -1,5 +1,6 @@
 //! The API server as the backend uses it: requests that wait their turn, and what their answers mean to the pool.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -13,7 +14,7 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::{answers, names};
+use super::answers;
 
 /// Requests at once: each is a connection. Calls may wait for a push, so those have permits of their own; and so have
 /// looks at pods that are probed or end, which come by the hundred.
@@ -143,19 +144,20 @@ impl Cluster {
         self.request(self.pods.delete(name, &params)).await.map(drop)
     }
 
-    /// Writes reclaim-after if the pod is in exactly this state.
-    pub(super) async fn push_pod(
+    /// Writes annotations if the pod is in exactly this state.
+    pub(super) async fn annotate_pod(
         &self,
         name: &str,
         uid: &str,
         resource_version: &str,
-        reclaim_after: &str,
+        annotations: &[(&str, String)],
     ) -> Result<Pod, RequestError> {
+        let annotations: BTreeMap<_, _> = annotations.iter().cloned().collect();
         let patch = Patch::Merge(json!({
             "metadata": {
                 "uid": uid,
                 "resourceVersion": resource_version,
-                "annotations": { names::RECLAIM_AFTER: reclaim_after },
+                "annotations": annotations,
             }
         }));
         permitted(&self.pushes, self.pods.patch(name, &PatchParams::default(), &patch)).await

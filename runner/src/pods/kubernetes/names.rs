@@ -29,6 +29,8 @@ pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
 pub(crate) const ENTRYPOINT: &str = "fn.kpt.dev/entrypoint";
 /// Annotation: the pod may be collected past this moment, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
+/// Annotation: when a runner that has no place for a pod of its own asked this pod's owner to evict it, RFC 3339.
+pub(crate) const PLACE_WANTED: &str = "fn.kpt.dev/place-wanted";
 /// The container that runs the function, by the template's contract.
 pub const CONTAINER: &str = "function";
 /// The container of the inline template that brings the wrapper-server.

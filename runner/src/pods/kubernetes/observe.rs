@@ -63,6 +63,7 @@ pub(crate) fn observe(pod: &v1::Pod, tries: &mut Tries) -> Option<Observed> {
             }),
         },
         reclaim_after: annotation(names::RECLAIM_AFTER).and_then(parse_time),
+        place_wanted: annotation(names::PLACE_WANTED).and_then(parse_time),
     };
     Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, entrypoint })
 }

@@ -77,8 +77,8 @@ impl Backend for LocalBackend {
                 let result = self.pods.cluster.delete(&uid, &resource_version);
                 Event::Deleted { uid, result }
             }
-            Order::Push { uid, resource_version, until, .. } => {
-                let result = self.pods.cluster.push(&uid, &resource_version, until);
+            Order::Push { uid, resource_version, until, place_wanted, .. } => {
+                let result = self.pods.cluster.push(&uid, &resource_version, until, place_wanted);
                 Event::Pushed { uid, result }
             }
             Order::Check { uid, name, number, within } => return self.check(uid, &name, number, within),

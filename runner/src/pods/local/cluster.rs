@@ -127,6 +127,7 @@ impl LocalCluster {
             phase: Phase::Pending(None),
             origin,
             reclaim_after: Some(reclaim_after),
+            place_wanted: None,
         };
         let (stop, stopped) = watch::channel(false);
         state.pods.insert(uid.clone(), LocalPod { pod: pod.clone(), address: None, stop });
@@ -161,7 +162,13 @@ impl LocalCluster {
         Deletion::Ok
     }
 
-    pub(super) fn push(&self, uid: &Uid, judged: &ResourceVersion, until: Time) -> Pushing {
+    pub(super) fn push(
+        &self,
+        uid: &Uid,
+        judged: &ResourceVersion,
+        until: Time,
+        place_wanted: Option<Time>,
+    ) -> Pushing {
         let mut state = self.inner.state.lock();
         let version = state.version();
         let Some(local) = state.pods.get_mut(uid) else { return Pushing::Gone };
@@ -173,6 +180,7 @@ impl LocalCluster {
         }
         local.pod.resource_version = version;
         local.pod.reclaim_after = Some(until);
+        local.pod.place_wanted = place_wanted.or(local.pod.place_wanted);
         let pod = local.pod.clone();
         state.tell(&Event::Seen(pod.clone()));
         Pushing::Ok(pod)

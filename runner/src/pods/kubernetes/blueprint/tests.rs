@@ -113,6 +113,7 @@ fn what_a_pod_is_made_from_is_read_back_from_it() {
             phase: Phase::Pending(None),
             origin,
             reclaim_after: Some(millis(5000)),
+            place_wanted: None,
         };
         assert_eq!(observe(&pod, &mut Tries::default()).unwrap().pod, expected);
     }

@@ -68,6 +68,7 @@ fn all_that_a_pod_says_is_read() {
                 }),
             },
             reclaim_after: Some(Time::from_millis(1_767_323_045_678)),
+            place_wanted: None,
         },
         ip: Some([10, 0, 0, 7].into()),
         object_name: "f-v1-0-12345678".to_owned(),
