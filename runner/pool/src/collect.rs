@@ -102,7 +102,7 @@ impl Function {
 
     /// Gives notice to retiring pods that are idle here, and lets those stay that are needed after all.
     pub(crate) fn retire(&mut self, turn: &mut Turn<'_>) {
-        self.retire_replaced();
+        self.retire_replaced(turn);
         if self.pods.iter().all(|tracked| tracked.retiring.is_none()) {
             return;
         }

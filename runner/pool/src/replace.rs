@@ -51,8 +51,13 @@ impl Function {
     }
 
     /// Retires the old pod once the new one is ready; gives up when one of them is gone, or the ownership.
-    pub(crate) fn retire_replaced(&mut self) {
+    pub(crate) fn retire_replaced(&mut self, turn: &Turn<'_>) {
         let Some(Replacement { old, new }) = &self.replacement else { return };
+        // While the old pod ends there is still one pod more.
+        let ends = |tracked: &Tracked| tracked.uid() == old && !tracked.stays() && !tracked.is_stuck(turn);
+        if self.pods.iter().any(ends) {
+            return;
+        }
         let successor = self.pods.iter().find(|tracked| tracked.pod.name == *new && tracked.lives());
         let ready = successor.is_some_and(|tracked| tracked.health == Health::Ready);
         let coming = successor.is_some() || self.starts.iter().any(|start| start.name == *new);

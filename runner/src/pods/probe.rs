@@ -25,6 +25,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_DIALS: Duration = Duration::from_millis(50);
 const YOUNG: Duration = Duration::from_secs(3);
 
+/// Probes that are kept without a look at which have ended.
+const MANY: usize = 64;
 /// How long a probe may fail before the log says why.
 const TELL_AFTER: Duration = Duration::from_secs(10);
 
@@ -57,6 +59,8 @@ pub(super) struct Probes {
 struct Running {
     tasks: JoinSet<()>,
     by_pod: HashMap<Uid, AbortHandle>,
+    /// With so many, those that have ended are taken out.
+    full: usize,
 }
 
 impl Probes {
@@ -66,7 +70,11 @@ impl Probes {
         while let Some(ended) = running.tasks.try_join_next() {
             pass_on_panic(ended);
         }
-        running.by_pod.retain(|_, probe| !probe.is_finished());
+        // Not at each start: thousands of pods may become known at once.
+        if running.by_pod.len() >= running.full {
+            running.by_pod.retain(|_, probe| !probe.is_finished());
+            running.full = 2 * running.by_pod.len().max(MANY);
+        }
         let span = tracing::info_span!("probe", image = %name.image, slot = name.slot);
         let handle = running.tasks.spawn(probe.instrument(span));
         if let Some(earlier) = running.by_pod.insert(uid, handle) {

@@ -9,7 +9,7 @@ use crate::types::ImageKey;
 
 /// How long a steady load lasts, and for how much of it no call may fail.
 const STEADY: u64 = 1_800_000;
-const STEADY_SETTLED: u64 = 1_700_000;
+const STEADY_SETTLED: u64 = 1_600_000;
 const STEADY_UNSTUCK: u64 = 1_200_000;
 /// How long nobody asks for anything: several lives of a pod, and a replacement of each.
 const UNASKED: u64 = 1_800_000;

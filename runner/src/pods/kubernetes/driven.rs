@@ -1,5 +1,5 @@
-//! What the whole way from a call to the API server promises of many pods together. Time is paused: an hour passes in
-//! seconds.
+//! What the whole way from a call to the API server promises of many pods together. Time is paused:
+//! an hour passes in seconds.
 
 mod cluster;
 mod rig;

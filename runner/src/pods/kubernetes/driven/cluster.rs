@@ -1,6 +1,8 @@
-//! An API server for pods alone, in memory: a client's service, whose changes go straight into a store.
+//! An API server for pods alone, in memory: a client's service, whose changes go straight into a
+//! store.
 //!
-//! A pod that is created runs at once. One that is deleted ends a little later, as its processes do.
+//! A pod that is created runs at once. One that is deleted ends a little later, as its processes
+//! do.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

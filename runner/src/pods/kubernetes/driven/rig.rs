@@ -1,4 +1,5 @@
-//! The pod runtime with its driver and the Kubernetes backend, over an API server and pods of this process.
+//! The pod runtime with its driver and the Kubernetes backend, over an API server and pods of this
+//! process.
 
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
@@ -50,7 +51,8 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// A runner with this configuration and no pods, whose pods are made by a template with this wrapper.
+    /// A runner with this configuration and no pods, whose pods are made by a template with this
+    /// wrapper.
     pub(super) async fn new(config: Config, wrapper: &str) -> Self {
         let (signal, drained) = drain::channel();
         let ip = IpAddr::from([127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255)]);

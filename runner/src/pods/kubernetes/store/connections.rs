@@ -1,7 +1,7 @@
 //! The connections to pods: dialled when first wanted, closed when there was no call for a while.
 //!
-//! A runner asks each pod that it owns whether it serves, so it would hold a connection to all of them for as
-//! long as they live.
+//! A runner asks each pod that it owns whether it serves, so it would hold a connection to all of
+//! them for as long as they live.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -55,9 +55,10 @@ pub(in crate::pods::kubernetes) async fn close_idle(store: &Store) {
 impl Store {
     /// The connection for a call to a pod that serves.
     ///
-    /// One that was lost is not dialled again: the pod may be gone, and its address another pod's. It has to be
-    /// probed first. One that was closed here says no such thing and is reopened by the call, through the pod's
-    /// Service; a pod's own address is not, since the watch may be late.
+    /// One that was lost is not dialled again: the pod may be gone, and its address another pod's.
+    /// It has to be probed first. One that was closed here says no such thing and is reopened by
+    /// the call, through the pod's Service; a pod's own address is not, since the watch may be
+    /// late.
     pub(in crate::pods::kubernetes) fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
         let mut state = self.state.lock();
         let link = self.link(&mut state, uid).ok().flatten()?;
@@ -133,7 +134,8 @@ impl Locate for Store {
 // === impl State ===
 
 impl State {
-    /// Takes out some of the connections that are idle for long enough; none when there are no more.
+    /// Takes out some of the connections that are idle for long enough; none when there are no
+    /// more.
     fn take_idle(&mut self) -> Vec<Arc<Connection>> {
         let mut idle = Vec::new();
         for _ in 0..AT_ONCE {
@@ -144,7 +146,8 @@ impl State {
                 continue;
             };
             match &pod.link {
-                // A call has it, or a probe: it is looked at again when as much time has passed once more.
+                // A call has it, or a probe: it is looked at again when as much time has passed
+                // once more.
                 Link::Made { connection, .. } if Arc::strong_count(connection) > 1 => {
                     self.used.put(uid, Instant::now());
                 }
