@@ -64,7 +64,8 @@ async fn a_new_wrapper_takes_one_pod_in_twenty_more_at_a_time_and_no_call() {
     let failed: Vec<_> = callers.join_all().await.concat();
     assert!(failed.is_empty(), "{failed:?}");
     assert_eq!(rig.cluster.annotations(names::TEMPLATE_VERSION).len(), IMAGES);
-    let (most, _) = rig.cluster.most_pods();
+    // With those that end.
+    let most = rig.cluster.most_pods();
     assert!((IMAGES + 1..=IMAGES + IMAGES / 20).contains(&most), "{most} pods");
 }
 

@@ -16,6 +16,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use parking_lot::Mutex;
@@ -30,10 +31,15 @@ use crate::pods::kubernetes::names;
 /// How long a pod takes to end.
 const ENDS_AFTER: Duration = Duration::from_secs(2);
 
+/// How long it may take, by its deletion timestamp.
+const GRACE: Duration = Duration::from_secs(30);
+
 /// The server. All its pods have one address.
 #[derive(Clone)]
 pub(super) struct FakeCluster {
     ip: IpAddr,
+    /// Where its clock began, which is paused with that of the runner.
+    began: (Instant, Timestamp),
     state: Arc<Mutex<State>>,
     /// Who watches.
     watcher: Arc<OnceLock<Weak<Shared>>>,
@@ -46,16 +52,19 @@ struct State {
     /// Writes to pods of this image are refused, by one error after the other.
     refused_image: Option<String>,
     refusals: usize,
-    /// Most pods that there were without those that end, and with them.
+    /// Most pods that there were, with those that end.
     most: usize,
-    most_with_ending: usize,
     /// When pods were deleted, by image.
     deleted: Vec<(String, Instant)>,
 }
 
 impl FakeCluster {
     pub(super) fn new(ip: IpAddr) -> Self {
-        Self { ip, state: Arc::default(), watcher: Arc::default() }
+        Self { ip, began: (Instant::now(), Timestamp::now()), state: Arc::default(), watcher: Arc::default() }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.began.1 + self.began.0.elapsed()
     }
 
     /// Has `shared` hear of every change.
@@ -72,16 +81,15 @@ impl FakeCluster {
         self.state.lock().refusals
     }
 
-    /// Most pods at once: those that stay, and all that there were.
-    pub(super) fn most_pods(&self) -> (usize, usize) {
-        let state = self.state.lock();
-        (state.most, state.most_with_ending)
+    /// Most pods at once.
+    pub(super) fn most_pods(&self) -> usize {
+        self.state.lock().most
     }
 
     /// From now on.
     pub(super) fn count_anew(&self) {
         let mut state = self.state.lock();
-        (state.most, state.most_with_ending) = (0, 0);
+        state.most = 0;
         state.count();
     }
 
@@ -146,7 +154,7 @@ impl FakeCluster {
                     state.change(name, &["annotations", names::RECLAIM_AFTER], until.clone())
                 } else {
                     state.deleted.push((image, Instant::now()));
-                    let ends = json!(jiff::Timestamp::now().to_string());
+                    let ends = json!((self.now() + GRACE).to_string());
                     tokio::spawn(self.clone().end(name.to_owned()));
                     state.change(name, &["deletionTimestamp"], ends)
                 };
@@ -186,9 +194,7 @@ impl State {
     }
 
     fn count(&mut self) {
-        let stay = |pod: &&Value| pod["metadata"]["deletionTimestamp"].is_null();
-        self.most = self.most.max(self.pods.values().filter(stay).count());
-        self.most_with_ending = self.most_with_ending.max(self.pods.len());
+        self.most = self.most.max(self.pods.len());
     }
 }
 
