@@ -52,6 +52,11 @@ fn at_the_place() -> impl Fn(&Seen) -> Reply + Send + Sync + 'static {
 /// What the child expects of the registry, and how many requests came for other hosts.
 async fn ask(registry: &str, way: Way, place: &str, expected: &str, no_proxy: &str) -> usize {
     let proxy = proxy(registry, way, place).await;
+    ask_by(&proxy, registry, expected, no_proxy).await;
+    proxy.seen().iter().filter(|seen| seen.headers["host"] != *registry).count()
+}
+
+async fn ask_by(proxy: &Server, registry: &str, expected: &str, no_proxy: &str) {
     let variables = [
         ("TEST_REGISTRY", registry.to_owned()),
         ("TEST_EXPECTED", expected.to_owned()),
@@ -59,7 +64,6 @@ async fn ask(registry: &str, way: Way, place: &str, expected: &str, no_proxy: &s
         ("NO_PROXY", no_proxy.to_owned()),
     ];
     run("children::asks_by_the_environment", &variables).await;
-    proxy.seen().iter().filter(|seen| seen.headers["host"] != *registry).count()
 }
 
 #[tokio::test]
@@ -109,4 +113,17 @@ async fn a_registry_inside_leads_to_places_of_its_kind() {
             ask(registry, way, place, expected, "").await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_place_outside_does_not_lead_back_inside() {
+    let answer = at_the_place();
+    let proxy = Server::start(move |seen| match seen.headers["host"].to_str().unwrap() {
+        "127.0.0.1" => redirect("http://elsewhere.test", seen),
+        "elsewhere.test" => redirect("http://127.0.0.2", seen),
+        _ => answer(seen),
+    })
+    .await;
+    ask_by(&proxy, "127.0.0.1", REFUSED, "").await;
+    assert!(proxy.seen().iter().all(|seen| seen.headers["host"] != "127.0.0.2"));
 }
