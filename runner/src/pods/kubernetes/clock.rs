@@ -58,9 +58,13 @@ pub(super) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
     }
 }
 
-/// The header has whole seconds, so the moment is half a second later on average.
+/// The header has whole seconds, so the moment is half a second later on average. What that alone explains is no
+/// difference.
 fn difference(date: &HeaderValue, sent: Timestamp, received: Timestamp) -> Option<SignedDuration> {
     let date = jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok()?.timestamp();
+    if date <= received && sent <= date + SignedDuration::from_secs(1) {
+        return Some(SignedDuration::ZERO);
+    }
     let theirs = date + SignedDuration::from_millis(500);
     let ours = sent + received.duration_since(sent) / 2;
     Some(theirs.duration_since(ours))
@@ -78,6 +82,11 @@ mod tests {
         assert_eq!(ahead, Some(SignedDuration::from_secs(7)));
         let ahead = difference(&date, at("1994-11-06T09:49:37Z"), at("1994-11-06T09:49:38Z"));
         assert_eq!(ahead, Some(SignedDuration::from_hours(-1)));
+        for (sent, received) in [("36.9", "37.1"), ("37.0", "37.0"), ("37.9", "38.5"), ("38.0", "38.1")] {
+            let at = |second: &str| at(&format!("1994-11-06T08:49:{second}Z"));
+            let ahead = difference(&date, at(sent), at(received));
+            assert_eq!(ahead, Some(SignedDuration::ZERO), "{sent} {received}");
+        }
         let no_date = HeaderValue::from_static("yesterday");
         assert_eq!(difference(&no_date, Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH), None);
     }
