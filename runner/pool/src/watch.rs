@@ -48,6 +48,10 @@ impl Function {
             (*since, tracked.given_up) = (turn.now, false);
         }
         let asked_for = tracked.is_asked_for(&pod);
+        if pod.reclaim_after < tracked.pod.reclaim_after && pod.reclaim_after != tracked.asked {
+            // Another one who thinks to own it has given notice: for users it runs by our clock, too.
+            tracked.delete_after = turn.now + turn.shared.config.eviction_notice();
+        }
         tracked.pod = pod;
         tracked.own(turn);
         if tracked.pod.terminating_since.is_some() {
