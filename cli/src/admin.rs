@@ -1,105 +1,112 @@
-//! Asks admin ports for their pages.
+//! Gets pages of admin ports.
 
-use std::pin::pin;
+use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, StatusCode, header};
+use http::{StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use serde::de::DeserializeOwned;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Where an admin port is unless told otherwise.
+use crate::failure::Failure;
+
+/// Where an admin port is unless `--address` is given.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:9464";
 /// How long a server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest page that is read, in bytes.
 const MAX_PAGE: usize = 64 * 1024 * 1024;
 
-/// Whose admin port is asked.
+/// The admin port of a router or runner.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct AdminPort {
     /// `router` or `runner`.
     pub(crate) kind: &'static str,
     pub(crate) address: String,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AdminError {
-    #[error("cannot reach the {kind}'s admin port at {address}: {source}")]
-    Connect { kind: &'static str, address: String, source: std::io::Error },
-    #[error("no answer from {0} in 10 s")]
-    Timeout(String),
-    #[error("{address} is not a {kind}'s admin port ({reason})")]
-    Other { kind: &'static str, address: String, reason: String },
-}
+// === impl AdminPort ===
 
-/// What an admin port said.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: StatusCode,
-    pub(crate) body: Bytes,
-}
-
-/// Gets `path`, query included.
-pub(crate) async fn fetch(server: &Server, path: &str) -> Result<Answer, AdminError> {
-    let fetched = timeout(TIMEOUT, fetch_slowly(server, path)).await;
-    fetched.unwrap_or_else(|_| Err(AdminError::Timeout(server.address.clone())))
-}
-
-async fn fetch_slowly(server: &Server, path: &str) -> Result<Answer, AdminError> {
-    let address = &server.address;
-    let stream = TcpStream::connect(address).await.map_err(|source| AdminError::Connect {
-        kind: server.kind,
-        address: address.clone(),
-        source,
-    })?;
-    let (mut sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| server.other(error.to_string()))?;
-    let request = Request::get(path)
-        .header(header::HOST, address)
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| server.other(error.to_string()))?;
-    let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| server.other(error.to_string()))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_PAGE).collect().await;
-        let body = body.map_err(|error| server.other(error.to_string()))?.to_bytes();
-        Ok(Answer { status, body })
-    };
-    let mut answer = pin!(answer);
-    // The connection makes progress only while it is polled. A server may close it right after its answer, of which
-    // the rest is then still to be read.
-    tokio::select! {
-        answer = &mut answer => answer,
-        _ = connection => answer.await,
+impl AdminPort {
+    /// Gets `path`, query included.
+    pub(crate) async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Failure> {
+        let Self { kind, address } = self;
+        let answer = async {
+            let uri: Uri = format!("http://{address}{path}").parse().map_err(|error| self.other(&error))?;
+            // Without a port the client would ask port 80.
+            if uri.port().is_none() {
+                let reason = "invalid socket address: give HOST:PORT";
+                return Err(Failure::new(format!(
+                    "cannot reach the {kind}'s admin port at {address}: {reason}"
+                )));
+            }
+            let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+            let response = client.get(uri).await.map_err(|error| match root_cause(&error) {
+                reason if error.is_connect() => {
+                    Failure::new(format!("cannot reach the {kind}'s admin port at {address}: {reason}"))
+                }
+                _ => self.other(&error),
+            })?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_PAGE).collect().await;
+            Ok((status, body.map_err(|error| self.other(&*error))?.to_bytes()))
+        };
+        let late = |_| Failure::new(format!("no answer from {address} in 10 s"));
+        timeout(TIMEOUT, answer).await.map_err(late)?
     }
-}
 
-// === impl Server ===
-
-impl Server {
-    fn other(&self, reason: String) -> AdminError {
-        AdminError::Other { kind: self.kind, address: self.address.clone(), reason }
+    /// The page at `path` as text, and its content.
+    pub(crate) async fn page<T: DeserializeOwned>(&self, path: &str) -> Result<(String, T), Failure> {
+        let (status, body) = self.get(path).await?;
+        self.read(path, status, &body)
     }
-}
 
-// === impl Answer ===
-
-impl Answer {
-    /// The page at `path` as text, and what it says.
-    pub(crate) fn page<T: DeserializeOwned>(
+    /// The page in an answer of [`AdminPort::get`].
+    pub(crate) fn read<T: DeserializeOwned>(
         &self,
-        server: &Server,
         path: &str,
-    ) -> Result<(String, T), AdminError> {
-        if self.status != StatusCode::OK {
-            return Err(server.other(format!("{path} is {}", self.status)));
+        status: StatusCode,
+        body: &[u8],
+    ) -> Result<(String, T), Failure> {
+        if status != StatusCode::OK {
+            let path = path.split('?').next().unwrap_or_default();
+            return Err(self.is_none(&format!("{path} is {status}")));
         }
-        let page = serde_json::from_slice(&self.body).map_err(|error| server.other(error.to_string()))?;
-        Ok((String::from_utf8_lossy(&self.body).into_owned(), page))
+        let page = serde_json::from_slice(body).map_err(|error| self.other(&error))?;
+        Ok((String::from_utf8_lossy(body).into_owned(), page))
+    }
+
+    fn other(&self, error: &(dyn Error + 'static)) -> Failure {
+        self.is_none(&root_cause(error))
+    }
+
+    fn is_none(&self, reason: &str) -> Failure {
+        Failure::new(format!("{} is not a {}'s admin port ({reason})", self.address, self.kind))
+    }
+}
+
+/// The last cause: the ones before it only name layers of the client.
+fn root_cause(mut error: &(dyn Error + 'static)) -> String {
+    while let Some(cause) = error.source() {
+        error = cause;
+    }
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_without_a_port_is_refused() {
+        let port = AdminPort { kind: "router", address: "127.0.0.1".to_owned() };
+        let failure = port.get("/shards").await.unwrap_err().to_string();
+        assert_eq!(
+            failure,
+            "cannot reach the router's admin port at 127.0.0.1: invalid socket address: give HOST:PORT"
+        );
     }
 }

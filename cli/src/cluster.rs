@@ -1,5 +1,5 @@
 //! The way to an installation in a cluster: by kubeconfig to the API server, and from there through a forwarded port to
-//! a pod, as `kubectl port-forward service/NAME` does it. Nothing has to be exposed for it.
+//! a pod, like `kubectl port-forward service/NAME`. Nothing has to be exposed for it.
 
 mod forward;
 
@@ -13,9 +13,11 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{Api, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, ResourceExt};
-use porch_fn_service::kubernetes::{Causes, RequestError, bounded, choose_proxy, set_user_agent};
+use porch_fn_kubernetes::{RequestError, bounded, choose_proxy, set_user_agent};
+use porch_fn_telemetry::Causes;
 
-pub(crate) use self::forward::Forward;
+use self::forward::Forward;
+use crate::failure::Failure;
 
 /// Where Porch and the manifests of deploy/ put the function runner.
 const DEFAULT_NAMESPACE: &str = "porch-system";
@@ -55,13 +57,13 @@ pub(crate) struct Cluster {
     pub(crate) namespace: String,
 }
 
-/// A port of a container, however it is said.
+/// How a port of a container is found.
 pub(crate) struct Port {
     /// The Service's port that leads to it.
     service: Option<u16>,
-    /// What it may be called.
+    /// Names that it may have.
     names: &'static [&'static str],
-    /// What it is otherwise.
+    /// Its number otherwise.
     usual: u16,
 }
 
@@ -69,26 +71,8 @@ pub(crate) struct Port {
 pub(crate) struct Reached {
     /// `HOST:PORT`.
     pub(crate) address: String,
-    /// What leads there, for as long as this lives.
+    /// The forwarded port there, for as long as this lives.
     forward: Option<Forward>,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ClusterError {
-    #[error("no way to a cluster: {}; see --kubeconfig, --context and $KUBECONFIG", Causes(.0))]
-    Kubeconfig(Box<KubeconfigError>),
-    #[error("no client for the API server can be made: {0}")]
-    Client(Box<kube::Error>),
-    #[error("{what} cannot be read: {}", Causes(.source))]
-    Request { what: String, source: RequestError },
-    #[error("there is no Service {service} in namespace {namespace}: see -n, or apply deploy/")]
-    NoService { service: &'static str, namespace: String },
-    #[error("no pod behind Service {service} is ready, of {pods}: kubectl -n {namespace} get pods")]
-    NoPod { service: &'static str, namespace: String, pods: usize },
-    #[error("no port of pod {pod} can be forwarded: {}; it takes the rights to get and create pods/portforward", Causes(.source))]
-    Forward { pod: String, source: RequestError },
-    #[error("no port of this machine can be listened on: {0}")]
-    Listen(std::io::Error),
 }
 
 // === impl ClusterArgs ===
@@ -105,7 +89,7 @@ impl ClusterArgs {
         address: String,
         services: &[&'static str],
         port: &Port,
-    ) -> Result<Reached, ClusterError> {
+    ) -> Result<Reached, Failure> {
         if !self.are_given() {
             return Ok(Reached { address, forward: None });
         }
@@ -114,8 +98,11 @@ impl ClusterArgs {
     }
 
     /// The way to it. Whether anybody answers is not asked.
-    pub(crate) async fn connect(&self) -> Result<Cluster, ClusterError> {
-        let kubeconfig = |error| ClusterError::Kubeconfig(Box::new(error));
+    pub(crate) async fn connect(&self) -> Result<Cluster, Failure> {
+        let kubeconfig = |error: KubeconfigError| {
+            let flags = "see --kubeconfig, --context and $KUBECONFIG";
+            Failure::new(format!("no way to a cluster: {}; {flags}", Causes(&error)))
+        };
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = match &self.kubeconfig {
             Some(path) => {
@@ -130,7 +117,9 @@ impl ClusterArgs {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         // A forwarded port is silent while a function runs. Requests have bounds of their own.
         config.read_timeout = None;
-        let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
+        let client = Client::try_from(config);
+        let client = client
+            .map_err(|error| Failure::new(format!("no client for the API server can be made: {error}")))?;
         let namespace = self.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
         Ok(Cluster { client, namespace })
     }
@@ -144,13 +133,13 @@ impl Reached {
         self.forward.is_some()
     }
 
-    /// Why a command failed that was made through this.
-    pub(crate) fn explain(&self, error: impl Display) -> String {
+    /// Adds to an error of a call that was made through this where it went.
+    pub(crate) fn explain(&self, error: impl Display) -> Failure {
         let Some(forward) = &self.forward else {
-            return format!("{error}; see --address, and -n for a cluster");
+            return Failure::new(format!("{error}; see --address, and -n for a cluster"));
         };
         let trouble = forward.trouble().map(|trouble| format!(": {trouble}")).unwrap_or_default();
-        format!("{error} (this is a forwarded port of pod {}{trouble})", forward.pod)
+        Failure::new(format!("{error} (this is a forwarded port of pod {}{trouble})", forward.pod))
     }
 }
 
@@ -158,56 +147,53 @@ impl Reached {
 
 impl Cluster {
     /// A port of this machine that leads to `port` of a ready pod behind the first of `services` that there is.
-    pub(crate) async fn forward(
-        &self,
-        services: &[&'static str],
-        port: &Port,
-    ) -> Result<Forward, ClusterError> {
+    async fn forward(&self, services: &[&'static str], port: &Port) -> Result<Forward, Failure> {
         let (service, found) = self.service(services).await?;
         let selector = found.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
         let pods = self.pods(&selector).await?;
         let Some(pod) = pods.iter().find(|pod| is_ready(pod)) else {
-            let namespace = self.namespace.clone();
-            return Err(ClusterError::NoPod { service, namespace, pods: pods.len() });
+            let (namespace, count) = (&self.namespace, pods.len());
+            return Err(Failure::new(format!(
+                "no pod behind Service {service} is ready, of {count}: kubectl -n {namespace} get pods"
+            )));
         };
         self.forward_to(pod, port.of(Some(&found), pod)).await
     }
 
     /// A port of this machine that leads to `port` of `pod`.
-    pub(crate) async fn forward_to(&self, pod: &Pod, port: u16) -> Result<Forward, ClusterError> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+    pub(crate) async fn forward_to(&self, pod: &Pod, port: u16) -> Result<Forward, Failure> {
+        let pods = Api::namespaced(self.client.clone(), &self.namespace);
         Forward::start(pods, pod.name_any(), port).await
     }
 
-    async fn service(&self, names: &[&'static str]) -> Result<(&'static str, Service), ClusterError> {
-        let api: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
+    async fn service(&self, names: &[&'static str]) -> Result<(&'static str, Service), Failure> {
+        let (api, namespace) = (Api::namespaced(self.client.clone(), &self.namespace), &self.namespace);
         for &name in names {
-            let found = bounded(api.get_opt(name)).await.map_err(|source| {
-                let what = format!("Service {name} in namespace {}", self.namespace);
-                ClusterError::Request { what, source }
-            })?;
-            if let Some(service) = found {
+            let what = || format!("Service {name} in namespace {namespace}");
+            if let Some(service) = bounded(api.get_opt(name)).await.map_err(unread(what))? {
                 return Ok((name, service));
             }
         }
-        let service = names.first().copied().unwrap_or_default();
-        Err(ClusterError::NoService { service, namespace: self.namespace.clone() })
+        let name = names.first().copied().unwrap_or_default();
+        let fix = "see -n, or apply deploy/";
+        Err(Failure::new(format!("there is no Service {name} in namespace {namespace}: {fix}")))
     }
 
-    /// Those that a selector selects; none by one that is empty.
-    pub(crate) async fn pods(&self, selector: &BTreeMap<String, String>) -> Result<Vec<Pod>, ClusterError> {
+    /// Pods that a selector selects; none by one that is empty.
+    pub(crate) async fn pods(&self, selector: &BTreeMap<String, String>) -> Result<Vec<Pod>, Failure> {
         if selector.is_empty() {
             return Ok(Vec::new());
         }
         let terms: Vec<_> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let listed = bounded(api.list(&ListParams::default().labels(&terms.join(",")))).await;
-        let listed = listed.map_err(|source| ClusterError::Request {
-            what: format!("the pods of namespace {}", self.namespace),
-            source,
-        })?;
-        Ok(listed.items)
+        Ok(listed.map_err(unread(|| format!("the pods of namespace {}", self.namespace)))?.items)
     }
+}
+
+/// Names the object that a request was for.
+pub(crate) fn unread(what: impl Fn() -> String) -> impl Fn(RequestError) -> Failure {
+    move |error| Failure::new(format!("{} cannot be read: {}", what(), Causes(&error)))
 }
 
 /// Passes on all objects of an API, `page` for each request; `false` if there are more
@@ -245,10 +231,9 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
 impl Port {
     /// Its number in `pod`: where the Service's port leads, else the container port of its name, else the usual one.
     pub(crate) fn of(&self, service: Option<&Service>, pod: &Pod) -> u16 {
-        let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_ref());
-        let led = ports.into_iter().flatten().find(|port| Some(port.port) == self.service.map(i32::from));
-        let target = led.map(|port| port.target_port.clone().unwrap_or(IntOrString::Int(port.port)));
-        let number = match target {
+        let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_deref()).unwrap_or_default();
+        let led = ports.iter().find(|port| Some(port.port) == self.service.map(i32::from));
+        let number = match led.map(|port| port.target_port.clone().unwrap_or(IntOrString::Int(port.port))) {
             Some(IntOrString::Int(number)) => Some(number),
             Some(IntOrString::String(name)) => container_port(pod, &[name.as_str()]),
             None => container_port(pod, self.names),
@@ -260,9 +245,8 @@ impl Port {
 fn container_port(pod: &Pod, names: &[&str]) -> Option<i32> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
-    ports
-        .find(|port| port.name.as_deref().is_some_and(|name| names.contains(&name)))
-        .map(|port| port.container_port)
+    let found = ports.find(|port| port.name.as_deref().is_some_and(|name| names.contains(&name)))?;
+    Some(found.container_port)
 }
 
 #[cfg(test)]

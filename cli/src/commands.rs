@@ -4,20 +4,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use porch_fn_service::flags;
 
+use crate::output::HELP;
+use crate::up::{EXAMPLE_FUNCTION, WRAPPER_SERVER};
 use crate::{completion, config, doctor, eval, exec_config, porch_config, shards, up};
 
-/// The first argument by which porch-fn starts itself as a local pod's wrapper-server.
-pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
-/// The first argument by which it starts itself as one of the example functions; the next one names it.
-pub(crate) const EXAMPLE_FUNCTION: &str = "__function";
-
-/// Where Porch has functions without a registry, as in the objects that it ships.
-pub(crate) const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
-/// How each subcommand's --help reads: as kubectl's.
-pub(crate) const HELP: &str = "{about-with-newline}\n{before-help}{all-args}\n\nUsage:\n  {usage}\n";
-/// The same of porch-fn itself.
+/// How porch-fn's own --help reads.
 const ROOT_HELP: &str = "{about-with-newline}\nCommands:\n{subcommands}\n\nOptions:\n{options}\n\nUsage:\n  porch-fn COMMAND \
                          [flags]\n\nUse \"porch-fn COMMAND --help\" for more about a command.\n";
 
@@ -35,29 +27,29 @@ struct Cli {
 enum Command {
     /// Start a whole cluster in this process: a router, runners, and pods as local processes
     #[command(help_template = HELP, before_help = UP)]
-    Up(up::Args),
+    Up(up::UpArgs),
     /// Run one function on a package and print or write back the result
     #[command(help_template = HELP, before_help = EVAL)]
-    Eval(eval::Args),
+    Eval(eval::EvalArgs),
     /// Show the runners behind a router, their health and load, and which images they own
     #[command(help_template = HELP, before_help = SHARDS)]
-    Shards(shards::Args),
+    Shards(shards::ShardsArgs),
     /// Show what holds for one image on a runner, and which flag, file or FunctionConfig says so
     #[command(help_template = HELP, before_help = CONFIG)]
-    Config(config::Args),
+    Config(config::ConfigArgs),
     /// Look over an installation in a cluster, and say of everything that is wrong what to do about it
     #[command(help_template = HELP, before_help = DOCTOR)]
-    Doctor(doctor::Args),
+    Doctor(doctor::DoctorArgs),
     /// Print FunctionConfigs that lead the functions of a porch-server that evaluates in pods to the routers, or back
     #[command(subcommand, help_template = HELP, before_help = PORCH_CONFIG, disable_help_subcommand = true)]
     #[command(arg_required_else_help = true)]
-    PorchConfig(porch_config::Command),
+    PorchConfig(porch_config::Action),
     /// Print the runners' --config for a folder of executables of the functions catalog
     #[command(help_template = HELP, before_help = EXEC_CONFIG)]
-    ExecConfig(exec_config::Args),
+    ExecConfig(exec_config::ExecConfigArgs),
     /// Print a script that completes commands and flags in bash, zsh, fish, elvish or PowerShell
     #[command(help_template = HELP, before_help = COMPLETION)]
-    Completion(completion::Args),
+    Completion(completion::CompletionArgs),
 }
 
 const UP: &str = "\
@@ -136,7 +128,7 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
         }
         _ => (),
     }
-    let cli: Cli = match flags::parse(args) {
+    let cli: Cli = match porch_fn_flags::parse(args) {
         Ok(cli) => cli,
         Err(error) => return error.report(),
     };
@@ -147,16 +139,17 @@ pub fn run(args: Vec<OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    runtime.block_on(async {
+    let (subcommand, done) = runtime.block_on(async {
         match cli.command {
-            Command::Up(args) => up::run(args).await,
-            Command::Eval(args) => eval::run(args).await,
-            Command::Shards(args) => shards::run(args).await,
-            Command::Config(args) => config::run(args).await,
-            Command::Doctor(args) => doctor::run(args).await,
-            Command::PorchConfig(command) => porch_config::run(command).await,
-            Command::ExecConfig(args) => exec_config::run(&args),
-            Command::Completion(args) => completion::run(&args, Cli::command()),
+            Command::Up(args) => ("up", up::run(args).await),
+            Command::Eval(args) => ("eval", eval::run(args).await),
+            Command::Shards(args) => ("shards", shards::run(args).await),
+            Command::Config(args) => ("config", config::run(args).await),
+            Command::Doctor(args) => (args.name(), doctor::run(args).await),
+            Command::PorchConfig(action) => ("porch-config", porch_config::run(&action).await),
+            Command::ExecConfig(args) => ("exec-config", exec_config::run(&args)),
+            Command::Completion(args) => ("completion", Ok(completion::run(&args, Cli::command()))),
         }
-    })
+    });
+    done.unwrap_or_else(|failure| failure.report(subcommand))
 }

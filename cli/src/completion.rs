@@ -6,20 +6,17 @@ use std::process::ExitCode;
 use clap_complete::Shell;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct CompletionArgs {
     /// The shell that is to read it
     #[arg(value_enum)]
     shell: Shell,
 }
 
 /// Prints the script for `command`.
-pub(crate) fn run(args: &Args, mut command: clap::Command) -> ExitCode {
+pub(crate) fn run(args: &CompletionArgs, mut command: clap::Command) -> ExitCode {
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
     // A shell that is gone needs no completion.
-    match std::io::stdout().write_all(&script) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
+    std::io::stdout().write_all(&script).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }

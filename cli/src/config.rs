@@ -1,4 +1,4 @@
-//! `porch-fn config`: what holds for an image, and where it is written, as a runner sees it.
+//! `porch-fn config`: the settings that a runner has for an image, and where each is written.
 
 use std::process::ExitCode;
 
@@ -7,15 +7,16 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use porch_fn_settings::Page;
 use serde_json::Value;
 
-use crate::admin::{self, AdminError, DEFAULT_ADDRESS, Server};
+use crate::admin::{AdminPort, DEFAULT_ADDRESS};
 use crate::cluster::{ADMIN, CALLED, ClusterArgs, SHARDS};
-use crate::output::{self, Output, table};
+use crate::failure::Failure;
+use crate::output::{Output, table};
 
 /// Longest value in the table, in characters.
 const MAX_VALUE: usize = 100;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ConfigArgs {
     /// The image, as callers write it
     image: String,
     /// A runner's admin address, where it can be reached without a cluster
@@ -28,51 +29,40 @@ pub(crate) struct Args {
     cluster: ClusterArgs,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum ConfigError {
-    #[error(transparent)]
-    Admin(#[from] AdminError),
-    /// The runner's own words.
-    #[error("{0}")]
-    Refused(String),
+/// A runner's answer to an image that it refuses.
+#[derive(serde::Deserialize)]
+struct Refusal {
+    error: String,
 }
 
-pub(crate) async fn run(args: Args) -> ExitCode {
-    let reached = match args.cluster.reach(args.address, &[SHARDS, CALLED], &ADMIN).await {
-        Ok(reached) => reached,
-        Err(error) => return output::fail("config", error),
-    };
-    let fetched = fetch(&reached.address, &args.image).await.map_err(|error| match error {
-        ConfigError::Admin(error) => reached.explain(error),
-        refused @ ConfigError::Refused(_) => refused.to_string(),
-    });
-    output::print("config", fetched, args.output, tables)
+pub(crate) async fn run(args: ConfigArgs) -> Result<ExitCode, Failure> {
+    let reached = args.cluster.reach(args.address, &[SHARDS, CALLED], &ADMIN).await?;
+    let runner = AdminPort { kind: "runner", address: reached.address.clone() };
+    let page = fetch(&runner, &args.image).await.map_err(|error| reached.explain(error))?;
+    args.output.print(&page.map_err(Failure::new)?, tables);
+    Ok(ExitCode::SUCCESS)
 }
 
-async fn fetch(address: &str, image: &str) -> Result<(String, Page), ConfigError> {
-    let runner = Server { kind: "runner", address: address.to_owned() };
+/// The page, or the runner's reason to refuse the image.
+async fn fetch(runner: &AdminPort, image: &str) -> Result<Result<(String, Page), String>, Failure> {
     let path = format!("/config?image={}", utf8_percent_encode(image, NON_ALPHANUMERIC));
-    let answer = admin::fetch(&runner, &path).await?;
-    let refused = || {
-        let page: Value = serde_json::from_slice(&answer.body).ok()?;
-        page.get("error")?.as_str().map(str::to_owned)
-    };
-    match (answer.status == StatusCode::BAD_REQUEST).then(refused).flatten() {
-        Some(reason) => Err(ConfigError::Refused(reason)),
-        None => Ok(answer.page(&runner, "/config")?),
+    let (status, body) = runner.get(&path).await?;
+    if status == StatusCode::BAD_REQUEST
+        && let Ok(Refusal { error }) = serde_json::from_slice(&body)
+    {
+        return Ok(Err(error));
     }
+    runner.read(&path, status, &body).map(Ok)
 }
 
 fn tables(page: &Page) -> String {
     let rows = page.settings.iter().map(|row| vec![row.setting.clone(), shown(&row.value), row.from.clone()]);
-    let mut text = format!("{}\n\n", page.image);
-    text.push_str(&table(&["SETTING", "VALUE", "FROM"], rows.collect()));
-    for (index, note) in page.notes.iter().enumerate() {
-        text.push_str(if index == 0 { "\nNOTES\n" } else { "" });
-        text.push_str(note);
-        text.push('\n');
-    }
-    text
+    let settings = table(&["SETTING", "VALUE", "FROM"], rows.collect());
+    let notes = match page.notes.as_slice() {
+        [] => String::new(),
+        notes => format!("\nNOTES\n{}\n", notes.join("\n")),
+    };
+    format!("{}\n\n{settings}{notes}", page.image)
 }
 
 /// On one line.
@@ -88,10 +78,9 @@ fn shown(value: &Value) -> String {
 mod tests {
     use porch_fn_settings::Row;
     use serde_json::json;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
 
     use super::*;
+    use crate::testing::serve;
 
     fn row(setting: &str, value: Value, from: &str) -> Row {
         Row { setting: setting.to_owned(), value, from: from.to_owned() }
@@ -121,49 +110,33 @@ mod tests {
         assert_eq!(shown(&json!("\u{e4}".repeat(101))), format!("{}...", "\u{e4}".repeat(100)));
     }
 
-    /// Answers one request with `status` and `body`; the address, and the request's first line.
-    async fn server(status: &'static str, body: String) -> (String, tokio::task::JoinHandle<String>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let task = tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut request = Vec::new();
-            while !request.ends_with(b"\r\n\r\n") {
-                request.push(stream.read_u8().await.unwrap());
-            }
-            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
-            stream.write_all((head + &body).as_bytes()).await.unwrap();
-            String::from_utf8(request).unwrap().lines().next().unwrap().to_owned()
-        });
-        (address, task)
+    /// The answer of a runner that gives this one.
+    async fn fetched(status: &str, body: String) -> (Result<Result<Page, String>, String>, String, String) {
+        let (address, asked) = serve(vec![(status.to_owned(), body)]).await;
+        let runner = AdminPort { kind: "runner", address: address.clone() };
+        let fetched = fetch(&runner, "localhost:5000/f:v1@sha256:a&b=ä").await;
+        let fetched = fetched.map(|page| page.map(|(_, page)| page)).map_err(|error| error.to_string());
+        (fetched, address, asked.await.unwrap().remove(0))
     }
 
     #[tokio::test]
-    async fn the_image_is_asked_for_as_it_was_written() {
-        let (address, task) = server("200 OK", serde_json::to_string(&page()).unwrap()).await;
-        let (_, read) = fetch(&address, "localhost:5000/f:v1@sha256:a&b=ä").await.unwrap();
-        assert_eq!(read, page());
-        let line = "GET /config?image=localhost%3A5000%2Ff%3Av1%40sha256%3Aa%26b%3D%C3%A4 HTTP/1.1";
-        assert_eq!(task.await.unwrap(), line);
-    }
-
-    #[tokio::test]
-    async fn refusals_and_other_servers_are_told_apart() {
-        let (address, _task) = server("400 Bad Request", json!({"error": "not an image"}).to_string()).await;
-        assert_eq!(fetch(&address, "X").await.unwrap_err().to_string(), "not an image");
-        for (status, body, reason) in [
-            ("404 Not Found", "pages: /shards", "/config is 404 Not Found"),
-            ("400 Bad Request", "what?", "/config is 400 Bad Request"),
-        ] {
-            let (address, _task) = server(status, body.to_owned()).await;
-            let expected = format!("{address} is not a runner's admin port ({reason})");
-            assert_eq!(fetch(&address, "X").await.unwrap_err().to_string(), expected);
+    async fn pages_and_refusals_and_other_servers_are_distinguished() {
+        let text = serde_json::to_string(&page()).unwrap();
+        let (fetched_page, _, asked) = fetched("200 OK", text).await;
+        assert_eq!(fetched_page, Ok(Ok(page())));
+        assert_eq!(asked, "/config?image=localhost%3a5000%2ff%3av1%40sha256%3aa%26b%3d%c3%a4");
+        let refusal = json!({"error": "not an image"}).to_string();
+        assert_eq!(fetched("400 Bad Request", refusal).await.0, Ok(Err("not an image".to_owned())));
+        for (status, body) in [("404 Not Found", "pages: /shards"), ("400 Bad Request", "what?")] {
+            let (error, address, _) = fetched(status, body.to_owned()).await;
+            let expected = format!("{address} is not a runner's admin port (/config is {status})");
+            assert_eq!(error.unwrap_err(), expected);
         }
-        let closed = {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            listener.local_addr().unwrap().to_string()
-        };
-        let error = fetch(&closed, "X").await.unwrap_err().to_string();
-        assert!(error.starts_with(&format!("cannot reach the runner's admin port at {closed}: ")), "{error}");
+        let (closed, asked) = serve(vec![]).await;
+        asked.await.unwrap();
+        let runner = AdminPort { kind: "runner", address: closed.clone() };
+        let error = fetch(&runner, "X").await.unwrap_err().to_string();
+        let refused = "Connection refused (os error 111)";
+        assert_eq!(error, format!("cannot reach the runner's admin port at {closed}: {refused}"));
     }
 }

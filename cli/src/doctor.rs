@@ -1,7 +1,8 @@
-//! `porch-fn doctor`: looks an installation over, and says of everything that is wrong what to do about it.
+//! `porch-fn doctor`: looks an installation over, and reports of everything that is wrong what to do about it.
 //!
-//! [`installation`] makes out of the namespace's objects what was installed, with the flags that each program runs with;
-//! [`gather`] asks the cluster and the programs; [`checks`] are pure, and make findings out of the facts.
+//! [`gather`] asks the cluster and the programs for the facts. [`installation`] recognises routers, runners and Porch's
+//! programs among the Deployments, with the flags that each runs with. [`checks`] are a table of functions from facts to
+//! findings.
 
 mod checks;
 mod destination;
@@ -15,6 +16,7 @@ mod porch;
 mod quantity;
 mod rights;
 mod running;
+mod workload;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,17 +24,18 @@ use std::time::Duration;
 use clap::ArgAction;
 use tokio::time::sleep;
 
-use self::finding::{Finding, Level};
+use self::finding::Level;
 use crate::cluster::ClusterArgs;
+use crate::failure::Failure;
 use crate::output::{self, Output};
 
 /// How often to look again at what passes by itself, such as a ring on which a runner has just come up: what is still so
-/// after 15 s is told.
+/// after 15 s is reported.
 const LOOKS_AGAIN: usize = 3;
 const PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DoctorArgs {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
     output: Output,
@@ -46,35 +49,35 @@ pub(crate) struct Args {
     cluster: ClusterArgs,
 }
 
-pub(crate) async fn run(args: Args) -> ExitCode {
-    let cluster = match args.cluster.connect().await {
-        Ok(cluster) => cluster,
-        Err(error) => return output::fail("doctor", error),
-    };
-    if args.clean_legacy {
-        return legacy::clean(&cluster, args.yes).await;
+// === impl DoctorArgs ===
+
+impl DoctorArgs {
+    /// How failures name the command.
+    pub(crate) fn name(&self) -> &'static str {
+        if self.clean_legacy { "doctor --clean-legacy" } else { "doctor" }
     }
-    let mut findings = Vec::new();
-    for look in 0..=LOOKS_AGAIN {
-        if look > 0 {
-            sleep(PAUSE).await;
-        }
-        findings = match gather::gather(&cluster).await {
-            Ok(facts) => checks::all(&facts),
-            Err(error) if look == 0 => return output::fail("doctor", error),
-            // What was seen before is told.
-            Err(_) => break,
-        };
-        if !findings.iter().any(Finding::may_pass) {
+}
+
+pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
+    let cluster = args.cluster.connect().await?;
+    if args.clean_legacy {
+        let all_deleted = legacy::clean(&cluster, args.yes).await?;
+        return Ok(if all_deleted { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let mut findings = checks::all(&gather::gather(&cluster).await?);
+    for _ in 0..LOOKS_AGAIN {
+        if !findings.iter().any(checks::may_pass) {
             break;
         }
+        sleep(PAUSE).await;
+        // Without a second look, report the first.
+        let Ok(facts) = gather::gather(&cluster).await else { break };
+        findings = checks::all(&facts);
     }
     output::show(&match args.output {
         Output::Table => finding::report(&findings),
         Output::Json => finding::json(&findings) + "\n",
     });
-    if findings.iter().any(|finding| finding.level == Level::Problem) {
-        return ExitCode::FAILURE;
-    }
-    ExitCode::SUCCESS
+    let has_problems = findings.iter().any(|finding| finding.level == Level::Problem);
+    Ok(if has_problems { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -1,5 +1,6 @@
 //! `porch-fn eval`: one function on one package, through the same call that Porch makes.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,20 +9,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
-use porch_fn_package::{
-    FunctionConfig, FunctionConfigError, Output, Package, ReadError, ResourceListError, SplitError,
-    WriteError,
-};
+use porch_fn_flags::GoDuration;
+use porch_fn_grpc::{Charge, Reply, code_name, format_timeout, message_of};
+use porch_fn_grpc_client::conn::{self, Connection};
+use porch_fn_grpc_client::unary::{self, CallError};
+use porch_fn_package::{FunctionConfig, Package};
 use porch_fn_proto::{PREFIX_LEN, encode_request, evaluator::EvaluateFunctionResponse, frame};
-use porch_fn_service::conn::{self, AddressError, Connection};
-use porch_fn_service::flags::{EXIT_USAGE, GoDuration};
-use porch_fn_service::grpc::{Charge, Reply, code_name, format_timeout, message_of};
-use porch_fn_service::unary::{self, CallError};
 use prost::Message;
 use tokio::time::timeout;
 use tonic::Code;
 
-use crate::cluster::{CALLED, ClusterArgs, ClusterError, GRPC, ROUTERS};
+use crate::cluster::{CALLED, ClusterArgs, GRPC, ROUTERS};
+use crate::failure::Failure;
 use crate::progress::Progress;
 
 /// Where a router is unless told otherwise.
@@ -38,7 +37,7 @@ const CONNECTION: conn::Options = conn::Options {
 
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "porch-fn eval --image IMAGE --package DIR [FLAGS] [-- key=value...]")]
-pub(crate) struct Args {
+pub(crate) struct EvalArgs {
     /// The function's image, as a Kptfile has it
     #[arg(long)]
     image: String,
@@ -70,133 +69,73 @@ pub(crate) struct Args {
     cluster: ClusterArgs,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum EvalError {
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error("standard input: {0}")]
-    Stdin(std::io::Error),
-    #[error("standard input is larger than {0} bytes; see --max-request-body-size")]
-    StdinTooLarge(usize),
-    #[error("standard input: {0}")]
-    List(#[from] ResourceListError),
-    #[error(transparent)]
-    Config(#[from] FunctionConfigError),
-    #[error("give the function's config either with --fn-config or as key=value pairs")]
-    TwoConfigs,
-    #[error("--write needs a package directory, not standard input")]
-    WriteStdin,
-    #[error("--address: {0}")]
-    Address(#[from] AddressError),
-    #[error(transparent)]
-    Cluster(#[from] ClusterError),
-    /// What came of a call by a forwarded port.
-    #[error("{0}")]
-    Forwarded(String),
-    #[error("cannot reach {address}: {error}; is it running? `porch-fn up` starts one; see --address")]
-    Connect { address: String, error: conn::ConnectError },
-    #[error("{0}; raise --max-request-body-size, to no more than the router's")]
-    TooLarge(CallError),
-    #[error("{0}; see the router's log")]
-    Call(CallError),
-    #[error("no answer in time; see --timeout")]
-    Timeout,
-    #[error("{}: {message}", code_name(*code))]
-    Failed { code: Code, message: String },
-    #[error("the answer is no EvaluateFunctionResponse: {0}")]
-    Decode(#[from] prost::DecodeError),
-    #[error("the function's result: {0}")]
-    Split(#[from] SplitError),
-    #[error(transparent)]
-    Write(#[from] WriteError),
-    #[error("standard output: {0}")]
-    Stdout(std::io::Error),
-}
-
-pub(crate) async fn run(args: Args) -> ExitCode {
-    match eval(args).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("porch-fn eval: {error}");
-            error.exit_code()
-        }
-    }
-}
-
-impl EvalError {
-    /// 64 for what is wrong with the command line, so that 1 is left for functions that fail.
-    fn exit_code(&self) -> ExitCode {
-        match self {
-            Self::Config(_) | Self::TwoConfigs | Self::WriteStdin | Self::Address(_) => {
-                ExitCode::from(EXIT_USAGE)
-            }
-            _ => ExitCode::FAILURE,
-        }
-    }
-}
-
-/// What a function gets, and where it came from.
-enum Input {
-    Directory(PathBuf, Package),
-    Stdin,
-}
-
-async fn eval(args: Args) -> Result<(), EvalError> {
+pub(crate) async fn run(args: EvalArgs) -> Result<ExitCode, Failure> {
     let config = function_config(&args)?;
-    let (input, list) = read(&args, config.as_ref())?;
-    let reply = call(&args, list).await?;
-    let response = answer(&reply)?;
+    let (package, list) = read(&args, config.as_ref())?;
+    let response = answer(&call(&args, list).await?)?;
     if !response.log.is_empty() {
         eprintln!("{}", String::from_utf8_lossy(&response.log).trim_end());
     }
-    let output = porch_fn_package::split(&response.resource_list)?;
+    let output = porch_fn_package::split(&response.resource_list);
+    let output = output.map_err(|error| Failure::new(format!("the function's result: {error}")))?;
     for result in &output.results {
         eprintln!("{result}");
     }
-    match input {
-        Input::Directory(dir, read) if args.write => write_back(&dir, &read, &output),
-        _ => print(&response.resource_list).map_err(EvalError::Stdout),
+    match package {
+        Some(package) if args.write => {
+            eprintln!("{}", porch_fn_package::write(&args.package, &package, &output)?);
+        }
+        _ => print(&response.resource_list)
+            .map_err(|error| Failure::new(format!("standard output: {error}")))?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn function_config(args: &Args) -> Result<Option<FunctionConfig>, EvalError> {
-    match &args.fn_config {
-        Some(_) if !args.arguments.is_empty() => Err(EvalError::TwoConfigs),
-        Some(path) => Ok(Some(FunctionConfig::from_file(path)?)),
-        None if args.arguments.is_empty() => Ok(None),
-        None => Ok(Some(FunctionConfig::from_pairs(&args.arguments)?)),
-    }
+fn function_config(args: &EvalArgs) -> Result<Option<FunctionConfig>, Failure> {
+    let config = match (&args.fn_config, args.arguments.as_slice()) {
+        (None, []) => return Ok(None),
+        (None, pairs) => FunctionConfig::from_pairs(pairs),
+        (Some(path), []) => FunctionConfig::from_file(path),
+        (Some(_), _) => {
+            let text = "give the function's config either with --fn-config or as key=value pairs";
+            return Err(Failure::usage(text));
+        }
+    };
+    config.map(Some).map_err(Failure::usage)
 }
 
-fn read(args: &Args, config: Option<&FunctionConfig>) -> Result<(Input, Bytes), EvalError> {
+/// The package, unless it is a ResourceList on standard input, and what the function gets.
+fn read(args: &EvalArgs, config: Option<&FunctionConfig>) -> Result<(Option<Package>, Bytes), Failure> {
     let limit = args.max_request_body_size;
     if args.package != Path::new(STDIN) {
-        let read = porch_fn_package::read(&args.package, limit as u64)?;
-        let list = read.to_resource_list(config);
-        return Ok((Input::Directory(args.package.clone(), read), list.into()));
+        let package = porch_fn_package::read(&args.package, limit as u64)?;
+        let list = package.to_resource_list(config);
+        return Ok((Some(package), list.into()));
     }
     if args.write {
-        return Err(EvalError::WriteStdin);
+        return Err(Failure::usage("--write needs a package directory, not standard input"));
     }
+    let failed = |error: &dyn Display| Failure::new(format!("standard input: {error}"));
     let mut list = Vec::new();
-    std::io::stdin()
-        .lock()
-        .take((limit as u64).saturating_add(1))
-        .read_to_end(&mut list)
-        .map_err(EvalError::Stdin)?;
+    let mut stdin = std::io::stdin().lock().take((limit as u64).saturating_add(1));
+    stdin.read_to_end(&mut list).map_err(|error| failed(&error))?;
     if list.len() > limit {
-        return Err(EvalError::StdinTooLarge(limit));
+        let text = format!("standard input is larger than {limit} bytes; see --max-request-body-size");
+        return Err(Failure::new(text));
     }
     let list = match config {
-        Some(config) => porch_fn_package::set_function_config(&list, config)?.into(),
+        Some(config) => {
+            porch_fn_package::set_function_config(&list, config).map_err(|error| failed(&error))?.into()
+        }
         None => list.into(),
     };
-    Ok((Input::Stdin, list))
+    Ok((None, list))
 }
 
-async fn call(args: &Args, list: Bytes) -> Result<Reply, EvalError> {
+async fn call(args: &EvalArgs, list: Bytes) -> Result<Reply, Failure> {
     let reached = args.cluster.reach(args.address.clone(), &[ROUTERS, CALLED], &GRPC).await?;
-    let connection = Connection::new(reached.address.as_str(), CONNECTION)?;
+    let connection = Connection::new(reached.address.as_str(), CONNECTION);
+    let connection = connection.map_err(|error| Failure::usage(format!("--address: {error}")))?;
     let limit = Duration::from(args.timeout);
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -206,29 +145,30 @@ async fn call(args: &Args, list: Bytes) -> Result<Reply, EvalError> {
     let _progress = Progress::start(format!("waiting for {} (a first call starts its pod)", args.image));
     let free = Charge::default();
     let called = unary::call(&connection, headers, &request, args.max_request_body_size, &free);
-    match timeout(limit, called).await {
-        Ok(Ok(reply)) => Ok(reply),
-        Ok(Err(error @ CallError::TooLarge { .. })) => Err(EvalError::TooLarge(error)),
-        Ok(Err(error)) if reached.is_forwarded() => Err(EvalError::Forwarded(reached.explain(error))),
-        Ok(Err(CallError::Connect(error))) => Err(EvalError::Connect { address: reached.address, error }),
-        Ok(Err(error)) => Err(EvalError::Call(error)),
-        Err(_) => Err(EvalError::Timeout),
-    }
+    let failed = |error| match error {
+        CallError::TooLarge { .. } => {
+            Failure::new(format!("{error}; raise --max-request-body-size, to no more than the router's"))
+        }
+        error if reached.is_forwarded() => reached.explain(error),
+        CallError::Connect(error) => Failure::new(format!(
+            "cannot reach {}: {error}; is it running? `porch-fn up` starts one; see --address",
+            reached.address
+        )),
+        error => Failure::new(format!("{error}; see the router's log")),
+    };
+    let late = |_| Failure::new("no answer in time; see --timeout");
+    timeout(limit, called).await.map_err(late)?.map_err(failed)
 }
 
-fn answer(reply: &Reply) -> Result<EvaluateFunctionResponse, EvalError> {
+fn answer(reply: &Reply) -> Result<EvaluateFunctionResponse, Failure> {
     let code = reply.code();
     if code != Code::Ok {
-        return Err(EvalError::Failed { code, message: message_of(reply.status_headers()) });
+        let message = message_of(reply.status_headers());
+        return Err(Failure::new(format!("{}: {message}", code_name(code))));
     }
     let message = reply.framed.slice(PREFIX_LEN..reply.framed.len()).contiguous();
-    Ok(EvaluateFunctionResponse::decode(message)?)
-}
-
-fn write_back(dir: &Path, read: &Package, output: &Output) -> Result<(), EvalError> {
-    let changes = porch_fn_package::write(dir, read, output)?;
-    eprintln!("{changes}");
-    Ok(())
+    EvaluateFunctionResponse::decode(message)
+        .map_err(|error| Failure::new(format!("the answer is no EvaluateFunctionResponse: {error}")))
 }
 
 fn print(list: &[u8]) -> std::io::Result<()> {

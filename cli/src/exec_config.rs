@@ -2,7 +2,6 @@
 //! such as `/home/nonroot/functions` of Porch's function runner.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,8 +10,9 @@ use std::str::FromStr;
 use porch_fn_image::Image;
 use serde_json::{Value, json};
 
-use crate::commands::CATALOG;
+use crate::failure::Failure;
 use crate::output;
+use crate::porch_config::CATALOG;
 
 /// The executables of Porch's image, and the versions that they are of. Source: func/Dockerfile of
 /// kptdev/porch at 610c4df7.
@@ -32,7 +32,7 @@ const KNOWN: [(&str, &str); 10] = [
 const MAX_FILES: usize = 10_000;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ExecConfigArgs {
     /// The folder with the executables, which the runners have as --functions
     #[arg(value_name = "DIR")]
     directory: PathBuf,
@@ -42,76 +42,57 @@ pub(crate) struct Args {
     tags: Vec<Tagged>,
 }
 
-/// An executable's version, as the user says it.
+/// An executable's version, as the user gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tagged {
     name: String,
     tag: String,
 }
 
-/// A `--config` for some of a folder's executables.
-#[derive(Debug, PartialEq, Eq)]
-struct Config {
-    functions: Vec<Value>,
-    /// Executables whose version nobody has said.
-    unknown: Vec<String>,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ExecConfigError {
-    #[error("{0}: {1}")]
-    Folder(PathBuf, io::Error),
-    #[error("{0} has more than {MAX_FILES} files: name the folder with the executables")]
-    TooMany(PathBuf),
-    #[error("{0} has no executable that is known: name the version of one that is there with --tag NAME=TAG")]
-    None(PathBuf),
-    #[error("{0} has no executable of this name: {1}; correct --tag, or leave it out")]
-    NotThere(PathBuf, String),
-    #[error("the configuration cannot be written as YAML: {0}")]
-    Yaml(String),
-}
-
-pub(crate) fn run(args: &Args) -> ExitCode {
-    match print(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => output::fail("exec-config", error),
-    }
-}
-
-fn print(args: &Args) -> Result<(), ExecConfigError> {
+/// Prints the `--config` of a folder.
+pub(crate) fn run(args: &ExecConfigArgs) -> Result<ExitCode, Failure> {
+    let folder = args.directory.display();
     let executables = executables(&args.directory)?;
     let mut missing: Vec<&str> = args.tags.iter().map(|tagged| tagged.name.as_str()).collect();
     missing.retain(|name| !executables.iter().any(|executable| executable == name));
     missing.sort_unstable();
     missing.dedup();
     if !missing.is_empty() {
-        return Err(ExecConfigError::NotThere(args.directory.clone(), missing.join(", ")));
+        let missing = missing.join(", ");
+        return Err(Failure::new(format!(
+            "{folder} has no executable of this name: {missing}; correct --tag, or leave it out"
+        )));
     }
-    let config = config(&executables, &args.tags);
-    for name in &config.unknown {
+    let (functions, unknown) = functions(&executables, &args.tags);
+    for name in unknown {
         eprintln!(
             "porch-fn exec-config: left out, since its version is not known: {name} (--tag {name}=TAG)"
         );
     }
-    if config.functions.is_empty() {
-        return Err(ExecConfigError::None(args.directory.clone()));
+    if functions.is_empty() {
+        return Err(Failure::new(format!(
+            "{folder} has no executable that is known: name the version of one that is there with --tag NAME=TAG"
+        )));
     }
-    let yaml = serde_saphyr::to_string(&json!({"functions": config.functions}));
-    let yaml = yaml.map_err(|error| ExecConfigError::Yaml(error.to_string()))?;
+    let yaml = serde_saphyr::to_string(&json!({"functions": functions}));
+    let yaml =
+        yaml.map_err(|error| Failure::new(format!("the configuration cannot be written as YAML: {error}")))?;
     output::show(&format!("{}\n", yaml.trim_end()));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The names of the executables in a folder, in order.
-fn executables(directory: &Path) -> Result<Vec<String>, ExecConfigError> {
-    let failed = |error| ExecConfigError::Folder(directory.to_owned(), error);
+fn executables(directory: &Path) -> Result<Vec<String>, Failure> {
+    let folder = directory.display();
+    let failed = |error| Failure::new(format!("{folder}: {error}"));
     let mut names = Vec::new();
     for (count, entry) in fs::read_dir(directory).map_err(failed)?.enumerate() {
         if count == MAX_FILES {
-            return Err(ExecConfigError::TooMany(directory.to_owned()));
+            let fix = "name the folder with the executables";
+            return Err(Failure::new(format!("{folder} has more than {MAX_FILES} files: {fix}")));
         }
         let entry = entry.map_err(failed)?;
-        // Of a link its target counts; one that leads nowhere is no executable.
+        // A link counts as its target; one that leads nowhere is no executable.
         let Ok(metadata) = fs::metadata(entry.path()) else { continue };
         if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
             names.extend(entry.file_name().into_string().ok());
@@ -121,27 +102,25 @@ fn executables(directory: &Path) -> Result<Vec<String>, ExecConfigError> {
     Ok(names)
 }
 
-/// What these executables stand for. A tag that the user gives wins.
-fn config(executables: &[String], tags: &[Tagged]) -> Config {
-    let mut config = Config { functions: Vec::new(), unknown: Vec::new() };
+/// The functions that these executables are, and the executables without a version. A tag that the user gives wins.
+fn functions<'a>(executables: &'a [String], tags: &[Tagged]) -> (Vec<Value>, Vec<&'a str>) {
+    let (mut functions, mut unknown) = (Vec::new(), Vec::new());
     for name in executables {
-        let given: Vec<&str> =
-            tags.iter().filter(|tagged| tagged.name == *name).map(|tagged| tagged.tag.as_str()).collect();
-        let known = KNOWN.iter().filter(|(known, _)| known == name).map(|(_, tag)| *tag);
-        let tags = if given.is_empty() { known.collect() } else { given };
+        let given = tags.iter().filter(|tagged| tagged.name == *name).map(|tagged| tagged.tag.as_str());
+        let mut tags: Vec<_> = given.collect();
         if tags.is_empty() {
-            config.unknown.push(name.clone());
-            continue;
+            tags.extend(KNOWN.iter().filter(|(known, _)| known == name).map(|(_, tag)| *tag));
         }
         // Porch has both spellings for one version.
-        let images: Vec<String> = tags
-            .into_iter()
-            .flat_map(|tag| std::iter::once(tag).chain(tag.strip_prefix('v')))
-            .map(|tag| format!("{CATALOG}/{name}:{tag}"))
-            .collect();
-        config.functions.push(json!({"function": name, "images": images}));
+        let spellings = tags.iter().flat_map(|tag| std::iter::once(*tag).chain(tag.strip_prefix('v')));
+        let images: Vec<_> = spellings.map(|tag| format!("{CATALOG}/{name}:{tag}")).collect();
+        if images.is_empty() {
+            unknown.push(name.as_str());
+        } else {
+            functions.push(json!({"function": name, "images": images}));
+        }
     }
-    config
+    (functions, unknown)
 }
 
 // === impl Tagged ===
@@ -169,24 +148,25 @@ mod tests {
     #[test]
     fn known_executables_stand_for_their_images_and_others_are_named() {
         let names = ["mine", "set-labels", "set-namespace"].map(str::to_owned);
-        let found = config(&names, &[]);
-        assert_eq!(found.unknown, ["mine"]);
+        let (found, unknown) = functions(&names, &[]);
+        assert_eq!(unknown, ["mine"]);
         let images = |name: &str, tags: [&str; 2]| tags.map(|tag| format!("{CATALOG}/{name}:{tag}"));
         let expected = [
             json!({"function": "set-labels", "images": images("set-labels", ["v0.2.4", "0.2.4"])}),
             json!({"function": "set-namespace", "images": images("set-namespace", ["v0.4.5", "0.4.5"])}),
         ];
-        assert_eq!(found.functions, expected);
+        assert_eq!(found, expected);
     }
 
     #[test]
     fn versions_that_are_given_win() {
         let names = ["mine", "set-labels"].map(str::to_owned);
-        let found = config(&names, &tagged(&["set-labels=v0.1.5", "set-labels=v0.1", "mine=latest"]));
-        assert!(found.unknown.is_empty());
-        assert_eq!(found.functions[0]["images"], json!([format!("{CATALOG}/mine:latest")]));
+        let tags = tagged(&["set-labels=v0.1.5", "set-labels=v0.1", "mine=latest"]);
+        let (found, unknown) = functions(&names, &tags);
+        assert!(unknown.is_empty());
+        assert_eq!(found[0]["images"], json!([format!("{CATALOG}/mine:latest")]));
         let expected = ["v0.1.5", "0.1.5", "v0.1", "0.1"].map(|tag| format!("{CATALOG}/set-labels:{tag}"));
-        assert_eq!(found.functions[1]["images"], json!(expected));
+        assert_eq!(found[1]["images"], json!(expected));
         for wrong in ["set-labels", "a=b c", "=v1", "a="] {
             assert!(wrong.parse::<Tagged>().is_err(), "{wrong}");
         }
@@ -199,7 +179,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         let tags = tagged(&["mine=v2", "set-lables=v0.1.5", "set-labels=v0.1", "mine=v1"]);
-        let error = print(&Args { directory: folder.path().to_owned(), tags }).unwrap_err();
+        let error = run(&ExecConfigArgs { directory: folder.path().to_owned(), tags }).unwrap_err();
         let expected = format!(
             "{} has no executable of this name: mine, set-lables; correct --tag, or leave it out",
             folder.path().display()
@@ -210,7 +190,7 @@ mod tests {
     #[test]
     fn runners_read_what_is_printed() {
         let names: Vec<String> = KNOWN.iter().map(|(name, _)| (*name).to_owned()).collect();
-        let yaml = serde_saphyr::to_string(&json!({"functions": config(&names, &[]).functions})).unwrap();
+        let yaml = serde_saphyr::to_string(&json!({"functions": functions(&names, &[]).0})).unwrap();
         let read = ExecConfig::parse(&yaml, Path::new("/functions"), CATALOG).unwrap();
         assert!(read.duplicates.is_empty());
         assert_eq!(read.iter().count(), 20);

@@ -10,10 +10,13 @@ mod config;
 mod doctor;
 mod eval;
 mod exec_config;
+mod failure;
 mod output;
 mod porch_config;
 mod progress;
 mod shards;
+#[cfg(test)]
+mod testing;
 mod up;
 
 pub use commands::run;

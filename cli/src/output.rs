@@ -1,50 +1,39 @@
-//! How the status subcommands print.
+//! How subcommands print.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 use std::io::Write as _;
-use std::process::ExitCode;
 
 use clap::ValueEnum;
 
 /// Longest cell of a table, in characters.
 const MAX_CELL: usize = 200;
 
-/// How to print. What is written of a variant here would be in the way in --help.
+/// How each subcommand's --help reads: like kubectl's.
+pub(crate) const HELP: &str = "{about-with-newline}\n{before-help}{all-args}\n\nUsage:\n  {usage}\n";
+
+/// How to print. A doc comment on a variant would be in the way in --help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Table,
-    // What the server gives.
+    // The server's page.
     Json,
 }
 
-/// Prints a page, text and value, as `output` has it, or why `subcommand` has none.
-pub(crate) fn print<T>(
-    subcommand: &str,
-    fetched: Result<(String, T), impl Display>,
-    output: Output,
-    tables: impl FnOnce(&T) -> String,
-) -> ExitCode {
-    match fetched {
-        Ok((text, page)) => {
-            match output {
-                Output::Json => show(&(text + "\n")),
-                Output::Table => show(&tables(&page)),
-            }
-            ExitCode::SUCCESS
+// === impl Output ===
+
+impl Output {
+    /// Prints a page, which a server gave as `text`.
+    pub(crate) fn print<T>(self, (text, page): &(String, T), tables: impl FnOnce(&T) -> String) {
+        match self {
+            Self::Json => show(&format!("{text}\n")),
+            Self::Table => show(&tables(page)),
         }
-        Err(error) => fail(subcommand, error),
     }
 }
 
 /// Prints a text. A reader that has hung up needs no more of it.
 pub(crate) fn show(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
-}
-
-/// Says why a subcommand did nothing.
-pub(crate) fn fail(subcommand: &str, error: impl Display) -> ExitCode {
-    eprintln!("porch-fn {subcommand}: {error}");
-    ExitCode::FAILURE
 }
 
 /// Columns as kubectl prints them: left-aligned, three spaces apart.
@@ -75,14 +64,14 @@ fn shown(cell: &str) -> String {
     }
 }
 
-/// A text that others may have made, on one line and without what a terminal would obey.
+/// A text from elsewhere, on one line and without control sequences for the terminal.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            // They do nothing to a terminal, and values have them.
+            // Harmless to a terminal, and common in values.
             '"' | '\'' | '\\' => escaped.push(c),
-            // What is invisible, too: it may turn a line's order round.
+            // Invisible characters as well: they may reverse a line's order.
             c => escaped.extend(c.escape_debug()),
         }
     }
@@ -94,36 +83,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
-        let rows = vec![
-            vec!["10.0.0.1:9445".to_owned(), "well".to_owned()],
-            vec!["a:1".to_owned(), "draining".to_owned()],
-        ];
+    fn columns_line_up_and_cells_are_cut_and_cannot_steer_the_terminal() {
+        let row = |text: &str| vec![text.to_owned(), "x".to_owned()];
+        let rows =
+            ["10.0.0.1:9445", "{\"a\":'\\ä'}", "a\u{1b}[2J\u{7}", "b\r\nf   up", "\u{9b}\u{202e}\u{7f}"];
         assert_eq!(
-            table(&["RUNNER", "STATE"], rows),
-            "RUNNER          STATE\n10.0.0.1:9445   well\na:1             draining\n"
+            table(&["RUNNER", "B"], rows.map(row).to_vec()),
+            "RUNNER                 B\n\
+             10.0.0.1:9445          x\n\
+             {\"a\":'\\ä'}             x\n\
+             a\\u{1b}[2J\\u{7}        x\n\
+             b\\r\\nf   up            x\n\
+             \\u{9b}\\u{202e}\\u{7f}   x\n"
         );
-    }
-
-    #[test]
-    fn cells_cannot_steer_the_terminal() {
-        let cell = |text: &str| vec![text.to_owned(), "x".to_owned()];
-        assert_eq!(
-            table(
-                &["A", "B"],
-                vec![cell("a\u{1b}[2J\u{7}"), cell("b\r\nf   up"), cell("\u{9b}2J\u{202e}\u{7f}")]
-            ),
-            "A                        B\n\
-             a\\u{1b}[2J\\u{7}          x\n\
-             b\\r\\nf   up              x\n\
-             \\u{9b}2J\\u{202e}\\u{7f}   x\n"
-        );
-        let plain = "{\"a\":'\\ä'}";
-        assert_eq!(table(&["A", "B"], vec![cell(plain)]), format!("A            B\n{plain}   x\n"));
-    }
-
-    #[test]
-    fn long_cells_are_cut() {
         for (length, cut) in [(200, ""), (201, "…"), (4096, "…")] {
             let rows = vec![vec!["ä".repeat(length)]];
             assert_eq!(table(&["A"], rows), format!("A\n{}{cut}\n", "ä".repeat(200)));

@@ -13,24 +13,22 @@ use std::process::ExitCode;
 use http::Request;
 use kube::api::Api;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use porch_fn_service::kubernetes::{Causes, RequestError, bounded};
+use porch_fn_kubernetes::bounded;
 use porch_fn_settings::TagSemantics;
 use serde_json::Value;
 
-use self::changes::{ChangeError, Changes, Function};
-use crate::cluster::{Cluster, ClusterArgs, ClusterError, ROUTERS, each};
-use crate::commands::HELP;
-use crate::output;
+pub(crate) use self::changes::CATALOG;
+use self::changes::{Changes, Function, GROUP, KIND, VERSION};
+use crate::cluster::{Cluster, ClusterArgs, ROUTERS, each, unread};
+use crate::failure::Failure;
+use crate::output::{self, HELP};
 
-const GROUP: &str = "config.porch.kpt.dev";
-const VERSION: &str = "v1alpha1";
-const KIND: &str = "FunctionConfig";
 /// Objects of one list request, and how many requests at most.
 const PAGE: u32 = 500;
 const MAX_PAGES: u32 = 20;
 
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum Action {
     /// Print the FunctionConfigs that lead functions to the routers
     #[command(help_template = HELP)]
     Generate {
@@ -70,51 +68,27 @@ pub(crate) struct Place {
     cluster: ClusterArgs,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum PorchConfigError {
-    #[error(transparent)]
-    Cluster(#[from] ClusterError),
-    #[error(
-        "the cluster has no FunctionConfigs ({GROUP}/{VERSION}): this is for a Porch whose porch-server evaluates in \
-         pods; else --function-runner leads everything to the routers"
-    )]
-    NoFunctionConfigs,
-    #[error(
-        "tags of this cluster's FunctionConfigs are no version constraints (kptdev/porch#1186), so that none means all \
-         tags: upgrade Porch and its CRDs first; Porch 1.6 and before need no FunctionConfigs for this, their \
-         --function-runner leads everything to the routers"
-    )]
-    NoConstraints,
-    #[error(
-        "the schema of this cluster's FunctionConfigs does not say what tags mean: its descriptions are missing. If Porch \
-         is newer than 1.6 and has kptdev/porch#1186, its tags are version constraints: go on with \
-         --functionconfig-tags=constraint; Porch 1.6 and before need no FunctionConfigs for this"
-    )]
-    SilentSchema,
-    #[error("{what} cannot be read: {}", Causes(.source))]
-    Request { what: String, source: RequestError },
-    #[error("namespace {0} has more than {max} FunctionConfigs", max = PAGE * MAX_PAGES)]
-    TooMany(String),
-    #[error(transparent)]
-    Change(#[from] ChangeError),
-    #[error("the FunctionConfigs cannot be written as YAML: {0}")]
-    Yaml(String),
-}
+/// Why [`generate`] refuses a cluster.
+const NO_FUNCTION_CONFIGS: &str = "the cluster has no FunctionConfigs (config.porch.kpt.dev/v1alpha1): this is for a \
+    Porch whose porch-server evaluates in pods; else --function-runner leads everything to the routers";
+const NO_CONSTRAINTS: &str = "tags of this cluster's FunctionConfigs are no version constraints (kptdev/porch#1186), so \
+    that none means all tags: upgrade Porch and its CRDs first; Porch 1.6 and before need no FunctionConfigs for this, \
+    their --function-runner leads everything to the routers";
+const SILENT_SCHEMA: &str = "the schema of this cluster's FunctionConfigs does not say what tags mean: its descriptions \
+    are missing. If Porch is newer than 1.6 and has kptdev/porch#1186, its tags are version constraints: go on with \
+    --functionconfig-tags=constraint; Porch 1.6 and before need no FunctionConfigs for this";
 
-pub(crate) async fn run(command: Command) -> ExitCode {
-    let done = match &command {
-        Command::Generate { functions, functionconfig_tags, place } => {
-            generate(functions, *functionconfig_tags, place).await
+pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
+    match action {
+        Action::Generate { functions, functionconfig_tags, place } => {
+            generate(functions, *functionconfig_tags, place).await?;
         }
-        Command::Remove { place } => remove(place).await,
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => output::fail("porch-config", error),
+        Action::Remove { place } => remove(place).await?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-async fn generate(functions: &[Function], tags: Tags, place: &Place) -> Result<(), PorchConfigError> {
+async fn generate(functions: &[Function], tags: Tags, place: &Place) -> Result<(), Failure> {
     let cluster = place.cluster.connect().await?;
     require_constraints(&schema(&cluster).await?, tags)?;
     let namespace = &place.pod_namespace;
@@ -138,15 +112,15 @@ async fn generate(functions: &[Function], tags: Tags, place: &Place) -> Result<(
 }
 
 /// Refuses a Porch in whose FunctionConfigs `*` is no tag that means all.
-fn require_constraints(schema: &Value, tags: Tags) -> Result<(), PorchConfigError> {
+fn require_constraints(schema: &Value, tags: Tags) -> Result<(), Failure> {
     match (tags, TagSemantics::of_schema(schema)) {
         (Tags::Constraint, _) | (Tags::Auto, Some(TagSemantics::Constraint)) => Ok(()),
-        (Tags::Auto, Some(TagSemantics::Exact)) => Err(PorchConfigError::NoConstraints),
-        (Tags::Auto, None) => Err(PorchConfigError::SilentSchema),
+        (Tags::Auto, Some(TagSemantics::Exact)) => Err(Failure::new(NO_CONSTRAINTS)),
+        (Tags::Auto, None) => Err(Failure::new(SILENT_SCHEMA)),
     }
 }
 
-async fn remove(place: &Place) -> Result<(), PorchConfigError> {
+async fn remove(place: &Place) -> Result<(), Failure> {
     let cluster = place.cluster.connect().await?;
     let namespace = &place.pod_namespace;
     let changes = changes::remove(&existing(&cluster, namespace).await?);
@@ -185,7 +159,7 @@ fn removal_notes(changes: &Changes, namespace: &str) -> Vec<String> {
 }
 
 /// The objects on standard output, the rest on standard error.
-fn show(changes: &Changes) -> Result<(), PorchConfigError> {
+fn show(changes: &Changes) -> Result<(), Failure> {
     if !changes.objects.is_empty() {
         output::show(&yaml(&changes.objects)?);
     }
@@ -195,10 +169,11 @@ fn show(changes: &Changes) -> Result<(), PorchConfigError> {
     Ok(())
 }
 
-fn yaml(objects: &[Value]) -> Result<String, PorchConfigError> {
+fn yaml(objects: &[Value]) -> Result<String, Failure> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     let yaml = serde_saphyr::to_string_multiple_with_options(objects, options);
-    let yaml = yaml.map_err(|error| PorchConfigError::Yaml(error.to_string()))?;
+    let yaml = yaml
+        .map_err(|error| Failure::new(format!("the FunctionConfigs cannot be written as YAML: {error}")))?;
     Ok(format!("{}\n", yaml.trim_end()))
 }
 
@@ -206,34 +181,27 @@ fn note(text: &str) {
     eprintln!("porch-fn porch-config: {text}");
 }
 
-/// What the API server publishes of the group. Unlike the CRD itself, everybody may read it.
-async fn schema(cluster: &Cluster) -> Result<Value, PorchConfigError> {
-    let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}")).body(Vec::new());
-    // A literal path makes a request.
-    let Ok(request) = request else { return Err(PorchConfigError::NoFunctionConfigs) };
+/// The API server's schema of the group. Unlike the CRD itself, everybody may read it.
+async fn schema(cluster: &Cluster) -> Result<Value, Failure> {
+    let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}")).body(Vec::new())?;
     match bounded(cluster.client.request(request)).await {
-        Ok(schema) => Ok(schema),
-        Err(error) if error.code() == Some(404) => Err(PorchConfigError::NoFunctionConfigs),
-        Err(source) => {
-            Err(PorchConfigError::Request { what: "the schema of FunctionConfigs".to_owned(), source })
-        }
+        Err(error) if error.code() == Some(404) => Err(Failure::new(NO_FUNCTION_CONFIGS)),
+        answer => answer.map_err(unread(|| "the schema of FunctionConfigs".to_owned())),
     }
 }
 
-async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, PorchConfigError> {
+async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, Failure> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND));
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &kind);
     let mut objects = Vec::new();
     // What was read as JSON can be written as such.
     let take = |object: DynamicObject| objects.extend(serde_json::to_value(object).ok());
-    let all = each(&api, PAGE, MAX_PAGES, take).await.map_err(|source| {
-        let what = format!("the FunctionConfigs of namespace {namespace}");
-        PorchConfigError::Request { what, source }
-    })?;
-    if all {
+    let read = each(&api, PAGE, MAX_PAGES, take).await;
+    if read.map_err(unread(|| format!("the FunctionConfigs of namespace {namespace}")))? {
         return Ok(objects);
     }
-    Err(PorchConfigError::TooMany(namespace.to_owned()))
+    let max = PAGE * MAX_PAGES;
+    Err(Failure::new(format!("namespace {namespace} has more than {max} FunctionConfigs")))
 }
 
 #[cfg(test)]
@@ -255,7 +223,7 @@ mod tests {
         // Like the runners: in any of the three lists, in any case.
         assert!(refused(&schema("podExecutor", "Version CONSTRAINTS.")).is_none());
         let exact = schema("podExecutor", "Image tags.");
-        assert!(matches!(refused(&exact), Some(PorchConfigError::NoConstraints)));
+        assert_eq!(refused(&exact).unwrap().to_string(), NO_CONSTRAINTS);
         let silent = refused(&json!({})).unwrap().to_string();
         assert!(silent.contains("--functionconfig-tags=constraint"), "{silent}");
         assert!(require_constraints(&json!({}), Tags::Constraint).is_ok());

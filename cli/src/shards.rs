@@ -4,17 +4,18 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use porch_fn_router::shards::Shards;
+use porch_fn_status_page::Shards;
 
-use crate::admin::{self, AdminError, DEFAULT_ADDRESS, Server};
+use crate::admin::{AdminPort, DEFAULT_ADDRESS};
 use crate::cluster::{ADMIN, CALLED, ClusterArgs, ROUTERS};
-use crate::output::{self, Output, escaped, table};
+use crate::failure::Failure;
+use crate::output::{Output, escaped, table};
 
 /// Images shown in the table.
 const MAX_IMAGES: usize = 40;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct ShardsArgs {
     /// The router's admin address, where it can be reached without a cluster
     #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, conflicts_with_all = ["namespace", "kubeconfig", "context"])]
     address: String,
@@ -25,19 +26,12 @@ pub(crate) struct Args {
     cluster: ClusterArgs,
 }
 
-pub(crate) async fn run(args: Args) -> ExitCode {
-    let reached = match args.cluster.reach(args.address, &[ROUTERS, CALLED], &ADMIN).await {
-        Ok(reached) => reached,
-        Err(error) => return output::fail("shards", error),
-    };
-    let fetched = fetch(&reached.address).await;
-    output::print("shards", fetched.map_err(|error| reached.explain(error)), args.output, tables)
-}
-
-async fn fetch(address: &str) -> Result<(String, Shards), AdminError> {
-    let router = Server { kind: "router", address: address.to_owned() };
-    let answer = admin::fetch(&router, "/shards").await?;
-    answer.page(&router, "/shards")
+pub(crate) async fn run(args: ShardsArgs) -> Result<ExitCode, Failure> {
+    let reached = args.cluster.reach(args.address, &[ROUTERS, CALLED], &ADMIN).await?;
+    let router = AdminPort { kind: "router", address: reached.address.clone() };
+    let page = router.page("/shards").await.map_err(|error| reached.explain(error))?;
+    args.output.print(&page, tables);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The table of runners before any was asked for anything.

@@ -3,23 +3,27 @@
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use porch_fn_flags::{FlagError, SetFlags};
+use porch_fn_lifecycle::StopSignals;
+use porch_fn_lifecycle::tasks::Failed;
 use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
-use porch_fn_service::flags::{self, EXIT_USAGE, FlagError};
-use porch_fn_service::lifecycle::{self, StopSignals};
-use porch_fn_service::tasks::Failed;
-use porch_fn_service::telemetry;
 use wrapper_server::process::adopt_orphans;
 
-use crate::commands::{EXAMPLE_FUNCTION, WRAPPER_SERVER};
+use crate::failure::Failure;
 use crate::{admin, shards};
+
+/// The first argument by which porch-fn starts itself as a local pod's wrapper-server.
+pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
+/// The first argument by which it starts itself as one of the example functions; the next one names it.
+pub(crate) const EXAMPLE_FUNCTION: &str = "__function";
 
 /// Images of the example functions that come with porch-fn.
 const EXAMPLES: [(&str, &str); 2] = [
@@ -32,7 +36,7 @@ const OWN_FLAGS: [&str; 6] =
     ["address", "port", "log-level", "pod-backend", "local-functions", "wrapper-server"];
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct UpArgs {
     /// Runners to start
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     runners: u16,
@@ -56,77 +60,83 @@ pub(crate) struct Args {
     runner_flags: Vec<OsString>,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum UpError {
-    #[error(transparent)]
-    Flags(#[from] FlagError),
-    #[error("cannot find this program's own path: {0}")]
-    OwnPath(std::io::Error),
-    #[error("{0}")]
-    Functions(String),
-    #[error("runner: {0}")]
-    Runner(#[from] runner::AppError),
-    #[error("router: {0}; 0 takes any port")]
-    Router(#[from] router::AppError),
-}
-
-pub(crate) async fn run(args: Args) -> ExitCode {
-    telemetry::init(args.log_level);
+pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {
+    porch_fn_telemetry::init(args.log_level);
     adopt_orphans();
-    let Ok(mut signals) = StopSignals::catch() else {
-        eprintln!("porch-fn up: cannot catch SIGTERM and SIGINT");
-        return ExitCode::FAILURE;
+    let mut signals = StopSignals::catch().map_err(|_| Failure::new("cannot catch SIGTERM and SIGINT"))?;
+    let (runner_flags, set) = match runner_flags(args.address, &args.runner_flags) {
+        Ok(flags) => flags,
+        // It names the program that has these flags.
+        Err(error) => return Ok(error.report()),
     };
-    match start(args).await {
-        Ok(mut cluster) => {
-            cluster.announce();
-            let code = signals.first(cluster.failed()).await;
-            signals.drain(cluster.drain()).await;
-            code
-        }
-        Err(UpError::Flags(error)) => error.report(),
-        Err(error @ UpError::Functions(_)) => {
-            eprintln!("porch-fn up: {error}");
-            ExitCode::from(EXIT_USAGE)
-        }
-        Err(UpError::Runner(error)) => {
-            eprintln!("porch-fn up: runner: {error}");
-            error.exit_code()
-        }
-        Err(error) => {
-            eprintln!("porch-fn up: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let mut started = Started::start(args, runner_flags, &set).await?;
+    started.announce();
+    let code = signals.first(started.failed()).await;
+    signals.drain(started.drain()).await;
+    Ok(code)
 }
 
 /// Everything that was started.
-struct Cluster {
+struct Started {
     router: router::App,
     runners: Vec<runner::App>,
     pods: LocalCluster,
     images: Vec<String>,
 }
 
-async fn start(args: Args) -> Result<Cluster, UpError> {
-    let (runner_flags, set) = runner_flags(args.address, args.runner_flags)?;
-    let functions = functions(args.local_functions, &runner_flags.default_image_prefix)?;
-    let images = functions.images().into_iter().map(str::to_owned).collect();
-    let own = std::env::current_exe().map_err(UpError::OwnPath)?;
-    let pods = LocalCluster::new(LocalOptions {
-        wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],
-        max_message: runner_flags.max_request_body_size,
-        log_level: args.log_level,
-        functions: functions.clone(),
-    });
-    let mut runners = Vec::new();
-    for _ in 0..args.runners {
-        let shared = runner::Pods::Shared(pods.clone(), functions.clone());
-        runners.push(runner::App::start(runner_flags.clone(), &set, shared).await?);
+/// The flags that the user gave for each runner, and ours.
+fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, SetFlags), FlagError> {
+    let program = || std::iter::once(OsString::from("porch-fn-runner"));
+    let (_, set) = porch_fn_flags::parse_with_set::<runner::Flags>(program().chain(given.iter().cloned()))?;
+    if let Some(flag) = set.among(&OWN_FLAGS).first() {
+        let message = format!("--{flag} cannot be set behind --: `up` sets it for its runners; see --help");
+        return Err(FlagError::usage("porch-fn up", message));
     }
-    let targets: Vec<_> = runners.iter().map(|runner| runner.address().to_string()).collect();
-    let router_flags: router::Flags = flags::parse(
-        [
+    // The admin port can come from the environment as well: of a repeated flag the last counts.
+    let own = ["--port=0".to_owned(), "--admin-port=0".to_owned(), format!("--address={address}")];
+    let default = program().chain(["--drain-delay=0".into()]);
+    porch_fn_flags::parse_with_set(default.chain(given.iter().cloned()).chain(own.map(OsString::from)))
+}
+
+/// The functions of the user's file, and the examples.
+fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<LocalFunctions, Failure> {
+    let read = file.map(|path| LocalFunctions::read(&path, prefix)).transpose();
+    let mut functions = read.map_err(Failure::usage)?.unwrap_or_default();
+    for (image, name) in EXAMPLES {
+        // The user's own function of that name counts.
+        if !functions.images().contains(&image) {
+            let command = vec![own.display().to_string(), EXAMPLE_FUNCTION.to_owned(), name.to_owned()];
+            functions.add(image, command, prefix).map_err(Failure::usage)?;
+        }
+    }
+    Ok(functions)
+}
+
+// === impl Started ===
+
+impl Started {
+    async fn start(args: UpArgs, runner_flags: runner::Flags, set: &SetFlags) -> Result<Self, Failure> {
+        let own = std::env::current_exe();
+        let own =
+            own.map_err(|error| Failure::new(format!("cannot find this program's own path: {error}")))?;
+        let functions = functions(args.local_functions, &own, &runner_flags.default_image_prefix)?;
+        let images = functions.images().into_iter().map(str::to_owned).collect();
+        let pods = LocalCluster::new(LocalOptions {
+            wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],
+            max_message: runner_flags.max_request_body_size,
+            log_level: args.log_level,
+            functions: functions.clone(),
+        });
+        let mut runners = Vec::new();
+        for _ in 0..args.runners {
+            let shared = runner::Pods::Shared(pods.clone(), functions.clone());
+            let started = runner::start(runner_flags.clone(), set, shared).await;
+            runners.push(
+                started.map_err(|error| Failure::with_code(format!("runner: {error}"), error.exit_code()))?,
+            );
+        }
+        let targets: Vec<_> = runners.iter().map(|runner| runner.address().to_string()).collect();
+        let router_flags = [
             "porch-fn-router".to_owned(),
             format!("--runners=static:///{}", targets.join(",")),
             format!("--address={}", args.address),
@@ -135,51 +145,12 @@ async fn start(args: Args) -> Result<Cluster, UpError> {
             format!("--max-request-body-size={}", runner_flags.max_request_body_size),
             format!("--default-image-prefix={}", runner_flags.default_image_prefix),
             "--drain-delay=0".to_owned(),
-        ]
-        .map(OsString::from),
-    )?;
-    let router = router::App::start(router_flags).await?;
-    Ok(Cluster { router, runners, pods, images })
-}
-
-/// The flags that the user gave for each runner, and ours.
-fn runner_flags(
-    address: IpAddr,
-    given: Vec<OsString>,
-) -> Result<(runner::Flags, flags::SetFlags), FlagError> {
-    let program = || std::iter::once(OsString::from("porch-fn-runner"));
-    let (_, set) = flags::parse_with_set::<runner::Flags>(program().chain(given.iter().cloned()))?;
-    if let Some(flag) = set.among(&OWN_FLAGS).first() {
-        let message = format!("--{flag} cannot be set behind --: `up` sets it for its runners; see --help");
-        return Err(FlagError::usage("porch-fn up", message));
+        ];
+        let router = router::start(porch_fn_flags::parse(router_flags.map(OsString::from))?).await;
+        let router = router.map_err(|error| Failure::new(format!("router: {error}; 0 takes any port")))?;
+        Ok(Self { router, runners, pods, images })
     }
-    let default = OsString::from("--drain-delay=0");
-    // The admin port can come from the environment as well: of a repeated flag the last counts.
-    let own = ["--port=0".to_owned(), "--admin-port=0".to_owned(), format!("--address={address}")];
-    let own = own.into_iter().map(OsString::from);
-    flags::parse_with_set(program().chain([default]).chain(given).chain(own))
-}
 
-fn functions(file: Option<PathBuf>, prefix: &str) -> Result<LocalFunctions, UpError> {
-    let mut functions = match file {
-        Some(path) => {
-            LocalFunctions::read(&path, prefix).map_err(|error| UpError::Functions(error.to_string()))?
-        }
-        None => LocalFunctions::default(),
-    };
-    let own = std::env::current_exe().map_err(UpError::OwnPath)?.display().to_string();
-    for (image, name) in EXAMPLES {
-        // The user's own function of that name counts.
-        if functions.images().contains(&image) {
-            continue;
-        }
-        let command = vec![own.clone(), EXAMPLE_FUNCTION.to_owned(), name.to_owned()];
-        functions.add(image, command, prefix).map_err(UpError::Functions)?;
-    }
-    Ok(functions)
-}
-
-impl Cluster {
     fn announce(&self) {
         let address = self.router.address();
         let admin = self.router.admin_address();
@@ -190,11 +161,16 @@ impl Cluster {
         for image in &self.images {
             println!("  {image}");
         }
-        let flag = eval_flag(address);
+        let flag = |address: SocketAddr, default| match address.to_string() {
+            address if address == default => String::new(),
+            address => format!(" --address {address}"),
+        };
+        let (eval, shards) =
+            (flag(address, crate::eval::DEFAULT_ADDRESS), flag(admin, admin::DEFAULT_ADDRESS));
         println!("\nTry next, in another terminal:");
-        println!("  porch-fn eval{flag} --image {} --package examples/package -- owner=me", EXAMPLES[0].0);
-        println!("  porch-fn eval{flag} --image {} --package examples/package", EXAMPLES[1].0);
-        println!("  porch-fn shards{}", shards_flag(admin));
+        println!("  porch-fn eval{eval} --image {} --package examples/package -- owner=me", EXAMPLES[0].0);
+        println!("  porch-fn eval{eval} --image {} --package examples/package", EXAMPLES[1].0);
+        println!("  porch-fn shards{shards}");
         println!("\nCtrl-C ends everything.");
     }
 
@@ -207,28 +183,15 @@ impl Cluster {
         }
     }
 
-    async fn drain(self) -> lifecycle::Drained {
+    async fn drain(self) -> porch_fn_lifecycle::Drained {
         println!("\nEnding, once calls in flight have finished; Ctrl-C again ends them, too.");
         let mut drained = self.router.drain().await;
         for runner in join_all(self.runners.into_iter().map(runner::App::drain)).await {
-            if runner == lifecycle::Drained::TimedOut {
+            if runner == porch_fn_lifecycle::Drained::TimedOut {
                 drained = runner;
             }
         }
         self.pods.stop().await;
         drained
     }
-}
-
-/// The flag that `eval` needs to find this router, if it needs one.
-fn eval_flag(address: SocketAddr) -> String {
-    if address.to_string() == crate::eval::DEFAULT_ADDRESS {
-        String::new()
-    } else {
-        format!(" --address {address}")
-    }
-}
-
-fn shards_flag(admin: SocketAddr) -> String {
-    if admin.to_string() == admin::DEFAULT_ADDRESS { String::new() } else { format!(" --address {admin}") }
 }

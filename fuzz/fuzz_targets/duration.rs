@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use porch_fn_fuzz::texts;
-use porch_fn_service::flags::{GoDuration, parse_duration};
+use porch_fn_flags::{GoDuration, parse_duration};
 
 fuzz_target!(|data: &[u8]| {
     let [text] = texts(data);

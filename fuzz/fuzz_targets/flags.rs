@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
 use libfuzzer_sys::fuzz_target;
-use porch_fn_service::flags::{CommaList, FlagError, GoDuration, parse_bool, parse_with_set};
+use porch_fn_flags::{CommaList, FlagError, GoDuration, parse_bool, parse_with_set};
 
 /// One flag of each kind.
 #[derive(Debug, clap::Parser)]

@@ -1,20 +1,20 @@
 //! A message as the slices it arrived in.
 //!
-//! HTTP/2 delivers a 5 MiB package in some 300 DATA frames. Joining them would copy the package once
-//! per hop and double the memory it holds, so they stay apart and are addressed by offset.
+//! HTTP/2 delivers a 5 MiB package in about 300 DATA frames. To join them would copy the package once
+//! per hop and double its memory, so they stay separate and are addressed by offset.
 
 use std::ops::Range;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 
 /// An immutable sequence of bytes in one or more reference-counted slices.
 ///
-/// Cloning and slicing copy no payload. Offsets are found by binary search, so that reading near the
-/// end of a large message costs the same as reading near its start.
+/// Cloning and slicing copy no payload. Offsets are found by binary search, so a read near the end of
+/// a large message costs the same as a read near its start.
 #[derive(Clone, Debug, Default)]
 pub struct Chunks {
     parts: Vec<Bytes>,
-    /// `ends[i]` is the offset just past `parts[i]`.
+    /// `ends[i]` is the offset after `parts[i]`.
     ends: Vec<usize>,
 }
 
@@ -45,111 +45,66 @@ impl Chunks {
     /// The bytes of `range`, cut off at the end of the message. Shares the payload.
     pub fn slice(&self, range: Range<usize>) -> Chunks {
         let mut out = Chunks::default();
-        let end = range.end.min(self.len());
         let mut at = range.start;
-        while at < end {
-            let Some((index, within)) = self.locate(at) else { break };
+        while at < range.end.min(self.len()) {
+            let (index, within) = self.locate(at);
             let part = &self.parts[index];
-            let take = (end - at).min(part.len() - within);
-            out.push(part.slice(within..within + take));
-            at += take;
+            let part = part.slice(within..part.len().min(within + (range.end - at)));
+            at += part.len();
+            out.push(part);
         }
         out
     }
 
     /// Reads from the first byte on.
-    pub(crate) fn cursor(&self) -> Cursor<'_> {
-        Cursor { chunks: self, index: 0, within: 0 }
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader { chunks: self, offset: 0 }
     }
 
-    /// All bytes as one slice. Copies only when there is more than one part.
+    /// All bytes as one slice. Copies only if there is more than one part.
     pub fn contiguous(&self) -> Bytes {
-        match self.parts.as_slice() {
-            [] => Bytes::new(),
+        match &self.parts[..] {
             [one] => one.clone(),
-            parts => {
-                let mut joined = BytesMut::with_capacity(self.len());
-                for part in parts {
-                    joined.extend_from_slice(part);
-                }
-                joined.freeze()
-            }
+            parts => parts.concat().into(),
         }
     }
 
-    /// The part that holds `offset`, and where in it.
-    fn locate(&self, offset: usize) -> Option<(usize, usize)> {
-        let index = match self.ends.first() {
-            // The common cases: a small message, or the start of a large one.
-            Some(&first) if offset < first => 0,
+    /// The part with the byte at `offset`, and the byte's index in it. There must be such a byte.
+    fn locate(&self, offset: usize) -> (usize, usize) {
+        let index = match self.ends[..] {
+            // The common cases: a small message or the start of a large one, and the fields after a package.
+            [first, ..] if offset < first => 0,
+            [.., before, _] if offset >= before => self.ends.len() - 1,
             _ => self.ends.partition_point(|&end| end <= offset),
         };
-        let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        (index < self.parts.len()).then(|| (index, offset - start))
+        (index, offset + self.parts[index].len() - self.ends[index])
     }
 }
 
-/// A place in a message. Reading on costs nothing, skipping a binary search at most.
-#[derive(Debug, Clone)]
-pub(crate) struct Cursor<'a> {
+/// A message from an offset on. To skip bytes costs a binary search at most.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
     chunks: &'a Chunks,
-    index: usize,
-    /// Within `parts[index]`, and its length at most.
-    within: usize,
+    /// At most the message's length.
+    offset: usize,
 }
 
-impl Cursor<'_> {
-    /// Offset of the next byte.
-    pub(crate) fn offset(&self) -> usize {
-        let start = match self.index {
-            0 => 0,
-            index => self.chunks.ends[index - 1],
-        };
-        start + self.within
+impl Buf for Reader<'_> {
+    fn remaining(&self) -> usize {
+        self.chunks.len() - self.offset
     }
 
-    /// The next byte; `None` at the end.
-    pub(crate) fn byte(&mut self) -> Option<u8> {
-        // No part is empty, so one step over its end suffices.
-        let part = self.chunks.parts.get(self.index)?;
-        let (part, within) = match self.within {
-            within if within < part.len() => (part, within),
-            _ => {
-                let next = self.chunks.parts.get(self.index + 1)?;
-                self.index += 1;
-                (next, 0)
-            }
-        };
-        self.within = within + 1;
-        part.get(within).copied()
-    }
-
-    /// Goes `len` bytes further; `None`, and nowhere, when that is past the end.
-    pub(crate) fn skip(&mut self, len: usize) -> Option<()> {
-        let part = self.chunks.parts.get(self.index).map_or(0, Bytes::len);
-        if len <= part - self.within {
-            self.within += len;
-            return Some(());
+    fn chunk(&self) -> &[u8] {
+        if self.remaining() == 0 {
+            return &[];
         }
-        let target = self.offset().checked_add(len)?;
-        let ends = &self.chunks.ends;
-        // What stands behind a large field is most often all in the last part.
-        let index = match ends.as_slice() {
-            [.., before, last] if *before < target && target <= *last => ends.len() - 1,
-            ends => ends.partition_point(|&end| end < target),
-        };
-        let end = *ends.get(index)?;
-        self.index = index;
-        self.within = self.chunks.parts[index].len() - (end - target);
-        Some(())
+        let (index, within) = self.chunks.locate(self.offset);
+        &self.chunks.parts[index][within..]
     }
 
-    /// The next `len` bytes as one slice, without going there. Copies only when they lie in more than one part.
-    pub(crate) fn peek(&self, len: usize) -> Bytes {
-        match self.chunks.parts.get(self.index) {
-            Some(part) if len <= part.len() - self.within => part.slice(self.within..self.within + len),
-            _ => self.chunks.slice(self.offset()..self.offset() + len).contiguous(),
-        }
+    fn advance(&mut self, count: usize) {
+        assert!(count <= self.remaining(), "past the end of a message");
+        self.offset += count;
     }
 }
 
@@ -196,33 +151,19 @@ mod tests {
             let chunks: Chunks = parts.into_iter().map(Bytes::from).collect();
             prop_assert_eq!(chunks.len(), joined.len());
             prop_assert_eq!(&chunks.contiguous()[..], &joined[..]);
-            let mut cursor = chunks.cursor();
-            for (offset, &byte) in joined.iter().enumerate() {
-                prop_assert_eq!(cursor.offset(), offset);
-                prop_assert_eq!(cursor.byte(), Some(byte));
-            }
-            prop_assert_eq!(cursor.byte(), None);
-            let mut cursor = chunks.cursor();
-            prop_assert_eq!(cursor.skip(start), (start <= joined.len()).then_some(()));
-            let skipped = if start <= joined.len() { start } else { 0 };
-            prop_assert_eq!(cursor.offset(), skipped);
-            prop_assert_eq!(cursor.skip(len), (skipped + len <= joined.len()).then_some(()));
-            let skipped = if skipped + len <= joined.len() { skipped + len } else { skipped };
-            prop_assert_eq!(cursor.byte(), joined.get(skipped).copied());
             let end = (start + len).min(joined.len());
-            let expected = joined.get(start.min(end)..end).unwrap_or_default();
-            prop_assert_eq!(&chunks.slice(start..start + len).contiguous()[..], expected);
-            let mut cursor = chunks.cursor();
-            if cursor.skip(start).is_some() {
-                prop_assert_eq!(&cursor.peek(expected.len())[..], expected);
+            let start = start.min(end);
+            let slice = chunks.slice(start..start + len);
+            prop_assert_eq!(&slice.contiguous()[..], &joined[start..end]);
+            let mut reader = chunks.reader();
+            reader.advance(start);
+            prop_assert_eq!(reader.remaining(), joined.len() - start);
+            prop_assert_eq!(&reader.copy_to_bytes(end - start)[..], &joined[start..end]);
+            // It shares the payload.
+            if let [first, ..] = slice.parts() {
+                let pointers = |part: &Bytes| part.as_ptr_range();
+                prop_assert!(chunks.parts().iter().map(pointers).any(|part| part.contains(&first.as_ptr())));
             }
         }
-    }
-
-    #[test]
-    fn slicing_shares_the_payload() {
-        let chunks: Chunks = [Bytes::from_static(b"abc"), Bytes::from_static(b"def")].into_iter().collect();
-        let slice = chunks.slice(1..5);
-        assert_eq!(slice.parts()[0].as_ptr(), chunks.parts()[0][1..].as_ptr());
     }
 }

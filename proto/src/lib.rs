@@ -1,9 +1,8 @@
 //! The wire contract of Porch's function evaluator, and how our hops read and forward it.
 //!
-//! A package may be several MiB and crosses three hops, so no hop decodes it: [`Chunks`] holds a
-//! message as the slices it arrived in, [`FrameReader`] cuts it out of the HTTP/2 body, [`peek`]
-//! reads the few bytes that routing needs, and the same bytes go out again. Fields that we do not
-//! know therefore survive a hop.
+//! A package may be several MiB and crosses three hops, so no hop decodes it. [`Chunks`] holds a
+//! message as the slices it arrived in, [`FrameReader`] reads it from the HTTP/2 body, and [`peek`]
+//! reads the few bytes that routing needs. A hop forwards the same bytes, so unknown fields survive.
 
 mod chunks;
 mod frame;
@@ -13,7 +12,7 @@ mod peek;
 pub use chunks::Chunks;
 pub use frame::{FrameError, FrameReader, PREFIX_LEN, frame};
 pub use message::{encode_request, encode_response};
-pub use peek::{MAX_NAME_BYTES, Peek, PeekError, Text, peek};
+pub use peek::{Peek, PeekError, peek};
 
 /// Types, client and server generated from `evaluator.proto`.
 #[allow(missing_docs, clippy::pedantic, unreachable_pub)]
@@ -21,13 +20,13 @@ pub mod evaluator {
     tonic::include_proto!("evaluator");
 }
 
-/// Types, client and server generated from `shard.proto`: what runners tell of themselves.
+/// Types, client and server generated from `shard.proto`: the reports of runners about themselves.
 #[allow(missing_docs, clippy::pedantic, unreachable_pub)]
 pub mod shard {
     tonic::include_proto!("porch_fn.v1");
 }
 
-/// Where the paths of [`shard`]'s methods begin.
+/// Prefix of the HTTP/2 paths of [`shard`]'s methods.
 pub const SHARD_PATHS: &str = "/porch_fn.v1.Shard/";
 
 /// The HTTP/2 path of the evaluator's only method.

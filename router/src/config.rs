@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use porch_fn_service::conn;
-use porch_fn_service::discovery::{Target, TargetError};
-use porch_fn_service::flags::{GoDuration, positive};
+use porch_fn_discovery::{Target, TargetError};
+use porch_fn_flags::{GoDuration, positive};
+use porch_fn_grpc_client::conn;
 
 /// Port of runners when --runners names none.
 const DEFAULT_PORT: u16 = 9445;
@@ -109,7 +109,7 @@ pub struct Flags {
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub drain_timeout: GoDuration,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 details, 5 everything
-    #[arg(long, value_name = "LEVEL", default_value_t = porch_fn_service::telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
+    #[arg(long, value_name = "LEVEL", default_value_t = porch_fn_telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
     pub log_level: u8,
 }
 

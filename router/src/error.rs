@@ -1,9 +1,9 @@
-//! Why the router itself fails a call, and what the caller reads. What a runner answered passes through
+//! Why the router itself fails a call, and what the caller reads. What a runner answered ejections through
 //! unchanged and never comes here.
 
+use porch_fn_grpc::{Refused, Reply};
 use porch_fn_image::NotAllowed;
 use porch_fn_proto::PeekError;
-use porch_fn_service::grpc::{Refused, Reply};
 use tonic::Code;
 
 /// A failure of the router's own. The texts hold no names, addresses or times: Porch may commit them.
@@ -77,8 +77,8 @@ impl From<RouteError> for Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use porch_fn_grpc::message_of;
     use porch_fn_image::AllowedImages;
-    use porch_fn_service::grpc::message_of;
 
     fn not_allowed() -> NotAllowed {
         AllowedImages::parse(&["f:v1"], "").unwrap().check("g:v1", "").unwrap_err()

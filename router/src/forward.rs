@@ -1,15 +1,15 @@
 //! One attempt: the call to one runner, and what its outcome means for the next attempt.
 
 use http::HeaderMap;
-use porch_fn_service::grpc::{Call, Reply, format_timeout, is_shed, load_of};
-use porch_fn_service::rpc_metrics::RpcMetrics;
-use porch_fn_service::telemetry::span::Span;
-use porch_fn_service::unary::{self, CallError, Lost};
+use porch_fn_admin::rpc_metrics::RpcMetrics;
+use porch_fn_grpc::{Call, Reply, format_timeout, is_shed, load_of};
+use porch_fn_grpc_client::unary::{self, CallError, Lost};
+use porch_fn_telemetry::span::Span;
 use tokio::time::Instant;
 use tonic::Code;
 
 use crate::metrics::Outcome;
-use crate::shard::Shard;
+use crate::runner::Runner;
 
 /// How one attempt ended.
 #[derive(Debug)]
@@ -49,11 +49,11 @@ impl Attempt {
 /// Trailers by which our hops speak to each other; the caller never sees them.
 const OWN_PREFIX: &str = "porch-fn-";
 
-/// Sends `call` to `shard`: the identical bytes and metadata, except for what remains of the deadline.
-/// `limit` bounds the answer in bytes. Tells the shard that it answered, and `metrics` how it went. The runner's span will
+/// Sends `call` to `runner`: the identical bytes and metadata, except for what remains of the deadline.
+/// `limit` bounds the answer in bytes. Tells the runner that it answered, and `metrics` how it went. The runner's span will
 /// hang under `span`.
 pub(crate) async fn attempt(
-    shard: &Shard,
+    runner: &Runner,
     call: &Call,
     span: &Span,
     limit: usize,
@@ -62,14 +62,14 @@ pub(crate) async fn attempt(
     let mut headers = call.headers.clone();
     span.inject(&mut headers);
     format_timeout(&mut headers, call.deadline.saturating_duration_since(Instant::now()));
-    let answer = unary::call(shard.connection(), headers, &call.framed, limit, &call.charge);
+    let answer = unary::call(runner.connection(), headers, &call.framed, limit, &call.charge);
     match metrics.client(&call.framed, call.deadline, answer).await {
         Ok(mut reply) => {
             // Runners mark each answer by their load.
             let load = load_of(reply.status_headers());
-            shard.answered(load);
-            if load.is_none() && reply.code() == Code::Unavailable && shard.marks_answers() {
-                tracing::debug!(shard = %shard.identity(), "a proxy answered in the runner's place");
+            runner.answered(load);
+            if load.is_none() && reply.code() == Code::Unavailable && runner.reports_load() {
+                tracing::debug!(runner = %runner.identity(), "a proxy answered in the runner's place");
                 return Attempt::Broken(Lost::Stream);
             }
             let shed = is_shed(reply.status_headers());
@@ -77,16 +77,16 @@ pub(crate) async fn attempt(
             if shed { Attempt::Shed(reply) } else { Attempt::Answered(reply) }
         }
         Err(CallError::TooLarge { size, limit }) => {
-            shard.answered(None);
+            runner.answered(None);
             Attempt::NotTaken(too_large(size, limit))
         }
         Err(CallError::Refused(refused)) => {
-            shard.answered(None);
+            runner.answered(None);
             Attempt::NotTaken(refused.into())
         }
         Err(CallError::Connect(_) | CallError::NotSent) => Attempt::NotSent,
         Err(CallError::Broken { lost, error }) => {
-            tracing::debug!(shard = %shard.identity(), ?lost, error, "call broke");
+            tracing::debug!(runner = %runner.identity(), ?lost, error, "call broke");
             Attempt::Broken(lost)
         }
     }

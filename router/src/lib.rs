@@ -2,8 +2,8 @@
 //! function's pods warm.
 //!
 //! A call's image is peeked out of its raw frame and hashed to an order of runners; the first
-//! that is well and not overloaded gets the identical bytes; what breaks moves on to the next.
-//! `app.rs` wires it; everything that decides is in small pure modules (`wellness`, `budget`, and the
+//! that is healthy and not overloaded gets the identical bytes; a call that breaks moves on to the next.
+//! `app.rs` wires it; everything that decides is in small pure modules (`health`, `budget`, and the
 //! ring crate).
 
 mod app;
@@ -11,15 +11,15 @@ mod budget;
 mod config;
 mod error;
 mod forward;
+mod health;
 mod members;
 mod metrics;
+mod page;
 mod prober;
+mod runner;
 mod service;
-mod shard;
-pub mod shards;
-pub mod status;
 mod view;
-mod wellness;
 
-pub use app::{App, AppError};
+pub use app::{AppError, start};
 pub use config::Flags;
+pub use porch_fn_lifecycle::App;

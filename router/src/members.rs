@@ -1,32 +1,31 @@
 //! Keeps the snapshot that calls read in step with discovery: who is on the ring, and one prober
 //! for each.
 //!
-//! Discovery's [`Membership`] decides when an address joins, so that a rollout does not rebuild the
+//! Discovery's [`LiveMembership`] decides when an address joins, so that a rollout does not rebuild the
 //! ring for every pod. A runner leaves at once when discovery no longer lists it, unless its health
 //! stream says SERVING: then it stays for a while, because discovery may be wrong. Whether a member
-//! may be picked never changes the ring: its health says so, and whether it has just come back, be
-//! that to discovery or to its health. The view counts both together.
+//! may be picked never changes the ring: that depends on its health, and on whether it has just come
+//! back, to discovery or to health. The view counts both together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use porch_fn_discovery::LiveMembership;
+use porch_fn_grpc_client::conn::{self, AddressError};
+use porch_fn_lifecycle::health::Health;
+use porch_fn_lifecycle::tasks::{pass_on_panic, test_panic};
 use porch_fn_ring::{Identity, Ring};
-use porch_fn_service::conn::{self, AddressError};
-use porch_fn_service::discovery::{Membership, Snapshot, State};
-use porch_fn_service::health::Health;
-use porch_fn_service::tasks::{pass_on_panic, test_panic};
-use porch_fn_service::tls::Connector;
+use porch_fn_tls::Connector;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::metrics::Metrics;
 use crate::prober::probe;
-use crate::shard::Shard;
+use crate::runner::Runner;
 use crate::view::View;
-use crate::wellness::Standing;
 
 /// The members and their probers.
 #[derive(Debug)]
@@ -39,19 +38,19 @@ pub(crate) struct Members {
     connector: Option<Connector>,
     connections: conn::Options,
     origin: Instant,
-    membership: Membership,
-    shards: BTreeMap<Identity, Member>,
+    membership: LiveMembership,
+    runners: BTreeMap<Identity, Member>,
     probers: JoinSet<()>,
 }
 
 #[derive(Debug)]
 struct Member {
-    shard: Arc<Shard>,
+    runner: Arc<Runner>,
     prober: AbortHandle,
 }
 
 impl Members {
-    /// Nobody yet. `changed` is sent to whenever a standing or the set changes.
+    /// Nobody yet. `changed` is sent to whenever a runner's health or the set changes.
     pub(crate) fn new(
         view: Arc<ArcSwap<View>>,
         changed: Arc<watch::Sender<()>>,
@@ -59,6 +58,7 @@ impl Members {
         metrics: Arc<Metrics>,
         connector: Option<Connector>,
         connections: conn::Options,
+        membership: LiveMembership,
     ) -> Self {
         Self {
             view,
@@ -68,35 +68,29 @@ impl Members {
             connector,
             connections,
             origin: Instant::now(),
-            membership: Membership::new(),
-            shards: BTreeMap::new(),
+            membership,
+            runners: BTreeMap::new(),
             probers: JoinSet::new(),
         }
     }
 
-    /// Follows `snapshots` until their sender is gone and they never change, or until it is dropped.
-    pub(crate) async fn run(mut self, mut snapshots: watch::Receiver<Snapshot>) {
+    /// Follows discovery until it is dropped.
+    pub(crate) async fn run(mut self) {
         let mut changed = self.changed.subscribe();
-        let mut discovering = true;
-        self.discovered(&snapshots.borrow_and_update().clone());
         loop {
-            let timer = self.membership.next_timer().map(|at| self.origin + at);
+            let runners = &self.runners;
             tokio::select! {
-                more = snapshots.changed(), if discovering => match more {
-                    Ok(()) => self.discovered(&snapshots.borrow_and_update().clone()),
-                    Err(_) => discovering = false,
-                },
-                () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {
-                    self.membership.tick(self.origin.elapsed());
+                () = self.membership.changed(|name| answers(runners, name)) => {
+                    // Readiness waits for the first answer, even an empty one.
+                    self.health.set("", true);
+                    self.metrics.ready();
                     self.publish();
+                    self.note_listed();
                 }
                 // Never an error: this task holds a sender.
                 _ = changed.changed() => {
-                    let shards = &self.shards;
-                    let left = self.membership.retain_unlisted(|name| answers(shards, name), self.origin.elapsed());
-                    if !left.is_empty() {
-                        self.publish();
-                    }
+                    self.membership.retain_unlisted(|name| answers(runners, name));
+                    self.publish();
                     self.show();
                 }
                 Some(ended) = self.probers.join_next() => pass_on_panic(ended),
@@ -104,54 +98,46 @@ impl Members {
         }
     }
 
-    fn discovered(&mut self, snapshot: &Snapshot) {
-        if snapshot.generation == 0 {
-            return;
-        }
-        tracing::trace!(endpoints = ?snapshot.endpoints, "discovery answered");
-        let (shards, listed) = (&self.shards, snapshot.endpoints.iter().map(String::as_str));
-        self.membership.update(listed, |name| answers(shards, name), self.origin.elapsed());
-        self.publish();
-        for (identity, member) in &self.shards {
+    fn note_listed(&self) {
+        for (identity, member) in &self.runners {
             let listed = !self.membership.is_unlisted(identity.as_str());
-            if member.shard.set_listed(listed) != listed {
-                tracing::info!(shard = %identity, listed, "discovery's list of this runner changed");
+            if member.runner.set_listed(listed) != listed {
+                tracing::info!(runner = %identity, listed, "discovery's list of this runner changed");
             }
         }
-        // Readiness waits for the first answer, even an empty one.
-        self.health.set("", true);
-        self.metrics.ready();
     }
 
     /// Publishes a new snapshot if the members changed.
     fn publish(&mut self) {
-        let names: BTreeSet<_> = self.membership.joined_or_held_down().map(Identity::from).collect();
-        if self.shards.keys().eq(&names) {
+        let names: BTreeSet<_> = self.membership.members().map(Identity::from).collect();
+        if self.runners.keys().eq(&names) {
             return;
         }
-        let gone: Vec<_> = self.shards.keys().filter(|known| !names.contains(*known)).cloned().collect();
-        for identity in gone {
-            if let Some(member) = self.shards.remove(&identity) {
+        let health = &self.health;
+        self.runners.retain(|identity, member| {
+            let stays = names.contains(identity);
+            if !stays {
                 member.prober.abort();
-                self.health.remove(&health_name(&identity));
-                tracing::info!(shard = %identity, "runner left");
+                health.remove(&health_name(identity));
+                tracing::info!(runner = %identity, "runner left");
             }
-        }
+            stays
+        });
         for identity in names {
-            if !self.shards.contains_key(&identity) {
+            if !self.runners.contains_key(&identity) {
                 match self.start(identity.clone()) {
                     Ok(member) => {
-                        tracing::info!(shard = %identity, "runner joined");
-                        self.shards.insert(identity, member);
+                        tracing::info!(runner = %identity, "runner joined");
+                        self.runners.insert(identity, member);
                     }
                     Err(error) => tracing::error!(%error, "ignoring a runner; see --runners"),
                 }
             }
         }
-        match Ring::new(self.shards.keys().cloned()) {
+        match Ring::new(self.runners.keys().cloned()) {
             Ok(ring) => {
-                let shards = self.shards.values().map(|member| Arc::clone(&member.shard)).collect();
-                self.view.store(Arc::new(View::new(ring, shards)));
+                let runners = self.runners.values().map(|member| Arc::clone(&member.runner)).collect();
+                self.view.store(Arc::new(View::new(ring, runners)));
                 self.metrics.ring_changed();
             }
             Err(error) => tracing::error!(%error, "keeping the last ring"),
@@ -160,41 +146,38 @@ impl Members {
     }
 
     fn start(&mut self, identity: Identity) -> Result<Member, AddressError> {
-        let span = tracing::info_span!("probe", shard = %identity);
-        let returned = matches!(self.membership.state(identity.as_str()), State::HeldDown { .. });
-        let shard = Arc::new(Shard::new(
+        let span = tracing::info_span!("probe", runner = %identity);
+        let is_known = self.membership.is_cooling_down(identity.as_str());
+        let runner = Arc::new(Runner::new(
             identity,
-            returned,
+            is_known,
             self.connections,
             self.connector.clone(),
             self.origin,
             Arc::clone(&self.changed),
         )?);
-        let (probed, view) = (Arc::clone(&shard), Arc::clone(&self.view));
+        let (probed, view) = (Arc::clone(&runner), Arc::clone(&self.view));
         let prober = self
             .probers
             .spawn(test_panic::or("probe", async move { probe(&probed, &view).await }).instrument(span));
-        Ok(Member { shard, prober })
+        Ok(Member { runner, prober })
     }
 
-    /// Mirrors standings to gRPC health and metrics.
+    /// Mirrors health states to gRPC health and metrics.
     fn show(&self) {
-        for (identity, member) in &self.shards {
-            let out = matches!(member.shard.standing(), Standing::Out(_));
-            self.health.set(&health_name(identity), !out);
+        for (identity, member) in &self.runners {
+            self.health.set(&health_name(identity), !member.runner.state().is_unavailable());
         }
         self.metrics.show(&self.view.load());
     }
 }
 
 /// Whether a member's health stream says SERVING.
-fn answers(shards: &BTreeMap<Identity, Member>, name: &str) -> bool {
-    shards
-        .get(&Identity::from(name))
-        .is_some_and(|member| !matches!(member.shard.standing(), Standing::Out(_)))
+fn answers(runners: &BTreeMap<Identity, Member>, name: &str) -> bool {
+    runners.get(&Identity::from(name)).is_some_and(|member| !member.runner.state().is_unavailable())
 }
 
-/// A shard's name in the router's gRPC health service.
+/// A runner's name in the router's gRPC health service.
 fn health_name(identity: &Identity) -> String {
     format!("shard/{identity}")
 }

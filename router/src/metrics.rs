@@ -1,12 +1,12 @@
-//! The router's metrics. Labels are bounded: codes, outcomes and standings, never images or callers.
+//! The router's metrics. Labels are bounded: codes, outcomes and health states, never images or callers.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_grpc::{Inflight, code_name};
 use porch_fn_ring::fingerprint;
-use porch_fn_service::grpc::{Inflight, code_name};
-use porch_fn_service::rpc_metrics::{RpcMetrics, Side};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,8 +15,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tonic::Code;
 
+use crate::health::HealthState;
 use crate::view::View;
-use crate::wellness::Standing;
 
 /// From a cached call to the default deadline: warm calls take milliseconds, cold ones seconds.
 const SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
@@ -36,19 +36,9 @@ pub(crate) enum Spill {
     /// The image has more calls than its owner's part.
     Load,
     /// The owner may not be picked.
-    Unwell,
-    /// The owner was tried first.
+    Unhealthy,
+    /// The owner was asked first.
     Failed,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CodeLabel {
-    code: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -56,23 +46,21 @@ struct OutcomeLabel {
     outcome: Outcome,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabel {
-    state: &'static str,
-}
+/// One label and its value.
+type Label = [(&'static str, &'static str); 1];
 
 /// Counters of the forwarding path and gauges of membership.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    calls: Family<CodeLabel, Counter>,
+    calls: Family<Label, Counter>,
     seconds: Histogram,
     attempts: Family<OutcomeLabel, Counter>,
     /// Calls answered by another runner than the image's owner.
     off_owner: Counter,
-    spills: Family<ReasonLabel, Counter>,
-    retries: Family<ReasonLabel, Counter>,
+    spills: Family<Label, Counter>,
+    retries: Family<Label, Counter>,
     waited: Histogram,
-    shards: Family<StateLabel, Gauge>,
+    shards: Family<Label, Gauge>,
     ring_members: Gauge,
     ring_hash: Gauge,
     ready: Gauge,
@@ -82,12 +70,12 @@ pub(crate) struct Metrics {
 }
 
 impl Spill {
-    const ALL: [Self; 3] = [Self::Load, Self::Unwell, Self::Failed];
+    const ALL: [Self; 3] = [Self::Load, Self::Unhealthy, Self::Failed];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Load => "load",
-            Self::Unwell => "unwell",
+            Self::Unhealthy => "unwell",
             Self::Failed => "failed",
         }
     }
@@ -125,10 +113,10 @@ impl Metrics {
         };
         // Those that have not happened yet are there too, so that a first one is seen as a change.
         for spill in Spill::ALL {
-            drop(metrics.spills.get_or_create(&ReasonLabel { reason: spill.as_str() }));
+            drop(metrics.spills.get_or_create(&[("reason", spill.as_str())]));
         }
         for outcome in [Outcome::Shed, Outcome::NotSent, Outcome::Broken] {
-            drop(metrics.retries.get_or_create(&ReasonLabel { reason: outcome.as_str() }));
+            drop(metrics.retries.get_or_create(&[("reason", outcome.as_str())]));
         }
         let registry = registry.sub_registry_with_prefix("porch_fn_router");
         inflight.register(registry);
@@ -147,7 +135,7 @@ impl Metrics {
         );
         registry.register(
             "spills",
-            "The same by why: load (the image is busy), unwell (the owner is not in use), failed (it was tried first)",
+            "The same by why: load (the image is busy), unwell (the owner is not in use), failed (it was asked first)",
             metrics.spills.clone(),
         );
         registry.register(
@@ -161,7 +149,11 @@ impl Metrics {
             Unit::Seconds,
             metrics.waited.clone(),
         );
-        registry.register("ring_members", "Runners on the ring, well or not", metrics.ring_members.clone());
+        registry.register(
+            "ring_members",
+            "Runners on the ring, healthy or not",
+            metrics.ring_members.clone(),
+        );
         registry.register(
             "ring_hash",
             "A hash over the runners on the ring: must be the same on all routers",
@@ -178,7 +170,7 @@ impl Metrics {
     }
 
     pub(crate) fn answered(&self, code: Code, took: Duration) {
-        self.calls.get_or_create(&CodeLabel { code: code_name(code) }).inc();
+        self.calls.get_or_create(&[("code", code_name(code))]).inc();
         self.seconds.observe(took.as_secs_f64());
     }
 
@@ -189,12 +181,12 @@ impl Metrics {
     /// Another runner than the image's owner answered.
     pub(crate) fn spilled(&self, why: Spill) {
         self.off_owner.inc();
-        self.spills.get_or_create(&ReasonLabel { reason: why.as_str() }).inc();
+        self.spills.get_or_create(&[("reason", why.as_str())]).inc();
     }
 
     /// A call is sent once more after an attempt that ended so.
-    pub(crate) fn tried_again(&self, before: Outcome) {
-        self.retries.get_or_create(&ReasonLabel { reason: before.as_str() }).inc();
+    pub(crate) fn retried(&self, before: Outcome) {
+        self.retries.get_or_create(&[("reason", before.as_str())]).inc();
     }
 
     /// A call has waited for a runner.
@@ -215,10 +207,10 @@ impl Metrics {
         let ring = view.ring().nodes();
         self.ring_members.set(i64::try_from(ring.len()).unwrap_or(i64::MAX));
         self.ring_hash.set(fingerprint(ring).cast_signed());
-        for standing in Standing::ALL {
-            let count = view.shards().iter().filter(|shard| shard.standing() == standing).count();
-            let state = StateLabel { state: standing.as_str() };
-            self.shards.get_or_create(&state).set(i64::try_from(count).unwrap_or(i64::MAX));
+        for (state, count) in HealthState::ALL.into_iter().zip(view.counts()) {
+            self.shards
+                .get_or_create(&[("state", state.as_str())])
+                .set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 }

@@ -6,99 +6,95 @@
 //! A health stream that ends while the connection lives is opened again at once: a proxy in between may limit how
 //! long streams live. It means something only if the next one fails, too.
 //!
-//! What health does not show is a runner that takes calls and never answers. One from which nothing comes although it
-//! has calls is tried with an empty call: every runner answers that at once, if only by an error.
+//! Health checks do not show a runner that takes calls and never answers. A runner from which nothing comes although
+//! it has calls is probed with an empty call: every runner answers that at once, if only with an error.
 
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
+use porch_fn_backoff::{Backoff, spread};
+use porch_fn_grpc::{Charge, format_timeout};
+use porch_fn_grpc_client::conn::Channel;
+use porch_fn_grpc_client::unary::{self, CallError};
 use porch_fn_proto::{Chunks, frame};
-use porch_fn_service::conn::Channel;
-use porch_fn_service::grpc::{Charge, format_timeout};
-use porch_fn_service::unary::{self, CallError};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::shard::Shard;
+use crate::health::{HealthState, Observation};
+use crate::runner::Runner;
 use crate::view::View;
-use crate::wellness::{Reason, Sign, Standing};
 
 /// How long a health answer may take.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Interval of `Check` where a runner has no `Watch`.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Pauses between attempts to reach a runner that is out: they double from the first to the last.
+/// Pauses between attempts to reach an unavailable runner: they double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often to look whether a runner needs a try.
-const TRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Bound on the answer to a try: an error text.
-const MAX_TRY_ANSWER: usize = 1024 * 1024;
+/// How often to look whether a probe is due.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Bound on the answer to a probe, in bytes: an error text.
+const MAX_PROBE_ANSWER: usize = 1024 * 1024;
 
-/// Probes `shard`, one of those in `view`, until the future is dropped.
-pub(crate) async fn probe(shard: &Shard, view: &ArcSwap<View>) {
-    tokio::join!(ask(shard), end_hold_downs(shard), try_calls(shard, view));
+/// Probes `runner`, one of those in `view`, until the future is dropped.
+pub(crate) async fn probe(runner: &Runner, view: &ArcSwap<View>) {
+    tokio::join!(ask(runner), end_cooldowns(runner), probe_calls(runner, view));
 }
 
-async fn ask(shard: &Shard) {
-    let mut pause = FIRST_PAUSE;
+async fn ask(runner: &Runner) {
+    let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
     loop {
         let began = Instant::now();
-        let (error, answered) = watch(shard).await;
-        let error = if error.code() == Code::Unimplemented { check(shard).await } else { error };
+        let (error, answered) = watch(runner).await;
+        let error = if error.code() == Code::Unimplemented { check(runner).await } else { error };
         let lived = began.elapsed() > LAST_PAUSE;
-        if answered && lived && shard.connection().is_up() && !is_out(shard) {
-            tracing::debug!(shard = %shard.identity(), code = ?error.code(), "health stream ended: opening another");
+        if answered && lived && runner.connection().is_up() && !runner.state().is_unavailable() {
+            tracing::debug!(runner = %runner.identity(), code = ?error.code(), "health stream ended: opening another");
             continue;
         }
-        tracing::debug!(shard = %shard.identity(), code = ?error.code(), "health stream ended");
-        shard.note(Sign::Bad(Reason::Unreachable));
+        tracing::debug!(runner = %runner.identity(), code = ?error.code(), "health stream ended");
+        runner.observe(Observation::Unreachable);
         // A stream that lived for a while broke for a new reason.
         if lived {
-            pause = FIRST_PAUSE;
+            backoff.reset();
         }
-        sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-        pause = (pause * 2).min(LAST_PAUSE);
+        sleep(spread(backoff.next_pause(), 0.5..1.0)).await;
     }
 }
 
 /// Follows the health stream. Returns why it ended, and whether it was answered before.
-async fn watch(shard: &Shard) -> (Status, bool) {
+async fn watch(runner: &Runner) -> (Status, bool) {
     let mut answered = false;
-    let followed = follow(shard, &mut answered).await;
+    let followed = follow(runner, &mut answered).await;
     (followed.err().unwrap_or_else(|| Status::unavailable("the health stream ended")), answered)
 }
 
-async fn follow(shard: &Shard, answered: &mut bool) -> Result<(), Status> {
-    let mut client = client(shard).await?;
+async fn follow(runner: &Runner, answered: &mut bool) -> Result<(), Status> {
+    let mut client = client(runner).await?;
     let mut statuses = answer(client.watch(HealthCheckRequest::default())).await?.into_inner();
     let mut next = answer(statuses.message()).await?;
     while let Some(message) = next {
         *answered = true;
-        shard.note(sign(message.status()));
+        runner.observe(observed(message.status()));
         next = tokio::select! {
             next = statuses.message() => next?,
             // The stream has nothing new to say of a runner that broke a call: ask again.
-            () = unreachable(shard) => return Err(Status::unavailable("a call broke")),
+            () = unreachable(runner) => return Err(Status::unavailable("a call broke")),
         };
     }
     Ok(())
 }
 
-fn is_out(shard: &Shard) -> bool {
-    matches!(shard.standing(), Standing::Out(_))
-}
-
-/// Returns when `shard` is out because a call did not get through.
-async fn unreachable(shard: &Shard) {
-    let mut changed = shard.changes();
-    while shard.standing() != Standing::Out(Reason::Unreachable) {
+/// Returns when `runner` is unreachable because a call did not get through.
+async fn unreachable(runner: &Runner) {
+    let mut changed = runner.changes();
+    while runner.state() != HealthState::Unreachable {
         if changed.changed().await.is_err() {
             return;
         }
@@ -106,22 +102,22 @@ async fn unreachable(shard: &Shard) {
 }
 
 /// Asks again and again, for a runner without `Watch`.
-async fn check(shard: &Shard) -> Status {
+async fn check(runner: &Runner) -> Status {
     loop {
         let asked = async {
-            let mut client = client(shard).await?;
+            let mut client = client(runner).await?;
             answer(client.check(HealthCheckRequest::default())).await
         };
         match asked.await {
-            Ok(response) => shard.note(sign(response.get_ref().status())),
+            Ok(response) => runner.observe(observed(response.get_ref().status())),
             Err(status) => return status,
         }
         sleep(CHECK_INTERVAL).await;
     }
 }
 
-async fn client(shard: &Shard) -> Result<HealthClient<Channel>, Status> {
-    let connection = shard.connection();
+async fn client(runner: &Runner) -> Result<HealthClient<Channel>, Status> {
+    let connection = runner.connection();
     let sender = connection.sender().await.map_err(|error| Status::unavailable(error.to_string()))?;
     Ok(HealthClient::with_origin(Channel(sender), connection.origin().clone()))
 }
@@ -130,17 +126,17 @@ async fn answer<T>(asked: impl Future<Output = Result<T, Status>>) -> Result<T, 
     timeout(ANSWER, asked).await.unwrap_or_else(|_| Err(Status::deadline_exceeded("no health answer")))
 }
 
-fn sign(status: ServingStatus) -> Sign {
-    if status == ServingStatus::Serving { Sign::Serving } else { Sign::Bad(Reason::Draining) }
+fn observed(status: ServingStatus) -> Observation {
+    if status == ServingStatus::Serving { Observation::Serving } else { Observation::Draining }
 }
 
-async fn end_hold_downs(shard: &Shard) {
-    let mut changed = shard.changes();
+async fn end_cooldowns(runner: &Runner) {
+    let mut changed = runner.changes();
     loop {
-        match shard.next_tick() {
+        match runner.next_tick() {
             Some(due) => {
                 tokio::select! {
-                    () = sleep_until(due) => shard.tick(),
+                    () = sleep_until(due) => runner.tick(),
                     _ = changed.changed() => (),
                 }
             }
@@ -151,24 +147,24 @@ async fn end_hold_downs(shard: &Shard) {
 }
 
 /// Sends empty calls when they are due, and notes whether they are answered.
-async fn try_calls(shard: &Shard, view: &ArcSwap<View>) {
+async fn probe_calls(runner: &Runner, view: &ArcSwap<View>) {
     loop {
-        sleep(TRY_INTERVAL).await;
-        if !shard.is_try_due() || !shard.connection().is_up() {
+        sleep(PROBE_INTERVAL).await;
+        if !runner.is_probe_due() || !runner.connection().is_up() {
             continue;
         }
         let (framed, free) = (frame(Chunks::default()), Charge::default());
-        let tried = unary::call(shard.connection(), try_headers(), &framed, MAX_TRY_ANSWER, &free);
-        match timeout(ANSWER, tried).await {
-            Ok(Ok(_) | Err(CallError::TooLarge { .. })) => shard.try_answered(),
+        let probed = unary::call(runner.connection(), probe_headers(), &framed, MAX_PROBE_ANSWER, &free);
+        match timeout(ANSWER, probed).await {
+            Ok(Ok(_) | Err(CallError::TooLarge { .. })) => runner.probe_answered(),
             // That it is unreachable the health stream tells.
-            _ if !shard.connection().is_up() => (),
-            _ => shard.try_failed(|| view.load().may_pass_over()),
+            _ if !runner.connection().is_up() => (),
+            _ => runner.probe_failed(|| view.load().may_eject()),
         }
     }
 }
 
-fn try_headers() -> HeaderMap {
+fn probe_headers() -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(3);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(TE, HeaderValue::from_static("trailers"));

@@ -11,17 +11,17 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use lru::LruCache;
 use parking_lot::Mutex;
+use porch_fn_admin::failures::{Failure as Failed, Failures};
+use porch_fn_grpc::{Call, Evaluate, Reply, code_name};
 use porch_fn_image::{AllowedImages, shard_key};
 use porch_fn_proto::{Chunks, peek};
 use porch_fn_ring::spill::{Demand, Spill};
-use porch_fn_service::admin::failures::{Failure as Failed, Failures};
-use porch_fn_service::grpc::{Call, Evaluate, Reply, code_name};
-use porch_fn_service::telemetry::span;
+use porch_fn_telemetry::span;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 
-use self::attempts::Tries;
+use self::attempts::Attempts;
 use crate::budget::RetryBudget;
 use crate::error::RouteError;
 use crate::metrics::Metrics;
@@ -85,7 +85,7 @@ pub(crate) struct ImageLoad {
 }
 
 impl Router {
-    /// A router over whatever `view` holds. `changed` is sent to when a runner's standing changes.
+    /// A router over whatever `view` holds. `changed` is sent to when a runner's health changes.
     pub(crate) fn new(
         options: Options,
         view: Arc<ArcSwap<View>>,
@@ -144,18 +144,18 @@ impl Router {
         call.charge.claim(key)?;
         let load = self.enter(key);
         let mut changed = self.changed.clone();
-        let mut tries = Tries::default();
+        let mut attempts = Attempts::default();
         let mut waited = Waited { metrics: &self.metrics, before: Duration::ZERO, since: None };
         loop {
             changed.mark_unchanged();
-            if let Some(reply) = self.try_all(key, &call, load.estimate, &mut tries).await? {
+            if let Some(reply) = self.attempt_all(key, &call, load.estimate, &mut attempts).await? {
                 return Ok(reply);
             }
-            // A runner that sheds is well: its refusal is the answer when nobody else takes the call.
-            if let Some(reply) = tries.take_refusal()? {
+            // A runner that sheds load is healthy: its refusal is the answer when nobody else takes the call.
+            if let Some(reply) = attempts.take_refusal()? {
                 return Ok(reply);
             }
-            let give_up = *tries.give_up.get_or_insert_with(|| give_up(call.deadline));
+            let give_up = *attempts.give_up.get_or_insert_with(|| give_up(call.deadline));
             let again = if self.view.load().usable().1 > 0 { Instant::now() + ASK_AGAIN } else { give_up };
             waited.since = Some(Instant::now());
             let changed = timeout_at(again.min(give_up), changed.changed()).await;
@@ -275,8 +275,8 @@ fn give_up(deadline: Instant) -> Instant {
 #[cfg(test)]
 mod tests {
     use http::HeaderMap;
+    use porch_fn_grpc::{Charge, Hop, Inflight, message_of};
     use porch_fn_ring::Ring;
-    use porch_fn_service::grpc::{Charge, Hop, Inflight, message_of};
     use prometheus_client::registry::Registry;
 
     use super::*;

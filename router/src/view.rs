@@ -1,109 +1,104 @@
 //! What a call sees of the cluster: one immutable snapshot of ring and runners.
 //!
 //! Calls read the snapshot without a lock; the membership task replaces it as a whole. A runner that is
-//! in two snapshots is the same [`Shard`], so its connection, load and standing carry over.
+//! in two snapshots is the same [`Runner`], so its connection, load and health carry over.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use porch_fn_discovery::cooling_down_count;
 use porch_fn_ring::Ring;
-use porch_fn_service::discovery::held_down_count;
 
-use crate::shard::Shard;
-use crate::wellness::Standing;
+use crate::health::HealthState;
+use crate::runner::Runner;
 
 /// Ring and runners of one moment.
 #[derive(Debug)]
 pub(crate) struct View {
-    ring: Ring,
+    ring: Arc<Ring>,
     /// Indexed as the ring's nodes are.
-    shards: Vec<Arc<Shard>>,
+    runners: Vec<Arc<Runner>>,
 }
 
-/// The runners that may be picked, by their standing.
+/// Which runners may be picked, by their health state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
-    Well,
-    WellAndHeldDown,
-    /// What is left when a runner of the first tier has refused a call.
-    HeldDown,
-    PassedOver,
+    Healthy,
+    HealthyAndCoolingDown,
+    /// What is left when a healthy runner has refused a call.
+    CoolingDown,
+    Ejected,
 }
 
 impl Tier {
-    /// Whether a runner of this standing may be picked.
-    pub(crate) fn admits(self, standing: Standing) -> bool {
-        match standing {
-            Standing::Well => matches!(self, Self::Well | Self::WellAndHeldDown),
-            Standing::HeldDown => matches!(self, Self::HeldDown | Self::WellAndHeldDown),
-            Standing::PassedOver => self == Self::PassedOver,
-            Standing::Out(_) => false,
+    /// Whether a runner of this state may be picked.
+    pub(crate) fn admits(self, state: HealthState) -> bool {
+        match state {
+            HealthState::Healthy => matches!(self, Self::Healthy | Self::HealthyAndCoolingDown),
+            HealthState::CoolingDown => matches!(self, Self::CoolingDown | Self::HealthyAndCoolingDown),
+            HealthState::Ejected => self == Self::Ejected,
+            _ => false,
         }
     }
 }
 
 impl View {
     /// Pairs a ring with its runners, both sorted by identity.
-    pub(crate) fn new(ring: Ring, shards: Vec<Arc<Shard>>) -> Self {
-        debug_assert!(ring.nodes().iter().eq(shards.iter().map(|shard| shard.identity())));
-        Self { ring, shards }
+    pub(crate) fn new(ring: Ring, runners: Vec<Arc<Runner>>) -> Self {
+        debug_assert!(ring.nodes().iter().eq(runners.iter().map(|runner| runner.identity())));
+        Self { ring: Arc::new(ring), runners }
     }
 
     /// The ring.
-    pub(crate) fn ring(&self) -> &Ring {
+    pub(crate) fn ring(&self) -> &Arc<Ring> {
         &self.ring
     }
 
     /// The runners, in the order of the ring's nodes.
-    pub(crate) fn shards(&self) -> &[Arc<Shard>] {
-        &self.shards
+    pub(crate) fn runners(&self) -> &[Arc<Runner>] {
+        &self.runners
     }
 
     /// Which runners may be picked now, and how many they are.
     ///
-    /// Held-down runners stand back for healthy ones, since one of them may flap. When
-    /// [`held_down_count`] says so, both are used. Those that are passed over are used when there
-    /// are no others.
+    /// Runners that cool down stand back for healthy ones, since one of them may flap. When
+    /// [`cooling_down_count`] is true, both are used. Ejected runners are used when there are no others.
     pub(crate) fn usable(&self) -> (Tier, usize) {
-        let [well, held_down, passed] = self.counts();
-        match (well, held_down) {
-            (0, 0) => (Tier::PassedOver, passed),
-            _ if held_down_count(well, held_down) => (Tier::WellAndHeldDown, well + held_down),
-            _ => (Tier::Well, well),
+        let [healthy, cooling_down, ejected, ..] = self.counts();
+        match (healthy, cooling_down) {
+            (0, 0) => (Tier::Ejected, ejected),
+            _ if cooling_down_count(healthy, cooling_down) => {
+                (Tier::HealthyAndCoolingDown, healthy + cooling_down)
+            }
+            _ => (Tier::Healthy, healthy),
         }
     }
 
-    /// Whether one more runner may be passed over: half of those in use at most. When more seem to fail than that, it is
-    /// the calls.
-    pub(crate) fn may_pass_over(&self) -> bool {
-        let [well, held_down, passed] = self.counts();
-        (passed + 1) * 2 <= well + held_down + passed
+    /// Whether one more runner may be ejected: half of the available ones at most. When more seem to fail than
+    /// that, the calls are to blame.
+    pub(crate) fn may_eject(&self) -> bool {
+        let [healthy, cooling_down, ejected, ..] = self.counts();
+        (ejected + 1) * 2 <= healthy + cooling_down + ejected
     }
 
-    /// Runners that are well, held down and passed over. Each call asks this.
-    fn counts(&self) -> [usize; 3] {
-        self.shards.iter().fold([0; 3], |[well, held_down, passed], shard| match shard.standing() {
-            Standing::Well => [well + 1, held_down, passed],
-            Standing::HeldDown => [well, held_down + 1, passed],
-            Standing::PassedOver => [well, held_down, passed + 1],
-            Standing::Out(_) => [well, held_down, passed],
-        })
+    /// Runners in each state, in the order of [`HealthState::ALL`]. Each call asks this.
+    pub(crate) fn counts(&self) -> [usize; HealthState::ALL.len()] {
+        let mut counts = [0; HealthState::ALL.len()];
+        for runner in &self.runners {
+            counts[runner.state() as usize] += 1;
+        }
+        counts
     }
 
     /// `0 of 3 runners ready: 2 unreachable, 1 draining`. Counts, and names none: the text may end up in
     /// a commit.
     pub(crate) fn summary(&self) -> String {
-        let mut out: BTreeMap<_, usize> = BTreeMap::new();
-        let mut ready = 0;
-        for shard in &self.shards {
-            match shard.standing() {
-                Standing::Out(reason) => *out.entry(reason).or_default() += 1,
-                Standing::Well | Standing::HeldDown | Standing::PassedOver => ready += 1,
-            }
-        }
+        let known = self.runners.len();
+        let states = HealthState::ALL.into_iter().zip(self.counts());
+        let unavailable: Vec<_> =
+            states.filter(|(state, count)| state.is_unavailable() && *count > 0).collect();
+        let ready = known - unavailable.iter().map(|(_, count)| count).sum::<usize>();
         let reasons: Vec<_> =
-            out.iter().map(|(reason, count)| format!("{count} {}", reason.as_str())).collect();
-        let known = self.shards.len();
+            unavailable.iter().map(|(state, count)| format!("{count} {}", state.as_str())).collect();
         match (known, reasons.is_empty()) {
             (0, _) => "0 runners known".to_owned(),
             (_, true) => format!("{ready} of {known} runners ready"),
@@ -116,32 +111,32 @@ impl View {
 mod tests {
     use std::time::Duration;
 
+    use porch_fn_grpc_client::conn::Options;
     use porch_fn_ring::Identity;
-    use porch_fn_service::conn::Options;
     use tokio::time::Instant;
 
     use super::*;
-    use crate::wellness::{Reason, Sign};
+    use crate::health::Observation;
 
-    fn serving(place: u16, returned: bool) -> Arc<Shard> {
+    fn serving(place: u16, returned: bool) -> Arc<Runner> {
         let second = Duration::from_secs(1);
         let options = Options { connect_timeout: second, ping: None, user_timeout: second, keepalive: None };
         let (identity, changed) = (Identity::from(format!("10.0.0.{place}:9445")), Arc::default());
-        let shard = Shard::new(identity, returned, options, None, Instant::now(), changed);
-        let shard = Arc::new(shard.unwrap());
-        shard.note(Sign::Serving);
-        shard
+        let runner = Runner::new(identity, returned, options, None, Instant::now(), changed);
+        let runner = Arc::new(runner.unwrap());
+        runner.observe(Observation::Serving);
+        runner
     }
 
     #[tokio::test(start_paused = true)]
     async fn runners_that_came_back_to_discovery_and_to_health_count_together() {
-        let shards = vec![serving(1, false), serving(2, false), serving(3, true), serving(4, false)];
-        let ring = Ring::new(shards.iter().map(|shard| shard.identity().clone())).unwrap();
-        let view = View::new(ring, shards);
-        assert_eq!(view.usable(), (Tier::Well, 3));
-        view.shards()[3].note(Sign::Bad(Reason::Unreachable));
-        assert_eq!(view.usable(), (Tier::Well, 2));
-        view.shards()[3].note(Sign::Serving);
-        assert_eq!(view.usable(), (Tier::WellAndHeldDown, 4));
+        let runners = vec![serving(1, false), serving(2, false), serving(3, true), serving(4, false)];
+        let ring = Ring::new(runners.iter().map(|runner| runner.identity().clone())).unwrap();
+        let view = View::new(ring, runners);
+        assert_eq!(view.usable(), (Tier::Healthy, 3));
+        view.runners()[3].observe(Observation::Unreachable);
+        assert_eq!(view.usable(), (Tier::Healthy, 2));
+        view.runners()[3].observe(Observation::Serving);
+        assert_eq!(view.usable(), (Tier::HealthyAndCoolingDown, 4));
     }
 }

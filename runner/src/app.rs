@@ -4,7 +4,6 @@ mod pods;
 mod registries;
 mod settings;
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,22 +11,22 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use percent_encoding::percent_decode_str;
+use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_admin::{Admin, JSON, Page};
+use porch_fn_flags::{EXIT_USAGE, SetFlags};
+use porch_fn_grpc::listen::{ListenError, listen};
+use porch_fn_grpc::serve;
+use porch_fn_grpc::{Hop, Inflight, LimitError, Server, inflight_limit};
 use porch_fn_image::Image;
-use porch_fn_service::admin::{Admin, JSON, Page};
-use porch_fn_service::drain;
-use porch_fn_service::flags::{EXIT_USAGE, SetFlags};
-use porch_fn_service::grpc::{self, Hop, Inflight, LimitError, Server, inflight_limit};
-use porch_fn_service::health::Health;
-use porch_fn_service::kubernetes::ConnectError;
-use porch_fn_service::lifecycle::{self, DrainTimes, Drained};
-use porch_fn_service::listen::{ListenError, listen};
-use porch_fn_service::rpc_metrics::{RpcMetrics, Side};
-use porch_fn_service::tasks::{Failed, Tasks};
-use porch_fn_service::telemetry::otel::Otel;
-use porch_fn_service::tls::{self, Acceptor, Gauges, TlsError};
-use porch_fn_service::{admin, serve};
+use porch_fn_kubernetes::ConnectError;
+use porch_fn_lifecycle::drain;
+use porch_fn_lifecycle::health::Health;
+use porch_fn_lifecycle::tasks::Tasks;
+use porch_fn_lifecycle::{App, AtEnd, DrainTimes};
 use porch_fn_settings::ExecConfig;
 use porch_fn_spans::Spans;
+use porch_fn_spans::otel::Otel;
+use porch_fn_tls::{Acceptor, Gauges, TlsError};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
@@ -38,10 +37,10 @@ use crate::describe::{Describe, Parts as DescribeParts};
 use crate::evaluate::Runner;
 use crate::exec::{ExecHash, ExecRuntime};
 use crate::metrics::Metrics;
-use crate::pods::local::{LocalCluster, LocalFunctions, LocalFunctionsError};
+use crate::pods::local::{LocalCluster, LocalFunctions};
 use crate::pods::page;
-use crate::settings::Current;
-use crate::watched_file::{Content, FileError};
+use crate::settings::CurrentSettings;
+use crate::settings_file::{Content, FileError};
 
 /// How long readiness waits for the API server.
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -55,9 +54,6 @@ pub enum AppError {
     /// A file of settings cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The local pods' file cannot be used.
-    #[error(transparent)]
-    LocalFunctions(#[from] LocalFunctionsError),
     /// Flags that do not go together.
     #[error("{0}")]
     Flags(String),
@@ -91,144 +87,105 @@ pub enum Pods {
     Shared(LocalCluster, LocalFunctions),
 }
 
-/// A running runner. Dropping it cuts everything off; [`drain`](Self::drain) ends it in order.
-#[derive(Debug)]
-pub struct App {
-    address: SocketAddr,
-    admin_address: SocketAddr,
-    health: Health,
-    signal: drain::Signal,
-    drain_times: DrainTimes,
-    tasks: Tasks,
-    /// Those of its calls.
-    spans: Option<Spans>,
-    /// Local pods of its own, ended last.
-    local: Option<LocalCluster>,
-}
+/// Binds both ports and starts everything. `set` tells defaults from what the user wrote.
+///
+/// # Errors
+/// [`AppError`], when flags and files do not fit or a port is taken.
+pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppError> {
+    let ready_by = Instant::now() + READY_WITHIN;
+    let disabled = disabled_runtimes(&flags)?;
+    let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
+    let inflight = Inflight::new(limit, Hop::Runner);
+    let (listener, address) = listen(flags.address, flags.port, "--port").await?;
+    let otel = Otel::from_env();
+    otel.warn();
+    let spans = Spans::start(&otel, "porch-fn-runner", env!("CARGO_PKG_VERSION"));
+    let admin_host = flags.address.or(otel.admin_host);
+    let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
+    let mut registry = Registry::default();
+    otel.register(&mut registry, "porch-fn-runner", env!("CARGO_PKG_VERSION"));
+    let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
+    let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
+    let health = Health::new();
+    let (signal, drain) = drain::channel();
+    let mut tasks = Tasks::new();
+    let acceptor = acceptor(&flags, &mut registry, &mut tasks)?;
+    let mut pages = Vec::new();
 
-impl App {
-    /// Binds both ports and starts everything. `set` tells defaults from what the user wrote.
-    pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<Self, AppError> {
-        let ready_by = Instant::now() + READY_WITHIN;
-        let disabled = disabled_runtimes(&flags)?;
-        let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
-        let inflight = Inflight::new(limit, Hop::Runner);
-        let (listener, address) = listen(flags.address, flags.port, "--port").await?;
-        let otel = Otel::from_env();
-        otel.warn();
-        let spans = Spans::start(&otel, "porch-fn-runner", env!("CARGO_PKG_VERSION"));
-        let admin_host = flags.address.or(otel.admin_host);
-        let (admin_listener, admin_address) = listen(admin_host, flags.admin_port, "--admin-port").await?;
-        let mut registry = Registry::default();
-        otel.register(&mut registry, "porch-fn-runner", env!("CARGO_PKG_VERSION"));
-        let metrics = Arc::new(Metrics::new(&mut registry, &inflight));
-        let served = Arc::new(RpcMetrics::new(&mut registry, Side::Server));
-        let health = Health::new();
-        let (signal, drain) = drain::channel();
-        let mut tasks = Tasks::new();
-        let acceptor = acceptor(&flags, &mut registry, &mut tasks)?;
-        let mut pages = Vec::new();
-
-        let mut sources = settings::sources(&flags, set, &metrics, &mut tasks)?;
-        let allowed_images = Arc::clone(&sources.flags.allowed_images);
-        let (exec_config, mut ring) = (sources.exec.clone(), None);
-        let wiring = PodWiring {
-            flags: &flags,
-            metrics: &metrics,
-            tasks: &mut tasks,
-            ring: &mut ring,
-            drain: drain.clone(),
-        };
-        let parts = wiring.start((!disabled.pod).then_some(pods), &mut sources).await?;
-        let PodParts { runtime: pods, synced, local, current, scope } = parts;
-        let current = current.unwrap_or_else(|| {
-            let (follow, current) = sources.follow();
-            tasks.keep(tracing::info_span!("settings"), follow);
-            current
+    let mut sources = settings::sources(&flags, set, &metrics, &mut tasks)?;
+    let allowed_images = Arc::clone(&sources.flags.allowed_images);
+    let (exec_config, mut ring) = (sources.exec.clone(), None);
+    let wiring = PodWiring {
+        flags: &flags,
+        metrics: &metrics,
+        tasks: &mut tasks,
+        ring: &mut ring,
+        drain: drain.clone(),
+    };
+    let parts = wiring.start((!disabled.pod).then_some(pods), &mut sources).await?;
+    let PodParts { runtime: pods, synced, local, current, scope } = parts;
+    let current = current.unwrap_or_else(|| {
+        let (follow, current) = sources.follow();
+        tasks.keep(tracing::info_span!("settings"), follow);
+        current
+    });
+    pages.push(config_page(&current, &flags));
+    let exec = if disabled.exec { None } else { Some(exec_runtime(&flags, set, &current, &metrics)?) };
+    let hash = exec.as_ref().map(|_| exec_hash(exec_config, &current, &metrics, &mut tasks));
+    let pool = pods.as_ref().map(|runtime| (runtime.pool(), scope));
+    if let Some(runtime) = &pods {
+        let pool = runtime.pool();
+        pages.push(Page {
+            path: "/pods",
+            content_type: JSON,
+            policy: None,
+            content: Box::new(move |_| page(pool.clone()).map(Ok).boxed()),
         });
-        pages.push(config_page(&current, &flags));
-        let exec = if disabled.exec { None } else { Some(exec_runtime(&flags, set, &current, &metrics)?) };
-        let hash = exec.as_ref().map(|_| exec_hash(exec_config, &current, &metrics, &mut tasks));
-        let pool = pods.as_ref().map(|runtime| (runtime.pool(), scope));
-        if let Some(runtime) = &pods {
-            let pool = runtime.pool();
-            pages.push(Page {
-                path: "/pods",
-                content_type: JSON,
-                policy: None,
-                content: Box::new(move |_| page(pool.clone()).map(Ok).boxed()),
-            });
-        }
-        if pods.is_none() && (disabled.exec || !flags.config.exists()) {
-            tracing::warn!(
-                "no runtime is enabled: every call is answered NOT_FOUND; see --config, --pod-backend and \
+    }
+    if pods.is_none() && (disabled.exec || !flags.config.exists()) {
+        tracing::warn!(
+            "no runtime is enabled: every call is answered NOT_FOUND; see --config, --pod-backend and \
                  --disable-runtimes"
-            );
-        }
+        );
+    }
 
-        let pages = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
-        tasks.keep(tracing::info_span!("admin"), admin::serve(admin_listener, pages));
-        let options = server_options(&flags, inflight, served, spans.as_ref());
-        let runner = Runner::new(exec, pods, flags.default_image_prefix.clone(), allowed_images, metrics);
-        let failures = runner.failures();
-        let describe = Describe::new(DescribeParts {
-            pods: pool,
-            exec: hash,
-            ring,
-            failures,
-            turns: DescribeParts::turns(),
-        });
-        let server = Server::new(Arc::new(runner), &health, options);
-        let handler = move |request| {
-            let (server, describe) = (Arc::clone(&server), describe.clone());
-            async move {
-                if Describe::is_asked(&request) {
-                    describe.answer(request).await
-                } else {
-                    server.handle(request).await
-                }
-            }
-        };
-        let listening = serve::Options { max_age: None, max_connections: flags.max_connections.get() };
-        tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, listening, handler, drain));
-        match synced {
-            None => health.set("", true),
-            Some(synced) => {
-                let ready = ready_once(synced, ready_by, health.clone());
-                tasks.spawn(tracing::info_span!("ready"), ready);
+    let pages = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
+    tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, pages));
+    let options = server_options(&flags, inflight, served, spans.as_ref());
+    let runner = Runner::new(exec, pods, flags.default_image_prefix.clone(), allowed_images, metrics);
+    let failures = runner.failures();
+    let describe = Describe::new(DescribeParts {
+        pods: pool,
+        exec: hash,
+        ring,
+        failures,
+        turns: DescribeParts::turns(),
+    });
+    let server = Server::new(Arc::new(runner), &health, options);
+    let handler = move |request| {
+        let (server, describe) = (Arc::clone(&server), describe.clone());
+        async move {
+            if Describe::is_asked(&request) {
+                describe.answer(request).await
+            } else {
+                server.handle(request).await
             }
         }
-        let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
-        Ok(Self { address, admin_address, health, signal, drain_times, tasks, spans, local })
-    }
-
-    /// Where calls are taken.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Where the admin port listens.
-    pub fn admin_address(&self) -> SocketAddr {
-        self.admin_address
-    }
-
-    /// Returns when a part of it ended that should not have. Then it can only be drained.
-    pub async fn failed(&mut self) -> Failed {
-        self.tasks.failed().await
-    }
-
-    /// Stops in order: unready, stop accepting, finish, deadline, the last spans, and then the pods that are its own.
-    pub async fn drain(mut self) -> Drained {
-        let drained = lifecycle::drain(&self.health, &mut self.signal, self.drain_times).await;
-        self.tasks.shutdown().await;
-        if let Some(spans) = self.spans {
-            spans.flush().await;
+    };
+    let listening = serve::Options { max_age: None, max_connections: flags.max_connections.get() };
+    tasks.keep(tracing::info_span!("serve"), serve::serve(listener, acceptor, listening, handler, drain));
+    match synced {
+        None => health.set("", true),
+        Some(synced) => {
+            let ready = ready_once(synced, ready_by, health.clone());
+            tasks.spawn(tracing::info_span!("ready"), ready);
         }
-        if let Some(local) = &self.local {
-            local.stop().await;
-        }
-        drained
     }
+    let drain_times = DrainTimes { delay: flags.drain_delay.into(), timeout: flags.drain_timeout.into() };
+    let flush = spans.map(|spans| -> AtEnd { Box::new(move || spans.flush().boxed()) });
+    let stop = local.map(|local| -> AtEnd { Box::new(move || async move { local.stop().await }.boxed()) });
+    let at_end = flush.into_iter().chain(stop).collect();
+    Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
 }
 
 /// A runner is ready once it knows the pods there are. It does not wait for ever: it can serve without an API server.
@@ -279,8 +236,8 @@ fn server_options(
     inflight: Arc<Inflight>,
     observer: Arc<RpcMetrics>,
     spans: Option<&Spans>,
-) -> grpc::Options {
-    grpc::Options {
+) -> porch_fn_grpc::Options {
+    porch_fn_grpc::Options {
         max_message: flags.max_request_body_size,
         default_timeout: flags.request_timeout.into(),
         max_timeout: flags.max_timeout.into(),
@@ -297,7 +254,7 @@ fn server_options(
 fn exec_runtime(
     flags: &Flags,
     set: &SetFlags,
-    current: &watch::Receiver<Current>,
+    current: &watch::Receiver<CurrentSettings>,
     metrics: &Arc<Metrics>,
 ) -> Result<ExecRuntime, AppError> {
     present("functions", &flags.functions, set)?;
@@ -313,13 +270,13 @@ fn exec_runtime(
 /// What the exec runtime runs. A task keeps it and its metric up to date.
 fn exec_hash(
     config: watch::Receiver<Content<ExecConfig>>,
-    current: &watch::Receiver<Current>,
+    current: &watch::Receiver<CurrentSettings>,
     metrics: &Arc<Metrics>,
     tasks: &mut Tasks,
 ) -> watch::Receiver<ExecHash> {
     let (mut current, metrics) = (current.clone(), Arc::clone(metrics));
     // The settings are made from the file: whenever they change, it is at least as new.
-    let hash = move |current: &Current| {
+    let hash = move |current: &CurrentSettings| {
         let hash = ExecHash::of(&config.borrow().value, &current.settings);
         metrics.exec_config(hash);
         hash
@@ -335,7 +292,7 @@ fn exec_hash(
 }
 
 /// `/config?image=IMAGE`: what holds for an image, and why.
-fn config_page(current: &watch::Receiver<Current>, flags: &Flags) -> Page {
+fn config_page(current: &watch::Receiver<CurrentSettings>, flags: &Flags) -> Page {
     let (current, prefix) = (current.clone(), flags.default_image_prefix.clone());
     let content = move |query: &str| {
         let page = image_of(query, &prefix).map(|image| {
@@ -360,9 +317,14 @@ fn image_of(query: &str, prefix: &str) -> Result<Image, String> {
 fn acceptor(flags: &Flags, registry: &mut Registry, tasks: &mut Tasks) -> Result<Option<Acceptor>, TlsError> {
     let (cert, key, ca) = (flags.tls_cert.clone(), flags.tls_key.clone(), flags.tls_client_ca.clone());
     let (listen_cert, listen_key) = (flags.listen_tls_cert.clone(), flags.listen_tls_key.clone());
-    let between = tls::Files::of("--tls", cert, key, ca, true)?;
-    let listening =
-        tls::Files::of("--listen-tls", listen_cert, listen_key, flags.listen_tls_client_ca.clone(), false)?;
+    let between = porch_fn_tls::Files::of("--tls", cert, key, ca, true)?;
+    let listening = porch_fn_tls::Files::of(
+        "--listen-tls",
+        listen_cert,
+        listen_key,
+        flags.listen_tls_client_ca.clone(),
+        false,
+    )?;
     let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_runner"));
     between.or(listening).map(|files| files.acceptor(&gauges, tasks)).transpose()
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use porch_fn_service::flags::{CommaList, GoDuration, positive};
+use porch_fn_flags::{CommaList, GoDuration, positive};
 use porch_fn_settings::TagSemantics;
 
 use crate::pods::kubernetes::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
@@ -35,7 +35,7 @@ pub struct Flags {
     #[arg(long, default_value = "")]
     pub disable_runtimes: CommaList,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
-    #[arg(long, default_value_t = porch_fn_service::telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
+    #[arg(long, default_value_t = porch_fn_telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
     pub log_level: u8,
     /// Largest message in bytes; must agree with the router's and Porch's
     #[arg(long, default_value_t = 6_291_456)]
@@ -105,7 +105,7 @@ pub struct Flags {
     pub exec_env: CommaList,
 
     /// Pod runtime: where pods run
-    #[arg(long, value_enum, default_value_t = PodBackend::Auto)]
+    #[arg(long, value_enum, value_name = "BACKEND", default_value_t = PodBackend::Auto)]
     pub pod_backend: PodBackend,
     /// Pod runtime, local: file that says which command stands for which image
     #[arg(long)]

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use porch_fn_admin::failures::{self, Failures};
+use porch_fn_grpc::Body;
 use porch_fn_pool::FunctionStats;
 use porch_fn_proto::SHARD_PATHS;
 use porch_fn_proto::shard::shard_server::{Shard, ShardServer};
 use porch_fn_proto::shard::{DescribeRequest, DescribeResponse, Failure, ImagePods};
 use porch_fn_ring::Identity;
-use porch_fn_service::admin::failures::{self, Failures};
-use porch_fn_service::grpc::Body;
+use porch_fn_text::cut;
 use tokio::sync::{Semaphore, watch};
 use tonic::Status;
 use tower_service::Service;
@@ -129,10 +130,8 @@ fn images(mut stats: Vec<FunctionStats>) -> (Vec<ImagePods>, bool) {
 
 fn image(stats: &FunctionStats) -> ImagePods {
     let number = |count| u32::try_from(count).unwrap_or(u32::MAX);
-    let mut image = stats.image.to_string();
-    image.truncate(image.floor_char_boundary(MAX_IMAGE_BYTES));
     ImagePods {
-        image,
+        image: cut(stats.image.as_str(), MAX_IMAGE_BYTES, "").into_owned(),
         ready: number(stats.ready),
         starting: number(stats.starting),
         terminating: number(stats.terminating),

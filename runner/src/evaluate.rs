@@ -1,10 +1,10 @@
 //! One call through the runner: the exec runtime first, then pods. The order is fixed.
 
+use porch_fn_admin::failures::Failures;
+use porch_fn_grpc::{Call, Evaluate, Reply, code_name, message_of};
 use porch_fn_image::{AllowedImages, Image, shard_key};
-use porch_fn_proto::{Text, peek};
-use porch_fn_service::admin::failures::Failures;
-use porch_fn_service::grpc::{Call, Evaluate, Reply, code_name, message_of};
-use porch_fn_service::telemetry::span;
+use porch_fn_proto::peek;
+use porch_fn_telemetry::span;
 use tokio::time::Instant;
 use tonic::Code;
 use wrapper_server::go_quote;
@@ -110,8 +110,8 @@ impl Evaluate for Runner {
 /// What a call asks for, as it was sent.
 #[derive(Default)]
 struct Asked {
-    image: Text,
-    tag: Text,
+    image: String,
+    tag: String,
 }
 
 /// Counts its call when it is dropped, since the server drops calls: at their deadlines, and when their callers go
@@ -159,10 +159,10 @@ mod tests {
 
     use futures_util::FutureExt;
     use http::HeaderMap;
+    use porch_fn_grpc::{Charge, Hop, Inflight};
     use porch_fn_pool::Config;
     use porch_fn_proto::{encode_request, frame};
-    use porch_fn_service::grpc::{Charge, Hop, Inflight};
-    use porch_fn_service::telemetry::span::Span;
+    use porch_fn_telemetry::span::Span;
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
 

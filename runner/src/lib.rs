@@ -6,6 +6,7 @@
 //! it.
 
 mod app;
+mod clock;
 mod config;
 mod describe;
 mod environment;
@@ -15,9 +16,10 @@ mod metrics;
 mod ownership;
 pub mod pods;
 mod settings;
-mod watched_file;
+mod settings_file;
 
-pub use app::{App, AppError, Pods};
+pub use app::{AppError, Pods, start};
 pub use config::{Flags, PodBackend, PodConnect};
 pub use evaluate::Runner;
 pub use metrics::Metrics;
+pub use porch_fn_lifecycle::App;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
+use porch_fn_grpc::{Inflight, code_name};
 use porch_fn_pool::FunctionStats;
-use porch_fn_service::grpc::{Inflight, code_name};
-use porch_fn_service::rpc_metrics::{RpcMetrics, Side};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -1,9 +1,8 @@
 //! Which functions are this runner's to collect and replace: those whose owner it is on the ring.
 //!
-//! Discovery, [`Membership`] and ring are the router's own, so that a function's owner is the runner that its calls
+//! Discovery, [`LiveMembership`] and ring are the router's own, so that a function's owner is the runner that its calls
 //! go to first. Views may differ for a while: the pool's deletes carry what was judged, so two owners do no harm, and
 //! none means that collection waits. A runner that does not find itself among its peers owns nothing and serves on.
-//! Nor does one own anything, as far as the pool hears, as long as its settings are not complete: see [`Gate`].
 
 #[cfg(test)]
 mod tests;
@@ -12,14 +11,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_pool::{Event, Ownership as Owned, ShardKey};
+use porch_fn_discovery::{LiveMembership, Snapshot};
+use porch_fn_lifecycle::drain;
+use porch_fn_pool::{OwnedShards, ShardKey};
 use porch_fn_ring::{Identity, Ring};
-use porch_fn_service::discovery::{Membership, Snapshot};
-use porch_fn_service::drain;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
-
-use crate::settings::changed;
 
 /// How long it is normal not to be among the peers: a runner that starts is listed once it is
 /// ready.
@@ -40,26 +37,13 @@ pub(crate) struct Ownership {
     own: Identity,
     peers: watch::Sender<Peers>,
     ring: watch::Sender<Arc<[Identity]>>,
-    owned: watch::Sender<Owned>,
-    origin: Instant,
-    membership: Membership,
+    owned: watch::Sender<OwnedShards>,
     /// Who is on the ring; `None` before the first answer.
     names: Option<BTreeSet<Identity>>,
     /// When to warn that this runner is not among its peers.
     warn_at: Option<Instant>,
     /// A runner that drains leaves its peers by itself.
     draining: bool,
-}
-
-/// Tells the pool what it owns: nothing, until its configuration is of complete settings. What is owned is replaced,
-/// shed and kept as the configuration says, and half of one says the wrong things.
-#[derive(Debug)]
-pub(crate) struct Gate {
-    owned: watch::Receiver<Owned>,
-    configured: watch::Receiver<bool>,
-    events: mpsc::UnboundedSender<Event>,
-    /// Whether the pool was told last that nothing is owned.
-    told_none: bool,
 }
 
 // === impl Ownership ===
@@ -71,9 +55,7 @@ impl Ownership {
             own: own.into(),
             peers: watch::Sender::default(),
             ring: watch::Sender::new(Arc::default()),
-            owned: watch::Sender::new(Owned::None),
-            origin: Instant::now(),
-            membership: Membership::new(),
+            owned: watch::Sender::new(OwnedShards::None),
             names: None,
             warn_at: None,
             draining: false,
@@ -91,31 +73,23 @@ impl Ownership {
     }
 
     /// What this runner owns, now and later: nothing before the first answer.
-    pub(crate) fn owned(&self) -> watch::Receiver<Owned> {
+    pub(crate) fn owned(&self) -> watch::Receiver<OwnedShards> {
         self.owned.subscribe()
     }
 
-    /// Follows `snapshots` until nobody asks for what is owned, nor who the peers are. It goes on
+    /// Follows discovery until nobody asks for what is owned, nor who the peers are. It goes on
     /// while the runner drains, which does not wait for it.
-    pub(crate) async fn run(mut self, mut snapshots: watch::Receiver<Snapshot>, mut drain: drain::Watch) {
+    pub(crate) async fn run(mut self, snapshots: watch::Receiver<Snapshot>, mut drain: drain::Watch) {
         let (owned, peers) = (self.owned.clone(), self.peers.clone());
         let unasked = async { tokio::join!(owned.closed(), peers.closed()) };
         let mut unasked = std::pin::pin!(unasked);
         // It drops the watch when it ends.
         let mut draining = std::pin::pin!(async move { drain.draining().await });
-        let mut discovering = true;
-        self.discovered(&snapshots.borrow_and_update().clone());
+        let mut membership = LiveMembership::new(snapshots);
         loop {
-            let timer = self.membership.next_timer().map(|at| self.origin + at);
             tokio::select! {
-                more = snapshots.changed(), if discovering => match more {
-                    Ok(()) => self.discovered(&snapshots.borrow_and_update().clone()),
-                    Err(_) => discovering = false,
-                },
-                () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {
-                    self.membership.tick(self.origin.elapsed());
-                    self.tell();
-                }
+                // Peers are not asked for their health. While none is listed nobody collects, which can wait.
+                () = membership.changed(|_| false) => self.tell(&membership),
                 () = sleep_until(self.warn_at.unwrap_or_else(Instant::now)), if self.warn_at.is_some() => self.warn(),
                 () = &mut draining, if !self.draining => {
                     self.draining = true;
@@ -123,16 +97,6 @@ impl Ownership {
                 }
                 _ = &mut unasked => return,
             }
-        }
-    }
-
-    fn discovered(&mut self, snapshot: &Snapshot) {
-        if snapshot.is_answered() {
-            // Peers are not asked for their health. While none is listed nobody collects, which can wait.
-            let unknown = |_: &str| false;
-            let listed = snapshot.endpoints.iter().map(String::as_str);
-            self.membership.update(listed, unknown, self.origin.elapsed());
-            self.tell();
         }
     }
 
@@ -147,8 +111,8 @@ impl Ownership {
     }
 
     /// Tells it if the members changed.
-    fn tell(&mut self) {
-        let names: BTreeSet<_> = self.membership.usable().map(Identity::from).collect();
+    fn tell(&mut self, membership: &LiveMembership) {
+        let names: BTreeSet<_> = membership.usable().map(Identity::from).collect();
         if self.names.as_ref() == Some(&names) {
             return;
         }
@@ -171,52 +135,12 @@ impl Ownership {
         if peers.listed {
             let own = self.own.clone();
             let owns = move |key: &ShardKey| ring.owner(key.as_str()) == Some(&own);
-            self.owned.send_replace(Owned::Of(Arc::new(owns)));
+            self.owned.send_replace(OwnedShards::Of(Arc::new(owns)));
         } else if before.listed {
-            self.owned.send_replace(Owned::None);
+            self.owned.send_replace(OwnedShards::None);
         }
         self.ring.send_replace(names.iter().cloned().collect());
         self.names = Some(names);
         self.peers.send_replace(peers);
     }
-}
-
-// === impl Gate ===
-
-impl Gate {
-    /// Between `owned` and the pool at `events`, which is told at once that nothing is owned: so it hears of it before it
-    /// knows any pod. `configured` turns true when the pool has been sent a configuration of complete settings.
-    pub(crate) fn new(
-        owned: watch::Receiver<Owned>,
-        configured: watch::Receiver<bool>,
-        events: mpsc::UnboundedSender<Event>,
-    ) -> Self {
-        let _ = events.send(Event::Own(Owned::None));
-        Self { owned, configured, events, told_none: true }
-    }
-
-    /// Tells the pool of every change until it is gone.
-    pub(crate) async fn run(mut self) {
-        let events = self.events.clone();
-        loop {
-            let owned = self.owned.borrow_and_update().clone();
-            let configured = *self.configured.borrow_and_update();
-            if let Some(news) = news(owned, configured, self.told_none) {
-                self.told_none = matches!(news, Owned::None);
-                // A pool that is gone owns nothing either.
-                let _ = events.send(Event::Own(news));
-            }
-            tokio::select! {
-                () = changed(&mut self.owned) => {}
-                () = changed(&mut self.configured) => {}
-                () = events.closed() => return,
-            }
-        }
-    }
-}
-
-/// What the pool is to be told. Of nothing and again nothing it need not hear.
-fn news(owned: Owned, configured: bool, told_none: bool) -> Option<Owned> {
-    let owned = if configured { owned } else { Owned::None };
-    (!told_none || !matches!(owned, Owned::None)).then_some(owned)
 }

@@ -1,4 +1,4 @@
-//! Everything that configures functions, as of now: flags, files and FunctionConfigs, laid over each other whenever one
+//! Everything that configures functions: flags, files and FunctionConfigs, combined again whenever one
 //! of them changes.
 
 use std::path::Path;
@@ -11,24 +11,23 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::pods::kubernetes::from_timestamp;
-use crate::watched_file::Content;
+use crate::settings_file::Content;
 
 /// FunctionConfigs whose missing executables one line of the log names.
 const MAX_NAMED: usize = 5;
 
-/// The settings of a moment.
+/// The settings at one moment.
 #[derive(Debug, Clone)]
-pub(crate) struct Current {
+pub(crate) struct CurrentSettings {
     pub(crate) settings: Arc<Settings>,
-    /// When one of the sources was changed last, as far as they tell. Flags are as old as the process.
+    /// The last change to a source, if known. Flags are as old as the process.
     pub(crate) time: Option<Time>,
-    /// Whether every source has answered. Until then the settings say what holds for calls, but are no reason to
-    /// replace or delete what is there, nor to make what may have to be replaced.
+    /// Whether every source has answered. Until then the settings are used for calls, but no pod is
+    /// made, replaced or deleted by them.
     pub(crate) complete: bool,
 }
 
-/// Where settings come from. Receivers without a sender are as they are for good.
+/// Where settings come from. A receiver without a sender keeps its value.
 #[derive(Debug, Clone)]
 pub(crate) struct Sources {
     pub(crate) flags: Flags,
@@ -36,17 +35,17 @@ pub(crate) struct Sources {
     pub(crate) cache: watch::Receiver<Content<CacheConfig>>,
     /// `--config`.
     pub(crate) exec: watch::Receiver<Content<ExecConfig>>,
-    /// `None` as long as it is not known which there are.
+    /// `None` until the first answer.
     pub(crate) functions: watch::Receiver<Option<Arc<FunctionConfigs>>>,
-    /// How often to look whether the executables of FunctionConfigs are there.
+    /// How often the executables of FunctionConfigs are looked for.
     pub(crate) look_every: Duration,
 }
 
 impl Sources {
     /// The settings of this moment, and the task that keeps them up to date until no receiver is left.
-    pub(crate) fn follow(mut self) -> (impl Future<Output = ()> + Send, watch::Receiver<Current>) {
+    pub(crate) fn follow(mut self) -> (impl Future<Output = ()> + Send, watch::Receiver<CurrentSettings>) {
         let first = self.current();
-        tell_missing(None, &first.settings);
+        log_missing(None, &first.settings);
         let (sender, receiver) = watch::channel(first);
         let task = async move {
             loop {
@@ -64,7 +63,7 @@ impl Sources {
                     let news = changed_source || !before.has_same_executables(Path::is_file);
                     let current = news.then(|| self.current());
                     if let Some(current) = &current {
-                        tell_missing(Some(&before), &current.settings);
+                        log_missing(Some(&before), &current.settings);
                     }
                     (self, current)
                 });
@@ -85,21 +84,22 @@ impl Sources {
     }
 
     /// The settings of this moment.
-    pub(crate) fn current(&mut self) -> Current {
+    pub(crate) fn current(&mut self) -> CurrentSettings {
         let cache = self.cache.borrow_and_update().clone();
         let exec = self.exec.borrow_and_update().clone();
         let functions = self.functions.borrow_and_update().clone();
         // What an executable stands for is not part of any pod.
         let complete = functions.is_some();
         let functions = functions.unwrap_or_default();
-        let time = cache.modified.max(functions.changed().and_then(from_timestamp));
+        let changed = functions.changed().and_then(|at| u64::try_from(at.as_millisecond()).ok());
+        let time = cache.modified.max(changed.map(Time::from_millis));
         let settings = Settings::new(self.flags.clone(), cache.value, exec.value, functions, Path::is_file);
-        Current { settings: Arc::new(settings), time, complete }
+        CurrentSettings { settings: Arc::new(settings), time, complete }
     }
 }
 
-/// Has the log say which executables are not there, if that has changed.
-fn tell_missing(before: Option<&Settings>, now: &Settings) {
+/// Logs which executables do not exist, if that has changed.
+fn log_missing(before: Option<&Settings>, now: &Settings) {
     let missing = |settings: &Settings| -> Vec<_> {
         settings.missing_executables().map(|(config, path)| (config.name.clone(), path)).collect()
     };
@@ -170,7 +170,7 @@ pub(crate) mod tests {
     }
 
     /// Flags alone.
-    pub(crate) fn nothing() -> (impl Future<Output = ()> + Send, watch::Receiver<Current>) {
+    pub(crate) fn nothing() -> (impl Future<Output = ()> + Send, watch::Receiver<CurrentSettings>) {
         sources().follow()
     }
 
@@ -186,6 +186,7 @@ pub(crate) mod tests {
         let changed = Content {
             value: Arc::new(CacheConfig::parse(text, "example.com").unwrap()),
             modified: Some(Time::from_millis(5)),
+            ..Content::default()
         };
         cache.send_replace(changed);
         current.changed().await.unwrap();
@@ -228,7 +229,8 @@ pub(crate) mod tests {
         fs::remove_dir(&path).unwrap();
         fs::write(&path, "").unwrap();
         current.changed().await.unwrap();
-        let found = |current: &Current| current.settings.of(&image).executable.map(|found| found.value);
+        let found =
+            |current: &CurrentSettings| current.settings.of(&image).executable.map(|found| found.value);
         assert_eq!(found(&current.borrow_and_update()), Some(path.clone()));
         fs::remove_file(&path).unwrap();
         current.changed().await.unwrap();

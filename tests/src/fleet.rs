@@ -5,9 +5,8 @@ use std::net::SocketAddr;
 
 use porch_fn_image::shard_key;
 use porch_fn_ring::{Identity, Ring};
-use porch_fn_router::shards::Shards;
-use porch_fn_router::{App, Flags};
-use porch_fn_service::flags;
+use porch_fn_router::{App, Flags, start};
+use porch_fn_status_page::Shards;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Duration, sleep};
@@ -58,8 +57,8 @@ impl Fleet {
         let target = format!("--runners=static:///{}", addresses.join(","));
         let base = ["porch-fn-router", "--address=127.0.0.1", "--port=0", "--admin-port=0", &target];
         let args = base.iter().chain(flags).map(Into::into);
-        let flags: Flags = flags::parse(args).expect("valid flags");
-        let router = App::start(flags).await.expect("a router");
+        let flags: Flags = porch_fn_flags::parse(args).expect("valid flags");
+        let router = start(flags).await.expect("a router");
         let ring = Ring::new(addresses.into_iter().map(Identity::from)).expect("a ring");
         let admin = router.admin_address();
         Self { router, runners, ring, admin }

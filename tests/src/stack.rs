@@ -4,10 +4,9 @@
 use std::net::SocketAddr;
 
 use porch_fn_router as router;
-use porch_fn_router::status::Status;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
-use porch_fn_service::flags;
+use porch_fn_status_page::Status;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep};
 
@@ -42,25 +41,27 @@ impl Stack {
             let path = sandbox.script(&format!("functions/{number}"), script);
             local.add(image, vec![path.display().to_string()], PREFIX).expect("a function");
         }
+        // By its temporary directory a process is known as one of the sandbox.
+        let mark = format!("TMPDIR={}", sandbox.directory().display());
         let pods = LocalCluster::new(LocalOptions {
-            wrapper: vec![binary("wrapper-server").into()],
+            wrapper: vec!["env".into(), mark.into(), binary("wrapper-server").into()],
             max_message: 6_291_456,
             log_level: 0,
             functions: local.clone(),
         });
         let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
         let args = own.iter().chain(more).map(Into::into);
-        let (flags, set) = flags::parse_with_set::<runner::Flags>(args).expect("flags");
+        let (flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args).expect("flags");
         let mut started = Vec::new();
         for _ in 0..runners {
             let shared = runner::Pods::Shared(pods.clone(), local.clone());
-            started.push(runner::App::start(flags.clone(), &set, shared).await.expect("a runner"));
+            started.push(runner::start(flags.clone(), &set, shared).await.expect("a runner"));
         }
         let targets: Vec<_> = started.iter().map(|runner| runner.address().to_string()).collect();
         let target = format!("--runners=static:///{}", targets.join(","));
         let args = ["porch-fn-router", "--address=127.0.0.1", "--port=0", "--admin-port=0", &target];
-        let flags: router::Flags = flags::parse(args.iter().map(Into::into)).expect("flags");
-        let router = router::App::start(flags).await.expect("a router");
+        let flags: router::Flags = porch_fn_flags::parse(args.iter().map(Into::into)).expect("flags");
+        let router = router::start(flags).await.expect("a router");
         let admin = router.admin_address();
         let stack = Self { sandbox, router: Some(router), runners: started, admin, callers: JoinSet::new() };
         eventually("all runners are well", async || {

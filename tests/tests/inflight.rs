@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use futures_util::future::{FutureExt, join_all};
+use porch_fn_grpc::{CALL_OVERHEAD, is_shed, load_of};
 use porch_fn_proto::PREFIX_LEN;
 use porch_fn_ring::{Identity, Ring};
 use porch_fn_runner::Pods;
-use porch_fn_service::flags;
-use porch_fn_service::grpc::{CALL_OVERHEAD, is_shed, load_of};
 use porch_fn_tests::caller::{RawCall, RawCaller, framed};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fleet::get;
@@ -43,8 +42,8 @@ impl Runner {
         let own =
             ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0", &config, &functions];
         let args = [&own[..], flags].concat();
-        let (flags, set) = flags::parse_with_set(args.iter().map(Into::into)).unwrap();
-        let app = porch_fn_runner::App::start(flags, &set, Pods::Flags).await.unwrap();
+        let (flags, set) = porch_fn_flags::parse_with_set(args.iter().map(Into::into)).unwrap();
+        let app = porch_fn_runner::start(flags, &set, Pods::Flags).await.unwrap();
         Self { sandbox, app }
     }
 
@@ -225,8 +224,8 @@ async fn what_a_full_runner_sheds_another_takes() {
     let addresses = runners.each_ref().map(|runner| runner.app.address().to_string());
     let target = format!("--runners=static:///{}", addresses.join(","));
     let args = ["porch-fn-router", "--address=127.0.0.1", "--port=0", "--admin-port=0", &target];
-    let flags: porch_fn_router::Flags = flags::parse(args.iter().map(Into::into)).unwrap();
-    let router = porch_fn_router::App::start(flags).await.unwrap();
+    let flags: porch_fn_router::Flags = porch_fn_flags::parse(args.iter().map(Into::into)).unwrap();
+    let router = porch_fn_router::start(flags).await.unwrap();
     wait(router.admin_address(), "porch_fn_router_shards{state=\"well\"}", 2).await;
     let ring = Ring::new(addresses.iter().map(|address| Identity::from(address.clone()))).unwrap();
     let images = (0..20).map(|number| format!("example.com/quick{number}:v1"));

@@ -5,8 +5,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use porch_fn_runner::{App, Flags, Pods};
-use porch_fn_service::flags;
+use porch_fn_runner::{App, Flags, Pods, start};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::process::{Sandbox, eventually, get};
 use serde_json::{Value, json};
@@ -37,8 +36,8 @@ impl Runner {
             format!("--config={}", sandbox.write("config.yaml", config).display()),
             format!("--pod-cache-config={}", sandbox.write("cache.yaml", cache).display()),
         ];
-        let (flags, set) = flags::parse_with_set::<Flags>(args.into_iter().map(Into::into)).unwrap();
-        let app = App::start(flags, &set, Pods::Flags).await.unwrap();
+        let (flags, set) = porch_fn_flags::parse_with_set::<Flags>(args.into_iter().map(Into::into)).unwrap();
+        let app = start(flags, &set, Pods::Flags).await.unwrap();
         let client = Client::new(app.address());
         Self { sandbox, app, client }
     }

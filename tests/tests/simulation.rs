@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use porch_fn_grpc::serve;
+use porch_fn_grpc::{Call, Evaluate, Options, Reply, Server};
+use porch_fn_lifecycle::drain;
+use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::Chunks;
-use porch_fn_service::grpc::{Call, Evaluate, Options, Reply, Server};
-use porch_fn_service::health::Health;
-use porch_fn_service::{drain, serve};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::process::{self, Sandbox, eventually, figure};
 use tokio::net::TcpListener;

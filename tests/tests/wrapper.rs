@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::Duration;
-
-use porch_fn_service::flags;
 use porch_fn_tests::client::{Answer, Client};
 use porch_fn_tests::process::{Sandbox, eventually, figure};
+use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Code;
 use tonic_health::pb::health_check_response::ServingStatus;
-use wrapper_server::{App, Flags};
+use wrapper_server::{App, Flags, start};
 
 const IMAGE: &str = "example.com/functions/set-image:v1";
 const INPUT: &str = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n";
@@ -29,8 +27,8 @@ impl Wrapper {
         let mark = format!("TMPDIR={}", sandbox.directory().display());
         let listen = ["wrapper-server", "--address=127.0.0.1", "--port=0"];
         let args = [&listen[..], extra, &["--", "env", &mark], entrypoint].concat();
-        let flags: Flags = flags::parse(args.iter().map(Into::into)).unwrap();
-        let app = App::start(&flags).await.unwrap();
+        let flags: Flags = porch_fn_flags::parse(args.iter().map(Into::into)).unwrap();
+        let app = start(&flags).await.unwrap();
         let client = Client::new(app.address());
         Self { sandbox, _app: app, client }
     }
@@ -123,15 +121,15 @@ async fn a_function_that_cannot_be_started_is_internal() {
     let copied = sandbox.run("cp", [&sandbox.write("zeros", [0; 4]), &garbage], b"").await;
     assert!(copied.status.success());
     let garbage = garbage.to_str().unwrap();
-    let start = format!("fork/exec {garbage}: exec format error");
+    let not_a_program = format!("fork/exec {garbage}: exec format error");
     for (entrypoint, reason) in [
         ("no-such-function", "exec: \"no-such-function\": executable file not found in $PATH"),
         ("/nowhere/f", "exec: \"/nowhere/f\": stat /nowhere/f: no such file or directory"),
-        (garbage, &*start),
+        (garbage, &*not_a_program),
     ] {
         let flags = ["wrapper-server", "--address=127.0.0.1", "--port=0", "--", entrypoint];
-        let flags: Flags = flags::parse(flags.iter().map(Into::into)).unwrap();
-        let app = App::start(&flags).await.unwrap();
+        let flags: Flags = porch_fn_flags::parse(flags.iter().map(Into::into)).unwrap();
+        let app = wrapper_server::start(&flags).await.unwrap();
         Client::new(app.address()).call(IMAGE, INPUT).await.fails(
             Code::Internal,
             &format!("Failed to execute function \"example.com/functions/set-image:v1\": {reason} ()"),

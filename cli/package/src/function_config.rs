@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::file::{ends_with_newline, missing_krm_field};
-use super::yaml::{Node, document, parse, same, sections};
+use super::file::{ending_with_newline, missing_krm_field};
+use super::yaml::{Node, Yaml, document, document_ranges, indent, same};
+
+pub(super) const FUNCTION_CONFIG: &str = "functionConfig";
 
 /// One KRM resource in YAML, ready to go under `functionConfig:`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FunctionConfig(String);
+#[derive(Debug, Clone)]
+pub struct FunctionConfig(Yaml);
 
 /// Why there is no functionConfig.
 #[derive(Debug, Error)]
@@ -50,8 +52,8 @@ pub enum FunctionConfigError {
 }
 
 impl FunctionConfig {
-    /// A ConfigMap named `function-input` with one entry of `data` for each `key=value`, as kpt makes it. All
-    /// values are strings. A key that comes twice has its last value.
+    /// A ConfigMap named `function-input` with one entry of `data` for each `key=value`, as kpt
+    /// makes it. All values are strings. A key that comes twice has its last value.
     pub fn from_pairs<S: AsRef<str>>(pairs: &[S]) -> Result<Self, FunctionConfigError> {
         let mut data: Vec<(Node, Node)> = Vec::new();
         for pair in pairs {
@@ -70,7 +72,7 @@ impl FunctionConfig {
             (Node::string("metadata"), name),
             (Node::string("data"), Node::mapping(data)),
         ]);
-        document(&config).map(Self).map_err(|_| FunctionConfigError::Unsupported)
+        document(&config).map(Self).ok_or(FunctionConfigError::Unsupported)
     }
 
     /// The one resource in the file at `path`, with its comments.
@@ -84,37 +86,41 @@ impl FunctionConfig {
     pub fn parse(text: &str) -> Result<Self, FunctionConfigError> {
         let text = text.replace("\r\n", "\n");
         let mut found = Vec::new();
-        for section in sections(&text) {
-            let body = &text[section.body];
-            let root = parse(body).map_err(|error| FunctionConfigError::Syntax {
-                line: error.line(),
-                message: error.to_string(),
-            })?;
-            found.extend(root.map(|root| (body, root)));
+        for range in document_ranges(&text) {
+            let document = ending_with_newline(text[range].to_owned());
+            found.extend(
+                document.map_err(|error| FunctionConfigError::Syntax {
+                    line: error.line,
+                    message: error.message,
+                })?,
+            );
         }
-        let [(body, root)] = found.as_slice() else {
-            return Err(FunctionConfigError::NotOneDocument(found.len()));
+        let count = found.len();
+        let (Some(document), 1) = (found.pop(), count) else {
+            return Err(FunctionConfigError::NotOneDocument(count));
         };
-        if let Some(missing) = missing_krm_field(root) {
+        if let Some(missing) = missing_krm_field(&document.root) {
             return Err(FunctionConfigError::NotKrm(missing));
         }
-        let (body, root) = ends_with_newline((*body).into()).ok_or(FunctionConfigError::Unsupported)?;
-        let config = Self(body);
-        // Set below a key, it must still mean the same.
-        let list = super::Package::default().to_resource_list(Some(&config));
-        let embedded = parse(&list).ok().flatten();
-        match embedded.as_ref().and_then(|list| list.get("functionConfig")) {
-            Some(node) if same(node, &root) => Ok(config),
+        let config = Self(document);
+        // Below its key, it must still mean the same.
+        match Yaml::valid(config.field()).and_then(|list| list.root.get(FUNCTION_CONFIG).cloned()) {
+            Some(node) if same(&node, config.root()) => Ok(config),
             _ => Err(FunctionConfigError::Unsupported),
         }
     }
 
     /// The resource as YAML, with a newline at its end.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.0.text
     }
 
-    pub(super) fn node(&self) -> Option<Node> {
-        parse(&self.0).ok().flatten()
+    pub(super) fn root(&self) -> &Node {
+        &self.0.root
+    }
+
+    /// The field of a ResourceList.
+    pub(super) fn field(&self) -> String {
+        format!("{FUNCTION_CONFIG}:\n{}", indent(self.as_str(), 2))
     }
 }

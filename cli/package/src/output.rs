@@ -1,24 +1,26 @@
-//! Takes a function's answer apart: which text goes into which file, and what the function had to say.
+//! Takes a function's answer apart: which text goes into which file, and what the function had to
+//! say.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::annotations::{self, INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT, alone, realise};
-use super::cut::items;
+use super::annotations::{self, INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT};
 use super::file::{is_kustomization, missing_krm_field};
-use super::results::{self, ResultItem};
-use super::yaml::{Node, ParseError, apply, document, expand, parse, same, widen};
+use super::list_items::list_items;
+use super::results::results;
+use super::yaml::{Node, ParseError, Yaml, document, same, widen};
 
 /// A function's answer, sorted by file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Output {
-    /// The items of each file in the order of their indices. Paths are relative to the package and cleaned of
-    /// `.` and empty parts; whether they stay inside it is for [`write()`](super::write()) to check.
+    /// The items of each file in the order of their indices. Paths are relative to the package and
+    /// cleaned of `.` and empty parts; whether they stay inside it is for
+    /// [`write()`](super::write()) to check.
     pub files: BTreeMap<PathBuf, Vec<Item>>,
-    /// What the function reports.
-    pub results: Vec<ResultItem>,
+    /// What the function reports, one text for each result, like kpt prints it.
+    pub results: Vec<String>,
 }
 
 /// An item that a function returned.
@@ -85,21 +87,21 @@ pub enum SplitError {
     },
 }
 
-/// Takes the ResourceList in `output` apart. Each item keeps the text that the function gave it, with its
-/// comments; items of a list written as JSON are written anew as YAML. An item without a path gets kyaml's:
-/// `<namespace>/<kind>_<name>.yaml`; one without an index goes to the end of its file.
+/// Takes the ResourceList in `output` apart. Each item keeps the text that the function gave it,
+/// with its comments; items of a list written as JSON are written anew as YAML. An item without a
+/// path gets kyaml's: `<namespace>/<kind>_<name>.yaml`; one without an index goes to the end of its
+/// file.
 pub fn split(output: &[u8]) -> Result<Output, SplitError> {
     let text = std::str::from_utf8(output).map_err(|_| SplitError::NotUtf8)?.replace("\r\n", "\n");
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let root = parse(text)
-        .map_err(|error: ParseError| SplitError::Syntax { line: error.line(), message: error.to_string() })?
-        .filter(|root| root.get("kind").and_then(Node::text) == Some("ResourceList"))
+    let list = Yaml::parse(text)
+        .map_err(|ParseError { line, message }| SplitError::Syntax { line, message })?
+        .filter(|list| list.root.get("kind").and_then(Node::text) == Some("ResourceList"))
         .ok_or(SplitError::NotAResourceList)?;
-    let mut placed = Vec::new();
-    for (at, (item, cut)) in items(text, &root).ok_or(SplitError::NotAList)?.into_iter().enumerate() {
-        placed.push(placed_item(at, &root, item, cut)?);
-    }
-    Ok(Output { files: by_file(placed)?, results: results::parse(root.get("results")) })
+    let items = list_items(&list).ok_or(SplitError::NotAList)?.into_iter().enumerate();
+    let placed: Vec<Placed> =
+        items.map(|(at, (item, cut))| placed_item(at, item, cut)).collect::<Result<_, _>>()?;
+    Ok(Output { files: by_file(placed)?, results: results(list.root.get("results")) })
 }
 
 // === placing ===
@@ -111,7 +113,7 @@ struct Placed {
 }
 
 /// `cut` is the item's text, if it stands alone; else the item is written anew.
-fn placed_item(at: usize, root: &Node, item: &Node, cut: Option<String>) -> Result<Placed, SplitError> {
+fn placed_item(at: usize, item: &Node, cut: Option<String>) -> Result<Placed, SplitError> {
     let annotation = |keys: [&str; 2]| {
         keys.into_iter().find_map(|key| annotations::get(item, key)).filter(|value| !value.is_empty())
     };
@@ -122,31 +124,21 @@ fn placed_item(at: usize, root: &Node, item: &Node, cut: Option<String>) -> Resu
         return Err(SplitError::NotKrm { item: at, missing });
     }
     let index = annotation([INDEX, LEGACY_INDEX])
-        .map(|index| index.parse().map_err(|_| SplitError::BadIndex { item: at, index: index.to_owned() }))
+        .map(|index| match index.parse::<u32>() {
+            Ok(index) => Ok(index as usize),
+            Err(_) => Err(SplitError::BadIndex { item: at, index: index.to_owned() }),
+        })
         .transpose()?;
     // A carriage return breaks lines for YAML alone; files must not have it.
-    let stands_alone =
-        |text: &String| !text.contains('\r') && alone(text).is_some_and(|node| same(&node, item));
+    let cut = cut.filter(|text| !text.contains('\r')).and_then(Yaml::valid);
     let text = cut
-        .filter(stands_alone)
-        .or_else(|| document(&expand(root, item)?).ok())
-        .and_then(without_annotations)
-        .map(|text| if annotations::get(item, SEQINDENT) == Some("wide") { widened(text) } else { text })
+        .filter(|cut| same(&cut.root, item))
+        .or_else(|| document(item))
+        .and_then(annotations::remove)
+        .map(|yaml| if annotations::get(item, SEQINDENT) == Some("wide") { widen(yaml) } else { yaml })
+        .map(|yaml| yaml.text)
         .ok_or(SplitError::Unsupported { item: at })?;
     Ok(Placed { path, index, text })
-}
-
-fn without_annotations(text: String) -> Option<String> {
-    match annotations::remove(&text, &alone(&text)?) {
-        None => Some(text),
-        Some(change) => realise(&text, &change, alone),
-    }
-}
-
-fn widened(text: String) -> String {
-    let Some(root) = alone(&text) else { return text };
-    let edited = widen(&text, &root).and_then(|edits| apply(&text, &edits));
-    edited.filter(|edited| alone(edited).is_some_and(|node| same(&node, &root))).unwrap_or(text)
 }
 
 /// Where kyaml puts a resource that a function made.
@@ -157,8 +149,8 @@ fn default_path(item: &Node) -> String {
     clean(&format!("{}/{kind}_{name}.yaml", metadata("namespace").unwrap_or(".")))
 }
 
-/// The path without `.`, empty parts and `..` after a name, so that one file has one path. A leading `/` or
-/// `..` stays, and is refused when it comes to writing.
+/// The path without `.`, empty parts and `..` after a name, so that one file has one path. A
+/// leading `/` or `..` stays, and is refused when it comes to writing.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -173,30 +165,16 @@ fn clean(path: &str) -> String {
 }
 
 fn by_file(placed: Vec<Placed>) -> Result<BTreeMap<PathBuf, Vec<Item>>, SplitError> {
-    let mut taken: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
-    for Placed { path, index, .. } in &placed {
-        if let Some(index) = *index
-            && !taken.entry(path).or_default().insert(index)
-        {
-            return Err(SplitError::SamePlace { path: path.clone(), index });
+    let mut files: BTreeMap<String, BTreeMap<usize, String>> = BTreeMap::new();
+    let (at_index, at_end): (Vec<_>, Vec<_>) = placed.into_iter().partition(|placed| placed.index.is_some());
+    for Placed { path, index, text } in at_index.into_iter().chain(at_end) {
+        let file = files.entry(path.clone()).or_default();
+        let index = index.unwrap_or_else(|| file.last_key_value().map_or(0, |(last, _)| last + 1));
+        if file.insert(index, text).is_some() {
+            return Err(SplitError::SamePlace { path, index });
         }
     }
-    let mut next: BTreeMap<String, usize> = taken
-        .into_iter()
-        .map(|(path, indices)| (path.to_owned(), indices.last().map_or(0, |last| last.saturating_add(1))))
-        .collect();
-    let mut files: BTreeMap<PathBuf, Vec<Item>> = BTreeMap::new();
-    for Placed { path, index, text } in placed {
-        let index = index.unwrap_or_else(|| {
-            let next = next.entry(path.clone()).or_default();
-            let index = *next;
-            *next = next.saturating_add(1);
-            index
-        });
-        files.entry(PathBuf::from(path)).or_default().push(Item { index, text });
-    }
-    for items in files.values_mut() {
-        items.sort_by_key(|item| item.index);
-    }
-    Ok(files)
+    let items =
+        |file: BTreeMap<usize, String>| file.into_iter().map(|(index, text)| Item { index, text }).collect();
+    Ok(files.into_iter().map(|(path, file)| (PathBuf::from(path), items(file))).collect())
 }

@@ -1,8 +1,9 @@
 //! Finds and reads the files of a package, as kpt chooses them.
 //!
-//! Everything below the directory counts, subpackages included. Each package (a directory with a Kptfile, and
-//! the directory that was named) may have a `.krmignore` in gitignore's syntax; as in kpt it covers that
-//! package alone, neither its subpackages' files nor plain subdirectories' own `.krmignore`.
+//! Everything below the directory counts, subpackages included. Each package (a directory with a
+//! Kptfile, and the directory that was named) may have a `.krmignore` in gitignore's syntax; as in
+//! kpt it covers that package alone, neither its subpackages' files nor plain subdirectories' own
+//! `.krmignore`.
 
 use std::fs::{self, File as FsFile};
 use std::io::{self, Read};
@@ -85,9 +86,10 @@ pub enum ReadError {
     },
 }
 
-/// Reads the package in `dir`: every `*.yaml`, `*.yml`, `*.json` and `Kptfile` below it, in the order of their
-/// paths. `.git` and symbolic links are left out; other hidden files are not. The files may hold `max_bytes`
-/// in all, which bounds the memory used; the ResourceList is some 10 % larger.
+/// Reads the package in `dir`: every `*.yaml`, `*.yml`, `*.json` and `Kptfile` below it, in the
+/// order of their paths. `.git` and symbolic links are left out; other hidden files are not. The
+/// files may hold `max_bytes` in all, which bounds the memory used; the ResourceList is some 10 %
+/// larger.
 pub fn read(dir: &Path, max_bytes: u64) -> Result<Package, ReadError> {
     let mut walk = Walk { root: dir, left: max_bytes, limit: max_bytes, package: Package::default() };
     let ignored = walk.ignore_file(dir)?;
@@ -128,12 +130,8 @@ impl Walk<'_> {
                 // A subpackage has rules of its own; a plain directory keeps those of its package.
                 let own = if path.join(KPTFILE).is_file() { Some(self.ignore_file(&path)?) } else { None };
                 self.directory(&path, own.as_ref().unwrap_or(ignored), depth + 1)?;
-            } else if is_package_file(&path) {
-                if kind.is_file() {
-                    self.file(&path)?;
-                } else if kind.is_symlink() {
-                    self.package.skipped_links.push(self.relative(&path));
-                }
+            } else if kind.is_file() && is_package_file(&path) {
+                self.file(&path)?;
             }
         }
         Ok(())

@@ -3,10 +3,8 @@
 use thiserror::Error;
 
 use super::file::Package;
-use super::function_config::FunctionConfig;
-use super::yaml::{Node, ParseError, append_entries, apply, indent, parse, remove_entries, same};
-
-const FUNCTION_CONFIG: &str = "functionConfig";
+use super::function_config::{FUNCTION_CONFIG, FunctionConfig};
+use super::yaml::{Node, ParseError, Yaml, rewrite};
 
 /// Why a functionConfig cannot be put into a ResourceList.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -31,60 +29,42 @@ pub enum ResourceListError {
 }
 
 impl Package {
-    /// The package as a ResourceList in YAML: items in the order of their paths, each as its text with the
-    /// annotations for path and index added.
+    /// The package as a ResourceList in YAML: items in the order of their paths, each as its text
+    /// with the annotations for path and index added.
     pub fn to_resource_list(&self, function_config: Option<&FunctionConfig>) -> String {
         let items = self.files.iter().flat_map(|file| &file.documents).map(|document| document.item.as_str());
         let mut list = String::from("apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems:");
         list.push_str(if self.item_count() == 0 { " []\n" } else { "\n" });
         list.extend(items);
         if let Some(config) = function_config {
-            list.push_str(&field(config));
+            list.push_str(&config.field());
         }
         list
     }
 }
 
-/// `list`, a ResourceList in YAML or JSON, with `config` in place of its functionConfig. All else stays as it
-/// is, to the byte.
+/// `list`, a ResourceList in YAML or JSON, with `config` in place of its functionConfig. The rest
+/// of a list in YAML keeps its text; a list in JSON becomes YAML.
+///
+/// # Errors
+///
+/// [`ResourceListError`] when `list` is no ResourceList.
 pub fn set_function_config(list: &[u8], config: &FunctionConfig) -> Result<String, ResourceListError> {
     let text = std::str::from_utf8(list).map_err(|_| ResourceListError::NotUtf8)?;
     let mut text = text.strip_prefix('\u{feff}').unwrap_or(text).to_owned();
-    let mut root = resource_list(&text)?;
-    let old =
-        root.entries().and_then(|all| all.iter().position(|(key, _)| key.text() == Some(FUNCTION_CONFIG)));
-    if let Some(old) = old {
-        let edits = remove_entries(&text, &root, &[old]).ok_or(ResourceListError::Unsupported)?;
-        text = apply(&text, &edits).ok_or(ResourceListError::Unsupported)?;
-        root = resource_list(&text)?;
-    }
-    let node = config.node().ok_or(ResourceListError::Unsupported)?;
     if !text.ends_with('\n') {
         text.push('\n');
     }
-    let is_flow = matches!(root.body, super::yaml::Body::Mapping { flow: true, .. });
-    let edited = if is_flow {
-        let entry = (Node::string(FUNCTION_CONFIG), node.clone());
-        append_entries(&text, &root, &[entry]).and_then(|edit| apply(&text, &[edit]))
-    } else {
-        let at = super::yaml::line_end(&text, root.span.end);
-        Some(format!("{}{}{}", &text[..at], field(config), &text[at..]))
-    };
-    let is_set = |list: &Node| list.get(FUNCTION_CONFIG).is_some_and(|set| same(set, &node));
-    edited
-        .filter(|text| parse(text).ok().flatten().as_ref().is_some_and(is_set))
-        .ok_or(ResourceListError::Unsupported)
-}
-
-fn field(config: &FunctionConfig) -> String {
-    format!("{FUNCTION_CONFIG}:\n{}", indent(config.as_str(), 2))
-}
-
-fn resource_list(text: &str) -> Result<Node, ResourceListError> {
-    let syntax =
-        |error: ParseError| ResourceListError::Syntax { line: error.line(), message: error.to_string() };
-    parse(text)
-        .map_err(syntax)?
-        .filter(|root| root.get("kind").and_then(Node::text) == Some("ResourceList"))
-        .ok_or(ResourceListError::NotAResourceList)
+    let list = Yaml::parse(text)
+        .map_err(|ParseError { line, message }| ResourceListError::Syntax { line, message })?
+        .filter(|list| list.root.get("kind").and_then(Node::text) == Some("ResourceList"))
+        .ok_or(ResourceListError::NotAResourceList)?;
+    let mut wanted = list.root.clone();
+    let entries = wanted.entries_mut().ok_or(ResourceListError::NotAResourceList)?;
+    let entry = (Node::string(FUNCTION_CONFIG), config.root().clone());
+    match entries.iter_mut().find(|(key, _)| key.text() == Some(FUNCTION_CONFIG)) {
+        Some(old) => *old = entry,
+        None => entries.push(entry),
+    }
+    rewrite(&list, &wanted).map(|list| list.text).ok_or(ResourceListError::Unsupported)
 }

@@ -1,9 +1,8 @@
 //! Puts a function's answer back into the package it was asked about.
 //!
-//! All checks come before the first write: a function is somebody else's code, and the paths in its answer
-//! are not to be trusted. Each file is then replaced as a whole or not at all.
+//! All checks come before the first write: a function is somebody else's code, and the paths in its
+//! answer are not to be trusted. Each file is then replaced as a whole or not at all.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -13,10 +12,9 @@ use std::path::{Component, Path, PathBuf};
 
 use thiserror::Error;
 
-use super::annotations::alone;
 use super::file::{File, Package};
-use super::output::{Item, Output, SplitError, split};
-use super::yaml::{expand, json, no_new_comments, patch, same};
+use super::output::{Item, Output};
+use super::yaml::{Yaml, patch};
 
 /// What [`write()`] did; the paths are relative to the package.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -52,7 +50,8 @@ impl fmt::Display for Changes {
     }
 }
 
-/// Why nothing was written, or, for [`WriteError::Write`] and [`WriteError::Delete`], where it stopped.
+/// Why nothing was written, or, for [`WriteError::Write`] and [`WriteError::Delete`], where it
+/// stopped.
 #[derive(Debug, Error)]
 pub enum WriteError {
     /// A path leaves the package or points into `.git`.
@@ -87,11 +86,6 @@ pub enum WriteError {
         /// The path.
         path: PathBuf,
     },
-    /// The package that was read does not survive its own round trip.
-    #[error(
-        "cannot compare with the package as it was read: {0}; report this with the package, nothing was written"
-    )]
-    Compare(#[from] SplitError),
     /// A file could not be written; those before it are.
     #[error("cannot write {}: {error}; check permissions and space, then run the function again", path.display())]
     Write {
@@ -110,21 +104,18 @@ pub enum WriteError {
     },
 }
 
-/// Writes `output` into `dir`, from where `package` was read. Only files whose content changes are touched,
-/// and files whose items are all gone are deleted. Where an item was sent before, the values that changed are
-/// edited in the user's text, so that comments and layout stay; a function's own layout counts only for new
-/// items, for changes of order or of the length of a list, and when it adds comments. New files get mode 0666
-/// less the umask, others keep theirs.
+/// Writes `output` into `dir`, from where `package` was read. Only files whose content changes are
+/// touched, and files whose items are all gone are deleted. Where an item was sent before, the
+/// values that changed are edited in the user's text, so that comments and layout stay; a
+/// function's own layout counts only for new items, for changes of order or of the length of a
+/// list, and when it adds comments. New files get mode 0666 less the umask, others keep theirs.
 pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<Changes, WriteError> {
-    let sent = split(package.to_resource_list(None).as_bytes())?.files;
     let mut changed = BTreeMap::new();
     for (path, items) in &output.files {
         check(dir, package, output, path)?;
         let file = package.file(path);
-        let text = match file {
-            Some(file) => rebuilt(file, items, sent.get(path).map_or(&[], Vec::as_slice)),
-            None => new_file(path, items),
-        };
+        let new_file = File { path: path.clone(), ..File::default() };
+        let text = rebuilt(file.unwrap_or(&new_file), items);
         if file.is_none_or(|file| file.text != text) {
             changed.insert(path, text);
         }
@@ -181,20 +172,11 @@ fn check_unchanged(dir: &Path, package: &Package, path: &Path) -> Result<(), Wri
 
 // === content ===
 
-const SEPARATOR: &str = "---\n";
-
-fn new_file(path: &Path, items: &[Item]) -> String {
-    if let [item] = items {
-        return shown(path, &item.text);
-    }
-    items.iter().map(|item| item.text.as_str()).collect::<Vec<_>>().join(SEPARATOR)
-}
-
-/// A file with new items: what stood between its documents stays, and so does the text of an item that says
-/// nothing new.
-pub(super) fn rebuilt(file: &File, items: &[Item], sent: &[Item]) -> String {
+/// A file with new items: what stood between its documents stays, and so does the text of an item
+/// that says nothing new.
+pub(super) fn rebuilt(file: &File, items: &[Item]) -> String {
     let windows_lines = file.text.contains("\r\n");
-    let separator = if windows_lines { "---\r\n" } else { SEPARATOR };
+    let separator = if windows_lines { "---\r\n" } else { "---\n" };
     let mut out = String::with_capacity(file.text.len());
     for (at, item) in items.iter().enumerate() {
         let known = file.documents.get(item.index);
@@ -204,50 +186,37 @@ pub(super) fn rebuilt(file: &File, items: &[Item], sent: &[Item]) -> String {
         // The first item takes over what the file begins with.
         let frame = if at == 0 { Some(frame(file, 0)) } else { known.map(|_| frame(file, item.index)) };
         out.push_str(frame.filter(|frame| at == 0 || !frame.is_empty()).unwrap_or(separator));
-        let text = match sent.iter().find(|sent| sent.index == item.index) {
-            Some(sent) => merged(sent, item),
-            None => Some(Cow::Borrowed(item.text.as_str())),
+        let new = match known {
+            Some(document) => merged(&document.text, &item.text),
+            None => Some(item.text.clone()),
         };
-        match (text, known) {
-            (None, Some(document)) => out.push_str(&file.text[document.range.clone()]),
-            (text, _) => {
-                // Block style cannot start on the line of its separator.
-                if out.ends_with([' ', '\t']) {
-                    out.truncate(out.trim_end_matches([' ', '\t']).len());
-                    out.push('\n');
-                }
-                let text = text.unwrap_or(Cow::Borrowed(item.text.as_str()));
-                let text = if items.len() == 1 { shown(&file.path, &text) } else { text.into_owned() };
-                out.push_str(&if windows_lines { text.replace('\n', "\r\n") } else { text });
-            }
+        let Some(text) = new else {
+            out.extend(known.map(|document| &file.text[document.range.clone()]));
+            continue;
+        };
+        // Block style cannot start on the line of its separator.
+        if out.ends_with([' ', '\t']) {
+            out.truncate(out.trim_end_matches([' ', '\t']).len());
+            out.push('\n');
         }
+        let text = if items.len() == 1 { formatted(&file.path, text) } else { text };
+        out.push_str(&if windows_lines { text.replace('\n', "\r\n") } else { text });
     }
     let end = file.documents.last().map_or(0, |last| last.range.end);
     out.push_str(&file.text[end..]);
     out
 }
 
-/// The text of an item that was sent before, `None` when nothing is new. The values that changed are edited in
-/// the text that was sent, unless the function has comments to add. Values are compared with aliases written
-/// out, as many libraries do it.
-fn merged<'a>(sent: &Item, item: &'a Item) -> Option<Cow<'a, str>> {
-    if item.text == sent.text {
+/// `sent` with the values of `returned`; `None` when nothing is new. The values that changed are
+/// edited in the text that was sent, unless that would lose a comment of the function's.
+fn merged(sent: &str, returned: &str) -> Option<String> {
+    if returned == sent {
         return None;
     }
-    let function = || Cow::Borrowed(item.text.as_str());
-    let (Some(new), Some(old)) = (alone(&item.text), alone(&sent.text)) else { return Some(function()) };
-    if !no_new_comments((&item.text, &new), (&sent.text, &old)) {
-        return Some(function());
-    }
-    let same_values = expand(&new, &new).zip(expand(&old, &old)).is_some_and(|(new, old)| same(&new, &old));
-    if same_values {
-        return None;
-    }
-    // Where the edits cost a comment that the function has kept, its text is the better one.
-    let keeps_comments = |patched: &String| {
-        alone(patched).is_some_and(|tree| no_new_comments((&item.text, &new), (patched, &tree)))
-    };
-    Some(patch(&sent.text, &old, &new).filter(keeps_comments).map_or_else(function, Cow::Owned))
+    let patched = Yaml::valid(sent).zip(Yaml::valid(returned)).and_then(|(old, new)| {
+        patch(&old, &new.text, &new.root).filter(|patched| patched.has_comments_of(&new))
+    });
+    Some(patched.map_or_else(|| returned.to_owned(), |patched| patched.text)).filter(|text| text != sent)
 }
 
 /// What stands before a document, from the end of the one before it.
@@ -258,12 +227,12 @@ fn frame(file: &File, index: usize) -> &str {
     &file.text[start..end]
 }
 
-/// The text of a file's only item. JSON stays JSON, as in kpt.
-fn shown(path: &Path, text: &str) -> String {
+/// The text of a file's only item. JSON stays JSON, like in kpt.
+fn formatted(path: &Path, text: String) -> String {
     let is_json = path.extension().is_some_and(|extension| extension == "json");
-    let value = if is_json { alone(text).as_ref().and_then(json) } else { None };
+    let value: Option<serde_json::Value> = if is_json { serde_saphyr::from_str(&text).ok() } else { None };
     let pretty = value.and_then(|value| serde_json::to_string_pretty(&value).ok());
-    pretty.map_or_else(|| text.to_owned(), |pretty| pretty + "\n")
+    pretty.map_or(text, |pretty| pretty + "\n")
 }
 
 /// Replaces or creates a file in one step, so that no reader ever sees half of it.

@@ -1,26 +1,29 @@
-//! Where an address leads that Porch calls: its Service, and the pods which that selects. Pure.
+//! Where an address leads: its Service, and the pods which that selects. Pure.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::ServiceSpec;
+use porch_fn_discovery::Target;
 
 use super::facts::Facts;
-use super::installation::Installation;
-use super::porch::ELSEWHERE;
+use super::workload::{ELSEWHERE, Workload};
+use crate::cluster::{CALLED, ROUTERS, SHARDS};
 
-/// Who answers at an address.
+/// The port for calls of our Services.
+pub(super) const PORT: i32 = 9445;
+
+/// What answers at an address.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Destination<'a> {
     /// Our routers, or the runner that stands alone.
     Ours,
     /// The pods of another Deployment of the namespace.
     Other(&'a str),
-    /// Nobody, or pods of no Deployment: the Service selects the pods of no Deployment here.
+    /// Nothing, or pods of no Deployment: the Service selects the pods of no Deployment here.
     Nobody(&'a str),
-    /// Whoever the Service's `externalName` or its Endpoints name: it has no selector.
+    /// The servers in the Service's `externalName` or its Endpoints: it has no selector.
     NoSelector(&'a str),
-    /// Nobody: the Service has no such port.
+    /// Nothing: the Service has no such port.
     NoPort(&'a str),
     /// Not a Service of the namespace.
     Outside,
@@ -28,73 +31,102 @@ pub(super) enum Destination<'a> {
     Unknown,
 }
 
-/// Who answers pods of the namespace that call `address`.
+/// What answers pods of the namespace that call `address`.
 pub(super) fn destination<'a>(facts: &'a Facts, address: &str) -> Destination<'a> {
     if address == ELSEWHERE || address.contains("$(") {
         return Destination::Unknown;
     }
-    let address = ["dns:///", "dns:", "passthrough:///"]
-        .iter()
-        .find_map(|scheme| address.strip_prefix(scheme))
-        .unwrap_or(address);
+    let schemes = ["dns:///", "dns:", "passthrough:///"];
+    let address = schemes.iter().find_map(|scheme| address.strip_prefix(scheme)).unwrap_or(address);
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     let mut labels = host.trim_end_matches('.').split('.');
-    let (name, namespace, kind) = (labels.next(), labels.next(), labels.next());
+    let (name, namespace, kind) = (labels.next().unwrap_or_default(), labels.next(), labels.next());
     let is_here = namespace.is_none_or(|namespace| namespace == facts.namespace)
         && kind.is_none_or(|kind| kind == "svc");
-    let service = facts.services.iter().find(|service| Some(service.name_any().as_str()) == name);
-    let Some(service) = service.filter(|_| is_here) else { return Destination::Outside };
-    let name = service.metadata.name.as_deref().unwrap_or_default();
+    let Some((name, service)) = facts.services.get_key_value(name).filter(|_| is_here) else {
+        return Destination::Outside;
+    };
     // A Service of type ExternalName serves ports that it does not name.
-    if !has_selector(service) || port.parse().is_ok_and(|port| has_port(service, port)) {
-        behind(&facts.installed, service)
+    if selector(service).is_none() || port.parse().is_ok_and(|port| has_port(service, port)) {
+        behind(facts, name)
     } else {
         Destination::NoPort(name)
     }
 }
 
-/// Whose pods a Service selects.
-pub(super) fn behind<'a>(installed: &'a Installation, service: &'a Service) -> Destination<'a> {
-    let name = service.metadata.name.as_deref().unwrap_or_default();
-    if !has_selector(service) {
+/// The pods that a Service of the namespace selects.
+pub(super) fn behind<'a>(facts: &'a Facts, service: &str) -> Destination<'a> {
+    let Some((name, service)) = facts.services.get_key_value(service) else { return Destination::Outside };
+    if selector(service).is_none() {
         return Destination::NoSelector(name);
     }
-    if ours(installed).is_some_and(|(_, labels)| selects(service, labels)) {
+    if ours(facts).is_some_and(|ours| selects(service, &ours.labels)) {
         return Destination::Ours;
     }
-    let selected = installed.pod_labels.iter().find(|(_, labels)| selects(service, labels));
-    match selected {
-        Some((deployment, _)) => Destination::Other(deployment),
-        None => Destination::Nobody(name),
-    }
+    let mut workloads = facts.installed.workloads.iter();
+    let selected = workloads.find(|workload| selects(service, &workload.labels));
+    selected.map_or(Destination::Nobody(name), |workload| Destination::Other(&workload.name))
 }
 
-/// The Deployment that Porch is to call, and its pods' labels.
-pub(super) fn ours(installed: &Installation) -> Option<(&str, &BTreeMap<String, String>)> {
-    match (&installed.router, &installed.runner) {
-        (Some(router), _) => Some((&router.deployment, &router.labels)),
-        (None, Some(runner)) => Some((&runner.deployment, &runner.labels)),
-        (None, None) => None,
-    }
+/// The Deployment that Porch is to call.
+pub(super) fn ours(facts: &Facts) -> Option<&Workload> {
+    let router = facts.installed.router.as_ref().map(|router| &router.workload);
+    router.or_else(|| facts.installed.runner.as_ref().map(|runner| &runner.workload))
+}
+
+/// The Service that our manifests have Porch call.
+pub(super) fn usual(facts: &Facts) -> &'static str {
+    if facts.installed.router.is_some() { ROUTERS } else { CALLED }
+}
+
+/// Whether a Service leads to us, with the port for calls.
+pub(super) fn leads_here(facts: &Facts, name: &str) -> bool {
+    behind(facts, name) == Destination::Ours
+        && facts.services.get(name).is_some_and(|service| has_port(service, PORT))
+}
+
+/// Whether a Service's selector has labels of ours beside others, which fit no pod.
+pub(super) fn is_merged(facts: &Facts, name: &str) -> bool {
+    let selector = facts.services.get(name).and_then(|service| selector(service));
+    let has = |(key, value)| ours(facts).is_some_and(|ours| ours.labels.get(key) == Some(value));
+    matches!(behind(facts, name), Destination::Nobody(_)) && selector.into_iter().flatten().any(has)
 }
 
 /// Whether a Service's selector fits pods with these labels.
-pub(super) fn selects(service: &Service, labels: &BTreeMap<String, String>) -> bool {
-    let selector = selector(service);
-    selector.is_some_and(|selector| selector.iter().all(|(key, value)| labels.get(key) == Some(value)))
-}
-
-fn has_selector(service: &Service) -> bool {
-    selector(service).is_some()
+pub(super) fn selects(service: &ServiceSpec, labels: &BTreeMap<String, String>) -> bool {
+    let fits = |(key, value)| labels.get(key) == Some(value);
+    selector(service).is_some_and(|selector| selector.iter().all(fits))
 }
 
 /// An empty one is as good as none.
-fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
-    let selector = service.spec.as_ref()?.selector.as_ref()?;
-    (!selector.is_empty()).then_some(selector)
+fn selector(service: &ServiceSpec) -> Option<&BTreeMap<String, String>> {
+    service.selector.as_ref().filter(|selector| !selector.is_empty())
 }
 
-pub(super) fn has_port(service: &Service, number: i32) -> bool {
-    let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
-    ports.into_iter().flatten().any(|port| port.port == number)
+pub(super) fn has_port(service: &ServiceSpec, number: i32) -> bool {
+    service.ports.iter().flatten().any(|port| port.port == number)
+}
+
+/// Whether routers or runners ask DNS for the Service of the runners: only there its kind of address counts.
+pub(super) fn by_dns(facts: &Facts) -> bool {
+    let namespace = &facts.namespace;
+    let runners = facts.router_flags().map(|flags| flags.runners.clone());
+    let peers = facts.runner_flags().and_then(|flags| Target::parse(&flags.peers, 9445).ok());
+    [runners, peers].iter().flatten().any(|target| {
+        matches!(target, Target::Dns { .. })
+            && place(namespace, target).starts_with(&format!("{SHARDS}.{namespace}:"))
+    })
+}
+
+/// What a target leads to, however it is looked up by pods of `namespace`.
+pub(super) fn place(namespace: &str, target: &Target) -> String {
+    match target {
+        Target::Dns { name, .. } => {
+            let mut labels = name.host.trim_end_matches('.').split('.');
+            let (service, of) = (labels.next().unwrap_or_default(), labels.next().unwrap_or(namespace));
+            format!("{service}.{of}:{}", name.port)
+        }
+        Target::Kubernetes { namespace, service, port } => format!("{service}.{namespace}:{port}"),
+        Target::Static(_) => target.to_string(),
+    }
 }

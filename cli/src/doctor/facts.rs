@@ -1,13 +1,17 @@
-//! What the doctor goes by. Objects and answers are kept as they came: what they mean is for the checks to say.
+//! The facts that checks judge. Objects and answers are kept as they came.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{Pod, Service};
-use porch_fn_router::status::Status;
+use k8s_openapi::api::core::v1::{Pod, ServiceSpec};
+use porch_fn_status_page::Status;
 
 use super::installation::Installation;
 use super::rights::Right;
 use super::running::Running;
+
+/// Pods of a Deployment that are asked; of more, the first by name.
+pub(super) const MAX_ASKED: usize = 30;
 
 /// Everything that was asked for, once.
 #[derive(Debug)]
@@ -15,9 +19,10 @@ pub(super) struct Facts {
     /// Where routers and runners are.
     pub(super) namespace: String,
     pub(super) installed: Installation,
-    pub(super) services: Vec<Service>,
-    pub(super) routers: Vec<Asked<RouterAnswer>>,
-    pub(super) runners: Vec<Asked<RunnerAnswer>>,
+    /// The namespace's Services, by name.
+    pub(super) services: BTreeMap<String, ServiceSpec>,
+    pub(super) routers: Vec<Asked<Status>>,
+    pub(super) runners: Vec<Asked<IsOurs>>,
     /// Where function pods are.
     pub(super) functions: String,
     /// The pods there; `Err` says why they cannot be seen.
@@ -26,12 +31,12 @@ pub(super) struct Facts {
     pub(super) more_function_pods: bool,
     /// The porch-servers of the namespace that may use pods there.
     pub(super) servers: Vec<Running>,
-    /// What the programs may do, out of what they need; `Err` says why it cannot be known.
+    /// The rights that the programs need, and whether they have them; `Err` says why that cannot be known.
     pub(super) rights: Result<Vec<Right>, String>,
-    pub(super) template: Template,
+    pub(super) template: TemplateSource,
 }
 
-/// A pod of ours, and what it said.
+/// A pod of routers or runners, and its answer.
 #[derive(Debug)]
 pub(super) struct Asked<T> {
     pub(super) pod: String,
@@ -39,8 +44,20 @@ pub(super) struct Asked<T> {
     pub(super) ips: Vec<IpAddr>,
     /// As Kubernetes has it.
     pub(super) ready: bool,
-    pub(super) answer: Result<T, Silence>,
+    pub(super) answer: Result<Answer<T>, Silence>,
 }
+
+/// Pages of an admin port.
+#[derive(Debug)]
+pub(super) struct Answer<T> {
+    pub(super) page: T,
+    /// `/metrics`; empty when that is turned off.
+    pub(super) metrics: String,
+}
+
+/// Whether a runner is one of ours. Porch's own has no page that says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct IsOurs(pub(super) bool);
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,40 +68,22 @@ pub(super) enum Silence {
     Failed(String),
 }
 
-/// A router's pages.
-#[derive(Debug)]
-pub(super) struct RouterAnswer {
-    pub(super) status: Status,
-    /// `/metrics`; empty when that is turned off.
-    pub(super) metrics: String,
-}
-
-/// A runner's pages.
-#[derive(Debug)]
-pub(super) struct RunnerAnswer {
-    /// Whether it is one of ours.
-    pub(super) ours: bool,
-    /// `/metrics`; empty when that is turned off.
-    pub(super) metrics: String,
-}
-
-/// What function pods are made from.
+/// Where the template of function pods comes from.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Template {
-    /// The one that is built in.
+pub(super) enum TemplateSource {
     BuiltIn,
     /// Porch's `base-pod-template`.
     Object,
-    /// The ConfigMap of `--function-pod-template`; what should be mended, or why it cannot be used.
+    /// The ConfigMap of `--function-pod-template`; what should be fixed, or why it cannot be used.
     ConfigMap(String, Result<Vec<String>, String>),
     /// It could not be looked at.
     Unknown(String),
 }
 
-/// Who goes by the name of Porch's own function runner.
+/// What goes by the name of Porch's own function runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Original {
-    /// Nobody, or ours in its place.
+    /// Nothing, or ours in its place.
     No,
     /// That itself.
     Yes,
@@ -92,21 +91,43 @@ pub(super) enum Original {
     Unknown,
 }
 
+/// The pods that have answered.
+pub(super) fn answers<T>(asked: &[Asked<T>]) -> impl Iterator<Item = (&str, &Answer<T>)> {
+    asked.iter().filter_map(|one| Some((one.pod.as_str(), one.answer.as_ref().ok()?)))
+}
+
+// === impl Facts ===
+
 impl Facts {
+    pub(super) fn router_flags(&self) -> Option<&porch_fn_router::Flags> {
+        self.installed.router.as_ref()?.flags.as_ref().ok()
+    }
+
+    pub(super) fn runner_flags(&self) -> Option<&porch_fn_runner::Flags> {
+        self.installed.runner.as_ref()?.flags.as_ref().ok()
+    }
+
     /// Whether the runner that was found is Porch's.
     pub(super) fn original(&self) -> Original {
         if !self.installed.runner.as_ref().is_some_and(|runner| runner.may_be_original) {
             return Original::No;
         }
         let asked = self.runners.iter().filter(|runner| !matches!(runner.answer, Err(Silence::NotAsked)));
-        let ours: Vec<Option<bool>> =
-            asked.map(|runner| runner.answer.as_ref().ok().map(|answer| answer.ours)).collect();
-        if ours.contains(&Some(false)) {
+        let ours: Vec<Option<IsOurs>> =
+            asked.map(|runner| runner.answer.as_ref().ok().map(|answer| answer.page)).collect();
+        if ours.contains(&Some(IsOurs(false))) {
             Original::Yes
         } else if ours.is_empty() || ours.contains(&None) {
             Original::Unknown
         } else {
             Original::No
         }
+    }
+
+    /// Whether Porch's own function runner runs beside ours, and needs its function pods.
+    pub(super) fn needing_original(&self) -> Option<&str> {
+        let mut originals = self.installed.originals.iter();
+        let runs = originals.find(|original| original.workload.pods > 0 && original.starts_pods)?;
+        Some(&runs.workload.name)
     }
 }

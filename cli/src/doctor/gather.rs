@@ -1,86 +1,92 @@
 //! Asks the cluster, and the programs by forwarded ports, for the facts.
 
+use std::fmt::Debug;
 use std::net::IpAddr;
 
 use futures_util::{StreamExt, stream};
 use http::StatusCode;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodTemplate, Service};
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Resource, ResourceExt};
-use porch_fn_service::kubernetes::{Causes, RequestError, bounded};
+use porch_fn_kubernetes::{RequestError, bounded};
+use porch_fn_runner::pods::kubernetes::{BASE_POD_TEMPLATE, check_template};
+use porch_fn_status_page::Status;
+use porch_fn_telemetry::Causes;
 use serde::de::DeserializeOwned;
 
-use super::facts::{Asked, Facts, RouterAnswer, RunnerAnswer, Silence, Template};
-use super::installation::{Installation, Program, installation};
+use super::facts::{Answer, Asked, Facts, IsOurs, MAX_ASKED, Silence, TemplateSource};
+use super::installation::{Installation, Installed, installation};
 use super::porch::FUNCTIONS;
 use super::rights::{Right, needed};
 use super::running::running;
-use crate::admin::{self, AdminError, Server};
-use crate::cluster::{ADMIN, Cluster, ClusterError, is_ready};
+use crate::admin::AdminPort;
+use crate::cluster::{ADMIN, Cluster, is_ready, unread};
+use crate::failure::Failure;
 use crate::progress::Progress;
 
-/// Pods of a Deployment that are asked; of more, the first by name.
-pub(super) const MAX_ASKED: usize = 30;
 /// Requests at once.
 const AT_ONCE: usize = 8;
 /// Function pods looked at.
 const MAX_FUNCTION_PODS: u32 = 5000;
 
-pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, ClusterError> {
+pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
     let _progress = Progress::start(format!("looking at namespace {}", cluster.namespace));
-    let namespace = &cluster.namespace;
-    let deployments: Vec<Deployment> = all(cluster, namespace, "Deployments").await?;
-    let services: Vec<Service> = all(cluster, namespace, "Services").await?;
+    let deployments: Vec<Deployment> = all(cluster, "Deployments").await?;
+    let services: Vec<Service> = all(cluster, "Services").await?;
     let installed = installation(&deployments);
 
     let flags = installed.runner.as_ref().and_then(|runner| runner.flags.as_ref().ok());
     let functions = flags.map_or(FUNCTIONS, |flags| flags.pod_namespace.as_str()).to_owned();
-    let function_pods = function_pods(cluster, &functions).await;
+    let pods = Api::<Pod>::namespaced(cluster.client.clone(), &functions);
+    let pods = bounded(pods.list(&ListParams::default().limit(MAX_FUNCTION_PODS))).await;
     let mut servers = Vec::new();
     for server in installed.servers.iter().filter(|server| server.may_use(&functions)) {
         servers.extend(running(cluster, server, &functions).await);
     }
+    let named = |service: Service| (service.name_any(), service.spec.unwrap_or_default());
     Ok(Facts {
         routers: ask(cluster, installed.router.as_ref(), |flags| flags.admin_port, router).await?,
         runners: ask(cluster, installed.runner.as_ref(), |flags| flags.admin_port, runner).await?,
-        more_function_pods: function_pods.as_ref().is_ok_and(|(_, more)| *more),
-        function_pods: function_pods.map(|(pods, _)| pods),
+        more_function_pods: pods
+            .as_ref()
+            .is_ok_and(|list| list.metadata.continue_.as_ref().is_some_and(|next| !next.is_empty())),
+        function_pods: pods.map(|list| list.items).map_err(|error| text(&error)),
         servers,
         rights: rights(cluster, &installed).await,
         template: template(cluster, flags, &functions).await,
-        namespace: namespace.clone(),
-        services,
+        namespace: cluster.namespace.clone(),
+        services: services.into_iter().map(named).collect(),
         functions,
         installed,
     })
 }
 
-async fn all<K>(cluster: &Cluster, namespace: &str, what: &str) -> Result<Vec<K>, ClusterError>
+async fn all<K>(cluster: &Cluster, what: &str) -> Result<Vec<K>, Failure>
 where
-    K: Clone + std::fmt::Debug + DeserializeOwned + Resource<Scope = k8s_openapi::NamespaceResourceScope>,
-    K::DynamicType: Default,
+    K: Clone + Debug + DeserializeOwned + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
 {
-    let api: Api<K> = Api::namespaced(cluster.client.clone(), namespace);
+    let api: Api<K> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let listed = bounded(api.list(&ListParams::default())).await;
-    let what = || format!("the {what} of namespace {namespace}");
-    Ok(listed.map_err(|source| ClusterError::Request { what: what(), source })?.items)
+    let what = || format!("the {what} of namespace {}", cluster.namespace);
+    Ok(listed.map_err(unread(what))?.items)
 }
 
-/// Asks the pods of a program.
+/// Asks the pods of routers or runners.
 async fn ask<F, T>(
     cluster: &Cluster,
-    program: Option<&Program<F>>,
+    installed: Option<&Installed<F>>,
     admin_port: impl Fn(&F) -> u16,
-    question: impl AsyncFn(Server) -> Result<T, AdminError>,
-) -> Result<Vec<Asked<T>>, ClusterError> {
-    let Some(program) = program else { return Ok(Vec::new()) };
-    let mut pods = cluster.pods(&program.selector).await?;
+    question: impl AsyncFn(&AdminPort) -> Result<T, Failure>,
+) -> Result<Vec<Asked<T>>, Failure> {
+    let Some(installed) = installed else { return Ok(Vec::new()) };
+    let mut pods = cluster.pods(&installed.workload.selector).await?;
     pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
     pods.sort_by_key(ResourceExt::name_any);
-    let flags = program.flags.as_ref().ok();
-    let (question, known_port) = (&question, flags.map(admin_port));
+    let known_port = installed.flags.as_ref().ok().map(admin_port);
+    let question = &question;
     let asked = pods.iter().enumerate().map(|(index, pod)| async move {
         let answer = async {
             if index >= MAX_ASKED {
@@ -89,9 +95,13 @@ async fn ask<F, T>(
             let port = known_port.unwrap_or_else(|| ADMIN.of(None, pod));
             let forward = cluster.forward_to(pod, port).await;
             let forward = forward.map_err(|error| Silence::Failed(error.to_string()))?;
-            let server = Server { kind: "router or runner", address: forward.address.to_string() };
-            let failed = |error: AdminError| forward.trouble().unwrap_or_else(|| error.to_string());
-            question(server).await.map_err(|error| Silence::Failed(failed(error)))
+            let admin = AdminPort { kind: "router or runner", address: forward.address.to_string() };
+            let failed =
+                |error: Failure| Silence::Failed(forward.trouble().unwrap_or_else(|| error.to_string()));
+            let page = question(&admin).await.map_err(failed)?;
+            let (status, metrics) = admin.get("/metrics").await.map_err(failed)?;
+            let metrics = if status == StatusCode::OK { metrics } else { Vec::new().into() };
+            Ok(Answer { page, metrics: String::from_utf8_lossy(&metrics).into_owned() })
         };
         Asked { pod: pod.name_any(), ips: ips(pod), ready: is_ready(pod), answer: answer.await }
     });
@@ -99,33 +109,17 @@ async fn ask<F, T>(
 }
 
 fn ips(pod: &Pod) -> Vec<IpAddr> {
-    let ips = pod.status.as_ref().and_then(|status| status.pod_ips.as_ref());
-    ips.into_iter().flatten().filter_map(|one| one.ip.parse().ok()).collect()
+    let ips = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten());
+    ips.filter_map(|one| one.ip.parse().ok()).collect()
 }
 
-async fn router(server: Server) -> Result<RouterAnswer, AdminError> {
-    let (_, status) = admin::fetch(&server, "/status.json").await?.page(&server, "/status.json")?;
-    Ok(RouterAnswer { status, metrics: metrics(&server).await? })
+async fn router(admin: &AdminPort) -> Result<Status, Failure> {
+    Ok(admin.page("/status.json").await?.1)
 }
 
-async fn runner(server: Server) -> Result<RunnerAnswer, AdminError> {
-    // It asks for an image; Porch's has no such page.
-    let ours = admin::fetch(&server, "/config").await?.status == StatusCode::BAD_REQUEST;
-    Ok(RunnerAnswer { ours, metrics: metrics(&server).await? })
-}
-
-async fn metrics(server: &Server) -> Result<String, AdminError> {
-    let answer = admin::fetch(server, "/metrics").await?;
-    let text = String::from_utf8_lossy(&answer.body).into_owned();
-    Ok(if answer.status == StatusCode::OK { text } else { String::new() })
-}
-
-/// Pods, and whether there are more.
-async fn function_pods(cluster: &Cluster, namespace: &str) -> Result<(Vec<Pod>, bool), String> {
-    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    let listed = bounded(api.list(&ListParams::default().limit(MAX_FUNCTION_PODS))).await;
-    let more = |next: Option<String>| next.is_some_and(|token| !token.is_empty());
-    listed.map(|list| (list.items, more(list.metadata.continue_))).map_err(|error| said(&error))
+/// Our page asks for an image; Porch's runner has no such page.
+async fn runner(admin: &AdminPort) -> Result<IsOurs, Failure> {
+    Ok(IsOurs(admin.get("/config").await?.0 == StatusCode::BAD_REQUEST))
 }
 
 async fn rights(cluster: &Cluster, installed: &Installation) -> Result<Vec<Right>, String> {
@@ -134,7 +128,7 @@ async fn rights(cluster: &Cluster, installed: &Installation) -> Result<Vec<Right
     let asked = needed(installed, home).into_iter().map(|mut right| async move {
         let review = bounded(api.create(&PostParams::default(), &right.review(home))).await;
         let review =
-            review.map_err(|error| format!("nobody may ask here who may do what: {}", said(&error)))?;
+            review.map_err(|error| format!("nobody may ask here who may do what: {}", text(&error)))?;
         right.granted = review.status.is_some_and(|status| status.allowed);
         Ok(right)
     });
@@ -142,45 +136,42 @@ async fn rights(cluster: &Cluster, installed: &Installation) -> Result<Vec<Right
     asked.into_iter().collect()
 }
 
-async fn template(cluster: &Cluster, flags: Option<&porch_fn_runner::Flags>, functions: &str) -> Template {
-    let Some(flags) = flags else { return Template::BuiltIn };
+async fn template(
+    cluster: &Cluster,
+    flags: Option<&porch_fn_runner::Flags>,
+    functions: &str,
+) -> TemplateSource {
+    let Some(flags) = flags else { return TemplateSource::BuiltIn };
     let name = &flags.function_pod_template;
     if name.is_empty() {
         let api: Api<PodTemplate> = Api::namespaced(cluster.client.clone(), functions);
-        return match bounded(api.get_opt(porch_fn_runner::pods::kubernetes::BASE_POD_TEMPLATE)).await {
-            Ok(Some(_)) => Template::Object,
-            Ok(None) => Template::BuiltIn,
-            Err(error) => Template::Unknown(said(&error)),
+        return match bounded(api.get_opt(BASE_POD_TEMPLATE)).await {
+            Ok(Some(_)) => TemplateSource::Object,
+            Ok(None) => TemplateSource::BuiltIn,
+            Err(error) => TemplateSource::Unknown(text(&error)),
         };
     }
     let own = if flags.namespace.is_empty() { &cluster.namespace } else { &flags.namespace };
     let api: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), own);
     let checked = match bounded(api.get_opt(name)).await {
-        Ok(Some(config_map)) => {
-            porch_fn_runner::pods::kubernetes::check_template(&config_map.data.unwrap_or_default())
-        }
+        Ok(Some(config_map)) => check_template(&config_map.data.unwrap_or_default()),
         Ok(None) => Err(format!("there is no such ConfigMap in namespace {own}")),
-        Err(error) => return Template::Unknown(said(&error)),
+        Err(error) => return TemplateSource::Unknown(text(&error)),
     };
-    Template::ConfigMap(name.clone(), checked)
+    TemplateSource::ConfigMap(name.clone(), checked)
 }
 
-fn said(error: &RequestError) -> String {
+fn text(error: &RequestError) -> String {
     Causes(error).to_string()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
-    use super::*;
-
     #[test]
     fn a_pod_has_an_address_of_each_family() {
-        let status = json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00:0::1"}]});
-        let pod = serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap();
-        let expected: [IpAddr; 2] = ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
-        assert_eq!(ips(&pod), expected);
-        assert!(ips(&Pod::default()).is_empty());
+        let status = serde_json::json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00:0::1"}]});
+        let pod = serde_json::from_value(serde_json::json!({"metadata": {}, "status": status})).unwrap();
+        let ips: Vec<_> = super::ips(&pod).iter().map(ToString::to_string).collect();
+        assert_eq!(ips, ["10.0.0.1", "fd00::1"]);
     }
 }

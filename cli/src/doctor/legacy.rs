@@ -2,23 +2,26 @@
 //! them, and when the evaluator that made them is gone nobody else does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
 use std::io::{IsTerminal, Write as _};
-use std::process::ExitCode;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Preconditions};
+use kube::{Resource, ResourceExt};
+use porch_fn_kubernetes::bounded;
 use porch_fn_runner::pods::kubernetes::names::{CONTAINER, IMAGE, MANAGED_BY, TEMPLATE_VERSION};
-use porch_fn_service::kubernetes::{Causes, RequestError, bounded};
+use porch_fn_telemetry::Causes;
+use serde::de::DeserializeOwned;
 
-use super::facts::{Facts, Original};
+use super::facts::{Asked, Facts, IsOurs, Original};
 use super::gather::gather;
 use super::installation::evaluator_of;
 use super::porch::Evaluator;
 use super::running::{Running, processes, running, why_in_use};
+use super::workload::Workload;
 use crate::cluster::{Cluster, each};
+use crate::failure::Failure;
 use crate::output;
 
 #[cfg(test)]
@@ -99,52 +102,9 @@ fn is_legacy_service(service: &Service) -> bool {
         && service.owner_references().is_empty()
 }
 
-/// Why nothing may be deleted: somebody may still need it.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum Needed {
-    #[error(
-        "no runner of ours is known in namespace {0}: see -n; while Porch's own runs, it needs these pods"
-    )]
-    NoRunner(String),
-    #[error("Porch's own function runner runs, and needs them")]
-    Original,
-    #[error(
-        "what runs as {0} may be Porch's own function runner, which needs them: each of its pods has to say that it is ours"
-    )]
-    Unknown(String),
-    #[error(
-        "Porch's own function runner still runs, and makes them anew; first: kubectl -n {namespace} scale deployment \
-         {deployment} --replicas=0"
-    )]
-    Beside { namespace: String, deployment: String },
-    #[error(
-        "Deployment {deployment} in namespace {namespace} may be Porch's own function runner, and need them as well. If \
-         it is, once nobody calls it: kubectl -n {namespace} scale deployment {deployment} --replicas=0; if it is one \
-         of ours, delete them by the kubectl command of the README's chapter on moving"
-    )]
-    Elsewhere { namespace: String, deployment: String },
-    #[error(
-        "Deployment {deployment} in namespace {namespace} may be or may have been Porch's own function runner; pods of \
-         it still terminate, and need them until they are gone: kubectl -n {namespace} get pods"
-    )]
-    Terminating { namespace: String, deployment: String },
-    #[error(
-        "Porch's own function runner may run in another namespace, and need them as well; the Deployments of all \
-         namespaces, or the pods of one, cannot be looked through: {0}"
-    )]
-    Unlisted(String),
-}
-
-/// Lists them, and deletes them when told to.
-pub(super) async fn clean(cluster: &Cluster, yes: bool) -> ExitCode {
-    match try_clean(cluster, yes).await {
-        Ok(all_deleted) if all_deleted => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => output::fail("doctor --clean-legacy", error),
-    }
-}
-
-async fn try_clean(cluster: &Cluster, yes: bool) -> Result<bool, String> {
+/// Lists them, and deletes them if the user agrees; `yes` agrees beforehand. Returns whether everything was deleted
+/// that should be.
+pub(super) async fn clean(cluster: &Cluster, yes: bool) -> Result<bool, Failure> {
     let (facts, found) = look(cluster).await?;
     let namespace = &facts.functions;
     output::show(&found.listed(namespace));
@@ -159,114 +119,133 @@ async fn try_clean(cluster: &Cluster, yes: bool) -> Result<bool, String> {
     }
     // The answer may have taken long.
     let (_, still) = look(cluster).await?;
-    let mut failed = false;
+    let mut all_deleted = true;
     let mut deleted = |what: String, outcome: Result<(), String>| match outcome {
         Ok(()) => output::show(&format!("{what} deleted\n")),
         Err(error) => {
             eprintln!("{what}: {error}");
-            failed = true;
+            all_deleted = false;
         }
     };
     for pod in found.pods.iter().filter(|pod| still.pods.iter().any(|other| other.uid() == pod.uid())) {
-        deleted(format!("pod/{}", pod.name_any()), delete(cluster, namespace, pod).await);
+        let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+        deleted(format!("pod/{}", pod.name_any()), delete(&pods, pod).await);
     }
     let is_still = |service: &&Service| still.services.iter().any(|other| other.uid() == service.uid());
     for service in found.services.iter().filter(is_still) {
         deleted(format!("service/{}", service.name_any()), delete_service(cluster, namespace, service).await);
     }
-    Ok(!failed)
+    Ok(all_deleted)
 }
 
 /// What there is; `Err` also says who may need all of it.
-async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), String> {
-    let facts = gather(cluster).await.map_err(|error| error.to_string())?;
-    let pods = match &facts.function_pods {
-        Ok(pods) => pods,
-        Err(error) => return Err(format!("the pods of {} cannot be listed: {error}", facts.functions)),
-    };
-    let api: Api<Service> = Api::namespaced(cluster.client.clone(), &facts.functions);
-    let listed = bounded(api.list(&ListParams::default().limit(MAX_SERVICES))).await;
-    let services = listed.map_err(|error| {
-        format!("the Services of {} cannot be listed: {}", facts.functions, Causes(&error))
+async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
+    let facts = gather(cluster).await?;
+    let functions = &facts.functions;
+    let pods = facts.function_pods.as_ref();
+    let pods =
+        pods.map_err(|error| Failure::new(format!("the pods of {functions} cannot be listed: {error}")))?;
+    let api: Api<Service> = Api::namespaced(cluster.client.clone(), functions);
+    let services = bounded(api.list(&ListParams::default().limit(MAX_SERVICES))).await;
+    let services = services.map_err(|error| {
+        Failure::new(format!("the Services of {functions} cannot be listed: {}", Causes(&error)))
     })?;
-    let all = leftovers(pods, &services.items, &[]);
-    if all.is_empty() {
-        return Ok((facts, all));
+    let mut left = leftovers(pods, &services.items, &[]);
+    if !left.is_empty() {
+        left = leftovers(pods, &services.items, &servers(cluster, &facts).await.map_err(Failure::new)?);
     }
-    let servers = unneeded(cluster, &facts).await?;
-    let left = leftovers(pods, &services.items, &servers);
     Ok((facts, left))
 }
 
-/// The porch-servers that may use some of what was found. `Err` says who may use all of it.
-async fn unneeded(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, String> {
-    if let Some(needed) = needed(facts) {
-        return Err(needed.to_string());
-    }
+/// The porch-servers that may use some of what was found. `Err` says why nothing may be deleted: a function runner of
+/// Porch's may still need all of it.
+async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, String> {
+    needed(facts)?;
     let mut servers = Vec::new();
-    for evaluator in everywhere(cluster, facts).await.map_err(|needed| needed.to_string())? {
+    for evaluator in everywhere(cluster, facts).await? {
         if evaluator.is_server {
             servers.extend(running(cluster, &evaluator, &facts.functions).await);
-        } else if let Some(needed) = needed_by(cluster, facts, evaluator).await {
-            return Err(needed.to_string());
+        } else {
+            needed_by(cluster, facts, &evaluator).await?;
         }
     }
     Ok(servers)
 }
 
+/// Fails if somebody in our namespace may need what Porch's runner has made. Only a runner of ours that says so has
+/// taken its place.
+fn needed(facts: &Facts) -> Result<(), String> {
+    let namespace = &facts.namespace;
+    let Some(runner) = facts.installed.runner.as_ref().filter(|runner| runner.flags.is_ok()) else {
+        return Err(format!(
+            "no runner of ours is known in namespace {namespace}: see -n; while Porch's own runs, it needs these pods"
+        ));
+    };
+    if facts.original() == Original::Yes {
+        return Err("Porch's own function runner runs, and needs them".to_owned());
+    }
+    let is_ours = |runner: &Asked<_>| runner.answer.as_ref().is_ok_and(|answer| answer.page == IsOurs(true));
+    if facts.runners.is_empty() || !facts.runners.iter().all(is_ours) {
+        return Err(format!(
+            "what runs as {} may be Porch's own function runner, which needs them: each of its pods has to say that \
+             it is ours",
+            runner.workload.name
+        ));
+    }
+    facts.needing_original().map_or(Ok(()), |deployment| {
+        Err(format!(
+            "Porch's own function runner still runs, and makes them anew; first: kubectl -n {namespace} scale \
+             deployment {deployment} --replicas=0"
+        ))
+    })
+}
+
 /// The evaluators of all namespaces that may have their pods in the same one.
-async fn everywhere(cluster: &Cluster, facts: &Facts) -> Result<Vec<Evaluator>, Needed> {
+async fn everywhere(cluster: &Cluster, facts: &Facts) -> Result<Vec<Evaluator>, String> {
     let api: Api<Deployment> = Api::all(cluster.client.clone());
     let mut evaluators = Vec::new();
     let take = |deployment: Deployment| {
-        evaluators.extend(evaluator_of(&deployment).filter(|one| one.may_use(&facts.functions)));
+        let evaluator = evaluator_of(&Workload::from(&deployment));
+        evaluators.extend(evaluator.filter(|one| one.may_use(&facts.functions)));
     };
-    let all = each(&api, PAGE, MAX_PAGES, take).await.map_err(|error| {
-        let takes = "it takes a ClusterRole with the right to list deployments of group apps";
-        Needed::Unlisted(format!("{}; {takes}", Causes(&error)))
-    })?;
-    if all {
-        return Ok(evaluators);
-    }
-    Err(Needed::Unlisted(format!("there are more than {}", PAGE * MAX_PAGES)))
-}
-
-/// Whether a function runner that was found may need the pods. Ours, in the place of Porch's, may
-/// still have pods of Porch's that terminate.
-async fn needed_by(cluster: &Cluster, facts: &Facts, runner: Evaluator) -> Option<Needed> {
-    let known = facts.installed.runner.as_ref().map(|runner| &runner.deployment);
-    let is_ours = runner.namespace == facts.namespace && known == Some(&runner.deployment);
-    if runner.pods > 0 && !is_ours {
-        return Some(Needed::Elsewhere { namespace: runner.namespace, deployment: runner.deployment });
-    }
-    match processes(cluster, &runner).await {
-        Ok(pods) => {
-            let needs = |pod: &Pod| !is_ours || pod.metadata.deletion_timestamp.is_some();
-            let Evaluator { namespace, deployment, .. } = runner;
-            pods.iter().any(needs).then_some(Needed::Terminating { namespace, deployment })
-        }
-        Err(error) => Some(Needed::Unlisted(error)),
+    match each(&api, PAGE, MAX_PAGES, take).await {
+        Ok(true) => Ok(evaluators),
+        Ok(false) => Err(unlisted(&format!("there are more than {}", PAGE * MAX_PAGES))),
+        Err(error) => Err(unlisted(&format!(
+            "{}; it takes a ClusterRole with the right to list deployments of group apps",
+            Causes(&error)
+        ))),
     }
 }
 
-/// Whether somebody here may need what Porch's runner has made. Only a runner of ours that says so
-/// has taken its place.
-fn needed(facts: &Facts) -> Option<Needed> {
-    let namespace = || facts.namespace.clone();
-    let Some(runner) = facts.installed.runner.as_ref().filter(|runner| runner.flags.is_ok()) else {
-        return Some(Needed::NoRunner(namespace()));
-    };
-    match facts.original() {
-        Original::Yes => return Some(Needed::Original),
-        Original::Unknown => return Some(Needed::Unknown(runner.deployment.clone())),
-        Original::No => (),
+fn unlisted(reason: &str) -> String {
+    format!(
+        "Porch's own function runner may run in another namespace, and need them as well; the Deployments of all \
+         namespaces, or the pods of one, cannot be looked through: {reason}"
+    )
+}
+
+/// Fails if a function runner that was found may need the pods. Ours, in the place of Porch's, may still have pods of
+/// Porch's that terminate.
+async fn needed_by(cluster: &Cluster, facts: &Facts, runner: &Evaluator) -> Result<(), String> {
+    let Workload { namespace, name, .. } = &runner.workload;
+    let known = facts.installed.runner.as_ref().map(|runner| &runner.workload.name);
+    let is_ours = *namespace == facts.namespace && known == Some(name);
+    if runner.workload.pods > 0 && !is_ours {
+        return Err(format!(
+            "Deployment {name} in namespace {namespace} may be Porch's own function runner, and need them as well. If \
+             it is, once nobody calls it: kubectl -n {namespace} scale deployment {name} --replicas=0; if it is one \
+             of ours, delete them by the kubectl command of the README's chapter on moving"
+        ));
     }
-    let ours = facts.runners.iter().all(|runner| runner.answer.as_ref().is_ok_and(|answer| answer.ours));
-    if facts.runners.is_empty() || !ours {
-        return Some(Needed::Unknown(runner.deployment.clone()));
+    let pods = processes(cluster, runner).await.map_err(|error| unlisted(&error))?;
+    if pods.iter().any(|pod| !is_ours || pod.metadata.deletion_timestamp.is_some()) {
+        return Err(format!(
+            "Deployment {name} in namespace {namespace} may be or may have been Porch's own function runner; pods of \
+             it still terminate, and need them until they are gone: kubectl -n {namespace} get pods"
+        ));
     }
-    let running = facts.installed.originals.iter().find(|original| original.pods > 0 && original.starts_pods);
-    running.map(|original| Needed::Beside { namespace: namespace(), deployment: original.deployment.clone() })
+    Ok(())
 }
 
 /// Asks, where there is somebody to ask.
@@ -280,34 +259,28 @@ fn agreed(found: &Leftovers) -> bool {
     asked.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// The pod that was listed, no other of its name. One that is gone is as good as deleted.
-async fn delete(cluster: &Cluster, namespace: &str, pod: &Pod) -> Result<(), String> {
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    gone(bounded(pods.delete(&pod.name_any(), &only(pod.metadata.uid.clone()))).await.map(|_| ()))
+/// Deletes the object that was listed, no other of its name. One that is gone is as good as deleted.
+async fn delete<K>(api: &Api<K>, object: &K) -> Result<(), String>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let only = Preconditions { uid: object.uid(), resource_version: None };
+    match bounded(api.delete(&object.name_any(), &DeleteParams::default().preconditions(only))).await {
+        Err(error) if error.code() != Some(404) => Err(Causes(&error).to_string()),
+        _ => Ok(()),
+    }
 }
 
-/// The Service that was listed, unless there is a pod that it selects.
+/// Deletes a Service, unless there is a pod that it selects.
 async fn delete_service(cluster: &Cluster, namespace: &str, service: &Service) -> Result<(), String> {
-    let name = service.name_any();
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    let selected = bounded(pods.list(&ListParams::default().labels(&format!("{IMAGE}={name}")))).await;
+    let selector = format!("{IMAGE}={}", service.name_any());
+    let selected = bounded(pods.list(&ListParams::default().labels(&selector))).await;
     let selected = selected.map_err(|error| Causes(&error).to_string())?;
     if let Some(pod) = selected.items.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()) {
         return Err(format!("not deleted, since pod {} may be in use", pod.name_any()));
     }
-    let services: Api<Service> = Api::namespaced(cluster.client.clone(), namespace);
-    gone(bounded(services.delete(&name, &only(service.metadata.uid.clone()))).await.map(|_| ()))
-}
-
-fn only(uid: Option<String>) -> DeleteParams {
-    DeleteParams::default().preconditions(Preconditions { uid, resource_version: None })
-}
-
-fn gone(deleted: Result<(), RequestError>) -> Result<(), String> {
-    match deleted {
-        Err(error) if error.code() == Some(404) => Ok(()),
-        other => other.map_err(|error| Causes(&error).to_string()),
-    }
+    delete(&Api::namespaced(cluster.client.clone(), namespace), service).await
 }
 
 // === impl Leftovers ===
@@ -320,13 +293,11 @@ impl Leftovers {
     /// A line for each object that can be deleted, and one for each reason why others are kept.
     fn listed(&self, namespace: &str) -> String {
         let mut text = String::new();
-        for (kind, name) in self
-            .pods
-            .iter()
-            .map(|pod| ("pod", pod.name_any()))
-            .chain(self.services.iter().map(|service| ("service", service.name_any())))
-        {
-            let _ = writeln!(text, "{kind}/{name} in {namespace}");
+        for pod in &self.pods {
+            let _ = writeln!(text, "pod/{} in {namespace}", pod.name_any());
+        }
+        for service in &self.services {
+            let _ = writeln!(text, "service/{} in {namespace}", service.name_any());
         }
         for (reason, pods) in &self.kept {
             let names = pods[..pods.len().min(MAX_NAMED)].join(", ");

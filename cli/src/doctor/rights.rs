@@ -1,8 +1,8 @@
-//! What routers and runners need the API server to let them do, as deploy/rights.yaml grants it.
+//! The rights that routers and runners need of the API server, as deploy/rights.yaml grants them. Pure.
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use porch_fn_discovery::Target;
 use porch_fn_runner::PodConnect;
-use porch_fn_service::discovery::Target;
 
 use super::finding::Finding;
 use super::installation::Installation;
@@ -17,31 +17,32 @@ const RUNNERS: &[(&str, &str, &[&str])] = &[
     (PORCH, "functionconfigs", &["list", "watch", "patch"]),
     (PORCH, "functionconfigs/status", &["patch"]),
 ];
+/// Of programs that find runners by EndpointSlices.
+const SLICES: (&str, &str, &[&str]) = ("discovery.k8s.io", "endpointslices", &["get", "list", "watch"]);
 
 /// A right that a program needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Right {
-    /// Whose: a service account of the programs' namespace.
+    /// A service account of the programs' namespace.
     pub(super) account: String,
-    /// Where.
     pub(super) namespace: String,
-    pub(super) group: &'static str,
+    group: &'static str,
     /// With the subresource, if any.
-    pub(super) resource: &'static str,
-    /// Of which object; empty where it is of all.
-    pub(super) name: String,
-    pub(super) verb: &'static str,
+    resource: &'static str,
+    /// The object; empty for all.
+    name: String,
+    verb: &'static str,
     /// Whether it is there, once that was asked.
     pub(super) granted: bool,
 }
 
-/// What an installation in `namespace` needs.
-pub(super) fn needed(installed: &Installation, namespace: &str) -> Vec<Right> {
+/// The rights that an installation in `home` needs.
+pub(super) fn needed(installed: &Installation, home: &str) -> Vec<Right> {
     let mut rights = Vec::new();
-    let mut add = |account: &str, place: &str, group, resource, verbs: &[&'static str], name: &str| {
+    let mut add = |account: &str, namespace: &str, (group, resource, verbs): (_, _, &[_]), name: &str| {
         rights.extend(verbs.iter().map(|&verb| Right {
             account: account.to_owned(),
-            namespace: place.to_owned(),
+            namespace: namespace.to_owned(),
             group,
             resource,
             name: name.to_owned(),
@@ -49,33 +50,32 @@ pub(super) fn needed(installed: &Installation, namespace: &str) -> Vec<Right> {
             granted: false,
         }));
     };
-    let slices: &[&'static str] = &["get", "list", "watch"];
     if let Some(router) = &installed.router
         && let Ok(flags) = &router.flags
         && let Target::Kubernetes { namespace, .. } = &flags.runners
     {
-        add(&router.account, namespace, "discovery.k8s.io", "endpointslices", slices, "");
+        add(&router.workload.account, namespace, SLICES, "");
     }
     if let Some(runner) = &installed.runner
         && let Ok(flags) = &runner.flags
     {
-        let account = &runner.account;
-        let by_address = flags.pod_connect == PodConnect::PodIp;
-        let used = |resource: &str| flags.has_function_pods() && !(by_address && resource == "services");
-        for &(group, resource, verbs) in RUNNERS.iter().filter(|(_, resource, _)| used(resource)) {
-            add(account, &flags.pod_namespace, group, resource, verbs, "");
+        let (account, functions) = (&runner.workload.account, &flags.pod_namespace);
+        let needs_services = flags.pod_connect != PodConnect::PodIp;
+        let of_pods = RUNNERS.iter().filter(|_| flags.has_function_pods());
+        for &right in of_pods.filter(|(_, resource, _)| needs_services || *resource != "services") {
+            add(account, functions, right, "");
         }
         if !flags.function_pod_template.is_empty() {
-            let own = if flags.namespace.is_empty() { namespace } else { &flags.namespace };
-            add(account, own, "", "configmaps", &["get"], &flags.function_pod_template);
+            let own = if flags.namespace.is_empty() { home } else { &flags.namespace };
+            add(account, own, ("", "configmaps", &["get"]), &flags.function_pod_template);
         }
         if flags.enable_private_registries {
-            let name = &flags.registry_auth_secret_name;
-            add(account, &flags.pod_namespace, "", "secrets", &["create"], "");
-            add(account, &flags.pod_namespace, "", "secrets", &["get", "update", "delete"], name);
+            add(account, functions, ("", "secrets", &["create"]), "");
+            let verbs = ("", "secrets", ["get", "update", "delete"].as_slice());
+            add(account, functions, verbs, &flags.registry_auth_secret_name);
         }
         if let Ok(Target::Kubernetes { namespace, .. }) = Target::parse(&flags.peers, 9445) {
-            add(account, &namespace, "discovery.k8s.io", "endpointslices", slices, "");
+            add(account, &namespace, SLICES, "");
         }
     }
     rights
@@ -98,53 +98,43 @@ impl Right {
             ..ResourceAttributes::default()
         };
         let groups = ["system:authenticated", "system:serviceaccounts"].map(str::to_owned);
-        SubjectAccessReview {
-            spec: SubjectAccessReviewSpec {
-                user: Some(format!("system:serviceaccount:{home}:{}", self.account)),
-                groups: Some(groups.into_iter().chain([format!("system:serviceaccounts:{home}")]).collect()),
-                resource_attributes: Some(attributes),
-                ..SubjectAccessReviewSpec::default()
-            },
-            ..SubjectAccessReview::default()
-        }
-    }
-
-    /// `verb resource in namespace`.
-    fn shown(&self) -> String {
-        let group = if self.group.is_empty() { String::new() } else { format!(".{}", self.group) };
-        format!("{} {}{group} in {}", self.verb, self.resource, self.namespace)
+        let spec = SubjectAccessReviewSpec {
+            user: Some(format!("system:serviceaccount:{home}:{}", self.account)),
+            groups: Some(groups.into_iter().chain([format!("system:serviceaccounts:{home}")]).collect()),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        };
+        SubjectAccessReview { spec, ..SubjectAccessReview::default() }
     }
 }
 
-/// What is missing.
+/// The rights that are missing.
 pub(super) fn check(rights: &Result<Vec<Right>, String>) -> Vec<Finding> {
-    const CHECK: &str = "rights";
     let rights = match rights {
         Ok(rights) => rights,
         Err(error) => {
             let fix = "ask somebody who may create subjectaccessreviews, or compare with deploy/rights.yaml";
-            return vec![Finding::unknown(CHECK, error.clone(), fix)];
+            return vec![Finding::unknown(error, fix)];
         }
     };
-    let missing: Vec<_> = rights.iter().filter(|right| !right.granted).collect();
-    if missing.is_empty() {
-        let text = match rights.len() {
-            0 => "none needed".to_owned(),
-            count => format!("all {count} granted"),
-        };
-        return vec![Finding::ok(CHECK, text)];
-    }
-    let finding = |right: &&Right| {
-        let text = format!("ServiceAccount {} may not {}", right.account, right.shown());
+    let missing = rights.iter().filter(|right| !right.granted).map(|right| {
+        let Right { account, namespace, group, resource, verb, .. } = right;
+        let group = if group.is_empty() { String::new() } else { format!(".{group}") };
+        let text = format!("ServiceAccount {account} may not {verb} {resource}{group} in {namespace}");
         // Those of deploy/single-runner have another name.
         let fix = "apply rights.yaml of deploy/ or deploy/single-runner, or the component that brings it";
-        match right.resource {
-            "pods" | "services" | "secrets" | "configmaps" => Finding::problem(CHECK, text, fix),
-            // The others are done without, or there is another way.
-            _ => Finding::warning(CHECK, text, fix),
+        match *resource {
+            "pods" | "services" | "secrets" | "configmaps" => Finding::problem(text, fix),
+            // The programs do without the others, or there is another way.
+            _ => Finding::warning(text, fix),
         }
-    };
-    missing.iter().map(finding).collect()
+    });
+    let missing: Vec<_> = missing.collect();
+    match (missing.is_empty(), rights.len()) {
+        (false, _) => missing,
+        (true, 0) => vec![Finding::ok("none needed")],
+        (true, count) => vec![Finding::ok(format!("all {count} granted"))],
+    }
 }
 
 #[cfg(test)]
@@ -196,7 +186,7 @@ mod tests {
             verb,
             granted,
         };
-        assert_eq!(check(&Ok(vec![right("patch", true)])), [Finding::ok("rights", "all 1 granted")]);
+        assert_eq!(check(&Ok(vec![right("patch", true)])), [Finding::ok("all 1 granted")]);
         let found = check(&Ok(vec![right("patch", false), right("get", true)]));
         assert_eq!(found.len(), 1);
         assert_eq!(

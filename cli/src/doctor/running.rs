@@ -1,4 +1,4 @@
-//! Porch-servers that run and evaluate in function pods, and which of these they may use.
+//! Porch-servers that run and evaluate in function pods, and the pods that they may use.
 //!
 //! A porch-server uses the pods that it has made, and when it starts it adopts those of its
 //! template's version: the PodTemplate's resourceVersion, which pods have as an annotation. All
@@ -8,8 +8,9 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::Api;
+use porch_fn_kubernetes::bounded;
 use porch_fn_runner::pods::kubernetes::names::TEMPLATE_VERSION;
-use porch_fn_service::kubernetes::{Causes, bounded};
+use porch_fn_telemetry::Causes;
 
 use super::porch::Evaluator;
 use crate::cluster::Cluster;
@@ -21,12 +22,12 @@ pub(super) struct Running {
     pub(super) name: String,
     /// When the oldest of its processes started. `Err` says why that is not known.
     pub(super) since: Result<Time, String>,
-    pub(super) template: Result<Template, String>,
+    pub(super) template: Result<TemplateVersion, String>,
 }
 
 /// What its function pods are made from now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Template {
+pub(super) struct TemplateVersion {
     pub(super) version: String,
     /// When it was changed last.
     pub(super) changed: Time,
@@ -36,7 +37,7 @@ pub(super) struct Template {
 /// that is scaled to 0 and whose last pod is gone.
 pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &str) -> Option<Running> {
     let since = match processes(cluster, server).await {
-        Ok(pods) if pods.is_empty() && server.pods == 0 => return None,
+        Ok(pods) if pods.is_empty() && server.workload.pods == 0 => return None,
         Ok(pods) => started(&pods, &server.container)
             .ok_or_else(|| "none of its pods says since when it runs".to_owned()),
         Err(error) => Err(error),
@@ -48,22 +49,21 @@ pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &s
         Ok(None) => Err(format!("there is no PodTemplate {} in namespace {functions}", server.template)),
         Err(error) => Err(format!("PodTemplate {} cannot be read: {}", server.template, Causes(&error))),
     };
-    Some(Running { name: format!("{}/{}", server.namespace, server.deployment), since, template })
+    let name = format!("{}/{}", server.workload.namespace, server.workload.name);
+    Some(Running { name, since, template })
 }
 
-/// The pods of an evaluator that run or may start, and those that terminate, whose process serves
-/// until it is gone.
+/// The pods of an evaluator that run or may start, and terminating ones: their process serves until it is gone.
 pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Result<Vec<Pod>, String> {
-    if evaluator.selector.is_empty() {
-        return Err(format!("Deployment {} selects its pods by no matchLabels", evaluator.deployment));
+    let workload = &evaluator.workload;
+    if workload.selector.is_empty() {
+        return Err(format!("Deployment {} selects its pods by no matchLabels", workload.name));
     }
-    let home = Cluster { client: cluster.client.clone(), namespace: evaluator.namespace.clone() };
-    let mut pods = home.pods(&evaluator.selector).await.map_err(|error| error.to_string())?;
+    let home = Cluster { client: cluster.client.clone(), namespace: workload.namespace.clone() };
+    let mut pods = home.pods(&workload.selector).await.map_err(|error| error.to_string())?;
     // Evicted pods stay listed.
-    pods.retain(|pod| {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        !matches!(phase, Some("Failed" | "Succeeded"))
-    });
+    let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
+    pods.retain(|pod| !matches!(phase(pod).as_deref(), Some("Failed" | "Succeeded")));
     Ok(pods)
 }
 
@@ -77,10 +77,10 @@ fn started(pods: &[Pod], container: &str) -> Option<Time> {
 }
 
 /// `None` without the times of its managers: it may then have been changed at any time.
-fn version(template: &PodTemplate) -> Option<Template> {
+fn version(template: &PodTemplate) -> Option<TemplateVersion> {
     let managers = template.metadata.managed_fields.iter().flatten();
     let changed = managers.filter_map(|manager| manager.time.clone()).max()?;
-    Some(Template { version: template.resource_version()?, changed })
+    Some(TemplateVersion { version: template.resource_version()?, changed })
 }
 
 /// Why one of these may use a pod of Porch's, if so.
@@ -122,7 +122,7 @@ mod tests {
 
     /// A porch-server that started at minute 20, with a template that was changed at minute 10.
     fn server() -> Running {
-        let template = Template { version: "7".to_owned(), changed: time(10) };
+        let template = TemplateVersion { version: "7".to_owned(), changed: time(10) };
         Running { name: "home/porch-server".to_owned(), since: Ok(time(20)), template: Ok(template) }
     }
 
@@ -134,30 +134,30 @@ mod tests {
     }
 
     #[test]
-    fn what_a_running_server_neither_made_nor_adopted_is_dead() {
-        let reason = |pod: &Pod, server: &Running| why_in_use(pod, std::slice::from_ref(server));
-        assert_eq!(reason(&pod("inline-v1", 19), &server()), None);
-        assert_eq!(why_in_use(&pod("7", 30), &[]), None, "nobody runs");
-        for (pod, part) in [
-            (pod("7", 5), "its template's version"),
-            (pod("6", 20), "younger than itself"),
-            (pod("6", 30), "younger than itself"),
-            (Pod::default(), "younger than itself"),
-        ] {
-            let reason = reason(&pod, &server()).unwrap();
-            assert!(reason.starts_with("home/porch-server: ") && reason.contains(part), "{reason}");
-        }
-        let unknown = "forbidden".to_owned();
+    fn pods_that_a_running_server_neither_made_nor_adopted_are_dead() {
+        let unknown = || "forbidden".to_owned();
         let mut changed = server();
         changed.template.as_mut().unwrap().changed = time(20);
-        for (doubtful, part) in [
-            (changed, "has changed since it started"),
-            (Running { since: Err(unknown.clone()), ..server() }, "it may use any: forbidden"),
-            (Running { template: Err(unknown), ..server() }, "it may use any: forbidden"),
+        let no_start = Running { since: Err(unknown()), ..server() };
+        let no_template = Running { template: Err(unknown()), ..server() };
+        for (version, created, server, part) in [
+            ("inline-v1", 19, server(), ""),
+            ("7", 5, server(), "its template's version"),
+            ("6", 20, server(), "younger than itself"),
+            ("6", 30, server(), "younger than itself"),
+            ("inline-v1", 5, changed, "has changed since it started"),
+            ("inline-v1", 5, no_start, "it may use any: forbidden"),
+            ("inline-v1", 5, no_template, "it may use any: forbidden"),
         ] {
-            let reason = why_in_use(&pod("inline-v1", 5), &[server(), doubtful]).unwrap();
-            assert!(reason.contains(part), "{reason}");
+            let reason = why_in_use(&pod(version, created), &[server]).unwrap_or_default();
+            assert_eq!(reason.is_empty(), part.is_empty(), "{reason}");
+            assert!(part.is_empty() || reason.starts_with("home/porch-server: "), "{reason}");
+            assert!(reason.contains(part), "{part}: {reason}");
         }
+        assert!(
+            why_in_use(&Pod::default(), &[server()]).is_some_and(|reason| reason.ends_with("than itself"))
+        );
+        assert_eq!(why_in_use(&pod("7", 30), &[]), None, "nobody runs");
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
             version(&serde_json::from_value(json!({"metadata": metadata})).unwrap())
         };
         let managers = json!([{"time": time(3)}, {"time": time(5)}, {"manager": "a"}]);
-        let expected = Template { version: "7".to_owned(), changed: time(5) };
+        let expected = TemplateVersion { version: "7".to_owned(), changed: time(5) };
         assert_eq!(template(managers), Some(expected));
         assert_eq!(template(json!([])), None);
     }

@@ -6,8 +6,13 @@ use porch_fn_image::Image;
 use porch_fn_settings::NO_EXECUTABLE;
 use serde_json::{Map, Value, json};
 
-use super::{GROUP, KIND, VERSION};
-use crate::commands::CATALOG;
+use crate::failure::Failure;
+
+/// Where Porch has functions without a registry, as in the objects that it ships.
+pub(crate) const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
+pub(super) const GROUP: &str = "config.porch.kpt.dev";
+pub(super) const VERSION: &str = "v1alpha1";
+pub(super) const KIND: &str = "FunctionConfig";
 
 /// The annotation of a changed object: its fields before that, which [`remove`] restores.
 const BEFORE: &str = "fn.kpt.dev/before-porch-config";
@@ -35,31 +40,12 @@ pub(super) struct Changes {
     pub(super) notes: Vec<String>,
 }
 
-/// How a manifest has a field that is to be removed.
-#[derive(Debug, Clone, Copy)]
-enum Absent {
-    /// Left out: `kubectl apply` removes what it has applied itself.
-    LeftOut,
-    /// As null, and an annotation as an empty text: `kubectl apply` keeps a field that it does not
-    /// know of, such as one that came by server-side apply.
-    Written,
-}
-
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ChangeError {
-    #[error(
-        "FunctionConfig {name} is for spec.image {image}, not {name}: Porch looks for the object of a function by its \
-         name; rename that object"
-    )]
-    Taken { name: String, image: String },
-}
-
 /// The FunctionConfigs for `functions`, or for all that have one.
 pub(super) fn generate(
     existing: &[Value],
     functions: &[Function],
     namespace: &str,
-) -> Result<Changes, ChangeError> {
+) -> Result<Changes, Failure> {
     let mut changes = Changes::default();
     let all: Vec<Function>;
     let functions = if functions.is_empty() {
@@ -79,8 +65,11 @@ pub(super) fn generate(
         let mut objects: Vec<&Value> = existing.iter().filter(of_image).collect();
         if let Some(named) = existing.iter().find(|object| name_of(object) == function.name) {
             if image_of(named) != function.name {
-                let image = image_of(named).to_owned();
-                return Err(ChangeError::Taken { name: function.name.clone(), image });
+                let (name, image) = (&function.name, image_of(named));
+                return Err(Failure::new(format!(
+                    "FunctionConfig {name} is for spec.image {image}, not {name}: Porch looks for the object of a \
+                     function by its name; rename that object"
+                )));
             }
             for other in objects.iter().filter(|object| name_of(object) != function.name) {
                 let text = format!(
@@ -126,23 +115,39 @@ pub(super) fn generate(
 pub(super) fn remove(existing: &[Value]) -> Changes {
     let mut changes = Changes::default();
     for object in existing {
-        let is_new = object.pointer("/metadata/labels").and_then(|labels| labels.get(MANAGED_BY));
-        if is_new.is_some_and(|manager| manager == MANAGER) {
+        if is_new(object) {
             changes.created.push(name_of(object).to_owned());
         } else if let Some(before) = before(object) {
-            let mut restored = manifest(object);
-            let absent = Absent::of(object);
-            if leads_to_us(object) {
-                set(&mut restored, "binaryExecutor", before.get("binaryExecutor"), absent);
-            }
-            if before.contains_key("prefixes") {
-                set(&mut restored, "prefixes", before.get("prefixes"), absent);
-            }
-            set_before(&mut restored, None, absent);
-            changes.objects.push(restored);
+            changes.objects.push(restored(object, &before));
         }
     }
     changes
+}
+
+fn restored(object: &Value, before: &Map<String, Value>) -> Value {
+    let mut restored = manifest(object);
+    // `kubectl apply` removes a field that is left out if it has applied it itself. It keeps a field that came by
+    // server-side apply, unless the field is null.
+    let absent = |value| (!is_applied(object)).then_some(value);
+    let executor = leads_to_us(object).then_some("binaryExecutor");
+    for field in executor.into_iter().chain(before.contains_key("prefixes").then_some("prefixes")) {
+        put(&mut restored["spec"], field, before.get(field).cloned(), absent(Value::Null));
+    }
+    // A null among annotations makes some versions of kubectl drop all of them.
+    put(&mut restored["metadata"]["annotations"], BEFORE, None, absent(json!("")));
+    if restored["metadata"]["annotations"] == json!({}) {
+        put(&mut restored["metadata"], "annotations", None, None);
+    }
+    restored
+}
+
+/// Sets a field, to `absent` where there is no value; without either the field is removed.
+fn put(object: &mut Value, field: &str, value: Option<Value>, absent: Option<Value>) {
+    let Some(object) = object.as_object_mut() else { return };
+    match value.filter(|value| !value.is_null()).or(absent) {
+        Some(value) => object.insert(field.to_owned(), value),
+        None => object.shift_remove(field),
+    };
 }
 
 fn new(function: &Function, namespace: &str) -> Value {
@@ -155,7 +160,8 @@ fn new(function: &Function, namespace: &str) -> Value {
     })
 }
 
-/// An object that leads to the routers, and whether it had another executable.
+/// An object that leads to the routers, and whether it had another executable. The schema of FunctionConfigs has spec and
+/// annotations as objects, so that they can be indexed.
 fn led(object: &Value, function: &Function) -> (Value, bool) {
     let mut led = manifest(object);
     let mut fields = before(object).unwrap_or_default();
@@ -163,25 +169,24 @@ fn led(object: &Value, function: &Function) -> (Value, bool) {
     if executable.is_some() || !fields.contains_key("binaryExecutor") {
         fields.insert("binaryExecutor".to_owned(), executable.cloned().unwrap_or_default());
     }
-    set(&mut led, "binaryExecutor", Some(&executor()), Absent::LeftOut);
+    led["spec"]["binaryExecutor"] = executor();
     if let Some(prefix) = &function.prefix {
-        let old = object.pointer("/spec/prefixes").cloned();
-        let mut prefixes = old.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
+        let old = object.pointer("/spec/prefixes").cloned().unwrap_or_default();
+        let mut prefixes = old.as_array().cloned().unwrap_or_default();
         // Without prefixes an object is for images without a registry.
         if prefixes.is_empty() {
             prefixes.push(json!(""));
         }
         let is_default = prefix == CATALOG && prefixes.contains(&json!(""));
         if !is_default && !prefixes.contains(&json!(prefix)) {
-            fields.entry("prefixes").or_insert(old.unwrap_or_default());
+            fields.entry("prefixes").or_insert(old);
             prefixes.push(json!(prefix));
-            set(&mut led, "prefixes", Some(&Value::Array(prefixes)), Absent::LeftOut);
+            led["spec"]["prefixes"] = Value::Array(prefixes);
         }
     }
     // New ones have nothing before them.
-    let is_new = led.pointer("/metadata/labels").and_then(|labels| labels.get(MANAGED_BY));
-    if is_new.is_none_or(|manager| manager != MANAGER) {
-        set_before(&mut led, Some(fields), Absent::LeftOut);
+    if !is_new(object) {
+        led["metadata"]["annotations"][BEFORE] = json!(Value::Object(fields).to_string());
     }
     (led, executable.is_some())
 }
@@ -196,29 +201,14 @@ fn leads_to_us(object: &Value) -> bool {
 
 /// What a user would write of an object that the API server has.
 fn manifest(object: &Value) -> Value {
-    let metadata = object.get("metadata").cloned().unwrap_or_default();
-    let mut kept = Map::new();
-    for field in ["name", "namespace", "labels", "annotations"] {
-        kept.extend(metadata.get(field).map(|value| (field.to_owned(), value.clone())));
-    }
+    let fields = ["name", "namespace", "labels", "annotations"];
+    let field = |field: &str| Some((field.to_owned(), object.get("metadata")?.get(field)?.clone()));
+    let mut kept: Map<_, _> = fields.into_iter().filter_map(field).collect();
     if let Some(annotations) = kept.get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.shift_remove(LAST_APPLIED);
     }
     let spec = object.get("spec").cloned().unwrap_or_default();
     json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND, "metadata": kept, "spec": spec})
-}
-
-/// Sets a field of the spec; none and null remove it.
-fn set(object: &mut Value, field: &str, value: Option<&Value>, absent: Absent) {
-    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    match (value, absent) {
-        (None | Some(Value::Null), Absent::LeftOut) => {
-            spec.shift_remove(field);
-        }
-        (value, _) => {
-            spec.insert(field.to_owned(), value.cloned().unwrap_or_default());
-        }
-    }
 }
 
 /// The fields that an object had before.
@@ -227,26 +217,19 @@ fn before(object: &Value) -> Option<Map<String, Value>> {
     serde_json::from_str(text).ok()
 }
 
-/// Sets or removes the annotation that [`before`] reads.
-fn set_before(object: &mut Value, fields: Option<Map<String, Value>>, absent: Absent) {
-    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
-    let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
-    let Some(annotations) = annotations.as_object_mut() else { return };
-    match (fields, absent) {
-        (Some(fields), _) => {
-            annotations.insert(BEFORE.to_owned(), Value::String(Value::Object(fields).to_string()));
-        }
-        // A null among annotations makes some versions of kubectl drop all of them.
-        (None, Absent::Written) => {
-            annotations.insert(BEFORE.to_owned(), json!(""));
-        }
-        (None, Absent::LeftOut) => {
-            annotations.shift_remove(BEFORE);
-        }
-    }
-    if annotations.is_empty() {
-        metadata.shift_remove("annotations");
-    }
+/// Whether [`generate`] has made this object.
+fn is_new(object: &Value) -> bool {
+    let labels = object.pointer("/metadata/labels");
+    labels.and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|manager| manager == MANAGER)
+}
+
+/// Whether `kubectl apply` has applied the annotation [`BEFORE`].
+fn is_applied(object: &Value) -> bool {
+    let annotation = |object: &Value, name: &str| {
+        object.pointer("/metadata/annotations")?.get(name)?.as_str().map(str::to_owned)
+    };
+    let applied = annotation(object, LAST_APPLIED).and_then(|text| serde_json::from_str(&text).ok());
+    applied.is_some_and(|applied: Value| annotation(&applied, BEFORE).is_some())
 }
 
 fn name_of(object: &Value) -> &str {
@@ -255,22 +238,6 @@ fn name_of(object: &Value) -> &str {
 
 fn image_of(object: &Value) -> &str {
     object.pointer("/spec/image").and_then(Value::as_str).unwrap_or_default()
-}
-
-// === impl Absent ===
-
-impl Absent {
-    fn of(object: &Value) -> Self {
-        let annotation = |object: &Value, name: &str| {
-            object.pointer("/metadata/annotations")?.get(name)?.as_str().map(str::to_owned)
-        };
-        let applied: Option<Value> =
-            annotation(object, LAST_APPLIED).and_then(|text| serde_json::from_str(&text).ok());
-        match applied.and_then(|applied| annotation(&applied, BEFORE)) {
-            Some(_) => Self::LeftOut,
-            None => Self::Written,
-        }
-    }
 }
 
 // === impl Changes ===

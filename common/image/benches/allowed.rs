@@ -1,5 +1,4 @@
-//! Cost of the longest `--allowed-images` on the request path. The image is one that no pattern
-//! fits, so that all are looked at.
+//! Cost of the longest `--allowed-images` on the request path, for an image that matches no pattern.
 
 use std::hint::black_box;
 
@@ -10,7 +9,7 @@ const PATTERNS: usize = 1000;
 const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
 const IMAGE: &str = "registry.example.com/platform/functions/set-namespace-of-all:v0.4.1";
 
-/// The one of this number.
+/// The pattern with a number.
 type Pattern = fn(usize) -> String;
 
 fn allowed(c: &mut Criterion) {

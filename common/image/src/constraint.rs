@@ -1,11 +1,9 @@
 //! Version constraints as Porch's callers write them in the `tag` field.
 //!
-//! kpt reads them with Go's Masterminds/semver v3. Its language is not that of the `semver` crate (`||`,
-//! hyphen ranges, `!=`, a `v` in front, `=1.2` for `1.2.x`), so it is read here; the versions themselves
-//! are that crate's. The meaning is that of v3.5.0, corners included. One difference: a hyphen range may
-//! follow a space or a bare `||`, where the library misreads it.
-
-use std::cmp::Ordering;
+//! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not have its language (`||`,
+//! hyphen ranges, `!=`, a `v` in front, `=1.2` for `1.2.x`), so this module parses it. The versions are
+//! those of the crate. The meaning is that of v3.5.0 in all corner cases. One difference: a hyphen range
+//! may follow a space or a bare `||`, which the library misreads.
 
 use semver::{BuildMetadata, Prerelease, Version};
 
@@ -21,7 +19,7 @@ pub enum ConstraintError {
         /// Its length in bytes.
         length: usize,
     },
-    /// A part that is no comparison with a version.
+    /// A part that is not a comparison with a version.
     #[error(
         "version constraint {constraint:?} cannot be read at {part:?}: write versions such as v1.2.3, 1.2 or \
          1.x, each after =, !=, >, >=, <, <=, ~, ^ or nothing, or a range 1.2 - 1.4; ',' means and, '||' \
@@ -30,27 +28,28 @@ pub enum ConstraintError {
     Syntax {
         /// The whole constraint.
         constraint: String,
-        /// Where reading stopped.
+        /// Where parsing stopped.
         part: String,
     },
 }
 
 /// A set of versions, such as `>=1.2 <2`, `~1.2.3`, `^0.4`, `1.x || 3.1 - 3.4`.
 ///
-/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. kpt takes a tag that
-/// [`parse_version`] reads for a literal tag and looks nothing up.
+/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. For kpt, a tag that
+/// [`parse_version`] accepts is a literal tag, and kpt looks nothing up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constraint {
-    /// One of these lists must hold, and of it every comparison.
+    /// All comparisons of one of these lists must hold.
     alternatives: Vec<Vec<Comparison>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Comparison {
     operator: Operator,
-    /// What is not written out is 0.
+    /// Numbers that are not written are 0.
     version: Version,
-    written: Written,
+    /// How many numbers are written before a wildcard or the end.
+    written: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,16 +64,7 @@ enum Operator {
     Caret,
 }
 
-/// How far a version is written out before a wildcard or its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Written {
-    Nothing,
-    Major,
-    Minor,
-    Patch,
-}
-
-/// Longer ones first.
+/// Longer signs first.
 const OPERATORS: [(&str, Operator); 11] = [
     ("!=", Operator::NotEqual),
     (">=", Operator::GreaterEqual),
@@ -90,7 +80,7 @@ const OPERATORS: [(&str, Operator); 11] = [
 ];
 
 impl Constraint {
-    /// Reads a constraint.
+    /// Parses a constraint.
     ///
     /// # Errors
     /// A [`ConstraintError`] that quotes the part at fault.
@@ -106,7 +96,7 @@ impl Constraint {
         Ok(Self { alternatives })
     }
 
-    /// Whether `version` is in the set. A prerelease is only where the alternative names a prerelease itself.
+    /// Whether `version` is in the set. A prerelease is only if the alternative contains a prerelease too.
     pub fn matches(&self, version: &Version) -> bool {
         self.alternatives.iter().any(|all| {
             let prereleases = all.iter().any(|comparison| !comparison.version.pre.is_empty());
@@ -116,8 +106,8 @@ impl Constraint {
 
     /// The tag with the highest version in the set.
     ///
-    /// Tags that are no versions are left out, and so are builds of a commit, `…-git-…`, as in kpt. Of tags
-    /// for one version (`v1.2`, `v1.2.0`) it is the last in byte order, whatever the order of `tags`.
+    /// Tags that are not versions are left out, and builds of a commit, `…-git-…`, as in kpt. Of several
+    /// tags for one version (`v1.2`, `v1.2.0`), it is the last in byte order.
     pub fn highest<'a>(&self, tags: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
         tags.into_iter()
             .filter(|tag| !tag.contains("-git-"))
@@ -128,15 +118,13 @@ impl Constraint {
     }
 }
 
-/// Reads a version leniently: `v1.2.3`, `1.2` and `v1` are versions, and leading zeros do not matter.
+/// Parses a version leniently: `v1.2.3`, `1.2` and `v1` are versions, and leading zeros do not matter.
 pub fn parse_version(text: &str) -> Option<Version> {
-    match parse_partial(text)? {
-        (version, written, false) if written != Written::Nothing => Some(version),
-        _ => None,
-    }
+    let (version, written, has_wildcard) = parse_partial(text)?;
+    (written > 0 && !has_wildcard).then_some(version)
 }
 
-/// Comparisons separated by spaces or commas; the error is where reading stopped.
+/// Comparisons separated by spaces or commas; the error is the text where parsing stopped.
 fn parse_all(text: &str) -> Result<Vec<Comparison>, &str> {
     let mut all = Vec::new();
     let mut rest = trim(text);
@@ -166,41 +154,36 @@ fn parse_all(text: &str) -> Result<Vec<Comparison>, &str> {
     }
 }
 
-/// `v1.2.3-pre+build` with parts left out or `x`. The flag says that there was an `x`.
-fn parse_partial(text: &str) -> Option<(Version, Written, bool)> {
+/// `v1.2.3-pre+build` with parts left out or `x`: the version, how many of its numbers are written, and
+/// whether there is an `x`.
+fn parse_partial(text: &str) -> Option<(Version, usize, bool)> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let (text, build) = text.split_once('+').map_or((text, None), |(text, build)| (text, Some(build)));
     let (core, pre) = text.split_once('-').map_or((text, None), |(core, pre)| (core, Some(pre)));
-    // `Prerelease` and `BuildMetadata` check the rest, but take an empty text for "none".
+    // `Prerelease` and `BuildMetadata` check the rest, but accept an empty text as "none".
     if pre == Some("") || build == Some("") {
         return None;
     }
 
     let mut numbers = [0; 3];
-    let mut known = 0;
-    let mut wildcard = false;
+    let mut written = 0;
+    let mut has_wildcard = false;
     for (index, part) in core.split('.').enumerate() {
         let number = numbers.get_mut(index)?;
         if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'x' | b'X' | b'*')) {
             return None;
         }
-        // Behind a wildcard nothing counts any more.
-        wildcard |= matches!(part, "x" | "X" | "*");
-        if !wildcard {
+        // After a wildcard, nothing counts.
+        has_wildcard |= matches!(part, "x" | "X" | "*");
+        if !has_wildcard {
             *number = part.parse().ok()?;
-            known = index + 1;
+            written = index + 1;
         }
     }
     let [major, minor, patch] = numbers;
-    let written = match known {
-        0 => Written::Nothing,
-        1 => Written::Major,
-        2 => Written::Minor,
-        _ => Written::Patch,
-    };
     let pre = Prerelease::new(pre.unwrap_or_default()).ok()?;
     let build = BuildMetadata::new(build.unwrap_or_default()).ok()?;
-    Some((Version { major, minor, patch, pre, build }, written, wildcard))
+    Some((Version { major, minor, patch, pre, build }, written, has_wildcard))
 }
 
 fn trim(text: &str) -> &str {
@@ -225,44 +208,36 @@ impl Comparison {
     fn holds(&self, version: &Version) -> bool {
         let own = &self.version;
         let order = version.cmp_precedence(own);
-        let majors = version.major.cmp(&own.major);
-        let minors = majors.then(version.minor.cmp(&own.minor));
+        // The order of the first `count` numbers alone.
+        let first = |count: usize| {
+            let numbers = |version: &Version| [version.major, version.minor, version.patch];
+            numbers(version)[..count].cmp(&numbers(own)[..count])
+        };
         match (self.operator, self.written) {
-            (Operator::Equal, Written::Patch) => order.is_eq(),
-            (Operator::Equal | Operator::Tilde, written) => {
-                order.is_ge()
-                    && match written {
-                        Written::Major => majors.is_eq(),
-                        Written::Minor => minors.is_eq(),
-                        // `~0.0.0` is everything, like `*`.
-                        _ => minors.is_eq() || (own.major, own.minor, own.patch) == (0, 0, 0),
-                    }
-            }
-            (Operator::NotEqual, Written::Major) => majors.is_ne(),
-            (Operator::NotEqual, Written::Minor) => minors.is_ne() || version.pre != own.pre,
+            (Operator::Equal, 3) => order.is_eq(),
+            // `~0.0.0` is everything, like `*`.
+            (Operator::Tilde, 3) if (own.major, own.minor, own.patch) == (0, 0, 0) => order.is_ge(),
+            (Operator::Equal | Operator::Tilde, written) => order.is_ge() && first(written.min(2)).is_eq(),
+            (Operator::NotEqual, 1) => first(1).is_ne(),
+            (Operator::NotEqual, 2) => first(2).is_ne() || version.pre != own.pre,
             (Operator::NotEqual, _) => order.is_ne(),
-            (Operator::Greater, Written::Major) => majors.is_gt(),
-            (Operator::Greater, Written::Minor) => minors.is_gt(),
+            (Operator::Greater, written @ 1..=2) => first(written).is_gt(),
             (Operator::Greater, _) => order.is_gt(),
             (Operator::GreaterEqual, _) => order.is_ge(),
             (Operator::Less, _) => order.is_lt(),
-            (Operator::LessEqual, Written::Patch) => order.is_le(),
-            (Operator::LessEqual, Written::Major) => majors.is_le(),
-            (Operator::LessEqual, _) => minors.is_le(),
-            (Operator::Caret, written) => order.is_ge() && self.caret(version, written, majors, minors),
-        }
-    }
-
-    /// Up to the next change of the leftmost number that is not 0.
-    fn caret(&self, version: &Version, written: Written, majors: Ordering, minors: Ordering) -> bool {
-        let own = &self.version;
-        if own.major > 0 || written == Written::Major {
-            majors.is_eq()
-        } else if own.minor > 0 || written == Written::Minor {
-            minors.is_eq()
-        } else {
-            // `^*` too is 0.0.0 alone: a corner of the original.
-            minors.is_eq() && version.patch == own.patch
+            (Operator::LessEqual, 3) => order.is_le(),
+            (Operator::LessEqual, 1) => first(1).is_le(),
+            (Operator::LessEqual, _) => first(2).is_le(),
+            // Up to the next change of the leftmost number that is not 0. `^*` is 0.0.0 alone: a corner
+            // case of the original.
+            (Operator::Caret, written) => {
+                let kept = match (own.major, own.minor, written) {
+                    (1.., ..) | (.., 1) => 1,
+                    (_, 1.., _) | (.., 2) => 2,
+                    _ => 3,
+                };
+                order.is_ge() && first(kept).is_eq()
+            }
         }
     }
 }

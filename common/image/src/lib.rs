@@ -1,8 +1,8 @@
-//! Images of functions: what they are called, and what is derived from that.
+//! References of function images, and what depends on them.
 //!
-//! Router and runners must read a reference alike, or one function gets two shards and two pools. So the
-//! reading is here, once, with everything that hangs on it: the shard key on the ring, the constraint that
-//! picks a tag, the name of a pod, the list of images that may run. The crate is pure: no I/O, no clock, no logging.
+//! If router and runner parsed a reference differently, one function would get two shards and two pools. Therefore
+//! they share this crate: the reference, the shard key on the ring, the constraint that chooses a tag, the name of a
+//! pod, and the list of images that may run. The crate is pure: no I/O, no clock, no logging.
 
 mod allowed;
 mod constraint;

@@ -1,23 +1,21 @@
 //! Image references in one canonical form.
 //!
-//! `set-image:v0.4`, `ghcr.io/kptdev/krm-functions-catalog/set-image:v0.4` and the same name in other
-//! spellings have to be one function everywhere. The grammar is the distribution project's, the short forms
-//! are Docker's (`foo/bar` is on Docker Hub) and kpt's (a bare name gets the default prefix).
+//! `set-image:v0.4`, `ghcr.io/kptdev/krm-functions-catalog/set-image:v0.4` and other spellings of that
+//! name are one function everywhere. The grammar is that of the distribution project. The short forms
+//! are those of Docker (`foo/bar` is on Docker Hub) and kpt (a bare name gets the default prefix).
 
-use std::cmp::Ordering;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-/// Longest text that is looked at, in bytes. No valid reference comes near it; it bounds error texts.
+/// Longest text that is parsed, in bytes: far above the longest valid reference. It bounds error texts.
 pub const MAX_REFERENCE_LEN: usize = 1024;
 
 const MAX_NAME_LEN: usize = 255;
 const MAX_TAG_LEN: usize = 128;
-pub(crate) const DOCKER_HUB: &str = "docker.io";
+const DOCKER_HUB: &str = "docker.io";
 
-/// Why a text is not an image reference. The texts are the same for the same input.
+/// Why a text is not an image reference. The messages are the same for the same input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the fields are the parts that the message names")]
 pub enum ReferenceError {
@@ -27,7 +25,7 @@ pub enum ReferenceError {
     /// More than [`MAX_REFERENCE_LEN`] bytes.
     #[error("image reference of {length} bytes is too long: the name may have 255 bytes and the tag 128")]
     TooLong { length: usize },
-    /// The first part looks like a host and is none.
+    /// The first part looks like a host, but is not valid.
     #[error(
         "image reference {image:?} has a malformed registry {registry:?}: write host[:port], the host in \
          letters, digits, '-' and '.', or an IPv6 address in brackets"
@@ -59,23 +57,16 @@ pub enum ReferenceError {
 /// A valid image reference in canonical form: `registry/path[:tag][@digest]`, with a tag, a digest or both.
 ///
 /// Compared, ordered and hashed by that text. Cloning is cheap.
-#[derive(Clone)]
-pub struct Image {
-    /// ASCII only, so the lengths below are character boundaries.
-    text: Arc<str>,
-    registry_len: usize,
-    repository_len: usize,
-    /// Where the `@` of the digest is; the text's length without one.
-    tag_end: usize,
-}
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Image(Arc<str>);
 
 impl Image {
-    /// Reads a reference and makes it canonical:
+    /// Parses a reference and makes it canonical:
     ///
     /// * a name without `/` gets `default_prefix` and a `/` in front, unless the prefix is empty;
     /// * neither tag nor digest means `latest`;
-    /// * the first part is the registry if it holds a `.` or `:` or is `localhost`, else it is Docker Hub's;
-    /// * `index.docker.io` is `docker.io`, where a single name is in `library/`;
+    /// * the first part is the registry if it contains a `.` or `:` or is `localhost`; else the registry is Docker Hub;
+    /// * `index.docker.io` is `docker.io`, and a single name there is in `library/`;
     /// * a registry is lowercased.
     ///
     /// # Errors
@@ -85,38 +76,13 @@ impl Image {
         if length > MAX_REFERENCE_LEN {
             return Err(ReferenceError::TooLong { length });
         }
-        let (rest, digest) = match image.split_once('@') {
-            Some((rest, digest)) => (rest, Some(digest)),
-            None => (image, None),
-        };
-        // A colon before the last slash belongs to a port.
-        let (name, tag) = match rest.rsplit_once(':') {
-            Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
-            _ => (rest, None),
-        };
-        if name.is_empty() {
+        let (bare_name, tag, digest) = split(image);
+        if bare_name.is_empty() {
             return Err(ReferenceError::NoName { image: image.into() });
         }
-        let prefix = default_prefix.trim_end_matches('/');
-        if name.contains('/') || prefix.is_empty() {
-            Self::from_parts(image, name, tag, digest)
-        } else {
-            Self::from_parts(&format!("{prefix}/{image}"), &format!("{prefix}/{name}"), tag, digest)
-        }
-    }
-
-    /// `image` is the whole reference, for error texts.
-    fn from_parts(
-        image: &str,
-        name: &str,
-        tag: Option<&str>,
-        digest: Option<&str>,
-    ) -> Result<Self, ReferenceError> {
-        let image = || image.to_owned();
-        let (registry, path) = match name.split_once('/') {
-            Some((first, path)) if looks_like_host(first) => (first, path),
-            _ => (DOCKER_HUB, name),
-        };
+        let name = with_prefix(bare_name, default_prefix);
+        let image = || format!("{name}{}", &image[bare_name.len()..]);
+        let (registry, path) = split_registry(&name, looks_like_host);
         if !is_registry(registry) {
             return Err(ReferenceError::Registry { image: image(), registry: registry.into() });
         }
@@ -130,30 +96,19 @@ impl Image {
             return Err(ReferenceError::Digest { image: image(), digest: digest.into() });
         }
 
-        let mut text = registry.to_ascii_lowercase();
-        if text == "index.docker.io" {
-            text.replace_range(.., DOCKER_HUB);
-        }
-        let registry_len = text.len();
-        if text == DOCKER_HUB && !path.contains('/') {
-            text.push_str("/library");
-        }
-        text.push('/');
-        text.push_str(path);
-        let repository_len = text.len();
-        if repository_len > MAX_NAME_LEN {
-            return Err(ReferenceError::NameTooLong { image: image(), length: repository_len });
+        let mut text = repository(registry, path);
+        if text.len() > MAX_NAME_LEN {
+            return Err(ReferenceError::NameTooLong { image: image(), length: text.len() });
         }
         if let Some(tag) = tag.or(digest.is_none().then_some("latest")) {
             text.push(':');
             text.push_str(tag);
         }
-        let tag_end = text.len();
         if let Some(digest) = digest {
             text.push('@');
             text.push_str(digest);
         }
-        Ok(Self { text: text.into(), registry_len, repository_len, tag_end })
+        Ok(Self(text.into()))
     }
 
     /// The image of the same repository with this tag, and no digest.
@@ -165,40 +120,73 @@ impl Image {
         if !is_tag(tag) {
             return Err(ReferenceError::Tag { image: text, tag: tag.into() });
         }
-        let tag_end = text.len();
-        Ok(Self { text: text.into(), tag_end, ..*self })
+        Ok(Self(text.into()))
     }
 
     /// The canonical reference.
     pub fn as_str(&self) -> &str {
-        &self.text
+        &self.0
     }
 
     /// The registry: `host` or `host:port`.
     pub fn registry(&self) -> &str {
-        &self.text[..self.registry_len]
+        self.0.split_once('/').map_or("", |(registry, _)| registry)
     }
 
     /// Registry and path, without tag and digest.
     pub fn repository(&self) -> &str {
-        &self.text[..self.repository_len]
+        split(&self.0).0
     }
 
     /// The last part of the path.
     pub fn name(&self) -> &str {
-        let repository = self.repository();
-        repository.rsplit_once('/').map_or(repository, |(_, name)| name)
+        self.repository().rsplit_once('/').map_or("", |(_, name)| name)
     }
 
-    /// The tag; `None` only when there is a digest.
+    /// The tag; `None` only if there is a digest.
     pub fn tag(&self) -> Option<&str> {
-        self.text[self.repository_len..self.tag_end].strip_prefix(':')
+        split(&self.0).1
     }
 
     /// The digest, `algorithm:hex`.
     pub fn digest(&self) -> Option<&str> {
-        self.text[self.tag_end..].strip_prefix('@')
+        split(&self.0).2
     }
+}
+
+/// Name, tag and digest of `name[:tag][@digest]`.
+pub(crate) fn split(reference: &str) -> (&str, Option<&str>, Option<&str>) {
+    let (rest, digest) = match reference.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest)),
+        None => (reference, None),
+    };
+    // A colon before the last slash belongs to a port.
+    match rest.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => (name, Some(tag), digest),
+        _ => (rest, None, digest),
+    }
+}
+
+/// `name`, after the default prefix if it is a bare name.
+pub(crate) fn with_prefix(name: &str, default_prefix: &str) -> String {
+    match default_prefix.trim_end_matches('/') {
+        prefix if !prefix.is_empty() && !name.contains('/') => format!("{prefix}/{name}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// Registry and path. The first part is the registry if `is_host` accepts it; else the registry is Docker Hub.
+pub(crate) fn split_registry(name: &str, is_host: impl Fn(&str) -> bool) -> (&str, &str) {
+    name.split_once('/').filter(|(first, _)| is_host(first)).unwrap_or((DOCKER_HUB, name))
+}
+
+/// Registry and path in canonical form.
+pub(crate) fn repository(registry: &str, path: &str) -> String {
+    let registry = registry.to_ascii_lowercase();
+    let registry = if registry == "index.docker.io" { DOCKER_HUB } else { &registry };
+    // A pattern's `**` may be more than a single name.
+    let is_single = !path.contains('/') && !path.contains("**");
+    format!("{registry}/{}{path}", if registry == DOCKER_HUB && is_single { "library/" } else { "" })
 }
 
 pub(crate) fn looks_like_host(part: &str) -> bool {
@@ -257,38 +245,12 @@ fn is_digest(digest: &str) -> bool {
 
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.0)
     }
 }
 
 impl fmt::Debug for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.text, f)
-    }
-}
-
-impl PartialEq for Image {
-    fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
-    }
-}
-
-impl Eq for Image {}
-
-impl PartialOrd for Image {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Image {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.text.cmp(&other.text)
-    }
-}
-
-impl Hash for Image {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.text.hash(state);
+        fmt::Debug::fmt(&*self.0, f)
     }
 }

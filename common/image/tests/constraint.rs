@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use porch_fn_image::{Constraint, ConstraintError, parse_version};
-use proptest::prelude::*;
 
 const TABLE: &str = include_str!("constraints.txt");
 
@@ -77,7 +76,7 @@ fn the_highest_tag_is_chosen_whatever_their_order() {
 }
 
 #[test]
-fn errors_say_where_and_what_is_accepted() {
+fn errors_quote_the_part_and_list_the_valid_forms() {
     let text = |constraint: &str| Constraint::parse(constraint).unwrap_err().to_string();
     let error = text(">=1.2, latest || 2.x");
     assert!(
@@ -88,25 +87,4 @@ fn errors_say_where_and_what_is_accepted() {
     let long = "1 ".repeat(257);
     assert_eq!(Constraint::parse(&long), Err(ConstraintError::TooLong { length: 514 }));
     assert!(Constraint::parse(&long[..511]).is_ok());
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn parsing_never_panics(text in r"\PC*", likely in "[v0-9.xX*<>=!~^| ,+a-z-]{0,24}") {
-        let _ = (Constraint::parse(&text), parse_version(&text));
-        let _ = (Constraint::parse(&likely), parse_version(&likely));
-    }
-
-    #[test]
-    fn a_release_is_its_own_constraint(major: u64, minor: u64, patch: u64, other: (u8, u8, u8)) {
-        let text = format!("v{major}.{minor}.{patch}");
-        let constraint = Constraint::parse(&text).unwrap();
-        let version = parse_version(&text).unwrap();
-        prop_assert!(constraint.matches(&version));
-        let (a, b, c) = other;
-        let other = parse_version(&format!("{a}.{b}.{c}")).unwrap();
-        prop_assert_eq!(constraint.matches(&other), other == version);
-    }
 }

@@ -1,6 +1,6 @@
 //! The name a runner has on the ring.
 //!
-//! A type of its own, so that stable names can replace addresses without a change elsewhere.
+//! A separate type, so that stable names can replace addresses without a change elsewhere.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 /// A runner's identity: today its address as discovery gives it, `host:port`, IPv6 in brackets.
 ///
-/// Compared and hashed byte by byte: two spellings of one address are two runners. Build it from a
-/// [`SocketAddr`] where there is one, which has one spelling only.
+/// Compared and hashed by its bytes: two spellings of one address are two runners. Build it from a
+/// [`SocketAddr`] if there is one, because that has one spelling only.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity(Arc<str>);
 
 impl Identity {
-    /// The identity's text, which is what the ring hashes.
+    /// The identity's text, which the ring hashes.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,14 +1,14 @@
 //! Which runner serves which image.
 //!
-//! Every router, and every runner that knows its peers, computes the same answer on its own from the set of
-//! runners: there is no table to share and nothing to lock. The crate is pure (no I/O, no clock, no logging),
-//! so the answer can be pinned by golden vectors and the load rule can be simulated.
+//! Every router, and every runner that knows its peers, computes the same answer from the set of runners,
+//! without shared state. The crate is pure (no I/O, no clock, no logging): golden vectors pin the answer,
+//! and a simulation checks the load rule.
 //!
 //! * [`Ring`] turns an image's shard key into a preference order of runners.
-//! * [`spill`] says how many runners of that order share a busy image, and which of them takes a request.
+//! * [`spill`] computes how many runners of that order share a busy image, and which one gets a request.
 //!
-//! Agreement is an optimisation, never a condition: any runner serves any image. Two views that differ for a
-//! while cost locality, not correctness.
+//! Agreement is an optimisation, not a condition: any runner serves any image. While two views differ,
+//! locality suffers, and correctness does not.
 
 mod identity;
 mod ring;

@@ -1,33 +1,34 @@
 //! The hash ring: from a key to all the runners that may serve it, best first.
 //!
-//! `hashring` finds the position; what it lacks is the *distinct* successors (its `get_with_replicas` copies
-//! the whole ring and repeats nodes). So each position carries its preference order, computed once per
-//! membership change, and one lookup is one hash, one binary search and one slice.
+//! `hashring` finds a key's position. It cannot list the *distinct* runners that follow: its
+//! `get_with_replicas` copies the whole ring and repeats runners. Therefore each position has a
+//! preference order, which is computed once per membership change. A lookup is one hash, one binary
+//! search and one slice.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use hashring::HashRing;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Identity;
 
-/// Version of the mapping from (runners, key) to a preference order. Whoever changes what is hashed, the
-/// hash, [`VIRTUAL_NODES`] or the tie rule raises it and writes the golden vectors anew: every image moves
-/// then.
+/// Version of the mapping from (runners, key) to a preference order. Raise it and write the golden
+/// vectors anew on a change of the hashed bytes, the hash, [`VIRTUAL_NODES`] or the tie rule: each
+/// such change moves every image.
 pub const HASH_SCHEME: u32 = 1;
 
-/// Positions per runner, the same for every number of runners: a count that followed the number of runners
-/// would move every image on each change.
+/// Positions per runner. The same for every number of runners: a count that depended on that number
+/// would move every image on each membership change.
 pub const VIRTUAL_NODES: u16 = 256;
 
-/// Up to this many runners a preference order names all of them.
+/// Up to this many runners, a preference order lists all of them.
 pub const FULL_LIST_NODES: usize = 50;
 
 /// Length of a preference order past [`FULL_LIST_NODES`] runners.
 pub const SUCCESSORS: usize = 16;
 
-/// Most runners on one ring, since a preference order holds 16-bit indices.
+/// Largest number of runners on one ring: a preference order holds 16-bit indices.
 pub const MAX_NODES: usize = u16::MAX as usize;
 
 /// Why a ring could not be built.
@@ -48,24 +49,22 @@ pub enum RingError {
 /// Memory is about 14 MB at 1,000 runners and 1.6 MB at 50, at most.
 pub struct Ring {
     nodes: Vec<Identity>,
-    points: HashRing<Point, FixedHasher>,
+    points: HashRing<Point, BuildHasherDefault<PositionHasher>>,
     /// One row of `row_len` node indices per point, in ring order.
     preferences: Vec<u16>,
     row_len: usize,
 }
 
-/// One virtual node as `hashring` stores it.
+/// A position on the ring: of a virtual node, or of a key that is looked up.
 struct Point {
     position: u64,
+    /// Index into [`Ring::preferences`], in rows. Not hashed; 0 for a key.
     row: u32,
 }
 
-struct Key<'a>(&'a str);
-
-/// xxh3 with seed 0, for the ring's two kinds of value: the bytes of a key are hashed, and a point's position
-/// is a hash already. Both write once, so no state is needed between writes.
+/// Returns the position that a [`Point`] writes: it is a hash already.
 #[derive(Default)]
-struct FixedHasher(u64);
+struct PositionHasher(u64);
 
 impl Ring {
     /// Builds the ring of these runners. Duplicates count once and the order of the input does not matter.
@@ -83,14 +82,13 @@ impl Ring {
         let row_len = if nodes.len() <= FULL_LIST_NODES { nodes.len() } else { SUCCESSORS };
         let positions = positions(&nodes);
         let preferences = preferences(&positions, row_len);
-        let mut points = HashRing::with_hasher(FixedHasher::default());
-        points.batch_add(
-            positions.iter().zip(0..).map(|(&(position, _), row)| Point { position, row }).collect(),
-        );
+        let rows = positions.iter().zip(0..).map(|(&(position, _), row)| Point { position, row });
+        let mut points = HashRing::with_hasher(BuildHasherDefault::default());
+        points.batch_add(rows.collect());
         Ok(Self { nodes, points, preferences, row_len })
     }
 
-    /// The runners on the ring, sorted; what [`preference`](Self::preference) indexes.
+    /// The runners on the ring, sorted. [`preference`](Self::preference) returns indices into them.
     pub fn nodes(&self) -> &[Identity] {
         &self.nodes
     }
@@ -98,17 +96,18 @@ impl Ring {
     /// The runners for `key`, best first, as indices into [`nodes`](Self::nodes). All of them up to
     /// [`FULL_LIST_NODES`] runners, else the first [`SUCCESSORS`]. Empty only when the ring is.
     ///
-    /// Leaving out entries gives the order of the ring without those runners: an unwell runner is skipped,
-    /// and the ring stays.
+    /// Without some of its runners, the order is that of a ring without those runners. So a caller skips
+    /// an unhealthy runner and keeps the ring.
     pub fn preference(&self, key: &str) -> &[u16] {
-        let Some(point) = self.points.get(&Key(key)) else { return &[] };
+        let key = Point { position: xxh3_64(key.as_bytes()), row: 0 };
+        let Some(point) = self.points.get(&key) else { return &[] };
         let start = point.row as usize * self.row_len;
         self.preferences.get(start..start + self.row_len).unwrap_or_default()
     }
 
-    /// The ring itself, for drawing it: each point's position, in order, and its runner as an index into
-    /// [`nodes`](Self::nodes). A point owns what lies between the one before it and itself, the first also what lies
-    /// behind the last. Computed anew each time, in some 20 ms at 1,000 runners.
+    /// Each point's position, in order, and its runner as an index into [`nodes`](Self::nodes), to draw
+    /// the ring. Each point owns the hashes after the previous point up to its own; the first point also
+    /// owns those after the last. Computed on each call, in about 20 ms at 1,000 runners.
     pub fn points(&self) -> Vec<(u64, u16)> {
         positions(&self.nodes)
     }
@@ -126,8 +125,8 @@ impl fmt::Debug for Ring {
     }
 }
 
-/// A number that rings over the same runners have in common, and others do not; 0 for no runners. `nodes` are sorted.
-/// It has 48 bits, so that a 64-bit float, such as a metric, holds it exactly.
+/// A number that is equal for rings of the same runners only; 0 for no runners. `nodes` are sorted.
+/// It has 48 bits, so that a metric, which is a 64-bit float, holds it exactly.
 pub fn fingerprint(nodes: &[Identity]) -> u64 {
     if nodes.is_empty() {
         return 0;
@@ -137,7 +136,7 @@ pub fn fingerprint(nodes: &[Identity]) -> u64 {
     (xxh3_64(text.as_bytes()) >> 16).max(1)
 }
 
-/// All virtual nodes in ring order. Equal positions, if they ever occur, are ordered by node.
+/// All virtual nodes in ring order. Equal positions are ordered by node.
 fn positions(nodes: &[Identity]) -> Vec<(u64, u16)> {
     let mut positions = Vec::with_capacity(nodes.len() * usize::from(VIRTUAL_NODES));
     let mut bytes = Vec::new();
@@ -162,7 +161,8 @@ fn preferences(positions: &[(u64, u16)], row_len: usize) -> Vec<u16> {
     if row_len == 0 {
         return Vec::new();
     }
-    // What follows the last position is the first one's row. Every node has positions, so it fills up.
+    // The row of the first position also follows the last one. Every node has positions, so the row
+    // fills up.
     let mut row = Vec::with_capacity(row_len);
     for &(_, node) in positions {
         if !row.contains(&node) {
@@ -175,7 +175,7 @@ fn preferences(positions: &[(u64, u16)], row_len: usize) -> Vec<u16> {
 
     let mut flat = vec![0; positions.len() * row_len];
     for (&(_, node), out) in positions.iter().zip(flat.chunks_exact_mut(row_len)).rev() {
-        // A node that the row does not hold pushes the last one out.
+        // A node that is not in the row replaces the last one.
         let at = row.iter().position(|&held| held == node).unwrap_or(row_len - 1);
         row.copy_within(..at, 1);
         row[0] = node;
@@ -190,31 +190,16 @@ impl Hash for Point {
     }
 }
 
-impl Hash for Key<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        // Not str's own `Hash`, which appends a byte that the standard library may change.
-        state.write(self.0.as_bytes());
-    }
-}
-
-impl Hasher for FixedHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64(bytes);
-    }
-
+impl Hasher for PositionHasher {
     fn write_u64(&mut self, position: u64) {
         self.0 = position;
     }
 
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64(bytes);
+    }
+
     fn finish(&self) -> u64 {
         self.0
-    }
-}
-
-impl BuildHasher for FixedHasher {
-    type Hasher = Self;
-
-    fn build_hasher(&self) -> Self {
-        Self::default()
     }
 }

@@ -1,32 +1,32 @@
 //! How many runners share a busy image, and which of them takes a request.
 //!
 //! Image popularity is skewed, so a ring alone gives the busiest runner almost twice its share. Bounded
-//! loads (spill to the next runner once the owner is above average) even that out but evict innocents: the
-//! hot image fills its owner, and every cold image that lives there spills and starts pods elsewhere. The
-//! *width rule* looks at the image instead: an image may use as many of its runners as its own demand
-//! fills, and a cold image stays at home. Simulated with 5 runners and 100 Zipf images: the busiest runner
-//! at 1.3 times the mean, with 109 (image, runner) pairs, each a pool of warm pods, where bounded loads
-//! need 281.
+//! loads (spill to the next runner once the owner is above average) balance that, but move other images:
+//! the hot image fills its owner, and every cold image of that owner spills and starts pods elsewhere.
+//! The *width rule* considers the image instead: an image may use as many of its runners as its own
+//! demand fills, and a cold image stays on its owner. Simulated with 5 runners and 100 Zipf images, the
+//! busiest runner has 1.3 times the mean, with 109 (image, runner) pairs, each a pool of warm pods.
+//! Bounded loads need 281 pairs.
 //!
-//! The caller keeps the state: one [`Demand`] per image, which counts this router's requests only ([`Spill::routers`]
-//! makes up for the others), and the load of each runner, as much of it as is known.
+//! The caller keeps the state: the known load of each runner, and one [`Demand`] per image. A demand
+//! counts the requests of this router only; [`Spill::routers`] accounts for the others.
 
 use std::time::Duration;
 
-/// Requests of one image in flight from which on a sudden rise counts at once.
+/// From this many requests of one image in flight, a sudden rise counts at once.
 const BURST: usize = 8;
 
 /// The rule's two settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spill {
-    /// Requests in flight that a runner takes before anything spills, however idle the others are; the
-    /// runner's real capacity where that is known.
+    /// Requests in flight up to which nothing spills from a runner, even if the others are idle: the
+    /// runner's real capacity if that is known.
     pub floor: usize,
     /// Routers that share the runners. Each sees its part of an image's demand.
     pub routers: usize,
 }
 
-/// What one request may use: see [`Spill::limits`].
+/// Which runners one request may use: see [`Spill::limits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// A runner with this many requests in flight is full; at least 1.
@@ -37,27 +37,13 @@ pub struct Limits {
 
 /// How busy one image is: requests in flight now, and their exponentially weighted mean over time.
 ///
-/// Times are durations since one fixed origin of the caller's choice. A time before the last one seen counts
-/// as that one, so readings that arrive slightly out of order do no harm.
+/// Times are durations since one fixed origin of the caller's choice. A time before the latest one counts
+/// as the latest, so slightly unordered events do no harm.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Demand {
     in_flight: usize,
     mean: f64,
     updated: Duration,
-}
-
-/// The runners for one request, best first; made by [`choices`].
-#[derive(Debug)]
-pub struct Choices<'a, Load, Usable> {
-    preference: &'a [u16],
-    nodes: u16,
-    limits: Limits,
-    load: Load,
-    usable: Usable,
-    tried: Vec<u16>,
-    /// The last answer, put into `tried` only when another is asked for: most requests need one and allocate
-    /// nothing.
-    last: Option<u16>,
 }
 
 impl Default for Spill {
@@ -70,8 +56,8 @@ impl Default for Spill {
 impl Spill {
     /// The limits for a request that arrives now, itself not counted yet.
     ///
-    /// `in_flight` is all that the runners have in flight, for whatever router, `usable_nodes` the number of runners that
-    /// this one would send to, and `demand` the image's [`Demand::estimate`].
+    /// `in_flight` counts all requests of the runners, those of other routers included; `usable_nodes`
+    /// counts the runners that this router would send to; `demand` is the image's [`Demand::estimate`].
     pub fn limits(&self, in_flight: usize, usable_nodes: usize, demand: f64) -> Limits {
         // A quarter above the mean, the arriving request included: ceil(1.25 * (in_flight + 1) / nodes).
         let fair =
@@ -89,13 +75,14 @@ impl Demand {
     /// Time constant of the mean: about 20 calls of a typical function.
     pub const TIME_CONSTANT: Duration = Duration::from_secs(5);
 
-    /// A request of this image starts. Take the [`estimate`](Self::estimate) first: it must not count itself.
+    /// Counts a request of this image that starts. Read the [`estimate`](Self::estimate) before: it must
+    /// not include this request.
     pub fn add(&mut self, now: Duration) {
         self.advance(now);
         self.in_flight = self.in_flight.saturating_add(1);
     }
 
-    /// A request of this image, one that was added, ended.
+    /// Counts the end of a request that was added.
     pub fn sub(&mut self, now: Duration) {
         self.advance(now);
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -106,8 +93,9 @@ impl Demand {
         self.in_flight
     }
 
-    /// The demand that [`Spill::limits`] takes, in requests in flight: their mean, or half of those in flight
-    /// now if that is more. The mean alone would let a cold image that turns hot bury its owner for seconds.
+    /// The demand for [`Spill::limits`], in requests in flight: their mean, or half of those in flight now
+    /// if that is more. With the mean alone, a cold image that turns hot would overload its owner for
+    /// seconds.
     pub fn estimate(&self, now: Duration) -> f64 {
         let mean = self.mean(now);
         if self.in_flight >= BURST { mean.max(self.in_flight as f64 / 2.0) } else { mean }
@@ -127,89 +115,33 @@ impl Demand {
     }
 }
 
-/// The runners to try for one request, best first, each once.
+/// The runner for one request: of the image's first `limits.width` usable runners the first below
+/// `limits.cap`, else the least loaded.
 ///
-/// The first is the width rule's pick: of the image's first `limits.width` usable runners the first below
-/// `limits.cap`, else the least loaded. Each further one is what the rule says without those already
-/// returned, asked anew, so that it sees the loads and the health of that moment. Runners that `usable`
-/// refuses do not count towards the width: skipping a runner gives what removing it from the ring would.
+/// Runners that `usable` rejects do not count towards the width: to skip a runner has the same effect as
+/// to remove it from the ring. For a second attempt, reject the first one's runner.
 ///
-/// `preference` and `nodes` come from one [`Ring`](crate::Ring): the key's preference order, and how many
-/// runners there are. Where a truncated order holds too few runners, the least loaded of all usable ones
-/// follows.
+/// `preference` and `nodes` come from one [`Ring`](crate::Ring): the key's preference order, and the
+/// number of runners. A truncated order may have fewer usable runners than `limits.width`. If they are
+/// all full, it is the least loaded of all usable runners.
 ///
-/// `load` gives the requests in flight on a runner.
-pub fn choices<Load, Usable>(
+/// `load` returns the requests in flight on a runner.
+pub fn choose(
     preference: &[u16],
     nodes: usize,
     limits: Limits,
-    load: Load,
-    usable: Usable,
-) -> Choices<'_, Load, Usable>
-where
-    Load: Fn(u16) -> usize,
-    Usable: Fn(u16) -> bool,
-{
+    load: impl Fn(u16) -> usize,
+    usable: impl Fn(u16) -> bool,
+) -> Option<u16> {
+    let near = || preference.iter().copied().filter(|&node| usable(node)).take(limits.width);
+    if let Some(node) = near().find(|&node| load(node) < limits.cap) {
+        return Some(node);
+    }
+    let is_cut_short = preference.len() < nodes && near().count() < limits.width;
+    // Equally loaded runners: the first after the owner. To begin at 0 would send all images to the
+    // ring's first runner.
+    let owner = preference.first().copied().unwrap_or(0);
     let nodes = u16::try_from(nodes).unwrap_or(u16::MAX);
-    Choices { preference, nodes, limits, load, usable, tried: Vec::new(), last: None }
-}
-
-impl<Load, Usable> Iterator for Choices<'_, Load, Usable>
-where
-    Load: Fn(u16) -> usize,
-    Usable: Fn(u16) -> bool,
-{
-    type Item = u16;
-
-    fn next(&mut self) -> Option<u16> {
-        self.tried.extend(self.last.take());
-        self.last = self.pick();
-        self.last
-    }
-}
-
-impl<Load, Usable> Choices<'_, Load, Usable>
-where
-    Load: Fn(u16) -> usize,
-    Usable: Fn(u16) -> bool,
-{
-    fn pick(&self) -> Option<u16> {
-        let mut seen = 0;
-        let mut least = None;
-        for &node in self.preference {
-            if !self.eligible(node) {
-                continue;
-            }
-            let load = (self.load)(node);
-            if load < self.limits.cap {
-                return Some(node);
-            }
-            keep_less(&mut least, load, node);
-            seen += 1;
-            if seen == self.limits.width {
-                return least.map(|(_, node)| node);
-            }
-        }
-        if self.preference.len() < usize::from(self.nodes) {
-            // Past a truncated list. Starting behind the owner keeps equally loaded runners from all being
-            // the ring's first.
-            let owner = self.preference.first().copied().unwrap_or(0);
-            for node in (owner..self.nodes).chain(0..owner) {
-                if self.eligible(node) {
-                    keep_less(&mut least, (self.load)(node), node);
-                }
-            }
-        }
-        least.map(|(_, node)| node)
-    }
-
-    fn eligible(&self, node: u16) -> bool {
-        !self.tried.contains(&node) && (self.usable)(node)
-    }
-}
-
-fn keep_less(least: &mut Option<(usize, u16)>, load: usize, node: u16) {
-    if least.is_none_or(|(held, _)| load < held) {
-        *least = Some((load, node));
-    }
+    let all = (owner..nodes).chain(0..owner).filter(|&node| is_cut_short && usable(node));
+    near().chain(all).min_by_key(|&node| load(node))
 }

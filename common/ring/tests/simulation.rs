@@ -1,8 +1,8 @@
-//! The width rule against skewed traffic: what it promises is statistical, so it is simulated.
+//! The width rule against skewed traffic. Its promise is statistical, so it is simulated.
 //!
-//! Poisson arrivals, exponential service times, Zipf image popularity, runners that never refuse. Counted are
-//! the requests of the busiest runner over the mean, and the (image, runner) pairs that saw traffic, each of
-//! which is a pool of warm pods. Seeds are fixed, so the figures are the same on every run.
+//! Poisson arrivals, exponential service times, Zipf image popularity, runners that never reject. The figures are the
+//! requests of the busiest runner over the mean, and the (image, runner) pairs with traffic, each of which is a pool of
+//! warm pods. Seeds are fixed, so the figures are the same on every run.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 use std::time::Duration;
 
-use porch_fn_ring::spill::{Demand, Spill, choices};
+use porch_fn_ring::spill::{Demand, Spill, choose};
 use porch_fn_ring::{Identity, Ring};
 
 const RUNNERS: usize = 5;
@@ -42,103 +42,87 @@ impl Random {
     }
 }
 
-#[derive(Default)]
-struct Image {
-    key: String,
-    demand: Demand,
-}
-
-/// Requests in flight, as the router would count them.
-struct Router {
+/// One router, its images and its traffic.
+struct Simulation {
+    random: Random,
     ring: Ring,
     spill: Spill,
-    images: Vec<Image>,
+    /// Key and demand of each image, from the most to the least popular.
+    images: Vec<(String, Demand)>,
+    /// Cumulated popularity.
+    popularity: Vec<f64>,
+    now: Duration,
     loads: Vec<usize>,
-    total: usize,
     completions: BinaryHeap<Reverse<(Duration, usize, usize)>>,
 }
 
-impl Router {
+impl Simulation {
     fn new(seed: u64, spill: Spill) -> Self {
         let runners = (0..RUNNERS).map(|n| Identity::from(format!("10.0.{seed}.{n}:9445")));
-        let image = |n| Image { key: format!("registry.example/function-{n}:v{seed}"), ..Image::default() };
+        let image = |n| (format!("registry.example/function-{n}:v{seed}"), Demand::default());
+        let popularity = (1..=IMAGES).scan(0.0, |sum, rank| {
+            *sum += 1.0 / rank as f64;
+            Some(*sum)
+        });
         Self {
+            random: Random(seed),
             ring: Ring::new(runners).unwrap(),
             spill,
             images: (0..IMAGES).map(image).collect(),
+            popularity: popularity.collect(),
+            now: Duration::ZERO,
             loads: vec![0; RUNNERS],
-            total: 0,
             completions: BinaryHeap::new(),
         }
     }
 
-    fn complete_until(&mut self, now: Duration) {
-        while let Some(&Reverse((end, image, runner))) = self.completions.peek()
-            && end <= now
-        {
-            self.completions.pop();
-            self.images[image].demand.sub(end);
-            self.loads[runner] -= 1;
-            self.total -= 1;
-        }
+    /// The image of the next request, at the time when it comes.
+    fn arrival(&mut self) -> usize {
+        let mean_gap = SERVICE_SECONDS / (CONCURRENCY * RUNNERS as f64);
+        self.now += self.random.exponential(mean_gap);
+        let point = self.random.uniform() * self.popularity[IMAGES - 1];
+        self.popularity.partition_point(|&sum| sum < point)
     }
 
-    fn start(&mut self, now: Duration, image: usize, end: Duration) -> usize {
-        let Image { key, demand } = &mut self.images[image];
-        let limits = self.spill.limits(self.total, RUNNERS, demand.estimate(now));
-        let preference = self.ring.preference(key);
+    /// Starts a request of `image` and returns its runner.
+    fn start(&mut self, image: usize) -> usize {
+        while let Some(&Reverse((end, image, runner))) = self.completions.peek()
+            && end <= self.now
+        {
+            self.completions.pop();
+            self.images[image].1.sub(end);
+            self.loads[runner] -= 1;
+        }
+        let end = self.now + self.random.exponential(SERVICE_SECONDS);
+        let (key, demand) = &mut self.images[image];
+        let in_flight = self.loads.iter().sum();
+        let limits = self.spill.limits(in_flight, RUNNERS, demand.estimate(self.now));
         let load = |runner: u16| self.loads[usize::from(runner)];
-        let runner = choices(preference, RUNNERS, limits, load, |_| true).next().unwrap().into();
-        demand.add(now);
+        let runner = choose(self.ring.preference(key), RUNNERS, limits, load, |_| true).unwrap().into();
+        demand.add(self.now);
         self.loads[runner] += 1;
-        self.total += 1;
         self.completions.push(Reverse((end, image, runner)));
         runner
     }
 }
 
-struct Traffic {
-    random: Random,
-    /// Cumulated popularity.
-    popularity: Vec<f64>,
-    now: Duration,
-}
-
-impl Traffic {
-    fn zipf(seed: u64) -> Self {
-        let weights = (1..=IMAGES).map(|rank| 1.0 / rank as f64);
-        let popularity = weights.scan(0.0, |sum, weight| {
-            *sum += weight;
-            Some(*sum)
-        });
-        Self { random: Random(seed), popularity: popularity.collect(), now: Duration::ZERO }
-    }
-
-    /// The next request: when it comes, for which image, when it ends.
-    fn next(&mut self) -> (Duration, usize, Duration) {
-        let mean_gap = SERVICE_SECONDS / (CONCURRENCY * RUNNERS as f64);
-        self.now += self.random.exponential(mean_gap);
-        let point = self.random.uniform() * self.popularity[IMAGES - 1];
-        let image = self.popularity.partition_point(|&sum| sum < point);
-        (self.now, image, self.now + self.random.exponential(SERVICE_SECONDS))
-    }
+/// The requests of the busiest runner over the mean.
+fn peak(served: [usize; RUNNERS]) -> f64 {
+    *served.iter().max().unwrap() as f64 * RUNNERS as f64 / served.iter().sum::<usize>() as f64
 }
 
 /// (peak/mean, pairs) of one seed.
 fn simulate(seed: u64, spill: Spill) -> (f64, f64) {
-    let mut router = Router::new(seed, spill);
-    let mut traffic = Traffic::zipf(seed);
-    let mut served = [0_usize; RUNNERS];
+    let mut simulation = Simulation::new(seed, spill);
+    let mut served = [0; RUNNERS];
     let mut pairs = HashSet::new();
     for _ in 0..REQUESTS {
-        let (now, image, end) = traffic.next();
-        router.complete_until(now);
-        let runner = router.start(now, image, end);
+        let image = simulation.arrival();
+        let runner = simulation.start(image);
         served[runner] += 1;
         pairs.insert((image, runner));
     }
-    let peak = served.into_iter().max().unwrap() as f64 * RUNNERS as f64 / REQUESTS as f64;
-    (peak, pairs.len() as f64)
+    (peak(served), pairs.len() as f64)
 }
 
 fn mean_over(seeds: u64, spill: Spill) -> (f64, f64) {
@@ -167,25 +151,20 @@ fn without_the_rule_the_same_traffic_is_lopsided() {
 /// A cold image jumps to 30 % of all traffic. The burst term has to spread it before the mean knows.
 #[test]
 fn a_cold_image_that_turns_hot_does_not_bury_its_owner() {
-    let mut peaks = 0.0;
-    for seed in 0..SEEDS {
-        let mut router = Router::new(seed, Spill::default());
-        let mut traffic = Traffic::zipf(seed);
+    let of_seed = |seed| {
+        let mut simulation = Simulation::new(seed, Spill::default());
         let warm_up = Duration::from_secs(20);
         let (from, to) = (warm_up + Duration::from_millis(500), warm_up + Duration::from_millis(1250));
-        let mut served = [0_usize; RUNNERS];
-        while traffic.now < to {
-            let (now, image, end) = traffic.next();
-            let jump = now >= warm_up && traffic.random.uniform() < 0.3;
-            let image = if jump { IMAGES - 1 } else { image };
-            router.complete_until(now);
-            let runner = router.start(now, image, end);
-            served[runner] += usize::from(now >= from);
+        let mut served = [0; RUNNERS];
+        while simulation.now < to {
+            let popular = simulation.arrival();
+            let jumps = simulation.now >= warm_up && simulation.random.uniform() < 0.3;
+            let runner = simulation.start(if jumps { IMAGES - 1 } else { popular });
+            served[runner] += usize::from(simulation.now >= from);
         }
-        let total: usize = served.iter().sum();
-        peaks += *served.iter().max().unwrap() as f64 * RUNNERS as f64 / total as f64;
-    }
-    let peak = peaks / SEEDS as f64;
+        peak(served)
+    };
+    let peak = (0..SEEDS).map(of_seed).sum::<f64>() / SEEDS as f64;
     println!("service times 2 to 5 after the jump: peak/mean {peak:.3}");
     assert!(peak <= 1.7, "peak/mean {peak}");
 }

@@ -10,7 +10,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use parking_lot::Mutex;
-use porch_fn_service::causes::Causes;
+use porch_fn_telemetry::Causes;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};

@@ -5,19 +5,20 @@
 //! pace. A collector that is slow or away costs calls nothing: what does not fit into the queue is dropped.
 
 mod collector;
+pub mod otel;
 mod record;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::otel::Otel;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector};
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
-use porch_fn_service::telemetry::otel::Otel;
-use porch_fn_service::telemetry::span::Tracer;
+use porch_fn_telemetry::span::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -39,7 +40,7 @@ enum SpansError {
     Tls(#[from] rustls::Error),
 }
 
-/// The spans of one server. Dropping this gives those up that have not been sent; [`flush`](Self::flush) sends them.
+/// The spans of one server. Dropping this loses spans that have not been sent; [`flush`](Self::flush) sends them.
 #[derive(Debug)]
 pub struct Spans {
     provider: SdkTracerProvider,
@@ -47,8 +48,8 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Those of a server of this name and version, if `otel` asks for them: to be called in a runtime. `name` is that of a
-    /// service without one. What keeps them from being sent is said in the log.
+    /// Starts the spans of a server of this version, if `otel` asks for them: to be called in a runtime. `name` is used
+    /// when no variable names the service. A failure is logged.
     pub fn start(otel: &Otel, name: &'static str, version: &'static str) -> Option<Self> {
         if !otel.traces {
             return None;

@@ -9,8 +9,8 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
-use porch_fn_service::telemetry::span::{Record, Span, Tracer};
-use porch_fn_service::trace_context::is_traced;
+use porch_fn_telemetry::span::{Record, Span, Tracer};
+use porch_fn_telemetry::trace_context::is_traced;
 use tonic::Code;
 
 /// There is one method.

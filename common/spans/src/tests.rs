@@ -9,7 +9,7 @@ use opentelemetry::{SpanId, TraceId};
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Sampler, SpanData, SpanExporter};
 use parking_lot::Mutex;
-use porch_fn_service::telemetry::span::Span;
+use porch_fn_telemetry::span::Span;
 use tonic::Code;
 
 use super::*;
@@ -56,7 +56,7 @@ fn told(span: &Span) -> [String; 3] {
     let mut headers = HeaderMap::new();
     span.inject(&mut headers);
     let text = headers["traceparent"].to_str().unwrap();
-    assert!(porch_fn_service::trace_context::is_traced(&headers), "{text}");
+    assert!(porch_fn_telemetry::trace_context::is_traced(&headers), "{text}");
     let mut parts = text.split('-').skip(1).map(str::to_owned);
     std::array::from_fn(|_| parts.next().unwrap())
 }

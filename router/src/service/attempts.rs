@@ -5,21 +5,20 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_ring::spill::choices;
-use porch_fn_service::grpc::{Call, Reply, code_name, message_of};
-use porch_fn_service::telemetry::span::Span;
-use porch_fn_service::unary::Lost;
+use porch_fn_grpc::{Call, Reply, code_name, message_of};
+use porch_fn_grpc_client::unary::Lost;
+use porch_fn_ring::spill::choose;
+use porch_fn_telemetry::span::Span;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use super::Router;
 use crate::error::RouteError;
 use crate::forward::{Attempt, attempt};
+use crate::health::CallFailure;
 use crate::metrics::{Outcome, Spill as Spilled};
-use crate::shard::Shard;
-use crate::status::TIME_UP;
+use crate::runner::Runner;
 use crate::view::Tier;
-use crate::wellness::Failure;
 
 /// Times a call may be sent. A call that kills runners must not walk the ring.
 const MAX_SENT: usize = 2;
@@ -35,9 +34,9 @@ const AFTER_SILENCE: Duration = Duration::from_millis(500);
 
 /// What one call has used up.
 #[derive(Default)]
-pub(super) struct Tries {
+pub(super) struct Attempts {
     /// All attempts.
-    attempts: usize,
+    total: usize,
     /// Attempts that broke after they were sent.
     sent: usize,
     /// Attempts whose runner was lost in silence, up to [`MAX_SILENT`].
@@ -56,27 +55,24 @@ pub(super) struct Tries {
 
 /// A runner to send to. Nothing else of the view is held while the call is under way.
 struct Pick {
-    shard: Arc<Shard>,
+    runner: Arc<Runner>,
     is_owner: bool,
     /// The owner may not be picked.
-    owner_unwell: bool,
+    owner_unhealthy: bool,
 }
 
-/// A call on its way to one runner.
+/// A call on its way to one runner. If it is dropped unanswered, close to the call's deadline, the runner did not
+/// answer in time: by our clock, or by the caller's, which is a little ahead.
 struct Sent<'a> {
     router: &'a Router,
-    shard: &'a Arc<Shard>,
+    runner: &'a Arc<Runner>,
     key: &'a str,
     /// Attempt number, from 1.
     number: usize,
-}
-
-/// Notes a call that was given up close to its deadline: by us, or by the caller, whose clock is a little ahead.
-struct Unanswered<'a> {
-    sent: &'a Sent<'a>,
-    deadline: Instant,
-    close: Duration,
     span: Span,
+    deadline: Instant,
+    /// How close to the deadline counts.
+    close: Duration,
     answered: bool,
 }
 
@@ -84,27 +80,27 @@ struct Unanswered<'a> {
 
 impl Router {
     /// Sends the call to one runner after the other. `None` when no usable runner was left to try.
-    pub(super) async fn try_all(
+    pub(super) async fn attempt_all(
         &self,
         key: &str,
         call: &Call,
         estimate: f64,
-        tries: &mut Tries,
+        attempts: &mut Attempts,
     ) -> Result<Option<Reply>, RouteError> {
-        let mut tried = Vec::new();
-        while let Some(pick) = self.pick(key, estimate, &tried) {
-            let shard = &pick.shard;
-            tries.attempts += 1;
-            let sent = Sent { router: self, shard, key, number: tries.attempts };
-            if let Some(before) = tries.last.take() {
-                self.metrics.tried_again(before);
+        let mut asked = Vec::new();
+        while let Some(pick) = self.pick(key, estimate, &asked) {
+            let runner = &pick.runner;
+            attempts.total += 1;
+            let mut sent = Sent::new(self, runner, key, attempts.total, call);
+            if let Some(before) = attempts.last.take() {
+                self.metrics.retried(before);
             }
-            let why = pick.why(tries);
-            let attempt = self.send(&sent, call, why).await;
+            let why = pick.why(attempts);
+            let attempt = self.send(&mut sent, call, why).await;
             let outcome = attempt.outcome();
             self.metrics.attempt(outcome);
-            tries.last = Some(outcome);
-            tries.owner_failed |= pick.is_owner && outcome != Outcome::Answered;
+            attempts.last = Some(outcome);
+            attempts.owner_failed |= pick.is_owner && outcome != Outcome::Answered;
             if let Attempt::NotTaken(reply) = &attempt {
                 sent.note(code_name(reply.code()), &message_of(reply.status_headers()));
             }
@@ -112,21 +108,21 @@ impl Router {
                 Attempt::Answered(reply) | Attempt::NotTaken(reply) => {
                     match reply.code() {
                         Code::Unavailable | Code::DeadlineExceeded => sent.call_failed(),
-                        _ => shard.did_well(),
+                        _ => runner.record_success(),
                     }
-                    if let Some(spilled) = pick.spilled(tries) {
+                    if let Some(spilled) = pick.spilled(attempts) {
                         self.metrics.spilled(spilled);
                     }
                     return Ok(Some(reply));
                 }
                 Attempt::NotSent => {
                     sent.note("NOT_SENT", "it could not be reached or refused the stream");
-                    sent.failed();
+                    sent.hop_failed();
                 }
                 Attempt::Broken(lost) => {
                     sent.note("BROKEN", "the stream broke or stalled during the call");
-                    sent.failed();
-                    self.allow_another(tries, lost, shard)?;
+                    sent.hop_failed();
+                    self.allow_another(attempts, lost, runner)?;
                     match lost {
                         Lost::Stream => {}
                         Lost::Connection => sleep(AFTER_CONNECTION).await,
@@ -139,81 +135,77 @@ impl Router {
                     if reply.code() == Code::Unavailable {
                         sent.call_failed();
                     }
-                    tries.refused = Some(reply);
+                    attempts.refused = Some(reply);
                     // Nothing was done, so it costs nothing but the way: once more, whatever else fails.
-                    if std::mem::replace(&mut tries.shed, true) {
-                        return tries.take_refusal();
+                    if std::mem::replace(&mut attempts.shed, true) {
+                        return attempts.take_refusal();
                     }
                 }
             }
-            tried.push(pick.shard);
+            asked.push(Arc::clone(runner));
         }
         Ok(None)
     }
 
-    /// The best runner of this moment that is not among `tried`.
-    fn pick(&self, key: &str, estimate: f64, tried: &[Arc<Shard>]) -> Option<Pick> {
+    /// The best runner of this moment that is not among `asked`.
+    fn pick(&self, key: &str, estimate: f64, asked: &[Arc<Runner>]) -> Option<Pick> {
         let view = self.view.load();
         let (tier, usable) = view.usable();
         let preference = view.ring().preference(key);
-        let shards = view.shards();
+        let runners = view.runners();
         let routers = self.routers();
         let now = Instant::now();
-        let load = |shard: &Arc<Shard>| shard.load(routers, now);
-        let in_flight = shards.iter().map(load).fold(0, usize::saturating_add);
+        let load = |runner: &Arc<Runner>| runner.load(routers, now);
+        let in_flight = runners.iter().map(load).fold(0, usize::saturating_add);
         let limits = self.options.spill.limits(in_flight, usable, estimate);
-        let shard = |node: u16| shards.get(usize::from(node));
+        let runner = |node: u16| runners.get(usize::from(node));
         let first = |tier: Tier| {
-            let eligible = |shard: &Arc<Shard>| {
-                tier.admits(shard.standing()) && !tried.iter().any(|tried| Arc::ptr_eq(tried, shard))
+            let eligible = |runner: &Arc<Runner>| {
+                tier.admits(runner.state()) && !asked.iter().any(|asked| Arc::ptr_eq(asked, runner))
             };
-            choices(
+            choose(
                 preference,
-                shards.len(),
+                runners.len(),
                 limits,
-                |node| shard(node).map_or(usize::MAX, load),
-                |node| shard(node).is_some_and(eligible),
+                |node| runner(node).map_or(usize::MAX, load),
+                |node| runner(node).is_some_and(eligible),
             )
-            .next()
         };
         // Better a runner that may flap than none.
-        let node = first(tier).or_else(|| (tier == Tier::Well).then(|| first(Tier::HeldDown)).flatten())?;
+        let node =
+            first(tier).or_else(|| (tier == Tier::Healthy).then(|| first(Tier::CoolingDown)).flatten())?;
         let owner = preference.first().copied();
         Some(Pick {
-            shard: Arc::clone(shard(node)?),
+            runner: Arc::clone(runner(node)?),
             is_owner: owner == Some(node),
-            owner_unwell: owner.and_then(shard).is_none_or(|owner| !tier.admits(owner.standing())),
+            owner_unhealthy: owner.and_then(runner).is_none_or(|owner| !tier.admits(owner.state())),
         })
     }
 
-    async fn send(&self, sent: &Sent<'_>, call: &Call, why: &'static str) -> Attempt {
+    async fn send(&self, sent: &mut Sent<'_>, call: &Call, why: &'static str) -> Attempt {
         let began = tracing::enabled!(tracing::Level::DEBUG).then(Instant::now);
-        let _in_flight = sent.shard.enter();
-        let span = call.span.call();
-        span.text("server.address", sent.shard.identity().as_str());
-        span.number("porch_fn.attempt", sent.number);
-        let mut unanswered = Unanswered::new(sent, call.deadline, span.clone());
-        let mut answer =
-            pin!(attempt(sent.shard, call, &span, self.options.max_message, &self.metrics.client));
+        let _in_flight = sent.runner.enter();
+        let limit = self.options.max_message;
+        let mut answer = pin!(attempt(sent.runner, call, &sent.span, limit, &self.metrics.client));
         let attempt = loop {
             tokio::select! {
                 biased;
                 attempt = &mut answer => break attempt,
-                () = sent.shard.stalled() => {
+                () = sent.runner.stalled() => {
                     // Where nobody else is, it waits on.
-                    if matches!(self.view.load().usable(), (Tier::Well | Tier::WellAndHeldDown, 1..)) {
+                    if matches!(self.view.load().usable(), (Tier::Healthy | Tier::HealthyAndCoolingDown, 1..)) {
                         break Attempt::Broken(Lost::Stream);
                     }
                 }
             }
         };
-        unanswered.answered = true;
-        span.text("porch_fn.outcome", attempt.outcome().as_str());
-        span.ended(attempt.code());
+        sent.answered = true;
+        sent.span.text("porch_fn.outcome", attempt.outcome().as_str());
+        sent.span.ended(attempt.code());
         if let Some(began) = began {
             tracing::debug!(
                 image = sent.key,
-                shard = %sent.shard.identity(),
+                runner = %sent.runner.identity(),
                 why,
                 attempt = sent.number,
                 outcome = attempt.outcome().as_str(),
@@ -226,30 +218,30 @@ impl Router {
     }
 
     /// Counts an attempt that was sent and failed, and says whether there may be one more.
-    fn allow_another(&self, tries: &mut Tries, lost: Lost, shard: &Shard) -> Result<(), RouteError> {
-        if lost == Lost::Silence && tries.silent < MAX_SILENT {
-            tries.silent += 1;
+    fn allow_another(&self, attempts: &mut Attempts, lost: Lost, runner: &Runner) -> Result<(), RouteError> {
+        if lost == Lost::Silence && attempts.silent < MAX_SILENT {
+            attempts.silent += 1;
         } else {
-            tries.sent += 1;
-            if tries.sent >= MAX_SENT {
+            attempts.sent += 1;
+            if attempts.sent >= MAX_SENT {
                 return Err(RouteError::BrokenTwice);
             }
             let mut budget = self.budget.lock();
             let now = self.origin.elapsed();
-            budget.reserve(shard.take_lost(), now);
+            budget.reserve(runner.take_lost(), now);
             if !budget.withdraw(now) {
                 return Err(RouteError::Budget);
             }
         }
         // It had found a runner: what it waited before counts no longer.
-        tries.give_up = None;
+        attempts.give_up = None;
         Ok(())
     }
 }
 
-// === impl Tries ===
+// === impl Attempts ===
 
-impl Tries {
+impl Attempts {
     /// The refusal that is the answer, if there was one. It says that nothing was done, which does not
     /// hold for a call that has broken, too.
     pub(super) fn take_refusal(&mut self) -> Result<Option<Reply>, RouteError> {
@@ -264,21 +256,21 @@ impl Tries {
 
 impl Pick {
     /// Why this runner, for the log.
-    fn why(&self, tries: &Tries) -> &'static str {
-        match self.spilled(tries) {
-            _ if tries.attempts > 1 => "retry",
+    fn why(&self, attempts: &Attempts) -> &'static str {
+        match self.spilled(attempts) {
+            _ if attempts.total > 1 => "retry",
             None => "owner",
-            Some(Spilled::Unwell) => "owner unhealthy",
+            Some(Spilled::Unhealthy) => "owner unhealthy",
             Some(Spilled::Failed | Spilled::Load) => "spill",
         }
     }
 
     /// Why it is not the owner.
-    fn spilled(&self, tries: &Tries) -> Option<Spilled> {
+    fn spilled(&self, attempts: &Attempts) -> Option<Spilled> {
         match self {
             Self { is_owner: true, .. } => None,
-            _ if tries.owner_failed => Some(Spilled::Failed),
-            Self { owner_unwell: true, .. } => Some(Spilled::Unwell),
+            _ if attempts.owner_failed => Some(Spilled::Failed),
+            Self { owner_unhealthy: true, .. } => Some(Spilled::Unhealthy),
             _ => Some(Spilled::Load),
         }
     }
@@ -286,39 +278,38 @@ impl Pick {
 
 // === impl Sent ===
 
-impl Sent<'_> {
+impl<'a> Sent<'a> {
+    fn new(router: &'a Router, runner: &'a Arc<Runner>, key: &'a str, number: usize, call: &Call) -> Self {
+        let span = call.span.call();
+        span.text("server.address", runner.identity().as_str());
+        span.number("porch_fn.attempt", number);
+        let close = call.deadline.saturating_duration_since(Instant::now()) / 10;
+        Self { router, runner, key, number, span, deadline: call.deadline, close, answered: false }
+    }
+
     /// Remembers what went wrong, for the status page.
     fn note(&self, code: &'static str, text: &str) {
-        self.router.failures.note(self.key, self.shard.identity().as_str(), code, text);
+        self.router.failures.note(self.key, self.runner.identity().as_str(), code, text);
     }
 
-    fn blame(&self, failure: Failure) {
-        self.shard.blame(failure, || self.router.view.load().may_pass_over());
+    fn record_failure(&self, failure: CallFailure) {
+        self.runner.record_failure(failure, || self.router.view.load().may_eject());
     }
 
-    /// The hop failed.
-    fn failed(&self) {
-        if let Some(failure) = self.shard.failed() {
-            self.blame(failure);
+    /// The stream or the connection failed.
+    fn hop_failed(&self) {
+        if let Some(failure) = self.runner.record_broken_call() {
+            self.record_failure(failure);
         }
     }
 
     /// The call failed in a way that may be the runner's fault or the function's.
     fn call_failed(&self) {
-        self.blame(Failure::Call(self.router.hasher.hash_one(self.key)));
+        self.record_failure(CallFailure::Answer(self.router.hasher.hash_one(self.key)));
     }
 }
 
-// === impl Unanswered ===
-
-impl<'a> Unanswered<'a> {
-    fn new(sent: &'a Sent<'a>, deadline: Instant, span: Span) -> Self {
-        let close = deadline.saturating_duration_since(Instant::now()) / 10;
-        Self { sent, deadline, close, span, answered: false }
-    }
-}
-
-impl Drop for Unanswered<'_> {
+impl Drop for Sent<'_> {
     fn drop(&mut self) {
         if self.answered {
             return;
@@ -326,13 +317,13 @@ impl Drop for Unanswered<'_> {
         let time_is_up = Instant::now() + self.close >= self.deadline;
         self.span.ended(if time_is_up { Code::DeadlineExceeded } else { Code::Cancelled });
         if time_is_up {
-            self.sent.note(TIME_UP, "no answer when the call's time was up");
-            self.sent.call_failed();
+            self.note(code_name(Code::DeadlineExceeded), "no answer when the call's time was up");
+            self.call_failed();
         }
         tracing::debug!(
-            image = self.sent.key,
-            shard = %self.sent.shard.identity(),
-            attempt = self.sent.number,
+            image = self.key,
+            runner = %self.runner.identity(),
+            attempt = self.number,
             outcome = if time_is_up { "deadline" } else { "cancelled" },
             "attempt ended"
         );

@@ -1,56 +1,58 @@
-//! What an operator can turn: one set of defaults for all images, and what differs for one image.
+//! What an operator can set: one set of defaults for all images, and what differs for one image.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::types::{ImageKey, Origin, ShardKey};
+use crate::types::{ImageKey, PodRecipe, ShardKey};
 
 /// A timer shorter than this would keep the pool busy with itself.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The pool's configuration. `Default` is the documented defaults, with an empty version.
+/// The pool's configuration. `Default` is the documented defaults, with an empty recipe.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// For images without an override.
     pub limits: Limits,
-    /// What new pods are made from, for images without an override. A pod that [yields](Origin::yields_to) to it is
-    /// replaced by its owner.
-    pub template: Origin,
+    /// What new pods are created from, for images without an override. Its owner replaces a pod
+    /// that [is outdated by it](PodRecipe::is_outdated_by).
+    pub recipe: PodRecipe,
     /// What differs per image.
     pub overrides: Overrides,
     /// Pods of all images and runners together (`--max-pods`). `None`: any number.
     pub capacity: Option<u32>,
-    /// The images that [`Limits::min_pods`] is meant for, each with the key that says who owns it. A table and not a
-    /// function, since their pods are started although nobody asks for them.
-    pub keep: Arc<BTreeMap<ImageKey, ShardKey>>,
+    /// The images that [`Limits::min_pods`] applies to, each with the key that decides its owner. A
+    /// table and not a function, since their pods are started without a call.
+    pub kept_images: Arc<BTreeMap<ImageKey, ShardKey>>,
     /// How often the owner looks for pods to collect or replace (`--scan-interval`).
     pub scan_interval: Duration,
-    /// How long a pod may take to become ready, and a call may wait without any ready pod (`--pod-ready-timeout`).
+    /// How long a pod may take to become ready, and a call may wait without any ready pod
+    /// (`--pod-ready-timeout`).
     pub ready_timeout: Duration,
-    /// How long a pod may be pending without a fault, such as one that pulls its image (`--pod-pending-timeout`). Less than
-    /// `ready_timeout` counts as that.
+    /// How long a pod may be pending without a fault, such as one that pulls its image
+    /// (`--pod-pending-timeout`). Less than `ready_timeout` counts as `ready_timeout`.
     pub pending_timeout: Duration,
-    /// The largest difference between two runners' clocks, with a margin. A pod's time to live is at least four
-    /// times this. Runners on one machine may set 1 s.
+    /// The largest difference between two runners' clocks, with a margin. A pod's time to live is
+    /// at least four times this. Runners on one machine may set 1 s.
     pub skew: Duration,
-    /// How long a pod must have been owned without a break before it is replaced.
+    /// How long this runner must have owned a pod without a break before it replaces it.
     pub replace_after: Duration,
     /// How long past its deletion timestamp a pod may hold its name.
     pub stuck_after: Duration,
 }
 
-/// Limits of one image, on this runner's own counts except `max_pods`, which holds for all runners together. A limit of
-/// zero counts as one, except `min_pods`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Limits of one image, on this runner's own counts except `max_pods`, which holds for all runners
+/// together. In [`Config::limits`], zero counts as one, except in `min_pods`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Pods that are not terminating (`--max-parallel-pods-per-function`).
     pub max_pods: u32,
-    /// Pods that the owner starts and keeps although nobody asks for them, for images in [`Config::keep`]. More than
-    /// `max_pods` counts as `max_pods`.
+    /// Pods that the owner starts and keeps without a call, for images in [`Config::kept_images`]. More
+    /// than `max_pods` counts as `max_pods`.
     pub min_pods: u32,
-    /// Load of the least loaded pod from which on one more pod is started (`--max-waitlist-length`).
+    /// One more pod is started when the least loaded one has so many calls
+    /// (`--max-waitlist-length`).
     pub waitlist: u32,
     /// Calls in flight per pod (`--max-concurrent-per-pod`).
     pub per_pod: u32,
@@ -63,34 +65,25 @@ pub struct Limits {
 /// What differs for one image. Zero and `None` mean: as for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Override {
-    /// See [`Limits::max_pods`].
-    pub max_pods: u32,
-    /// See [`Limits::min_pods`].
-    pub min_pods: u32,
-    /// See [`Limits::waitlist`].
-    pub waitlist: u32,
-    /// See [`Limits::per_pod`].
-    pub per_pod: u32,
-    /// See [`Limits::queue`].
-    pub queue: u32,
-    /// See [`Limits::ttl`].
-    pub ttl: Duration,
-    /// See [`Config::template`].
-    pub template: Option<Origin>,
+    /// See [`Config::limits`].
+    pub limits: Limits,
+    /// See [`Config::recipe`].
+    pub recipe: Option<PodRecipe>,
 }
 
-/// Finds an image's override. A function and not a table, since the configuration names functions by patterns that
-/// only the driver understands. Must give the same answer until the next `Configure`, or `Remade` of that image.
+/// Finds an image's override. A function and not a table, since the configuration names functions
+/// by patterns that only the driver understands. It must give the same answer until the next
+/// `Configure`, or `RecipeChanged` of that image.
 #[derive(Clone)]
 pub struct Overrides(Arc<dyn Fn(&ImageKey) -> Override + Send + Sync>);
 
-/// What holds for one image.
-#[derive(Debug)]
+/// The effective settings of one image.
+#[derive(Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
-    pub(crate) template: Origin,
-    /// Decides who keeps the image; `None` if it is not one to be kept.
-    pub(crate) keep: Option<ShardKey>,
+    pub(crate) recipe: PodRecipe,
+    /// Decides which runner keeps the image's minimum; `None` if the image has none.
+    pub(crate) kept_under: Option<ShardKey>,
 }
 
 // === impl Config ===
@@ -104,7 +97,7 @@ impl Config {
     }
 
     pub(crate) fn settings(&self, image: &ImageKey) -> Settings {
-        let own = self.overrides.find(image);
+        let Override { limits: own, recipe } = self.overrides.find(image);
         let or = |own: u32, all: u32| if own == 0 { all.max(1) } else { own };
         let max_pods = or(own.max_pods, self.limits.max_pods);
         let min_pods = if own.min_pods == 0 { self.limits.min_pods } else { own.min_pods };
@@ -117,8 +110,8 @@ impl Config {
                 queue: or(own.queue, self.limits.queue),
                 ttl: if own.ttl.is_zero() { self.limits.ttl } else { own.ttl },
             },
-            template: own.template.unwrap_or_else(|| self.template.clone()),
-            keep: self.keep.get(image).cloned(),
+            recipe: recipe.unwrap_or_else(|| self.recipe.clone()),
+            kept_under: self.kept_images.get(image).cloned(),
         }
     }
 }
@@ -126,11 +119,18 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
-            template: Origin::of("", None),
-            overrides: Overrides::none(),
+            limits: Limits {
+                max_pods: 1,
+                min_pods: 0,
+                waitlist: 2,
+                per_pod: 16,
+                queue: 1000,
+                ttl: Duration::from_mins(30),
+            },
+            recipe: PodRecipe::default(),
+            overrides: Overrides::by(|_| Override::default()),
             capacity: None,
-            keep: Arc::default(),
+            kept_images: Arc::default(),
             scan_interval: Duration::from_mins(1),
             ready_timeout: Duration::from_mins(1),
             pending_timeout: Duration::from_mins(10),
@@ -141,30 +141,12 @@ impl Default for Config {
     }
 }
 
-// === impl Limits ===
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { max_pods: 1, min_pods: 0, waitlist: 2, per_pod: 16, queue: 1000, ttl: Duration::from_mins(30) }
-    }
-}
-
 // === impl Overrides ===
 
 impl Overrides {
-    /// Every image as all others.
-    pub fn none() -> Self {
-        Self::by(|_| Override::default())
-    }
-
     /// Asks `find` for each image once.
     pub fn by(find: impl Fn(&ImageKey) -> Override + Send + Sync + 'static) -> Self {
         Self(Arc::new(find))
-    }
-
-    /// Exact images.
-    pub fn table(table: HashMap<ImageKey, Override>) -> Self {
-        Self::by(move |image| table.get(image).cloned().unwrap_or_default())
     }
 
     /// What differs for `image`.

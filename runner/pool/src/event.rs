@@ -1,19 +1,28 @@
-//! What goes into the pool and what comes out of it: the whole contract between the pure rules and the driver.
+//! What goes into the pool and what comes out of it: the whole contract between the pure rules and
+//! the driver.
 //!
-//! The driver owes the pool: exactly one [`Event::Finished`] or [`Event::Cancel`] for every grant, exactly one answer
-//! for every [`Action::Create`], [`Action::Delete`] and [`Action::Push`] (`Unknown` or `Unreachable` when it gave up),
-//! one [`Event::Checked`] for every [`Action::Check`], and [`Event::WatchLost`] whenever it may have missed a change.
+//! The driver owes the pool:
+//! - exactly one [`Event::Finished`] or [`Event::Cancel`] for every grant;
+//! - exactly one answer for every [`Action::Create`], [`Action::Delete`] and [`Action::Push`]
+//!   (`Unknown` or `Unreachable` when it gave up), and one [`Event::Checked`] for every
+//!   [`Action::Check`];
+//! - the states of one pod in their order, never an older one after a newer one;
+//! - [`Event::Seen`] with the pod as written, before it answers `Ok` to a create or a push;
+//! - [`Event::WatchLost`] whenever it may have missed a change.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::types::{ImageKey, Origin, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid};
+use crate::types::{
+    ImageKey, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid,
+};
 
 /// Something happened.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A call wants a pod. Answered by one `Grant` or one `Reject`, unless it is cancelled before.
+    /// A call wants a pod. The pool answers with one `Grant` or one `Reject`, unless the call is
+    /// cancelled first.
     Request {
         /// Never used before.
         id: RequestId,
@@ -24,11 +33,8 @@ pub enum Event {
         /// Past it the call is rejected.
         deadline: Time,
     },
-    /// The caller of a waiting or granted call is gone. After a `Reject` or `Finished` it is ignored.
-    Cancel {
-        /// The call.
-        id: RequestId,
-    },
+    /// The caller of a waiting or granted call is gone. Ignored after a `Reject` or `Finished`.
+    Cancel(RequestId),
     /// A granted call is over.
     Finished {
         /// The call.
@@ -36,50 +42,44 @@ pub enum Event {
         /// What it showed about the pod.
         verdict: Verdict,
     },
-    /// Watch: a pod was added or changed.
+    /// A pod was added or changed.
     Seen(Pod),
-    /// Watch: a pod was deleted.
-    Gone {
-        /// The pod.
-        uid: Uid,
-    },
-    /// Watch: the full list. Replaces everything known; pods missing from it are gone.
+    /// A pod was deleted.
+    Gone(Uid),
+    /// The full list. It replaces everything known; a pod that is missing is gone.
     Synced(Vec<Pod>),
-    /// Watch: a gap begins, which the next `Synced` ends.
+    /// The watch broke. The next `Synced` ends the gap.
     WatchLost,
     /// The answer to `Create`.
     Created {
-        /// As asked.
+        /// As requested.
         name: PodName,
-        /// What came of it.
+        /// The answer.
         result: Creation,
     },
     /// The answer to `Delete`.
     Deleted {
-        /// As asked.
+        /// As requested.
         uid: Uid,
-        /// What came of it.
-        result: Deletion,
+        /// The answer.
+        result: WriteOutcome,
     },
     /// The answer to `Push`.
     Pushed {
-        /// As asked.
+        /// As requested.
         uid: Uid,
-        /// What came of it.
-        result: Pushing,
+        /// The answer.
+        result: WriteOutcome,
     },
-    /// Our own probe: the pod's wrapper serves.
-    Ready {
-        /// The pod.
-        uid: Uid,
-    },
+    /// This runner's own probe succeeded: the pod's wrapper serves.
+    Ready(Uid),
     /// The answer to `Check`.
     Checked {
-        /// As asked.
+        /// As requested.
         uid: Uid,
-        /// As asked.
+        /// As requested.
         number: u64,
-        /// Whether the pod's wrapper answered in time, whatever it said.
+        /// Whether the pod's wrapper answered in time, whatever the answer.
         answered: bool,
     },
     /// The pod cannot start or has died.
@@ -89,141 +89,113 @@ pub enum Event {
         /// Why.
         reason: Reason,
     },
-    /// Flags or files changed. Pools start with the configuration given to [`Pool::new`](crate::Pool::new).
+    /// Flags or files changed. A pool starts with the configuration given to
+    /// [`Pool::new`](crate::Pool::new).
     Configure(Config),
-    /// What pods of this image are made from changed, as [`Config::overrides`] says from now on.
-    Remade {
-        /// The image.
-        image: ImageKey,
-    },
-    /// The set of runners changed. Pools start with [`Ownership::All`]: a runner with peers says so before the first
-    /// `Synced`, and again only when something changed.
-    Own(Ownership),
-    /// Start one pod of the image unless there is one, in a few tries. For its owner alone: the wish is remembered until
-    /// the pods are known and the ownership is other than [`Ownership::None`], and is dropped where another runner owns
-    /// the image.
+    /// The recipe of this image changed. [`Config::overrides`] has the new one.
+    RecipeChanged(ImageKey),
+    /// The set of runners changed. A pool starts with [`OwnedShards::All`]: a runner with peers
+    /// sends this before the first `Synced`, and again at every change.
+    Own(OwnedShards),
+    /// Start one pod of the image unless there is one. Only the owner starts it: the request is
+    /// remembered until the pods are known and the shards are other than [`OwnedShards::None`],
+    /// and dropped if another runner owns the image or five starts in a row failed.
     Warm {
         /// What to warm up.
         image: ImageKey,
         /// Decides who owns it. Written into the pod.
         shard_key: ShardKey,
     },
-    /// A timer went off: [`Pool::next_timer`](crate::Pool::next_timer) has come. Early ones are harmless.
+    /// The moment of [`Pool::next_timer`](crate::Pool::next_timer) has come. An early one is
+    /// harmless.
     Tick,
 }
 
 /// What a call showed about its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The pod answered, be it with the function's failure.
+    /// The pod answered, even if the function failed.
     Served,
-    /// The pod could not be reached or died in the call: it is not handed out again until probed ready.
+    /// The pod could not be reached or died in the call. It gets no call until a probe succeeds.
     Broken,
-    /// The pod refused the call: it has as many as it takes, of several runners together. It gets fewer from here for a
-    /// while.
+    /// The pod refused the call because it has as many as it takes, of all runners together. It
+    /// gets fewer calls from this runner for a while.
     Full,
-    /// Nothing came back from the pod, and its connection was given up. It does not count towards the limit
-    /// until probed ready.
+    /// The pod sent nothing back, and its connection was given up. It does not count towards the
+    /// limit until a probe succeeds.
     Silent,
-    /// The deadline passed, which may be the function's doing or the pod's.
+    /// The deadline passed. The function or the pod may be the cause.
     Late {
-        /// Stands for the package of the call: equal for equal packages.
+        /// A hash of the call's package: equal for equal packages.
         package: u64,
     },
 }
 
 /// The answer to a create.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "the usual answer, and gone as soon as it is read")]
 pub enum Creation {
     /// Created.
-    Ok(Pod),
-    /// A pod of ours holds the name. The watch will show it.
+    Ok(Uid),
+    /// A pod that the runners manage holds the name. The watch will show it.
     Exists,
-    /// Not allowed or not possible: admission, an invalid image, a name held by a foreign pod.
+    /// Not allowed or not possible: admission, an invalid image, another's pod under the name.
     Refused(Reason),
     /// A quota is used up.
     OverQuota(Reason),
-    /// An error that does not say whether the pod exists.
+    /// An error that leaves open whether the pod exists.
     Unknown,
     /// No answer: the pod may exist or not.
     Unreachable,
 }
 
-/// The answer to a delete.
+/// The answer to a delete or a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deletion {
-    /// Accepted: the pod terminates.
+pub enum WriteOutcome {
+    /// Accepted: the pod terminates, or is written.
     Ok,
-    /// The pod is not in the state that was judged.
+    /// The pod has another resource version.
     Conflict,
-    /// There is no such pod.
-    NotFound,
-    /// An error that does not say whether the pod terminates.
-    Unknown,
-    /// No answer: the pod may terminate or not.
-    Unreachable,
-}
-
-/// The answer to a push.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "the usual answer, and gone as soon as it is read")]
-pub enum Pushing {
-    /// Written; the pod as it is now.
-    Ok(Pod),
-    /// The pod is not in the state that was judged.
-    Conflict,
-    /// The pod does not exist or terminates.
+    /// There is no such pod. To a push also: the pod terminates.
     Gone,
-    /// An error that does not say whether it was written.
+    /// An error that leaves the outcome open.
     Unknown,
     /// No answer.
     Unreachable,
 }
 
-/// Who owns what, by this runner's view of its peers.
-#[derive(Clone)]
-pub enum Ownership {
+/// The shards that this runner owns, by its own view of its peers.
+#[derive(Clone, Default)]
+pub enum OwnedShards {
     /// A single runner: everything.
+    #[default]
     All,
     /// Not among the peers, or not known yet: nothing.
     None,
-    /// What the ring says.
-    Of(Arc<dyn Owns + Send + Sync>),
+    /// The keys for which the function returns true. It must not change between two
+    /// [`Event::Own`].
+    Of(Arc<dyn Fn(&ShardKey) -> bool + Send + Sync>),
 }
 
-/// The ring's answer for one key. Must not change between two [`Event::Own`]s.
-pub trait Owns {
-    /// Whether this runner owns the key.
-    fn owns(&self, shard_key: &ShardKey) -> bool;
-}
+// === impl OwnedShards ===
 
-// === impl Ownership ===
-
-impl Ownership {
+impl OwnedShards {
     /// Whether this runner owns the key.
     pub fn owns(&self, shard_key: &ShardKey) -> bool {
         match self {
             Self::All => true,
             Self::None => false,
-            Self::Of(ring) => ring.owns(shard_key),
+            Self::Of(owns) => owns(shard_key),
         }
     }
 }
 
-impl std::fmt::Debug for Ownership {
+impl std::fmt::Debug for OwnedShards {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::All => "All",
             Self::None => "None",
             Self::Of(_) => "Of(..)",
         })
-    }
-}
-
-impl<F: Fn(&ShardKey) -> bool> Owns for F {
-    fn owns(&self, shard_key: &ShardKey) -> bool {
-        self(shard_key)
     }
 }
 
@@ -236,8 +208,6 @@ pub enum Action {
         id: RequestId,
         /// The pod.
         uid: Uid,
-        /// Its name.
-        name: PodName,
     },
     /// Answer the call with an error.
     Reject {
@@ -248,32 +218,32 @@ pub enum Action {
     },
     /// Create a pod; answer with `Created`.
     Create {
-        /// The name that arbitrates.
+        /// The name on which runners collide.
         name: PodName,
         /// To be written into the pod.
         shard_key: ShardKey,
-        /// What it is to be made from, and to be written into the pod.
-        origin: Origin,
+        /// To create it from, and to be written into the pod.
+        recipe: PodRecipe,
         /// To be written into the pod.
         reclaim_after: Time,
     },
-    /// Delete a pod under both preconditions; answer with `Deleted`.
+    /// Delete a pod if uid and resource version still match; answer with `Deleted`.
     Delete {
         /// The pod.
         uid: Uid,
-        /// The state that was judged.
+        /// The version that the decision was based on.
         resource_version: ResourceVersion,
         /// Its name.
         name: PodName,
         /// For the log and the metrics.
-        why: Why,
+        reason: DeleteReason,
     },
-    /// Write `reclaim_after` under both preconditions, exactly as given (it may be earlier than what is there: that
-    /// is how a pod is retired); answer with `Pushed`.
+    /// Write `reclaim_after` if uid and resource version still match; answer with `Pushed`. The new
+    /// value may be earlier than the old one.
     Push {
         /// The pod.
         uid: Uid,
-        /// The state that was judged.
+        /// The version that the decision was based on.
         resource_version: ResourceVersion,
         /// Its name.
         name: PodName,
@@ -289,20 +259,20 @@ pub enum Action {
         uid: Uid,
         /// Its name.
         name: PodName,
-        /// Tells the answer to this one from that to another.
+        /// The number of this check, to be returned.
         number: u64,
         /// How long it may take to answer.
         within: Duration,
     },
-    /// The pod does not answer: end its connection, so that its calls go elsewhere.
-    Cut {
+    /// The pod does not answer: close its connection, so that its calls move to other pods.
+    Disconnect {
         /// The pod.
         uid: Uid,
         /// Its name.
         name: PodName,
     },
-    /// Probe the pod until `Ready` or `Failed` was reported, or stop. One `Ready` ends the probe. A pod that is gone
-    /// or terminates needs none: the driver may stop by itself, and is told so.
+    /// Probe the pod until `Ready` or `Failed` was reported, or stop. One `Ready` ends the probe.
+    /// The driver may also stop by itself when the pod is gone or terminates.
     Probe {
         /// The pod.
         uid: Uid,
@@ -315,18 +285,18 @@ pub enum Action {
 
 /// Why a pod is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
+pub enum DeleteReason {
     /// It failed to start, died, or was not ready in time.
     Failed,
-    /// Calls in it end by their deadlines alone. It may finish those that it has.
+    /// Its calls end only by their deadlines. Calls in it may still finish.
     Hung,
     /// Unused past its `reclaim_after`.
     Expired,
-    /// Past its `reclaim_after`, which was brought forward since a pod of the configured version took over.
+    /// A pod of the configured recipe took over.
     Replaced,
-    /// Past its `reclaim_after`, which was brought forward since the image has more pods than allowed.
+    /// The image has more pods than allowed.
     Surplus,
-    /// Past its `reclaim_after`, which was brought forward to make a place for another image's pod.
+    /// Another image needs its place.
     Evicted,
 }
 
@@ -339,7 +309,7 @@ pub enum Rejection {
          or --max-parallel-pods-per-function"
     )]
     QueueFull {
-        /// `--max-queue-per-function`, or what overrides it for the image.
+        /// `--max-queue-per-function`, or the image's own value.
         limit: u32,
     },
     /// `DEADLINE_EXCEEDED`: the call's deadline passed in the queue.
@@ -348,7 +318,7 @@ pub enum Rejection {
          function up, or raise --max-parallel-pods-per-function"
     )]
     DeadlineExceeded,
-    /// `DEADLINE_EXCEEDED`: the call's deadline passed while there were as many pods as there may be.
+    /// `DEADLINE_EXCEEDED`: the call's deadline passed while all places for pods were taken.
     #[error(
         "the deadline passed while the call waited for a place among the function pods: raise --max-pods or the \
          ResourceQuota of the function namespace, whichever is used up, or allow a longer deadline"
@@ -360,19 +330,16 @@ pub enum Rejection {
         /// What happened and what to do about it.
         reason: Reason,
     },
-    /// `DEADLINE_EXCEEDED`: pods were tried, and none was ready in time.
+    /// `DEADLINE_EXCEEDED`: no pod was ready in time.
     #[error(
         "no pod of this function was ready within {}s{}: check that its image starts in that time, or raise \
-         --pod-ready-timeout", timeout.as_secs_f64(), because(waiting.as_ref())
+         --pod-ready-timeout",
+        timeout.as_secs_f64(), waiting.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"))
     )]
     NotReady {
         /// `--pod-ready-timeout`.
         timeout: Duration,
-        /// What the last pod waited for, when it said so.
+        /// What the last pod waited for, if known.
         waiting: Option<Reason>,
     },
-}
-
-fn because(waiting: Option<&Reason>) -> String {
-    waiting.map_or_else(String::new, |reason| format!(" ({reason})"))
 }

@@ -1,25 +1,24 @@
-//! One image: its pods, the creates under way, the calls that wait, and the settling that follows every event.
+//! One image: its pods, the creates under way, the calls that wait, and the rules that run after
+//! every event.
 //!
-//! Events only record what happened. [`Function::settle`] then looks at the whole image and does what the rules ask
-//! for, so that no rule depends on which event came last.
+//! Events only record what happened. [`Function::settle`] then applies every rule to the whole
+//! image, so that no rule depends on which event came last. A rule that waits for a moment asks
+//! [`PoolStep::reached`], which sets the timer of the image. There is no other list of moments.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 use crate::config::Settings;
-use crate::event::{Action, Rejection};
-use crate::pool::FunctionStats;
+use crate::event::Action;
 use crate::queue::Queue;
-use crate::replace::Replacement;
-use crate::scale::Warm;
-use crate::shared::{Shared, Totals, Turn, Watch};
+use crate::shared::{PoolStep, Shared, Totals};
 use crate::start::{Backoff, Start};
 use crate::tracked::{Health, Tracked};
-use crate::types::{ImageKey, Phase, Reason, ShardKey, Time, Uid};
+use crate::types::{ImageKey, PodName, ShardKey, Time, Uid};
 
-/// An answer later than this never comes.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
+/// Rules settle in two or three passes. More would be a fault; the next event goes on.
+const MOST_PASSES: usize = 8;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Function {
     pub(crate) image: ImageKey,
     /// Of the last request, for pods created now.
@@ -29,111 +28,134 @@ pub(crate) struct Function {
     pub(crate) pods: Vec<Tracked>,
     pub(crate) starts: Vec<Start>,
     pub(crate) queue: Queue,
+    /// The pause after failed starts.
     pub(crate) backoff: Option<Backoff>,
-    /// A warm-up was asked for, and has neither succeeded nor been given up.
-    pub(crate) warm: Option<Warm>,
-    /// How many pods this runner keeps: none unless it owns the image.
-    pub(crate) keep: usize,
-    /// The pause between starts of pods to be kept.
+    /// The pause between starts of the minimum. Calls do not wait for it.
     pub(crate) top_up_pause: Option<Backoff>,
+    /// A warm-up under way, with the shard key that it was requested under.
+    pub(crate) warm: Option<ShardKey>,
+    /// How many pods this runner keeps: none unless it owns the image.
+    pub(crate) min_pods: usize,
     pub(crate) replacement: Option<Replacement>,
-    /// Where the round robin goes on.
+    /// Where the round robin continues.
     pub(crate) next_pick: usize,
     /// A pod that has served is gone, and none has been ready since.
     pub(crate) lost: bool,
     /// Since when no pod has been ready.
     pub(crate) unready_since: Option<Time>,
-    /// When a name may become free that a create is waiting for.
-    pub(crate) name_free_at: Option<Time>,
     pub(crate) scan_at: Time,
-    /// Nothing of the image is collected before.
+    /// No pod of the image is collected before this.
     pub(crate) collect_from: Time,
     /// Creates in a row that a quota refused, while calls wait.
-    pub(crate) refusals: u32,
+    pub(crate) quota_refusals: u32,
     /// Since when calls have waited for a place among the pods of all images.
     pub(crate) wants_since: Option<Time>,
-    /// As counted among those of all images.
+    /// Its part of the totals of all images.
     pub(crate) part: Totals,
     /// As entered into the timers; may be earlier than needed.
     pub(crate) timer: Option<Time>,
 }
 
+/// A replacement under way.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    pub(crate) old: Uid,
+    pub(crate) new: PodName,
+}
+
+/// In the order of the images, so that the same events always give the same actions.
+#[derive(Debug, Default)]
+pub(crate) struct Functions(pub(crate) BTreeMap<ImageKey, Function>);
+
+/// Counts of one image, for metrics and `/shards`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionStats {
+    /// The image.
+    pub image: ImageKey,
+    /// Whether this runner owns it. A runner that neither owns the image nor uses its pods never
+    /// probes them, so they count as starting.
+    pub owned: bool,
+    /// Pods that serve.
+    pub ready: usize,
+    /// Pods on their way, creates under way included.
+    pub starting: usize,
+    /// Pods that have served and do not answer.
+    pub silent: usize,
+    /// Pods in termination.
+    pub terminating: usize,
+    /// Calls granted and not finished.
+    pub in_flight: usize,
+    /// Calls waiting.
+    pub waiting: usize,
+}
+
 // === impl Function ===
 
 impl Function {
-    pub(crate) fn new(image: ImageKey, shard_key: ShardKey, turn: &Turn<'_>) -> Self {
-        let settings = turn.shared.config.settings(&image);
-        Self {
-            keep: turn.keeps(&settings),
-            settings,
-            image,
-            shard_key,
-            pods: Vec::new(),
-            starts: Vec::new(),
-            queue: Queue::default(),
-            backoff: None,
-            warm: None,
-            top_up_pause: None,
-            replacement: None,
-            next_pick: 0,
-            lost: false,
-            unready_since: None,
-            name_free_at: None,
-            scan_at: turn.now + turn.shared.config.scan_interval,
-            collect_from: Time::default(),
-            refusals: 0,
-            wants_since: None,
-            part: Totals::default(),
-            timer: None,
-        }
+    pub(crate) fn new(image: ImageKey, shard_key: ShardKey, step: &PoolStep<'_>) -> Self {
+        let scan_at = step.now + step.shared.config.scan_interval;
+        let mut function = Self { image, shard_key, scan_at, ..Self::default() };
+        function.configure(step);
+        function
     }
 
     /// The configuration changed.
-    pub(crate) fn configure(&mut self, turn: &Turn<'_>) {
-        self.settings = turn.shared.config.settings(&self.image);
-        self.keep = turn.keeps(&self.settings);
-        self.scan_at = self.scan_at.min(turn.now + turn.shared.config.scan_interval);
+    pub(crate) fn configure(&mut self, step: &PoolStep<'_>) {
+        self.settings = step.shared.config.settings(&self.image);
+        self.min_pods = self.min_pods_here(step);
+        self.scan_at = self.scan_at.min(step.now + step.shared.config.scan_interval);
     }
 
-    /// Brings the image in line with the rules, at the turn's moment.
-    pub(crate) fn settle(&mut self, turn: &mut Turn<'_>) {
-        self.expire_starts(turn);
-        self.expire_answers(turn);
-        self.expire_unconfirmed(turn);
-        self.expire_probes(turn);
-        self.check_pods(turn);
-        self.expire_waiters(turn);
-        self.grant_waiters(turn);
-        self.scan(turn);
-        self.retire(turn);
-        self.collect(Tracked::is_evicted, turn);
-        self.push_pods(turn);
-        self.scale(turn);
-        self.probe_pods(turn);
-        self.delete_failed(turn);
-        self.set_timer(turn);
-        self.count_part(turn);
+    /// Applies the rules until they agree. Returns whether anything is left to remember.
+    pub(crate) fn settle(&mut self, step: &mut PoolStep<'_>) -> bool {
+        for _ in 0..MOST_PASSES {
+            step.begin_pass();
+            self.apply_rules(step);
+            if !step.unsettled {
+                break;
+            }
+        }
+        let remembers = !self.is_idle();
+        self.set_timer(step.wake_at.get().filter(|_| remembers), step);
+        remembers
     }
 
-    pub(crate) fn count_part(&mut self, turn: &mut Turn<'_>) {
-        let owned = |tracked: &&Tracked| tracked.stays() && tracked.owned_since.is_some();
-        let part = Totals {
-            owned: self.pods.iter().filter(owned).count(),
-            replacing: self.replacement.is_some().into(),
-            ..self.places(turn)
-        };
-        turn.shared.totals.change(self.part, part);
-        self.part = part;
+    fn apply_rules(&mut self, step: &mut PoolStep<'_>) {
+        self.expire_starts(step);
+        self.expire_answers(step);
+        self.expire_probes(step);
+        self.check_pods(step);
+        self.expire_waiters(step);
+        self.grant_waiters(step);
+        self.scan(step);
+        self.retire(step);
+        self.collect_evicted(step);
+        self.push_pods(step);
+        self.scale(step);
+        self.probe_pods(step);
+        self.delete_failed(step);
+        self.update_totals(step);
     }
 
     /// Nothing left to remember.
-    pub(crate) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.pods.is_empty()
             && self.starts.is_empty()
             && self.queue.is_empty()
             && self.backoff.is_none()
             && self.warm.is_none()
-            && self.keep == 0
+            && self.min_pods == 0
+    }
+
+    fn set_timer(&mut self, next: Option<Time>, step: &mut PoolStep<'_>) {
+        if self.timer.is_some_and(|timer| next.is_some_and(|next| timer <= next)) {
+            return;
+        }
+        let timers = &mut step.shared.timers;
+        if let Some(timer) = std::mem::replace(&mut self.timer, next) {
+            timers.remove(&(timer, self.image.clone()));
+        }
+        timers.extend(next.map(|next| (next, self.image.clone())));
     }
 
     pub(crate) fn find(&self, uid: &Uid) -> Option<usize> {
@@ -149,145 +171,119 @@ impl Function {
     }
 
     /// Pods that count towards the limit, creates under way included.
-    pub(crate) fn count(&self, now: Time) -> usize {
-        self.pods.iter().filter(|tracked| tracked.counts(now)).count() + self.unseen_starts()
+    pub(crate) fn count(&self, step: &PoolStep<'_>) -> usize {
+        self.pods.iter().filter(|tracked| tracked.stays() && !tracked.is_silent(step)).count()
+            + self.unseen_starts()
     }
 
     /// Pods that are not ready yet, creates under way included.
-    pub(crate) fn starting(&self, now: Time) -> usize {
-        self.pods.iter().filter(|tracked| tracked.starting(now)).count() + self.unseen_starts()
+    pub(crate) fn starting(&self, step: &PoolStep<'_>) -> usize {
+        self.pods.iter().filter(|tracked| tracked.starting(step)).count() + self.unseen_starts()
     }
 
     pub(crate) fn unseen_starts(&self) -> usize {
         self.starts.iter().filter(|start| start.unseen()).count()
     }
 
-    /// Rejects the calls that have waited too long.
-    fn expire_waiters(&mut self, turn: &mut Turn<'_>) {
-        while let Some(waiter) = self.pop_expired(turn) {
-            let no_room = self.wants_since.is_some();
-            turn.reject(waiter, if no_room { Rejection::NoRoom } else { Rejection::DeadlineExceeded });
-        }
-        if self.any_ready() {
-            (self.unready_since, self.lost) = (None, false);
-            return;
-        }
-        if self.wants_since.is_some() {
-            self.unready_since = None;
-            return;
-        }
-        self.unready_since.get_or_insert(turn.now);
-        while self.unready_limit(turn).is_some_and(|limit| limit <= turn.now) {
-            let Some(waiter) = self.queue.pop() else { break };
-            let error = if turn.may_create() {
-                self.not_ready(turn.shared.config.ready_timeout)
-            } else {
-                let timeout = turn.shared.config.ready_timeout;
-                Rejection::NotReady { timeout, waiting: Some(Reason::NotListed) }
-            };
-            turn.reject(waiter.id, error);
-        }
-    }
-
-    /// When the first waiter has waited for the ready timeout without any ready pod. Where pods were lost that have
-    /// served, what it waits for is another one: it waits until its deadline.
-    fn unready_limit(&self, turn: &Turn<'_>) -> Option<Time> {
-        let waiter = self.queue.front()?;
-        let lost = turn.may_create() && (self.lost || self.pods.iter().any(|tracked| tracked.served));
-        Some(self.unready_since?.max(waiter.since) + turn.shared.config.ready_timeout).filter(|_| !lost)
-    }
-
-    pub(crate) fn not_ready(&self, timeout: Duration) -> Rejection {
-        let waiting = self.pods.iter().find_map(|tracked| match &tracked.pod.phase {
-            Phase::Pending(Some(reason)) if tracked.stays() => Some(reason.clone()),
-            _ => None,
-        });
-        Rejection::NotReady { timeout, waiting }
-    }
-
-    /// Enters the earliest moment at which time alone changes something.
-    fn set_timer(&mut self, turn: &mut Turn<'_>) {
-        let Some(next) = self.next_timer(turn) else { return };
-        let next = next.max(turn.now + Duration::from_millis(1));
-        if self.timer.is_some_and(|timer| timer <= next) {
-            return;
-        }
-        self.clear_timer(turn);
-        turn.shared.timers.insert((next, self.image.clone()));
-        self.timer = Some(next);
-    }
-
-    pub(crate) fn clear_timer(&mut self, turn: &mut Turn<'_>) {
-        if let Some(timer) = self.timer.take() {
-            turn.shared.timers.remove(&(timer, self.image.clone()));
-        }
-    }
-
-    fn next_timer(&self, turn: &Turn<'_>) -> Option<Time> {
-        let config = &turn.shared.config;
-        let mut next: Option<Time> = None;
-        let mut at = |time: Option<Time>| next = next.into_iter().chain(time).min();
-        at(self.queue.first_deadline());
-        at(self.unready_limit(turn));
-        at(self.name_free_at);
-        at((!self.pods.is_empty()).then_some(self.scan_at));
-        if let Some(backoff) = &self.backoff {
-            let wanted = !self.queue.is_empty() || self.warms(turn) || self.is_short(turn.now);
-            at(wanted.then_some(backoff.retry_at).filter(|&at| at > turn.now));
-            at(Some(backoff.forget_at()));
-        }
-        at(self.top_up_timer(turn));
-        for start in &self.starts {
-            at(Some(start.expires_at()));
-        }
-        for tracked in &self.pods {
-            if turn.shared.watch != Watch::Lost {
-                at(tracked.confirm_by);
-            }
-            if let Health::Probing { since, .. } = tracked.health {
-                at(Some(since + tracked.patience(config)));
-            }
-            at(tracked.check_at());
-            at(tracked
-                .full
-                .map(|full| full.until)
-                .filter(|&until| until > turn.now && !self.queue.is_empty()));
-            at(tracked.silent_at().filter(|&at| at > turn.now));
-            at(tracked.place_timer(config, turn.now));
-            if let Some(delete) = &tracked.delete {
-                at(Some(delete.expires_at(config.retry_interval())));
-            } else if tracked.failed() && tracked.stays() && tracked.ours() {
-                at(Some(tracked.delete_after));
-            }
-            at(self.push_timer(tracked, turn));
-        }
-        next
-    }
-
-    /// Stops a probe that no longer serves a purpose.
-    pub(crate) fn stop_probe(tracked: &mut Tracked, turn: &mut Turn<'_>) {
+    /// Stops a probe that is no longer needed.
+    pub(crate) fn stop_probe(tracked: &mut Tracked, step: &mut PoolStep<'_>) {
         if matches!(tracked.health, Health::Probing { .. } | Health::Overdue) {
             tracked.health = Health::Unknown;
             let (uid, name) = (tracked.pod.uid.clone(), tracked.pod.name.clone());
-            turn.out.push(Action::Probe { uid, name, on: false });
+            step.act(Action::Probe { uid, name, on: false });
         }
     }
 
     pub(crate) fn stats(&self, shared: &Shared) -> FunctionStats {
+        let count = |is: fn(&Tracked) -> bool| self.pods.iter().filter(|tracked| is(tracked)).count();
         FunctionStats {
             image: self.image.clone(),
-            owned: shared.ownership.owns(&self.shard_key),
-            ready: self.pods.iter().filter(|tracked| tracked.ready()).count(),
-            starting: self.pods.iter().filter(|tracked| tracked.lives() && !tracked.served).count()
-                + self.unseen_starts(),
-            silent: self
-                .pods
-                .iter()
-                .filter(|tracked| tracked.lives() && tracked.served && !tracked.ready())
-                .count(),
-            terminating: self.pods.iter().filter(|tracked| !tracked.stays()).count(),
+            owned: shared.owned.owns(&self.shard_key),
+            ready: count(Tracked::ready),
+            starting: count(|tracked| tracked.lives() && !tracked.served) + self.unseen_starts(),
+            silent: count(|tracked| tracked.lives() && tracked.served && !tracked.ready()),
+            terminating: count(|tracked| !tracked.stays()),
             in_flight: self.pods.iter().map(Tracked::load).sum(),
             waiting: self.queue.len(),
+        }
+    }
+}
+
+// === impl Functions ===
+
+impl Functions {
+    /// The function of an image, which is new if need be. It must be settled afterwards.
+    pub(crate) fn entry(
+        &mut self,
+        image: &ImageKey,
+        shard_key: &ShardKey,
+        step: &PoolStep<'_>,
+    ) -> &mut Function {
+        let new = || Function::new(image.clone(), shard_key.clone(), step);
+        self.0.entry(image.clone()).or_insert_with(new)
+    }
+
+    /// Changes the function of an image, which is new if need be, and settles it.
+    pub(crate) fn change(
+        &mut self,
+        image: &ImageKey,
+        shard_key: &ShardKey,
+        step: &mut PoolStep<'_>,
+        change: impl FnOnce(&mut Function, &mut PoolStep<'_>),
+    ) {
+        change(self.entry(image, shard_key, step), step);
+        self.settle(image, step);
+    }
+
+    /// Changes the function of an image, if it is known, and settles it.
+    pub(crate) fn change_known(
+        &mut self,
+        image: &ImageKey,
+        step: &mut PoolStep<'_>,
+        change: impl FnOnce(&mut Function, &mut PoolStep<'_>),
+    ) {
+        if let Some(function) = self.0.get_mut(image) {
+            change(function, step);
+            self.settle(image, step);
+        }
+    }
+
+    /// The same for the function of a pod, given the pod's index. An event about an unknown pod is
+    /// ignored.
+    pub(crate) fn change_pod(
+        &mut self,
+        uid: &Uid,
+        step: &mut PoolStep<'_>,
+        change: impl FnOnce(&mut Function, usize, &mut PoolStep<'_>),
+    ) {
+        let Some(image) = step.shared.images.get(uid).cloned() else { return };
+        self.change_known(&image, step, |function, step| {
+            if let Some(index) = function.find(uid) {
+                change(function, index, step);
+            }
+        });
+    }
+
+    /// Changes and settles all, including the images whose minimum this runner keeps.
+    pub(crate) fn change_all(
+        &mut self,
+        step: &mut PoolStep<'_>,
+        mut change: impl FnMut(&mut Function, &mut PoolStep<'_>),
+    ) {
+        for (image, shard_key) in step.shared.config.kept_images.iter() {
+            if step.shared.owned.owns(shard_key) {
+                self.entry(image, shard_key, step);
+            }
+        }
+        self.0.retain(|_, function| {
+            change(function, step);
+            function.settle(step)
+        });
+    }
+
+    pub(crate) fn settle(&mut self, image: &ImageKey, step: &mut PoolStep<'_>) {
+        if self.0.get_mut(image).is_some_and(|function| !function.settle(step)) {
+            self.0.remove(image);
         }
     }
 }

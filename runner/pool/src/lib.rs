@@ -1,9 +1,9 @@
 //! The pool of function pods as a pure state machine: events in, actions out, time as an argument.
 //!
-//! Several runners share one set of pods through the API server, without leases, locks or a leader. Each runs a
-//! [`Pool`]; what they know of each other is what they read in the pods. Everything here is deterministic and without
-//! I/O, so that the whole of it, with several pools and everything that can go wrong between them, runs as a property
-//! test. A driver carries the [`Action`]s out and reports [`Event`]s.
+//! Several runners share one set of pods through the API server, without leases, locks or a leader.
+//! Each runs a [`Pool`] and knows the others only by what they write into the pods. Everything here
+//! is deterministic and without I/O, so that several pools and the faults between them run as a
+//! property test. A driver carries out the [`Action`]s and reports [`Event`]s.
 //!
 //! ```text
 //!               Create                   probe succeeds
@@ -16,55 +16,59 @@
 //!       │               failed                                 │ past reclaim_after, unused here:
 //!       │                 │ the owner or the creator           │ the owner, and nobody else
 //!       │  gone           ▼                                    ▼
-//!       └──────────── terminating ◄────────────────────────── Delete (uid and resource version as judged)
+//!       └──────────── terminating ◄────────────── Delete (uid and resource version as judged)
 //! ```
 //!
-//! The rules, each with the module that holds it:
+//! The rules, each with its module:
 //!
-//! - **Names arbitrate** (`scale`). A pod's name follows from image and slot. Runners that start a pod at the same time
-//!   collide on the name, and the loser takes the winner's pod. Slots `0..max_pods` are the limit, for all runners
-//!   together; one more slot serves to replace a pod, or takes a pod while all the others end or do not answer. A name
-//!   whose holder is stuck in termination is passed.
-//! - **Whoever is asked serves** (`select`). Any ready pod with room takes a call at once, whatever it was made from
-//!   and whoever owns it. Past the concurrency of the pods calls queue, in order and bounded.
-//! - **One more pod** (`scale`) when the least loaded one has as many calls as the waitlist is long.
-//! - **A failed start is told at once** (`start`, `probe`) to those who wait for nothing else, and the next start waits
-//!   a little longer each time.
-//! - **A pod in use is not deleted** (`reclaim`, `collect`). Users push `reclaim_after` forward, early enough for every
-//!   clock. The owner alone deletes, only past it, and never in a state other than the one it judged. To be rid of
-//!   a pod early it gives notice, by bringing `reclaim_after` near; a user objects by pushing it away.
-//! - **Outdated pods are replaced, not evicted** (`replace`): by the owner, one at a time, the new pod first. A pod is
-//!   outdated where its configuration or its image's content differs, unless what differs is newer ([`Origin`]).
-//! - **A pod that does not answer is replaced** (`hearing`), not waited for: it stops counting towards the limit, and
-//!   is probed until it serves again or is given up.
-//! - **Some pods are kept** (`keep`): the owner starts `min_pods` of an image and pushes them as if they were in use,
-//!   always the same ones. The others of the image lapse as any pod does.
-//! - **There is room for so many pods** (`capacity`) of all images together. When it is used up, the pod that was unused
-//!   for longest gets notice, and calls wait for its place.
-//! - **The watch is late** (`watch`). No judgement rests on its being current: writes carry what was judged, answers
-//!   that it has overtaken are dropped, and after a gap the owner waits until others could have spoken.
+//! - **Names arbitrate** (`scale`). A pod's name follows from image and slot. Runners that start a
+//!   pod at the same time collide on the name, and the loser uses the winner's pod. Slots
+//!   `0..max_pods` are the limit of all runners together. One more slot, the surge slot, serves to
+//!   replace a pod, or to start one while all others end or do not answer. A name whose holder is
+//!   stuck in termination is avoided.
+//! - **Any ready pod serves** (`calls`). A pod with room takes a call at once, whatever it was
+//!   created from and whichever runner owns it. Beyond that calls queue, in order and bounded.
+//! - **One more pod** (`scale`) starts when the least loaded one has as many calls as the waitlist.
+//! - **A failed start is reported at once** (`scale`, `liveness`) to the calls that wait for
+//!   nothing else, and the pause before the next start grows.
+//! - **A pod in use is not deleted** (`reclaim`, `collect`). Users push `reclaim_after` forward,
+//!   early enough for every clock. Only the owner deletes, only past it, and only the resource
+//!   version that it judged. To delete a pod early, it gives notice: it brings `reclaim_after`
+//!   near, and a user objects by pushing it away.
+//! - **Outdated pods are replaced, not evicted** (`replace`): by the owner, one at a time, the new
+//!   pod first. A pod is outdated if its configuration or its image's content differs, unless the
+//!   part that differs is newer ([`PodRecipe`]).
+//! - **A pod that does not answer is replaced** (`liveness`): it stops counting towards the limit
+//!   at once, and is probed until it serves again or is given up.
+//! - **A minimum is kept** (`min_pods`): the owner starts `min_pods` of an image and pushes them as
+//!   if they were in use, always the same ones. The image's other pods lapse.
+//! - **All images share a capacity** (`capacity`). When it is used up, the pod that was unused for
+//!   longest gets notice, and calls wait for its place.
+//! - **The watch is late** (`watch`). No decision relies on a current view: writes carry the
+//!   resource version judged, and after a gap the owner waits until others could have pushed.
 //!
-//! Ownership decides who collects, replaces, keeps and warms up, never who may serve a call or start a pod for one. When a shard moves, nothing
-//! happens: the new owner finds the pods that run.
+//! The owner of an image collects, replaces, keeps and warms up its pods. Any runner may serve a
+//! call or start a pod for one. A change of the owner starts and deletes nothing.
+//!
+//! Modules use only modules above them in this list: `types`, `config`, `event`, `queue`, `shared`,
+//! `tracked`, `start`, `function`, then the rules, then `pool`. Of the rules, `min_pods` uses
+//! `scale`.
 
-mod breakage;
 mod calls;
 mod capacity;
 mod collect;
 mod config;
 mod event;
 mod function;
-mod hearing;
-mod keep;
+mod liveness;
+mod min_pods;
 #[cfg(test)]
 mod model;
 mod pool;
-mod probe;
 mod queue;
 mod reclaim;
 mod replace;
 mod scale;
-mod select;
 mod shared;
 mod start;
 #[cfg(test)]
@@ -74,9 +78,10 @@ mod types;
 mod watch;
 
 pub use config::{Config, Limits, Override, Overrides};
-pub use event::{Action, Creation, Deletion, Event, Ownership, Owns, Pushing, Rejection, Verdict, Why};
-pub use pool::{FunctionStats, Pool};
+pub use event::{Action, Creation, DeleteReason, Event, OwnedShards, Rejection, Verdict, WriteOutcome};
+pub use function::FunctionStats;
+pub use pool::Pool;
 pub use types::{
-    Content, Digest, ImageKey, Origin, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey,
-    Time, Uid, Version,
+    Digest, ImageContent, ImageKey, Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion,
+    ShardKey, Time, Uid, Version,
 };

@@ -1,5 +1,5 @@
-//! The calls of one image that wait for a pod: first in, first out, with removal from the middle when a caller leaves
-//! or a deadline passes, each in logarithmic time since a queue may be long exactly when there is no time to lose.
+//! The calls of one image that wait for a pod: first in, first out, with removal when a caller
+//! leaves or a deadline passes. Each takes logarithmic time, since the queue is long under load.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,19 +51,16 @@ impl Queue {
         Some(waiter)
     }
 
-    pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Waiter> {
-        let waiter = self.waiters.remove(&ticket)?;
-        self.deadlines.remove(&(waiter.deadline, ticket));
-        Some(waiter)
+    pub(crate) fn remove(&mut self, ticket: Ticket) {
+        if let Some(waiter) = self.waiters.remove(&ticket) {
+            self.deadlines.remove(&(waiter.deadline, ticket));
+        }
     }
 
-    /// Takes out one waiter whose deadline has come.
-    pub(crate) fn pop_expired(&mut self, now: Time) -> Option<Waiter> {
-        let &(deadline, ticket) = self.deadlines.first()?;
-        if deadline > now {
-            return None;
-        }
-        self.remove(ticket)
+    /// Takes out the waiter whose deadline comes first.
+    pub(crate) fn pop_first_deadline(&mut self) -> Option<RequestId> {
+        let (_, ticket) = self.deadlines.pop_first()?;
+        self.waiters.remove(&ticket).map(|waiter| waiter.id)
     }
 
     pub(crate) fn first_deadline(&self) -> Option<Time> {

@@ -1,20 +1,21 @@
-//! `reclaim_after`, the one thing that keeps a pod from being collected while another runner uses it.
+//! `reclaim_after`: before this moment the owner does not delete a pod that another runner uses.
 //!
-//! Every user pushes it forward: far ahead of its lapse while calls are in flight, and *before* the use when the lapse
-//! is so close that the owner, by its own clock, may already see it. The owner collects only past it and only in the
-//! state it judged, so a push and a delete that race cannot both succeed.
+//! Every user pushes it forward: well before it passes while calls are in flight, and *before* the
+//! use when it is so close that the owner's clock may already be past it. The owner deletes only
+//! past it and only the resource version that it judged, so that a push and a delete that race
+//! cannot both succeed.
 
 use std::time::Duration;
 
-use crate::breakage::Breakage;
 use crate::config::Config;
-use crate::event::{Action, Pushing};
-use crate::function::{ANSWER_TIMEOUT, Function};
-use crate::shared::Turn;
+use crate::event::{Action, WriteOutcome};
+use crate::function::Function;
+use crate::shared::PoolStep;
+use crate::start::ANSWER_TIMEOUT;
 use crate::tracked::{Push, Tracked};
-use crate::types::{Time, Uid};
+use crate::types::Time;
 
-/// No deadline reserves a pod for longer at once; calls in flight push again.
+/// A deadline reserves a pod for no longer than this at once; calls in flight push again.
 const LONGEST_RESERVATION: Duration = Duration::from_hours(1);
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
 const LONGEST_THROTTLE: Duration = Duration::from_mins(1);
@@ -23,7 +24,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(5);
 // === impl Config ===
 
 impl Config {
-    /// How long an unused pod stays: the TTL, but never so short that clocks could tell it differently.
+    /// How long an unused pod stays: the TTL, but at least four times the clock skew.
     pub(crate) fn lifetime(&self, ttl: Duration) -> Duration {
         ttl.max(self.skew.saturating_mul(4)).max(SHORTEST_LIFETIME)
     }
@@ -33,19 +34,20 @@ impl Config {
         self.skew.saturating_mul(2)
     }
 
-    /// How close a lapse must be for a pod to be left alone where there is a choice. More than the notice by any
-    /// clock, and less than what is left to a pod in regular use, which is three quarters of its lifetime.
+    /// A pod whose lapse is closer than this gets no calls if there is a choice. More than the
+    /// notice by any clock, and less than what a pod in regular use has left, which is three
+    /// quarters of its lifetime.
     pub(crate) fn leaving(&self) -> Duration {
         self.skew.saturating_mul(3)
     }
 
     /// How far `reclaim_after` may lag behind before it is pushed again.
-    pub(crate) fn throttle(&self, ttl: Duration) -> Duration {
+    fn throttle(&self, ttl: Duration) -> Duration {
         (self.lifetime(ttl) / 4).min(LONGEST_THROTTLE)
     }
 
-    /// The pause after an answer that was a conflict or none. Well below the scan interval, which the owner waits
-    /// after an outage: by then every user has pushed.
+    /// The pause after a conflict or a missing answer. Well below the scan interval, which the
+    /// owner waits after an outage: by then every user has pushed.
     pub(crate) fn retry_interval(&self) -> Duration {
         (self.scan_interval / 4).clamp(Duration::from_millis(100), LONGEST_RETRY)
     }
@@ -55,109 +57,82 @@ impl Config {
 
 impl Function {
     /// The `reclaim_after` for a use that starts now and lasts until `deadline` at most.
-    pub(crate) fn reclaim_at(&self, deadline: Option<Time>, turn: &Turn<'_>) -> Time {
-        let lifetime = turn.shared.config.lifetime(self.settings.limits.ttl);
-        let reserved = deadline.map_or(turn.now, |deadline| deadline.min(turn.now + LONGEST_RESERVATION));
-        reserved.max(turn.now + lifetime)
+    pub(crate) fn reclaim_at(&self, deadline: Option<Time>, step: &PoolStep<'_>) -> Time {
+        let lifetime = step.shared.config.lifetime(self.settings.limits.ttl);
+        let reserved = deadline.map_or(step.now, |deadline| deadline.min(step.now + LONGEST_RESERVATION));
+        reserved.max(step.now + lifetime)
     }
 
-    /// Pushes what is in use or kept and lags behind, and what is wanted but too close to its lapse.
-    pub(crate) fn push_pods(&mut self, turn: &mut Turn<'_>) {
-        self.choose_kept(turn);
-        let throttle = turn.shared.config.throttle(self.settings.limits.ttl);
+    /// Pushes pods that are in use or kept and lag behind, and pods that a call waits for but that
+    /// are too close to their lapse.
+    pub(crate) fn push_pods(&mut self, step: &mut PoolStep<'_>) {
+        self.choose_kept(step);
         let waiting = self.queue.front().map(|waiter| waiter.deadline);
         for index in 0..self.pods.len() {
             let tracked = &self.pods[index];
-            if tracked.push.is_some() || turn.now < tracked.push_after || !tracked.lives() {
+            if tracked.push.is_some() || !tracked.lives() {
                 continue;
             }
-            let wanted =
-                waiting.filter(|_| self.has_room(tracked, turn) && !tracked.guarded(turn.skew(), turn.now));
-            let until = self.reclaim_at(tracked.last_deadline().max(wanted), turn);
-            let lags =
-                tracked.pod.reclaim_after.is_none_or(|reclaim_after| until >= reclaim_after + throttle);
+            let wanted = waiting.filter(|_| self.has_room(tracked, step) && !tracked.is_guarded(step));
             // Notice was given, but the pod is to stay after all.
             let recalled = tracked.noticed.is_some() && tracked.retiring.is_none();
-            let in_use = (tracked.load() > 0 || recalled) && !turn.shared.broken(Breakage::NoPushInFlight);
-            let kept = tracked.is_pushed_idle() && !turn.shared.broken(Breakage::KeepUnpushed);
-            if wanted.is_some() || ((in_use || kept) && lags) {
+            // Only ready pods are kept by a push: it tells other runners that the pod is reached.
+            let in_use = tracked.load() > 0
+                || recalled
+                || (tracked.kept && tracked.ready())
+                // Its owner gives a lifetime to a pod without one, which would never lapse.
+                || (tracked.pod.reclaim_after.is_none() && tracked.owned_since.is_some());
+            let deadline = tracked.last_deadline().max(wanted);
+            let due = wanted.is_some() || (in_use && self.lags(tracked, deadline, step));
+            if due && step.reached(tracked.push_after) {
+                let until = self.reclaim_at(deadline, step);
                 self.pods[index].noticed.take_if(|_| recalled);
-                self.pods[index].send_push(until, turn);
+                self.pods[index].send_push(until, None, step);
             }
         }
     }
 
-    /// When [`push_pods`](Self::push_pods) has to look at this pod again.
-    pub(crate) fn push_timer(&self, tracked: &Tracked, turn: &Turn<'_>) -> Option<Time> {
-        if let Some(push) = &tracked.push {
-            return Some(push.sent + ANSWER_TIMEOUT);
-        }
-        if !tracked.lives() {
-            return None;
-        }
-        let skew = turn.skew();
-        if !self.queue.is_empty() && self.has_room(tracked, turn) && !tracked.guarded(skew, turn.now) {
-            return Some(tracked.push_after);
-        }
-        let last_deadline = tracked.last_deadline().or(tracked.is_pushed_idle().then_some(turn.now))?;
-        let throttle = turn.shared.config.throttle(self.settings.limits.ttl);
-        let lifetime = turn.shared.config.lifetime(self.settings.limits.ttl);
-        let Some(reclaim_after) = tracked.pod.reclaim_after else { return Some(tracked.push_after) };
-        let due = reclaim_after + throttle;
-        let reserves = (last_deadline >= due).then(|| due - LONGEST_RESERVATION);
-        Some(reserves.map_or(due - lifetime, |at| at.min(due - lifetime)).max(tracked.push_after))
+    /// Whether a push would move `reclaim_after` by the throttle or more.
+    fn lags(&self, tracked: &Tracked, deadline: Option<Time>, step: &PoolStep<'_>) -> bool {
+        let config = &step.shared.config;
+        let Some(reclaim_after) = tracked.pod.reclaim_after else { return true };
+        let due = reclaim_after + config.throttle(self.settings.limits.ttl);
+        let by_lifetime = due - config.lifetime(self.settings.limits.ttl);
+        let by_deadline = deadline.filter(|&deadline| deadline >= due).map(|_| due - LONGEST_RESERVATION);
+        step.reached(by_deadline.map_or(by_lifetime, |at| at.min(by_lifetime)))
     }
 
-    /// Takes note of a push's answer.
-    pub(crate) fn pushed(&mut self, uid: &Uid, result: Pushing, turn: &mut Turn<'_>) {
-        let retry = turn.shared.config.retry_interval();
-        let Some(tracked) = self.pod_mut(uid) else { return };
+    /// Records a push's answer. A pod that was written has been seen, which ended the push.
+    pub(crate) fn push_answered(&mut self, index: usize, result: WriteOutcome, step: &mut PoolStep<'_>) {
+        let tracked = &mut self.pods[index];
+        if matches!(result, WriteOutcome::Ok | WriteOutcome::Conflict) {
+            tracked.waived_until = Time::default();
+        }
         let Some(push) = tracked.push.take() else { return };
-        let unchanged = tracked.pod.resource_version == push.judged;
         match result {
-            Pushing::Ok(pod) => {
-                tracked.waived_until = Time::default();
-                // Once the watch has moved on, the answer may be older than what it showed: an owner may have given
-                // notice since.
-                let this_push = pod.uid == tracked.pod.uid && pod.reclaim_after == tracked.asked;
-                if (unchanged && this_push) || turn.shared.broken(Breakage::BelieveLatePush) {
-                    tracked.pod = pod;
-                } else {
-                    tracked.push_after = turn.now + retry;
+            WriteOutcome::Ok | WriteOutcome::Conflict => {
+                if tracked.pod.resource_version == push.resource_version {
+                    tracked.push_after = step.now + step.shared.config.retry_interval();
                 }
             }
-            Pushing::Conflict => {
-                tracked.waived_until = Time::default();
-                if unchanged {
-                    tracked.push_after = turn.now + retry;
-                }
-            }
-            Pushing::Gone => {
+            WriteOutcome::Gone => {
                 tracked.doomed = true;
-                Self::stop_probe(tracked, turn);
+                Self::stop_probe(tracked, step);
             }
-            Pushing::Unknown => {
-                tracked.unreachable(turn);
-                self.doubt(turn);
-            }
-            Pushing::Unreachable => {
-                tracked.unreachable(turn);
-                turn.doubt();
+            WriteOutcome::Unknown | WriteOutcome::Unreachable => {
+                tracked.waive_push(step);
+                self.delay_collection(result == WriteOutcome::Unreachable, step);
             }
         }
     }
 
     /// Treats answers that never came as lost.
-    pub(crate) fn expire_answers(&mut self, turn: &Turn<'_>) {
-        let retry = turn.shared.config.retry_interval();
+    pub(crate) fn expire_answers(&mut self, step: &PoolStep<'_>) {
         for tracked in &mut self.pods {
-            if tracked.push.as_ref().is_some_and(|push| push.sent + ANSWER_TIMEOUT <= turn.now) {
-                tracked.push = None;
-                tracked.unreachable(turn);
+            if tracked.push.take_if(|push| step.reached(push.expires_at)).is_some() {
+                tracked.waive_push(step);
             }
-            if tracked.delete.as_ref().is_some_and(|delete| delete.expires_at(retry) <= turn.now) {
-                tracked.delete = None;
-            }
+            tracked.delete.take_if(|expires_at| step.reached(*expires_at));
         }
     }
 }
@@ -165,33 +140,24 @@ impl Function {
 // === impl Tracked ===
 
 impl Tracked {
-    pub(crate) fn send_push(&mut self, until: Time, turn: &mut Turn<'_>) {
-        self.send(until, None, turn);
+    /// Safe from its owner for long enough to be used right now; otherwise a push comes first.
+    pub(crate) fn is_guarded(&self, step: &PoolStep<'_>) -> bool {
+        !self.lapses_within(step.shared.config.skew, step.now) || step.now < self.waived_until
     }
 
-    /// Marks it: its place is wanted. Its `reclaim_after` stays.
-    pub(crate) fn send_request_for_place(&mut self, turn: &mut Turn<'_>) {
-        let Some(until) = self.pod.reclaim_after else { return };
-        self.send(until, Some(turn.now), turn);
+    pub(crate) fn send_push(&mut self, until: Time, place_wanted: Option<Time>, step: &mut PoolStep<'_>) {
+        let resource_version = self.pod.resource_version.clone();
+        self.pushed = Some(until);
+        self.push =
+            Some(Push { expires_at: step.now + ANSWER_TIMEOUT, resource_version: resource_version.clone() });
+        let (uid, name) = (self.pod.uid.clone(), self.pod.name.clone());
+        step.act(Action::Push { uid, resource_version, name, until, place_wanted });
     }
 
-    fn send(&mut self, until: Time, place_wanted: Option<Time>, turn: &mut Turn<'_>) {
-        let judged = self.pod.resource_version.clone();
-        self.asked = Some(until);
-        self.push = Some(Push { sent: turn.now, judged: judged.clone() });
-        turn.out.push(Action::Push {
-            uid: self.pod.uid.clone(),
-            resource_version: judged,
-            name: self.pod.name.clone(),
-            until,
-            place_wanted,
-        });
-    }
-
-    /// Without the API server, warm pods are still used; the push is tried again.
-    fn unreachable(&mut self, turn: &Turn<'_>) {
-        let retry = turn.shared.config.retry_interval();
-        self.push_after = turn.now + retry;
-        self.waived_until = turn.now + 3 * retry;
+    /// The API server does not answer: the pod is used without a push, which is tried again.
+    fn waive_push(&mut self, step: &PoolStep<'_>) {
+        let retry = step.shared.config.retry_interval();
+        self.push_after = step.now + retry;
+        self.waived_until = step.now + 3 * retry;
     }
 }

@@ -1,204 +1,234 @@
-//! When one more pod is started, and under which name.
+//! When one more pod is started, under which name, and the outcome of each create.
 //!
-//! The load of a pod is its calls in flight and its share of the calls that wait; a pod on its way has the share of
-//! those that it was started for. One more is started when the least loaded pod has `--max-waitlist-length` of them.
-//! Nothing is booked on a particular pod: the shares follow from the totals, so a caller who leaves takes his share
-//! along.
+//! The load of a pod is its calls in flight and its share of the waiting calls; a pod on its way
+//! has the share that it was started for. One more is started when the least loaded pod has
+//! `--max-waitlist-length` of them. No call is reserved for a particular pod: the shares follow
+//! from the totals, so a caller that leaves takes its share along.
 
-use crate::breakage::Breakage;
-use crate::capacity::NotCreated;
-use crate::event::{Action, Ownership};
+use crate::event::{Action, Creation, OwnedShards, Rejection};
 use crate::function::Function;
-use crate::shared::Turn;
-use crate::start::Start;
+use crate::shared::PoolStep;
+use crate::start::{Backoff, Start};
 use crate::tracked::Tracked;
-use crate::types::{PodName, ShardKey, Time};
+use crate::types::{Pod, PodName, Uid};
 
-/// Pods that one warm-up starts at most, one after the other: registry, quota or node may be away when the runner starts.
-const WARM_TRIES: u32 = 5;
+/// A warm-up ends after so many failed starts in a row: registry, quota or node may be unavailable
+/// when the runner starts.
+const WARM_STARTS: u32 = 5;
 
-/// A warm-up that has not succeeded yet.
-#[derive(Clone, Debug)]
-pub(crate) struct Warm {
-    /// Under which it was asked for.
-    key: ShardKey,
-    /// Pods that were started for it.
-    tries: u32,
-}
-
-/// Whether a slot can take a new pod.
-enum Slot {
-    Free(PodName),
-    /// By a pod that lives, or one whose end cannot be foretold.
-    Held,
-    /// By a terminating pod, which is passed from then on.
-    HeldUntil(Time),
-}
-
-// === impl Warm ===
-
-impl Warm {
-    pub(crate) fn new(key: ShardKey) -> Self {
-        Self { key, tries: 0 }
-    }
+/// Why a pod is not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotCreated {
+    /// Only because there are as many pods as there may be.
+    NoPlace,
+    Other,
 }
 
 // === impl Function ===
 
 impl Function {
-    /// Starts what the waiting calls and a warm-up ask for, and what is to be kept.
-    pub(crate) fn scale(&mut self, turn: &mut Turn<'_>) {
-        self.name_free_at = None;
+    /// Starts what the waiting calls, a warm-up and the minimum need.
+    pub(crate) fn scale(&mut self, step: &mut PoolStep<'_>) {
         if self.queue.is_empty() {
-            self.refusals = 0;
+            self.quota_refusals = 0;
         }
         let before = self.starts.len();
         let mut failed = None;
-        while failed.is_none() && self.waiters_want_pod(turn) {
-            failed = self.create(turn).err();
+        while failed.is_none() && self.waiters_want_pod(step) {
+            failed = self.create(step).err();
         }
-        self.want_place(failed == Some(NotCreated::NoPlace), self.starts.len() > before, turn);
-        self.warm_up(turn);
-        self.top_up(turn);
+        self.want_place(failed == Some(NotCreated::NoPlace), self.starts.len() > before, step);
+        self.warm_up(step);
+        self.top_up(step);
     }
 
-    /// Starts the pod that a warm-up asks for, or forgets about it where another runner owns the image and when it was
-    /// tried often enough.
-    fn warm_up(&mut self, turn: &mut Turn<'_>) {
-        let Some(Warm { key, tries }) = self.warm.clone() else { return };
-        if self.warms(turn) {
-            if self.count(turn.now) > 0 || self.is_paused(turn.now) {
-                return;
+    /// Starts the pod of a warm-up. Forgets the warm-up if another runner owns the image, too many
+    /// starts failed, or there is no place: no pod that was in use makes place for it.
+    fn warm_up(&mut self, step: &mut PoolStep<'_>) {
+        let Some(key) = self.warm.clone() else { return };
+        let failed = self.backoff.as_ref().is_some_and(|backoff| backoff.starts >= WARM_STARTS);
+        if self.warms(step) && !failed {
+            if self.count(step) == 0 && !self.is_paused(step) {
+                self.shard_key = key;
+                if self.create(step) == Err(NotCreated::NoPlace) {
+                    self.warm = None;
+                }
             }
-            if tries >= WARM_TRIES {
-                self.warm = None;
-                return;
-            }
-            self.shard_key = key.clone();
-            match self.create(turn) {
-                Ok(_) => self.warm = Some(Warm { key, tries: tries + 1 }),
-                // No pod that was in use makes place for it.
-                Err(NotCreated::NoPlace) => self.warm = None,
-                Err(NotCreated::Other) => {}
-            }
-        } else if turn.may_create() && !matches!(turn.shared.ownership, Ownership::None) {
+        } else if failed || (step.may_create() && !matches!(step.shared.owned, OwnedShards::None)) {
             self.warm = None;
         }
     }
 
-    /// A warm-up was asked for, and it is for this runner to see to it.
-    pub(crate) fn warms(&self, turn: &Turn<'_>) -> bool {
-        let owns =
-            |key: &ShardKey| turn.shared.ownership.owns(key) || turn.shared.broken(Breakage::WarmUnowned);
-        self.warm.as_ref().is_some_and(|warm| owns(&warm.key))
+    /// A warm-up is under way, and this runner owns the image.
+    pub(crate) fn warms(&self, step: &PoolStep<'_>) -> bool {
+        self.warm.as_ref().is_some_and(|key| step.shared.owned.owns(key))
     }
 
     /// Every ready pod has so many calls that the next one should find one more pod.
-    pub(crate) fn is_crowded(&self, turn: &Turn<'_>) -> bool {
-        let waitlist = self.waitlist();
-        self.serving(turn).all(|tracked| tracked.load() >= waitlist)
+    pub(crate) fn is_crowded(&self, step: &PoolStep<'_>) -> bool {
+        self.serving(step).all(|tracked| tracked.load() >= self.waitlist())
     }
 
-    /// A call was granted although all pods were crowded: starts one more pod, unless those that are on their way
-    /// will take the excess.
-    pub(crate) fn scale_beyond(&mut self, turn: &mut Turn<'_>) {
-        if self.excess(turn) > self.starting(turn.now) * self.waitlist() {
-            // Without a place, the pods that there are serve it.
-            let _ = self.create(turn);
+    /// A call was granted although all pods were crowded: starts one more pod, unless the pods on
+    /// their way will take the excess.
+    pub(crate) fn scale_beyond(&mut self, step: &mut PoolStep<'_>) {
+        if self.excess(step) > self.starting(step) * self.waitlist() {
+            // Without a place, the existing pods serve it.
+            let _ = self.create(step);
         }
     }
 
-    fn waiters_want_pod(&self, turn: &Turn<'_>) -> bool {
+    fn waiters_want_pod(&self, step: &PoolStep<'_>) -> bool {
         let waitlist = self.waitlist();
-        let room = |tracked: &Tracked| tracked.room(waitlist, turn.now).saturating_sub(tracked.load());
-        let room: usize = self.serving(turn).map(room).sum();
+        let room = |tracked: &Tracked| tracked.room(waitlist, step).saturating_sub(tracked.load());
+        let room: usize = self.serving(step).map(room).sum();
         let waiting = self.queue.len();
-        waiting > room && waiting - room + self.excess(turn) > self.starting(turn.now) * waitlist
+        waiting > room && waiting - room + self.excess(step) > self.starting(step) * waitlist
     }
 
-    /// Calls in flight that would rather have been on another pod.
-    fn excess(&self, turn: &Turn<'_>) -> usize {
-        let waitlist = self.waitlist();
-        self.serving(turn).map(|tracked| tracked.load().saturating_sub(waitlist)).sum()
+    /// Calls in flight beyond the waitlist of their pods.
+    fn excess(&self, step: &PoolStep<'_>) -> usize {
+        self.serving(step).map(|tracked| tracked.load().saturating_sub(self.waitlist())).sum()
     }
 
     fn waitlist(&self) -> usize {
         self.settings.limits.waitlist as usize
     }
 
-    /// Creates a pod in the lowest free slot below the limit, if it may. While all pods that there are end, have failed
-    /// or do not answer, the surge slot will do as well.
-    pub(crate) fn create(&mut self, turn: &mut Turn<'_>) -> Result<PodName, NotCreated> {
+    /// Creates a pod in the lowest free slot below the limit, if it may. While all pods end, have
+    /// failed or do not answer, the surge slot is available as well.
+    pub(crate) fn create(&mut self, step: &mut PoolStep<'_>) -> Result<PodName, NotCreated> {
         let limit = self.settings.limits.max_pods;
-        if self.count(turn.now) >= limit as usize {
-            return Err(if self.is_evicting() { NotCreated::NoPlace } else { NotCreated::Other });
+        if self.count(step) >= limit as usize {
+            let evicting = self.pods.iter().any(Tracked::evicting);
+            return Err(if evicting { NotCreated::NoPlace } else { NotCreated::Other });
         }
-        let answers = |tracked: &Tracked| tracked.lives() && !tracked.is_silent(turn.now);
-        let surge = !turn.shared.broken(Breakage::WaitForNames)
-            && self.starts.is_empty()
-            && !self.pods.iter().any(answers);
-        self.create_in(0..limit.saturating_add(surge.into()), turn)
+        let answers = |tracked: &Tracked| tracked.lives() && !tracked.is_silent(step);
+        let surge = self.starts.is_empty() && !self.pods.iter().any(answers);
+        self.create_in(0..limit.saturating_add(surge.into()), step)
     }
 
     /// Creates a pod in the first of `slots` that is free.
     pub(crate) fn create_in(
         &mut self,
-        slots: impl Iterator<Item = u32>,
-        turn: &mut Turn<'_>,
+        mut slots: impl Iterator<Item = u32>,
+        step: &mut PoolStep<'_>,
     ) -> Result<PodName, NotCreated> {
-        if !turn.may_create() || self.is_paused(turn.now) {
+        if !step.may_create() || self.is_paused(step) {
             return Err(NotCreated::Other);
         }
-        let name = self.free_name(slots, turn).ok_or(NotCreated::Other)?;
-        if !self.has_place(turn) {
+        let name = slots.find_map(|slot| self.free_name(slot, step)).ok_or(NotCreated::Other)?;
+        if !self.has_place(step) {
             return Err(NotCreated::NoPlace);
         }
-        self.starts.push(Start::new(name.clone(), turn.now));
-        turn.out.push(Action::Create {
+        self.starts.push(Start::new(name.clone(), step.now));
+        step.act(Action::Create {
             name: name.clone(),
             shard_key: self.shard_key.clone(),
-            origin: self.settings.template.clone(),
-            reclaim_after: self.reclaim_at(self.queue.last_deadline(), turn),
+            recipe: self.settings.recipe.clone(),
+            reclaim_after: self.reclaim_at(self.queue.last_deadline(), step),
         });
         Ok(name)
     }
 
-    fn free_name(&mut self, slots: impl Iterator<Item = u32>, turn: &Turn<'_>) -> Option<PodName> {
-        if turn.shared.broken(Breakage::NameByCount) {
-            let slot = u32::try_from(self.count(turn.now)).ok()?;
-            return Some(PodName { image: self.image.clone(), slot, past: None });
+    /// A name for a new pod in this slot, unless a pod holds it that lives or may still end.
+    fn free_name(&self, slot: u32, step: &PoolStep<'_>) -> Option<PodName> {
+        let holders = || self.pods.iter().filter(|tracked| tracked.pod.name.slot == slot);
+        let created = self.starts.iter().any(|start| start.name.slot == slot && start.unseen());
+        if created || holders().any(|holder| !holder.is_stuck(step)) {
+            return None;
         }
-        for slot in slots {
-            match self.slot(slot, turn) {
-                Slot::Free(name) => return Some(name),
-                Slot::Held => {}
-                Slot::HeldUntil(time) => {
-                    self.name_free_at = Some(self.name_free_at.map_or(time, |other| other.min(time)));
-                }
-            }
-        }
-        None
+        // There is one name more than stuck holders, so one of them is free.
+        let mut pasts = std::iter::once(None).chain(holders().map(|holder| Some(holder.uid().clone())));
+        let past = pasts.find(|past| holders().all(|holder| holder.pod.name.past != *past))?;
+        Some(PodName { image: self.image.clone(), slot, past })
     }
 
-    fn slot(&self, slot: u32, turn: &Turn<'_>) -> Slot {
-        if self.starts.iter().any(|start| start.name.slot == slot && start.unseen()) {
-            return Slot::Held;
+    /// Records a create's answer.
+    pub(crate) fn created(&mut self, name: &PodName, result: Creation, step: &mut PoolStep<'_>) {
+        let Some(index) = self.starts.iter().position(|start| start.name == *name) else { return };
+        match result {
+            Creation::Ok(uid) => {
+                self.quota_refusals = 0;
+                self.starts.swap_remove(index);
+                match self.pod_mut(&uid) {
+                    Some(tracked) => tracked.created_here = true,
+                    // It has come and gone.
+                    None => self.start_failed(None, None, step),
+                }
+            }
+            Creation::Exists => self.await_holder(index, step),
+            Creation::Unknown | Creation::Unreachable => {
+                self.await_holder(index, step);
+                self.delay_collection(result == Creation::Unreachable, step);
+            }
+            Creation::OverQuota(reason) => {
+                self.starts.swap_remove(index);
+                self.over_quota(reason, step);
+            }
+            Creation::Refused(reason) => {
+                self.starts.swap_remove(index);
+                self.start_failed(Some(Rejection::PodFailed { reason }), None, step);
+            }
         }
-        let holders = || self.pods.iter().filter(|tracked| tracked.pod.name.slot == slot);
-        let mut free_at = None;
-        for holder in holders() {
-            let Some(since) = holder.pod.terminating_since else { return Slot::Held };
-            free_at = free_at.max(Some(since + turn.shared.config.stuck_after));
+    }
+
+    /// A pod of this name exists or may exist. It may be terminating, which the watch shows.
+    fn await_holder(&mut self, index: usize, step: &PoolStep<'_>) {
+        let name = &self.starts[index].name;
+        if self.pods.iter().any(|tracked| tracked.pod.name == *name) {
+            self.starts.swap_remove(index);
+        } else {
+            self.starts[index].await_pod(step.now);
         }
-        if let Some(time) = free_at.filter(|&time| time > turn.now) {
-            return Slot::HeldUntil(time);
+    }
+
+    /// The watch shows a new pod, which may be one that is being created.
+    pub(crate) fn start_shown(&mut self, pod: &Pod) {
+        self.starts.retain(|start| !(start.answered && start.name == pod.name));
+        if let Some(start) = self.starts.iter_mut().find(|start| start.name == pod.name) {
+            start.shown.get_or_insert_with(|| pod.uid.clone());
         }
-        // Every holder is stuck. There is one candidate more than holders, so one of them is free.
-        let pasts = std::iter::once(None).chain(holders().map(|holder| Some(holder.uid().clone())));
-        let taken = |past: &Option<_>| holders().any(|holder: &Tracked| holder.pod.name.past == *past);
-        pasts
-            .map(|past| (taken(&past), past))
-            .find_map(|(taken, past)| (!taken).then_some(past))
-            .map_or(Slot::Held, |past| Slot::Free(PodName { image: self.image.clone(), slot, past }))
+    }
+
+    pub(crate) fn expire_starts(&mut self, step: &PoolStep<'_>) {
+        self.starts.retain_mut(|start| {
+            let expired = step.reached(start.expires_at);
+            if !expired || start.answered || !start.unseen() {
+                return !expired;
+            }
+            start.await_pod(step.now);
+            !step.reached(start.expires_at)
+        });
+        self.backoff.take_if(|backoff| step.reached(backoff.forget_at()));
+    }
+
+    /// A start failed. Its waiters are rejected at once if no other pod can serve them; without an
+    /// error they wait for the next start. `except` is a pod that cannot be expected to serve.
+    pub(crate) fn start_failed(
+        &mut self,
+        error: Option<Rejection>,
+        except: Option<&Uid>,
+        step: &mut PoolStep<'_>,
+    ) {
+        self.backoff = Some(Backoff::after(self.backoff.as_ref(), error.clone(), step.now));
+        step.unsettled = true;
+        let Some(error) = error else { return };
+        let others = |tracked: &&Tracked| Some(tracked.uid()) != except;
+        let hope = self.starts.iter().any(Start::unseen)
+            || self.pods.iter().filter(others).any(|tracked| tracked.lives() && !tracked.is_silent(step));
+        while !hope && let Some(waiter) = self.queue.pop() {
+            step.reject(waiter.id, error.clone());
+        }
+    }
+
+    /// The answer to a new call while starts are paused and no pod can be expected to serve it.
+    pub(crate) fn paused_error(&self, step: &PoolStep<'_>) -> Option<Rejection> {
+        let hope = !self.is_paused(step) || self.starting(step) > 0 || self.any_ready();
+        self.backoff.as_ref()?.error.clone().filter(|_| !hope)
+    }
+
+    pub(crate) fn is_paused(&self, step: &PoolStep<'_>) -> bool {
+        self.backoff.as_ref().is_some_and(|backoff| !step.reached(backoff.retry_at))
     }
 }

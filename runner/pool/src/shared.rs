@@ -1,40 +1,41 @@
-//! What all images have in common, and the turn: one event being worked on at one moment.
+//! What all images have in common, and the step: one event that is worked on at one moment.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
 
-use crate::breakage::Breakage;
-use crate::capacity::Capacity;
 use crate::config::Config;
-use crate::event::{Action, Ownership, Rejection};
+use crate::event::{Action, OwnedShards, Rejection};
 use crate::queue::Ticket;
 use crate::types::{ImageKey, RequestId, Time, Uid};
 
-#[derive(Debug)]
+/// One of so many owned pods is replaced at a time.
+const REPLACED_SHARE: usize = 20;
+
+#[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    pub(crate) ownership: Ownership,
+    pub(crate) owned: OwnedShards,
     pub(crate) watch: Watch,
     /// Every call that waits or runs.
     pub(crate) calls: HashMap<RequestId, Call>,
-    /// Calls on pods that are no longer known. A pod can come back: a list may be older than the pod.
-    pub(crate) orphans: HashMap<Uid, Vec<(RequestId, Time)>>,
     pub(crate) images: HashMap<Uid, ImageKey>,
     pub(crate) timers: BTreeSet<(Time, ImageKey)>,
     pub(crate) totals: Totals,
-    pub(crate) capacity: Capacity,
-    #[cfg(test)]
-    pub(crate) broken: Option<Breakage>,
+    pub(crate) quota: Option<Quota>,
+    /// Images with calls that wait, and no place for a pod, with the time since when.
+    pub(crate) wanting: BTreeSet<(Time, ImageKey)>,
+    /// No pod could be evicted: when to try again.
+    pub(crate) evict_at: Option<Time>,
 }
 
-/// What one image has, or all of them together.
+/// The counts of one image, or of all images together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
-    /// Places that are taken, by whomever.
+    /// Places that are taken, by any runner.
     pub(crate) pods: usize,
-    /// Those of them whose pods are there.
+    /// Of them, places with an existing pod.
     pub(crate) seen: usize,
-    /// Those of them that will be free soon.
+    /// Of them, places that will be free soon.
     pub(crate) ending: usize,
     /// Pods that this runner owns.
     pub(crate) owned: usize,
@@ -42,10 +43,20 @@ pub(crate) struct Totals {
     pub(crate) replacing: usize,
 }
 
-/// How much the view of the pods can be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a quota allows, as its last refusal showed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quota {
+    pub(crate) pods: usize,
+    pub(crate) until: Time,
+    /// It refused fewer pods than that. The place of a pod that just ended is free a moment later.
+    pub(crate) doubted: bool,
+}
+
+/// How current the view of the pods is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Watch {
     /// Nothing is known yet.
+    #[default]
     Never,
     /// Complete, but late. Nothing is collected before the given moment.
     Current { collect_from: Time },
@@ -56,68 +67,33 @@ pub(crate) enum Watch {
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) image: ImageKey,
+    pub(crate) deadline: Time,
     pub(crate) place: Place,
-    /// How long it has been there.
+    /// Since when it has been there.
     pub(crate) since: Time,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Queue(Ticket),
     Pod(Uid),
 }
 
-pub(crate) struct Turn<'a> {
+/// One event at one moment.
+pub(crate) struct PoolStep<'a> {
     pub(crate) now: Time,
     pub(crate) shared: &'a mut Shared,
-    pub(crate) out: &'a mut Vec<Action>,
-}
-
-// === impl Shared ===
-
-impl Shared {
-    pub(crate) fn new(config: Config) -> Self {
-        Self {
-            config,
-            ownership: Ownership::All,
-            watch: Watch::Never,
-            calls: HashMap::new(),
-            orphans: HashMap::new(),
-            images: HashMap::new(),
-            timers: BTreeSet::new(),
-            totals: Totals::default(),
-            capacity: Capacity::default(),
-            #[cfg(test)]
-            broken: None,
-        }
-    }
-
-    /// A call on a pod that is no longer known is over.
-    pub(crate) fn forget_orphan(&mut self, id: RequestId, place: &Place) {
-        let Place::Pod(uid) = place else { return };
-        let Some(calls) = self.orphans.get_mut(uid) else { return };
-        calls.retain(|&(other, _)| other != id);
-        if calls.is_empty() {
-            self.orphans.remove(uid);
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn broken(&self, rule: Breakage) -> bool {
-        self.broken == Some(rule)
-    }
-
-    #[cfg(not(test))]
-    #[expect(clippy::unused_self, reason = "the tests' version looks")]
-    pub(crate) const fn broken(&self, _rule: Breakage) -> bool {
-        false
-    }
+    actions: &'a mut Vec<Action>,
+    /// The earliest moment that a rule waits for, of the image that is being settled.
+    pub(crate) wake_at: Cell<Option<Time>>,
+    /// The rules of this image must run once more.
+    pub(crate) unsettled: bool,
 }
 
 // === impl Totals ===
 
 impl Totals {
-    /// One image's part has changed.
+    /// Replaces one image's part of the sum.
     pub(crate) fn change(&mut self, from: Self, to: Self) {
         self.pods = self.pods + to.pods - from.pods;
         self.seen = self.seen + to.seen - from.seen;
@@ -126,46 +102,48 @@ impl Totals {
         self.replacing = self.replacing + to.replacing - from.replacing;
     }
 
-    /// Whether one more pod may be replaced: a new template replaces all there are, a few at a time.
+    /// Whether one more pod may be replaced. A new template outdates all pods at once.
     pub(crate) fn may_replace(&self) -> bool {
-        self.replacing < (self.owned / MOST_REPLACED).max(1)
+        self.replacing < (self.owned / REPLACED_SHARE).max(1)
     }
 }
 
-/// One of so many owned pods is replaced at a time.
-const MOST_REPLACED: usize = 20;
+// === impl PoolStep ===
 
-// === impl Turn ===
+impl<'a> PoolStep<'a> {
+    pub(crate) fn new(now: Time, shared: &'a mut Shared, actions: &'a mut Vec<Action>) -> Self {
+        Self { now, shared, actions, wake_at: Cell::default(), unsettled: false }
+    }
 
-impl Turn<'_> {
+    pub(crate) fn act(&mut self, action: Action) {
+        self.actions.push(action);
+        self.unsettled = true;
+    }
+
     pub(crate) fn reject(&mut self, id: RequestId, error: Rejection) {
         self.shared.calls.remove(&id);
-        self.out.push(Action::Reject { id, error });
+        self.act(Action::Reject { id, error });
     }
 
-    pub(crate) fn skew(&self) -> Duration {
-        self.shared.config.skew
+    /// Whether `at` has come. If not, the image is settled again at that moment.
+    pub(crate) fn reached(&self, at: Time) -> bool {
+        if at > self.now {
+            self.wake_at.set(self.wake_at.get().into_iter().chain([at]).min());
+        }
+        at <= self.now
     }
 
-    /// Whether the view is good enough to judge a pod unused.
+    /// Begins to settle an image: forgets the moments that rules have waited for so far.
+    pub(crate) fn begin_pass(&mut self) {
+        (self.wake_at, self.unsettled) = (Cell::default(), false);
+    }
+
+    /// Whether the view is current enough to find a pod unused.
     pub(crate) fn may_collect(&self) -> bool {
-        match self.shared.watch {
-            Watch::Current { collect_from } => {
-                self.now >= collect_from || self.shared.broken(Breakage::NoWaitAfterGap)
-            }
-            Watch::Never | Watch::Lost => false,
-        }
-    }
-
-    /// A request was not answered: the others may not reach the API server either, so this is a gap for all images.
-    pub(crate) fn doubt(&mut self) {
-        let from = self.now + self.shared.config.scan_interval;
-        if let Watch::Current { collect_from } = &mut self.shared.watch {
-            *collect_from = from.max(*collect_from);
-        }
+        matches!(self.shared.watch, Watch::Current { collect_from } if self.now >= collect_from)
     }
 
     pub(crate) fn may_create(&self) -> bool {
-        self.shared.watch != Watch::Never || self.shared.broken(Breakage::CreateBeforeSync)
+        self.shared.watch != Watch::Never
     }
 }

@@ -1,12 +1,13 @@
 //! Where an address is: public, on loopback, on the link, or in the cluster.
 //!
-//! Callers name images, and so registries. A registry must not use the runner to reach what only the
-//! runner can reach: a port on loopback, the node's metadata service, a Service. So its redirects and
-//! token realms lead to public addresses, and to those of the registry's own class. Pure.
+//! Callers name images, and so registries. A registry must not use the runner to reach what only
+//! the runner can reach: a port on loopback, the node's metadata service, a Service. So its
+//! redirects and token realms lead to public addresses, and to those of the registry's own class.
+//! Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum AddressClass {
     Public,
     Loopback,
@@ -53,7 +54,8 @@ impl AddressClass {
             [0 | 127, ..] => Self::Loopback,
             // The second is Azure's host: it tells a machine its configuration.
             [169, 254, ..] | [168, 63, 129, 16] => Self::LinkLocal,
-            // Private ranges, and those reserved for protocols, documentation, benchmarks and multicast.
+            // Private ranges, and those reserved for protocols, documentation, benchmarks and
+            // multicast.
             [10 | 224..=255, ..]
             | [100, 64..=127, ..]
             | [172, 16..=31, ..]

@@ -1,48 +1,34 @@
 //! The real [`Registry`]: HTTP requests by the distribution specification, all of them bounded.
-//!
-//! Not oci-client: it reads manifests, tag lists and tokens whatever their size, asks `/v2/` before each request to an
-//! open registry, and knows no identity tokens.
-//! It also hides that authentication failed, and keeps the first credentials of a registry for ever.
+//! ARCHITECTURE.md has why oci-client is not used.
 
-use std::fmt;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::header::{CONTENT_TYPE, LINK};
-use http::{HeaderMap, Method, StatusCode};
-use lru::LruCache;
-use parking_lot::Mutex;
+use http::{HeaderMap, Method};
 use porch_fn_image::Image;
-use reqwest::Url;
-use tokio::sync::{AcquireError, Semaphore};
 use tokio::time::timeout;
+use tracing::Instrument as _;
 
 use crate::credentials::CredentialFile;
 use crate::digest;
-use crate::manifest::{ACCEPT, Descriptor, Document, choose, command, malformed, parse};
-use crate::peer::Peer;
+use crate::manifest::{ACCEPT, Document, choose, command, parse};
 use crate::platform::Platform;
 use crate::roots::Roots;
-use crate::session::{Session, Shared};
-use crate::tags::{TAG_LIST, Tags};
-use crate::tokens::TokenCache;
-use crate::transport::{Insecure, Transport};
+use crate::session::{Access, Session, texts};
+use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page, too_long};
+use crate::transport::{Insecure, Transport, read_body};
 use crate::{Metadata, Registry, RegistryError};
 
-/// How long a lookup takes at most, waiting for its turn included.
+/// How long a lookup takes at most.
 pub const LOOKUP_WITHIN: Duration = Duration::from_secs(20);
 
-/// Lookups at once. Registries are input of callers, and each that hangs holds some of these.
-const MAX_AT_ONCE: usize = 64;
-/// Lookups at once that hold much: see [`Budget`](crate::budget::Budget).
-const MAX_LARGE: usize = 8;
-const MAX_REGISTRIES: NonZeroUsize = NonZeroUsize::new(256).unwrap();
-const MAX_MANIFEST: usize = 4 << 20;
-const MAX_CONFIG: usize = 8 << 20;
-const MAX_TAG_PAGE: usize = 4 << 20;
+// The most that is read of one body, in bytes. Registries send a few KiB.
+const MAX_MANIFEST: usize = 1 << 20;
+const MAX_CONFIG: usize = 2 << 20;
+const MAX_TAG_PAGE: usize = 2 << 20;
 
 const MANIFEST: &str = "manifest";
 const CONFIG: &str = "image configuration";
@@ -50,33 +36,26 @@ const CONFIG: &str = "image configuration";
 /// How registries are asked.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `--platform`: whose part of an index counts.
+    /// `--platform`: the entry of an index that counts.
     pub platform: Platform,
     /// `--insecure-registries`: those that speak plain HTTP, each `host` or `host:port`.
     pub insecure: Vec<String>,
-    /// Who we are.
+    /// What to show to registries.
     pub credentials: CredentialFile,
-    /// Whom we trust.
+    /// The certificates that are trusted.
     pub roots: Roots,
-    /// What we call ourselves.
+    /// Our name in requests.
     pub user_agent: String,
     /// The bound of a whole lookup: [`LOOKUP_WITHIN`].
     pub within: Duration,
 }
 
 /// Asks registries over HTTPS, through the proxies of the environment.
+#[derive(Debug)]
 pub struct Client {
     platform: Platform,
     within: Duration,
-    shared: Shared,
-    peers: Mutex<LruCache<String, Arc<Peer>>>,
-    permits: Arc<Semaphore>,
-}
-
-/// A manifest, and what it is called.
-struct Fetched {
-    document: Document,
-    digest: Arc<str>,
+    access: Access,
 }
 
 // === impl Client ===
@@ -85,33 +64,9 @@ impl Client {
     /// Nothing is asked or read yet.
     pub fn new(options: Options) -> Self {
         let insecure = Insecure::new(&options.insecure);
-        let shared = Shared {
-            transport: Transport::new(options.roots, insecure.clone(), options.user_agent),
-            credentials: options.credentials,
-            insecure,
-            tokens: Mutex::new(TokenCache::new()),
-            large: Arc::new(Semaphore::new(MAX_LARGE)),
-        };
-        Self {
-            platform: options.platform,
-            within: options.within,
-            shared,
-            peers: Mutex::new(LruCache::new(MAX_REGISTRIES)),
-            permits: Arc::new(Semaphore::new(MAX_AT_ONCE)),
-        }
-    }
-
-    async fn session<'a>(&'a self, image: &'a Image) -> Result<Session<'a>, RegistryError> {
-        let peer = {
-            let mut peers = self.peers.lock();
-            Arc::clone(peers.get_or_insert(image.registry().to_owned(), || Arc::new(Peer::new())))
-        };
-        // Its own limit first: who waits for a slow registry must not hold what the others need.
-        // Nothing closes the semaphores.
-        let closed = |_: AcquireError| RegistryError::Unreachable;
-        let of_registry = Arc::clone(&peer.permits).acquire_owned().await.map_err(closed)?;
-        let of_all = Arc::clone(&self.permits).acquire_owned().await.map_err(closed)?;
-        Session::new(&self.shared, peer, image, [of_registry, of_all]).await
+        let transport = Transport::new(options.roots, insecure, options.user_agent);
+        let access = Access::new(transport, options.credentials);
+        Self { platform: options.platform, within: options.within, access }
     }
 
     async fn within<T>(
@@ -119,68 +74,79 @@ impl Client {
         image: &Image,
         lookup: impl Future<Output = Result<T, RegistryError>>,
     ) -> Result<T, RegistryError> {
-        timeout(self.within, lookup).await.unwrap_or_else(|_| {
-            let (registry, repository) = (image.registry(), image.repository());
-            tracing::warn!(registry, repository, within = ?self.within, "a registry did not answer in time");
-            Err(RegistryError::Unreachable)
-        })
+        let (registry, repository) = (image.registry(), image.repository());
+        let lookup = async {
+            timeout(self.within, lookup).await.unwrap_or_else(|_| {
+                tracing::warn!(within = ?self.within, "a registry did not answer in time");
+                Err(RegistryError::Unreachable)
+            })
+        };
+        lookup.instrument(tracing::info_span!("lookup", registry, repository)).await
     }
 
     async fn fetch_metadata(&self, image: &Image) -> Result<Metadata, RegistryError> {
-        let mut session = self.session(image).await?;
-        let top = fetch_manifest(&mut session, reference(image)).await?;
-        let mut document = top.document;
+        let mut session = Session::new(&self.access, image).await?;
+        let (mut document, digest) = fetch_manifest(&mut session, reference(image)).await?;
         // An index may name another one, and that one none.
         let mut indexes = 0;
         let config = loop {
             match document {
                 Document::Manifest { config } => break config,
                 Document::Index(_) if indexes == 2 => {
-                    return Err(malformed(MANIFEST, "it has indexes within indexes within indexes"));
+                    let reason = "it has indexes within indexes within indexes";
+                    return Err(RegistryError::malformed(MANIFEST, reason));
                 }
                 Document::Index(entries) => {
                     indexes += 1;
                     let entry = choose(&entries, &self.platform)?;
-                    refuse_large(entry, MANIFEST, MAX_MANIFEST)?;
                     let digest = digest::known(&entry.digest, MANIFEST)?;
-                    document = fetch_manifest(&mut session, digest).await?.document;
+                    document = fetch_manifest(&mut session, digest).await?.0;
                 }
             }
         };
-        refuse_large(&config, CONFIG, MAX_CONFIG)?;
-        let url = join(&session, &format!("blobs/{}", digest::known(&config.digest, CONFIG)?))?;
+        let url = session.url(&format!("blobs/{}", digest::known(&config.digest, CONFIG)?))?;
         let response = session.send(&Method::GET, &url, "*/*", CONFIG).await?;
-        let body = session.body(response, CONFIG, MAX_CONFIG).await?;
+        let body = read_body(response, CONFIG, MAX_CONFIG).await?;
         digest::check(&body, &config.digest, CONFIG)?;
-        Ok(Metadata { digest: top.digest, command: command(&body)? })
+        Ok(Metadata { digest, command: command(&body)? })
     }
 
     async fn fetch_digest(&self, image: &Image) -> Result<Arc<str>, RegistryError> {
         if let Some(digest) = image.digest() {
             return Ok(digest.into());
         }
-        let mut session = self.session(image).await?;
-        let url = join(&session, &format!("manifests/{}", reference(image)))?;
-        let response = session.send(&Method::HEAD, &url, ACCEPT, MANIFEST).await?;
-        if response.status() == StatusCode::OK
-            && let Some(digest) = announced_digest(response.headers())?
-        {
-            return Ok(digest.into());
+        let mut session = Session::new(&self.access, image).await?;
+        let url = session.url(&format!("manifests/{}", reference(image)))?;
+        match session.send(&Method::HEAD, &url, ACCEPT, MANIFEST).await {
+            Ok(response) => {
+                if let Some(digest) = announced_digest(response.headers())? {
+                    return Ok(digest.into());
+                }
+            }
+            // The registry may not know HEAD. A GET tells.
+            Err(RegistryError::Malformed { .. }) => {}
+            Err(error) => return Err(error),
         }
-        Ok(fetch_manifest(&mut session, reference(image)).await?.digest)
+        Ok(fetch_manifest(&mut session, reference(image)).await?.1)
     }
 
     async fn fetch_tags(&self, image: &Image) -> Result<Vec<String>, RegistryError> {
-        let mut session = self.session(image).await?;
-        let mut tags = Tags::new(join(&session, "tags/list?n=1000")?);
-        while let Some(url) = tags.next.take() {
+        let mut session = Session::new(&self.access, image).await?;
+        let mut url = session.url("tags/list?n=1000")?;
+        let mut tags = Vec::new();
+        for _ in 0..MAX_PAGES {
             let response = session.send(&Method::GET, &url, "application/json", TAG_LIST).await?;
-            let links: Vec<_> = texts(response.headers(), &LINK).map(str::to_owned).collect();
-            let body = session.body(response, TAG_LIST, MAX_TAG_PAGE).await?;
-            tags.add(&url, &body, links.iter().map(String::as_str))?;
-            session.budget.hold(tags.bytes()).await?;
+            let next = next_page(&url, texts(response.headers(), &LINK))?;
+            tags.extend(parse_page(&read_body(response, TAG_LIST, MAX_TAG_PAGE).await?)?);
+            if tags.len() > MAX_TAGS {
+                return Err(too_long(MAX_TAGS, "tags"));
+            }
+            match next {
+                Some(next) => url = next,
+                None => return Ok(tags),
+            }
         }
-        Ok(tags.finish())
+        Err(too_long(MAX_PAGES, "pages"))
     }
 }
 
@@ -198,18 +164,16 @@ impl Registry for Client {
     }
 }
 
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("platform", &self.platform).finish_non_exhaustive()
-    }
-}
-
-async fn fetch_manifest(session: &mut Session<'_>, reference: &str) -> Result<Fetched, RegistryError> {
-    let url = join(session, &format!("manifests/{reference}"))?;
+/// A manifest or index, and its digest.
+async fn fetch_manifest(
+    session: &mut Session<'_>,
+    reference: &str,
+) -> Result<(Document, Arc<str>), RegistryError> {
+    let url = session.url(&format!("manifests/{reference}"))?;
     let response = session.send(&Method::GET, &url, ACCEPT, MANIFEST).await?;
     let announced = announced_digest(response.headers())?.map(str::to_owned);
     let content_type = texts(response.headers(), &CONTENT_TYPE).next().map(str::to_owned);
-    let body = session.body(response, MANIFEST, MAX_MANIFEST).await?;
+    let body = read_body(response, MANIFEST, MAX_MANIFEST).await?;
     if let Some(announced) = &announced {
         digest::check(&body, announced, MANIFEST)?;
     }
@@ -219,34 +183,15 @@ async fn fetch_manifest(session: &mut Session<'_>, reference: &str) -> Result<Fe
     } else {
         announced.unwrap_or_else(|| digest::sha256(&body))
     };
-    Ok(Fetched { document: parse(&body, content_type.as_deref())?, digest: digest.into() })
+    Ok((parse(&body, content_type.as_deref())?, digest.into()))
 }
 
-/// What to ask for: the digest if there is one, for a tag beside it does not count.
+/// What to ask for: a digest counts before a tag beside it.
 fn reference(image: &Image) -> &str {
     image.digest().or(image.tag()).unwrap_or("latest")
 }
 
-/// Below the image's repository. The path is of checked parts.
-fn join(session: &Session<'_>, path: &str) -> Result<Url, RegistryError> {
-    // Alone `sha256:…` would be read as a scheme; none of our paths begins so.
-    session.base().join(path).map_err(|_| malformed("name", "it makes no URL"))
-}
-
-fn refuse_large(descriptor: &Descriptor, what: &'static str, limit: usize) -> Result<(), RegistryError> {
-    if descriptor.size.is_some_and(|size| size > limit as u64) {
-        return Err(RegistryError::TooLarge { what, limit });
-    }
-    Ok(())
-}
-
 fn announced_digest(headers: &HeaderMap) -> Result<Option<&str>, RegistryError> {
-    match headers.get("docker-content-digest") {
-        None => Ok(None),
-        Some(value) => Ok(Some(digest::known(value.to_str().unwrap_or_default(), MANIFEST)?)),
-    }
-}
-
-fn texts<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> impl Iterator<Item = &'a str> {
-    headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
+    let announced = headers.get("docker-content-digest");
+    announced.map(|value| digest::known(value.to_str().unwrap_or_default(), MANIFEST)).transpose()
 }

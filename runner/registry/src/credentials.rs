@@ -1,20 +1,15 @@
 //! Where credentials come from: a file of Docker's form, which may change at any time.
-//!
-//! A changed file counts from the next [`reload`](CredentialFile::reload) on: at each tick of whoever follows it, and
-//! at once when a registry refuses what we had. What was good before stays until something good replaces it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::Duration;
 
-use bytes::Bytes;
-use parking_lot::Mutex;
+use porch_fn_files::{FileContent, FileSource, WatchedFiles};
 use porch_fn_image::Image;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 
-use crate::docker_config::{Credential, DockerConfig, MAX_FILE};
+use crate::docker_config::{Credential, DockerConfig};
 use crate::file::{self, FileError};
 
 /// Which file it is.
@@ -28,36 +23,34 @@ pub enum CredentialSource {
 }
 
 /// The credentials of all registries. Cheap to clone; clones share one state.
+///
+/// A changed file is used from the next [`reload`](Self::reload) on: while [`follow`](Self::follow)
+/// runs, and at once when a registry refuses the credentials.
 #[derive(Clone)]
 pub struct CredentialFile {
-    inner: Arc<Inner>,
+    is_private: bool,
+    file: WatchedFiles<CredentialSource>,
 }
 
-struct Inner {
-    source: CredentialSource,
-    /// One reads at a time; who waited takes what it found.
-    reading: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
-    content: watch::Sender<Option<CredentialsFileContent>>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Whether anything was read yet.
-    read: bool,
-    good: Option<Arc<DockerConfig>>,
-    error: Option<String>,
-    /// Left to a program by the default file: said once.
-    helper: Option<&'static str>,
-}
-
-/// A file that could be read, whole, for its copy in a Kubernetes Secret.
-#[derive(Clone, PartialEq, Eq)]
+/// A file that could be read. Cheap to clone.
+#[derive(Clone)]
 pub struct CredentialsFileContent {
-    /// As in the file.
-    pub bytes: Bytes,
-    /// When it was written, if the file system says so.
-    pub modified: Option<SystemTime>,
+    /// Whole, for its copy in a Kubernetes Secret.
+    pub file: FileContent,
+    config: Arc<DockerConfig>,
+}
+
+// === impl CredentialsFileContent ===
+
+impl CredentialsFileContent {
+    /// The credentials in `file`.
+    ///
+    /// # Errors
+    /// The reason why it is not a docker config.
+    pub fn parse(file: FileContent) -> Result<Self, String> {
+        let config = DockerConfig::parse(&file.bytes)?.into();
+        Ok(Self { file, config })
+    }
 }
 
 // === impl CredentialSource ===
@@ -70,42 +63,7 @@ impl CredentialSource {
         Self::Default(place.map(|place| place.join("config.json")).into_iter().collect())
     }
 
-    /// Reads and checks the file. Blocks.
-    fn read(&self) -> Result<Option<(file::Read, DockerConfig)>, String> {
-        let paths = match self {
-            Self::Private(path) => std::slice::from_ref(path),
-            Self::Default(paths) => &paths[..],
-        };
-        for path in paths {
-            match file::read(path, MAX_FILE) {
-                Err(FileError::NotFound) if matches!(self, Self::Default(_)) => {}
-                Err(error) => return Err(self.problem(path, &error)),
-                Ok(read) => {
-                    let config =
-                        DockerConfig::parse(&read.bytes).map_err(|error| self.problem(path, &error))?;
-                    self.check(path, &config)?;
-                    return Ok(Some((read, config)));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// What only matters where these credentials are the ones to use.
-    fn check(&self, path: &Path, config: &DockerConfig) -> Result<(), String> {
-        if matches!(self, Self::Default(_)) {
-            return Ok(());
-        }
-        if let Some(helper) = config.helper {
-            let problem = format!(
-                "it leaves credentials to a program ({helper}), and there is none here: write the credentials \
-                 into auths, and remove {helper}"
-            );
-            return Err(self.problem(path, &problem));
-        }
-        if config.has_auths { Ok(()) } else { Err(self.problem(path, &"it has no auths")) }
-    }
-
+    /// The text of an error about the file at `path`.
     fn problem(&self, path: &Path, problem: &dyn fmt::Display) -> String {
         let path = path.display();
         match self {
@@ -116,6 +74,59 @@ impl CredentialSource {
             Self::Default(_) => format!("the registry credentials of {path} cannot be used: {problem}"),
         }
     }
+
+    fn parse_config(&self, bytes: &[u8], last_helper: Option<&str>) -> Result<DockerConfig, String> {
+        let config = DockerConfig::parse(bytes)?;
+        match (self, config.helper) {
+            (Self::Private(_), Some(helper)) => Err(format!(
+                "it leaves credentials to a program ({helper}), and there is none here: write the credentials \
+                 into auths, and remove {helper}"
+            )),
+            (Self::Private(_), None) if !config.has_auths => Err("it has no auths".to_owned()),
+            (Self::Default(_), Some(helper)) if last_helper != Some(helper) => {
+                tracing::warn!(
+                    helper,
+                    "Docker's config.json leaves credentials to a program: only its auths are used"
+                );
+                Ok(config)
+            }
+            _ => Ok(config),
+        }
+    }
+}
+
+impl FileSource for CredentialSource {
+    /// The file that was found.
+    type Content = Option<(PathBuf, FileContent)>;
+    type Value = Option<CredentialsFileContent>;
+    type Error = String;
+
+    fn name(&self) -> String {
+        "registry credentials".to_owned()
+    }
+
+    fn read(&self, _: Option<&Self::Content>) -> Result<Self::Content, String> {
+        let paths = match self {
+            Self::Private(path) => std::slice::from_ref(path),
+            Self::Default(paths) => paths,
+        };
+        for path in paths {
+            match file::read(path) {
+                Err(FileError::NotFound) if matches!(self, Self::Default(_)) => {}
+                Err(error) => return Err(self.problem(path, &error)),
+                Ok(content) => return Ok(Some((path.clone(), content))),
+            }
+        }
+        Ok(None)
+    }
+
+    fn parse(&self, content: &Self::Content, last: Option<&Self::Value>) -> Result<Self::Value, String> {
+        let Some((path, file)) = content else { return Ok(None) };
+        let last_helper = last.and_then(Option::as_ref).and_then(|last| last.config.helper);
+        let config = self.parse_config(&file.bytes, last_helper);
+        let config = config.map_err(|problem| self.problem(path, &problem))?;
+        Ok(Some(CredentialsFileContent { file: file.clone(), config: config.into() }))
+    }
 }
 
 // === impl CredentialFile ===
@@ -123,29 +134,28 @@ impl CredentialSource {
 impl CredentialFile {
     /// The file is read when it is first needed.
     pub fn new(source: CredentialSource) -> Self {
-        let inner = Inner {
-            source,
-            reading: tokio::sync::Mutex::new(()),
-            state: Mutex::default(),
-            content: watch::Sender::new(None),
-        };
-        Self { inner: Arc::new(inner) }
+        let is_private = matches!(source, CredentialSource::Private(_));
+        Self { is_private, file: WatchedFiles::unread(source, None) }
     }
 
-    /// Reads the file again. What was good stays when it is broken now; whoever reads at the same time is waited for.
+    /// Reads the file again. What was good stays when it is broken now.
     pub async fn reload(&self) {
-        let _reading = self.inner.reading.lock().await;
-        self.read().await;
+        self.file.reload().await;
+    }
+
+    /// Reads the file at every `interval`, for ever, and calls `report` with whether it can be used.
+    pub async fn follow(self, interval: Duration, report: impl Fn(bool)) {
+        self.file.follow(interval, report).await;
     }
 
     /// Why the file as it was last read is not used, if it is not.
     pub fn last_error(&self) -> Option<String> {
-        self.inner.state.lock().error.clone()
+        self.file.last_error()
     }
 
     /// The last content that could be used; `None` until the file was read once, or while there is none.
     pub fn subscribe(&self) -> watch::Receiver<Option<CredentialsFileContent>> {
-        self.inner.content.subscribe()
+        self.file.subscribe()
     }
 
     /// What to show for this image.
@@ -153,70 +163,17 @@ impl CredentialFile {
     /// # Errors
     /// Why `--registry-auth-secret-path` was never usable: then nothing can be shown.
     pub(crate) async fn lookup(&self, image: &Image) -> Result<Option<Credential>, String> {
-        let is_private = matches!(self.inner.source, CredentialSource::Private(_));
-        let wanting = |state: &State| !state.read || (is_private && state.good.is_none());
-        if wanting(&self.inner.state.lock()) {
-            let _reading = self.inner.reading.lock().await;
-            if wanting(&self.inner.state.lock()) {
-                self.read().await;
-            }
-        }
-        let state = self.inner.state.lock();
-        match (&state.good, &state.error) {
-            (Some(good), _) => Ok(good.lookup(image).cloned()),
-            (None, Some(error)) if is_private => Err(error.clone()),
+        match (self.file.value_or_reload(Option::is_some).await, self.last_error()) {
+            (Some(good), _) => Ok(good.config.lookup(image).cloned()),
+            (None, Some(error)) if self.is_private => Err(error),
             (None, _) => Ok(None),
         }
-    }
-
-    async fn read(&self) {
-        let inner = Arc::clone(&self.inner);
-        let read = spawn_blocking(move || inner.source.read()).await;
-        // The runtime ends: nobody will ask any more.
-        let Ok(read) = read else { return };
-        let mut state = self.inner.state.lock();
-        state.read = true;
-        let found = match read {
-            Ok(found) => found,
-            Err(error) => {
-                if state.error.as_ref() != Some(&error) {
-                    tracing::warn!(%error, kept = state.good.is_some(), "registry credentials were not read");
-                }
-                state.error = Some(error);
-                return;
-            }
-        };
-        if state.error.take().is_some() {
-            tracing::info!("registry credentials are read again");
-        }
-        let (content, config) = match found {
-            Some((read, config)) => {
-                let content = CredentialsFileContent { bytes: read.bytes, modified: read.modified };
-                (Some(content), Some(config))
-            }
-            None => (None, None),
-        };
-        let helper = config.as_ref().and_then(|config| config.helper);
-        if let Some(helper) = helper.filter(|_| state.helper != helper) {
-            tracing::warn!(
-                helper,
-                "Docker's config.json leaves credentials to a program: only its auths are used"
-            );
-        }
-        state.helper = helper;
-        state.good = config.map(Arc::new);
-        drop(state);
-        self.inner.content.send_if_modified(|known| {
-            let changed = *known != content;
-            *known = content;
-            changed
-        });
     }
 }
 
 impl fmt::Debug for CredentialFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CredentialFile").field("source", &self.inner.source).finish_non_exhaustive()
+        f.debug_struct("CredentialFile").field("is_private", &self.is_private).finish_non_exhaustive()
     }
 }
 
@@ -224,10 +181,6 @@ impl fmt::Debug for CredentialFile {
 
 impl fmt::Debug for CredentialsFileContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let length = self.bytes.len();
-        f.debug_struct("CredentialsFileContent")
-            .field("bytes", &format_args!("[{length} bytes]"))
-            .field("modified", &self.modified)
-            .finish()
+        f.debug_struct("CredentialsFileContent").field("file", &self.file).finish_non_exhaustive()
     }
 }

@@ -3,25 +3,18 @@
 use ring::digest::{SHA256, SHA512, digest};
 
 use crate::RegistryError;
-use crate::manifest::malformed;
 
-/// Whether the text is a digest that can be checked; only then may it be part of a URL.
-pub(crate) fn is_known(text: &str) -> bool {
+/// The text, if it is a digest that can be checked; only then may it be part of a URL.
+pub(crate) fn known<'a>(text: &'a str, what: &'static str) -> Result<&'a str, RegistryError> {
     let (hex, length) = match text.split_once(':') {
         Some(("sha256", hex)) => (hex, 64),
         Some(("sha512", hex)) => (hex, 128),
-        _ => return false,
+        _ => ("", 1),
     };
-    hex.len() == length && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-/// The text, if it can be checked.
-pub(crate) fn known<'a>(text: &'a str, what: &'static str) -> Result<&'a str, RegistryError> {
-    if is_known(text) {
-        Ok(text)
-    } else {
-        Err(malformed(what, "its digest is neither sha256 with 64 digits nor sha512 with 128"))
+    if hex.len() == length && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return Ok(text);
     }
+    Err(RegistryError::malformed(what, "its digest is neither sha256 with 64 digits nor sha512 with 128"))
 }
 
 /// The digest that a registry gives to this content unless it says otherwise.
@@ -36,15 +29,13 @@ pub(crate) fn check(bytes: &[u8], expected: &str, what: &'static str) -> Result<
     } else {
         sha256(bytes)
     };
-    if found == expected { Ok(()) } else { Err(malformed(what, "its content does not have its digest")) }
+    if found == expected {
+        Ok(())
+    } else {
+        Err(RegistryError::malformed(what, "its content does not have its digest"))
+    }
 }
 
 fn hex(algorithm: &str, bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut text = format!("{algorithm}:");
-    for byte in bytes {
-        // Never fails: it writes to a String.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    bytes.iter().fold(format!("{algorithm}:"), |text, byte| text + &format!("{byte:02x}"))
 }

@@ -1,5 +1,8 @@
-//! Why a registry has no answer. The texts reach callers, and packages' commits: the same for the same cause, without
-//! addresses, times, and whatever a server said.
+//! Why a registry has no answer. The texts reach callers, and packages' commits: the same for the
+//! same cause, without addresses, times, and text of a server.
+
+use serde::Deserialize;
+use serde_json::error::Category;
 
 /// Why nothing is known of an image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,25 +29,25 @@ pub enum RegistryError {
          that is at such an address, or give the image's command in --image-metadata"
     )]
     InternalAddress,
-    /// TLS to the registry does not come about.
+    /// The TLS handshake with the registry fails.
     #[error(
         "the certificate of the image's registry is not trusted: add its CA with --enable-private-registries-tls and \
          --tls-secret-path, or name the registry in --insecure-registries if it speaks plain HTTP"
     )]
     Untrusted,
-    /// The certificate's time is over, or has not begun.
+    /// The certificate has expired, or is not valid yet.
     #[error(
         "the certificate of the image's registry has expired, or is not valid yet: renew it at the registry, or set \
          the clock of the runner's node"
     )]
     CertificateTime,
-    /// The certificate is another host's.
+    /// The certificate is for another host.
     #[error(
         "the certificate of the image's registry is for another name: give the registry one for the host in the \
          image's name, or write the image with a host that it is for"
     )]
     CertificateName,
-    /// The registry has too much to do.
+    /// The registry is overloaded, or limits our rate.
     #[error(
         "the image's registry answers with status {status}: retry later; credentials may raise its limits"
     )]
@@ -52,12 +55,12 @@ pub enum RegistryError {
         /// 429 or 5xx.
         status: u16,
     },
-    /// What came is not what the distribution and image specifications say.
+    /// The response is not what the distribution and image specifications require.
     #[error("the image's registry sent a malformed {what}: {reason}")]
     Malformed {
         /// `manifest`, `image configuration`, `tag list`, `token`.
         what: &'static str,
-        /// What is wrong with it, in words of ours.
+        /// What is wrong with it, in our words.
         reason: String,
     },
     /// More than is read.
@@ -80,4 +83,25 @@ pub enum RegistryError {
     /// The registry wants credentials, and the file with them cannot be used.
     #[error("{0}")]
     Credentials(String),
+}
+
+// === impl RegistryError ===
+
+impl RegistryError {
+    pub(crate) fn malformed(what: &'static str, reason: impl Into<String>) -> Self {
+        Self::Malformed { what, reason: reason.into() }
+    }
+}
+
+/// Parses JSON of a registry. Without serde's own words, which quote what the registry sent.
+pub(crate) fn json<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Result<T, RegistryError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let problem = match error.classify() {
+            Category::Data => "a field is missing or of the wrong type",
+            Category::Eof => "the JSON ends too early",
+            _ => "it is not JSON",
+        };
+        let (line, column) = (error.line(), error.column());
+        RegistryError::malformed(what, format!("{problem} (line {line}, column {column})"))
+    })
 }

@@ -1,27 +1,22 @@
-//! Files that are mounted and change: read whole, and bounded.
+//! Reads a mounted file. Errors are the same words each time, with nothing of what is in the file.
 
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
-use std::time::SystemTime;
 
-use bytes::Bytes;
+use porch_fn_files::FileContent;
 
-/// What a file holds.
-pub(crate) struct Read {
-    pub(crate) bytes: Bytes,
-    pub(crate) modified: Option<SystemTime>,
-}
+/// The most that is read of a file, in bytes. A Kubernetes Secret holds no more.
+const MAX_BYTES: usize = 1 << 20;
 
-/// Why a file was not read: the same words each time, and none of what is in it.
+/// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
     #[error("there is no such file")]
     NotFound,
     #[error("it is not a file")]
     NotAFile,
-    #[error("it has more than {0} bytes")]
-    TooLarge(usize),
+    #[error("it has more than {MAX_BYTES} bytes")]
+    TooLarge,
     #[error("it cannot be read: {0}")]
     Unreadable(io::ErrorKind),
 }
@@ -30,24 +25,17 @@ impl From<io::Error> for FileError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::NotFound,
+            io::ErrorKind::FileTooLarge => Self::TooLarge,
             kind => Self::Unreadable(kind),
         }
     }
 }
 
-/// Reads a file of at most `limit` bytes. Blocks.
-pub(crate) fn read(path: &Path, limit: usize) -> Result<Read, FileError> {
-    // Before it is opened: that of a pipe waits for a writer.
+/// Reads a file. Blocks.
+pub(crate) fn read(path: &Path) -> Result<FileContent, FileError> {
+    // To open a pipe waits for a writer.
     if !std::fs::metadata(path)?.is_file() {
         return Err(FileError::NotAFile);
     }
-    let file = File::open(path)?;
-    let modified = file.metadata().ok().and_then(|metadata| metadata.modified().ok());
-    let mut bytes = Vec::new();
-    file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > limit {
-        Err(FileError::TooLarge(limit))
-    } else {
-        Ok(Read { bytes: bytes.into(), modified })
-    }
+    Ok(porch_fn_files::read(path, MAX_BYTES)?)
 }

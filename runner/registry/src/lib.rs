@@ -1,27 +1,25 @@
-//! What OCI registries say about function images: digest, command, tags.
+//! What OCI registries report about function images: digest, command, tags.
 //!
-//! [`Images`] remembers it: asked when a pod is to be made or a tag constraint to be resolved, never on the path of a
-//! warm call. [`Registry`] is the seam below it; [`Client`] is the real one.
+//! [`Images`] remembers it, and bounds the lookups. It is asked when a pod is to be made or a tag
+//! constraint to be resolved; a warm call waits for no registry. [`Registry`] is the seam below it;
+//! [`Client`] is the real one.
 
 mod address_class;
 mod auth;
-mod budget;
 mod client;
 mod credentials;
 mod digest;
 mod docker_config;
 mod error;
+mod failure;
 mod file;
 mod images;
 mod manifest;
-mod peer;
 mod platform;
-mod requests;
 mod roots;
 mod secret;
 mod session;
 mod tags;
-mod tokens;
 mod transport;
 mod verifier;
 
@@ -38,23 +36,25 @@ pub use images::{Images, ImagesOptions, Known, ResolveError};
 pub use platform::{Platform, PlatformError};
 pub use roots::Roots;
 
-/// What a registry says about one image.
+/// What a registry reports about one image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metadata {
-    /// What the reference stands for now, `sha256:…`: of a multi-platform image the index's.
+    /// What the reference stands for now, `sha256:…`. For a multi-platform image, the index's
+    /// digest.
     pub digest: Arc<str>,
     /// What the image runs: ENTRYPOINT and CMD, joined. Not empty.
     pub command: Vec<String>,
 }
 
-/// Whether a docker config file can be read and has something for `image`: the way in for fuzzing.
+/// Whether a docker config file can be read and has a credential for `image`. For fuzzing.
 #[doc(hidden)]
 pub fn fuzz_docker_config(file: &[u8], image: &Image) -> Result<bool, String> {
-    let config = docker_config::DockerConfig::parse(file).map_err(|error| error.to_string())?;
+    let config = docker_config::DockerConfig::parse(file)?;
     Ok(config.lookup(image).is_some())
 }
 
-/// Asks registries. Nothing is remembered here but connections and tokens.
+/// Asks registries. Remembers connections, challenges and tokens only, and bounds the time of each
+/// lookup.
 pub trait Registry: fmt::Debug + Send + Sync + 'static {
     /// Everything about the image.
     fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>>;

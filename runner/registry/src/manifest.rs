@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::RegistryError;
+use crate::error::json;
 use crate::platform::Platform;
 
 /// What is asked for, the multi-platform kinds first.
@@ -33,8 +34,6 @@ pub(crate) enum Document {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Descriptor {
     pub(crate) digest: String,
-    #[serde(default)]
-    pub(crate) size: Option<u64>,
 }
 
 /// One platform of an index.
@@ -42,7 +41,6 @@ pub(crate) struct Descriptor {
 pub(crate) struct IndexEntry {
     #[serde(flatten)]
     pub(crate) descriptor: Descriptor,
-    #[serde(default)]
     platform: Option<WirePlatform>,
 }
 
@@ -52,13 +50,12 @@ struct WirePlatform {
     os: String,
     #[serde(default)]
     architecture: String,
-    #[serde(default)]
     variant: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct WireDocument {
     schema_version: Option<u64>,
     media_type: Option<String>,
     config: Option<Descriptor>,
@@ -66,53 +63,46 @@ struct Wire {
     manifests: Option<Vec<IndexEntry>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Manifest,
-    Index,
-}
-
 /// Reads what came under `content_type`.
 pub(crate) fn parse(bytes: &[u8], content_type: Option<&str>) -> Result<Document, RegistryError> {
-    let wire: Wire = json(bytes, MANIFEST)?;
+    let wire: WireDocument = json(bytes, MANIFEST)?;
     let announced = content_type.unwrap_or_default();
     let named = wire.media_type.as_deref().unwrap_or_default();
     if wire.schema_version == Some(1) || is_schema1(announced) || is_schema1(named) {
-        return Err(malformed(
+        return Err(RegistryError::malformed(
             MANIFEST,
             "it is of Docker's schema 1, which is not read: push the image again",
         ));
     }
-    // Whoever reads it as the other kind would run something else.
+    // A client that reads it as the other kind would run something else.
     if wire.manifests.is_some() && (wire.config.is_some() || wire.layers.is_some()) {
-        return Err(malformed(MANIFEST, "it is both an index and the manifest of one platform"));
+        return Err(RegistryError::malformed(
+            MANIFEST,
+            "it is both an index and the manifest of one platform",
+        ));
     }
-    let kind = match (kind(announced), kind(named)) {
+    let is_index = match (is_index(announced), is_index(named)) {
         (Some(announced), Some(named)) if announced != named => {
-            return Err(malformed(MANIFEST, "its mediaType and its Content-Type differ"));
+            return Err(RegistryError::malformed(MANIFEST, "its mediaType and its Content-Type differ"));
         }
-        (_, Some(kind)) | (Some(kind), None) => kind,
-        (None, None) if wire.manifests.is_some() => Kind::Index,
-        (None, None) => Kind::Manifest,
+        (announced, named) => named.or(announced).unwrap_or(wire.manifests.is_some()),
     };
-    match kind {
-        Kind::Index => {
-            let entries = wire.manifests.ok_or_else(|| malformed(MANIFEST, "the index has no manifests"))?;
-            Ok(Document::Index(entries))
-        }
-        Kind::Manifest => {
-            let config = wire.config.ok_or_else(|| malformed(MANIFEST, "it has no config"))?;
-            Ok(Document::Manifest { config })
-        }
+    if is_index {
+        let missing = || RegistryError::malformed(MANIFEST, "the index has no manifests");
+        Ok(Document::Index(wire.manifests.ok_or_else(missing)?))
+    } else {
+        let missing = || RegistryError::malformed(MANIFEST, "it has no config");
+        Ok(Document::Manifest { config: wire.config.ok_or_else(missing)? })
     }
 }
 
-fn kind(media_type: &str) -> Option<Kind> {
+/// `None` for a media type that is neither.
+fn is_index(media_type: &str) -> Option<bool> {
     match essence(media_type).as_str() {
         "application/vnd.oci.image.index.v1+json"
-        | "application/vnd.docker.distribution.manifest.list.v2+json" => Some(Kind::Index),
+        | "application/vnd.docker.distribution.manifest.list.v2+json" => Some(true),
         "application/vnd.oci.image.manifest.v1+json"
-        | "application/vnd.docker.distribution.manifest.v2+json" => Some(Kind::Manifest),
+        | "application/vnd.docker.distribution.manifest.v2+json" => Some(false),
         _ => None,
     }
 }
@@ -150,43 +140,23 @@ pub(crate) fn choose<'a>(
 
 #[derive(Deserialize)]
 struct WireImage {
-    #[serde(default)]
     config: Option<WireConfig>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "PascalCase")]
 struct WireConfig {
-    #[serde(default)]
     entrypoint: Option<Vec<String>>,
-    #[serde(default)]
     cmd: Option<Vec<String>>,
 }
 
 /// What the image runs, by Docker's rules: ENTRYPOINT with CMD behind it, or CMD alone.
 ///
-/// Which platform the configuration names is not looked at: an image without an index is taken for the one that was
-/// meant, and the node says whether it can run it.
+/// The platform of the configuration does not matter: an image without an index is taken for the
+/// one that was meant, and the node reports whether it can run it.
 pub(crate) fn command(bytes: &[u8]) -> Result<Vec<String>, RegistryError> {
     let image: WireImage = json(bytes, CONFIG)?;
-    let config = image.config.unwrap_or(WireConfig { entrypoint: None, cmd: None });
-    let mut command = config.entrypoint.unwrap_or_default();
-    command.extend(config.cmd.unwrap_or_default());
+    let WireConfig { entrypoint, cmd } = image.config.unwrap_or_default();
+    let command: Vec<_> = [entrypoint, cmd].into_iter().flatten().flatten().collect();
     if command.is_empty() { Err(RegistryError::NoCommand) } else { Ok(command) }
-}
-
-/// serde's own words are left out: they quote what the registry sent.
-pub(crate) fn json<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Result<T, RegistryError> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        let problem = match error.classify() {
-            serde_json::error::Category::Data => "a field is missing or of the wrong type",
-            serde_json::error::Category::Eof => "the JSON ends too early",
-            _ => "it is not JSON",
-        };
-        malformed(what, &format!("{problem} (line {}, column {})", error.line(), error.column()))
-    })
-}
-
-pub(crate) fn malformed(what: &'static str, reason: &str) -> RegistryError {
-    RegistryError::Malformed { what, reason: reason.to_owned() }
 }

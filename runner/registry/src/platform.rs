@@ -1,18 +1,17 @@
 //! Platforms, `os/architecture[/variant]`, as containerd compares them. Pure.
 
 use std::fmt;
-use std::str::FromStr;
 
 /// What function pods run on, in Go's names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Platform {
     os: String,
     architecture: String,
-    /// Empty where the architecture has no variants, and for the first of those of amd64 and arm64.
+    /// Empty if the architecture has no variants, and for the first variant of amd64 and arm64.
     variant: String,
 }
 
-/// Why a text is no platform.
+/// A text that is no platform.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "--platform {0:?} is none: write os/architecture[/variant] in Go's names, as linux/amd64 or linux/arm/v7"
@@ -29,12 +28,11 @@ impl Platform {
             (1..=32).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         };
         let parts: Vec<&str> = text.split('/').collect();
-        if !parts.iter().all(is_word) {
-            return Err(PlatformError(text.chars().take(100).collect()));
-        }
         match parts[..] {
-            [os, architecture] => Ok(Self::new(os, architecture, "")),
-            [os, architecture, variant] => Ok(Self::new(os, architecture, variant)),
+            [os, architecture] if parts.iter().all(is_word) => Ok(Self::new(os, architecture, "")),
+            [os, architecture, variant] if parts.iter().all(is_word) => {
+                Ok(Self::new(os, architecture, variant))
+            }
             _ => Err(PlatformError(text.chars().take(100).collect())),
         }
     }
@@ -42,22 +40,26 @@ impl Platform {
     /// One spelling of each: `x86_64` is `amd64`, `arm64/v8` is `arm64`, `arm` is `arm/v7`.
     pub(crate) fn new(os: &str, architecture: &str, variant: &str) -> Self {
         let lower = str::to_ascii_lowercase;
-        let (architecture, variant) = match (lower(architecture).as_str(), lower(variant).as_str()) {
-            ("x86_64" | "x86-64" | "amd64", "" | "v1") => ("amd64".to_owned(), String::new()),
-            ("x86_64" | "x86-64", variant) => ("amd64".to_owned(), variant.to_owned()),
-            ("aarch64" | "arm64", "" | "8" | "v8") => ("arm64".to_owned(), String::new()),
-            ("aarch64", variant) => ("arm64".to_owned(), variant.to_owned()),
-            ("armhf", _) | ("arm", "" | "7") => ("arm".to_owned(), "v7".to_owned()),
-            ("armel", _) | ("arm", "6") => ("arm".to_owned(), "v6".to_owned()),
-            ("arm", "5") => ("arm".to_owned(), "v5".to_owned()),
-            ("arm", "8") => ("arm".to_owned(), "v8".to_owned()),
-            ("i386" | "i486" | "i586" | "i686" | "386", _) => ("386".to_owned(), String::new()),
-            (architecture, variant) => (architecture.to_owned(), variant.to_owned()),
+        let (architecture, variant) = (lower(architecture), lower(variant));
+        let variant = match variant.as_str() {
+            "5" | "6" | "7" | "8" => format!("v{variant}"),
+            _ => variant,
         };
-        Self { os: lower(os), architecture, variant }
+        let (architecture, variant) = match (architecture.as_str(), variant.as_str()) {
+            ("x86_64" | "x86-64" | "amd64", "v1") => ("amd64", ""),
+            ("x86_64" | "x86-64", variant) => ("amd64", variant),
+            ("aarch64" | "arm64", "v8") => ("arm64", ""),
+            ("aarch64", variant) => ("arm64", variant),
+            ("armhf", _) | ("arm", "") => ("arm", "v7"),
+            ("armel", _) => ("arm", "v6"),
+            ("i386" | "i486" | "i586" | "i686" | "386", _) => ("386", ""),
+            as_it_is => as_it_is,
+        };
+        Self { os: lower(os), architecture: architecture.to_owned(), variant: variant.to_owned() }
     }
 
-    /// What runs here, the best first: itself, lower variants, and the 32 bits of the same processors.
+    /// What runs here, the best first: itself, lower variants, and the 32 bits of the same
+    /// processors.
     pub(crate) fn runs(&self) -> Vec<Self> {
         let of = |architecture: &str, variant: &str| Self {
             os: self.os.clone(),
@@ -92,14 +94,6 @@ impl Default for Platform {
             other => other,
         };
         Self::new("linux", architecture, "")
-    }
-}
-
-impl FromStr for Platform {
-    type Err = PlatformError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::parse(text)
     }
 }
 

@@ -1,36 +1,31 @@
 //! Which certificates of registries are trusted: the system's roots, and a CA of the user's beside them.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use porch_fn_files::{FileContent, FileSource, WatchedFiles};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use tokio::sync::watch;
+use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
 use crate::file::{self, FileError};
 
-/// The most that is read of a CA file.
-const MAX_FILE: usize = 1 << 20;
 /// In `--tls-secret-path`, the first that is there.
 const NAMES: [&str; 2] = ["ca.crt", "ca.pem"];
 
 /// The trusted roots. Cheap to clone; clones share one state.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Roots {
-    inner: Arc<Inner>,
+    file: WatchedFiles<CaFile>,
+    /// Used until the CA file could be read once.
+    system: Arc<OnceCell<Arc<Trusted>>>,
 }
 
-struct Inner {
-    /// `--tls-secret-path`, with `--enable-private-registries-tls`.
-    directory: Option<PathBuf>,
-    reading: tokio::sync::Mutex<()>,
-    error: Mutex<Option<String>>,
-    trusted: watch::Sender<Option<Arc<Trusted>>>,
-}
+/// The directory of `--tls-secret-path`, with `--enable-private-registries-tls`.
+struct CaFile(Option<PathBuf>);
 
 /// What is trusted, all in all.
 #[derive(Debug)]
@@ -45,119 +40,101 @@ pub(crate) struct Trusted {
 impl Roots {
     /// The system's roots alone.
     pub fn system() -> Self {
-        Self::build(None)
+        Self::new(CaFile(None))
     }
 
     /// The system's, and `ca.crt` or else `ca.pem` of this directory.
     pub fn with_private(directory: PathBuf) -> Self {
-        Self::build(Some(directory))
+        Self::new(CaFile(Some(directory)))
     }
 
-    fn build(directory: Option<PathBuf>) -> Self {
-        let inner = Inner {
-            directory,
-            reading: tokio::sync::Mutex::new(()),
-            error: Mutex::default(),
-            trusted: watch::Sender::new(None),
-        };
-        Self { inner: Arc::new(inner) }
+    fn new(file: CaFile) -> Self {
+        Self { file: WatchedFiles::unread(file, None), system: Arc::default() }
     }
 
     /// Reads the CA file again. What was good stays when it is missing or broken now.
     pub async fn reload(&self) {
-        let _reading = self.inner.reading.lock().await;
-        self.read().await;
+        self.file.reload().await;
+    }
+
+    /// Reads the CA file at every `interval`, for ever, and calls `report` with whether it can be used.
+    pub async fn follow(self, interval: Duration, report: impl Fn(bool)) {
+        self.file.follow(interval, report).await;
     }
 
     /// Why the CA file as it was last read is not used, if it is not.
     pub fn last_error(&self) -> Option<String> {
-        self.inner.error.lock().clone()
+        self.file.last_error()
     }
 
     /// What is trusted now; the same `Arc` while nothing changes.
     pub(crate) async fn trusted(&self) -> Arc<Trusted> {
-        let known = || self.inner.trusted.borrow().clone();
-        if let Some(trusted) = known() {
+        if let Some(trusted) = self.file.value_or_reload(Option::is_some).await {
             return trusted;
         }
-        let _reading = self.inner.reading.lock().await;
-        if known().is_none() {
-            self.read().await;
-        }
-        // `None` only while the runtime ends.
-        known().unwrap_or_else(|| {
-            Arc::new(Trusted { roots: RootCertStore::empty().into(), private: Vec::new() })
-        })
-    }
-
-    async fn read(&self) {
-        let inner = Arc::clone(&self.inner);
-        let private = match spawn_blocking(move || inner.read_private()).await {
-            Ok(Ok(private)) => {
-                if self.inner.error.lock().take().is_some() {
-                    tracing::info!("the CA of private registries is read again");
-                }
-                private
-            }
-            Ok(Err(error)) => {
-                let kept = self.inner.trusted.borrow().as_ref().is_some_and(|it| !it.private.is_empty());
-                let mut known = self.inner.error.lock();
-                if known.as_ref() != Some(&error) {
-                    let used = if kept { "the CA that was read before" } else { "the system's roots alone" };
-                    tracing::warn!(%error, used, "the CA of private registries was not read");
-                }
-                *known = Some(error);
-                drop(known);
-                if self.inner.trusted.borrow().is_some() {
-                    return;
-                }
-                Vec::new()
-            }
-            Err(_) => return,
-        };
-        if self.inner.trusted.borrow().as_ref().is_some_and(|known| known.private == private) {
-            return;
-        }
-        if let Ok(trusted) = spawn_blocking(move || Trusted::new(private)).await {
-            self.inner.trusted.send_replace(Some(Arc::new(trusted)));
-        }
+        let load =
+            async || {
+                // An error: the runtime shuts down.
+                let trusted = spawn_blocking(|| Trusted::new(Vec::new())).await;
+                Arc::new(trusted.unwrap_or_else(|_| Trusted {
+                    roots: RootCertStore::empty().into(),
+                    private: Vec::new(),
+                }))
+            };
+        Arc::clone(self.system.get_or_init(load).await)
     }
 }
 
-impl fmt::Debug for Roots {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Roots").field("directory", &self.inner.directory).finish_non_exhaustive()
+// === impl CaFile ===
+
+impl FileSource for CaFile {
+    /// The file that was found.
+    type Content = Option<(PathBuf, FileContent)>;
+    type Value = Option<Arc<Trusted>>;
+    type Error = String;
+
+    fn name(&self) -> String {
+        "CA certificates of private registries".to_owned()
     }
-}
 
-// === impl Inner ===
-
-impl Inner {
-    /// The certificates of the CA file, all of them usable. Blocks.
-    fn read_private(&self) -> Result<Vec<CertificateDer<'static>>, String> {
-        let Some(directory) = &self.directory else { return Ok(Vec::new()) };
+    fn read(&self, _: Option<&Self::Content>) -> Result<Self::Content, String> {
+        let Some(directory) = &self.0 else { return Ok(None) };
         for name in NAMES {
             let path = directory.join(name);
-            let problem = |problem: &dyn fmt::Display| format!("{}: {problem}", path.display());
-            let read = match file::read(&path, MAX_FILE) {
-                Ok(read) => read,
-                Err(FileError::NotFound) => continue,
-                Err(error) => return Err(problem(&error)),
-            };
-            let certificates: Vec<_> = CertificateDer::pem_slice_iter(&read.bytes)
-                .collect::<Result<_, _>>()
-                .map_err(|_| problem(&"it is not PEM"))?;
-            if certificates.is_empty() {
-                return Err(problem(&"it has no certificate"));
+            match file::read(&path) {
+                Ok(content) => return Ok(Some((path, content))),
+                Err(FileError::NotFound) => {}
+                Err(error) => return Err(format!("{}: {error}", path.display())),
             }
-            let mut store = RootCertStore::empty();
-            for certificate in &certificates {
-                store.add(certificate.clone()).map_err(|_| problem(&"it has a malformed certificate"))?;
-            }
-            return Ok(certificates);
         }
         Err(format!("{}: there is neither ca.crt nor ca.pem", directory.display()))
     }
+
+    fn parse(&self, content: &Self::Content, _: Option<&Self::Value>) -> Result<Self::Value, String> {
+        let Some((path, content)) = content else { return Ok(Some(Arc::new(Trusted::new(Vec::new())))) };
+        let certificates = certificates(&content.bytes);
+        let certificates = certificates.map_err(|problem| format!("{}: {problem}", path.display()))?;
+        Ok(Some(Arc::new(Trusted::new(certificates))))
+    }
+
+    /// Connections stay while the certificates do.
+    fn is_same(&self, last: &Self::Value, new: &Self::Value) -> bool {
+        last.as_ref().map(|last| &last.private) == new.as_ref().map(|new| &new.private)
+    }
+}
+
+/// The certificates of a CA file, all of them usable.
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
+    let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    let certificates = certificates.map_err(|_| "it is not PEM")?;
+    if certificates.is_empty() {
+        return Err("it has no certificate");
+    }
+    let mut store = RootCertStore::empty();
+    for certificate in &certificates {
+        store.add(certificate.clone()).map_err(|_| "it has a malformed certificate")?;
+    }
+    Ok(certificates)
 }
 
 // === impl Trusted ===

@@ -1,4 +1,4 @@
-//! Text that must not be seen: it has no `Display`, and its `Debug` says nothing.
+//! Secret text: it has no `Display`, and its `Debug` hides it.
 
 use std::fmt;
 use std::sync::Arc;

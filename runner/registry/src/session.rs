@@ -1,125 +1,111 @@
-//! One lookup's requests to one registry, shown with what the registry wants to see.
+//! The authenticated requests of one lookup.
 //!
-//! What a registry wants is asked of it once and remembered, so that the requests of later images do not begin with one
-//! that is refused. A refusal makes us read the credentials again, once: they may have been rotated.
-//!
-//! Some registries are open, and say of private images that they are not there. So whoever has credentials shows them
-//! before that is believed.
+//! Credentials for a registry are shown with the first request, like docker does: `/v2/` is asked
+//! once for the challenge, which is remembered. A registry without a challenge gets the user and
+//! password all the same: some are open, and answer 404 for private images. Without credentials the
+//! first request is anonymous, and its refusal has the challenge. A refusal makes us read the
+//! credentials again, once per lookup: they may have been rotated.
 
-use std::sync::Arc;
-
-use http::header::WWW_AUTHENTICATE;
-use http::{HeaderValue, Method, StatusCode};
-use parking_lot::Mutex;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 use porch_fn_image::Image;
-use reqwest::{Response, Url};
-use tokio::sync::{MutexGuard, OwnedSemaphorePermit, Semaphore};
+use reqwest::{Request, Response, Url};
 use tokio::time::Instant;
 
 use crate::RegistryError;
-use crate::address_class::AddressClass;
 use crate::auth::{BearerChallenge, Challenge, TOKEN, challenge, parse_token};
-use crate::budget::Budget;
 use crate::credentials::CredentialFile;
-use crate::docker_config::Credential;
-use crate::manifest::malformed;
-use crate::peer::{Peer, Scheme};
-use crate::requests::Http;
+use crate::docker_config::{Credential, path_of};
 use crate::secret::{Secret, basic_header, bearer_header};
-use crate::tokens::{TokenCache, TokenKey};
-use crate::transport::{HttpError, Insecure, Transport, meaning, read_body};
+use crate::transport::{Http, Transport, read_body, same_origin};
 
 /// Names us to token servers.
 const CLIENT_ID: &str = "porch-fn";
-const MAX_TOKEN_BODY: usize = 64 << 10;
-/// The first, one with what was asked for, one with a new token or challenge, one with new credentials.
+const MAX_TOKEN_BYTES: usize = 64 << 10;
+/// The first, one with what was asked for, one with a new token or challenge, one with new
+/// credentials.
 const MAX_ATTEMPTS: usize = 4;
+/// Registries with a known challenge.
+const MAX_CHALLENGES: u64 = 256;
+/// 50 images with a scope each, and room: a token may have some KiB.
+const MAX_TOKENS: u64 = 1024;
 
-/// What all lookups share.
+/// How registries are reached, and what they want to see. All lookups share it.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) transport: Transport,
-    pub(crate) credentials: CredentialFile,
-    pub(crate) insecure: Insecure,
-    pub(crate) tokens: Mutex<TokenCache>,
-    /// For lookups that hold much.
-    pub(crate) large: Arc<Semaphore>,
+pub(crate) struct Access {
+    transport: Transport,
+    credentials: CredentialFile,
+    /// By registry.
+    challenges: Cache<String, Challenge>,
+    /// With the end of their use.
+    tokens: Cache<TokenKey, (Secret, Instant)>,
 }
 
-/// What was shown.
-struct Shown {
-    header: Option<HeaderValue>,
-    /// A token from before, which the registry may have taken back.
-    cached: bool,
-}
-
-/// Why no token came.
-enum NoToken {
-    Refused,
-    Failed(RegistryError),
-}
-
-/// One lookup.
-pub(crate) struct Session<'a> {
-    shared: &'a Shared,
-    peer: Arc<Peer>,
-    http: Http,
-    image: &'a Image,
-    base: Url,
+/// What a token is for, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct TokenKey {
+    repository: String,
+    challenge: BearerChallenge,
     credential: Option<Credential>,
-    /// Why there is none, for any image.
-    unusable: Option<String>,
-    /// The credentials were read again.
-    renewed: bool,
-    /// What the registry wants to see before it shows what is private, though it is open.
-    hidden: Option<Scheme>,
-    /// That was asked.
-    probed: bool,
-    pub(crate) budget: Budget,
-    _permits: [OwnedSemaphorePermit; 2],
+}
+
+/// One lookup at the registry of one image.
+pub(crate) struct Session<'a> {
+    access: &'a Access,
+    image: &'a Image,
+    http: Http,
+    /// The image's repository: `…/v2/NAME/`.
+    base: Url,
+    /// What to show, or why the file with it cannot be used.
+    credential: Result<Option<Credential>, String>,
+    credentials_reloaded: bool,
+}
+
+// === impl Access ===
+
+impl Access {
+    pub(crate) fn new(transport: Transport, credentials: CredentialFile) -> Self {
+        let (challenges, tokens) =
+            (Cache::builder().max_capacity(MAX_CHALLENGES), Cache::builder().max_capacity(MAX_TOKENS));
+        Self {
+            transport,
+            credentials,
+            challenges: challenges.eviction_policy(EvictionPolicy::lru()).build(),
+            tokens: tokens.eviction_policy(EvictionPolicy::lru()).build(),
+        }
+    }
 }
 
 // === impl Session ===
 
 impl<'a> Session<'a> {
-    pub(crate) async fn new(
-        shared: &'a Shared,
-        peer: Arc<Peer>,
-        image: &'a Image,
-        permits: [OwnedSemaphorePermit; 2],
-    ) -> Result<Self, RegistryError> {
+    pub(crate) async fn new(access: &'a Access, image: &'a Image) -> Result<Self, RegistryError> {
         let host = match image.registry() {
             "docker.io" => "registry-1.docker.io",
             other => other,
         };
-        let scheme = if shared.insecure.holds(image.registry()) { "http" } else { "https" };
-        let base = Url::parse(&format!("{scheme}://{host}/v2/{}/", path(image)))
-            .map_err(|_| malformed("name", "it makes no URL"))?;
-        let (credential, unusable) = looked_up(shared, image).await;
+        let http = access.transport.http().await?;
+        let scheme = if http.insecure.holds(image.registry()) { "http" } else { "https" };
+        let base = Url::parse(&format!("{scheme}://{host}/v2/{}/", path_of(image)));
         Ok(Self {
-            http: shared.transport.http().await?,
-            budget: Budget::new(Arc::clone(&shared.large)),
-            shared,
-            peer,
+            access,
             image,
-            base,
-            credential,
-            unusable,
-            renewed: false,
-            hidden: None,
-            probed: false,
-            _permits: permits,
+            http,
+            base: base.map_err(|_| RegistryError::malformed("name", "it makes no URL"))?,
+            credential: access.credentials.lookup(image).await,
+            credentials_reloaded: false,
         })
     }
 
-    /// The image's repository: `…/v2/NAME/`.
-    pub(crate) fn base(&self) -> &Url {
-        &self.base
+    /// A URL below the image's repository. `path` is of checked parts.
+    pub(crate) fn url(&self, path: &str) -> Result<Url, RegistryError> {
+        // Alone `sha256:…` would be read as a scheme; none of our paths begins so.
+        self.base.join(path).map_err(|_| RegistryError::malformed("name", "it makes no URL"))
     }
 
-    /// Asks, and once more with what the registry wants to see.
-    ///
-    /// The answer is 200, or of HEAD any status that tells something.
+    /// Sends, and sends again with what the registry wants to see. The response is 200.
     pub(crate) async fn send(
         &mut self,
         method: &Method,
@@ -127,226 +113,182 @@ impl<'a> Session<'a> {
         accept: &'static str,
         what: &'static str,
     ) -> Result<Response, RegistryError> {
-        let peer = Arc::clone(&self.peer);
-        let mut first: Option<MutexGuard<'_, ()>> = None;
-        if peer.scheme().is_none() {
-            first = Some(peer.first.lock().await);
-        }
-        let mut scheme = peer.scheme().map(|scheme| self.scoped(scheme));
-        if self.hidden.is_some() {
-            scheme.clone_from(&self.hidden);
-        }
-        if scheme.is_some() {
-            first = None;
+        let mut challenge = self.access.challenges.get(self.image.registry());
+        if challenge.is_none() && !matches!(self.credential, Ok(None)) {
+            challenge = Some(self.ask_for_challenge().await?);
         }
         for _ in 0..MAX_ATTEMPTS {
-            let shown = match self.authorize(scheme.as_ref()).await {
-                Ok(shown) => shown,
-                Err(NoToken::Refused) => {
-                    if self.renew().await {
-                        continue;
+            let (mut wanted, mut is_cached) = (None, false);
+            match self.authorization(challenge.as_ref()).await {
+                Ok((header, cached)) => {
+                    let response = self.http.send(get(method, url, accept, header), None).await?;
+                    let is_refusal =
+                        matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+                    // The registry's storage elsewhere does not know our credentials.
+                    if !is_refusal || !same_origin(response.url(), &self.base) {
+                        return self.check(response, challenge.as_ref(), what);
                     }
-                    return Err(self.refused());
+                    (wanted, is_cached) = (self.challenge_of(&response), cached);
                 }
-                Err(NoToken::Failed(error)) => {
+                // The token server refuses our credentials.
+                Err(RegistryError::Unauthorized) => {}
+                Err(error) => {
                     // The registry may have another token server now.
-                    peer.learn(None);
+                    self.access.challenges.invalidate(self.image.registry());
                     return Err(error);
                 }
-            };
-            let response = self.request(method, url, accept, shown.header.as_ref()).await?;
-            let is_refusal = matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-                // Storage that the registry sends us to does not know our credentials.
-                && same_origin(response.url(), &self.base);
-            if !is_refusal {
-                if scheme.is_none() && !response.status().is_server_error() {
-                    peer.learn(Some(Scheme::Open));
-                }
-                first = None;
-                if response.status() == StatusCode::NOT_FOUND
-                    && same_origin(response.url(), &self.base)
-                    && self.may_be_hidden(scheme.as_ref()).await?
-                {
-                    scheme.clone_from(&self.hidden);
-                    continue;
-                }
-                return check(response, method, what);
             }
-            let wanted = self.wanted(&response);
-            if self.hidden.is_some() {
-                // What it wants of others stays as it is.
-                self.hidden = wanted.clone().or(self.hidden.take());
-            } else if wanted.is_some() {
-                peer.learn(wanted.clone());
-            }
-            first = None;
-            let is_news = wanted.is_some() && wanted != scheme;
-            if is_news {
-                scheme = wanted;
-            } else if self.renewed || !(self.renew().await || shown.cached) {
+            if let Some(new) = wanted.filter(|wanted| Some(wanted) != challenge.as_ref()) {
+                self.remember(&new);
+                challenge = Some(new);
+            } else if self.credentials_reloaded || !(self.reload_credentials().await || is_cached) {
                 break;
+            } else if let Some(Challenge::Bearer(challenge)) = &challenge {
+                self.access.tokens.invalidate(&self.token_key(challenge));
             }
         }
-        drop(first);
         Err(self.refused())
     }
 
-    /// Whether an image that is not there for anybody may be there for us; then `hidden` says what to show.
-    ///
-    /// Asked once. Without usable credentials it is an error if the registry has something to hide.
-    async fn may_be_hidden(&mut self, shown: Option<&Scheme>) -> Result<bool, RegistryError> {
-        let is_open = matches!(shown, None | Some(Scheme::Open));
-        if let (Some(Scheme::Basic), Some(problem)) = (shown, &self.unusable) {
-            return Err(RegistryError::Credentials(problem.clone()));
-        }
-        if !is_open || self.probed || (self.credential.is_none() && self.unusable.is_none()) {
-            return Ok(false);
-        }
-        self.probed = true;
-        let Ok(top) = self.base.join("/v2/") else { return Ok(false) };
-        // Its failure says nothing of the image.
-        let Ok(response) = self.request(&Method::GET, &top, "*/*", None).await else { return Ok(false) };
-        let wanted = self.wanted(&response).filter(|_| same_origin(response.url(), &self.base));
-        if let Some(problem) = &self.unusable {
-            return match wanted {
-                Some(_) => Err(RegistryError::Credentials(problem.clone())),
-                None => Ok(false),
-            };
-        }
-        // It does not say what it wants: what can be shown without being asked.
-        let unasked = !matches!(self.credential, Some(Credential::Identity { .. }));
-        self.hidden = wanted.or(unasked.then_some(Scheme::Basic));
-        Ok(self.hidden.is_some())
+    /// Asks the registry's `/v2/` for its challenge.
+    async fn ask_for_challenge(&self) -> Result<Challenge, RegistryError> {
+        let response = self.http.send(get(&Method::GET, &self.url("/v2/")?, "*/*", None), None).await?;
+        let challenge = self.challenge_of(&response).filter(|_| same_origin(response.url(), &self.base));
+        let challenge = challenge.unwrap_or(Challenge::Open);
+        self.remember(&challenge);
+        Ok(challenge)
     }
 
-    /// The scheme that a refusal asks for.
-    fn wanted(&self, response: &Response) -> Option<Scheme> {
-        let headers = response.headers().get_all(WWW_AUTHENTICATE);
-        let wanted = challenge(headers.iter().filter_map(|value| value.to_str().ok()))?;
-        Some(match wanted {
-            Challenge::Basic => Scheme::Basic,
-            Challenge::Bearer(challenge) => {
-                self.scoped(Scheme::Bearer(challenge, self.http.class_of(response)))
-            }
-        })
+    fn remember(&self, challenge: &Challenge) {
+        self.access.challenges.insert(self.image.registry().to_owned(), challenge.clone());
+    }
+
+    fn challenge_of(&self, response: &Response) -> Option<Challenge> {
+        challenge(texts(response.headers(), &WWW_AUTHENTICATE), self.http.class_of(response))
     }
 
     fn refused(&self) -> RegistryError {
-        match &self.unusable {
-            Some(problem) => RegistryError::Credentials(problem.clone()),
-            None => RegistryError::Unauthorized,
+        match &self.credential {
+            Err(problem) => RegistryError::Credentials(problem.clone()),
+            Ok(_) => RegistryError::Unauthorized,
         }
     }
 
-    /// The body of an answer.
-    pub(crate) async fn body(
-        &mut self,
+    fn check(
+        &self,
         response: Response,
+        challenge: Option<&Challenge>,
         what: &'static str,
-        limit: usize,
-    ) -> Result<Vec<u8>, RegistryError> {
-        let read = read_body(response, what, limit, Some(&mut self.budget)).await;
-        read.map_err(|error| self.failed(error))
-    }
-
-    fn scoped(&self, scheme: Scheme) -> Scheme {
-        match scheme {
-            Scheme::Bearer(challenge, registry) => {
-                let scope = challenge.scope.or_else(|| Some(format!("repository:{}:pull", path(self.image))));
-                Scheme::Bearer(BearerChallenge { scope, ..challenge }, registry)
+    ) -> Result<Response, RegistryError> {
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            // The image may be there for the credentials that we cannot read.
+            StatusCode::NOT_FOUND if self.credential.is_err() && challenge == Some(&Challenge::Basic) => {
+                Err(self.refused())
             }
-            scheme => scheme,
+            StatusCode::NOT_FOUND => Err(RegistryError::NotFound),
+            status => Err(unexpected(status, what)),
         }
     }
 
-    /// Reads the credentials again, once, and forgets what they brought. Whether there are others now.
-    async fn renew(&mut self) -> bool {
-        if self.renewed {
-            return false;
-        }
-        self.renewed = true;
-        self.shared.tokens.lock().forget(self.image.registry());
-        self.shared.credentials.reload().await;
-        let (credential, unusable) = looked_up(self.shared, self.image).await;
-        let is_new = credential != self.credential;
-        (self.credential, self.unusable) = (credential, unusable);
-        is_new
+    /// Reads the credentials again, once per lookup. Returns whether they have changed.
+    async fn reload_credentials(&mut self) -> bool {
+        self.credentials_reloaded = true;
+        self.access.credentials.reload().await;
+        let credential = self.access.credentials.lookup(self.image).await;
+        credential != std::mem::replace(&mut self.credential, credential.clone())
     }
 
-    async fn authorize(&self, scheme: Option<&Scheme>) -> Result<Shown, NoToken> {
-        let fresh = |header| Shown { header, cached: false };
-        match (scheme, &self.credential) {
-            (None | Some(Scheme::Open), _)
-            | (Some(Scheme::Basic), None | Some(Credential::Identity { .. })) => Ok(fresh(None)),
-            (Some(_), Some(Credential::Bearer { token })) => Ok(fresh(bearer_header(token))),
-            (Some(Scheme::Basic), Some(Credential::Basic { user, password })) => {
-                Ok(fresh(basic_header(user, password)))
-            }
-            (Some(Scheme::Bearer(challenge, registry)), credential) => {
-                let key = TokenKey {
-                    registry: self.image.registry().to_owned(),
-                    challenge: challenge.clone(),
-                    credential: credential.clone(),
-                };
-                let known = self.shared.tokens.lock().get(&key, Instant::now());
-                if let Some(token) = known {
-                    return Ok(Shown { header: bearer_header(&token), cached: true });
+    fn credential(&self) -> Option<&Credential> {
+        self.credential.as_ref().ok()?.as_ref()
+    }
+
+    /// What to show, and whether it is a token of an earlier request, which the registry may have
+    /// revoked.
+    async fn authorization(
+        &self,
+        challenge: Option<&Challenge>,
+    ) -> Result<(Option<HeaderValue>, bool), RegistryError> {
+        let header = match (challenge, self.credential()) {
+            (Some(_), Some(Credential::Bearer { token })) => bearer_header(token),
+            (Some(Challenge::Bearer(challenge)), _) => {
+                let key = self.token_key(challenge);
+                if let Some((token, until)) = self.access.tokens.get(&key)
+                    && Instant::now() < until
+                {
+                    return Ok((bearer_header(&token), true));
                 }
-                Ok(fresh(bearer_header(&self.fetch_token(key, *registry).await?)))
+                bearer_header(&self.fetch_token(key).await?)
             }
+            (Some(Challenge::Open | Challenge::Basic), Some(Credential::Basic { user, password })) => {
+                basic_header(user, password)
+            }
+            _ => None,
+        };
+        Ok((header, false))
+    }
+
+    fn token_key(&self, challenge: &BearerChallenge) -> TokenKey {
+        TokenKey {
+            repository: self.image.repository().to_owned(),
+            challenge: challenge.clone(),
+            credential: self.credential().cloned(),
         }
     }
 
-    async fn fetch_token(&self, key: TokenKey, registry: AddressClass) -> Result<Secret, NoToken> {
-        let mut realm = self.realm(&key.challenge.realm).map_err(NoToken::Failed)?;
-        let BearerChallenge { service, scope, .. } = &key.challenge;
-        let mut pairs: Vec<(&str, &str)> = Vec::new();
-        pairs.extend(service.as_deref().map(|service| ("service", service)));
-        pairs.extend(scope.as_deref().map(|scope| ("scope", scope)));
-
-        let asked_at = Instant::now();
-        let sent = if let Some(Credential::Identity { token }) = &key.credential {
+    /// # Errors
+    /// [`RegistryError::Unauthorized`] if the token server refuses the credentials.
+    async fn fetch_token(&self, key: TokenKey) -> Result<Secret, RegistryError> {
+        let mut realm = self.realm(&key.challenge.realm)?;
+        let scope = format!("repository:{}:pull", path_of(self.image));
+        let service = key.challenge.service.as_deref().map(|service| ("service", service));
+        let mut pairs: Vec<(&str, &str)> = service.into_iter().chain([("scope", &*scope)]).collect();
+        let request = if let Some(Credential::Identity { token }) = &key.credential {
             pairs.extend([
                 ("grant_type", "refresh_token"),
                 ("client_id", CLIENT_ID),
                 ("refresh_token", token.expose()),
             ]);
-            // A form is written as a query is.
+            // A form is written like a query.
             let mut form = realm.clone();
             form.query_pairs_mut().clear().extend_pairs(pairs);
-            self.http.post_form(realm, form.query().unwrap_or_default(), registry).await
+            let mut request = Request::new(Method::POST, realm);
+            let form_type = HeaderValue::from_static("application/x-www-form-urlencoded");
+            request.headers_mut().insert(CONTENT_TYPE, form_type);
+            *request.body_mut() = Some(form.query().unwrap_or_default().to_owned().into());
+            request
         } else {
             realm.query_pairs_mut().extend_pairs(pairs);
             let authorization = match &key.credential {
                 Some(Credential::Basic { user, password }) => basic_header(user, password),
                 _ => None,
             };
-            self.http.send(&Method::GET, &realm, "*/*", authorization.as_ref(), Some(registry)).await
+            get(&Method::GET, &realm, "*/*", authorization)
         };
-        let response = sent.map_err(|error| NoToken::Failed(self.failed(error)))?;
+        let asked_at = Instant::now();
+        let response = self.http.send(request, Some(key.challenge.registry)).await?;
         match response.status() {
             StatusCode::OK => {}
-            // OAuth 2 says 400 of a token that is no longer good.
+            // OAuth 2 answers 400 to a token that is no longer good.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
-                return Err(NoToken::Refused);
+                return Err(RegistryError::Unauthorized);
             }
-            status => return Err(NoToken::Failed(unexpected(status, TOKEN))),
+            status => return Err(unexpected(status, TOKEN)),
         }
-        let body = read_body(response, TOKEN, MAX_TOKEN_BODY, None).await;
-        let body = body.map_err(|error| NoToken::Failed(self.failed(error)))?;
-        let token = parse_token(&body).map_err(NoToken::Failed)?;
-        self.shared.tokens.lock().put(key, &token, asked_at);
+        let token = parse_token(&read_body(response, TOKEN, MAX_TOKEN_BYTES).await?)?;
+        self.access.tokens.insert(key, (token.secret.clone(), asked_at + token.usable_for));
         Ok(token.secret)
     }
 
-    /// Where tokens come from: never a place that credentials go to in clear, unless the user said so.
+    /// Where tokens come from: never a place that credentials reach unencrypted, unless the user
+    /// allows it.
     fn realm(&self, realm: &str) -> Result<Url, RegistryError> {
-        let malformed = |reason| malformed(TOKEN, reason);
+        let malformed = |reason: &str| RegistryError::malformed(TOKEN, reason);
         let url = Url::parse(realm).map_err(|_| malformed("the realm is not a URL"))?;
         if !url.username().is_empty() || url.password().is_some() {
             return Err(malformed("the realm names a user"));
         }
-        let insecure = &self.shared.insecure;
+        let insecure = &self.http.insecure;
         match url.scheme() {
             "https" => Ok(url),
             "http" if insecure.holds(self.image.registry()) || insecure.holds_url(&url) => Ok(url),
@@ -356,68 +298,27 @@ impl<'a> Session<'a> {
             )),
         }
     }
-
-    async fn request(
-        &self,
-        method: &Method,
-        url: &Url,
-        accept: &'static str,
-        authorization: Option<&HeaderValue>,
-    ) -> Result<Response, RegistryError> {
-        let sent = self.http.send(method, url, accept, authorization, None).await;
-        sent.map_err(|error| self.failed(error))
-    }
-
-    /// Says the cause in the log, and what it means.
-    fn failed(&self, error: HttpError) -> RegistryError {
-        let (error, cause) = match error {
-            HttpError::Registry(error) => return error,
-            HttpError::Url(refused) => (refused.meaning(), refused.to_string()),
-            HttpError::Reqwest(error) => meaning(error),
-        };
-        let (registry, repository) = (self.image.registry(), self.image.repository());
-        tracing::warn!(registry, repository, cause, "a registry was not reached");
-        error
-    }
 }
 
-/// What to show for the image, or why nothing can be shown.
-async fn looked_up(shared: &Shared, image: &Image) -> (Option<Credential>, Option<String>) {
-    match shared.credentials.lookup(image).await {
-        Ok(credential) => (credential, None),
-        Err(problem) => (None, Some(problem)),
+/// A request without a body.
+fn get(method: &Method, url: &Url, accept: &'static str, authorization: Option<HeaderValue>) -> Request {
+    let mut request = Request::new(method.clone(), url.clone());
+    request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+    if let Some(authorization) = authorization {
+        request.headers_mut().insert(AUTHORIZATION, authorization);
     }
-}
-
-/// The repository without its registry.
-fn path(image: &Image) -> &str {
-    &image.repository()[image.registry().len() + 1..]
-}
-
-pub(crate) fn same_origin(one: &Url, other: &Url) -> bool {
-    one.scheme() == other.scheme()
-        && one.host_str() == other.host_str()
-        && one.port_or_known_default() == other.port_or_known_default()
-}
-
-fn check(response: Response, method: &Method, what: &'static str) -> Result<Response, RegistryError> {
-    match response.status() {
-        StatusCode::OK => Ok(response),
-        // Without a body nothing else says why; GET will.
-        StatusCode::BAD_REQUEST | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
-            if method == Method::HEAD =>
-        {
-            Ok(response)
-        }
-        StatusCode::NOT_FOUND => Err(RegistryError::NotFound),
-        status => Err(unexpected(status, what)),
-    }
+    request
 }
 
 fn unexpected(status: StatusCode, what: &'static str) -> RegistryError {
     if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
         RegistryError::Busy { status: status.as_u16() }
     } else {
-        malformed(what, &format!("it came with status {}", status.as_u16()))
+        RegistryError::malformed(what, format!("it came with status {}", status.as_u16()))
     }
+}
+
+/// The values of a header that are text.
+pub(crate) fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
 }

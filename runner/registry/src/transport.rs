@@ -1,23 +1,41 @@
-//! HTTP below the client: plain or TLS, clients for the roots of now, bounded bodies, and what errors mean.
+//! HTTP requests, and where they may lead: see [`AddressClass`].
+//!
+//! The resolver checks addresses, so that a name cannot have one address for the check and another
+//! one for the connection. Connections are kept per client, so each class of registry has a client
+//! of its own: a connection made for a registry in the cluster serves no registry elsewhere.
+//! reqwest has one client for all redirects, so redirects are followed here.
+//!
+//! A proxy resolves names itself. A URL that goes through a proxy is checked by its text alone, and
+//! the proxy may be at any address.
+
+#[cfg(test)]
+mod tests;
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
+use http::header::{AUTHORIZATION, LOCATION};
+use http::{Method, Uri};
+use hyper_util::client::proxy::matcher::Matcher;
 use parking_lot::Mutex;
-use reqwest::{Response, Url};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Request, Response, Url};
+use tokio::net::lookup_host;
 
 use crate::RegistryError;
-use crate::budget::Budget;
-use crate::requests::{Http, RefusedUrl};
+use crate::address_class::AddressClass;
+use crate::failure::{InternalAddress, chain, unreachable, was_closed, why};
 use crate::roots::{Roots, Trusted};
 use crate::verifier::tls;
 
-/// Longest chain of causes that is looked at.
-const MAX_CAUSES: usize = 16;
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const MAX_REDIRECTS: usize = 5;
 
 /// The registries that speak plain HTTP: `--insecure-registries`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Insecure(Arc<Vec<(String, Option<u16>)>>);
+pub(crate) struct Insecure(Arc<[(String, Option<u16>)]>);
 
 /// Makes clients, and new ones when the roots change.
 #[derive(Debug)]
@@ -28,12 +46,28 @@ pub(crate) struct Transport {
     built: Mutex<Option<(Arc<Trusted>, Http)>>,
 }
 
+/// The clients of one set of roots. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Http {
+    /// To any address, and through the proxies of the environment.
+    any: Client,
+    /// By [`AddressClass`] of a registry: without proxies, to the addresses that it may lead to.
+    guarded: [Client; 4],
+    /// The proxies that `any` uses.
+    proxies: Arc<Matcher>,
+    pub(crate) insecure: Insecure,
+}
+
+/// Resolves as the system does, to the addresses that a registry of this class may lead to.
+#[derive(Debug)]
+struct GuardedResolver(AddressClass);
+
 // === impl Insecure ===
 
 impl Insecure {
     /// Each is `host` or `host:port`; a host alone means all of its ports.
     pub(crate) fn new(registries: &[String]) -> Self {
-        Self(Arc::new(registries.iter().map(|registry| split_port(registry)).collect()))
+        Self(registries.iter().map(|registry| split_port(registry)).collect())
     }
 
     pub(crate) fn holds(&self, registry: &str) -> bool {
@@ -42,8 +76,7 @@ impl Insecure {
     }
 
     pub(crate) fn holds_url(&self, url: &Url) -> bool {
-        let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
-        self.contains(&host, url.port_or_known_default().unwrap_or(80))
+        self.contains(url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or(80))
     }
 
     fn contains(&self, host: &str, port: u16) -> bool {
@@ -66,7 +99,7 @@ impl Transport {
         Self { roots, insecure, user_agent, built: Mutex::new(None) }
     }
 
-    /// The client for what is trusted now.
+    /// The clients for the certificates that are trusted now.
     pub(crate) async fn http(&self) -> Result<Http, RegistryError> {
         let trusted = self.roots.trusted().await;
         let mut built = self.built.lock();
@@ -75,138 +108,148 @@ impl Transport {
         {
             return Ok(http.clone());
         }
-        match self.build(&trusted) {
-            Ok(http) => {
-                *built = Some((trusted, http.clone()));
-                Ok(http)
-            }
-            Err(error) => {
-                tracing::warn!(error = %chain(&*error), "no HTTP client could be made");
-                let last = built.as_ref().map(|(_, http)| http.clone());
-                last.ok_or(RegistryError::Unreachable)
-            }
-        }
-    }
-
-    fn build(&self, trusted: &Trusted) -> Result<Http, Box<dyn Error>> {
-        Http::new(&tls(trusted)?, &self.user_agent, self.insecure.clone())
+        let http = Http::new(&trusted, &self.user_agent, self.insecure.clone()).map_err(|error| {
+            tracing::warn!(error = %chain(&*error), "no HTTP client could be made");
+            RegistryError::Unreachable
+        })?;
+        *built = Some((trusted, http.clone()));
+        Ok(http)
     }
 }
 
-/// A body of at most `limit` bytes. A longer one ends the connection, by the response being dropped. Without a
-/// budget the limit has to be small.
+// === impl Http ===
+
+impl Http {
+    fn new(trusted: &Trusted, user_agent: &str, insecure: Insecure) -> Result<Self, Box<dyn Error>> {
+        let tls = tls(trusted)?;
+        let builder = || {
+            Client::builder()
+                .tls_backend_preconfigured(tls.clone())
+                .redirect(Policy::none())
+                .connect_timeout(CONNECT_WITHIN)
+                .user_agent(user_agent)
+        };
+        let [public, loopback, link_local, cluster] =
+            AddressClass::ALL.map(|class| builder().no_proxy().dns_resolver(GuardedResolver(class)).build());
+        Ok(Self {
+            any: builder().build()?,
+            guarded: [public?, loopback?, link_local?, cluster?],
+            proxies: Arc::new(Matcher::from_system()),
+            insecure,
+        })
+    }
+
+    /// Sends, and follows redirects, without `Authorization` once the origin changes. A POST is not
+    /// redirected: its form holds a refresh token.
+    ///
+    /// `led_by` is the class of the registry that named this URL. Without it the URL is the
+    /// registry's own, and may be anywhere.
+    pub(crate) async fn send(
+        &self,
+        mut request: Request,
+        mut led_by: Option<AddressClass>,
+    ) -> Result<Response, RegistryError> {
+        for _ in 0..=MAX_REDIRECTS {
+            let client = self.client(request.url(), led_by)?;
+            // Only a body that is a stream cannot be cloned; there is none.
+            let copy = || request.try_clone().ok_or(RegistryError::Unreachable);
+            let sent = match client.execute(copy()?).await {
+                // The kept connection was closed before the registry answered.
+                Err(error) if was_closed(&error) => client.execute(copy()?).await,
+                sent => sent,
+            };
+            let response = sent.map_err(why)?;
+            let next = redirect_target(&response).filter(|_| request.method() != Method::POST);
+            let Some(next) = next else { return Ok(response) };
+            if request.url().scheme() == "https" && next.scheme() == "http" && !self.insecure.holds_url(&next)
+            {
+                return Err(unreachable("a redirect from HTTPS to plain HTTP"));
+            }
+            // The sender of the redirect chose the target, so the next class follows from the
+            // sender's.
+            let sender = self.class_of(&response);
+            led_by = Some(led_by.filter(|_| sender != AddressClass::Public).unwrap_or(sender));
+            if !same_origin(&next, request.url()) {
+                request.headers_mut().remove(AUTHORIZATION);
+            }
+            *request.url_mut() = next;
+        }
+        Err(unreachable(&format!("more than {MAX_REDIRECTS} redirects")))
+    }
+
+    /// Where the sender of a response is. Behind a proxy only its host's text is known.
+    pub(crate) fn class_of(&self, response: &Response) -> AddressClass {
+        let url = response.url();
+        match (AddressClass::of_host(url.host_str().unwrap_or_default()), response.remote_addr()) {
+            (AddressClass::Public, Some(address)) if !self.is_proxied(url) => {
+                AddressClass::of_address(address.ip())
+            }
+            (by_name, _) => by_name,
+        }
+    }
+
+    fn client(&self, url: &Url, led_by: Option<AddressClass>) -> Result<&Client, RegistryError> {
+        let Some(registry) = led_by else { return Ok(&self.any) };
+        // A URL with an address instead of a name does not reach the resolver.
+        let host = url.host_str().unwrap_or_default();
+        if !registry.leads_to(AddressClass::of_host(host)) {
+            return Err(InternalAddress(host.to_owned()).report());
+        }
+        Ok(if self.is_proxied(url) { &self.any } else { &self.guarded[registry as usize] })
+    }
+
+    fn is_proxied(&self, url: &Url) -> bool {
+        url.as_str().parse::<Uri>().is_ok_and(|uri| self.proxies.intercept(&uri).is_some())
+    }
+}
+
+// === impl GuardedResolver ===
+
+impl Resolve for GuardedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let registry = self.0;
+        Box::pin(async move {
+            let mut found: Vec<_> = lookup_host((name.as_str(), 0)).await?.collect();
+            found.retain(|address| registry.leads_to(AddressClass::of_address(address.ip())));
+            if found.is_empty() {
+                return Err(InternalAddress(name.as_str().to_owned()).into());
+            }
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+fn redirect_target(response: &Response) -> Option<Url> {
+    if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+        return None;
+    }
+    let mut url = response.url().join(response.headers().get(LOCATION)?.to_str().ok()?).ok()?;
+    // A URL's own user must not be sent. Only a URL without a host cannot have one.
+    let _ = url.set_username("").and_then(|()| url.set_password(None));
+    Some(url)
+}
+
+pub(crate) fn same_origin(one: &Url, other: &Url) -> bool {
+    one.origin() == other.origin()
+}
+
+/// A body of at most `limit` bytes. A longer one ends the connection, because the response is
+/// dropped.
 pub(crate) async fn read_body(
     mut response: Response,
     what: &'static str,
     limit: usize,
-    mut budget: Option<&mut Budget>,
-) -> Result<Vec<u8>, HttpError> {
-    let too_large = || HttpError::Registry(RegistryError::TooLarge { what, limit });
+) -> Result<Vec<u8>, RegistryError> {
+    let too_large = RegistryError::TooLarge { what, limit };
     if response.content_length().is_some_and(|length| length > limit as u64) {
-        return Err(too_large());
+        return Err(too_large);
     }
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(HttpError::Reqwest)? {
+    while let Some(chunk) = response.chunk().await.map_err(why)? {
         if body.len() + chunk.len() > limit {
-            return Err(too_large());
-        }
-        if let Some(budget) = &mut budget {
-            budget.hold(body.len() + chunk.len()).await.map_err(HttpError::Registry)?;
+            return Err(too_large);
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body)
-}
-
-/// Why there is no response, or no body.
-#[derive(Debug)]
-pub(crate) enum HttpError {
-    /// With nothing to add for the log.
-    Registry(RegistryError),
-    Url(RefusedUrl),
-    Reqwest(reqwest::Error),
-}
-
-/// What a failed request means, and its cause for the log: without the URL, which may hold a signature.
-pub(crate) fn meaning(error: reqwest::Error) -> (RegistryError, String) {
-    let error = error.without_url();
-    if let Some(cause) = causes(&error).find_map(|cause| cause.downcast_ref::<rustls::Error>()) {
-        return (of_tls(cause), cause.to_string());
-    }
-    if let Some(refused) = causes(&error).find_map(|cause| cause.downcast_ref::<RefusedUrl>()) {
-        return (refused.meaning(), refused.to_string());
-    }
-    (RegistryError::Unreachable, chain(&error))
-}
-
-fn of_tls(error: &rustls::Error) -> RegistryError {
-    use rustls::CertificateError as Wrong;
-    match error {
-        rustls::Error::InvalidCertificate(
-            Wrong::Expired
-            | Wrong::ExpiredContext { .. }
-            | Wrong::NotValidYet
-            | Wrong::NotValidYetContext { .. },
-        ) => RegistryError::CertificateTime,
-        rustls::Error::InvalidCertificate(Wrong::NotValidForName | Wrong::NotValidForNameContext { .. }) => {
-            RegistryError::CertificateName
-        }
-        _ => RegistryError::Untrusted,
-    }
-}
-
-/// Whether a connection that was kept had been closed: the registry saw nothing of the request, or it was in vain.
-pub(crate) fn was_closed(error: &reqwest::Error) -> bool {
-    error.is_request() && !error.is_connect() && !error.is_timeout()
-}
-
-fn chain(error: &(dyn Error + 'static)) -> String {
-    causes(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
-/// The error and its causes. An [`std::io::Error`] hides the error that it wraps.
-fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    let next = |error: &&'a (dyn Error + 'static)| -> Option<&'a (dyn Error + 'static)> {
-        let error = *error;
-        let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        match wrapped {
-            Some(wrapped) => Some(wrapped),
-            None => error.source(),
-        }
-    };
-    std::iter::successors(Some(error), next).take(MAX_CAUSES)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use rustls::CertificateError as Wrong;
-    use rustls::pki_types::{ServerName, UnixTime};
-
-    use super::*;
-
-    #[test]
-    fn what_is_wrong_with_a_certificate_is_told_apart() {
-        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-        let expected = ServerName::try_from("a.b").unwrap();
-        for (wrong, meant) in [
-            (Wrong::Expired, RegistryError::CertificateTime),
-            (Wrong::ExpiredContext { time: at(2), not_after: at(1) }, RegistryError::CertificateTime),
-            (Wrong::NotValidYet, RegistryError::CertificateTime),
-            (Wrong::NotValidYetContext { time: at(1), not_before: at(2) }, RegistryError::CertificateTime),
-            (Wrong::NotValidForName, RegistryError::CertificateName),
-            (
-                Wrong::NotValidForNameContext { expected, presented: vec!["c.d".to_owned()] },
-                RegistryError::CertificateName,
-            ),
-            (Wrong::UnknownIssuer, RegistryError::Untrusted),
-            (Wrong::BadSignature, RegistryError::Untrusted),
-        ] {
-            assert_eq!(of_tls(&rustls::Error::InvalidCertificate(wrong)), meant);
-        }
-        assert_eq!(of_tls(&rustls::Error::DecryptError), RegistryError::Untrusted);
-        // Nothing of the certificate or of the time comes to callers.
-        assert!(!RegistryError::CertificateName.to_string().contains("c.d"));
-    }
 }

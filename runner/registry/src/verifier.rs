@@ -1,8 +1,8 @@
-//! The check of a registry's certificate: webpki's, and one thing more.
+//! The check of a registry's certificate: webpki's, and one exception.
 //!
-//! `openssl req -x509` makes certificates that are their own CA, and people use them for registries and give the same
-//! file as the CA. Go and curl take that; webpki does not let a CA be a server. So what the user named is taken for
-//! itself, if its name and its dates are right.
+//! `openssl req -x509` makes certificates that are their own CA. Users give such a certificate to a
+//! registry, and the same file to us as the CA. Go and curl accept it; webpki does not let a CA be
+//! a server. So a certificate that the user gave is accepted for its own name, while it is valid.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, Signa
 
 use crate::roots::Trusted;
 
-/// TLS as all requests use it. The provider is named, since a process may have none, or another one.
+/// The TLS of all requests. The provider is named, since a process may have none, or another one.
 pub(crate) fn tls(trusted: &Trusted) -> Result<ClientConfig, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
     let mut config = if trusted.roots.is_empty() {
-        // webpki's own makes no verifier of nothing; this one trusts nobody.
+        // webpki makes no verifier without roots; this one trusts no registry.
         builder.with_root_certificates(Arc::clone(&trusted.roots)).with_no_client_auth()
     } else {
         let verifier = Verifier::new(trusted, provider)?;
@@ -35,7 +35,7 @@ pub(crate) fn tls(trusted: &Trusted) -> Result<ClientConfig, Error> {
 #[derive(Debug)]
 struct Verifier {
     webpki: Arc<WebPkiServerVerifier>,
-    named: Vec<CertificateDer<'static>>,
+    given: Vec<CertificateDer<'static>>,
 }
 
 impl Verifier {
@@ -43,7 +43,7 @@ impl Verifier {
         let webpki = WebPkiServerVerifier::builder_with_provider(Arc::clone(&trusted.roots), provider)
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { webpki, named: trusted.private.clone() })
+        Ok(Self { webpki, given: trusted.private.clone() })
     }
 }
 
@@ -59,10 +59,10 @@ impl ServerCertVerifier for Verifier {
         let verified =
             self.webpki.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verified {
-            // webpki looks at the dates before it says this.
+            // webpki checks the dates before it returns this.
             Err(Error::InvalidCertificate(CertificateError::Other(other)))
                 if other.to_string() == "CaUsedAsEndEntity"
-                    && self.named.iter().any(|it| it == end_entity) =>
+                    && self.given.iter().any(|it| it == end_entity) =>
             {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 Ok(ServerCertVerified::assertion())

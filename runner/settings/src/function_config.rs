@@ -1,38 +1,41 @@
 //! One FunctionConfig object (`config.porch.kpt.dev/v1alpha1`), read and checked.
 //!
-//! It is matched on the full repository, never the bare name: `evil.io/set-image` inherits nothing from the object for
-//! `set-image`. Its schema drops fields that it does not know, so what Porch has no field for is an annotation.
+//! An object is matched on the full repository, never on the bare name: `evil.io/set-image` inherits
+//! nothing from the object for `set-image`. The schema drops unknown fields, so settings that Porch
+//! has no field for are annotations.
 
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use porch_fn_flags::parse_duration;
 use porch_fn_image::Image;
-use porch_fn_service::flags::parse_duration;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use crate::field::{Field, FieldError, bounded, quoted};
+use crate::field::{FieldError, bounded, deserialize, quoted};
 use crate::overrides::PodOverrides;
-use crate::source::Limits;
+use crate::source::{Limits, Source};
 use crate::tags::{TagSemantics, Tags};
 
-/// The annotation with the number of pods that are kept whatever the time to live says.
+/// The annotation with the number of pods that stay beyond their time to live.
 pub const MIN_REPLICAS: &str = "fn.kpt.dev/min-replicas";
 /// The annotation with the most pods; wins over `maxParallelExecutions`.
 pub const MAX_REPLICAS: &str = "fn.kpt.dev/max-replicas";
 
-/// The path of a `binaryExecutor` that is there for Porch alone: it has porch-server send an
-/// image's calls to its `--function-runner`. No executable stands for the image here, and none is
-/// missed.
+/// The path of a `binaryExecutor` that is meant for Porch alone: with it porch-server sends an
+/// image's calls to its `--function-runner`. Here it is as if there was no `binaryExecutor`.
 pub const NO_EXECUTABLE: &str = "/porch-fn/none";
 
 /// Most prefixes of one object.
 const MAX_PREFIXES: usize = 100;
 
-/// Why an object does not count. The text names the object, the field, and what is accepted.
+/// Why an object is not used. The text names the object, the field, and what is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FunctionConfigError {
-    /// No object of the API server.
+    /// The API server has no such object.
     #[error("a FunctionConfig has no metadata.name")]
     NoName,
     /// A field that cannot be used.
@@ -47,7 +50,7 @@ pub enum FunctionConfigError {
     },
 }
 
-/// An object that counts.
+/// An object that can be used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FunctionConfig {
     /// `metadata.name`.
@@ -56,7 +59,7 @@ pub struct FunctionConfig {
     pub created: Option<Timestamp>,
     /// `metadata.generation`, 0 if it has none.
     pub generation: i64,
-    /// What it asks for.
+    /// `spec`.
     pub spec: Spec,
     /// [`MIN_REPLICAS`].
     pub min_replicas: Option<u32>,
@@ -64,7 +67,7 @@ pub struct FunctionConfig {
     pub max_replicas: Option<u32>,
 }
 
-/// What a FunctionConfig asks for. `goExecutor` is Porch's own, and has no effect here.
+/// `spec`. `goExecutor` is Porch's own, and has no effect here.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     /// `image` under each of `prefixes`: canonical repositories, each once, in the object's order.
@@ -76,22 +79,28 @@ pub struct Spec {
 }
 
 /// `podExecutor`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default, expecting = "an object")]
 pub struct PodExecutor {
     /// Which tags of the image it is for.
     pub tags: Tags,
     /// `timeToLive`. The object's schema has a default for it: an object in a cluster always has one.
+    #[serde(rename = "timeToLive", deserialize_with = "time_to_live")]
     pub ttl: Option<Duration>,
     /// `maxParallelExecutions`.
+    #[serde(rename = "maxParallelExecutions", deserialize_with = "count")]
     pub max_parallel: Option<u32>,
     /// `preferredMaxQueueLength`.
+    #[serde(rename = "preferredMaxQueueLength", deserialize_with = "count")]
     pub queue_length: Option<u32>,
     /// `templateOverrides`.
+    #[serde(rename = "templateOverrides")]
     pub overrides: PodOverrides,
 }
 
 /// `binaryExecutor`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, expecting = "an object")]
 pub struct BinaryExecutor {
     /// Which tags of the image it stands for.
     pub tags: Tags,
@@ -99,10 +108,44 @@ pub struct BinaryExecutor {
     pub path: PathBuf,
 }
 
+/// The object as it is written.
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Written {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: WrittenSpec,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default, expecting = "an object")]
+struct WrittenSpec {
+    image: String,
+    prefixes: Vec<String>,
+    pod_executor: Option<PodExecutor>,
+    binary_executor: Option<BinaryExecutor>,
+    go_executor: Option<BinaryExecutor>,
+}
+
+/// Empty and zero mean not set.
+fn time_to_live<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty());
+    let ttl = text.map(|text| parse_duration(&text)).transpose().map_err(D::Error::custom)?;
+    Ok(ttl.filter(|ttl| !ttl.is_zero()))
+}
+
+/// Zero means not set.
+fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    Ok(Option::deserialize(deserializer)?.filter(|&count| count > 0))
+}
+
 // === impl FunctionConfig ===
 
 impl FunctionConfig {
-    /// Reads a whole object, metadata included. Unknown fields are ignored, `null` is as if a field was not there.
+    /// Reads a whole object, metadata included. Unknown fields are ignored.
+    ///
+    /// # Errors
+    /// [`FunctionConfigError`], for the first field that is wrong.
     pub fn parse(
         object: &Value,
         default_prefix: &str,
@@ -110,50 +153,54 @@ impl FunctionConfig {
     ) -> Result<Self, FunctionConfigError> {
         let name = object.pointer("/metadata/name").and_then(Value::as_str).filter(|name| !name.is_empty());
         let name = name.ok_or(FunctionConfigError::NoName)?;
-        Self::read(object, name, default_prefix, semantics).map_err(|FieldError { path, reason }| {
-            FunctionConfigError::Field { name: bounded(name), path, reason }
+        let read = deserialize(object).and_then(|written| Self::check(written, default_prefix, semantics));
+        read.map_err(|FieldError { path, reason }| FunctionConfigError::Field {
+            name: bounded(name),
+            path,
+            reason,
         })
     }
 
-    fn read(
-        object: &Value,
-        name: &str,
+    fn check(
+        Written { metadata, spec }: Written,
         default_prefix: &str,
         semantics: TagSemantics,
     ) -> Result<Self, FieldError> {
-        let generation = object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default();
-        let object = Field::root(object);
-        let metadata = object.get("metadata")?;
-        let created = metadata.get("creationTimestamp")?;
-        let annotations = metadata.get("annotations")?;
+        let replicas =
+            |annotation: &str| match metadata.annotations.as_ref().and_then(|all| all.get(annotation)) {
+                Some(text) => text.parse::<u32>().map(Some).map_err(|_| {
+                    let reason = format!(
+                        "{} is no number of pods: write a whole number from 0 to {}",
+                        quoted(text),
+                        u32::MAX
+                    );
+                    FieldError::new(annotation_path(annotation), reason)
+                }),
+                None => Ok(None),
+            };
         let config = Self {
-            name: name.to_owned(),
-            created: created
-                .text()?
-                .map(str::parse)
-                .transpose()
-                .map_err(|_| created.wrong("is no time such as 2026-01-31T12:00:00Z"))?,
-            generation,
-            spec: Spec::parse(&object.get("spec")?, default_prefix, semantics)?,
-            min_replicas: replicas(&annotations.get(MIN_REPLICAS)?)?,
-            max_replicas: replicas(&annotations.get(MAX_REPLICAS)?)?.filter(|&most| most > 0),
+            min_replicas: replicas(MIN_REPLICAS)?,
+            max_replicas: replicas(MAX_REPLICAS)?.filter(|&most| most > 0),
+            name: metadata.name.unwrap_or_default(),
+            created: metadata.creation_timestamp.map(|created| created.0),
+            generation: metadata.generation.unwrap_or_default(),
+            spec: Spec::check(spec, default_prefix, semantics)?,
         };
         let limits = config.limits();
         if let (Some(least), Some(most)) = (limits.min_pods, limits.max_pods)
             && least > most
         {
-            let other = if config.max_replicas.is_some() {
-                format!("annotation {MAX_REPLICAS}")
-            } else {
-                "spec.podExecutor.maxParallelExecutions".to_owned()
+            let other = match config.max_replicas {
+                Some(_) => format!("annotation {MAX_REPLICAS}"),
+                None => "spec.podExecutor.maxParallelExecutions".to_owned(),
             };
             let reason = format!("{least} pods are more than the {most} of {other}: write at most that");
-            return Err(annotations.get(MIN_REPLICAS)?.wrong(reason));
+            return Err(FieldError::new(annotation_path(MIN_REPLICAS), reason));
         }
         Ok(config)
     }
 
-    /// What it says of the pods of its images: nothing without a podExecutor.
+    /// Limits for the pods of its images: none without a podExecutor.
     pub fn limits(&self) -> Limits {
         let Some(pod) = &self.spec.pod else { return Limits::default() };
         Limits {
@@ -164,92 +211,95 @@ impl FunctionConfig {
         }
     }
 
-    /// What its author should know although it counts.
-    pub(crate) fn warnings(&self) -> Vec<String> {
-        let annotations = [(MIN_REPLICAS, self.min_replicas), (MAX_REPLICAS, self.max_replicas)];
-        let set = annotations.iter().filter(|(_, value)| value.is_some() && self.spec.pod.is_none());
-        let without_pods = set.map(|(annotation, _)| {
-            format!("annotation {annotation} has no effect without spec.podExecutor: add that")
-        });
-        let impossible = self.spec.binary.as_ref().and_then(|binary| binary.tags.first_impossible());
-        let impossible = impossible.map(|(index, tag)| {
-            format!(
-                "spec.binaryExecutor.tags[{index}]: no image has the tag {}: list tags, or see the runner's \
-                 --functionconfig-tags for constraints",
-                quoted(tag)
-            )
-        });
-        without_pods.chain(impossible).collect()
+    pub(crate) fn source(&self) -> Source {
+        Source::FunctionConfig { name: self.name.clone() }
     }
 
-    /// Where it says the same thing twice, and which one counts.
-    pub(crate) fn note(&self) -> Option<String> {
-        let parallel = self.spec.pod.as_ref()?.max_parallel?;
-        let most = self.max_replicas.filter(|&most| most != parallel)?;
-        let name = &self.name;
+    /// A part of the object that has no effect, for its author.
+    pub(crate) fn warning(&self) -> Option<String> {
+        if self.spec.pod.is_none() {
+            let annotations = [(MIN_REPLICAS, self.min_replicas), (MAX_REPLICAS, self.max_replicas)];
+            if let Some((annotation, _)) = annotations.iter().find(|(_, value)| value.is_some()) {
+                let text =
+                    format!("annotation {annotation} has no effect without spec.podExecutor: add that");
+                return Some(text);
+            }
+        }
+        let (index, tag) = self.spec.binary.as_ref()?.tags.first_impossible()?;
         Some(format!(
-            "FunctionConfig {name}: annotation {MAX_REPLICAS} ({most}) counts, not maxParallelExecutions ({parallel})"
+            "spec.binaryExecutor.tags[{index}]: no image has the tag {}: list tags, or see the runner's \
+             --functionconfig-tags for constraints",
+            quoted(tag)
         ))
     }
+}
+
+fn annotation_path(annotation: &str) -> String {
+    format!("metadata.annotations[{annotation}]")
 }
 
 // === impl Spec ===
 
 impl Spec {
-    fn parse(spec: &Field<'_>, default_prefix: &str, semantics: TagSemantics) -> Result<Self, FieldError> {
-        let repositories = repositories(spec, default_prefix)?;
-        let pod = spec.get("podExecutor")?.object()?;
-        let binary = spec.get("binaryExecutor")?.object()?;
-        let go = spec.get("goExecutor")?.object()?;
-        if pod.is_none() && binary.is_none() && go.is_none() {
-            return Err(spec.wrong("write at least one of podExecutor, binaryExecutor and goExecutor"));
+    fn check(spec: WrittenSpec, default_prefix: &str, semantics: TagSemantics) -> Result<Self, FieldError> {
+        let repositories = repositories(&spec, default_prefix)?;
+        if spec.pod_executor.is_none() && spec.binary_executor.is_none() && spec.go_executor.is_none() {
+            let reason = "write at least one of podExecutor, binaryExecutor and goExecutor";
+            return Err(FieldError::new("spec", reason));
         }
-        let binary = match binary {
-            Some(binary) if binary.get("path")?.text()? == Some(NO_EXECUTABLE) => None,
-            binary => binary,
+        let tags = |executor: &str, tags: Result<Tags, (usize, String)>| {
+            tags.map_err(|(index, reason)| FieldError::new(format!("spec.{executor}.tags[{index}]"), reason))
         };
-        if let Some(go) = go {
-            go.get("id")?.text()?;
-            let tags = go.get("tags")?;
-            Tags::of_binaries(&tags.texts(usize::MAX)?, semantics)
-                .map_err(|(index, reason)| tags.wrong_item(index, reason))?;
+        if let Some(go) = spec.go_executor {
+            tags("goExecutor", go.tags.of_binaries(semantics))?;
         }
-        Ok(Self {
-            repositories,
-            pod: pod.as_ref().map(|pod| PodExecutor::parse(pod, semantics)).transpose()?,
-            binary: binary.as_ref().map(|binary| BinaryExecutor::parse(binary, semantics)).transpose()?,
-        })
+        let pod = spec.pod_executor.map(|pod| {
+            let overrides = pod.overrides.checked("spec.podExecutor.templateOverrides")?;
+            Ok(PodExecutor { tags: tags("podExecutor", pod.tags.of_pods(semantics))?, overrides, ..pod })
+        });
+        let binary =
+            spec.binary_executor.filter(|binary| binary.path != Path::new(NO_EXECUTABLE)).map(|binary| {
+                check_executable(&binary.path)?;
+                Ok(BinaryExecutor {
+                    tags: tags("binaryExecutor", binary.tags.of_binaries(semantics))?,
+                    ..binary
+                })
+            });
+        Ok(Self { repositories, pod: pod.transpose()?, binary: binary.transpose()? })
     }
 }
 
-/// Of no prefixes the image is as it is written; an empty prefix means the same.
-fn repositories(spec: &Field<'_>, default_prefix: &str) -> Result<Vec<String>, FieldError> {
-    let image_field = spec.get("image")?;
-    let image = image_field.text()?.filter(|image| !image.is_empty());
-    let image = image.ok_or_else(|| image_field.wrong("write the image's name without tag"))?;
-    // Also for an object whose prefixes are all wrong: this is the plainer mistake.
-    repository(image, default_prefix).map_err(|reason| image_field.wrong(reason))?;
-
-    let field = spec.get("prefixes")?;
-    let mut prefixes = field.texts(MAX_PREFIXES)?;
+/// Without prefixes the image stands alone, as with an empty prefix.
+fn repositories(spec: &WrittenSpec, default_prefix: &str) -> Result<Vec<String>, FieldError> {
+    let WrittenSpec { image, prefixes, .. } = spec;
+    let wrong_image = |reason: String| FieldError::new("spec.image", reason);
+    if image.is_empty() {
+        return Err(wrong_image("write the image's name without tag".to_owned()));
+    }
+    // Read first, also if no prefix needs it: a wrong image is the plainer mistake.
+    let alone = repository(image, default_prefix).map_err(wrong_image)?;
     if prefixes.is_empty() {
-        prefixes.push("");
+        return Ok(vec![alone]);
+    }
+    if prefixes.len() > MAX_PREFIXES {
+        let reason = format!("write at most {MAX_PREFIXES} prefixes, not {}", prefixes.len());
+        return Err(FieldError::new("spec.prefixes", reason));
     }
     let has_registry = image
         .split_once('/')
         .is_some_and(|(first, _)| first.contains(['.', ':']) || first.eq_ignore_ascii_case("localhost"));
     let mut repositories = Vec::new();
-    for (index, prefix) in prefixes.into_iter().enumerate() {
+    for (index, prefix) in prefixes.iter().enumerate() {
         let read = match prefix.trim_end_matches('/') {
-            "" if prefix.is_empty() => repository(image, default_prefix),
+            "" if prefix.is_empty() => Ok(alone.clone()),
             "" => Err(format!("{} is no registry or path: write \"\" for the default", quoted(prefix))),
-            _ if has_registry => Err(format!(
-                "{} goes before a spec.image with a registry: leave one of them out",
-                quoted(prefix)
-            )),
+            _ if has_registry => {
+                let prefix = quoted(prefix);
+                Err(format!("{prefix} goes before a spec.image with a registry: leave one of them out"))
+            }
             trimmed => repository(&format!("{trimmed}/{image}"), ""),
         };
-        let repository = read.map_err(|reason| field.wrong_item(index, reason))?;
+        let repository = read.map_err(|reason| FieldError::new(format!("spec.prefixes[{index}]"), reason))?;
         if !repositories.contains(&repository) {
             repositories.push(repository);
         }
@@ -266,63 +316,17 @@ fn repository(name: &str, default_prefix: &str) -> Result<String, String> {
     Ok(image.repository().to_owned())
 }
 
-// === impl PodExecutor ===
-
-impl PodExecutor {
-    fn parse(pod: &Field<'_>, semantics: TagSemantics) -> Result<Self, FieldError> {
-        let tags = pod.get("tags")?;
-        let texts = tags.texts(usize::MAX)?;
-        let ttl = pod.get("timeToLive")?;
-        let read = ttl.text()?.filter(|text| !text.is_empty()).map(parse_duration).transpose();
-        let read = read.map_err(|error| ttl.wrong(bounded(&error.to_string())))?;
-        let overrides = pod.get("templateOverrides")?.object()?;
-        Ok(Self {
-            tags: Tags::of_pods(&texts, semantics)
-                .map_err(|(index, reason)| tags.wrong_item(index, reason))?,
-            ttl: read.filter(|ttl| !ttl.is_zero()),
-            max_parallel: pod.get("maxParallelExecutions")?.count()?,
-            queue_length: pod.get("preferredMaxQueueLength")?.count()?,
-            overrides: overrides.as_ref().map(PodOverrides::parse).transpose()?.unwrap_or_default(),
-        })
+fn check_executable(path: &Path) -> Result<(), FieldError> {
+    let text = path.to_string_lossy();
+    let is_named = path.components().any(|part| matches!(part, Component::Normal(_)));
+    if is_named && !path.components().any(|part| part == Component::ParentDir) && !text.contains('\0') {
+        return Ok(());
     }
-}
-
-// === impl BinaryExecutor ===
-
-impl BinaryExecutor {
-    fn parse(binary: &Field<'_>, semantics: TagSemantics) -> Result<Self, FieldError> {
-        let tags = binary.get("tags")?;
-        let texts = tags.texts(usize::MAX)?;
-        let path_field = binary.get("path")?;
-        let path = path_field.text()?.unwrap_or_default();
-        let parts = || Path::new(path).components();
-        if !parts().any(|part| matches!(part, Component::Normal(_)))
-            || parts().any(|part| part == Component::ParentDir)
-            || path.contains('\0')
-        {
-            return Err(path_field.wrong(format!(
-                "{} is no path of an executable: write an absolute one, or one relative to --functions, without \"..\"",
-                quoted(path)
-            )));
-        }
-        Ok(Self {
-            tags: Tags::of_binaries(&texts, semantics)
-                .map_err(|(index, reason)| tags.wrong_item(index, reason))?,
-            path: PathBuf::from(path),
-        })
-    }
-}
-
-/// Annotations are texts.
-fn replicas(annotation: &Field<'_>) -> Result<Option<u32>, FieldError> {
-    let Some(text) = annotation.text()? else { return Ok(None) };
-    // Digits only: the integer parser takes a sign as well.
-    let count = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
-    count.map(Some).ok_or_else(|| {
-        let reason =
-            format!("{} is no number of pods: write a whole number from 0 to {}", quoted(text), u32::MAX);
-        annotation.wrong(reason)
-    })
+    let reason = format!(
+        "{} is no path of an executable: write an absolute one, or one relative to --functions, without \"..\"",
+        quoted(&text)
+    );
+    Err(FieldError::new("spec.binaryExecutor.path", reason))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! What holds for one function, out of flags, files and FunctionConfig objects. Pure.
+//! The values in effect for one function, from flags, files and FunctionConfig objects. Pure.
 //!
 //! Porch's users configure the function runner in four places: flags, `--config` (executables),
-//! `--pod-cache-config` (limits of images) and FunctionConfig objects. Each is read here into a type of its own, and
-//! [`Settings`] lays them over each other: [`Settings::of`] is the one answer to what holds for an image, and says of
-//! each value where it comes from. Field by field, a FunctionConfig wins over `--pod-cache-config`, that over a flag
-//! that the user set, and that over the flag's default; for executables, a FunctionConfig whose executable exists wins
-//! over `--config`.
+//! `--pod-cache-config` (limits of images) and FunctionConfig objects. Each is read here into a type
+//! of its own, and [`Settings`] combines them: [`Settings::of`] returns the values for an image, each
+//! with its source. Field by field, a FunctionConfig wins over `--pod-cache-config`, that file over a
+//! flag that the user set, and the flag over its default. For executables, a FunctionConfig with an
+//! executable that exists wins over `--config`.
 
 mod cache_config;
 mod exec_config;
@@ -21,7 +21,7 @@ mod tags;
 pub mod yaml;
 
 pub use cache_config::{CacheConfig, Entry};
-pub use exec_config::{Duplicate, ExecConfig, Executable};
+pub use exec_config::{ExecConfig, Executable};
 pub use function_config::{
     BinaryExecutor, FunctionConfig, FunctionConfigError, MAX_REPLICAS, MIN_REPLICAS, NO_EXECUTABLE,
     PodExecutor, Spec,

@@ -46,33 +46,13 @@ mod tests {
 
     #[test]
     fn quantities_are_told_from_other_texts() {
-        for right in [
-            "0",
-            "1",
-            "+1",
-            "100m",
-            "0.5",
-            ".5",
-            "5.",
-            "64Mi",
-            "1.5Gi",
-            "1k",
-            "3n",
-            "7u",
-            "2E",
-            "2Ei",
-            "1e3",
-            "1E3",
-            "1e-3",
-            "1.5E+10",
-            "9223372036854775807",
-        ] {
+        let right =
+            "0 1 +1 100m 0.5 .5 5. 64Mi 1.5Gi 1k 3n 7u 2E 2Ei 1e3 1E3 1e-3 1.5E+10 9223372036854775807";
+        for right in right.split(' ') {
             assert!(is_quantity(right), "{right:?}");
         }
-        for wrong in [
-            "", ".", "+", "m", "-1", "1..5", "1.2.3", "10 m", " 1", "1 ", "1K", "1mi", "1MB", "64Mib", "1ki",
-            "1e", "1e+", "1e1.5", "1E3k", "0x10", "NaN", "inf", "lots", "١", "1_000",
-        ] {
+        let wrong = ". + m -1 1..5 1.2.3 1K 1mi 1MB 64Mib 1ki 1e 1e+ 1e1.5 1E3k 0x10 NaN inf lots ١ 1_000";
+        for wrong in wrong.split(' ').chain(["", "10 m", " 1", "1 "]) {
             assert!(!is_quantity(wrong), "{wrong:?}");
         }
     }

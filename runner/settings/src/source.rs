@@ -3,20 +3,25 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A value that holds, and why it does.
+/// A value in effect, and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting<T> {
-    /// What holds.
+    /// The value.
     pub value: T,
     /// Where it is written.
     pub source: Source,
 }
 
-/// Where a value is written. `Display` is for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Where a value is written. `Display` is for people. Of two kinds of sources the later one here
+/// wins.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// Nowhere, and there is no flag for it.
     BuiltIn,
+    /// The schema of FunctionConfigs in the cluster.
+    Schema,
+    /// The built-in default: that schema cannot be read, or says nothing.
+    NoSchema,
     /// The default of the flag with this name, without dashes.
     Default(&'static str),
     /// The flag with this name, which the user set.
@@ -31,10 +36,6 @@ pub enum Source {
         /// The entry's name as written.
         entry: String,
     },
-    /// The schema of FunctionConfigs in the cluster.
-    Schema,
-    /// The built-in default, since that schema cannot be read or does not say.
-    NoSchema,
     /// An object in the cluster.
     FunctionConfig {
         /// Its name.
@@ -42,16 +43,16 @@ pub enum Source {
     },
 }
 
-/// What one source says of an image's pods. `None`: nothing, so that a source below it counts.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Limits for an image's pods, from one source. `None`: a lower source decides.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Limits {
     /// How long an unused pod stays.
     pub ttl: Option<Duration>,
     /// Most pods.
     pub max_pods: Option<u32>,
-    /// Pods that are kept whatever the time to live says. 0 is said too: none, whatever a source below says.
+    /// Pods that stay beyond their time to live. 0 overrides lower sources too.
     pub min_pods: Option<u32>,
-    /// Load of the least loaded pod from which on one more pod is started.
+    /// Load of the least loaded pod at which one more pod is started.
     pub waitlist: Option<u32>,
 }
 
@@ -65,19 +66,6 @@ impl<T> Setting<T> {
 }
 
 // === impl Source ===
-
-impl Source {
-    /// A greater rank wins.
-    pub(crate) fn rank(&self) -> u8 {
-        match self {
-            Self::BuiltIn | Self::Schema | Self::NoSchema => 0,
-            Self::Default(_) => 1,
-            Self::Flag(_) => 2,
-            Self::ExecConfig { .. } | Self::CacheConfig { .. } => 3,
-            Self::FunctionConfig { .. } => 4,
-        }
-    }
-}
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -34,6 +34,7 @@ mod tests;
 use std::fmt;
 
 use porch_fn_image::{Constraint, Image, Version, parse_version};
+use serde::Deserialize;
 
 use crate::field::quoted;
 
@@ -55,18 +56,20 @@ pub enum TagSemantics {
 }
 
 /// The list of one executor.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "Vec<String>")]
 pub struct Tags {
     list: Vec<Tag>,
     rule: Rule,
 }
 
 /// How a list is matched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Rule {
     /// Everything, whatever is listed.
     All,
     Text,
+    #[default]
     Constraint,
 }
 
@@ -132,47 +135,46 @@ impl<'a> Asked<'a> {
 
 // === impl Tags ===
 
+impl From<Vec<String>> for Tags {
+    fn from(texts: Vec<String>) -> Self {
+        let read = |text: String| {
+            let (version, constraint) = (parse_version(&text), Constraint::parse(&text).ok());
+            let literal = is_tag(&text) && (version.is_some() || constraint.is_none());
+            Tag { text, version, constraint, literal }
+        };
+        Self { list: texts.into_iter().map(read).collect(), rule: Rule::default() }
+    }
+}
+
 impl Tags {
-    pub(crate) fn of_pods(texts: &[&str], semantics: TagSemantics) -> Result<Self, (usize, String)> {
-        let rule = match semantics {
-            TagSemantics::Exact => Rule::All,
-            TagSemantics::Constraint => Rule::Constraint,
-        };
-        Self::read(texts, rule, &[ALL, "", LATEST])
+    /// As the list of a podExecutor. The error has the index of the wrong entry.
+    pub(crate) fn of_pods(self, semantics: TagSemantics) -> Result<Self, (usize, String)> {
+        let rule = if semantics == TagSemantics::Exact { Rule::All } else { Rule::Constraint };
+        self.checked(rule, &[ALL, "", LATEST])
     }
 
-    /// Also for those of `goExecutor`.
-    pub(crate) fn of_binaries(texts: &[&str], semantics: TagSemantics) -> Result<Self, (usize, String)> {
-        let rule = match semantics {
-            TagSemantics::Exact => Rule::Text,
-            TagSemantics::Constraint => Rule::Constraint,
-        };
-        Self::read(texts, rule, &[LATEST])
+    /// As the list of a binaryExecutor or goExecutor.
+    pub(crate) fn of_binaries(self, semantics: TagSemantics) -> Result<Self, (usize, String)> {
+        let rule = if semantics == TagSemantics::Exact { Rule::Text } else { Rule::Constraint };
+        self.checked(rule, &[LATEST])
     }
 
-    /// `words` are allowed although they are no constraints. The error says which of `texts` is
-    /// wrong.
-    fn read(texts: &[&str], rule: Rule, words: &[&str]) -> Result<Self, (usize, String)> {
-        if texts.len() > MAX_TAGS {
+    /// `words` are allowed although they are no constraints.
+    fn checked(self, rule: Rule, words: &[&str]) -> Result<Self, (usize, String)> {
+        if self.list.len() > MAX_TAGS {
             return Err((MAX_TAGS, format!("more than the {MAX_TAGS} tags that are read")));
         }
-        let read = |(index, &text): (usize, &&str)| {
-            let version = parse_version(text);
-            let constraint = Constraint::parse(text).ok();
-            if rule == Rule::Constraint && constraint.is_none() && !words.contains(&text) {
-                let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
-                let reason = format!(
-                    "{} is no version constraint: write one such as v0.1.1, v0.2, ~0.2.1, >=1.2 <2 or 1.x, or {}",
-                    quoted(text),
-                    words.join(", ")
-                );
-                return Err((index, reason));
-            }
-            let literal = is_tag(text) && (version.is_some() || constraint.is_none());
-            Ok(Tag { text: text.to_owned(), version, constraint, literal })
-        };
-        let list = texts.iter().enumerate().map(read).collect::<Result<_, _>>()?;
-        Ok(Self { list, rule })
+        let is_wrong = |tag: &Tag| tag.constraint.is_none() && !words.contains(&tag.text.as_str());
+        if let Some(index) = self.list.iter().position(|tag| rule == Rule::Constraint && is_wrong(tag)) {
+            let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+            let reason = format!(
+                "{} is no version constraint: write one such as v0.1.1, v0.2, ~0.2.1, >=1.2 <2 or 1.x, or {}",
+                quoted(&self.list[index].text),
+                words.join(", ")
+            );
+            return Err((index, reason));
+        }
+        Ok(Self { rule, ..self })
     }
 
     /// Whether it is for every tag and digest.

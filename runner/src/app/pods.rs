@@ -5,13 +5,13 @@ mod pool;
 use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_pool::{Config, Ownership as Owned};
+use porch_fn_discovery::{HostPort, Source, Target};
+use porch_fn_kubernetes::{Connected, connect};
+use porch_fn_lifecycle::drain;
+use porch_fn_lifecycle::tasks::Tasks;
+use porch_fn_pool::{Config, OwnedShards};
 use porch_fn_registry::CredentialsFileContent;
 use porch_fn_ring::{Identity, fingerprint};
-use porch_fn_service::discovery::{self, HostPort, Source, Target};
-use porch_fn_service::drain;
-use porch_fn_service::kubernetes::{Connected, connect};
-use porch_fn_service::tasks::Tasks;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -20,12 +20,14 @@ use super::registries::{Registries, registries};
 use super::{AppError, Pods};
 use crate::config::{Flags, PodBackend, PodConnect};
 use crate::metrics::Metrics;
-use crate::ownership::{Gate, Ownership, Peers};
+use crate::ownership::{Ownership, Peers};
 use crate::pods::PodRuntime;
+use crate::pods::configure::Desired;
 use crate::pods::kubernetes::function_configs::{self, Counts};
-use crate::pods::kubernetes::{self, ObjectNames, Surroundings, Templates, pull_secret};
+use crate::pods::kubernetes::pull_secret::PullSecret;
+use crate::pods::kubernetes::{self, ObjectNames, Surroundings, Templates};
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
-use crate::settings::{Current, Sources};
+use crate::settings::{CurrentSettings, Sources};
 
 /// All local pods and runners are on one clock.
 const LOCAL_SKEW: Duration = Duration::from_secs(1);
@@ -41,7 +43,7 @@ pub(super) struct PodParts {
     /// Local pods of its own, ended last.
     pub(super) local: Option<LocalCluster>,
     /// The settings that it goes by, FunctionConfigs included.
-    pub(super) current: Option<watch::Receiver<Current>>,
+    pub(super) current: Option<watch::Receiver<CurrentSettings>>,
     /// Where its pods live: runners with the same text see the same pods.
     pub(super) scope: String,
 }
@@ -92,12 +94,12 @@ impl PodWiring<'_> {
     ) -> Result<PodParts, AppError> {
         let pool = ToPool::new();
         let owned = self.join_peers().await?;
-        self.pass_on_ownership(&owned, &pool);
         let backend = cluster.attach(pool.events.clone());
         let catalog = Arc::new(functions.clone());
         let base = Config { skew: LOCAL_SKEW, ..base_config(self.flags) };
         let current = self.follow_settings(sources.clone());
-        let runtime = self.runtime(base, functions, backend, pool, catalog, &current);
+        let desired = Desired { base, origins: functions, owned, warm_up: None };
+        let runtime = self.runtime(desired, backend, pool, catalog, &current);
         let scope = cluster.scope();
         Ok(PodParts { runtime: Some(runtime), current: Some(current), scope, ..PodParts::default() })
     }
@@ -129,11 +131,11 @@ impl PodWiring<'_> {
         // Before the first pods are known: until it has heard of its peers, a runner owns nothing.
         let owned = self.join_peers().await?;
         let connected = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await?;
-        self.pass_on_ownership(&owned, &pool);
         self.follow_function_configs(&connected, &owned, sources);
         let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
-        let secret_written =
-            pull_secret.as_ref().map(|name| self.replicate(&connected, name, credentials.subscribe()));
+        let secret_written = pull_secret
+            .as_ref()
+            .map(|name| self.copy_credentials(&connected, name, credentials.subscribe(), &owned));
         let options = kubernetes::Options {
             pod_namespace: flags.pod_namespace.clone(),
             own_namespace: given(&flags.namespace),
@@ -146,8 +148,8 @@ impl PodWiring<'_> {
         };
         let surroundings = Surroundings {
             images: Arc::clone(&images),
-            current: sources.current(),
-            owned,
+            settings: sources.current().settings,
+            owned: owned.clone(),
             secret_written,
             events: pool.events.clone(),
             metrics: Arc::clone(self.metrics),
@@ -161,8 +163,8 @@ impl PodWiring<'_> {
             wait_for_functions
         );
         let current = self.follow_settings(sources.clone());
-        let base = base_config(flags);
-        let runtime = self.runtime(base, parts.blueprints, parts.backend, pool, images, &current);
+        let desired = Desired { base: base_config(flags), origins: parts.blueprints, owned, warm_up: None };
+        let runtime = self.runtime(desired, parts.backend, pool, images, &current);
         Ok(PodParts {
             runtime: Some(runtime),
             synced: Some(parts.synced),
@@ -176,16 +178,16 @@ impl PodWiring<'_> {
     fn follow_function_configs(
         &mut self,
         connected: &Connected,
-        owned: &watch::Receiver<Owned>,
+        owned: &watch::Receiver<OwnedShards>,
         sources: &mut Sources,
     ) {
-        let source = function_configs::Source {
+        let options = function_configs::Options {
             client: connected.client.clone(),
             namespace: self.flags.pod_namespace.clone(),
             default_prefix: self.flags.default_image_prefix.clone(),
             semantics: self.flags.functionconfig_tags.semantics(),
             retry_every: self.flags.scan_interval.into(),
-            relist_every: function_configs::RELIST_EVERY,
+            schema_every: function_configs::SCHEMA_EVERY,
             schema_within: function_configs::SCHEMA_WITHIN,
         };
         let (sender, functions) = watch::channel(None);
@@ -193,43 +195,40 @@ impl PodWiring<'_> {
         let (counts, counted) = watch::channel(Counts::default());
         let show = show_function_configs(counted, Arc::clone(self.metrics));
         self.tasks.keep(tracing::info_span!("functionconfigs"), show);
-        let follow = function_configs::follow(source, owned.clone(), sender, counts);
+        let follow = function_configs::follow(options, owned.clone(), sender, counts);
         self.tasks.keep(tracing::info_span!("functionconfigs"), follow);
     }
 
-    /// Has the credentials replicated into the function namespace.
-    fn replicate(
+    /// Copies the credentials into the function namespace.
+    fn copy_credentials(
         &mut self,
         connected: &Connected,
         name: &str,
         content: watch::Receiver<Option<CredentialsFileContent>>,
-    ) -> watch::Receiver<pull_secret::State> {
-        let (sender, copied) = watch::channel(None);
-        self.tasks.keep(tracing::info_span!("credentials"), pass_on(content, sender));
-        let (sender, state) = watch::channel(pull_secret::State::Pending);
-        let follow = pull_secret::follow(
-            connected.client.clone(),
-            self.flags.pod_namespace.clone(),
-            name.to_owned(),
-            copied,
-            self.flags.scan_interval.into(),
-            sender,
-        );
+        owned: &watch::Receiver<OwnedShards>,
+    ) -> watch::Receiver<bool> {
+        let (sender, settled) = watch::channel(false);
+        let secret = PullSecret {
+            client: connected.client.clone(),
+            namespace: self.flags.pod_namespace.clone(),
+            name: name.to_owned(),
+        };
+        let follow = secret.follow(content, owned.clone(), self.flags.scan_interval.into(), sender);
         self.tasks.keep(tracing::info_span!("pull secret"), follow);
-        state
+        settled
     }
 
-    fn follow_settings(&mut self, sources: Sources) -> watch::Receiver<Current> {
+    fn follow_settings(&mut self, sources: Sources) -> watch::Receiver<CurrentSettings> {
         let (follow, current) = sources.follow();
         self.tasks.keep(tracing::info_span!("settings"), follow);
         current
     }
 
     /// Follows which images are this runner's. Without `--peers` all are.
-    async fn join_peers(&mut self) -> Result<watch::Receiver<Owned>, AppError> {
+    async fn join_peers(&mut self) -> Result<watch::Receiver<OwnedShards>, AppError> {
         let flags = self.flags;
         if flags.peers.is_empty() {
-            let (_, all) = watch::channel(Owned::All);
+            let (_, all) = watch::channel(OwnedShards::All);
             return Ok(all);
         }
         let wrong = |flag: &str, error: &dyn std::fmt::Display| AppError::Flags(format!("--{flag}: {error}"));
@@ -243,7 +242,7 @@ impl PodWiring<'_> {
             .map_err(|error| wrong("shard-address", &error))?;
         let source = Source::of(target, flags.kubeconfig.as_deref(), "porch-fn-runner").await;
         let source = source.map_err(|error| wrong("peers", &error))?;
-        let (watch, snapshots) = discovery::watch(source, std::future::pending());
+        let (watch, snapshots) = porch_fn_discovery::watch(source);
         self.tasks.keep(tracing::info_span!("peers"), watch);
         let ownership = Ownership::new(own.to_string());
         let owned = ownership.owned();
@@ -252,12 +251,6 @@ impl PodWiring<'_> {
         self.tasks.keep(tracing::info_span!("ring"), show);
         self.tasks.keep(tracing::info_span!("ownership"), ownership.run(snapshots, self.drain.clone()));
         Ok(owned)
-    }
-
-    /// Has the pool told which images are this runner's.
-    fn pass_on_ownership(&mut self, owned: &watch::Receiver<Owned>, pool: &ToPool) {
-        let gate = Gate::new(owned.clone(), pool.configured.subscribe(), pool.events.clone());
-        self.tasks.keep(tracing::info_span!("ownership"), gate.run());
     }
 }
 
@@ -268,19 +261,6 @@ async fn show_function_configs(mut counted: watch::Receiver<Counts>, metrics: Ar
         metrics.function_configs(objects, problems);
         metrics.config_valid("functionconfigs", broken == 0);
         if counted.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-/// The file of the registry client, as the pull secret wants it.
-async fn pass_on(
-    mut file: watch::Receiver<Option<CredentialsFileContent>>,
-    content: watch::Sender<Option<pull_secret::Content>>,
-) {
-    loop {
-        content.send_replace(file.borrow_and_update().as_ref().map(pull_secret::Content::from));
-        if file.changed().await.is_err() {
             return;
         }
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::Image;
+use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_registry::{
     Client, CredentialFile, CredentialSource, Images, ImagesOptions, LOOKUP_WITHIN, Metadata, Options,
     Platform, Registry, RegistryError, Roots,
 };
-use porch_fn_service::tasks::Tasks;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 
 use super::AppError;
 use super::settings::reread_every;
@@ -48,7 +48,7 @@ pub(super) fn registries(
     };
     check_insecure(&flags.insecure_registries).map_err(wrong)?;
     let file = match &flags.image_metadata {
-        Some(path) => MetadataFile::at(path, &flags.default_image_prefix).read()?.content.value,
+        Some(path) => MetadataFile::at(path, &flags.default_image_prefix).load()?.into(),
         None => Arc::default(),
     };
     let source = if flags.enable_private_registries {
@@ -62,14 +62,21 @@ pub(super) fn registries(
     } else {
         Roots::system()
     };
-    let files = Files {
-        credentials: credentials.clone(),
-        credentials_asked_for: flags.enable_private_registries,
-        roots: roots.clone(),
-        roots_asked_for: flags.enable_private_registries_tls,
+    let report = |flag, is_set| {
+        let metrics = Arc::clone(metrics);
+        move |usable| {
+            // By default it is no fault if there are none.
+            if is_set {
+                metrics.config_valid(flag, usable);
+            }
+        }
     };
-    let follow = follow(files, Arc::clone(metrics), reread_every(flags));
-    tasks.keep(tracing::info_span!("registry files"), follow);
+    let every = reread_every(flags);
+    let span = tracing::info_span!("registry files");
+    let report_credentials = report("registry-auth-secret-path", flags.enable_private_registries);
+    tasks.keep(span.clone(), credentials.clone().follow(every, report_credentials));
+    let report_roots = report("tls-secret-path", flags.enable_private_registries_tls);
+    tasks.keep(span, roots.clone().follow(every, report_roots));
     let client = Client::new(Options {
         platform,
         insecure: flags.insecure_registries.iter().cloned().collect(),
@@ -127,31 +134,6 @@ impl Registry for CountedLookups {
     }
 }
 
-/// The files that are read again and again.
-struct Files {
-    credentials: CredentialFile,
-    /// By flags: only then is it wrong if there are none.
-    credentials_asked_for: bool,
-    roots: Roots,
-    roots_asked_for: bool,
-}
-
-async fn follow(files: Files, metrics: Arc<Metrics>, every: Duration) {
-    let Files { credentials, roots, .. } = &files;
-    let mut ticks = interval(every.max(Duration::from_millis(100)));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        tokio::join!(credentials.reload(), roots.reload());
-        if files.credentials_asked_for {
-            metrics.config_valid("registry-auth-secret-path", credentials.last_error().is_none());
-        }
-        if files.roots_asked_for {
-            metrics.config_valid("tls-secret-path", roots.last_error().is_none());
-        }
-    }
-}
-
 /// Whether each item could be the registry of an image.
 fn check_insecure(items: &[String]) -> Result<(), String> {
     match items.iter().find(|item| !is_registry(item)) {
@@ -178,7 +160,7 @@ fn is_registry(item: &str) -> bool {
 mod tests {
     use std::future::ready;
 
-    use porch_fn_service::grpc::{Hop, Inflight};
+    use porch_fn_grpc::{Hop, Inflight};
     use prometheus_client::encoding::text::encode;
 
     use super::*;

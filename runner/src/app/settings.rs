@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use porch_fn_files::WatchedFiles;
+use porch_fn_flags::SetFlags;
 use porch_fn_image::AllowedImages;
-use porch_fn_service::flags::SetFlags;
-use porch_fn_service::tasks::Tasks;
+use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_settings::{self as settings, CacheConfig, ExecConfig, Flag};
 use tokio::sync::watch;
 
@@ -14,7 +15,7 @@ use super::{AppError, present};
 use crate::config::Flags;
 use crate::metrics::Metrics;
 use crate::settings::Sources;
-use crate::watched_file::{Content, First, WatchedFile};
+use crate::settings_file::{Content, SettingsFile};
 
 /// The longest wait until a changed file is read.
 const REREAD_EVERY: Duration = Duration::from_secs(10);
@@ -34,14 +35,14 @@ pub(super) fn sources(
     tasks: &mut Tasks,
 ) -> Result<Sources, AppError> {
     let prefix = flags.default_image_prefix.clone();
-    let cache = WatchedFile {
+    let cache = SettingsFile {
         flag: "pod-cache-config",
         path: flags.pod_cache_config.clone(),
         parse: Box::new(move |text| CacheConfig::parse(text, &prefix)),
         expected: CacheConfig::EXPECTED,
     };
     let (prefix, functions) = (flags.default_image_prefix.clone(), flags.functions.clone());
-    let exec = WatchedFile {
+    let exec = SettingsFile {
         flag: "config",
         path: flags.config.clone(),
         parse: Box::new(move |text| executables(text, &functions, &prefix)),
@@ -59,27 +60,29 @@ pub(super) fn sources(
 }
 
 fn follow<T: Default + PartialEq + Send + Sync + 'static>(
-    file: WatchedFile<T>,
+    file: SettingsFile<T>,
     flags: &Flags,
     set: &SetFlags,
     metrics: &Arc<Metrics>,
     tasks: &mut Tasks,
 ) -> Result<watch::Receiver<Content<T>>, AppError> {
     let flag = file.flag;
-    let first = if present(flag, &file.path, set)? { file.read()? } else { First::default() };
+    let file = if present(flag, &file.path, set)? {
+        WatchedFiles::read(file)?
+    } else {
+        WatchedFiles::unread(file, Content::default())
+    };
     metrics.config_valid(flag, true);
-    let metrics = Arc::clone(metrics);
-    let told = Box::new(move |valid| metrics.config_valid(flag, valid));
-    let (task, receiver) = file.watch(reread_every(flags), first, told);
-    tasks.keep(tracing::info_span!("file", flag), task);
+    let (metrics, receiver) = (Arc::clone(metrics), file.subscribe());
+    let report = move |valid| metrics.config_valid(flag, valid);
+    tasks.keep(tracing::info_span!("file", flag), file.follow(reread_every(flags), report));
     Ok(receiver)
 }
 
 /// What `--config` says, with what is wrong but not fatal in the log.
 fn executables(text: &str, functions: &Path, prefix: &str) -> Result<ExecConfig, String> {
     let config = ExecConfig::parse(text, functions, prefix)?;
-    for duplicate in &config.duplicates {
-        let (image, function) = (&duplicate.image, &duplicate.function);
+    for (image, function) in &config.duplicates {
         tracing::warn!(image, function, "duplicate image in --config is ignored");
     }
     for (image, executable) in config.iter() {

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use http::HeaderMap;
+use porch_fn_grpc::{Call, Reply};
 use porch_fn_image::Image;
 use porch_fn_proto::Chunks;
-use porch_fn_service::grpc::{Call, Reply};
-use porch_fn_service::telemetry::span;
-use porch_fn_service::trace_context;
+use porch_fn_telemetry::span;
+use porch_fn_telemetry::trace_context;
 use tokio::sync::watch;
 use tonic::Code;
 use wrapper_server::outcome;
@@ -22,12 +22,12 @@ pub(crate) use self::hash::ExecHash;
 use self::queue::Queue;
 use crate::environment::environment;
 use crate::metrics::{Metrics, Runtime};
-use crate::settings::Current;
+use crate::settings::CurrentSettings;
 
 /// Runs local executables, a bounded number at once.
 #[derive(Debug)]
 pub struct ExecRuntime {
-    current: watch::Receiver<Current>,
+    current: watch::Receiver<CurrentSettings>,
     environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     queue: Queue,
     parallel: usize,
@@ -40,7 +40,7 @@ impl ExecRuntime {
     /// A runtime for the executables that the settings name; `parallel` run at once (zero counts as one), and
     /// `max_waiting` of each image wait. `exec_env` names variables to pass on beside the usual ones.
     pub(crate) fn new(
-        current: watch::Receiver<Current>,
+        current: watch::Receiver<CurrentSettings>,
         exec_env: &[String],
         parallel: usize,
         max_waiting: usize,
@@ -96,7 +96,7 @@ impl ExecRuntime {
 
 #[cfg(test)]
 mod tests {
-    use porch_fn_service::grpc::{Hop, Inflight};
+    use porch_fn_grpc::{Hop, Inflight};
     use prometheus_client::registry::Registry;
 
     use super::*;

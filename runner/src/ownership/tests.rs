@@ -3,9 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use porch_fn_discovery::{COALESCE, COOLDOWN, HostPort};
 use porch_fn_image::shard_key;
-use porch_fn_service::discovery::{COALESCE, HOLD_DOWN, HostPort};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 use tracing::{Metadata, span};
 
@@ -16,34 +15,25 @@ const A: &str = "10.0.0.1:9445";
 const B: &str = "10.0.0.2:9445";
 const C: &str = "[2001:db8::3]:9445";
 
-/// A runner that listens to what discovery is made to say, and whose settings are complete.
+/// A runner, and the discovery that it follows.
 struct Runner {
     snapshots: watch::Sender<Snapshot>,
-    events: UnboundedReceiver<Event>,
     peers: watch::Receiver<Peers>,
-    /// As the pool holds it.
-    owned: Owned,
-    _configured: watch::Sender<bool>,
+    receiver: watch::Receiver<OwnedShards>,
+    /// As the pool has it.
+    owned: OwnedShards,
     drain: drain::Signal,
 }
 
 impl Runner {
     /// Before discovery's first answer.
     async fn new(own: &str) -> Self {
-        let (events, receiver) = mpsc::unbounded_channel();
         let ownership = Ownership::new(own.to_owned());
-        let peers = ownership.peers();
-        let (configured, receive_configured) = watch::channel(true);
-        let gate = Gate::new(ownership.owned(), receive_configured, events);
+        let (peers, receiver) = (ownership.peers(), ownership.owned());
         let (snapshots, answers) = watch::channel(Snapshot::default());
         let (drain, watch) = drain::channel();
-        let (owned, events) = (Owned::All, receiver);
-        let mut runner = Self { snapshots, events, peers, owned, _configured: configured, drain };
-        // Before its task ran for the first time.
-        assert_eq!(runner.told(), 1);
-        assert!(matches!(runner.owned, Owned::None));
+        let mut runner = Self { snapshots, peers, receiver, owned: OwnedShards::None, drain };
         tokio::spawn(ownership.run(answers, watch));
-        tokio::spawn(gate.run());
         runner.after(Duration::ZERO).await;
         assert_eq!(runner.told(), 0, "there was no answer yet");
         runner
@@ -64,14 +54,10 @@ impl Runner {
         sleep(time + Duration::from_millis(2)).await;
     }
 
-    /// Takes what the pool was told meanwhile, and says how often.
+    /// How often it owns something else since the last time: once or not at all.
     fn told(&mut self) -> usize {
-        let mut count = 0;
-        while let Ok(event) = self.events.try_recv() {
-            let Event::Own(owned) = event else { panic!("{event:?}") };
-            self.owned = owned;
-            count += 1;
-        }
+        let count = usize::from(self.receiver.has_changed().unwrap());
+        self.owned = self.receiver.borrow_and_update().clone();
         count
     }
 
@@ -124,7 +110,7 @@ async fn two_runners_share_all_keys_whatever_changes() {
     for (endpoints, present) in rounds {
         for runner in [&mut a, &mut b] {
             runner.answer(endpoints).await;
-            runner.after(COALESCE + HOLD_DOWN).await;
+            runner.after(COALESCE + COOLDOWN).await;
             runner.told();
         }
         for (image, _) in requests() {
@@ -161,7 +147,7 @@ async fn each_change_is_told_once() {
     runner.answer(&[A, C, "10.0.0.4:9445"]).await;
     assert_eq!((runner.told(), runner.peers.borrow().members), (1, 3));
     runner.answer(&[A, B, C, "10.0.0.4:9445"]).await;
-    runner.after(HOLD_DOWN.saturating_sub(COALESCE)).await;
+    runner.after(COOLDOWN.saturating_sub(COALESCE)).await;
     assert_eq!(runner.told(), 0);
     runner.after(2 * COALESCE).await;
     assert_eq!((runner.told(), runner.peers.borrow().members), (1, 4));
@@ -182,7 +168,7 @@ async fn who_is_not_listed_owns_nothing() {
 
     runner.answer(&[B]).await;
     assert_eq!(runner.told(), 1);
-    assert!(matches!(runner.owned, Owned::None));
+    assert!(matches!(runner.owned, OwnedShards::None));
     assert_eq!(*runner.peers.borrow(), Peers { members: 1, listed: false });
 }
 
@@ -198,7 +184,7 @@ async fn an_empty_answer_is_one() {
     // Held down, but nobody else is left: the router calls it, so it is the owner.
     runner.answer(&[]).await;
     assert_eq!(runner.told(), 1);
-    assert!(matches!(runner.owned, Owned::None));
+    assert!(matches!(runner.owned, OwnedShards::None));
     runner.answer(&[A]).await;
     assert_eq!(runner.told(), 1);
     assert!(requests().all(|(image, _)| runner.owns(&image)));
@@ -213,49 +199,6 @@ async fn its_address_is_spelled_as_discovery_does() {
         runner.answer(&[spelled]).await;
         assert_eq!((runner.told(), runner.peers.borrow().listed), (1, true), "{given}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn it_ends_with_the_pool() {
-    let (events, receiver) = mpsc::unbounded_channel();
-    let (_snapshots, answers) = watch::channel(Snapshot::default());
-    let ownership = Ownership::new(A.to_owned());
-    let gate = Gate::new(ownership.owned(), watch::channel(true).1, events);
-    let (_drain, watch) = drain::channel();
-    let tasks = [tokio::spawn(ownership.run(answers, watch)), tokio::spawn(gate.run())];
-    drop(receiver);
-    for task in tasks {
-        task.await.unwrap();
-    }
-}
-
-#[test]
-fn nothing_is_owned_before_settings_are_complete() {
-    let key = ShardKey::from("f");
-    let of = || Owned::Of(Arc::new(|key: &ShardKey| key.as_str() == "f"));
-    for owned in [Owned::All, of()] {
-        for told_none in [false, true] {
-            assert!(news(owned.clone(), true, told_none).unwrap().owns(&key));
-        }
-        assert!(news(owned.clone(), false, true).is_none());
-        assert!(!news(owned, false, false).unwrap().owns(&key));
-    }
-    assert!(news(Owned::None, true, true).is_none());
-    assert!(!news(Owned::None, true, false).unwrap().owns(&key));
-}
-
-#[tokio::test]
-async fn the_pool_hears_that_nothing_is_owned_and_then_what_is() {
-    let (events, mut receiver) = mpsc::unbounded_channel();
-    let (configured, receive_configured) = watch::channel(false);
-    // Without peers, all is this runner's.
-    let gate = Gate::new(watch::channel(Owned::All).1, receive_configured, events);
-    assert!(matches!(receiver.try_recv(), Ok(Event::Own(Owned::None))), "before its task ran");
-    tokio::spawn(gate.run());
-    tokio::task::yield_now().await;
-    assert!(receiver.try_recv().is_err());
-    configured.send_replace(true);
-    assert!(matches!(receiver.recv().await, Some(Event::Own(Owned::All))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,7 +225,7 @@ async fn of_a_rollout_it_is_told_few_times_and_owns_its_share_throughout() {
     // One comes back under its address.
     set = new.iter().map(String::as_str).chain([A, old[0].as_str()]).collect();
     runner.answer(&set).await;
-    runner.after(HOLD_DOWN.saturating_sub(COALESCE)).await;
+    runner.after(COOLDOWN.saturating_sub(COALESCE)).await;
     assert_eq!(runner.told(), 0, "it is held down");
     runner.after(2 * COALESCE).await;
     assert_eq!((runner.told(), runner.peers.borrow().members), (1, 6));

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use jiff::SignedDuration;
+use porch_fn_grpc_client::conn::Connection;
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{Origin, PodName, ResourceVersion, ShardKey, Time, Uid};
-use porch_fn_service::conn::Connection;
+use porch_fn_pool::{PodName, PodRecipe, ResourceVersion, ShardKey, Time, Uid};
 
 /// Something to do about a pod. Each `Create`, `Delete` and `Push` is answered by one event.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub enum Order {
         /// To be kept with the pod.
         shard_key: ShardKey,
         /// To be kept with the pod.
-        origin: Origin,
+        recipe: PodRecipe,
         /// To be kept with the pod.
         reclaim_after: Time,
     },
@@ -63,7 +63,7 @@ pub enum Order {
         within: Duration,
     },
     /// End the connection to the pod, so that the calls on it break off.
-    Cut {
+    Disconnect {
         /// The pod.
         uid: Uid,
     },

@@ -1,4 +1,8 @@
-//! Keeps the pool's configuration in step with the settings, and with what pods are made from.
+//! The pool's desired configuration: what settings say, what pods are made from, what this runner
+//! owns.
+//!
+//! One task sends it, and only when it is complete. With half of one the pool would replace, collect
+//! and start the wrong pods.
 
 pub(crate) mod ranges;
 #[cfg(test)]
@@ -8,69 +12,45 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use porch_fn_image::Image;
-use porch_fn_pool::{Config, Event, ImageKey, Origin, Override, Overrides, ShardKey};
+use porch_fn_pool::{Config, Event, ImageKey, Limits, Override, Overrides, OwnedShards, PodRecipe, ShardKey};
 use porch_fn_settings::{Resolved, Settings};
 use tokio::sync::{mpsc, watch};
 
 use super::backend::Catalog;
-use crate::settings::{Current, changed};
+use crate::settings::{CurrentSettings, changed};
 
-/// Knows what pods are made from.
-pub(crate) trait Making: Send + 'static {
-    /// What they are made from from now on, under these settings.
-    fn made_from(&mut self, current: &Current) -> MadeFrom;
+/// What pods are made from.
+pub(crate) trait Origins: Send + 'static {
+    /// The origin of each image's pods from now on, under complete settings.
+    fn origins(&mut self, current: &CurrentSettings) -> OriginOf;
 
-    /// Waits until pods are made from something else, whatever the settings say.
-    fn changed(&mut self) -> impl Future<Output = Changed> + Send;
+    /// Waits until origins change for another reason than the settings.
+    fn changed(&mut self) -> impl Future<Output = OriginChange> + Send;
 }
 
-/// The images whose pods are made from something else now.
+/// Which images' pods have another origin now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Changed {
-    /// Any: [`Making::made_from`] has another answer.
+pub(crate) enum OriginChange {
+    /// Any: [`Origins::origins`] has another answer.
     All,
-    /// This one: its last answer says so.
+    /// This one: its last answer has changed by itself.
     One(ImageKey),
 }
 
-/// What the pods of an image are made from.
-pub(crate) type MadeFrom = Box<dyn Fn(&ImageKey) -> Option<Origin> + Send + Sync>;
+/// The origin of an image's pods.
+pub(crate) type OriginOf = Box<dyn Fn(&ImageKey) -> Option<PodRecipe> + Send + Sync>;
 
-/// The pool's configuration: `base`, and what settings and templates say of each image.
-pub(crate) fn config(
-    base: &Config,
-    settings: &Arc<Settings>,
-    resolved: &Resolved,
-    made_from: MadeFrom,
-) -> Config {
-    let keep = settings.kept(resolved).into_iter().map(|(image, _)| {
-        let image = ImageKey::from(image.as_str());
-        (image.clone(), ShardKey::from(&image))
-    });
-    let keep = Arc::new(keep.collect());
-    let settings = Arc::clone(settings);
-    let one = move |image: &ImageKey| {
-        let template = made_from(image);
-        // Keys of the pool are canonical: there is no prefix to add.
-        let Ok(parsed) = Image::parse(image.as_str(), "") else {
-            return Override { template, ..Override::default() };
-        };
-        let effective = settings.of(&parsed);
-        Override {
-            max_pods: effective.max_pods.value,
-            min_pods: effective.min_pods.value,
-            waitlist: effective.waitlist.value,
-            per_pod: effective.per_pod.value,
-            queue: effective.queue.value,
-            ttl: effective.ttl.value,
-            template,
-        }
-    };
-    Config { overrides: Overrides::by(one), keep, ..base.clone() }
+/// The pool's desired configuration.
+pub(crate) struct Desired<O> {
+    /// What is the same for all images.
+    pub(crate) base: Config,
+    pub(crate) origins: O,
+    /// What this runner owns, as its peers have it.
+    pub(crate) owned: watch::Receiver<OwnedShards>,
+    pub(crate) warm_up: Option<WarmUp>,
 }
 
-/// Starts pods for images that settings name (`--warm-up-pod-cache`), each once: those that are there at the start, and
-/// those that appear later.
+/// Images to start a pod of before the first call (`--warm-up-pod-cache`), each once.
 #[derive(Debug)]
 pub(crate) struct WarmUp {
     catalog: Arc<dyn Catalog>,
@@ -82,8 +62,8 @@ impl WarmUp {
         Self { catalog, known: HashSet::new() }
     }
 
-    /// The images of `settings` that are new, and can have pods. One that vanished and comes again is new again.
-    pub(crate) fn news(&mut self, settings: &Settings, resolved: &Resolved) -> Vec<ImageKey> {
+    /// The images of `settings` that are new and can have pods. An image that comes back is new again.
+    fn new_images(&mut self, settings: &Settings, resolved: &Resolved) -> Vec<ImageKey> {
         let named = settings.warm(resolved);
         let mut news = Vec::new();
         for image in named.iter().filter(|image| !self.known.contains(image)) {
@@ -98,62 +78,77 @@ impl WarmUp {
     }
 }
 
-/// Tells the pool of every change, for ever; `resolved` is what [`ranges`] has found out.
-/// `configured` turns true when it was told of complete settings; before that nothing is warmed up,
-/// since no pod can be made.
-pub(crate) async fn follow(
-    base: Config,
-    mut making: impl Making,
-    mut current: watch::Receiver<Current>,
-    mut resolved: watch::Receiver<Resolved>,
-    mut warm_up: Option<WarmUp>,
-    configured: watch::Sender<bool>,
-    events: mpsc::UnboundedSender<Event>,
-) {
-    let mut settings_change = true;
-    loop {
-        tokio::select! {
-            changed = making.changed() => if let Changed::One(image) = changed {
-                if events.send(Event::Remade { image }).is_err() {
-                    return;
+// === impl Desired ===
+
+impl<O: Origins> Desired<O> {
+    /// The configuration under these settings; `resolved` comes from [`ranges`]. Under incomplete
+    /// settings pods have no origin.
+    pub(crate) fn config(&mut self, current: &CurrentSettings, resolved: &Resolved) -> Config {
+        let origin_of = current.complete.then(|| self.origins.origins(current));
+        let settings = Arc::clone(&current.settings);
+        let kept_images = settings.kept(resolved).into_iter().map(|(image, _)| {
+            let image = ImageKey::from(image.as_str());
+            (image.clone(), ShardKey::from(&image))
+        });
+        let kept_images = Arc::new(kept_images.collect());
+        let one = move |image: &ImageKey| {
+            let recipe = origin_of.as_ref().and_then(|origin_of| origin_of(image));
+            // Keys of the pool are canonical: there is no prefix to add.
+            let Ok(parsed) = Image::parse(image.as_str(), "") else {
+                return Override { recipe, ..Override::default() };
+            };
+            let effective = settings.of(&parsed);
+            let limits = Limits {
+                max_pods: effective.max_pods.value,
+                min_pods: effective.min_pods.value,
+                waitlist: effective.waitlist.value,
+                per_pod: effective.per_pod.value,
+                queue: effective.queue.value,
+                ttl: effective.ttl.value,
+            };
+            Override { limits, recipe }
+        };
+        Config { overrides: Overrides::by(one), kept_images, ..self.base.clone() }
+    }
+
+    /// Sends complete configurations to the pool until it is gone. What this runner owns and what is
+    /// warmed up follow the first one. Before it the pool owns nothing.
+    pub(crate) async fn follow(
+        mut self,
+        mut current: watch::Receiver<CurrentSettings>,
+        mut resolved: watch::Receiver<Resolved>,
+        events: mpsc::UnboundedSender<Event>,
+    ) {
+        let (mut is_configured, mut is_stale) = (false, true);
+        // A pool that is gone closes the channel.
+        let send = |event| drop(events.send(event));
+        loop {
+            let now = current.borrow_and_update().clone();
+            let found = resolved.borrow_and_update().clone();
+            if now.complete && is_stale {
+                send(Event::Configure(self.config(&now, &found)));
+                if !std::mem::replace(&mut is_configured, true) {
+                    send(Event::Own(self.owned.borrow_and_update().clone()));
                 }
-                continue;
-            },
-            changed = current.changed(), if settings_change => settings_change = changed.is_ok(),
-            () = changed(&mut resolved) => {}
+                let images = self.warm_up.as_mut().map(|warm_up| warm_up.new_images(&now.settings, &found));
+                for image in images.into_iter().flatten() {
+                    send(Event::Warm { shard_key: ShardKey::from(&image), image });
+                }
+            }
+            is_stale = true;
+            tokio::select! {
+                change = self.origins.changed() => if let OriginChange::One(image) = change {
+                    send(Event::RecipeChanged(image));
+                    is_stale = false;
+                },
+                () = changed(&mut self.owned), if is_configured => {
+                    send(Event::Own(self.owned.borrow_and_update().clone()));
+                    is_stale = false;
+                }
+                () = changed(&mut current) => {}
+                () = changed(&mut resolved) => {}
+                () = events.closed() => return,
+            }
         }
-        let now = current.borrow_and_update().clone();
-        let resolved = resolved.borrow_and_update().clone();
-        let made_from = making.made_from(&now);
-        if events.send(Event::Configure(config(&base, &now.settings, &resolved, made_from))).is_err() {
-            return;
-        }
-        told(&now, &resolved, &mut warm_up, &configured, &events);
-    }
-}
-
-/// What there is to do once the pool was told of `current`.
-pub(crate) fn told(
-    current: &Current,
-    resolved: &Resolved,
-    warm_up: &mut Option<WarmUp>,
-    configured: &watch::Sender<bool>,
-    events: &mpsc::UnboundedSender<Event>,
-) {
-    if !current.complete {
-        return;
-    }
-    configured.send_if_modified(|configured| !std::mem::replace(configured, true));
-    if let Some(warm_up) = warm_up {
-        self::warm_up(warm_up.news(&current.settings, resolved), events);
-    }
-}
-
-/// Asks the pool for one pod of each.
-fn warm_up(images: Vec<ImageKey>, events: &mpsc::UnboundedSender<Event>) {
-    for image in images {
-        let shard_key = ShardKey::from(&image);
-        // A pool that is gone has nothing to warm.
-        let _ = events.send(Event::Warm { image, shard_key });
     }
 }

@@ -5,18 +5,19 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use jiff::SignedDuration;
+use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{
-    Action, Config, Event, FunctionStats, ImageKey, Pool, Rejection, RequestId, ShardKey, Time, Uid, Verdict,
-    Why,
+    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, Pool, Rejection, RequestId, ShardKey, Time,
+    Uid, Verdict,
 };
 use porch_fn_proto::Chunks;
-use porch_fn_service::conn::Connection;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use crate::clock::now_ahead;
 use crate::metrics::Metrics;
 use crate::pods::backend::{Backend, Order};
 use crate::pods::starts::Starts;
@@ -179,7 +180,6 @@ pub(crate) struct Driver<B> {
     clock: Clock,
     metrics: Arc<Metrics>,
     starts: Starts,
-    actions: Vec<Action>,
 }
 
 impl<B: Backend> Driver<B> {
@@ -201,7 +201,6 @@ impl<B: Backend> Driver<B> {
             clock,
             metrics,
             starts: Starts::default(),
-            actions: Vec::new(),
         };
         (driver, Handle { commands: sender, next_id: Arc::default() })
     }
@@ -233,7 +232,7 @@ impl<B: Backend> Driver<B> {
             }
             Command::Cancel { id } => {
                 self.waiting.remove(&id);
-                Event::Cancel { id }
+                Event::Cancel(id)
             }
             Command::Finished { id, verdict } => Event::Finished { id, verdict },
             Command::Stats { answer } => {
@@ -247,46 +246,43 @@ impl<B: Backend> Driver<B> {
         tracing::trace!(?event, "pool event");
         let mut events = vec![event];
         while let Some(event) = events.pop() {
-            let mut actions = std::mem::take(&mut self.actions);
             let now = self.clock.now();
             self.starts.event(&event, now).into_iter().for_each(|step| self.metrics.pod_start(step));
-            self.pool.step_into(event, now, &mut actions);
-            for action in actions.drain(..) {
+            for action in self.pool.step(event, now) {
                 tracing::trace!(?action, "pool action");
                 events.extend(self.act(action));
             }
-            self.actions = actions;
         }
     }
 
     /// Carries out one action; returns what it means for the pool at once.
     fn act(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::Grant { id, uid, .. } => return self.grant(id, &uid),
+            Action::Grant { id, uid } => return self.grant(id, &uid),
             Action::Reject { id, error } => {
                 if let Some(answer) = self.waiting.remove(&id) {
                     // A caller that is gone cancels by itself.
                     let _ = answer.send(Err(error.into()));
                 }
             }
-            Action::Create { name, shard_key, origin, reclaim_after } => {
+            Action::Create { name, shard_key, recipe, reclaim_after } => {
                 tracing::info!(image = %name.image, slot = name.slot, "creating pod");
                 self.metrics.pool_action("create");
                 self.starts.order(name.clone(), self.clock.now());
-                self.backend.order(Order::Create { name, shard_key, origin, reclaim_after });
+                self.backend.order(Order::Create { name, shard_key, recipe, reclaim_after });
             }
-            Action::Delete { uid, resource_version, name, why } => {
-                tracing::info!(image = %name.image, slot = name.slot, ?why, "deleting pod");
-                self.metrics.pool_action(match why {
-                    Why::Failed => "delete failed",
-                    Why::Hung => "delete hung",
-                    Why::Expired => "delete expired",
-                    Why::Replaced => "delete replaced",
-                    Why::Surplus => "delete surplus",
-                    Why::Evicted => "delete evicted",
+            Action::Delete { uid, resource_version, name, reason } => {
+                tracing::info!(image = %name.image, slot = name.slot, why = ?reason, "deleting pod");
+                self.metrics.pool_action(match reason {
+                    DeleteReason::Failed => "delete failed",
+                    DeleteReason::Hung => "delete hung",
+                    DeleteReason::Expired => "delete expired",
+                    DeleteReason::Replaced => "delete replaced",
+                    DeleteReason::Surplus => "delete surplus",
+                    DeleteReason::Evicted => "delete evicted",
                 });
-                self.starts.delete(&uid, why).into_iter().for_each(|step| self.metrics.pod_start(step));
-                let failed = why == Why::Failed;
+                self.starts.delete(&uid, reason).into_iter().for_each(|step| self.metrics.pod_start(step));
+                let failed = reason == DeleteReason::Failed;
                 self.backend.order(Order::Delete { uid, resource_version, name, failed });
             }
             Action::Push { uid, resource_version, name, until, place_wanted } => {
@@ -296,13 +292,13 @@ impl<B: Backend> Driver<B> {
             Action::Check { uid, name, number, within } => {
                 self.backend.order(Order::Check { uid, name, number, within });
             }
-            Action::Cut { uid, name } => {
+            Action::Disconnect { uid, name } => {
                 tracing::warn!(
                     image = %name.image, slot = name.slot,
                     "a function pod does not answer any more; its calls go elsewhere, and another one takes its place"
                 );
                 self.metrics.pod_hung();
-                self.backend.order(Order::Cut { uid });
+                self.backend.order(Order::Disconnect { uid });
             }
             Action::Probe { uid, name, on } => self.backend.order(Order::Probe { uid, name, on }),
         }
@@ -321,13 +317,6 @@ impl<B: Backend> Driver<B> {
     }
 }
 
-/// Now, by a clock that is so far ahead of this machine's.
-pub(super) fn wall_clock(ahead: SignedDuration) -> Time {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let now = Time::from_millis(0) + since_epoch;
-    if ahead.is_negative() { now - ahead.unsigned_abs() } else { now + ahead.unsigned_abs() }
-}
-
 /// The pool's wall clock, which follows tokio's, so that tests can pause it and a step of the system clock
 /// cannot end deadlines.
 #[derive(Debug, Clone, Copy)]
@@ -339,7 +328,7 @@ struct Clock {
 impl Clock {
     /// `ahead` is how far the clock of the pods is ahead of this machine's.
     fn new(ahead: SignedDuration) -> Self {
-        Self { origin: Instant::now(), origin_time: wall_clock(ahead) }
+        Self { origin: Instant::now(), origin_time: now_ahead(ahead) }
     }
 
     fn now(&self) -> Time {

@@ -1,9 +1,9 @@
 //! What a caller reads when a pod gave no answer, or the function failed in it: codes and wrapping texts are
 //! the original's.
 
+use porch_fn_grpc::{Refused, Reply, cut_message, message_of, set_message};
 use porch_fn_image::ReferenceError;
 use porch_fn_pool::Rejection;
-use porch_fn_service::grpc::{Refused, Reply, cut_message, message_of, set_message};
 use tonic::Code;
 
 use super::backend::Unresolved;
@@ -135,8 +135,8 @@ fn go_name(code: Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use porch_fn_grpc::{CALL_OVERHEAD, Hop, Inflight, is_shed};
     use porch_fn_pool::Reason;
-    use porch_fn_service::grpc::{CALL_OVERHEAD, Hop, Inflight, is_shed};
     use std::time::Duration;
 
     const IMAGE: &str = "example.com/f:v1";

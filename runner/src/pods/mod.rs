@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, TE};
 use http::{HeaderMap, HeaderValue};
+use porch_fn_grpc::{Call, Reply, format_timeout, is_shed};
+use porch_fn_grpc_client::conn::ConnectError;
+use porch_fn_grpc_client::unary::{self, CallError, Lost};
 use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key};
 use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
 use porch_fn_proto::frame;
-use porch_fn_service::conn::ConnectError;
-use porch_fn_service::grpc::{Call, Reply, format_timeout, is_shed};
-use porch_fn_service::telemetry::span;
-use porch_fn_service::trace_context;
-use porch_fn_service::unary::{self, CallError, Lost};
+use porch_fn_telemetry::span;
+use porch_fn_telemetry::trace_context;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -100,7 +100,7 @@ impl PodRuntime {
             return None;
         }
         let tag = (!tag.is_empty()).then_some(tag);
-        let shard_key = ShardKey::new(&*shard_key(image, tag, &self.default_prefix));
+        let shard_key = ShardKey::from(&*shard_key(image, tag, &self.default_prefix));
         let ran = self.run(&ImageKey::from(chosen.as_str()), &shard_key, call).await;
         Some(match ran {
             Ok(reply) => wrap_failure(reply, image),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use porch_fn_grpc_client::conn::{self, Channel, Connection, Sender};
+use porch_fn_lifecycle::tasks::pass_on_panic;
 use porch_fn_pool::{PodName, Uid};
-use porch_fn_service::conn::{self, Channel, Connection, Sender};
-use porch_fn_service::tasks::pass_on_panic;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tonic_health::pb::HealthCheckRequest;

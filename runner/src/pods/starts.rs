@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use porch_fn_pool::{Creation, Event, Phase, Pod, PodName, Reason, Time, Uid, Why};
+use porch_fn_pool::{Creation, DeleteReason, Event, Phase, Pod, PodName, Reason, Time, Uid};
 
 /// Part of a start that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +41,9 @@ impl Starts {
     }
 
     /// A pod is deleted, or is to be.
-    pub(super) fn delete(&mut self, uid: &Uid, why: Why) -> Option<Step> {
+    pub(super) fn delete(&mut self, uid: &Uid, reason: DeleteReason) -> Option<Step> {
         let start = self.created.remove(uid)?;
-        (why == Why::Failed).then(|| Step::Failed(start.waiting.unwrap_or("not_ready")))
+        (reason == DeleteReason::Failed).then(|| Step::Failed(start.waiting.unwrap_or("not_ready")))
     }
 
     /// What an event of the pool says about starts.
@@ -55,14 +55,14 @@ impl Starts {
                 self.created.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
                 pods.iter().flat_map(|pod| self.seen(pod, now)).collect()
             }
-            Event::Ready { uid } => match self.created.remove(uid) {
+            Event::Ready(uid) => match self.created.remove(uid) {
                 Some(start) => {
                     vec![Step::Took("serve", now.since(start.since)), Step::Serves(now.since(start.ordered))]
                 }
                 None => Vec::new(),
             },
             Event::Failed { uid, reason } => self.failed(uid, reason.kind()),
-            Event::Gone { uid } => self.failed(uid, "gone"),
+            Event::Gone(uid) => self.failed(uid, "gone"),
             _ => Vec::new(),
         }
     }
@@ -70,12 +70,10 @@ impl Starts {
     fn answered(&mut self, name: &PodName, result: &Creation, now: Time) -> Vec<Step> {
         let Some(ordered) = self.ordered.remove(name) else { return Vec::new() };
         match result {
-            Creation::Ok(pod) => {
+            Creation::Ok(uid) => {
                 let start = Start { ordered, since: now, has_address: false, waiting: None };
-                self.created.insert(pod.uid.clone(), start);
-                let mut steps = vec![Step::Took("create", now.since(ordered))];
-                steps.extend(self.seen(pod, now));
-                steps
+                self.created.insert(uid.clone(), start);
+                vec![Step::Took("create", now.since(ordered))]
             }
             // Another runner's start.
             Creation::Exists => Vec::new(),
@@ -109,7 +107,7 @@ impl Starts {
 
 #[cfg(test)]
 mod tests {
-    use porch_fn_pool::{Origin, ResourceVersion};
+    use porch_fn_pool::{PodRecipe, ResourceVersion};
 
     use super::*;
 
@@ -133,7 +131,7 @@ mod tests {
             shard_key: "key".into(),
             terminating_since: None,
             phase,
-            origin: Origin::of("version", None),
+            recipe: PodRecipe::of("version", None),
             reclaim_after: None,
             place_wanted: None,
         }
@@ -151,7 +149,7 @@ mod tests {
     fn begun() -> Starts {
         let mut starts = Starts::default();
         starts.order(name(), at(0));
-        let steps = starts.event(&created(Creation::Ok(pod(Phase::Pending(None)))), at(10));
+        let steps = starts.event(&created(Creation::Ok(Uid::from("uid"))), at(10));
         assert_eq!(steps, [Step::Took("create", millis(10))]);
         starts
     }
@@ -168,7 +166,7 @@ mod tests {
             [Step::Took("address", millis(30))]
         );
         assert_eq!(starts.event(&Event::Seen(pod(Phase::Running)), at(50)), []);
-        let ready = Event::Ready { uid: Uid::from("uid") };
+        let ready = Event::Ready(Uid::from("uid"));
         assert_eq!(
             starts.event(&ready, at(100)),
             [Step::Took("serve", millis(60)), Step::Serves(millis(100))]
@@ -181,7 +179,7 @@ mod tests {
     fn pods_of_others_do_not_count() {
         let mut starts = Starts::default();
         assert_eq!(starts.event(&Event::Seen(pod(Phase::Running)), at(1)), []);
-        assert_eq!(starts.event(&Event::Ready { uid: Uid::from("uid") }, at(2)), []);
+        assert_eq!(starts.event(&Event::Ready(Uid::from("uid")), at(2)), []);
         starts.order(name(), at(3));
         assert_eq!(starts.event(&created(Creation::Exists), at(4)), []);
         assert!(is_over(&starts));
@@ -194,13 +192,13 @@ mod tests {
         for (event, reason) in [
             (Event::Seen(pod(failed.clone())), "unschedulable"),
             (Event::Failed { uid: uid.clone(), reason: Reason::Other("?".into()) }, "other"),
-            (Event::Gone { uid: uid.clone() }, "gone"),
+            (Event::Gone(uid.clone()), "gone"),
             (Event::Seen(Pod { terminating_since: Some(at(1)), ..pod(Phase::Running) }), "gone"),
         ] {
             let mut starts = begun();
             assert_eq!(starts.event(&event, at(20)), [Step::Failed(reason)]);
             assert_eq!(starts.event(&event, at(21)), []);
-            assert_eq!(starts.delete(&uid, Why::Failed), None);
+            assert_eq!(starts.delete(&uid, DeleteReason::Failed), None);
             assert!(is_over(&starts));
         }
         for (result, reason) in
@@ -216,11 +214,11 @@ mod tests {
     #[test]
     fn a_pod_that_is_given_up_failed_for_what_it_waited_for() {
         let uid = Uid::from("uid");
-        assert_eq!(begun().delete(&uid, Why::Failed), Some(Step::Failed("not_ready")));
-        assert_eq!(begun().delete(&uid, Why::Surplus), None);
+        assert_eq!(begun().delete(&uid, DeleteReason::Failed), Some(Step::Failed("not_ready")));
+        assert_eq!(begun().delete(&uid, DeleteReason::Surplus), None);
         let mut starts = begun();
         assert_eq!(starts.event(&Event::Seen(pod(Phase::Pending(Some(unschedulable())))), at(20)), []);
-        assert_eq!(starts.delete(&uid, Why::Failed), Some(Step::Failed("unschedulable")));
+        assert_eq!(starts.delete(&uid, DeleteReason::Failed), Some(Step::Failed("unschedulable")));
     }
 
     #[test]

@@ -6,11 +6,11 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use super::*;
+use porch_fn_grpc::{Charge, Hop, Inflight, is_shed, message_of};
+use porch_fn_grpc_client::conn::{self, Connection};
 use porch_fn_pool::{Creation, Phase, Pod, ResourceVersion, Uid};
 use porch_fn_proto::{Chunks, encode_request};
-use porch_fn_service::conn::{self, Connection};
-use porch_fn_service::grpc::{Charge, Hop, Inflight, is_shed, message_of};
-use porch_fn_service::telemetry::span::Span;
+use porch_fn_telemetry::span::Span;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
@@ -51,7 +51,7 @@ struct AtOnce {
 impl Backend for AtOnce {
     fn order(&self, order: Order) {
         let event = match order {
-            Order::Create { name, shard_key, origin, reclaim_after } => {
+            Order::Create { name, shard_key, recipe, reclaim_after } => {
                 let pod = Pod {
                     name: name.clone(),
                     uid: Uid::from("pod"),
@@ -59,14 +59,14 @@ impl Backend for AtOnce {
                     shard_key,
                     terminating_since: None,
                     phase: Phase::Running,
-                    origin,
+                    recipe,
                     reclaim_after: Some(reclaim_after),
                     place_wanted: None,
                 };
                 self.events.send(Event::Seen(pod.clone())).unwrap();
-                Event::Created { name, result: Creation::Ok(pod) }
+                Event::Created { name, result: Creation::Ok(pod.uid) }
             }
-            Order::Probe { uid, on: true, .. } => Event::Ready { uid },
+            Order::Probe { uid, on: true, .. } => Event::Ready(uid),
             _ => return,
         };
         self.events.send(event).unwrap();

@@ -5,16 +5,16 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
-use porch_fn_service::flags::{self, FlagError, GoDuration, Ignored};
+use porch_fn_flags::{FlagError, GoDuration, Ignored};
 
 const NAME: &str = "wrapper-server";
 const USAGE: &str = "wrapper-server [FLAGS] -- ENTRYPOINT [ARG...]";
 
 /// Serves one KRM function over gRPC: starts it once per call, with the ResourceList on its standard input.
 ///
-/// Runs as the entry point of a function pod, with the function's own entry point behind "--". Under the name
-/// "cp" it copies files instead, as the init containers of Porch's pod templates do: cp -a SOURCE... DESTINATION. Under
-/// the name "grpc-health-probe" it asks a server for its health, as their probes do: grpc-health-probe -addr IP:PORT.
+/// Runs as the entry point of a function pod, with the function's own entry point after "--". Under the name
+/// "cp" it copies files, for the init containers of Porch's pod templates: cp -a SOURCE... DESTINATION. Under the
+/// name "grpc-health-probe" it asks a server for its health, for their probes: grpc-health-probe -addr IP:PORT.
 #[derive(Debug, Clone, Parser)]
 #[command(name = NAME, version, override_usage = USAGE)]
 pub struct Flags {
@@ -37,12 +37,12 @@ pub struct Flags {
     #[arg(long, default_value = "5m")]
     pub drain_timeout: GoDuration,
     /// Log verbosity: 0 errors, 1 warnings, 2 events, 4 calls, 5 everything
-    #[arg(long, default_value_t = porch_fn_service::telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
+    #[arg(long, default_value_t = porch_fn_telemetry::DEFAULT_LOG_LEVEL, value_parser = clap::value_parser!(u8).range(0..=5))]
     pub verbosity: u8,
     /// Join the lines of the function's standard error by " | ", in the log and in error texts
     #[arg(long, default_value_t = false)]
     pub flatten_log: bool,
-    /// End, calls in flight included, when standard input does: for whoever starts it as a child process
+    /// End when standard input ends, calls in flight included: for a parent that starts it as a child process
     #[arg(long, default_value_t = false)]
     pub exit_with_stdin: bool,
     /// Instead of serving: copy this executable to DIR/wrapper-server and end
@@ -57,12 +57,11 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Parses the process's arguments. An entry point must be among them if there is something to
-    /// serve. Those before `--` that are not known are returned: they come from a user's pod
-    /// template, which is made for other versions of Porch as well, and must not keep every pod
-    /// from starting.
+    /// Parses the process's arguments. To serve, an entry point is required. Unknown arguments before `--`
+    /// are returned. They come from a user's pod template, which may be made for other versions of Porch,
+    /// and must not prevent the start of every pod.
     pub(crate) fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<(Self, Ignored), FlagError> {
-        let (flags, ignored) = flags::parse_leniently::<Self>(args)?;
+        let (flags, ignored) = porch_fn_flags::parse_leniently::<Self>(args)?;
         if flags.entrypoint.is_empty() && flags.copy_to.is_none() && !flags.idle {
             return Err(FlagError::usage(NAME, format!("<ENTRYPOINT>... must be set; usage: {USAGE}")));
         }
@@ -96,7 +95,7 @@ mod tests {
         for (args, expected) in [
             (
                 &["--new", "--port=many", "--", "f"][..],
-                "wrapper-server: --port: \"many\" is not a whole number",
+                "wrapper-server: invalid value 'many' for '--port <PORT>': invalid digit found in string",
             ),
             (&["--=x", "--", "f"], "wrapper-server: \"--=x\" is not a flag; flags are written --name=value"),
         ] {

@@ -1,13 +1,13 @@
 //! Go's wording for quoted strings, exit states and system errors.
 //!
-//! Error texts reach Porch and can be committed to git, so they must stay what Porch's own function runner, a Go
-//! program, would have said.
+//! Error texts reach Porch and can be committed to git, so they must equal those of Porch's own function runner, a Go
+//! program.
 
 use std::fmt::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
-/// Quotes `text` as Go's `strconv.Quote` does, which is what `%q` prints.
+/// Quotes `text` like Go's `strconv.Quote`, which `%q` uses.
 pub fn go_quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -48,7 +48,7 @@ fn is_print(c: char) -> bool {
     ['x', c].iter().collect::<String>().escape_debug().count() == 2
 }
 
-/// Describes how a process ended as Go's `os.ProcessState` does: `exit status 1`, `signal: killed`.
+/// Describes the end of a process like Go's `os.ProcessState`: `exit status 1`, `signal: killed`.
 pub fn go_exit_text(status: ExitStatus) -> String {
     let mut text = match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
@@ -64,7 +64,7 @@ pub fn go_exit_text(status: ExitStatus) -> String {
     text
 }
 
-/// The operating system's text for `error` as Go prints it: lower case and without the number.
+/// The operating system's text for `error` as in Go: lower case and without the number.
 pub fn go_os_error(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

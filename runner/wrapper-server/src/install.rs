@@ -1,16 +1,30 @@
-//! How the wrapper gets from its own image into a function's container, without an init container: a container
-//! that [`idle`]s keeps its volume while its postStart hook calls [`copy_to`], which holds the function back.
+//! How the binary gets from its own image into a function's container. The image has no shell and no
+//! tools, so the binary copies itself:
+//!
+//! - With our template, a container that [`idle`]s keeps the volume, and its postStart hook calls
+//!   [`copy_to`]. The function starts after the hook.
+//! - Porch's documented templates have an init container that calls `cp -a /wrapper-server/. DIRECTORY`.
+//!   The image has this binary under that name too, and [`run_cp`] supports as much of `cp` as those need.
 
-use std::io;
+use std::ffi::OsString;
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
-use porch_fn_service::lifecycle::StopSignals;
+use porch_fn_flags::FlagError;
+use porch_fn_lifecycle::StopSignals;
 
-use crate::copy::replace;
-
-/// What the copy is called, and what pod templates start.
+/// The copy's name, which pod templates start.
 const FILE: &str = "wrapper-server";
+
+/// The name under which the binary is `cp`.
+pub(crate) const CP: &str = "cp";
+
+const CP_USAGE: &str = "usage: cp [-a|-r|-R|-p] SOURCE... DESTINATION; directories are always copied whole, and \
+                        permission bits of files and symbolic links are always kept";
 
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
@@ -20,16 +34,21 @@ pub(crate) struct CopyToError {
     error: io::Error,
 }
 
-/// Copies this executable into `directory`, so that everybody may run it.
+/// Copies this executable into `directory`, executable for all users.
+///
+/// # Errors
+/// A [`CopyToError`] if the directory cannot be written.
 pub(crate) fn copy_to(directory: &Path) -> Result<(), CopyToError> {
+    let target = directory.join(FILE);
     std::env::current_exe()
-        .and_then(|executable| replace(&executable, &directory.join(FILE), Some(0o755)))
+        .and_then(|executable| replace(&executable, &target))
+        .and_then(|()| fs::set_permissions(&target, Permissions::from_mode(0o755)))
         .map_err(|error| CopyToError { directory: directory.to_owned(), error })
 }
 
 /// Does nothing until SIGTERM or SIGINT.
 pub(crate) fn idle() -> ExitCode {
-    // One thread, since it stays for as long as the pod.
+    // One thread, because it stays as long as the pod.
     let waited = tokio::runtime::Builder::new_current_thread().enable_io().build().and_then(|runtime| {
         runtime.block_on(async {
             let mut signals = StopSignals::catch()?;
@@ -47,4 +66,70 @@ pub(crate) fn idle() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The whole process of `cp`, from the arguments after its name to its exit code.
+pub(crate) fn run_cp(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let (options, mut sources): (Vec<OsString>, Vec<_>) =
+        args.into_iter().partition(|arg| arg.as_bytes().starts_with(b"-"));
+    let is_known = |option: &OsString| option.as_bytes()[1..].iter().all(|letter| b"arRp".contains(letter));
+    let Some(destination) = sources.pop().filter(|_| !sources.is_empty() && options.iter().all(is_known))
+    else {
+        return FlagError::usage(CP, CP_USAGE).report();
+    };
+    for source in sources.iter().map(Path::new) {
+        let mut target = PathBuf::from(&destination);
+        // `SOURCE/.` is the contents of a directory, but `file_name` would return SOURCE's name.
+        let is_contents = source.as_os_str() == "." || source.as_os_str().as_bytes().ends_with(b"/.");
+        if target.is_dir() && !is_contents {
+            target.extend(source.file_name());
+        }
+        if let Err(error) = copy(source, &target) {
+            eprintln!("{CP}: {} to {}: {error}", source.display(), target.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn copy(source: &Path, target: &Path) -> io::Result<()> {
+    // The whole tree is listed before the first copy, because the target may be inside of it.
+    let mut tree = vec![(source.to_owned(), target.to_owned())];
+    let mut listed = 0;
+    while let Some((source, target)) = tree.get(listed).cloned() {
+        if source.symlink_metadata()?.is_dir() {
+            for entry in fs::read_dir(&source)? {
+                let name = entry?.file_name();
+                tree.push((source.join(&name), target.join(&name)));
+            }
+        }
+        listed += 1;
+    }
+    tree.iter().try_for_each(|(source, target)| copy_one(source, target))
+}
+
+fn copy_one(source: &Path, target: &Path) -> io::Result<()> {
+    let metadata = source.symlink_metadata()?;
+    if metadata.is_dir() {
+        return fs::create_dir_all(target);
+    }
+    if !metadata.is_symlink() {
+        return replace(source, target);
+    }
+    match fs::remove_file(target) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => symlink(fs::read_link(source)?, target),
+    }
+}
+
+/// Copies a file with its permission bits, whole or not at all: at any time, `target` is the old file or
+/// the new one.
+fn replace(source: &Path, target: &Path) -> io::Result<()> {
+    let temporary = target.with_file_name(format!(".wrapper-server-{}.tmp", process::id()));
+    let copied = fs::copy(source, &temporary).and_then(|_| fs::rename(&temporary, target));
+    if copied.is_err() {
+        // The first error is the one to report.
+        let _ = fs::remove_file(&temporary);
+    }
+    copied
 }

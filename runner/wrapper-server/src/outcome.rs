@@ -1,7 +1,7 @@
-//! What a call of a function means to Porch: an answer, or a status code and a text.
+//! The result of a function's call for Porch: an answer, or a status code and a text.
 //!
-//! Codes and texts are those of Porch's own wrapper-server, since the texts end up in package statuses and in git.
-//! Two things differ on purpose: an empty output is an error, and stderr is cut instead of failing the call.
+//! Codes and texts are those of Porch's own wrapper-server, because the texts go into package statuses and git.
+//! Two things differ on purpose: an empty output is an error, and a long stderr is cut and does not fail the call.
 //!
 //! | outcome | code | text |
 //! |---|---|---|
@@ -18,16 +18,16 @@ use tonic::{Code, Status};
 
 use crate::go_text::{go_exit_text, go_quote};
 use crate::process::{Finished, Limits, MARKER_LIMIT, RunError, Stderr};
-use crate::resource_list::{self, cut};
+use crate::resource_list::{self, bounded};
 
 /// A function's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evaluated {
     /// The function's stdout, unchanged.
     pub resource_list: Bytes,
-    /// What was kept of its stderr, cut further if both would not fit into one message.
+    /// The kept part of its stderr, cut further if both would not fit into one message.
     pub log: Bytes,
-    /// Something for our own log: the function succeeded but reported an error.
+    /// A text for our own log: the function succeeded but reported an error.
     pub warning: Option<String>,
 }
 
@@ -56,23 +56,23 @@ pub fn limits(max_message: usize) -> Limits {
     }
 }
 
-/// How much of the beginning of stderr is kept, in bytes: the first fault.
+/// How much of the beginning of stderr is kept, in bytes. It has the first fault.
 const STDERR_HEAD: usize = 16 * 1024;
 
-/// How much of the end of stderr is kept, in bytes: a stack trace and what led to it.
+/// How much of the end of stderr is kept, in bytes. It has the stack trace and the lines before it.
 const STDERR_TAIL: usize = 48 * 1024;
 
-/// What a bytes field of up to 256 MiB costs in a message besides its bytes: its tag and its length.
+/// Size of the tag and the length of a bytes field of up to 256 MiB, in bytes.
 const FIELD_OVERHEAD: usize = 5;
 
-/// How much of an image's name is repeated, in bytes. It is the caller's input.
+/// How much of an image's name is quoted, in bytes. It is the caller's input.
 const IMAGE_LIMIT: usize = 1024;
 
 /// Judges a call of the function `image` that was run within [`limits`] of `max_message`.
 ///
 /// Reads the whole output, which takes about 30 ms of CPU time per MiB.
 pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -> Result<Evaluated, Failure> {
-    let function = go_quote(&cut(image, IMAGE_LIMIT));
+    let function = go_quote(&bounded(image, IMAGE_LIMIT));
     let Finished { status, stdout, stderr } =
         ran.map_err(|error| not_finished(&function, &error, max_message))?;
 
@@ -96,22 +96,21 @@ pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -
     Ok(evaluated(stdout, stderr, warning, max_message))
 }
 
-/// As [`judge`], but by the exit code alone, as Porch's exec runtime does: the output of a function
-/// that succeeded is not looked at, but an empty one is an error. The text for a function that
-/// failed begins like Porch's, with exit code and stderr; the results that its output carries
-/// follow.
+/// Like [`judge`], but by the exit code alone, like Porch's exec runtime: the output of a function that
+/// succeeded is not read, but an empty one is an error. The text for a function that failed begins like
+/// Porch's, with exit code and stderr. The results in its output follow.
 pub fn judge_exit(
     image: &str,
     ran: Result<Finished, RunError>,
     max_message: usize,
 ) -> Result<Evaluated, Failure> {
-    let function = go_quote(&cut(image, IMAGE_LIMIT));
+    let function = go_quote(&bounded(image, IMAGE_LIMIT));
     let Finished { status, stdout, stderr } =
         ran.map_err(|error| not_finished(&function, &error, max_message))?;
     if !status.success() {
         let failure = not_executed(&function, &go_exit_text(status), &stderr.into_text());
         return Err(match resource_list::check(&stdout) {
-            Ok(results) if !results.entries.is_empty() => {
+            Ok(results) if !results.text.is_empty() => {
                 internal(format!("{} with structured results: {results}", failure.message))
             }
             _ => failure,
@@ -123,15 +122,15 @@ pub fn judge_exit(
     Ok(evaluated(stdout, stderr, None, max_message))
 }
 
-/// Outputs up to this size are judged at once; larger ones take milliseconds that others would
-/// wait.
+/// Outputs up to this size, in bytes, are judged at once. Larger ones take milliseconds and would delay
+/// other calls.
 const JUDGED_INLINE: usize = 64 * 1024;
 
 /// [`judge`] or [`judge_exit`].
 pub type Judge = fn(&str, Result<Finished, RunError>, usize) -> Result<Evaluated, Failure>;
 
-/// Judges large outputs in a thread where nobody waits for it. `held` is let go of once that is done, even if this future
-/// is dropped before.
+/// Judges large outputs in a thread for blocking work. `held` is dropped after that, even if this future is
+/// dropped before.
 pub async fn judge_apart(
     judge: Judge,
     image: &str,
@@ -151,15 +150,9 @@ pub async fn judge_apart(
     judged.unwrap_or_else(|_| Err(internal("the function's output could not be judged".to_owned())))
 }
 
-fn evaluated(stdout: Bytes, mut stderr: Stderr, warning: Option<String>, max_message: usize) -> Evaluated {
-    let room = max_message.saturating_sub(stdout.len() + 2 * FIELD_OVERHEAD);
-    let log = match room.checked_sub(MARKER_LIMIT) {
-        Some(room) => {
-            stderr.shrink(room);
-            stderr.into_bytes()
-        }
-        None => Bytes::new(),
-    };
+fn evaluated(stdout: Bytes, stderr: Stderr, warning: Option<String>, max_message: usize) -> Evaluated {
+    let room = max_message.saturating_sub(stdout.len() + 2 * FIELD_OVERHEAD).checked_sub(MARKER_LIMIT);
+    let log = room.map(|room| stderr.into_bytes(room)).unwrap_or_default();
     Evaluated { resource_list: stdout, log, warning }
 }
 
@@ -170,7 +163,7 @@ fn not_finished(function: &str, error: &RunError, max_message: usize) -> Failure
         }
         RunError::StdoutTooLarge { .. } => Failure {
             code: Code::ResourceExhausted,
-            // The function was ended at once, so how much it would have written is not known.
+            // The function was ended at once, so the length of its whole output is not known.
             message: format!(
                 "grpc: trying to send message larger than max ({} vs. {max_message}): the output of function \
                  {function} is too long; raise --max-request-body-size of router, runner and wrapper-server, and \

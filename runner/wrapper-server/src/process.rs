@@ -1,13 +1,12 @@
 //! One function process per call: bytes in, bytes out, and nothing left behind.
 //!
-//! A call ends when the process that was started has exited and its stdout is at its end, or at the deadline, or when
-//! stdout grows past its limit. Whichever comes first, the whole process group is killed then. The standard library
-//! and Tokio both reap a child as soon as they see it exit, which would leave its group without a safe name: so this
-//! is built on a pidfd (Linux 5.3) instead.
+//! A call ends when the started process has exited and its stdout is at its end, at the deadline, or when
+//! stdout exceeds its limit. Then the whole process group is killed. The standard library and Tokio reap a
+//! child as soon as it exits, and then the number of its group may belong to another one. Therefore this
+//! module uses a pidfd (Linux 5.3).
 //!
-//! A descendant that leaves the group (`setsid`) is killed as well where this process adopts
-//! orphans ([`adopt_orphans`]). Elsewhere it outlives the call. It cannot hold a call up, unless it
-//! holds stdout.
+//! A descendant that leaves the group (`setsid`) is killed too if this process adopts orphans
+//! ([`adopt_orphans`]). Else it outlives the call. It cannot delay a call, unless it keeps stdout open.
 
 mod group;
 mod pidfd;
@@ -35,10 +34,10 @@ pub use reaper::{CALL_VARIABLE, adopt_orphans, collect_orphans};
 pub(crate) use stderr::MARKER_LIMIT;
 pub use stderr::Stderr;
 
-/// How much of a function's output is taken, in bytes.
+/// How much of a function's output is kept, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest stdout; a longer one ends the call.
+    /// Largest stdout; a larger one ends the call.
     pub stdout: usize,
     /// How much of the beginning of stderr is kept.
     pub stderr_head: usize,
@@ -51,11 +50,11 @@ pub struct Limits {
 /// A function process that ran to its end.
 #[derive(Debug)]
 pub struct Finished {
-    /// How the process that was started ended.
+    /// The exit status of the started process.
     pub status: ExitStatus,
     /// All of its stdout, and that of the processes it left running.
     pub stdout: Bytes,
-    /// What was kept of stderr.
+    /// The kept part of stderr.
     pub stderr: Stderr,
 }
 
@@ -86,7 +85,7 @@ pub enum RunError {
     /// A pipe or the process could not be waited for.
     #[error("{operation}: {}", go_os_error(source))]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// The system's reason.
         source: io::Error,
@@ -111,16 +110,13 @@ pub async fn run(
         return Err(RunError::Deadline);
     }
     let (group, mut pipes) = Group::start(program)?;
-    let mut stderr = Stderr::new(limits.stderr_head, limits.stderr_tail);
-    if limits.join_lines {
-        stderr = stderr.with_joined_lines();
-    }
+    let mut stderr = Stderr::new(*limits);
 
     let finished = async {
         let exit = async { group.leader_exit().await.map_err(io_error("waiting for the function's exit")) };
         tokio::try_join!(read_stdout(&mut pipes.stdout, limits.stdout), exit)
     };
-    // These two do not decide when a call ends: a process left behind may keep either pipe open and never use it.
+    // These two do not end a call: a process left behind may keep either pipe open and never use it.
     let alongside = async {
         tokio::try_join!(write_stdin(pipes.stdin, stdin), read_stderr(&mut pipes.stderr, &mut stderr))?;
         pending::<Result<Infallible, RunError>>().await
@@ -144,7 +140,7 @@ async fn write_stdin(
     for chunk in chunks {
         match pipe.write_all(&chunk).await {
             Ok(()) => {}
-            // The function has closed its stdin: it needs no more.
+            // The function has closed its stdin, because it needs no more.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
             {
@@ -158,7 +154,7 @@ async fn write_stdin(
 
 async fn read_stdout(pipe: &mut pipe::Receiver, limit: usize) -> Result<Bytes, RunError> {
     const FIRST: usize = 64 * 1024;
-    // One byte more than allowed tells an output of just the limit from a longer one.
+    // One byte more than allowed distinguishes an output of exactly the limit from a larger one.
     let most = limit.saturating_add(1);
     let mut stdout = Vec::new();
     loop {
@@ -186,11 +182,11 @@ async fn read_stderr(pipe: &mut pipe::Receiver, stderr: &mut Stderr) -> Result<(
     Ok(())
 }
 
-/// Takes what is in the pipe now, without waiting for a process that keeps it open.
+/// Reads the current contents of the pipe, without waiting for a process that keeps it open.
 fn read_rest_of_stderr(pipe: pipe::Receiver, stderr: &mut Stderr) -> io::Result<()> {
-    // As much as a pipe can be made to hold without privileges: a writer that goes on must not keep this going.
+    // The largest capacity of a pipe without privileges: a process that writes on must not delay this.
     const MOST: u64 = 1024 * 1024;
-    // Not through Tokio, which asks the system only after its driver has seen the pipe become readable.
+    // Not through Tokio, which reads only after its driver has reported the pipe as readable.
     let mut rest = File::from(pipe.into_nonblocking_fd()?).take(MOST);
     let mut buffer = [0; STDERR_BUFFER];
     loop {

@@ -1,14 +1,14 @@
-//! Is this output a `ResourceList`, and which results does it carry?
+//! Checks that an output is a `ResourceList`, and reads the results in it.
 //!
-//! Accepts and refuses what Go's `fn.ParseResourceList` does, which Porch's wrapper-server uses: exactly one YAML
-//! document, a mapping whose `kind` is `ResourceList`; `items`, if there, a list of mappings; `functionConfig`, if
-//! there, a mapping; of a key given twice the first counts. It differs in that flow collections (JSON) may nest 255
-//! levels deep, that YAML 1.2's escape `\/` is known, that aliases inside results are not followed, and that of a
-//! result only what its text needs is looked at. An output of nothing is an error whatever the SDK makes of it: Porch
-//! would take it for an empty package.
+//! Accepts and rejects the same outputs as Go's `fn.ParseResourceList`, which Porch's wrapper-server uses: exactly one
+//! YAML document, a mapping with the `kind` `ResourceList`; `items`, if present, a list of mappings; `functionConfig`,
+//! if present, a mapping; of a repeated key the first counts. The differences: flow collections (JSON) may nest 255
+//! levels deep, YAML 1.2's escape `\/` is valid, aliases inside results are not followed, and only the parts of a
+//! result that its text needs are checked. An empty output is always an error: Porch would take it for an empty
+//! package.
 //!
-//! The answer of a function can be several megabytes, and only the results are of interest. So this reads the
-//! parser's events as they come and builds no tree: nesting costs no stack and an alias is never expanded.
+//! The answer of a function can be several megabytes, and only the results are of interest. Therefore this reads the
+//! parser's events and builds no tree: nesting needs no stack, and an alias is never expanded.
 
 mod events;
 mod results;
@@ -17,8 +17,8 @@ use crate::go_text::go_quote;
 use events::{Events, Node, Text, Value};
 
 pub use events::Position;
-pub(crate) use results::cut;
-pub use results::{Entry, MESSAGE_LIMIT, PART_LIMIT, ResourceRef, Results, TEXT_LIMIT};
+pub(crate) use results::bounded;
+pub use results::{MESSAGE_LIMIT, PART_LIMIT, Results, TEXT_LIMIT};
 
 /// Why an output is not a `ResourceList`. Positions are those in the function's stdout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,15 +49,15 @@ pub enum Invalid {
     /// The output is not YAML.
     #[error("invalid YAML at {at}: {problem}: only the ResourceList may go to stdout, all else to stderr")]
     Syntax {
-        /// Where the parser gave up.
+        /// Where the parser stopped.
         at: Position,
-        /// What the parser says.
+        /// The parser's message.
         problem: String,
     },
     /// Collections are nested deeper than Go's YAML library allows.
     #[error("invalid YAML at {at}: nested more than {limit} levels deep")]
     TooDeep {
-        /// Where the limit is passed.
+        /// Where the limit is exceeded.
         at: Position,
         /// How deep collections may nest.
         limit: usize,
@@ -65,11 +65,11 @@ pub enum Invalid {
     /// A part of the output is of the wrong type.
     #[error("{part} must be a {expected}, found a {found} at {at}")]
     Type {
-        /// Which part: `items`, for instance.
+        /// The part, for example `items`.
         part: &'static str,
-        /// The type that it must have.
+        /// The required type.
         expected: &'static str,
-        /// The type that it has.
+        /// The actual type.
         found: &'static str,
         /// Where it begins.
         at: Position,
@@ -81,8 +81,11 @@ pub enum Invalid {
 
 /// Checks a function's output and returns the results in it.
 ///
-/// Takes about 30 ms of CPU time per MiB. Memory does not grow with a block style output; in flow style (JSON) the
-/// parser holds one item at a time, at up to 70 times its size.
+/// Takes about 30 ms of CPU time per MiB. Memory does not grow with an output in block style. In flow style (JSON),
+/// the parser keeps one item at a time, at up to 70 times its size.
+///
+/// # Errors
+/// [`Invalid`], with the position of the fault.
 pub fn check(output: &[u8]) -> Result<Results, Invalid> {
     let text = Text::new(output)?;
     let mut events = Events::new(&text);
@@ -93,25 +96,28 @@ pub fn check(output: &[u8]) -> Result<Results, Invalid> {
 }
 
 fn resource_list<'a>(events: &mut Events<'a>, root: &Node<'a>) -> Result<Results, Invalid> {
-    root.must_be_a_mapping("the function's stdout")?;
+    root.must_be("mapping", "the function's stdout")?;
     let (mut kind, mut items, mut function_config, mut results) = (None, false, false, None);
     events.each_entry(|events, key, node| match key {
         "kind" if kind.is_none() => {
-            kind =
-                Some(if let Value::Text(text) = &node.value { cut(text, KIND_LIMIT) } else { String::new() });
+            kind = Some(if let Value::Text(text) = &node.value {
+                bounded(text, KIND_LIMIT)
+            } else {
+                String::new()
+            });
             events.skip(&node)
         }
         "items" if !items => {
             items = true;
-            node.must_be_a_list("items")?;
+            node.must_be("list", "items")?;
             events.each_element(|events, item| {
-                item.must_be_a_mapping("each of items")?;
+                item.must_be("mapping", "each of items")?;
                 events.skip(&item)
             })
         }
         "functionConfig" if !function_config => {
             function_config = true;
-            node.must_be_a_mapping("functionConfig")?;
+            node.must_be("mapping", "functionConfig")?;
             events.skip(&node)
         }
         "results" if results.is_none() => {
@@ -126,7 +132,7 @@ fn resource_list<'a>(events: &mut Events<'a>, root: &Node<'a>) -> Result<Results
     }
 }
 
-/// How much of an unexpected kind is repeated, in bytes.
+/// How much of an unexpected kind is quoted, in bytes.
 const KIND_LIMIT: usize = 256;
 
 #[cfg(test)]

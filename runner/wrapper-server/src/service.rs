@@ -1,8 +1,8 @@
-//! One call through the wrapper: a process, and a judgement of what came out of it.
+//! One call through the wrapper: it runs a process and judges its output.
 
+use porch_fn_grpc::{Call, Evaluate, Places, Reply};
 use porch_fn_proto::peek;
-use porch_fn_service::grpc::{Call, Evaluate, Places, Reply};
-use porch_fn_service::trace_context;
+use porch_fn_telemetry::trace_context;
 use tonic::Code;
 
 use crate::outcome::{self, Evaluated, Failure};
@@ -23,7 +23,7 @@ impl Wrapper {
         Self { program, max_message, flatten_log }
     }
 
-    /// The places of a wrapper that runs `max_calls` at once.
+    /// The places of a wrapper that runs at most `max_calls` at once.
     pub fn places(max_calls: usize) -> Places {
         let text = format!(
             "{max_calls} calls already run in this function's pod: retry later, raise \
@@ -36,7 +36,7 @@ impl Wrapper {
         let peeked = peek(&call.message)
             .map_err(|error| Failure { code: Code::Internal, message: error.to_string() })?;
         let stdin = call.message.slice(peeked.resource_list);
-        // Let go of the request's other parts while the function runs.
+        // Free the request's other parts while the function runs.
         drop((call.message, call.framed));
         let program = self.program.clone().with_variables(trace_context::environment(&call.headers));
         let limits = Limits { join_lines: self.flatten_log, ..outcome::limits(self.max_message) };

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
-use porch_fn_service::unary::CallError;
+use porch_fn_grpc_client::unary::CallError;
 
 use crate::client::{Answer, Client};
 

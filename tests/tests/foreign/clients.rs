@@ -301,7 +301,7 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
         (Code::NotFound, "NotFound"),
         (Code::ResourceExhausted, "ResourceExhausted"),
     ] {
-        let image = format!("error:{}", porch_fn_service::grpc::code_name(code));
+        let image = format!("error:{}", porch_fn_grpc::code_name(code));
         for text in ["two\nlines: ž", &long] {
             let expected = format!(
                 "unable to evaluate {image} with pod evaluator: rpc error: code = {go} desc = {text}"

@@ -130,14 +130,15 @@ impl Stand {
         figure(&format!("{what}: settled {:.1?} after the faults' end", start.elapsed()));
     }
 
-    /// At no time a function had more pods than this, but those that were going.
+    /// At no time a function had more pods than this, and one that starts while the others end or are
+    /// silent: a pod whose delete is on its way takes no calls, but has no deletion timestamp yet.
     fn never_more_than(&self, what: &str, limit: usize, images: &[&str]) {
         for image in images {
             let most = self.record.most_at_once(|pod| {
                 let of = pod.annotations().get("fn.kpt.dev/image-reference");
                 pod.metadata.deletion_timestamp.is_none() && of.is_some_and(|of| of == image)
             });
-            assert!((1..=limit).contains(&most), "{what}: {most} pods of {image}");
+            assert!((1..=limit + 1).contains(&most), "{what}: {most} pods of {image}");
         }
     }
 }
@@ -450,7 +451,7 @@ async fn a_function_whose_only_pod_is_lost_is_back_within_seconds() {
         assert!(after < Duration::from_secs(1), "{after:?}");
         assert!(in_flight < Duration::from_secs(25), "{in_flight:?}");
         drop(lost);
-        stand.never_more_than("one is replaced", 2, &[&image]);
+        stand.never_more_than("one is replaced", 1, &[&image]);
     }
 }
 

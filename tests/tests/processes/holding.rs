@@ -8,8 +8,8 @@ mod slow {
 
     use bytes::Bytes;
     use h2::client::Builder;
+    use porch_fn_grpc::listen::allow_open_files;
     use porch_fn_proto::PREFIX_LEN;
-    use porch_fn_service::listen::allow_open_files;
     use porch_fn_tests::caller::{RawCaller, framed};
     use porch_fn_tests::load::{Load, Report};
     use porch_fn_tests::process::{Sandbox, Server, figure, flag, try_get};

@@ -44,13 +44,14 @@ async fn at_level_4_each_attempt_is_a_line_that_says_where_why_and_how_it_ended(
     };
     let line = |runner: &Server, why: &str| {
         let runner = runner.address();
-        format!("{IMAGE:?} shard={runner} why={why:?} attempt=1 outcome=\"answered\" code=\"OK\"")
+        format!("{IMAGE:?} runner={runner} why={why:?} attempt=1 outcome=\"answered\" code=\"OK\"")
     };
     let log = call(&detailed).await;
     let owner = runners.iter().position(|runner| attempts(&log) == [line(runner, "owner")]).expect(&log);
     runners[owner].signal(Signal::KILL);
     runners[owner].ended().await;
-    eventually("the router knows", async || detailed.log().contains("runner is out").then_some(())).await;
+    eventually("the router knows", async || detailed.log().contains("runner is unavailable").then_some(()))
+        .await;
     let log = call(&detailed).await;
     assert_eq!(attempts(&log)[1..], [line(&runners[1 - owner], "owner unhealthy")]);
     assert_eq!(attempts(&call(&quiet).await), [""; 0]);

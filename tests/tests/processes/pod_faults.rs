@@ -302,8 +302,8 @@ mod places {
                 "20 callers of a function each, 3 runners, 5 places: 60 calls, 0 failed, at most {most} pods at once, {:.1?}",
                 begin.elapsed()
             ));
-            // Each of them may take the last place at the same moment.
-            assert!(most <= 7, "{most} pods");
+            // Each of the three runners may take the last place at the same moment.
+            assert!((5..=7).contains(&most), "{most} pods");
         }
     }
 }

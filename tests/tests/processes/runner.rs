@@ -94,8 +94,8 @@ async fn mistakes_in_flags_and_files_end_it_with_64_and_one_line() {
     let sandbox = Sandbox::new();
     sandbox.write("broken.yaml", "functions: [{function: f, images: 3}]");
     let table = [
-        ("--nonsense", "porch-fn-runner: unknown flag --nonsense; see --help"),
-        ("--pod-ttl=soon", "porch-fn-runner: --pod-ttl: "),
+        ("--nonsense", "porch-fn-runner: unexpected argument '--nonsense' found"),
+        ("--pod-ttl=soon", "porch-fn-runner: invalid value 'soon' for '--pod-ttl "),
         ("--config=none.yaml", "porch-fn-runner: --config none.yaml: no such file or directory"),
         ("--functions=nowhere", "porch-fn-runner: --functions nowhere: no such file or directory"),
         ("--config=broken.yaml", "porch-fn-runner: --config broken.yaml: "),

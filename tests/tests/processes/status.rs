@@ -1,6 +1,6 @@
 //! The status page's data with real pods: what runners tell of them.
 
-use porch_fn_router::status::Status;
+use porch_fn_status_page::Status;
 use porch_fn_tests::process::eventually;
 use porch_fn_tests::stack::Stack;
 use tonic::Code;

@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use porch_fn_service::tasks::Tasks;
-use porch_fn_service::tls::{Files, Gauges};
+use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::load::Load;
 use porch_fn_tests::process::{Sandbox, Server, eventually, figure, flag};
 use porch_fn_tests::registry::Authority;
+use porch_fn_tls::{Files, Gauges};
 use rustix::process::Signal;
 use tonic::Code;
 

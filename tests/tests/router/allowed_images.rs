@@ -1,7 +1,6 @@
 //! `--allowed-images`: what is not allowed is refused before a runner hears of it.
 
-use porch_fn_router::{App, Flags};
-use porch_fn_service::flags;
+use porch_fn_router::{Flags, start};
 use porch_fn_tests::fleet::Fleet;
 use tonic::Code;
 
@@ -46,8 +45,8 @@ async fn patterns_that_fit_nothing_end_the_start() {
         let patterns = format!("--allowed-images={patterns}");
         let args =
             ["porch-fn-router", "--port=0", "--admin-port=0", "--runners=static:///127.0.0.1:1", &patterns];
-        let flags: Flags = flags::parse(args.map(Into::into)).unwrap();
-        let error = App::start(flags).await.unwrap_err();
+        let flags: Flags = porch_fn_flags::parse(args.map(Into::into)).unwrap();
+        let error = start(flags).await.unwrap_err();
         assert!(error.to_string().starts_with(expected), "{error}");
         assert_eq!(format!("{:?}", error.exit_code()), format!("{:?}", std::process::ExitCode::from(64)));
     }

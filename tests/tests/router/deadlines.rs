@@ -2,7 +2,7 @@
 //! client with a clock of its own would hide what the server says.
 
 use bytes::Bytes;
-use porch_fn_service::grpc::parse_timeout;
+use porch_fn_grpc::parse_timeout;
 use porch_fn_tests::caller::framed;
 use porch_fn_tests::fake_runner::{Answer, Gate, Reply};
 use porch_fn_tests::fleet::Fleet;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use futures_util::future::join_all;
-use porch_fn_service::lifecycle::Drained;
+use porch_fn_lifecycle::Drained;
 use porch_fn_tests::caller::{Caller, RawCaller, framed};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fake_runner::{Gate, soon};

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
-use porch_fn_service::grpc;
 use porch_fn_tests::caller::framed;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fake_runner::{Answer, FakeRunner, Reply, soon};
@@ -21,7 +20,7 @@ fn text_of(size: usize) -> String {
 
 /// The status headers that our own servers make of `text`.
 fn status_headers(text: &str) -> HeaderMap {
-    grpc::Reply::failed(Code::Internal, text).headers
+    porch_fn_grpc::Reply::failed(Code::Internal, text).headers
 }
 
 /// `headers` as the whole answer, and as the trailers of one that began with a message.
@@ -57,7 +56,7 @@ async fn an_error_text_of_a_mebibyte_arrives_cleanly_cut() {
     let headers = status_headers(&text);
     // Percent-encoding makes three bytes of one at most.
     assert!(
-        headers["grpc-message"].len() <= 3 * grpc::MAX_MESSAGE_BYTES,
+        headers["grpc-message"].len() <= 3 * porch_fn_grpc::MAX_MESSAGE_BYTES,
         "our own servers cut it themselves"
     );
     for reply in both_forms(&headers) {
@@ -67,7 +66,7 @@ async fn an_error_text_of_a_mebibyte_arrives_cleanly_cut() {
         assert_eq!(status.code(), Code::Internal, "{message:.200}");
         assert!(message.starts_with("the beginning\nFehler"), "{message:.200}");
         assert!(message.ends_with("\nthe end") && message.contains("bytes left out"));
-        assert!(message.len() <= grpc::MAX_MESSAGE_BYTES);
+        assert!(message.len() <= porch_fn_grpc::MAX_MESSAGE_BYTES);
     }
     fleet.wait_all("well").await;
 }
@@ -92,7 +91,7 @@ async fn a_text_that_its_server_did_not_bound_arrives_cleanly_cut() {
             "{message:.200}"
         );
         assert!(message.contains("bytes left out"));
-        assert!(message.len() <= grpc::MAX_MESSAGE_BYTES);
+        assert!(message.len() <= porch_fn_grpc::MAX_MESSAGE_BYTES);
         assert_eq!(answer.trailers["grpc-status-details-bin"], "CAU", "the details stay");
     }
 }

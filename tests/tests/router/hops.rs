@@ -2,10 +2,9 @@
 
 use bytes::Bytes;
 use porch_fn_proto::{Chunks, frame};
-use porch_fn_router::{App, Flags};
+use porch_fn_router::{Flags, start};
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
-use porch_fn_service::flags;
 use porch_fn_tests::caller::{RawCaller, request};
 use porch_fn_tests::fake_runner::FakeRunner;
 use prost::Message;
@@ -30,11 +29,11 @@ async fn a_request_reaches_the_wrapper_byte_for_byte() {
         functions: functions.clone(),
     });
     let args = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
-    let (flags, set) = flags::parse_with_set::<runner::Flags>(args.iter().map(Into::into)).unwrap();
-    let runner = runner::App::start(flags, &set, runner::Pods::Shared(pods, functions)).await.unwrap();
+    let (flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args.iter().map(Into::into)).unwrap();
+    let runner = runner::start(flags, &set, runner::Pods::Shared(pods, functions)).await.unwrap();
     let target = format!("--runners=static:///{}", runner.address());
     let args = ["porch-fn-router", "--address=127.0.0.1", "--port=0", "--admin-port=0", &target];
-    let router = App::start(flags::parse::<Flags>(args.iter().map(Into::into)).unwrap()).await.unwrap();
+    let router = start(porch_fn_flags::parse::<Flags>(args.iter().map(Into::into)).unwrap()).await.unwrap();
     let caller = RawCaller::connect(router.address()).await;
 
     let mut call = request(IMAGE, "package");

@@ -1,8 +1,8 @@
 //! Bytes in flight: who is refused when the router holds all that it may, and who is not.
 
 use bytes::Bytes;
+use porch_fn_grpc::{CALL_OVERHEAD, is_shed};
 use porch_fn_proto::PREFIX_LEN;
-use porch_fn_service::grpc::{CALL_OVERHEAD, is_shed};
 use porch_fn_tests::caller::{RawCall, RawCaller, framed};
 use porch_fn_tests::fake_runner::Gate;
 use porch_fn_tests::fleet::Fleet;

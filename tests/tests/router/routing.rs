@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use porch_fn_grpc::parse_timeout;
 use porch_fn_image::shard_key;
 use porch_fn_proto::evaluator::EvaluateFunctionResponse;
 use porch_fn_proto::{Chunks, PREFIX_LEN, frame};
-use porch_fn_service::grpc::parse_timeout;
 use porch_fn_tests::caller::{framed, request};
 use porch_fn_tests::fake_runner::{Answer, Gate, How, Point, Reply, headers, soon};
 use porch_fn_tests::fleet::{Fleet, PREFIX};

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use h2::Reason;
-use porch_fn_router::status::Status;
+use porch_fn_status_page::Status;
 use porch_fn_tests::fake_runner::{Answer, How, Point, Reply, soon};
 use porch_fn_tests::fleet::Fleet;
 use tokio::time::{Duration, Instant, sleep};

@@ -16,11 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use porch_fn_grpc::serve;
+use porch_fn_grpc::{Call, Evaluate, Options, Reply, Server};
+use porch_fn_lifecycle::drain;
+use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::Chunks;
 use porch_fn_proto::evaluator::EvaluateFunctionRequest;
-use porch_fn_service::grpc::{Call, Evaluate, Options, Reply, Server};
-use porch_fn_service::health::Health;
-use porch_fn_service::{drain, serve};
 use porch_fn_tests::load::{Load, Plan, Report, Routers};
 use porch_fn_tests::process::{self, Sandbox, eventually, figure, flag};
 use prost::Message;

@@ -10,8 +10,8 @@ fn pairs_become_a_config_map_of_strings() {
     let config = FunctionConfig::from_pairs(&pairs).unwrap();
     assert_eq!(
         config.as_str(),
-        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: function-input\ndata:\n  namespace: foo\n  t: 'true'\n  \
-         url: 'http://a/b=c#d'\n  empty: ''\n  a b: ' x '\n  m: |-\n    x\n     y\n  'n': '2'\n"
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: function-input\ndata:\n  namespace: foo\n  t: \"true\"\n  \
+         url: http://a/b=c#d\n  empty: \"\"\n  a b: \" x \"\n  m: |-\n    x\n     y\n  \"n\": \"2\"\n"
     );
     let list = package("apiVersion: v1\nkind: A\n").to_resource_list(Some(&config));
     let data = tree(&list).get("functionConfig").and_then(|config| config.get("data").cloned()).unwrap();
@@ -48,7 +48,7 @@ fn a_file_holds_one_resource() {
     assert!(matches!(error("# none\n"), FunctionConfigError::NotOneDocument(0)));
     assert!(matches!(error("apiVersion: v1\nkind: A\n---\na: b\n"), FunctionConfigError::NotOneDocument(2)));
     assert!(matches!(error("kind: A\n"), FunctionConfigError::NotKrm("apiVersion")));
-    assert!(matches!(error("a: [\n"), FunctionConfigError::Syntax { line: 2, .. }));
+    assert!(matches!(error("a: [\n"), FunctionConfigError::Syntax { line: 1, .. }));
     let dir = tempfile::tempdir().unwrap();
     assert!(matches!(FunctionConfig::from_file(dir.path()), Err(FunctionConfigError::Read { .. })));
 }
@@ -61,16 +61,11 @@ fn a_list_from_elsewhere_gets_the_config() {
     let list = "kind: ResourceList # l\nitems:\n- a: |\n    b\n\n";
     assert_eq!(set(list).unwrap(), format!("{list}{field}"));
     let old = "kind: ResourceList\nfunctionConfig:\n  # old\n  a: b\nitems: [] # none\n";
-    assert_eq!(set(old).unwrap(), format!("kind: ResourceList\nitems: [] # none\n{field}"));
-    let json = r#"{"kind": "ResourceList", "functionConfig": {"a": [1]}, "items": []}"#;
-    assert_eq!(
-        set(json).unwrap(),
-        r#"{"kind": "ResourceList", "items": [], "functionConfig": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "function-input"}, "data": {"a": "1"}}}"#
-            .to_owned()
-            + "\n"
-    );
+    assert_eq!(set(old).unwrap(), format!("kind: ResourceList\n{field}items: [] # none\n"));
+    let json = r#"{"kind": "ResourceList", "items": [{"b": 1.50}]}"#;
+    assert_eq!(set(json).unwrap(), format!("kind: ResourceList\nitems:\n- b: 1.50\n{field}"));
     assert_eq!(set("kind: List\n"), Err(ResourceListError::NotAResourceList));
     assert_eq!(set(""), Err(ResourceListError::NotAResourceList));
-    assert!(matches!(set("a: [\n"), Err(ResourceListError::Syntax { line: 2, .. })));
+    assert!(matches!(set("a: [\n"), Err(ResourceListError::Syntax { line: 1, .. })));
     assert_eq!(set_function_config(b"\xff", &config), Err(ResourceListError::NotUtf8));
 }

@@ -8,11 +8,25 @@ mod properties;
 mod reading;
 mod writing;
 
+use std::fs;
 use std::path::PathBuf;
 
+use tempfile::TempDir;
+
 use super::file::{DocumentError, File, Package};
-use super::yaml::{Node, parse, same};
+use super::yaml::{Body, Node, Yaml, same};
 use super::{Item, Output, split};
+
+/// A directory with these files.
+fn directory(files: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    dir
+}
 
 /// A package of one file `a.yaml`.
 fn package(text: &str) -> Package {
@@ -21,7 +35,7 @@ fn package(text: &str) -> Package {
 
 fn try_package(text: &str) -> Result<Package, DocumentError> {
     let file = File::parse(PathBuf::from("a.yaml"), "a.yaml", text.to_owned()).map_err(|(_, error)| error)?;
-    Ok(Package { files: vec![file], skipped_links: Vec::new() })
+    Ok(Package { files: vec![file] })
 }
 
 /// What comes back from a function that changes nothing.
@@ -37,14 +51,14 @@ fn returned_texts(text: &str) -> Vec<String> {
 }
 
 fn tree(text: &str) -> Node {
-    parse(text).unwrap().unwrap()
+    Yaml::parse(text).unwrap().unwrap().root
 }
 
 /// The trees of the items that a function gets to see.
 fn sent_items(package: &Package) -> Vec<Node> {
     let list = tree(&package.to_resource_list(None));
     match list.get("items").map(|items| items.body.clone()) {
-        Some(super::yaml::Body::Sequence { items, .. }) => items,
+        Some(Body::Sequence { items, .. }) => items,
         _ => panic!("items is no list"),
     }
 }

@@ -1,177 +1,170 @@
-//! From text to tree, with the byte range of each node.
-//!
-//! The parser reports where its tokens end, which is not always where a node does. The corrections are here,
-//! so that everybody else can trust a span.
+//! From text to tree, with the bytes of each node, and the comments.
 
-use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span, Tag};
+use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StructureStyle};
 use thiserror::Error;
 
-use super::tree::MAX_DEPTH;
+use super::lines::line_start;
 use super::{Body, Node, Scalar, Style};
 
+/// Says nothing that its key `<<` does not; Go's YAML library adds it to each.
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
+/// Bound on the nodes that aliases copy ("billion laughs").
+const MAX_COPIED_NODES: usize = 100_000;
 
 /// Why a text is not one document.
 #[derive(Debug, Error, PartialEq, Eq)]
-pub(crate) enum ParseError {
-    #[error("{message}")]
-    Syntax { line: usize, message: String },
-    #[error("there is more than one document")]
-    SeveralDocuments { line: usize },
-    #[error("it nests deeper than {MAX_DEPTH} levels")]
-    TooDeep { line: usize },
+#[error("{message}")]
+pub(crate) struct ParseError {
+    /// Line of the text, from 1.
+    pub(crate) line: usize,
+    pub(crate) message: String,
 }
 
-impl ParseError {
-    /// The line of the text where it went wrong, from 1.
-    pub(crate) fn line(&self) -> usize {
-        match self {
-            Self::Syntax { line, .. } | Self::SeveralDocuments { line } | Self::TooDeep { line } => *line,
-        }
-    }
+/// A document that is not null, as text and as a tree.
+#[derive(Debug, Clone)]
+pub(crate) struct Yaml {
+    pub(crate) text: String,
+    pub(crate) root: Node,
+    /// The bytes of each comment in order, from its `#`.
+    comments: Vec<Range<usize>>,
 }
 
-/// The tree of `text`, which is at most one document. `None`: there is none, or it is null.
-pub(crate) fn parse(text: &str) -> Result<Option<Node>, ParseError> {
-    let offsets = Offsets::new(text);
-    let mut builder = Builder::default();
-    let mut documents = 0;
-    for event in Parser::new_from_str(text) {
-        // The parser repeats an error for ever, so the first one ends the loop.
-        let (event, span) = event.map_err(|error| ParseError::Syntax {
-            line: error.marker().line(),
-            message: error.info().to_owned(),
-        })?;
-        if matches!(event, Event::DocumentStart(_)) {
-            documents += 1;
-            if documents > 1 {
-                return Err(ParseError::SeveralDocuments { line: span.start.line() });
+impl Yaml {
+    /// The document in `text`. `None`: there is none, or it is null.
+    ///
+    /// # Errors
+    ///
+    /// [`ParseError`] when the text is not YAML, holds several documents, nests deeper than 255
+    /// levels, or has an alias that contains itself or grows too large.
+    pub(crate) fn parse(text: impl Into<String>) -> Result<Option<Self>, ParseError> {
+        let text = text.into();
+        let mut options = Options::default();
+        options.max_buffered_comment_events = usize::MAX;
+        let mut builder = Builder::default();
+        let mut documents = 0;
+        for event in Parser::new_from_str_with_options(&text, options) {
+            let (event, span) = event.map_err(|error: ScanError| ParseError {
+                line: error.marker().line(),
+                message: error.info(),
+            })?;
+            let refused = |message: &str| ParseError { line: span.start.line(), message: message.to_owned() };
+            if matches!(event, Event::DocumentStart(..)) {
+                documents += 1;
+                if documents > 1 {
+                    return Err(refused("there is more than one document"));
+                }
             }
+            builder
+                .event(event, span, &text)
+                .ok_or_else(|| refused("an alias contains itself or grows too large"))?;
         }
-        builder.event(event, span, text, &offsets)?;
-    }
-    Ok(builder.root.filter(|root| !root.is_null()))
-}
-
-/// Byte offset of each 64th character; the parser counts characters.
-struct Offsets<'a> {
-    text: &'a str,
-    marks: Vec<usize>,
-}
-
-impl<'a> Offsets<'a> {
-    const STEP: usize = 64;
-
-    fn new(text: &'a str) -> Self {
-        let marks = if text.is_ascii() {
-            Vec::new()
-        } else {
-            text.char_indices().step_by(Self::STEP).map(|(byte, _)| byte).collect()
-        };
-        Self { text, marks }
+        let Builder { root, comments, .. } = builder;
+        Ok(root.filter(|root| !root.is_null()).map(|root| Self { text, root, comments }))
     }
 
-    fn byte(&self, character: usize) -> usize {
-        if self.marks.is_empty() {
-            return character.min(self.text.len());
+    /// The document in `text`, which is not null.
+    pub(crate) fn valid(text: impl Into<String>) -> Option<Self> {
+        Self::parse(text).ok().flatten()
+    }
+
+    /// All comments in order.
+    pub(crate) fn comments(&self) -> impl Iterator<Item = &str> {
+        self.comments.iter().map(|range| self.text[range.clone()].trim_end())
+    }
+
+    /// True when each comment of `other` is here as well.
+    pub(crate) fn has_comments_of(&self, other: &Self) -> bool {
+        let mut left: HashMap<&str, usize> = HashMap::new();
+        for comment in self.comments() {
+            *left.entry(comment).or_default() += 1;
         }
-        let Some(&mark) = self.marks.get(character / Self::STEP) else {
-            return self.text.len();
-        };
-        let rest = &self.text[mark..];
-        mark + rest.char_indices().nth(character % Self::STEP).map_or(rest.len(), |(byte, _)| byte)
+        other.comments().all(|comment| {
+            let count = left.get_mut(comment).filter(|count| **count > 0);
+            count.map(|count| *count -= 1).is_some()
+        })
     }
 }
 
 #[derive(Default)]
 struct Builder {
-    /// Collections that are still open, each with the key that waits for its value.
-    open: Vec<(Node, Option<Node>)>,
+    /// Collections that are still open: each with its anchor and the key that waits for its value.
+    open: Vec<(Node, usize, Option<Node>)>,
     root: Option<Node>,
+    anchors: HashMap<usize, Node>,
+    copied: usize,
+    comments: Vec<Range<usize>>,
 }
 
 impl Builder {
-    fn event(
-        &mut self,
-        event: Event<'_>,
-        span: Span,
-        text: &str,
-        offsets: &Offsets<'_>,
-    ) -> Result<(), ParseError> {
-        let start = offsets.byte(span.start.index());
-        let end = offsets.byte(span.end.index()).max(start);
-        let node = |body, tag: Option<Cow<'_, Tag>>, anchor, end| Node {
-            span: start..end,
-            body,
-            // `!!merge` says nothing that its key `<<` does not; Go's YAML library adds it to each.
-            tag: tag.map(|tag| format!("{}{}", tag.handle, tag.suffix)).filter(|tag| tag != MERGE_TAG),
-            anchor,
-        };
+    /// `None` for an alias that contains itself or grows too large.
+    fn event(&mut self, event: Event<'_>, span: Span, text: &str) -> Option<()> {
+        let span = span.byte_range()?;
+        let tag = event.tag().map(|tag| format!("{}{}", tag.handle(), tag.suffix()));
+        let tag = tag.filter(|tag| tag != MERGE_TAG);
+        let node = |span, body| Node { span, body, tag, is_alias: false };
         match event {
-            Event::Scalar(content, style, anchor, tag) => {
-                let is_absent = content.is_empty() && anchor == 0 && tag.is_none();
-                let (style, end) = match style {
-                    ScalarStyle::Plain => (Style::Plain, if is_absent { start } else { end }),
-                    ScalarStyle::SingleQuoted => (Style::SingleQuoted, quote_end(text, start..end, '\'')),
-                    ScalarStyle::DoubleQuoted => (Style::DoubleQuoted, quote_end(text, start..end, '"')),
-                    ScalarStyle::Literal | ScalarStyle::Folded => {
-                        (Style::Block, block_end(text, end).max(start))
-                    }
+            Event::Comment(..) => self.comments.push(span),
+            Event::Scalar(content, style, anchor, _) => {
+                let style = match style {
+                    ScalarStyle::Plain => Style::Plain,
+                    ScalarStyle::SingleQuoted => Style::Quoted('\''),
+                    ScalarStyle::DoubleQuoted => Style::Quoted('"'),
+                    ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
                 };
-                let body = Body::Scalar(Scalar { text: content.into_owned(), style });
-                self.add(node(body, tag, anchor, end));
+                let is_absent = style == Style::Plain && span.is_empty();
+                let content = if is_absent { String::new() } else { content.into_owned() };
+                // The span of a block reaches to the next token; its content ends with the line
+                // before that.
+                let line = line_start(text, span.end);
+                let is_indented = style == Style::Block && text[line..span.end].trim().is_empty();
+                let end = if is_indented { line.max(span.start) } else { span.end };
+                let body = Body::Scalar(Scalar { text: content, style });
+                self.add(node(span.start..end, body), anchor);
             }
-            Event::Alias(anchor) => self.add(node(Body::Alias(anchor), None, 0, end)),
-            Event::SequenceStart(anchor, tag) => {
-                let body = Body::Sequence { items: Vec::new(), flow: is_flow(text, start..end, '[') };
-                self.open(node(body, tag, anchor, end), span)?;
+            Event::Alias(anchor) => {
+                let target = self.anchors.get(&anchor)?.clone();
+                self.copied += size(&target);
+                if self.copied > MAX_COPIED_NODES {
+                    return None;
+                }
+                self.add(Node { span, is_alias: true, ..target }, 0);
             }
-            Event::MappingStart(anchor, tag) => {
-                let body = Body::Mapping { entries: Vec::new(), flow: is_flow(text, start..end, '{') };
-                self.open(node(body, tag, anchor, end), span)?;
+            Event::SequenceStart(style, anchor, _) => {
+                let body = Body::Sequence { items: Vec::new(), flow: style == StructureStyle::Flow };
+                self.open.push((node(span, body), anchor, None));
             }
-            Event::SequenceEnd | Event::MappingEnd => self.close(text, end),
-            Event::Nothing
-            | Event::StreamStart
-            | Event::StreamEnd
-            | Event::DocumentStart(_)
-            | Event::DocumentEnd => {}
+            Event::MappingStart(style, anchor, _) => {
+                let body = Body::Mapping { entries: Vec::new(), flow: style == StructureStyle::Flow };
+                self.open.push((node(span, body), anchor, None));
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close(span.end),
+            _ => {}
         }
-        Ok(())
+        Some(())
     }
 
-    fn open(&mut self, node: Node, span: Span) -> Result<(), ParseError> {
-        if self.open.len() >= MAX_DEPTH {
-            return Err(ParseError::TooDeep { line: span.start.line() });
-        }
-        self.open.push((node, None));
-        Ok(())
-    }
-
-    /// A block collection has no closing character: the parser puts its end at the next token, past comments
-    /// that do not belong to it. So its last child says where it ends.
-    fn close(&mut self, text: &str, end: usize) {
-        let Some((mut node, _)) = self.open.pop() else { return };
-        let (flow, last) = match &node.body {
-            Body::Sequence { items, flow } => (*flow, items.last().map(|item| item.span.end)),
-            Body::Mapping { entries, flow } => {
-                (*flow, entries.last().map(|(key, value)| key.span.end.max(value.span.end)))
-            }
-            Body::Scalar(_) | Body::Alias(_) => (false, None),
+    /// A block collection has no closing character, so it ends with its last child.
+    fn close(&mut self, end: usize) {
+        let Some((mut node, anchor, _)) = self.open.pop() else { return };
+        node.span.end = match &node.body {
+            Body::Sequence { items, flow: false } => items.last().map_or(end, |item| item.span.end),
+            Body::Mapping { entries, flow: false } => entries.last().map_or(end, entry_end),
+            _ => end,
         };
-        let last = last.unwrap_or(node.span.end);
-        node.span.end = if flow { flow_end(text, last, end) } else { last }.max(node.span.start);
-        self.add(node);
+        self.add(node, anchor);
     }
 
-    fn add(&mut self, node: Node) {
+    fn add(&mut self, node: Node, anchor: usize) {
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
         match self.open.last_mut() {
             None => self.root = Some(node),
-            Some((Node { body: Body::Sequence { items, .. }, .. }, _)) => items.push(node),
-            Some((Node { body: Body::Mapping { entries, .. }, .. }, key)) => match key.take() {
+            Some((Node { body: Body::Sequence { items, .. }, .. }, ..)) => items.push(node),
+            Some((Node { body: Body::Mapping { entries, .. }, .. }, _, key)) => match key.take() {
                 None => *key = Some(node),
                 Some(key) => entries.push((key, node)),
             },
@@ -181,50 +174,17 @@ impl Builder {
     }
 }
 
-// === where nodes end ===
-
-/// True when a collection opens with its bracket, after an anchor or a tag. Block collections have no text of
-/// their own.
-fn is_flow(text: &str, span: Range<usize>, bracket: char) -> bool {
-    let mut rest = &text[span];
-    while let Some((_, after)) = rest.split_once(char::is_whitespace).filter(|_| rest.starts_with(['&', '!']))
-    {
-        rest = after.trim_start();
-    }
-    rest.starts_with(bracket)
+/// Where an entry ends.
+pub(super) fn entry_end((key, value): &(Node, Node)) -> usize {
+    key.span.end.max(value.span.end)
 }
 
-/// Where a flow collection ends whose last child ends at `from`. With a trailing comma the parser takes the
-/// comma, and the comment behind it, for the end of a mapping. `end`, what the parser says, is the last resort.
-fn flow_end(text: &str, from: usize, end: usize) -> usize {
-    let is_filling = |c: char| c.is_whitespace() || matches!(c, ',' | ':' | '?');
-    let mut rest = text[from..].trim_start_matches(is_filling);
-    while let Some((_, below)) = rest.strip_prefix('#').and_then(|comment| comment.split_once('\n')) {
-        rest = below.trim_start_matches(is_filling);
-    }
-    rest.strip_prefix(['}', ']']).map_or(end, |rest| text.len() - rest.len())
-}
-
-/// The parser counts the comment behind a quoted scalar in; the closing quote ends it.
-fn quote_end(text: &str, span: Range<usize>, quote: char) -> usize {
-    let quoted = &text[span.clone()];
-    let mut characters = quoted.char_indices().skip_while(|(_, c)| *c != quote).skip(1).peekable();
-    while let Some((at, c)) = characters.next() {
-        let is_escape = match quote {
-            '"' => c == '\\',
-            _ => c == quote && characters.peek().is_some_and(|(_, next)| *next == quote),
-        };
-        if is_escape {
-            characters.next();
-        } else if c == quote {
-            return span.start + at + 1;
+fn size(node: &Node) -> usize {
+    1 + match &node.body {
+        Body::Scalar(_) => 0,
+        Body::Sequence { items, .. } => items.iter().map(size).sum(),
+        Body::Mapping { entries, .. } => {
+            entries.iter().map(|(key, value)| size(key) + size(value)).sum::<usize>()
         }
     }
-    span.end
-}
-
-/// The parser ends a block scalar at the next token; its content ends with the line before that.
-fn block_end(text: &str, end: usize) -> usize {
-    let line = text[..end].rfind('\n').map_or(0, |newline| newline + 1);
-    if text[line..end].trim().is_empty() { line } else { end }
 }

@@ -1,89 +1,147 @@
 //! Brings new values into an old text.
 //!
-//! Functions parse YAML and write it anew, and what their library drops on the way (comments, blank lines,
-//! quotes) they did not mean to drop. So the values that changed are edited in the user's own text.
+//! Functions parse YAML and write it anew, and what their library drops on the way (comments, blank
+//! lines, quotes) they did not mean to drop. So an unchanged value keeps its old text, a changed
+//! scalar is replaced in place, and a changed, added or removed entry of a block mapping takes or
+//! loses whole lines. The new lines are cut out of the new text; an entry whose key has no text is
+//! written by [`emit`].
 
-use super::edit::{Edit, append_after, remove_entries, replace_entry};
-use super::emit::scalar_like;
-use super::{Body, Entry, Node, Style, apply, parse, same};
+use std::ops::Range;
 
-/// `text`, whose tree is `old`, with the values of `new`. `None` when that takes more than changed, added and
-/// removed fields: then the function's own text has to do.
-pub(crate) fn patch(text: &str, old: &Node, new: &Node) -> Option<String> {
-    let mut edits = Vec::new();
-    value(text, old, new, &mut edits)?;
-    edits.sort_by_key(|edit| (edit.range.start, edit.range.end));
-    let patched = apply(text, &edits)?;
-    parse(&patched).ok()?.is_some_and(|root| same(&root, new)).then_some(patched)
+use super::lines::{column, dedent, indent, line_end, line_start};
+use super::parse::entry_end;
+use super::{Body, Entry, Node, Scalar, Style, Yaml, emit, same};
+
+/// `old` with the values of `new`, whose spans are places in `new_text`. `None` when that takes
+/// more than changed, added and removed entries of block mappings.
+pub(crate) fn patch(old: &Yaml, new_text: &str, new: &Node) -> Option<Yaml> {
+    let mut patch = Patch { old: &old.text, new: new_text, edits: Vec::new() };
+    patch.value(&old.root, new, false)?;
+    let text = patch.apply()?;
+    Yaml::valid(text).filter(|patched| same(&patched.root, new))
 }
 
-fn value(text: &str, old: &Node, new: &Node, edits: &mut Vec<Edit>) -> Option<()> {
-    if same(old, new) {
-        return Some(());
-    }
-    if old.anchor != 0 || new.anchor != 0 || old.tag.is_some() || new.tag.is_some() {
-        return None;
-    }
-    match (&old.body, &new.body) {
-        (Body::Scalar(was), Body::Scalar(is)) => {
-            if was.style == Style::Block || old.span.is_empty() {
-                return None;
-            }
-            edits.push(Edit { range: old.span.clone(), text: scalar_like(is, was.style)? });
-            Some(())
-        }
-        (Body::Sequence { items: was, .. }, Body::Sequence { items: is, .. }) if was.len() == is.len() => {
-            was.iter().zip(is).try_for_each(|(old, new)| value(text, old, new, edits))
-        }
-        (Body::Mapping { entries: was, .. }, Body::Mapping { entries: is, .. }) => {
-            mapping(text, old, was, is, edits)
-        }
-        _ => None,
-    }
+/// `document` with the values of `wanted`, a changed copy of its tree: edited, or else written anew
+/// without its comments. `None` when it cannot be written.
+pub(crate) fn rewrite(document: &Yaml, wanted: &Node) -> Option<Yaml> {
+    patch(document, &document.text, wanted).or_else(|| emit::document(wanted))
 }
 
-fn mapping(text: &str, old: &Node, was: &[Entry], is: &[Entry], edits: &mut Vec<Edit>) -> Option<()> {
-    let mut kept = Vec::new();
-    let mut added: Vec<Entry> = Vec::new();
-    for entry @ (key, new) in is {
-        let next = kept.last().map_or(0, |&last| last + 1);
-        let is_next = was.get(next).is_some_and(|(k, _)| same(k, key));
-        let at = if is_next { Some(next) } else { was.iter().position(|(k, _)| same(k, key)) };
-        let Some(at) = at else {
-            added.push(entry.clone());
-            continue;
-        };
-        if at < next {
-            // The order has changed as well.
+struct Patch<'a> {
+    old: &'a str,
+    new: &'a str,
+    /// Bytes of the old text and what replaces them.
+    edits: Vec<(Range<usize>, String)>,
+}
+
+impl Patch<'_> {
+    /// The old text with all edits. `None` when they overlap or cut a character.
+    fn apply(mut self) -> Option<String> {
+        self.edits.sort_by_key(|(range, _)| (range.start, range.end));
+        let mut out = String::with_capacity(self.old.len());
+        let mut done = 0;
+        for (range, text) in &self.edits {
+            out.push_str(self.old.get(done..range.start)?);
+            out.push_str(text);
+            done = range.end;
+        }
+        out.push_str(self.old.get(done..)?);
+        Some(out)
+    }
+
+    fn value(&mut self, old: &Node, new: &Node, in_flow: bool) -> Option<()> {
+        if same(old, new) {
+            return Some(());
+        }
+        // The text of an alias stands elsewhere.
+        if old.is_alias || new.is_alias || old.tag != new.tag {
             return None;
         }
-        insert(text, old, kept.last(), &mut added, edits)?;
-        kept.push(at);
-        let before = edits.len();
-        if value(text, &was[at].1, new, edits).is_none() {
-            edits.truncate(before);
-            edits.push(replace_entry(text, old, at, entry)?);
+        match (&old.body, &new.body) {
+            (Body::Scalar(was), Body::Scalar(is)) => {
+                let text = self.scalar(was, is, new, in_flow).filter(|_| !old.span.is_empty())?;
+                self.edits.push((old.span.clone(), text));
+                Some(())
+            }
+            (Body::Sequence { items: was, flow }, Body::Sequence { items: is, .. })
+                if was.len() == is.len() =>
+            {
+                was.iter().zip(is).try_for_each(|(old, new)| self.value(old, new, in_flow || *flow))
+            }
+            (Body::Mapping { entries: was, flow }, Body::Mapping { entries: is, flow: new_flow }) => {
+                self.mapping(was, is, in_flow || *flow, *new_flow)
+            }
+            _ => None,
         }
     }
-    insert(text, old, kept.last(), &mut added, edits)?;
-    let removed: Vec<usize> = (0..was.len()).filter(|at| kept.binary_search(at).is_err()).collect();
-    if !removed.is_empty() {
-        edits.extend(remove_entries(text, old, &removed)?);
-    }
-    Some(())
-}
 
-/// Puts what has been `added` behind the entry at `after`.
-fn insert(
-    text: &str,
-    mapping: &Node,
-    after: Option<&usize>,
-    added: &mut Vec<Entry>,
-    edits: &mut Vec<Edit>,
-) -> Option<()> {
-    if !added.is_empty() {
-        edits.push(append_after(text, mapping, *after?, added)?);
-        added.clear();
+    /// A new scalar on one line, in the quotes of the old one. `None`: it takes several lines.
+    fn scalar(&self, was: &Scalar, is: &Scalar, new: &Node, in_flow: bool) -> Option<String> {
+        let needs_care = |c: char| c.is_control() || "'\"\\\u{2028}\u{2029}\u{feff}".contains(c);
+        match was.style {
+            Style::Block => None,
+            Style::Quoted(quote) if is.is_string() && !is.text.contains(needs_care) => {
+                Some(format!("{quote}{}{quote}", is.text))
+            }
+            _ => {
+                let text = self.new.get(new.span.clone()).filter(|text| !text.is_empty())?;
+                let ends_in_flow =
+                    in_flow && is.style == Style::Plain && text.contains([',', '[', ']', '{', '}']);
+                (is.style != Style::Block && !text.contains('\n') && !ends_in_flow).then(|| text.to_owned())
+            }
+        }
     }
-    Some(())
+
+    fn mapping(&mut self, was: &[Entry], is: &[Entry], in_flow: bool, new_flow: bool) -> Option<()> {
+        // Without entries, the mapping needs braces.
+        is.first()?;
+        let mut kept: Vec<usize> = Vec::new();
+        for entry @ (key, new) in is {
+            let next = kept.last().map_or(0, |&last| last + 1);
+            let is_next = was.get(next).is_some_and(|(k, _)| same(k, key));
+            let at = if is_next { Some(next) } else { was.iter().position(|(k, _)| same(k, key)) };
+            match at {
+                // The order has changed as well.
+                Some(at) if at < next => return None,
+                Some(at) => {
+                    kept.push(at);
+                    let edits = self.edits.len();
+                    if self.value(&was[at].1, new, in_flow).is_none() {
+                        self.edits.truncate(edits);
+                        let text = self.lines(entry, new_flow).filter(|_| !in_flow)?;
+                        let (start, end) = (was[at].0.span.start, line_end(self.old, entry_end(&was[at])));
+                        let text = indent(&text, column(self.old, start));
+                        self.edits.push((start..end, text.trim_start().to_owned()));
+                    }
+                }
+                None => {
+                    let text = self.lines(entry, new_flow).filter(|_| !in_flow)?;
+                    let above = &was[*kept.last()?];
+                    let at = line_end(self.old, entry_end(above));
+                    self.edits.push((at..at, indent(&text, column(self.old, above.0.span.start))));
+                }
+            }
+        }
+        for (_, (key, value)) in was.iter().enumerate().filter(|(at, _)| kept.binary_search(at).is_err()) {
+            let start = line_start(self.old, key.span.start);
+            let stands_alone = self.old[start..key.span.start].bytes().all(|byte| byte == b' ');
+            if in_flow || !stands_alone {
+                return None;
+            }
+            self.edits.push((start..line_end(self.old, key.span.end.max(value.span.end)), String::new()));
+        }
+        Some(())
+    }
+
+    /// A new entry as lines at column 0.
+    fn lines(&self, entry: &Entry, in_flow: bool) -> Option<String> {
+        let start = entry.0.span.start;
+        let line = line_start(self.new, start);
+        let starts_line = self.new[line..start].bytes().all(|byte| matches!(byte, b' ' | b'-'));
+        if entry.0.span.is_empty() || in_flow || !starts_line {
+            return emit::entry(entry);
+        }
+        let (first, rest) = self.new[start..line_end(self.new, entry_end(entry))].split_once('\n')?;
+        Some(format!("{first}\n{}", dedent(rest, start - line)))
+    }
 }

@@ -1,28 +1,28 @@
-//! Scalars, and how to write a string so that it stays one.
+//! Scalars, and which of them mean the same.
 
-use super::resolve::{canonical, may_be_special};
+use serde_json::Value;
 
 /// How a scalar is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     /// Without quotes: the text decides whether it is a string, a number, a boolean or null.
     Plain,
-    /// In single quotes, and to be kept so.
-    SingleQuoted,
-    /// In double quotes, or in none where that makes no difference.
-    DoubleQuoted,
+    /// In quotes of this kind.
+    Quoted(char),
     /// A literal or folded block.
     Block,
 }
 
-/// A scalar as its text says it; nothing is resolved to a number or a boolean.
+/// A scalar as its text has it; nothing is resolved to a number or a boolean.
 #[derive(Debug, Clone)]
 pub(crate) struct Scalar {
     /// The content, after folding and unescaping.
     pub(crate) text: String,
-    /// How it was written.
     pub(crate) style: Style,
 }
+
+/// Words that YAML 1.1 reads as a boolean or a merge key, and YAML 1.2 as a string.
+const YAML_1_1_WORDS: [&str; 8] = ["yes", "no", "on", "off", "y", "n", "<<", "="];
 
 impl Scalar {
     /// True for an absent value, `~` and `null`.
@@ -35,57 +35,47 @@ impl Scalar {
         self.style != Style::Plain || self.text.contains('\n') || !may_be_special(&self.text)
     }
 
-    /// True when both stand for the same value: neither quotes that change nothing count, nor how a number is
-    /// written. Libraries that go by JSON's types write `0644` as 420.
+    /// True when both stand for the same value. Quotes that change nothing do not count, nor does
+    /// the spelling of a number: libraries that go by JSON's types write `0644` as 420.
     pub(crate) fn same(&self, other: &Self) -> bool {
         if self.text == other.text {
             return self.style == other.style || self.is_string() == other.is_string();
         }
         let is_plain = self.style == Style::Plain && other.style == Style::Plain;
-        is_plain && canonical(&self.text).is_some_and(|value| Some(value) == canonical(&other.text))
+        is_plain && same_value(special(&self.text), special(&other.text))
     }
 }
 
-/// True when `text` is a string without quotes wherever it stands. Careful on purpose: it starts with a
-/// letter, `_` or `/`, and holds only characters that mean nothing to YAML.
-pub(super) fn is_plain_string(text: &str) -> bool {
-    let starts_well = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_' || c == '/');
-    starts_well
-        && !text.ends_with(' ')
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ' '))
-        && !may_be_special(text)
+/// True for plain text that some YAML version reads as null, a boolean, a number, a date or a merge
+/// key.
+fn may_be_special(text: &str) -> bool {
+    let is_date = |(year, _): (&str, &str)| year.len() == 4 && year.bytes().all(|byte| byte.is_ascii_digit());
+    // To the base of 60, as in 12:30:45.
+    let is_sexagesimal = text.contains(':')
+        && text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.' | b'_' | b'+' | b'-'));
+    YAML_1_1_WORDS.contains(&text.to_ascii_lowercase().as_str())
+        || text.split_once('-').is_some_and(is_date)
+        || is_sexagesimal
+        || matches!(text.trim_start_matches(['+', '-']).to_ascii_lowercase().as_str(), ".inf" | ".nan")
+        || special(text).is_some()
 }
 
-/// `text` in single quotes where it can be, else in double quotes with escapes.
-pub(super) fn single_quoted(text: &str) -> String {
-    if text.chars().any(needs_escape) {
-        return double_quoted(text);
-    }
-    format!("'{}'", text.replace('\'', "''"))
+/// The value of a plain scalar that is no string, as Go's YAML library and so Kubernetes reads it:
+/// YAML 1.2 with the octal numbers of 1.1.
+fn special(text: &str) -> Option<Value> {
+    let options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+        strict_booleans: true,
+        with_snippet: false
+    };
+    let value: Value = serde_saphyr::from_str_with_options(text, options).ok()?;
+    (value.is_null() || value.is_boolean() || value.is_number()).then_some(value)
 }
 
-/// `text` in double quotes: valid in YAML and in JSON.
-pub(super) fn double_quoted(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            // All such characters lie in the basic plane, so four digits are enough.
-            c if needs_escape(c) => _ = write!(out, "\\u{:04x}", u32::from(c)),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
-
-/// Control characters, byte order marks and the line breaks that only some YAML versions know.
-pub(super) fn needs_escape(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+/// JSON does not tell 1000.0 from 1000.
+fn same_value(a: Option<Value>, b: Option<Value>) -> bool {
+    // From 2^53 on, a float stands for more than one integer.
+    let float = |value: &Value| value.as_f64().filter(|float| float.abs() < 9_007_199_254_740_992.0);
+    let Some((a, b)) = a.zip(b) else { return false };
+    a == b || float(&a).is_some_and(|a| Some(a) == float(&b))
 }

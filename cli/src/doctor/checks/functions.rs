@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use porch_fn_runner::pods::kubernetes::names::{MANAGED_BY, MANAGER, WRAPPER_CONTAINER};
 
-use super::super::facts::{Facts, Template};
+use super::super::facts::{Facts, TemplateSource};
 use super::super::finding::{Finding, Level};
 use super::super::legacy;
 use super::live;
@@ -19,115 +20,89 @@ const STUCK: [&str; 6] = [
     "CreateContainerError",
     "CrashLoopBackOff",
 ];
-/// Longest text of the cluster's that is told, in characters.
+/// Longest text of the cluster's that is printed, in characters.
 const MAX_TEXT: usize = 200;
 
-pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let mut findings = template(facts);
+/// Where the wrapper-server in function pods comes from.
+pub(super) fn template(facts: &Facts) -> Vec<Finding> {
+    let mut findings = read_template(facts);
     if live::refuses_template(facts) {
-        // "configuration" says so: what the doctor has read must not say the contrary.
+        // "configuration" reports it: what doctor has read must not say the contrary.
         findings.retain(|finding| finding.level != Level::Ok);
-    }
-    match &facts.function_pods {
-        Err(error) => {
-            let text = format!("the pods of namespace {} cannot be listed: {error}", facts.functions);
-            findings.push(Finding::unknown(
-                "function pods",
-                text,
-                "the right to list pods there; --pod-namespace",
-            ));
-        }
-        Ok(pods) => {
-            if facts.more_function_pods {
-                let text =
-                    format!("only the first {} of namespace {} are looked at", pods.len(), facts.functions);
-                findings.push(Finding::unknown(
-                    "function pods",
-                    text,
-                    "kubectl get pods there, with a selector",
-                ));
-            }
-            findings.extend(stuck(pods));
-            findings.extend(left(facts, pods));
-        }
     }
     findings
 }
 
-/// Where the wrapper-server in function pods comes from.
-fn template(facts: &Facts) -> Vec<Finding> {
-    const CHECK: &str = "pod template";
-    let Some(Ok(flags)) = facts.installed.runner.as_ref().map(|runner| &runner.flags) else {
-        return Vec::new();
-    };
-    if !flags.has_function_pods() {
-        return Vec::new();
+fn read_template(facts: &Facts) -> Vec<Finding> {
+    let Some(flags) = facts.runner_flags().filter(|flags| flags.has_function_pods()) else { return vec![] };
+    let image = &flags.wrapper_server_image;
+    if flags.function_pod_template.is_empty() && image.is_empty() {
+        let text = "the runners have no wrapper image, and do not start";
+        return vec![Finding::problem(text, "WRAPPER_SERVER_IMAGE or --wrapper-server-image on the runners")];
     }
-    if flags.function_pod_template.is_empty() && flags.wrapper_server_image.is_empty() {
-        let text = "the runners are told of no wrapper image, and do not start";
-        let fix = "WRAPPER_SERVER_IMAGE or --wrapper-server-image on the runners";
-        return vec![Finding::problem(CHECK, text, fix)];
-    }
-    match &facts.template {
-        Template::ConfigMap(name, Ok(warnings)) if warnings.is_empty() => {
-            vec![Finding::ok(CHECK, format!("ConfigMap {name}"))]
+    vec![match &facts.template {
+        TemplateSource::ConfigMap(name, Ok(warnings)) if warnings.is_empty() => {
+            Finding::ok(format!("ConfigMap {name}"))
         }
-        Template::ConfigMap(name, Ok(warnings)) => {
-            let finding = |text: &String| {
-                Finding::warning(CHECK, format!("ConfigMap {name}: {text}"), "change it there")
-            };
-            warnings.iter().map(finding).collect()
+        TemplateSource::ConfigMap(name, Ok(warnings)) => {
+            let warning = |text| Finding::warning(format!("ConfigMap {name}: {text}"), "change it there");
+            return warnings.iter().map(warning).collect();
         }
-        Template::ConfigMap(name, Err(error)) => {
-            let text = format!("ConfigMap {name} of --function-pod-template cannot be used: {error}");
-            vec![Finding::problem(
-                CHECK,
-                text,
-                "correct that ConfigMap; until then the last good one is used, or no pod starts",
-            )]
-        }
-        Template::Object => vec![Finding::ok(CHECK, "Porch's base-pod-template")],
-        Template::BuiltIn => {
-            let image = &flags.wrapper_server_image;
-            let own = facts.installed.runner.as_ref().map(|runner| runner.image.as_str()).unwrap_or_default();
+        TemplateSource::ConfigMap(name, Err(error)) => Finding::problem(
+            format!("ConfigMap {name} of --function-pod-template cannot be used: {error}"),
+            "correct that ConfigMap; until then the last good one is used, or no pod starts",
+        ),
+        TemplateSource::Object => Finding::ok("Porch's base-pod-template"),
+        TemplateSource::BuiltIn => {
+            let own = facts.installed.runner.as_ref().map_or("", |runner| &runner.image);
             match (tag(image), tag(own)) {
                 (Some(wrapper), Some(own)) if wrapper != own => {
                     let text = format!("the wrapper image has tag {wrapper}, the runners' has {own}");
-                    vec![Finding::warning(CHECK, text, "images of one version, unless this is meant")]
+                    Finding::warning(text, "images of one version, unless this is meant")
                 }
-                _ => vec![Finding::ok(CHECK, format!("built in, with wrapper image {image}"))],
+                _ => Finding::ok(format!("built in, with wrapper image {image}")),
             }
         }
-        Template::Unknown(error) => {
-            let text = format!("it cannot be read: {error}");
-            vec![Finding::unknown(CHECK, text, "the rights to get configmaps and podtemplates")]
-        }
-    }
+        TemplateSource::Unknown(error) => Finding::unknown(
+            format!("it cannot be read: {error}"),
+            "the rights to get configmaps and podtemplates",
+        ),
+    }]
 }
 
 fn tag(image: &str) -> Option<&str> {
-    let name = image.split('@').next().unwrap_or(image);
-    let (_, tag) = name.rsplit_once(':')?;
+    let (_, tag) = image.split('@').next()?.rsplit_once(':')?;
     (!tag.contains('/')).then_some(tag)
 }
 
 /// What keeps pods of ours from starting, each reason once.
-fn stuck(pods: &[Pod]) -> Vec<Finding> {
-    const CHECK: &str = "function pods";
-    let ours = || pods.iter().filter(|pod| labelled(pod, MANAGED_BY) == Some(MANAGER));
-    let mut reasons: BTreeMap<(String, &'static str), usize> = BTreeMap::new();
-    for pod in ours() {
-        if let Some(reason) = why_stuck(pod) {
-            *reasons.entry(reason).or_default() += 1;
+pub(super) fn pods(facts: &Facts) -> Vec<Finding> {
+    let pods = match &facts.function_pods {
+        Ok(pods) => pods,
+        Err(error) => {
+            let text = format!("the pods of namespace {} cannot be listed: {error}", facts.functions);
+            return vec![Finding::unknown(text, "the right to list pods there; --pod-namespace")];
         }
+    };
+    let mut findings = Vec::new();
+    if facts.more_function_pods {
+        let text = format!("only the first {} of namespace {} are looked at", pods.len(), facts.functions);
+        findings.push(Finding::unknown(text, "kubectl get pods there, with a selector"));
+    }
+    let ours = || pods.iter().filter(|pod| pod.labels().get(MANAGED_BY).is_some_and(|by| by == MANAGER));
+    let mut reasons: BTreeMap<_, usize> = BTreeMap::new();
+    for reason in ours().filter_map(why_stuck) {
+        *reasons.entry(reason).or_default() += 1;
     }
     if reasons.is_empty() {
-        return vec![Finding::ok(CHECK, format!("{}, none stuck", ours().count()))];
+        findings.push(Finding::ok(format!("{}, none stuck", ours().count())));
     }
-    let finding = |((reason, fix), count): ((String, &str), usize)| {
-        Finding::problem(CHECK, format!("{count} cannot start: {reason}"), fix)
-    };
-    reasons.into_iter().map(finding).collect()
+    findings.extend(
+        reasons
+            .into_iter()
+            .map(|((reason, fix), count)| Finding::problem(format!("{count} cannot start: {reason}"), fix)),
+    );
+    findings
 }
 
 /// The reason and what helps.
@@ -137,13 +112,8 @@ fn why_stuck(pod: &Pod) -> Option<(String, &'static str)> {
     let main = status.container_statuses.iter().flatten();
     let main = main.map(|container| (container, container.name == WRAPPER_CONTAINER));
     for (container, brings_wrapper) in init.chain(main) {
-        let Some(waiting) = container.state.as_ref().and_then(|state| state.waiting.as_ref()) else {
-            continue;
-        };
-        let reason = waiting.reason.as_deref().unwrap_or_default();
-        if !STUCK.contains(&reason) {
-            continue;
-        }
+        let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref()?.reason.as_deref());
+        let Some(reason) = waiting.filter(|reason| STUCK.contains(reason)) else { continue };
         let fix = match (reason, brings_wrapper) {
             ("CrashLoopBackOff", _) => {
                 "kubectl logs --previous of that container; its memory limit; the template's command"
@@ -163,23 +133,15 @@ fn why_stuck(pod: &Pod) -> Option<(String, &'static str)> {
     Some((format!("no node takes them: {message}"), "the pods' requests, quotas, and room on the nodes"))
 }
 
-fn labelled<'a>(pod: &'a Pod, label: &str) -> Option<&'a str> {
-    pod.metadata.labels.as_ref()?.get(label).map(String::as_str)
-}
-
 /// Pods of Porch's evaluators, unless one of this namespace that runs may use them. One of another namespace may: only
 /// --clean-legacy looks for it.
-fn left(facts: &Facts, pods: &[Pod]) -> Option<Finding> {
-    if facts.installed.originals.iter().any(|original| original.pods > 0 && original.starts_pods) {
-        return None;
-    }
+pub(super) fn leftovers(facts: &Facts) -> Vec<Finding> {
+    let pods = facts.function_pods.as_deref().unwrap_or_default();
     let count = legacy::leftovers(pods, &[], &facts.servers).pods.len();
-    (count > 0).then(|| {
-        let text = format!("{count} pods of Porch's evaluators in {}", facts.functions);
-        let fix = format!(
-            "porch-fn doctor --clean-legacy -n {} lists those that are dead, and deletes them",
-            facts.namespace
-        );
-        Finding::info("leftovers", text, fix)
-    })
+    if count == 0 || facts.needing_original().is_some() {
+        return vec![];
+    }
+    let text = format!("{count} pods of Porch's evaluators in {}", facts.functions);
+    let clean = format!("porch-fn doctor --clean-legacy -n {}", facts.namespace);
+    vec![Finding::info(text, format!("{clean} lists those that are dead, and deletes them"))]
 }

@@ -1,4 +1,4 @@
-//! What patterns fit, by value, and against a matcher so plain that it can be believed.
+//! What patterns match, by value and compared with the plainest matcher.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn list(patterns: &[&str]) -> AllowedImages {
 }
 
 #[test]
-fn a_pattern_fits_what_it_says() {
+fn patterns_match_part_by_part() {
     let pinned = format!("ghcr.io/a/b@{DIGEST}");
     let both = format!("ghcr.io/a/b:v1@{DIGEST}");
     for (pattern, fit, do_not) in [
@@ -72,37 +72,31 @@ fn a_pattern_fits_what_it_says() {
 
 #[test]
 fn every_image_is_allowed_without_patterns() {
-    let all = AllowedImages::default();
-    assert_eq!(AllowedImages::parse::<&str>(&[], "").unwrap(), all);
-    for (image, tag) in [("f", ""), ("ghcr.io/a/b", ">=1"), ("Not An Image", "")] {
-        assert_eq!(all.check(image, tag), Ok(()));
-    }
+    let all = AllowedImages::parse::<&str>(&[], "").unwrap();
+    assert_eq!((all.check("ghcr.io/a/b", ">=1"), all.check("Not An Image", "")), (Ok(()), Ok(())));
 }
 
 #[test]
-fn the_tag_field_counts_as_in_the_rest() {
-    let tagged = list(&["ghcr.io/a/b:v1.*"]);
+fn the_tag_field_has_its_usual_meaning() {
     let pinned = format!("ghcr.io/a/b@{DIGEST}");
-    for (image, tag, allowed) in [
-        ("ghcr.io/a/b:v1.1", "", true),
-        ("ghcr.io/a/b:v1.1", "v2.1", false),
-        ("ghcr.io/a/b:v2.1", "v1.1", true),
-        ("ghcr.io/a/b:v1.1", "no constraint", true),
-        ("ghcr.io/a/b:v1.1", "1.x", false),
-        ("ghcr.io/a/b:v1.1", ">=1.0", false),
-        ("ghcr.io/a/b:v1.1", "v1.1+build", false),
-        (&*pinned, "v1.1", false),
+    for (pattern, image, tag, allowed) in [
+        ("ghcr.io/a/b:v1.*", "ghcr.io/a/b:v1.1", "", true),
+        ("ghcr.io/a/b:v1.*", "ghcr.io/a/b:v1.1", "v2.1", false),
+        ("ghcr.io/a/b:v1.*", "ghcr.io/a/b:v2.1", "v1.1", true),
+        ("ghcr.io/a/b:v1.*", "ghcr.io/a/b:v1.1", "no constraint", true),
+        ("ghcr.io/a/b:v1.*", "ghcr.io/a/b:v1.1", "1.x", false),
+        ("ghcr.io/a/b:v1.*", "ghcr.io/a/b:v1.1", "v1.1+build", false),
+        ("ghcr.io/a/b:v1.*", &*pinned, "v1.1", false),
+        ("ghcr.io/a/b:*", "ghcr.io/a/b:v1", ">=1.0 <2", true),
+        ("ghcr.io/a/b:***", &pinned, ">=1.0 <2", true),
+        ("ghcr.io/a/c@*", "ghcr.io/a/c:v1", ">=1.0 <2", false),
     ] {
-        assert_eq!(tagged.check(image, tag).is_ok(), allowed, "{image} {tag}");
+        assert_eq!(list(&[pattern]).check(image, tag).is_ok(), allowed, "{pattern} {image} {tag}");
     }
-    let any = list(&["ghcr.io/a/b:*", "ghcr.io/a/c@*"]);
-    assert_eq!(any.check("ghcr.io/a/b:v1", ">=1.0 <2"), Ok(()));
-    assert_eq!(any.check(&pinned, ">=1.0 <2"), Ok(()));
-    assert!(any.check("ghcr.io/a/c:v1", ">=1.0 <2").is_err());
 }
 
 #[test]
-fn refusals_say_what_and_name_the_flag() {
+fn rejections_name_the_image_and_the_flag() {
     let list = list(&["ghcr.io/a/b:v1"]);
     let text = |image: &str, tag: &str| list.check(image, tag).unwrap_err().to_string();
     assert_eq!(
@@ -120,7 +114,7 @@ fn refusals_say_what_and_name_the_flag() {
 }
 
 #[test]
-fn what_can_fit_no_image_is_refused() {
+fn a_pattern_that_no_image_matches_is_rejected() {
     let error = |pattern: &str| AllowedImages::parse(&[pattern], PREFIX).unwrap_err();
     for empty in ["", " ", "\n"] {
         assert_eq!(error(empty), PatternError::Empty);
@@ -155,7 +149,7 @@ fn what_can_fit_no_image_is_refused() {
 }
 
 #[test]
-fn a_first_part_that_may_be_no_registry_is_refused() {
+fn a_first_part_that_may_not_be_a_registry_is_rejected() {
     for (pattern, first) in [
         ("acme-*/**", "acme-*"),
         ("ghcr*/kptdev/**", "ghcr*"),
@@ -181,19 +175,15 @@ fn a_first_part_that_may_be_no_registry_is_refused() {
     );
 }
 
-/// The plainest matcher there is: every way in turn.
-fn fits_plainly(glob: &[u8], text: &[u8]) -> bool {
-    match glob {
-        [] => text.is_empty(),
-        [b'*', b'*', rest @ ..] => {
-            fits_plainly(rest, text) || !text.is_empty() && fits_plainly(glob, &text[1..])
-        }
-        [b'*', rest @ ..] => {
-            fits_plainly(rest, text)
-                || text.first().is_some_and(|byte| *byte != b'/') && fits_plainly(glob, &text[1..])
-        }
-        [byte, rest @ ..] => text.first() == Some(byte) && fits_plainly(rest, &text[1..]),
-    }
+/// The plainest matcher: every way in turn.
+fn matches_plainly(glob: &[u8], text: &[u8]) -> bool {
+    let (rest, continues) = match glob {
+        [] => return text.is_empty(),
+        [b'*', b'*', rest @ ..] => (rest, !text.is_empty()),
+        [b'*', rest @ ..] => (rest, !text.is_empty() && text[0] != b'/'),
+        [byte, rest @ ..] => return text.first() == Some(byte) && matches_plainly(rest, &text[1..]),
+    };
+    matches_plainly(rest, text) || continues && matches_plainly(glob, &text[1..])
 }
 
 proptest! {
@@ -201,41 +191,24 @@ proptest! {
 
     #[test]
     fn matching_is_what_it_is_by_definition(glob in "([ab/]|[*]){0,8}", text in "[ab/]{0,8}") {
-        prop_assert_eq!(Glob::new(&glob).fits(&text, &Pairs::of(&text)), fits_plainly(glob.as_bytes(), text.as_bytes()));
+        let expected = matches_plainly(glob.as_bytes(), text.as_bytes());
+        prop_assert_eq!(Glob::new(&glob).matches(&Subject::new(&text)), expected);
     }
 
     #[test]
-    fn an_image_fits_itself_and_what_it_becomes_with_stars(
+    fn an_image_matches_itself_and_a_star_matches_its_characters(
         image in "([a-z]{1,3}(\\.io|:5000)?/)?[a-z]{1,3}(/[a-z]{1,3})?(:[a-zA-Z0-9_]{1,4})?",
         at in any::<prop::sample::Index>(),
     ) {
         let image = Image::parse(&image, PREFIX).unwrap();
         prop_assert!(list(&[image.as_str()]).allows(&image));
         prop_assert!(list(&[image.repository()]).allows(&image));
-        // One character of the name, which is no part of the registry, becomes any.
+        // Any character of the path.
         let at = image.registry().len() + 1 + at.index(image.repository().len() - image.registry().len() - 1);
         let mut pattern = image.as_str().to_owned();
         if !pattern[at..].starts_with('/') {
             pattern.replace_range(at..=at, "*");
             prop_assert!(list(&[&*pattern]).allows(&image), "{}", pattern);
         }
-    }
-
-    #[test]
-    fn any_text_is_read_or_refused_and_never_panics(pattern in r"\PC*", image in r"\PC*", tag in r"\PC*") {
-        if let Ok(list) = AllowedImages::parse(&[pattern], PREFIX) {
-            let _ = list.check(&image, &tag);
-        }
-    }
-
-    #[test]
-    fn more_patterns_allow_more(
-        patterns in prop::collection::vec("[a-c*]{1,3}(/[a-c*]{1,3}){0,2}(:[a*]{1,2})?", 2..4),
-        image in "[a-c]{1,2}(/[a-c]{1,2}){0,2}(:a{1,2})?",
-    ) {
-        let readable: Vec<_> = patterns.iter().filter(|p| AllowedImages::parse(&[p], PREFIX).is_ok()).collect();
-        let single = readable.iter().any(|p| AllowedImages::parse(&[p], PREFIX).unwrap().check(&image, "").is_ok());
-        let all = AllowedImages::parse(&readable, PREFIX).unwrap();
-        prop_assert_eq!(all.check(&image, "").is_ok(), single || readable.is_empty());
     }
 }

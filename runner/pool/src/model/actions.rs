@@ -1,17 +1,17 @@
-//! What the pools ask for, carried out: calls run in pods, requests travel to the API server and back. Most of what
-//! must always hold is checked here.
+//! What the pools ask for, carried out: calls run in pods, requests travel to the API server and
+//! back. Most of what must always hold is checked here.
 
-use super::chaos::is_limited;
+use super::faults::is_limited;
 use super::server::{GRACE, Hang, Manifest, Object, Refusal, Truth};
-use super::world::{Call, Happening, World};
-use crate::event::{Action, Creation, Deletion, Event, Pushing, Rejection, Verdict, Why};
-use crate::types::{PodName, RequestId, ResourceVersion, Time, Uid};
+use super::world::{Call, World};
+use crate::event::{Action, Creation, DeleteReason, Event, Rejection, Verdict, WriteOutcome};
+use crate::types::{Pod, PodName, RequestId, ResourceVersion, Time, Uid};
 
 /// A request on its way to the API server.
 #[derive(Clone, Debug)]
 pub(crate) enum ApiRequest {
     Create(Manifest),
-    Delete { uid: Uid, judged: ResourceVersion, why: Why },
+    Delete { uid: Uid, judged: ResourceVersion, reason: DeleteReason },
     Push { uid: Uid, judged: ResourceVersion, until: Time, place_wanted: Option<Time> },
 }
 
@@ -23,20 +23,20 @@ const API_TIMEOUT: u64 = 10_000;
 impl World {
     pub(crate) fn perform(&mut self, runner: usize, action: Action) {
         let request = match action {
-            Action::Grant { id, uid, .. } => return self.granted(runner, id, &uid),
+            Action::Grant { id, uid } => return self.granted(runner, id, &uid),
             Action::Reject { id, error } => return self.rejected(runner, id, &error),
             Action::Probe { uid, on, .. } => return self.probe(runner, uid, on),
             Action::Check { uid, number, .. } => return self.check(runner, uid, number),
-            Action::Cut { uid, .. } => return self.cut(runner, &uid),
-            Action::Create { name, shard_key, origin, reclaim_after } => {
+            Action::Disconnect { uid, .. } => return self.disconnect(runner, &uid),
+            Action::Create { name, shard_key, recipe, reclaim_after } => {
                 self.check_create(runner, &name);
                 let reclaim_after = Some(reclaim_after);
-                ApiRequest::Create(Manifest { name, shard_key, origin, reclaim_after })
+                ApiRequest::Create(Manifest { name, shard_key, recipe, reclaim_after })
             }
-            Action::Delete { uid, resource_version: judged, name, why } => {
-                self.check_delete(runner, &uid, &name, why);
+            Action::Delete { uid, resource_version: judged, name, reason } => {
+                self.check_delete(runner, &uid, &name, reason);
                 self.provoke(100);
-                ApiRequest::Delete { uid, judged, why }
+                ApiRequest::Delete { uid, judged, reason }
             }
             Action::Push { uid, resource_version: judged, until, place_wanted, .. } => {
                 let before = self.server.get(&uid).and_then(|object| object.pod.reclaim_after);
@@ -48,18 +48,18 @@ impl World {
         };
         let (life, sent) = (self.runners[runner].life, self.now);
         let latency = self.latency();
-        self.at(self.now + latency, Happening::Arrive { runner, life, sent, request });
+        self.at(self.now + latency, move |world| world.arrive(runner, life, sent, request));
     }
 
     fn latency(&mut self) -> u64 {
-        let slow = !self.calm && self.rng.chance(self.slow);
+        let slow = !self.faults_over && self.rng.chance(self.slow);
         if slow { self.rng.between(500, 5000) } else { self.rng.between(1, 200) }
     }
 
     /// An owner is about to part with a pod: the worst moment for a request.
     fn provoke(&mut self, within: u64) {
-        if !self.calm && self.rng.chance(50) {
-            self.after(0, within, Happening::Burst);
+        if !self.faults_over && self.rng.chance(50) {
+            self.after(0, within, Self::burst);
         }
     }
 
@@ -94,12 +94,13 @@ impl World {
         }
     }
 
-    fn check_delete(&mut self, runner: usize, uid: &Uid, name: &PodName, why: Why) {
+    fn check_delete(&mut self, runner: usize, uid: &Uid, name: &PodName, reason: DeleteReason) {
         let state = &self.runners[runner];
         let owns = state.view_owns(&name.image);
-        let cleans_up = matches!(why, Why::Failed | Why::Hung) && state.created.contains(uid);
+        let cleans_up =
+            matches!(reason, DeleteReason::Failed | DeleteReason::Hung) && state.created.contains(uid);
         if !owns && !cleans_up {
-            self.violate(format!("a pod is deleted ({why:?}) by a runner that is not the owner"));
+            self.violate(format!("a pod is deleted ({reason:?}) by a runner that is not the owner"));
         }
     }
 
@@ -111,7 +112,7 @@ impl World {
             return self.violate(format!("call {id:?} is granted a second time or after its end"));
         };
         call.pod = Some(uid.clone());
-        let (deadline, takes) = (call.deadline, if self.calm { usize::MAX } else { self.pod_takes });
+        let (deadline, takes) = (call.deadline, if self.faults_over { usize::MAX } else { self.pod_takes });
         let per_pod = self.runners[runner].config.limits.per_pod as usize;
         let alive = self
             .server
@@ -119,14 +120,14 @@ impl World {
             .filter(|object| object.truth != Truth::Dead && object.pod.terminating_since.is_none());
         let Some(object) = alive else {
             self.count("granted a dead pod");
-            return self.after(1, 500, Happening::CallEnds { id, verdict: Verdict::Broken });
+            return self.after(1, 500, move |world| world.call_ends(id, Verdict::Broken));
         };
         if object.truth == Truth::Starting {
             return self.violate("a pod is granted that was never ready");
         }
         if object.calls.len() >= takes {
             self.count("refused by a full pod");
-            return self.after(1, 100, Happening::CallEnds { id, verdict: Verdict::Full });
+            return self.after(1, 100, move |world| world.call_ends(id, Verdict::Full));
         }
         object.calls.push((runner, id));
         let hang = object.hang;
@@ -136,16 +137,16 @@ impl World {
         if let Some(hang) = hang {
             self.count("granted a pod that hangs");
             if hang != Hang::Calls && self.rng.chance(50) {
-                return self.after(3000, 25_000, Happening::CallEnds { id, verdict: Verdict::Silent });
+                return self.after(3000, 25_000, move |world| world.call_ends(id, Verdict::Silent));
             }
             let package = if hang == Hang::Calls { id.0 } else { 0 };
-            return self.at(deadline, Happening::CallEnds { id, verdict: Verdict::Late { package } });
+            return self.at(deadline, move |world| world.call_ends(id, Verdict::Late { package }));
         }
-        let longest = if self.calm { 2000 } else { self.rng.pick(&[500, 5000, 120_000, 280_000]) };
-        let verdict = if !self.calm && self.rng.chance(3) { Verdict::Broken } else { Verdict::Served };
-        self.after(10, longest, Happening::CallEnds { id, verdict });
+        let longest = if self.faults_over { 2000 } else { self.rng.pick(&[500, 5000, 120_000, 280_000]) };
+        let verdict = if !self.faults_over && self.rng.chance(3) { Verdict::Broken } else { Verdict::Served };
+        self.after(10, longest, move |world| world.call_ends(id, verdict));
         // The function is slow.
-        self.at(deadline, Happening::CallEnds { id, verdict: Verdict::Late { package: 0 } });
+        self.at(deadline, move |world| world.call_ends(id, Verdict::Late { package: 0 }));
     }
 
     fn rejected(&mut self, runner: usize, id: RequestId, error: &Rejection) {
@@ -173,7 +174,7 @@ impl World {
         }
         self.runners[runner].probing.insert(uid.clone());
         if self.server.seems_ready(&uid) {
-            self.after(1, 300, Happening::Probed { runner, uid });
+            self.after(1, 300, move |world| world.probed(runner, uid));
         }
     }
 
@@ -183,15 +184,15 @@ impl World {
         let (low, high) = if answered { (1, 900) } else { (1000, 3000) };
         let delay = self.rng.between(low, high);
         let event = Event::Checked { uid, number, answered };
-        self.at(self.now + delay, Happening::Answer { runner, life, event });
+        self.at(self.now + delay, move |world| world.answer(runner, life, None, event));
     }
 
     /// The runner's calls on the pod end, and go elsewhere.
-    fn cut(&mut self, runner: usize, uid: &Uid) {
+    fn disconnect(&mut self, runner: usize, uid: &Uid) {
         self.count("cut");
         let calls = self.server.get(uid).map(|object| object.calls.clone()).unwrap_or_default();
         for (_, id) in calls.into_iter().filter(|(of, _)| *of == runner) {
-            self.after(1, 100, Happening::CallEnds { id, verdict: Verdict::Broken });
+            self.after(1, 100, move |world| world.call_ends(id, Verdict::Broken));
         }
     }
 
@@ -215,7 +216,7 @@ impl World {
     pub(crate) fn caller_gone(&mut self, id: RequestId) {
         if let Some(runner) = self.forget_call(id) {
             self.count("cancelled");
-            self.feed(runner, Event::Cancel { id });
+            self.feed(runner, Event::Cancel(id));
         }
     }
 
@@ -230,80 +231,86 @@ impl World {
     /// A request reaches the API server, if it is there.
     pub(crate) fn arrive(&mut self, runner: usize, life: u64, sent: u64, request: ApiRequest) {
         let cut_off = self.outage.1 > self.now || self.outage.0 >= sent;
-        // A push that only one runner fails to make cannot be made up for: the pool uses the pod anyway, by design.
-        let may_drop = !self.calm && !matches!(request, ApiRequest::Push { .. });
+        // A push that only one runner fails to make cannot be made up for: the pool uses the pod
+        // anyway, by design.
+        let may_drop = !self.faults_over && !matches!(request, ApiRequest::Push { .. });
         let lost = cut_off || (may_drop && self.rng.chance(3));
         let unknown = match &request {
             ApiRequest::Create(manifest) => {
                 Event::Created { name: manifest.name.clone(), result: Creation::Unreachable }
             }
             ApiRequest::Delete { uid, .. } => {
-                Event::Deleted { uid: uid.clone(), result: Deletion::Unreachable }
+                Event::Deleted { uid: uid.clone(), result: WriteOutcome::Unreachable }
             }
-            ApiRequest::Push { uid, .. } => Event::Pushed { uid: uid.clone(), result: Pushing::Unreachable },
+            ApiRequest::Push { uid, .. } => {
+                Event::Pushed { uid: uid.clone(), result: WriteOutcome::Unreachable }
+            }
         };
         let timeout = sent + API_TIMEOUT;
         if lost {
             self.count("request lost");
-            return self.at(timeout, Happening::Answer { runner, life, event: unknown });
+            return self.at(timeout, move |world| world.answer(runner, life, None, unknown));
         }
-        let event = self.apply(runner, request);
-        if !self.calm && !self.gentle && matches!(event, Event::Pushed { .. }) && self.rng.chance(10) {
+        let (event, written) = self.apply(runner, request);
+        if !self.faults_over && !self.gentle && matches!(event, Event::Pushed { .. }) && self.rng.chance(10) {
             let time = self.now + self.rng.between(0, API_TIMEOUT);
-            return self.at(time, Happening::Answer { runner, life, event });
+            return self.at(time, move |world| world.answer(runner, life, written, event));
         }
-        if !self.calm && self.rng.chance(3) {
+        if !self.faults_over && self.rng.chance(3) {
             self.count("answer lost");
-            return self.at(timeout, Happening::Answer { runner, life, event: unknown });
+            return self.at(timeout, move |world| world.answer(runner, life, None, unknown));
         }
         let latency = self.latency();
-        self.at(self.now + latency, Happening::Answer { runner, life, event });
+        self.at(self.now + latency, move |world| world.answer(runner, life, written, event));
     }
 
-    fn apply(&mut self, runner: usize, request: ApiRequest) -> Event {
+    fn apply(&mut self, runner: usize, request: ApiRequest) -> (Event, Option<Pod>) {
         match request {
             ApiRequest::Create(manifest) => {
                 let name = manifest.name.clone();
-                let result = self.apply_create(manifest);
-                Event::Created { name, result }
+                let (result, pod) = match self.apply_create(manifest) {
+                    Ok(pod) => (Creation::Ok(pod.uid.clone()), Some(pod)),
+                    Err(result) => (result, None),
+                };
+                (Event::Created { name, result }, pod)
             }
-            ApiRequest::Delete { uid, judged, why } => {
-                let result = self.apply_delete(runner, &uid, &judged, why);
-                Event::Deleted { uid, result }
+            ApiRequest::Delete { uid, judged, reason } => {
+                let result = self.apply_delete(runner, &uid, &judged, reason);
+                (Event::Deleted { uid, result }, None)
             }
             ApiRequest::Push { uid, judged, until, place_wanted } => {
                 let terminating =
                     self.server.get(&uid).is_some_and(|object| object.pod.terminating_since.is_some());
-                let result = match self.server.check(&uid, &judged) {
-                    _ if terminating => Pushing::Gone,
-                    Err(Refusal::NotFound) => Pushing::Gone,
-                    Err(Refusal::Conflict) => Pushing::Conflict,
-                    Ok(()) => self
-                        .server
-                        .update(&uid, |object| {
+                let (result, pod) = match self.server.check(&uid, &judged) {
+                    _ if terminating => (WriteOutcome::Gone, None),
+                    Err(Refusal::NotFound) => (WriteOutcome::Gone, None),
+                    Err(Refusal::Conflict) => (WriteOutcome::Conflict, None),
+                    Ok(()) => {
+                        let written = self.server.update(&uid, |object| {
                             object.pod.reclaim_after = Some(until);
                             object.pod.place_wanted = place_wanted.or(object.pod.place_wanted);
-                        })
-                        .map_or(Pushing::Gone, Pushing::Ok),
+                        });
+                        (WriteOutcome::Ok, written)
+                    }
                 };
-                self.count(if matches!(result, Pushing::Conflict) { "push: conflict" } else { "push" });
-                Event::Pushed { uid, result }
+                self.count(if matches!(result, WriteOutcome::Conflict) { "push: conflict" } else { "push" });
+                (Event::Pushed { uid, result }, pod)
             }
         }
     }
 
-    fn apply_create(&mut self, manifest: Manifest) -> Creation {
-        if !self.calm && self.rng.chance(4) {
-            return Creation::Refused(crate::types::Reason::Other("exceeded quota".into()));
+    fn apply_create(&mut self, manifest: Manifest) -> Result<Pod, Creation> {
+        if !self.faults_over && self.rng.chance(4) {
+            return Err(Creation::Refused(crate::types::Reason::Other("exceeded quota".into())));
         }
         let image = manifest.name.image.clone();
         if self.quota.is_some_and(|quota| self.server.objects.len() >= quota) {
             self.count("create: over quota");
-            return Creation::OverQuota(crate::types::Reason::Other("exceeded quota".into()));
+            return Err(Creation::OverQuota(crate::types::Reason::Other("exceeded quota".into())));
         }
         let Some(pod) = self.server.create(manifest, self.now) else {
             self.count("create: exists");
-            return Creation::Exists;
+            return Err(Creation::Exists);
         };
         self.count("created");
         self.draw_fate(pod.uid.clone());
@@ -319,21 +326,27 @@ impl World {
         if counted.len() > limit + 1 || passing.len() > limit + runners {
             self.violate(format!("{} + {} pods, limit {}", counted.len(), passing.len(), self.highest_limit));
         }
-        Creation::Ok(pod)
+        Ok(pod)
     }
 
-    fn apply_delete(&mut self, runner: usize, uid: &Uid, judged: &ResourceVersion, why: Why) -> Deletion {
+    fn apply_delete(
+        &mut self,
+        runner: usize,
+        uid: &Uid,
+        judged: &ResourceVersion,
+        reason: DeleteReason,
+    ) -> WriteOutcome {
         match self.server.check(uid, judged) {
-            Err(Refusal::NotFound) => return Deletion::NotFound,
+            Err(Refusal::NotFound) => return WriteOutcome::Gone,
             Err(Refusal::Conflict) => {
                 self.count("delete: conflict");
-                return Deletion::Conflict;
+                return WriteOutcome::Conflict;
             }
             Ok(()) => {}
         }
-        let Some(object) = self.server.get(uid) else { return Deletion::NotFound };
+        let Some(object) = self.server.get(uid) else { return WriteOutcome::Gone };
         if object.pod.terminating_since.is_some() {
-            return Deletion::Ok;
+            return WriteOutcome::Ok;
         }
         let in_use = !object.calls.is_empty();
         let (image, serves) = (object.pod.name.image.clone(), object.truth == Truth::Ready);
@@ -341,36 +354,36 @@ impl World {
         let well = object.truth == Truth::Ready
             && object.hang.is_none()
             && object.ready_since.is_some_and(|at| at + GRACE < self.now);
-        let faulty = matches!(why, Why::Failed | Why::Hung);
+        let faulty = matches!(reason, DeleteReason::Failed | DeleteReason::Hung);
         // The notice of an eviction is short: who hears of it late, or objects late, loses the pod.
         let limited = is_limited(&self.config, self.quota);
-        let short = why == Why::Evicted || (why == Why::Expired && limited);
+        let short = reason == DeleteReason::Evicted || (reason == DeleteReason::Expired && limited);
         let unheard = short && !self.gentle && object.calls.iter().all(|&(user, _)| user != runner);
         if in_use && unheard {
             self.count("evicted in use elsewhere");
         } else if in_use && (!faulty || well) {
-            self.violate(format!("pod {uid} is deleted ({why:?}) while in use"));
+            self.violate(format!("pod {uid} is deleted ({reason:?}) while in use"));
         } else if faulty && well {
             self.violate(format!("pod {uid} is deleted as failed although it serves"));
         }
         if self.settled && serves && self.serving(&image) <= self.to_be_kept(&image) {
-            self.violate(format!("pod {uid} is deleted ({why:?}) although it is to be kept"));
+            self.violate(format!("pod {uid} is deleted ({reason:?}) although it is to be kept"));
         }
-        self.count(match why {
-            Why::Failed => "deleted: failed",
-            Why::Hung => "deleted: hung",
-            Why::Expired => "deleted: expired",
-            Why::Replaced => "deleted: replaced",
-            Why::Surplus => "deleted: surplus",
-            Why::Evicted => "deleted: evicted",
+        self.count(match reason {
+            DeleteReason::Failed => "deleted: failed",
+            DeleteReason::Hung => "deleted: hung",
+            DeleteReason::Expired => "deleted: expired",
+            DeleteReason::Replaced => "deleted: replaced",
+            DeleteReason::Surplus => "deleted: surplus",
+            DeleteReason::Evicted => "deleted: evicted",
         });
         self.terminate(uid);
-        Deletion::Ok
+        WriteOutcome::Ok
     }
 
     pub(crate) fn note_answer(&mut self, runner: usize, event: &Event) {
-        if let Event::Created { result: Creation::Ok(pod), .. } = event {
-            self.runners[runner].created.insert(pod.uid.clone());
+        if let Event::Created { result: Creation::Ok(uid), .. } = event {
+            self.runners[runner].created.insert(uid.clone());
         }
     }
 }

@@ -1,14 +1,17 @@
-//! Several pools against a model of the API server: the test of the rules that hold between runners.
+//! Several pools against a model of the API server: the test of the rules that hold between
+//! runners.
 //!
-//! A history is one seed. It draws a configuration, then runs ten minutes or so of requests with everything that can
-//! go wrong (late and broken watches, lost answers, outages, skewed clocks, changing owners and versions, pods that
-//! start slowly, fail, die, hang in termination or are deleted by others), then lets the faults end and checks that
-//! every image works and, at the end, that nothing is left. Whatever must always hold is checked at every step.
+//! A history is one seed. It draws a configuration, then runs ten minutes or so of requests with
+//! everything that can go wrong (late and broken watches, lost answers, outages, skewed clocks,
+//! changing owners and versions, pods that start slowly, fail, die, hang in termination or are
+//! deleted by others), then lets the faults end and checks that every image works and, at the end,
+//! that nothing is left. Whatever must always hold is checked at every step.
 
 mod actions;
-mod calm;
-mod chaos;
+mod faults;
+mod mutants;
 mod pods;
+mod recovery;
 mod rng;
 mod runner;
 mod server;
@@ -16,6 +19,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
+pub(crate) use mutants::Mutant;
 pub(crate) use rng::Rng;
 pub(crate) use world::run;
 

@@ -1,7 +1,8 @@
-//! The life of pods in the model: they start, serve, fail, and end, by themselves or because somebody wills it.
+//! The life of pods in the model: they start, serve, fail, and end, by themselves or because
+//! somebody wills it.
 
 use super::server::{GRACE, Hang, Truth};
-use super::world::{Happening, World};
+use super::world::World;
 use crate::event::Verdict;
 use crate::types::{Phase, Uid};
 
@@ -32,7 +33,7 @@ impl World {
         let hang = self.rng.pick(&[Hang::Silent, Hang::NodeGone, Hang::Calls]);
         self.hang(&uid, hang);
         if hang == Hang::Silent && self.rng.chance(50) {
-            self.after(1000, 200_000, Happening::PodResumes { uid });
+            self.after(1000, 200_000, move |world| world.pod_resumes(&uid));
         }
     }
 
@@ -64,18 +65,19 @@ impl World {
     fn probe_succeeds(&mut self, uid: &Uid) {
         for runner in 0..self.runners.len() {
             if self.runners[runner].probing.contains(uid) {
-                self.after(1, 300, Happening::Probed { runner, uid: uid.clone() });
+                let uid = uid.clone();
+                self.after(1, 300, move |world| world.probed(runner, uid));
             }
         }
     }
 
     pub(crate) fn draw_fate(&mut self, uid: Uid) {
-        let fate = if self.calm { 99 } else { self.rng.between(0, 99) };
+        let fate = if self.faults_over { 99 } else { self.rng.between(0, 99) };
         match fate {
-            0..10 => self.after(100, 10_000, Happening::PodFails { uid }),
+            0..10 => self.after(100, 10_000, move |world| world.pod_fails(&uid)),
             10..15 => {}
-            15..30 => self.after(10_000, 70_000, Happening::PodReady { uid }),
-            _ => self.after(200, 4000, Happening::PodReady { uid }),
+            15..30 => self.after(10_000, 70_000, move |world| world.pod_ready(&uid)),
+            _ => self.after(200, 4000, move |world| world.pod_ready(&uid)),
         }
     }
 
@@ -93,9 +95,10 @@ impl World {
             object.ready_since = Some(now);
             object.pod.phase = Phase::Running;
         });
-        // Before anybody knows of it, which may be just before the owner turns to the pod that this one replaces.
-        if !self.calm && self.rng.chance(50) {
-            self.after(1, 300, Happening::Burst);
+        // Before anybody knows of it, which may be just before the owner turns to the pod that this
+        // one replaces.
+        if !self.faults_over && self.rng.chance(50) {
+            self.after(1, 300, Self::burst);
         }
         self.probe_succeeds(uid);
     }
@@ -115,13 +118,13 @@ impl World {
         let (busy, lost) = (!object.calls.is_empty(), object.hang == Some(Hang::NodeGone));
         self.server.terminate(uid, self.now);
         let uid = uid.clone();
-        if lost || (!self.calm && self.rng.chance(10)) {
+        if lost || (!self.faults_over && self.rng.chance(10)) {
             self.count("stuck pod");
-            self.after(GRACE + 1000, GRACE + 200_000, Happening::PodEnds { uid });
+            self.after(GRACE + 1000, GRACE + 200_000, move |world| world.pod_ends(&uid));
         } else if busy {
-            self.at(self.now + GRACE, Happening::PodEnds { uid });
+            self.at(self.now + GRACE, move |world| world.pod_ends(&uid));
         } else {
-            self.after(1, 3000, Happening::PodEnds { uid });
+            self.after(1, 3000, move |world| world.pod_ends(&uid));
         }
     }
 
@@ -133,7 +136,7 @@ impl World {
     fn break_calls(&mut self, uid: &Uid) {
         let calls = self.server.get_mut(uid).map(|object| std::mem::take(&mut object.calls));
         for (_, id) in calls.into_iter().flatten() {
-            self.after(1, 500, Happening::CallEnds { id, verdict: Verdict::Broken });
+            self.after(1, 500, move |world| world.call_ends(id, Verdict::Broken));
         }
     }
 }

@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::breakage::Breakage;
+use super::mutants::{Mutant, MutantPool};
 use crate::config::{Config, Override, Overrides};
-use crate::event::Ownership;
-use crate::pool::Pool;
-use crate::types::{Content, ImageKey, Origin, ShardKey, Time, Uid};
+use crate::event::OwnedShards;
+use crate::types::{ImageContent, ImageKey, Pod, PodRecipe, ShardKey, Time, Uid};
 
 #[derive(Debug)]
 pub(crate) struct Runner {
-    pub(crate) pool: Pool,
+    pub(crate) pool: MutantPool,
     /// Counts restarts: answers to an earlier life are dropped.
     pub(crate) life: u64,
     /// Ahead of the true time, by an amount that `true time + OFFSET_BASE` keeps positive.
@@ -20,7 +19,7 @@ pub(crate) struct Runner {
     /// When its process started, by the true time: so new is its configuration at least.
     started: u64,
     /// What it was told that the tags stand for.
-    pub(crate) known: BTreeMap<ImageKey, Content>,
+    pub(crate) known: BTreeMap<ImageKey, ImageContent>,
     /// Keys that it believes to own.
     pub(crate) view: BTreeSet<ShardKey>,
     /// Counts watches: changes from an earlier one are dropped.
@@ -34,6 +33,10 @@ pub(crate) struct Runner {
     pub(crate) cursor: usize,
     pub(crate) probing: BTreeSet<Uid>,
     pub(crate) created: BTreeSet<Uid>,
+    /// The newest state of each pod that the driver has reported.
+    reported: BTreeMap<Uid, Pod>,
+    /// Pods that the driver has reported as gone.
+    ended: BTreeSet<Uid>,
 }
 
 /// Clocks differ by 20 s at most.
@@ -42,10 +45,10 @@ pub(crate) const OFFSETS: u64 = 20_000;
 // === impl Runner ===
 
 impl Runner {
-    pub(crate) fn new(config: Config, offset: u64, started: u64, broken: Option<Breakage>) -> Self {
+    pub(crate) fn new(config: Config, offset: u64, started: u64, mutant: Option<Mutant>) -> Self {
         let known = BTreeMap::new();
         Self {
-            pool: new_pool(configured(&config, started, &known), broken),
+            pool: MutantPool::new(configured(&config, started, &known), mutant),
             life: 0,
             offset,
             config,
@@ -60,6 +63,8 @@ impl Runner {
             cursor: 0,
             probing: BTreeSet::new(),
             created: BTreeSet::new(),
+            reported: BTreeMap::new(),
+            ended: BTreeSet::new(),
         }
     }
 
@@ -70,12 +75,12 @@ impl Runner {
 
     /// The true time of its next timer.
     pub(crate) fn next_timer(&self) -> Option<u64> {
-        self.pool.next_timer().map(|time| time.as_millis().saturating_sub(self.offset))
+        self.pool.pool.next_timer().map(|time| time.as_millis().saturating_sub(self.offset))
     }
 
-    pub(crate) fn ownership(&self) -> Ownership {
+    pub(crate) fn owned(&self) -> OwnedShards {
         let view = self.view.clone();
-        Ownership::Of(Arc::new(move |key: &ShardKey| view.contains(key)))
+        OwnedShards::Of(Arc::new(move |key: &ShardKey| view.contains(key)))
     }
 
     /// Whether it believes to own an image.
@@ -88,35 +93,54 @@ impl Runner {
         configured(&self.config, self.started, &self.known)
     }
 
+    /// Whether the driver reports this state of a pod: it reports none after a newer one.
+    pub(crate) fn reports(&mut self, pod: &Pod) -> bool {
+        let version = |pod: &Pod| pod.resource_version.as_str().parse::<u64>().unwrap_or_default();
+        let known = self.reported.get(&pod.uid);
+        if self.ended.contains(&pod.uid) || known.is_some_and(|known| version(known) > version(pod)) {
+            return false;
+        }
+        self.reported.insert(pod.uid.clone(), pod.clone());
+        true
+    }
+
+    pub(crate) fn report_gone(&mut self, uid: &Uid) {
+        self.reported.remove(uid);
+        self.ended.insert(uid.clone());
+    }
+
+    /// A list as the driver reports it: with what is newer than the list.
+    pub(crate) fn report_list(&mut self, pods: &[Pod]) -> Vec<Pod> {
+        self.reported.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
+        for pod in pods {
+            self.reports(pod);
+        }
+        self.reported.values().cloned().collect()
+    }
+
     /// It was killed and comes back with an empty memory.
-    pub(crate) fn restart(&mut self, config: Config, now: u64, broken: Option<Breakage>) {
+    pub(crate) fn restart(&mut self, config: Config, now: u64, mutant: Option<Mutant>) {
         (self.config, self.started) = (config, now);
         self.known.clear();
-        self.pool = new_pool(self.configured(), broken);
+        self.pool = MutantPool::new(self.configured(), mutant);
         self.life += 1;
         self.watch += 1;
         self.connected = false;
         self.synced = false;
         self.probing.clear();
         self.created.clear();
+        self.reported.clear();
+        self.ended.clear();
     }
 }
 
-fn configured(config: &Config, started: u64, known: &BTreeMap<ImageKey, Content>) -> Config {
-    let (template, known) = (config.template.clone(), known.clone());
-    let config_time = template.config_time.max(Some(Time::from_millis(started)));
+fn configured(config: &Config, started: u64, known: &BTreeMap<ImageKey, ImageContent>) -> Config {
+    let (recipe, known) = (config.recipe.clone(), known.clone());
+    let config_time = recipe.config_time.max(Some(Time::from_millis(started)));
     let overrides = Overrides::by(move |image| {
         let content = known.get(image).cloned();
-        let template = Some(Origin { config_time, content, ..template.clone() });
-        Override { template, ..Override::default() }
+        let recipe = Some(PodRecipe { config_time, content, ..recipe.clone() });
+        Override { recipe, ..Override::default() }
     });
     Config { overrides, ..config.clone() }
-}
-
-fn new_pool(config: Config, broken: Option<Breakage>) -> Pool {
-    let mut pool = Pool::new(config);
-    if let Some(rule) = broken {
-        pool.break_rule(rule);
-    }
-    pool
 }

@@ -1,8 +1,9 @@
-//! The model's API server and the kubelets behind it: what is really there, as against what the pools believe.
+//! The model's API server and the kubelets behind it: what is really there, as against what the
+//! pools believe.
 
 use std::collections::BTreeMap;
 
-use crate::types::{Origin, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid};
+use crate::types::{Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid};
 
 /// Seconds between a delete and the deletion timestamp.
 pub(crate) const GRACE: u64 = 30_000;
@@ -52,7 +53,8 @@ pub(crate) struct Server {
     pub(crate) objects: BTreeMap<PodName, Object>,
     /// Everything that ever changed.
     pub(crate) log: Vec<Change>,
-    /// A list as of some time ago, and the length of the log then: what a lagging replica would answer.
+    /// A list as of some time ago, and the length of the log then: what a lagging replica would
+    /// answer.
     pub(crate) stale: (Vec<Pod>, usize),
     versions: u64,
     uids: u64,
@@ -63,7 +65,7 @@ pub(crate) struct Server {
 pub(crate) struct Manifest {
     pub(crate) name: PodName,
     pub(crate) shard_key: ShardKey,
-    pub(crate) origin: Origin,
+    pub(crate) recipe: PodRecipe,
     pub(crate) reclaim_after: Option<Time>,
 }
 
@@ -99,12 +101,10 @@ impl Server {
             uid: Uid::from(self.uids.to_string()),
             resource_version: self.next_version(),
             shard_key: manifest.shard_key,
-            terminating_since: None,
-            phase: Phase::Pending(None),
-            origin: manifest.origin,
+            recipe: manifest.recipe,
             reclaim_after: manifest.reclaim_after,
-            place_wanted: None,
             name: manifest.name.clone(),
+            ..Pod::default()
         };
         let object = Object {
             pod: pod.clone(),

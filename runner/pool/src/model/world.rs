@@ -3,105 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::Counts;
-use super::actions::ApiRequest;
-use super::chaos::Fault;
+use super::faults::Fault;
+use super::mutants::Mutant;
 use super::rng::Rng;
 use super::runner::Runner;
 use super::server::{Change, Server};
-use crate::breakage::Breakage;
 use crate::config::Config;
-use crate::event::{Event, Verdict};
+use crate::event::Event;
 use crate::types::{ImageKey, Pod, RequestId, ShardKey, Uid};
 
 /// Something that is going to happen.
-#[derive(Debug)]
-pub(crate) enum Happening {
-    /// A request reaches the API server.
-    Arrive {
-        runner: usize,
-        life: u64,
-        sent: u64,
-        request: ApiRequest,
-    },
-    /// Its answer reaches the pool.
-    Answer {
-        runner: usize,
-        life: u64,
-        event: Event,
-    },
-    Watch {
-        runner: usize,
-        watch: u64,
-        change: Change,
-    },
-    LoseWatch {
-        runner: usize,
-    },
-    Relist {
-        runner: usize,
-        watch: u64,
-    },
-    Listed {
-        runner: usize,
-        watch: u64,
-        pods: Vec<Pod>,
-    },
-    Own {
-        runner: usize,
-        view: Vec<ShardKey>,
-    },
-    /// It reads the configuration as it is now.
-    Configure {
-        runner: usize,
-    },
-    /// It asks what the tags stand for.
-    Resolve {
-        runner: usize,
-    },
-    PodReady {
-        uid: Uid,
-    },
-    PodFails {
-        uid: Uid,
-    },
-    PodEnds {
-        uid: Uid,
-    },
-    PodResumes {
-        uid: Uid,
-    },
-    Probed {
-        runner: usize,
-        uid: Uid,
-    },
-    CallEnds {
-        id: RequestId,
-        verdict: Verdict,
-    },
-    CallerGone {
-        id: RequestId,
-    },
-    Overdue {
-        id: RequestId,
-    },
-    Load,
-    Burst,
-    Chaos,
-    Calm,
-    /// Requests at a steady pace until the given time, then a look at what serves them.
-    Steady {
-        until: u64,
-    },
-    /// One request of each image at each runner, none of which may fail.
-    Checkup,
-    /// A pod hangs, and a call has shown it: the next call is served by another one.
-    AfterHang {
-        runner: usize,
-        image: usize,
-    },
-    /// A look at what is kept although nobody asks for it; then nothing is kept any more.
-    Unkeep,
-}
+type Happening = Box<dyn FnOnce(&mut World)>;
 
 /// A call that waits or runs.
 #[derive(Debug)]
@@ -130,7 +42,7 @@ pub(crate) struct World {
     pub(crate) config: Config,
     pub(crate) highest_limit: u32,
     pub(crate) outage: (u64, u64),
-    pub(crate) calm: bool,
+    pub(crate) faults_over: bool,
     /// The faults are long over: what is kept is there and stays.
     pub(crate) settled: bool,
     pub(crate) focus: &'static [Fault],
@@ -144,7 +56,7 @@ pub(crate) struct World {
     pub(crate) slow: u64,
     pub(crate) counts: Counts,
     pub(crate) violation: Option<String>,
-    broken: Option<Breakage>,
+    pub(crate) mutant: Option<Mutant>,
     trace: bool,
 }
 
@@ -154,8 +66,8 @@ const START: u64 = 1_000_000_000;
 const END: u64 = START + 24 * 3_600_000;
 
 /// Runs one history.
-pub(crate) fn run(seed: u64, broken: Option<Breakage>, trace: bool) -> Result<Counts, String> {
-    let mut world = World::new(seed, broken, trace);
+pub(crate) fn run(seed: u64, mutant: Option<Mutant>, trace: bool) -> Result<Counts, String> {
+    let mut world = World::new(seed, mutant, trace);
     world.play();
     match world.violation {
         Some(violation) => Err(violation),
@@ -166,18 +78,18 @@ pub(crate) fn run(seed: u64, broken: Option<Breakage>, trace: bool) -> Result<Co
 // === impl World ===
 
 impl World {
-    fn new(seed: u64, broken: Option<Breakage>, trace: bool) -> Self {
+    fn new(seed: u64, mutant: Option<Mutant>, trace: bool) -> Self {
         let mut rng = Rng::new(seed);
         let images = ["registry/a:v1", "registry/b:v1"][..rng.between(1, 2) as usize].to_vec();
         let images: Vec<_> = images.into_iter().map(ImageKey::from).collect();
-        let mut config = super::chaos::draw_config(&mut rng);
-        let (quota, gentle) = super::chaos::draw_capacity(&mut rng, &mut config);
-        if !super::chaos::is_limited(&config, quota) {
-            super::chaos::draw_kept(&mut rng, &images, &mut config);
+        let mut config = super::faults::draw_config(&mut rng);
+        let (quota, gentle) = super::faults::draw_capacity(&mut rng, &mut config);
+        if !super::faults::is_limited(&config, quota) {
+            super::faults::draw_kept(&mut rng, &images, &mut config);
         }
         let count = rng.between(2, 3) as usize;
         let runners =
-            (0..count).map(|_| super::chaos::draw_runner(&mut rng, &config, START, broken)).collect();
+            (0..count).map(|_| super::faults::draw_runner(&mut rng, &config, START, mutant)).collect();
         Self {
             now: START,
             agenda: BTreeMap::new(),
@@ -191,27 +103,27 @@ impl World {
             highest_limit: config.limits.max_pods,
             config,
             outage: (0, 0),
-            calm: false,
+            faults_over: false,
             settled: false,
-            focus: if gentle { super::chaos::GENTLE } else { super::chaos::draw_focus(&mut rng) },
+            focus: if gentle { super::faults::GENTLE } else { super::faults::draw_focus(&mut rng) },
             slow: if gentle { 0 } else { rng.pick(&[5, 5, 30]) },
             pod_takes: rng.pick(&[2, 64, 64, 64]),
             quota,
             gentle,
             counts: Counts::new(),
             violation: None,
-            broken,
+            mutant,
             trace,
             rng,
         }
     }
 
-    pub(crate) fn at(&mut self, time: u64, happening: Happening) {
+    pub(crate) fn at(&mut self, time: u64, happening: impl FnOnce(&mut Self) + 'static) {
         self.entries += 1;
-        self.agenda.insert((time.max(self.now), self.entries), happening);
+        self.agenda.insert((time.max(self.now), self.entries), Box::new(happening));
     }
 
-    pub(crate) fn after(&mut self, low: u64, high: u64, happening: Happening) {
+    pub(crate) fn after(&mut self, low: u64, high: u64, happening: impl FnOnce(&mut Self) + 'static) {
         let delay = self.rng.between(low, high);
         self.at(self.now + delay, happening);
     }
@@ -230,10 +142,6 @@ impl World {
         if self.trace {
             println!("{:>10.3} {}", (self.now - START) as f64 / 1000.0, line());
         }
-    }
-
-    pub(crate) fn broken(&self) -> Option<Breakage> {
-        self.broken
     }
 
     fn play(&mut self) {
@@ -255,7 +163,7 @@ impl World {
                 _ => {
                     let Some(((time, _), happening)) = self.agenda.pop_first() else { break };
                     self.now = self.now.max(time);
-                    self.happen(happening);
+                    happening(self);
                 }
             }
             self.publish();
@@ -280,8 +188,8 @@ impl World {
             self.violate(format!("pods are left: {:?}", self.server.objects.keys()));
         }
         for runner in 0..self.runners.len() {
-            if !self.runners[runner].pool.is_empty() {
-                self.violate(format!("runner {runner} remembers {:?}", self.runners[runner].pool));
+            if !self.runners[runner].pool.pool.is_empty() {
+                self.violate(format!("runner {runner} remembers {:?}", self.runners[runner].pool.pool));
             }
         }
         if !self.calls.is_empty() {
@@ -304,6 +212,12 @@ impl World {
         }
     }
 
+    fn see(&mut self, runner: usize, pod: Pod) {
+        if self.runners[runner].reports(&pod) {
+            self.feed(runner, Event::Seen(pod));
+        }
+    }
+
     /// Gives the watches what has changed.
     fn publish(&mut self) {
         for runner in 0..self.runners.len() {
@@ -314,72 +228,64 @@ impl World {
                 let change = self.server.log[state.cursor].clone();
                 state.cursor += 1;
                 let (time, watch) = (state.deliver_at, state.watch);
-                self.at(time, Happening::Watch { runner, watch, change });
+                self.at(time, move |world| world.deliver(runner, watch, change));
             }
         }
     }
 
-    fn happen(&mut self, happening: Happening) {
-        match happening {
-            Happening::Arrive { runner, life, sent, request } => self.arrive(runner, life, sent, request),
-            Happening::Answer { runner, life, event } => {
-                if self.runners[runner].life == life {
-                    self.note_answer(runner, &event);
-                    self.feed(runner, event);
-                }
+    pub(crate) fn answer(&mut self, runner: usize, life: u64, written: Option<Pod>, event: Event) {
+        if self.runners[runner].life == life {
+            if let Some(pod) = written {
+                self.see(runner, pod);
             }
-            Happening::Watch { runner, watch, change } => {
-                if self.runners[runner].watch == watch {
-                    let event = match change {
-                        Change::Seen(pod) => Event::Seen(pod),
-                        Change::Gone(uid) => Event::Gone { uid },
-                    };
-                    self.feed(runner, event);
-                }
+            self.note_answer(runner, &event);
+            self.feed(runner, event);
+        }
+    }
+
+    fn deliver(&mut self, runner: usize, watch: u64, change: Change) {
+        if self.runners[runner].watch != watch {
+            return;
+        }
+        match change {
+            Change::Seen(pod) => self.see(runner, pod),
+            Change::Gone(uid) => {
+                self.runners[runner].report_gone(&uid);
+                self.feed(runner, Event::Gone(uid));
             }
-            Happening::LoseWatch { runner } => self.lose_watch(runner),
-            Happening::Relist { runner, watch } => self.relist(runner, watch),
-            Happening::Listed { runner, watch, pods } => {
-                if self.runners[runner].watch == watch {
-                    self.runners[runner].synced = true;
-                    self.feed(runner, Event::Synced(pods));
-                }
-            }
-            Happening::Own { runner, view } => {
-                self.runners[runner].view = view.into_iter().collect();
-                let ownership = self.runners[runner].ownership();
-                self.feed(runner, Event::Own(ownership));
-            }
-            Happening::Configure { runner } => {
-                self.runners[runner].config = self.config.clone();
-                let config = self.runners[runner].configured();
-                self.feed(runner, Event::Configure(config));
-            }
-            Happening::Resolve { runner } => self.resolve(runner),
-            Happening::PodReady { uid } => self.pod_ready(&uid),
-            Happening::PodFails { uid } => self.pod_fails(&uid),
-            Happening::PodEnds { uid } => self.pod_ends(&uid),
-            Happening::PodResumes { uid } => self.pod_resumes(&uid),
-            Happening::AfterHang { runner, image } => self.request(runner, image, 8000, true),
-            Happening::Probed { runner, uid } => {
-                if self.server.seems_ready(&uid) && self.runners[runner].probing.remove(&uid) {
-                    self.feed(runner, Event::Ready { uid });
-                }
-            }
-            Happening::CallEnds { id, verdict } => self.call_ends(id, verdict),
-            Happening::CallerGone { id } => self.caller_gone(id),
-            Happening::Overdue { id } => {
-                if self.calls.get(&id).is_some_and(|call| call.pod.is_none()) {
-                    self.violate(format!("call {id:?} got no answer by its deadline"));
-                }
-            }
-            Happening::Load => self.load(),
-            Happening::Burst => self.burst(),
-            Happening::Chaos => self.chaos(),
-            Happening::Calm => self.become_calm(),
-            Happening::Steady { until } => self.steady(until),
-            Happening::Checkup => self.checkup(),
-            Happening::Unkeep => self.unkeep(),
+        }
+    }
+
+    pub(crate) fn listed(&mut self, runner: usize, watch: u64, pods: &[Pod]) {
+        if self.runners[runner].watch == watch {
+            self.runners[runner].synced = true;
+            let pods = self.runners[runner].report_list(pods);
+            self.feed(runner, Event::Synced(pods));
+        }
+    }
+
+    pub(crate) fn own(&mut self, runner: usize, view: Vec<ShardKey>) {
+        self.runners[runner].view = view.into_iter().collect();
+        let owned = self.runners[runner].owned();
+        self.feed(runner, Event::Own(owned));
+    }
+
+    /// The runner reads the configuration as it is now.
+    pub(crate) fn configure(&mut self, runner: usize) {
+        self.runners[runner].config = self.config.clone();
+        let config = self.runners[runner].configured();
+        self.feed(runner, Event::Configure(config));
+    }
+
+    pub(crate) fn probed(&mut self, runner: usize, uid: Uid) {
+        if self.server.seems_ready(&uid) && self.runners[runner].probing.remove(&uid) {
+            self.feed(runner, Event::Ready(uid));
+        }
+    }
+
+    pub(crate) fn overdue(&mut self, id: RequestId) {
+        if self.calls.get(&id).is_some_and(|call| call.pod.is_none()) {
+            self.violate(format!("call {id:?} got no answer by its deadline"));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::rig::{NOTHING, Rig, config, limits, name, uid};
 use crate::event::{Creation, Event, Verdict};
-use crate::types::{Origin, Pod, PodName, RequestId};
+use crate::types::{Pod, PodName, RequestId};
 
 #[test]
 fn nothing_is_created_before_the_pods_are_known() {
@@ -13,13 +13,6 @@ fn nothing_is_created_before_the_pods_are_known() {
     let pod = rig.pod(0);
     assert_eq!(rig.step(Event::Synced(vec![pod])), ["probe u0"]);
     assert_eq!(rig.ready(0), ["grant 1 u0"]);
-}
-
-#[test]
-fn an_empty_list_is_an_empty_pool() {
-    let rig = Rig::new(config());
-    assert!(rig.pool.is_empty());
-    assert_eq!(rig.pool.next_timer(), None);
 }
 
 #[test]
@@ -43,7 +36,7 @@ fn a_shard_that_moves_starts_and_deletes_nothing() {
     rig.ready(1);
     assert_eq!(rig.request(1), ["grant 1 u0"]);
     assert_eq!(rig.own(false), NOTHING);
-    assert_eq!(rig.request(2), ["grant 2 u1"], "whoever is asked serves");
+    assert_eq!(rig.request(2), ["grant 2 u1"], "any runner serves");
     rig.served(1);
     rig.served(2);
     assert_eq!(rig.pass(7200), NOTHING, "and leaves collecting to the owner");
@@ -54,8 +47,7 @@ fn the_loser_of_a_race_takes_the_winners_pod() {
     let mut rig = Rig::new(config());
     rig.request(1);
     assert_eq!(rig.creation(0, Creation::Exists), NOTHING);
-    let pod = rig.pod(0);
-    assert_eq!(rig.seen(pod), ["probe u0"]);
+    assert_eq!(rig.see(0), ["probe u0"]);
     assert_eq!(rig.ready(0), ["grant 1 u0"]);
 }
 
@@ -64,48 +56,17 @@ fn a_name_that_is_taken_by_a_terminating_pod_is_no_success() {
     let mut rig = Rig::new(config());
     rig.request(1);
     rig.creation(0, Creation::Exists);
-    let pod = rig.terminating(0, 30);
-    assert_eq!(rig.seen(pod), ["create 1"], "not a pod on its way");
+    assert_eq!(rig.see_terminating(0, 30), ["create 1"], "not a pod on its way");
     assert_eq!(rig.counts(), [0, 1, 0, 1]);
     assert_eq!(rig.gone(0), NOTHING);
 
     // The watch may have been first.
     let mut rig = Rig::new(config());
     rig.request(1);
-    let pod = rig.terminating(0, 30);
-    rig.seen(pod);
+    rig.see_terminating(0, 30);
     assert_eq!(rig.creation(0, Creation::Exists), ["create 1"]);
     assert_eq!(rig.counts(), [0, 1, 0, 1]);
     assert_eq!(rig.gone(0), NOTHING);
-}
-
-#[test]
-fn a_name_that_is_taken_but_never_shown_is_tried_again() {
-    let mut rig = Rig::new(config());
-    rig.request(1);
-    rig.creation(0, Creation::Exists);
-    assert_eq!(rig.pass(5), ["create 0"]);
-}
-
-#[test]
-fn a_known_pod_that_is_gone_is_created_again() {
-    let mut rig = Rig::with_pods(config(), &[0]);
-    rig.gone(0);
-    assert!(rig.pool.is_empty());
-    assert_eq!(rig.request(1), ["create 0"]);
-}
-
-#[test]
-fn a_list_replaces_what_was_known_but_not_what_may_be_younger() {
-    let mut rig = Rig::with_pods(limits(3, 1), &[0, 1]);
-    rig.request(1);
-    rig.request(2);
-    rig.request(3);
-    rig.created(2);
-    rig.step(Event::WatchLost);
-    let pod = rig.pod(0);
-    assert_eq!(rig.step(Event::Synced(vec![pod])), NOTHING);
-    assert_eq!(rig.counts(), [1, 1, 2, 0], "pod 1 is gone, pod 2 not yet listed");
 }
 
 #[test]
@@ -117,8 +78,7 @@ fn calls_of_a_pod_that_comes_back_are_still_counted() {
     rig.step(Event::Synced(Vec::new()));
     assert_eq!(rig.counts(), [0; 4]);
     assert_eq!(rig.served(1), NOTHING);
-    let pod = rig.pod(0);
-    rig.seen(pod);
+    rig.see(0);
     assert_eq!(rig.counts(), [0, 0, 1, 0], "the list was older than the pod");
     rig.step(Event::Finished { id: RequestId(2), verdict: Verdict::Broken });
     rig.gone(0);
@@ -126,21 +86,11 @@ fn calls_of_a_pod_that_comes_back_are_still_counted() {
 }
 
 #[test]
-fn pods_of_any_version_serve() {
-    let mut rig = Rig::unsynced(config());
-    let pod = Pod { origin: Origin::of("ancient", None), ..rig.pod(0) };
-    rig.step(Event::Synced(vec![pod]));
-    rig.ready(0);
-    assert_eq!(rig.request(1), ["grant 1 u0"]);
-}
-
-#[test]
 fn two_pods_in_one_slot_are_both_used() {
     let mut rig = Rig::with_pods(limits(2, 2), &[0]);
     let past = PodName { past: Some(uid(9)), ..name(0) };
-    let second = Pod { name: past, uid: "second".into(), ..rig.pod(0) };
-    rig.seen(second);
-    rig.step(Event::Ready { uid: "second".into() });
+    rig.see_as(0, |pod| Pod { name: past, uid: "second".into(), ..pod });
+    rig.step(Event::Ready("second".into()));
     rig.request(1);
     assert_eq!(rig.request(2), ["grant 2 second"]);
 }

@@ -2,26 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::rig::{IMAGE, NOTHING, Rig, config, limits, made, other, seconds};
-use crate::config::{Config, Limits, Override, Overrides};
-use crate::event::{Creation, Event, Rejection};
+use super::rig::{IMAGE, NOTHING, Rig, config, limits, other, seconds};
+use crate::config::{Config, Limits, Override};
+use crate::event::{Event, Rejection};
 use crate::types::{ImageKey, Reason, RequestId, ShardKey};
 
 fn warm(max_pods: u32, slots: &[u32]) -> Rig {
     Rig::with_pods(limits(max_pods, 2), slots)
-}
-
-#[test]
-fn a_warm_pod_answers_at_once_and_the_count_returns_to_zero() {
-    let mut rig = warm(1, &[0]);
-    assert_eq!(rig.request(1), ["grant 1 u0"]);
-    assert_eq!(rig.request(2), ["grant 2 u0"]);
-    assert_eq!(rig.request(3), ["grant 3 u0"], "calls overlap on one pod");
-    assert_eq!(rig.counts(), [1, 0, 3, 0]);
-    for id in 1..=3 {
-        assert_eq!(rig.served(id), NOTHING);
-    }
-    assert_eq!(rig.counts(), [1, 0, 0, 0]);
 }
 
 #[test]
@@ -43,7 +30,7 @@ fn the_least_loaded_pod_is_taken_and_equals_take_turns_from_the_first() {
 #[test]
 fn past_the_concurrency_of_a_pod_calls_queue_in_order() {
     let mut rig = Rig::with_pods(
-        Config { limits: Limits { per_pod: 2, queue: 2, ..Limits::default() }, ..config() },
+        Config { limits: Limits { per_pod: 2, queue: 2, ..config().limits }, ..config() },
         &[0],
     );
     rig.request(1);
@@ -100,34 +87,13 @@ fn a_broken_pod_is_not_handed_out_before_it_is_ready_again() {
 }
 
 #[test]
-fn events_about_nothing_known_are_ignored() {
-    let mut rig = Rig::new(config());
-    assert_eq!(rig.ready(7), NOTHING);
-    assert_eq!(rig.gone(7), NOTHING);
-    assert_eq!(rig.failed(7, "gone"), NOTHING);
-    assert_eq!(rig.checked(7, 1, false), NOTHING);
-    assert_eq!(rig.deleted(7, crate::event::Deletion::NotFound), NOTHING);
-    assert_eq!(rig.pushed(7, crate::event::Pushing::Conflict), NOTHING);
-    assert_eq!(rig.creation(7, Creation::Exists), NOTHING);
-    assert_eq!(rig.cancel(7), NOTHING);
-    assert_eq!(rig.served(7), NOTHING);
-    assert!(rig.pool.is_empty());
-    assert_eq!(rig.request(1), ["create 0"], "it still works");
-    assert_eq!(rig.ready(7), NOTHING);
-    assert_eq!(rig.request(1), NOTHING, "an id is used once");
-    assert_eq!(rig.counts(), [0, 1, 0, 1]);
-    assert_eq!(rig.served(1), NOTHING, "a call that waits cannot be finished");
-    assert_eq!(rig.counts(), [0, 1, 0, 1]);
-}
-
-#[test]
 fn an_image_may_differ_and_zero_or_unknown_means_as_all() {
     let table = HashMap::from([(
         ImageKey::from(IMAGE),
-        Override { max_pods: 2, waitlist: 1, ttl: seconds(900), ..Override::default() },
+        Override { limits: Limits { max_pods: 2, waitlist: 1, ..Limits::default() }, recipe: None },
     )]);
-    let all = Limits { queue: 3, ..Limits::default() };
-    let mut rig = Rig::new(Config { limits: all, overrides: Overrides::table(table), ..config() });
+    let all = Limits { queue: 3, ..config().limits };
+    let mut rig = Rig::new(Config { limits: all, overrides: super::rig::overrides(table), ..config() });
     assert_eq!(rig.request(1), ["create 0"]);
     assert_eq!(rig.request(2), ["create 1"], "its own waitlist and number of pods");
     rig.request(3);
@@ -140,36 +106,6 @@ fn an_image_may_differ_and_zero_or_unknown_means_as_all() {
         rig.step(Event::Request { id: RequestId(id), image, shard_key, deadline }).len()
     };
     assert_eq!([ask(10), ask(11), ask(12)], [1, 0, 0], "one pod, as for all");
-}
-
-#[test]
-fn a_create_carries_the_lifetime_of_its_image() {
-    let table =
-        HashMap::from([(ImageKey::from(IMAGE), Override { ttl: seconds(900), ..Override::default() })]);
-    let config = Config { overrides: Overrides::table(table), ..config() };
-    let mut pool = crate::Pool::new(config);
-    let now = super::rig::Rig::unsynced(super::rig::config()).now;
-    pool.step(Event::Synced(Vec::new()), now);
-    let reclaim_after = |pool: &mut crate::Pool, image: &str, patience| {
-        let image = ImageKey::from(image);
-        let event = Event::Request {
-            id: RequestId(patience),
-            shard_key: ShardKey::from(&image),
-            image,
-            deadline: now + seconds(patience),
-        };
-        match &pool.step(event, now)[..] {
-            [crate::Action::Create { reclaim_after, origin, .. }] => {
-                assert_eq!(*origin, made("new", 5000));
-                reclaim_after.since(now).as_secs()
-            }
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!(reclaim_after(&mut pool, IMAGE, 300), 900, "the image's TTL");
-    assert_eq!(reclaim_after(&mut pool, "registry/b:v1", 301), 1800, "the TTL of all");
-    assert_eq!(reclaim_after(&mut pool, "registry/c:v1", 2400), 2400, "the deadline, when it is later");
-    assert_eq!(reclaim_after(&mut pool, "registry/d:v1", 86_400), 3600, "within reason");
 }
 
 #[test]

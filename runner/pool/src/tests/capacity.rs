@@ -1,15 +1,17 @@
-//! How many pods there may be of all images together, and whose place is used when there are as many.
+//! How many pods there may be of all images together, and whose place is used when there are as
+//! many.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::rig::{config, made, seconds};
 use crate::config::{Config, Limits};
-use crate::event::{Action, Creation, Deletion, Event, Ownership, Pushing, Rejection, Verdict, Why};
+use crate::event::{Action, Creation, DeleteReason, Event, OwnedShards, Rejection, Verdict, WriteOutcome};
 use crate::pool::Pool;
 use crate::types::{ImageKey, Phase, Pod, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid};
 
-/// A pool and an API server that does at once what it is asked for, and starts and ends pods as fast.
+/// A pool and an API server that does at once what it is asked for, and starts and ends pods as
+/// fast.
 struct World {
     pool: Pool,
     now: Time,
@@ -18,17 +20,12 @@ struct World {
     made: u64,
     calls: u64,
     /// Why pods were deleted.
-    deleted: Vec<(ImageKey, Why)>,
+    deleted: Vec<(ImageKey, DeleteReason)>,
     granted: Vec<RequestId>,
     rejected: Vec<(RequestId, Rejection)>,
     most: usize,
     /// Pods of this image are refused as if a quota were used up.
     refused: Option<ImageKey>,
-    /// Every delete conflicts.
-    conflicts: bool,
-    deletes: usize,
-    /// Pods do not turn ready.
-    slow: bool,
 }
 
 fn image(number: u64) -> ImageKey {
@@ -53,9 +50,6 @@ impl World {
             rejected: Vec::new(),
             most: 0,
             refused: None,
-            conflicts: false,
-            deletes: 0,
-            slow: false,
         };
         world.step(Event::Synced(Vec::new()));
         // For a while after a list nothing is judged to be unused.
@@ -78,7 +72,7 @@ impl World {
         match action {
             Action::Grant { id, .. } => self.granted.push(id),
             Action::Reject { id, error } => self.rejected.push((id, error)),
-            Action::Create { name, shard_key, origin, reclaim_after } => {
+            Action::Create { name, shard_key, recipe, reclaim_after } => {
                 if self.pods.len() >= self.quota || self.refused.as_ref() == Some(&name.image) {
                     let result = Creation::OverQuota(Reason::Other("exceeded quota".into()));
                     return vec![Event::Created { name, result }];
@@ -88,41 +82,36 @@ impl World {
                     uid: format!("u{}", self.made).as_str().into(),
                     resource_version: self.version(),
                     shard_key,
-                    terminating_since: None,
                     phase: Phase::Running,
-                    origin,
+                    recipe,
                     reclaim_after: Some(reclaim_after),
-                    place_wanted: None,
                     name: name.clone(),
+                    ..Pod::default()
                 };
                 self.pods.insert(pod.uid.clone(), pod.clone());
-                let created = Event::Created { name, result: Creation::Ok(pod.clone()) };
-                return vec![Event::Seen(pod), created];
+                let created = Event::Created { name, result: Creation::Ok(pod.uid.clone()) };
+                return vec![created, Event::Seen(pod)];
             }
             Action::Push { uid, until, place_wanted, .. } => {
                 let version = self.version();
                 let Some(pod) = self.pods.get_mut(&uid) else {
-                    return vec![Event::Pushed { uid, result: Pushing::Gone }];
+                    return vec![Event::Pushed { uid, result: WriteOutcome::Gone }];
                 };
                 (pod.reclaim_after, pod.resource_version) = (Some(until), version);
                 pod.place_wanted = place_wanted.or(pod.place_wanted);
-                let pushed = Event::Pushed { uid, result: Pushing::Ok(pod.clone()) };
-                return vec![Event::Seen(pod.clone()), pushed];
+                let pushed = Event::Pushed { uid, result: WriteOutcome::Ok };
+                return vec![pushed, Event::Seen(pod.clone())];
             }
-            Action::Delete { uid, .. } if self.conflicts => {
-                self.deletes += 1;
-                return vec![Event::Deleted { uid, result: Deletion::Conflict }];
-            }
-            Action::Delete { uid, why, .. } => {
+            Action::Delete { uid, reason, .. } => {
                 if let Some(pod) = self.pods.remove(&uid) {
-                    self.deleted.push((pod.name.image, why));
+                    self.deleted.push((pod.name.image, reason));
                 }
-                let deleted = Event::Deleted { uid: uid.clone(), result: Deletion::Ok };
-                return vec![Event::Gone { uid }, deleted];
+                let deleted = Event::Deleted { uid: uid.clone(), result: WriteOutcome::Ok };
+                return vec![Event::Gone(uid), deleted];
             }
-            Action::Probe { uid, on: true, .. } if !self.slow => return vec![Event::Ready { uid }],
+            Action::Probe { uid, on: true, .. } => return vec![Event::Ready(uid)],
             Action::Check { uid, number, .. } => return vec![Event::Checked { uid, number, answered: true }],
-            Action::Probe { .. } | Action::Cut { .. } => {}
+            Action::Probe { .. } | Action::Disconnect { .. } => {}
         }
         Vec::new()
     }
@@ -198,7 +187,7 @@ fn the_pod_unused_for_longest_makes_place() {
     assert_eq!(world.there(), ["f0", "f1"], "notice is given first");
     world.pass(2);
     assert_eq!((world.there(), world.granted.contains(&waits)), (vec!["f0", "f2"], true));
-    assert_eq!(world.deleted, [(image(1), Why::Evicted)]);
+    assert_eq!(world.deleted, [(image(1), DeleteReason::Evicted)]);
 }
 
 #[test]
@@ -220,20 +209,6 @@ fn a_call_that_gets_no_place_in_time_hears_why() {
     let waits = world.call_within(1, 90);
     world.pass(90);
     assert_eq!(world.rejected, [(waits, Rejection::NoRoom)]);
-}
-
-#[test]
-fn twenty_functions_take_turns_in_five_places() {
-    let mut world = World::new(room_for(5));
-    for round in 0..5 {
-        for function in 0..20 {
-            let before = world.deleted.len();
-            world.serve(function, 4);
-            assert!(world.deleted.len() <= before + 1, "round {round}, function {function}");
-        }
-    }
-    assert_eq!((world.most, world.rejected.len()), (5, 0));
-    assert!(world.deleted.iter().all(|(_, why)| *why == Why::Evicted));
 }
 
 #[test]
@@ -280,7 +255,7 @@ fn a_quota_that_others_use_up_is_an_error() {
 
     let mut world = World::new(config());
     world.quota = 0;
-    world.step(Event::Own(Ownership::Of(Arc::new(|_: &ShardKey| true))));
+    world.step(Event::Own(OwnedShards::Of(Arc::new(|_: &ShardKey| true))));
     let id = world.call(0);
     assert_eq!(world.rejected, [], "another runner's pod may not have been seen yet");
     world.pass(1);
@@ -292,7 +267,7 @@ fn a_replacement_and_a_warm_up_take_nobodys_place() {
     let mut world = World::new(room_for(2));
     world.serve(0, 1);
     world.serve(1, 1);
-    let newer = Config { template: made("newer", 9000), ..room_for(2) };
+    let newer = Config { recipe: made("newer", 9000), ..room_for(2) };
     world.step(Event::Configure(newer));
     world.step(Event::Warm { image: image(2), shard_key: ShardKey::from(&image(2)) });
     world.pass(600);
@@ -304,8 +279,8 @@ fn a_replacement_and_a_warm_up_take_nobodys_place() {
 fn pods_to_be_kept_are_started_when_there_is_a_place_and_spared_last() {
     let keep = [(image(9), ShardKey::from(&image(9)))].into_iter().collect();
     let kept = Config {
-        keep: Arc::new(keep),
-        limits: Limits { min_pods: 1, ttl: seconds(120), ..Limits::default() },
+        kept_images: Arc::new(keep),
+        limits: Limits { min_pods: 1, ttl: seconds(120), ..config().limits },
         ..room_for(2)
     };
     let mut world = World::new(room_for(2));
@@ -329,21 +304,21 @@ fn an_owner_gives_notice_when_another_runner_wants_the_place() {
     (noticed.place_wanted, noticed.resource_version) = (Some(world.now), "wanted".into());
     world.step(Event::Seen(noticed));
     world.pass(4);
-    assert_eq!(world.deleted, [(image(0), Why::Evicted)]);
+    assert_eq!(world.deleted, [(image(0), DeleteReason::Evicted)]);
 }
 
 #[test]
 fn without_a_pod_of_its_own_a_runner_asks_for_anothers() {
     let mut world = World::new(room_for(1));
     world.serve(0, 1);
-    world.step(Event::Own(Ownership::None));
+    world.step(Event::Own(OwnedShards::None));
     let waits = world.call(1);
     world.pass(4);
     assert!(world.pod(0).place_wanted.is_some());
     assert_eq!(world.deleted, [], "it is for its owner to delete");
     let uid = world.pod(0).uid.clone();
     world.pods.remove(&uid);
-    world.step(Event::Gone { uid });
+    world.step(Event::Gone(uid));
     assert!(world.granted.contains(&waits));
 }
 
@@ -362,19 +337,6 @@ fn a_pod_that_another_runner_uses_is_spared() {
     assert_eq!((world.there(), world.granted.contains(&waits)), (vec!["f0", "f2"], true));
 }
 
-#[test]
-fn a_lower_capacity_holds_for_the_pods_that_there_are() {
-    let mut world = World::new(room_for(4));
-    for function in 0..4 {
-        world.serve(function, 1);
-    }
-    let busy = world.call(0);
-    world.step(Event::Configure(room_for(2)));
-    world.pass(10);
-    assert_eq!(world.there(), ["f0", "f3"]);
-    world.served(busy);
-}
-
 /// A quota of memory, such as three of the small pods and none of the large one.
 #[test]
 fn a_pod_too_large_for_a_quota_takes_few_places_and_is_told() {
@@ -389,47 +351,4 @@ fn a_pod_too_large_for_a_quota_takes_few_places_and_is_told() {
     assert_eq!(world.rejected, [(large, Rejection::PodFailed { reason })]);
     assert!(world.deleted.len() <= 4, "{:?}", world.deleted);
     world.serve(100, 1);
-}
-
-#[test]
-fn a_pod_that_cannot_be_evicted_serves_on() {
-    let mut world = World::new(room_for(1));
-    world.serve(0, 1);
-    world.call(1);
-    world.pass(1);
-    // The API server is away.
-    world.step(Event::WatchLost);
-    world.pass(1);
-    let id = world.call(0);
-    assert!(world.granted.contains(&id));
-}
-
-#[test]
-fn a_conflict_is_not_answered_at_once() {
-    let mut world = World::new(room_for(1));
-    world.serve(0, 1);
-    world.call(1);
-    world.conflicts = true;
-    world.pass(6);
-    assert!(world.deletes <= 2, "{}", world.deletes);
-}
-
-#[test]
-fn the_old_pod_of_a_replacement_is_left_to_it() {
-    let mut world = World::new(room_for(2));
-    world.serve(0, 1);
-    world.pass(60);
-    world.slow = true;
-    world.step(Event::Configure(Config { template: made("newer", 9000), ..room_for(2) }));
-    world.pass(60);
-    assert_eq!(world.there(), ["f0", "f0"], "the new one starts");
-    world.call_within(1, 100);
-    world.pass(20);
-    assert_eq!(world.deleted, []);
-    let new: Vec<_> = world.pods.values().filter(|pod| pod.origin != made("new", 5000)).collect();
-    let uid = new[0].uid.clone();
-    world.slow = false;
-    world.step(Event::Ready { uid });
-    world.pass(180);
-    assert_eq!(world.deleted[0], (image(0), Why::Replaced));
 }

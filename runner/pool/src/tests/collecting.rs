@@ -1,42 +1,22 @@
 //! What the owner deletes, and what it must not.
 
 use super::rig::{NOTHING, Rig, config, limits, uid};
-use crate::event::{Action, Deletion, Event, Pushing, Why};
+use crate::event::{Action, DeleteReason, Event, WriteOutcome};
 use crate::types::{Pod, PodName, ResourceVersion};
 
 #[test]
 fn an_unused_pod_goes_at_the_first_scan_past_its_reclaim_after() {
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
-    let pod = rig.lapsing(0, 100);
-    rig.seen(pod);
+    rig.see_lapsing(0, 100);
     assert_eq!(rig.pass(100), NOTHING, "not before");
     assert_eq!(rig.pass(60), ["delete u0 Expired"]);
     assert_eq!(rig.counts(), [1, 0, 0, 0], "a fresh one stays");
-    rig.deleted(0, Deletion::Ok);
+    rig.deleted(0, WriteOutcome::Ok);
     rig.gone(0);
     assert_eq!(rig.pass(1600), NOTHING);
     assert_eq!(rig.pass(100), ["delete u1 Expired"]);
     rig.gone(1);
     assert!(rig.pool.is_empty(), "and with the last pod the image");
-}
-
-#[test]
-fn a_pod_goes_past_its_reclaim_after_and_not_at_it() {
-    let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = rig.lapsing(0, 30);
-    rig.seen(pod);
-    assert_eq!(rig.pass(30), NOTHING, "a scan at that very moment");
-    assert_eq!(rig.pass(60), ["delete u0 Expired"]);
-}
-
-#[test]
-fn a_shorter_scan_interval_takes_effect_at_once() {
-    let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = rig.lapsing(0, 1);
-    rig.seen(pod);
-    rig.config.scan_interval = super::rig::seconds(5);
-    rig.step(Event::Configure(rig.config.clone()));
-    assert_eq!(rig.pass(5), ["delete u0 Expired"]);
 }
 
 #[test]
@@ -50,7 +30,7 @@ fn a_delete_carries_what_was_judged() {
         uid: uid(0),
         resource_version: ResourceVersion::from("77"),
         name: super::rig::name(0),
-        why: Why::Expired,
+        reason: DeleteReason::Expired,
     };
     assert_eq!(actions, [expected]);
 }
@@ -59,16 +39,14 @@ fn a_delete_carries_what_was_judged() {
 fn a_pod_in_use_or_wanted_is_not_collected() {
     let mut rig = Rig::with_pods(config(), &[0]);
     rig.request(1);
-    let pod = rig.lapsing(0, 1);
-    assert_eq!(rig.seen(pod), ["push u0 +1800"]);
+    assert_eq!(rig.see_lapsing(0, 1), ["push u0 +1800"]);
     assert_eq!(rig.pass(59), NOTHING, "the push has no answer yet, and the call runs");
 
     let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = rig.lapsing(0, 1);
-    rig.seen(pod);
+    rig.see_lapsing(0, 1);
     assert_eq!(rig.pass(28), NOTHING);
     assert_eq!(rig.request(1), ["push u0 +1800"]);
-    rig.pushed(0, Pushing::Conflict);
+    rig.pushed(0, WriteOutcome::Conflict);
     assert_eq!(rig.pass(4), NOTHING, "a scan, but a call waits for the pod");
     assert_eq!(rig.pass(1), ["push u0 +1800"]);
 }
@@ -85,24 +63,21 @@ fn only_the_owner_collects() {
 #[test]
 fn a_pod_on_its_way_out_is_not_granted() {
     let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = rig.lapsing(0, 1);
-    rig.seen(pod);
+    rig.see_lapsing(0, 1);
     assert_eq!(rig.pass(60), ["delete u0 Expired"]);
     assert_eq!(rig.request(1), NOTHING, "the delete is under way");
-    assert_eq!(rig.deleted(0, Deletion::Ok), ["create 1"]);
-    let pod = rig.terminating(0, 30);
-    assert_eq!(rig.seen(pod), NOTHING);
+    assert_eq!(rig.deleted(0, WriteOutcome::Ok), ["create 1"]);
+    assert_eq!(rig.see_terminating(0, 30), NOTHING);
     assert_eq!(rig.gone(0), NOTHING);
 }
 
 #[test]
 fn a_conflict_forgets_the_judgement() {
     let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = rig.lapsing(0, 1);
-    rig.seen(pod);
+    rig.see_lapsing(0, 1);
     rig.pass(60);
     let pushed = rig.pod(0);
-    rig.deleted(0, Deletion::Conflict);
+    rig.deleted(0, WriteOutcome::Conflict);
     rig.seen(pushed);
     assert_eq!(rig.request(1), ["grant 1 u0"], "another runner has pushed it");
     rig.served(1);
@@ -112,14 +87,13 @@ fn a_conflict_forgets_the_judgement() {
 #[test]
 fn a_lost_answer_is_judged_anew() {
     let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = rig.lapsing(0, 1);
-    rig.seen(pod);
+    rig.see_lapsing(0, 1);
     rig.pass(60);
-    rig.deleted(0, Deletion::Unreachable);
+    rig.deleted(0, WriteOutcome::Unreachable);
     assert_eq!(rig.request(1), NOTHING, "it may be terminating");
     assert_eq!(rig.pass(5), ["push u0 +1800"], "or not: the push will tell");
     rig.cancel(1);
-    rig.pushed(0, Pushing::Conflict);
+    rig.pushed(0, WriteOutcome::Conflict);
     assert_eq!(rig.pass(55), NOTHING, "an answer that is missing is a gap");
     assert_eq!(rig.pass(65), ["delete u0 Expired"]);
 }
@@ -136,51 +110,26 @@ fn after_a_gap_one_scan_interval_passes_first() {
     assert_eq!(rig.pass(61), ["delete u0 Expired"]);
 
     // A list without a gap is no reason to wait.
-    rig.deleted(0, Deletion::Conflict);
+    rig.deleted(0, WriteOutcome::Conflict);
     rig.step(Event::Synced(vec![pod]));
     assert_eq!(rig.pass(60), ["delete u0 Expired"]);
 }
 
 #[test]
-fn a_missing_answer_is_a_gap() {
-    let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
-    let pod = rig.lapsing(0, 80);
-    rig.seen(pod);
-    assert_eq!(rig.request(1), ["grant 1 u1"]);
-    assert_eq!(rig.pass(85), ["push u1 +1800"]);
-    rig.pushed(1, Pushing::Unreachable);
-    let deletes = |lines: Vec<String>| lines.iter().filter(|line| line.starts_with("delete")).count();
-    assert_eq!(deletes(rig.pass(59)), 0, "others may have failed to push as well");
-    assert_eq!(deletes(rig.pass(61)), 1);
-}
-
-#[test]
 fn the_owner_gives_a_lifetime_to_a_pod_without_one() {
     let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = Pod { reclaim_after: None, ..rig.pod(0) };
-    rig.seen(pod);
-    assert_eq!(rig.pass(60), ["push u0 +1800"]);
+    assert_eq!(rig.see_as(0, |pod| Pod { reclaim_after: None, ..pod }), ["push u0 +1800"]);
 
     rig.own(false);
-    rig.pushed(0, Pushing::Conflict);
+    rig.pushed(0, WriteOutcome::Conflict);
     assert_eq!(rig.pass(600), NOTHING, "the owner alone");
 }
 
 #[test]
-fn pods_of_images_that_nobody_asks_for_are_collected_too() {
-    let mut rig = Rig::unsynced(config());
-    let pod = rig.lapsing(0, 10);
-    assert_eq!(rig.step(Event::Synced(vec![pod])), ["probe u0"]);
-    rig.ready(0);
-    assert_eq!(rig.pass(60), ["delete u0 Expired"]);
-}
-
-#[test]
 fn an_error_about_one_image_is_no_gap_for_the_others() {
-    for (result, others_wait) in [(Deletion::Unknown, false), (Deletion::Unreachable, true)] {
+    for (result, others_wait) in [(WriteOutcome::Unknown, false), (WriteOutcome::Unreachable, true)] {
         let mut rig = Rig::with_pods(config(), &[0]);
-        let pod = rig.lapsing(0, 1);
-        rig.seen(pod);
+        rig.see_lapsing(0, 1);
         assert_eq!(rig.pass(60), ["delete u0 Expired"]);
         let name = PodName { image: "registry/other:v1".into(), slot: 0, past: None };
         let other = Pod { name, uid: "other".into(), ..rig.lapsing(0, 30) };

@@ -1,14 +1,15 @@
-//! Any event in any order, from a clock that may go back: nothing panics, no call is answered twice, timers advance.
+//! Any event in any order, from a clock that may go back: nothing panics, no call is answered
+//! twice, timers advance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::rig::{limits, name, other, uid};
 use crate::config::{Config, Limits};
-use crate::event::{Action, Creation, Deletion, Event, Ownership, Pushing, Verdict};
+use crate::event::{Action, Creation, Event, OwnedShards, Verdict, WriteOutcome};
 use crate::model::Rng;
 use crate::pool::Pool;
-use crate::types::{Content, Origin, Phase, Pod, RequestId, Time};
+use crate::types::{ImageContent, Phase, Pod, PodRecipe, RequestId, Time};
 
 fn pod(rng: &mut Rng, now: Time) -> Pod {
     let slot = rng.between(0, 3) as u32;
@@ -24,11 +25,11 @@ fn pod(rng: &mut Rng, now: Time) -> Pod {
             1 => Phase::Failed(other("exit code 1")),
             _ => Phase::Running,
         },
-        origin: Origin {
+        recipe: PodRecipe {
             content: rng
                 .chance(50)
-                .then(|| Content { digest: rng.pick(&["one", "two"]).into(), resolved: time(rng) }),
-            ..Origin::of(rng.pick(&["new", "old"]), time(rng))
+                .then(|| ImageContent { digest: rng.pick(&["one", "two"]).into(), resolved: time(rng) }),
+            ..PodRecipe::of(rng.pick(&["new", "old"]), time(rng))
         },
         reclaim_after: time(rng),
         place_wanted: time(rng),
@@ -45,7 +46,7 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
             let deadline = now + Duration::from_millis(rng.between(0, 300_000));
             Event::Request { id: RequestId(*next), image: name(0).image, shard_key: "key".into(), deadline }
         }
-        5 => Event::Cancel { id },
+        5 => Event::Cancel(id),
         6 => Event::Finished {
             id,
             verdict: rng.pick(&[
@@ -58,7 +59,7 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
             ]),
         },
         7 | 8 => Event::Seen(pod(rng, now)),
-        9 => Event::Gone { uid: some_uid },
+        9 => Event::Gone(some_uid),
         10 => Event::Synced((0..rng.between(0, 3)).map(|_| pod(rng, now)).collect()),
         11 => Event::WatchLost,
         12 => {
@@ -68,31 +69,28 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
                 1 => Creation::OverQuota(other("quota")),
                 2 if rng.chance(50) => Creation::Unknown,
                 2 => Creation::Unreachable,
-                _ => Creation::Ok(pod(rng, now)),
+                _ => Creation::Ok(some_uid.clone()),
             };
             Event::Created { name: name(rng.between(0, 3) as u32), result }
         }
         13 => {
-            use Deletion::{Conflict, NotFound, Ok, Unknown, Unreachable};
-            Event::Deleted {
-                uid: some_uid,
-                result: rng.pick(&[Ok, Conflict, NotFound, Unknown, Unreachable]),
-            }
+            use WriteOutcome::{Conflict, Gone, Ok, Unknown, Unreachable};
+            Event::Deleted { uid: some_uid, result: rng.pick(&[Ok, Conflict, Gone, Unknown, Unreachable]) }
         }
         14 => {
             let result = match rng.between(0, 3) {
-                0 => Pushing::Conflict,
-                1 => Pushing::Gone,
-                2 if rng.chance(50) => Pushing::Unknown,
-                2 => Pushing::Unreachable,
-                _ => Pushing::Ok(pod(rng, now)),
+                0 => WriteOutcome::Conflict,
+                1 => WriteOutcome::Gone,
+                2 if rng.chance(50) => WriteOutcome::Unknown,
+                2 => WriteOutcome::Unreachable,
+                _ => WriteOutcome::Ok,
             };
             Event::Pushed { uid: some_uid, result }
         }
-        15 => Event::Ready { uid: some_uid },
+        15 => Event::Ready(some_uid),
         16 => Event::Checked { uid: some_uid, number: rng.between(0, 3), answered: rng.chance(50) },
         17 => Event::Failed { uid: some_uid, reason: other("out of memory") },
-        18 if rng.chance(50) => Event::Own(if rng.chance(50) { Ownership::All } else { Ownership::None }),
+        18 if rng.chance(50) => Event::Own(if rng.chance(50) { OwnedShards::All } else { OwnedShards::None }),
         18 => {
             let limit = |rng: &mut Rng| rng.between(0, 3) as u32;
             let span = |rng: &mut Rng| Duration::from_millis(rng.pick(&[0, 1, 60_000, 60_000, u64::MAX]));
@@ -105,7 +103,7 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
                     queue: limit(rng),
                     ttl: span(rng),
                 },
-                keep: rng
+                kept_images: rng
                     .chance(50)
                     .then_some((name(0).image, "key".into()))
                     .into_iter()

@@ -1,9 +1,9 @@
-//! The property test: many histories of the model, and for each rule the proof that breaking it is noticed.
+//! The property test: many histories of the model, and the proof that the model notices planted
+//! faults.
 //!
 //! `POOL_HISTORIES` sets how many (tests/run has 100,000); `POOL_SEED` replays one, with a trace.
 
-use crate::breakage::Breakage;
-use crate::model::{self, Counts};
+use crate::model::{self, Counts, Mutant};
 
 const QUICK: u64 = 3000;
 
@@ -80,153 +80,46 @@ fn no_history_breaks_a_rule() {
     }
 }
 
-/// Breaks a rule and expects the model to say so, in some of these words.
-fn notices(rule: Breakage, words: &[&str]) {
-    let noticed = |seed: &u64| {
-        model::run(*seed, Some(rule), false)
-            .is_err_and(|violation| words.iter().any(|words| violation.contains(words)))
+/// Each planted fault, and words of the violations by which the model may notice it.
+const NOTICED: &[(Mutant, &[&str])] = &[
+    (Mutant::IgnoresCancel, &["never come to rest"]),
+    (Mutant::ForgetsGrants, &["more calls in a pod than allowed"]),
+    (Mutant::ForgetsVanishedCalls, &["more calls in a pod than allowed"]),
+    (Mutant::LosesRejections, &["got no answer by its deadline"]),
+    (Mutant::ExtendsDeadlines, &["got no answer by its deadline"]),
+    (Mutant::ReadiesAnotherPod, &["never ready"]),
+    (Mutant::WorksBeforeSync, &["before the existing ones are known"]),
+    (Mutant::AdoptsOnlyCurrent, &["pods are left"]),
+    (Mutant::DropsPushes, &["while in use"]),
+    (Mutant::DeletesWithoutNotice, &["while in use"]),
+    (Mutant::DropsNotices, &["pods outdated"]),
+    (Mutant::IgnoresGaps, &["while in use"]),
+    (Mutant::OwnsEverything, &["not the owner"]),
+    (Mutant::KeepsNothing, &["are to be kept", "the image is kept"]),
+    (Mutant::MergesRecipeTimes, &["pods outdated", "a kept pod is outdated"]),
+    (Mutant::BelievesChecks, &["is rejected although all is well"]),
+    (Mutant::CreatesBeyondLimit, &["with a limit of"]),
+    (Mutant::IgnoresCapacity, &["the capacity is"]),
+];
+
+#[test]
+fn the_model_notices_every_mutant() {
+    let unnoticed = |&(mutant, words): &(Mutant, &'static [&'static str])| {
+        let noticed = |seed: &u64| {
+            model::run(*seed, Some(mutant), false)
+                .is_err_and(|violation| words.iter().any(|words| violation.contains(words)))
+        };
+        let found = (0..20_000).find(noticed);
+        println!("{mutant:?}: history {found:?}");
+        found.is_none().then_some(mutant)
     };
-    let found = (0..20_000).find(noticed);
-    println!("{rule:?}: history {found:?}");
-    assert!(found.is_some(), "{rule:?} goes unnoticed");
-}
-
-#[test]
-fn notices_name_by_count() {
-    notices(Breakage::NameByCount, &["while in use"]);
-}
-
-#[test]
-fn notices_lose_waiters() {
-    notices(Breakage::LoseWaiters, &["got no answer by its deadline"]);
-}
-
-#[test]
-fn notices_uncounted_handover() {
-    notices(Breakage::UncountedHandover, &["more calls in a pod than allowed"]);
-}
-
-#[test]
-fn notices_cancel_keeps_load() {
-    notices(Breakage::CancelKeepsLoad, &["never come to rest"]);
-}
-
-#[test]
-fn notices_ignore_deadline() {
-    notices(Breakage::IgnoreDeadline, &["got no answer by its deadline"]);
-}
-
-#[test]
-fn notices_ready_first_starting() {
-    notices(Breakage::ReadyFirstStarting, &["never ready"]);
-}
-
-#[test]
-fn notices_create_before_sync() {
-    notices(Breakage::CreateBeforeSync, &["before the existing ones are known"]);
-}
-
-#[test]
-fn notices_adopt_only_current() {
-    notices(Breakage::AdoptOnlyCurrent, &["pods are left"]);
-}
-
-#[test]
-fn notices_exists_is_success() {
-    notices(Breakage::ExistsIsSuccess, &["although all is well"]);
-}
-
-#[test]
-fn notices_no_push_first() {
-    notices(Breakage::NoPushFirst, &["while in use"]);
-}
-
-#[test]
-fn notices_no_push_in_flight() {
-    notices(Breakage::NoPushInFlight, &["while in use"]);
-}
-
-#[test]
-fn notices_no_wait_after_gap() {
-    notices(Breakage::NoWaitAfterGap, &["while in use"]);
-}
-
-#[test]
-fn notices_retire_at_once() {
-    notices(Breakage::RetireAtOnce, &["while in use"]);
-}
-
-#[test]
-fn notices_believe_late_push() {
-    notices(Breakage::BelieveLatePush, &["while in use", "outdated"]);
-}
-
-#[test]
-fn notices_collect_unowned() {
-    notices(Breakage::CollectUnowned, &["not the owner"]);
-}
-
-#[test]
-fn notices_forget_vanished_calls() {
-    notices(Breakage::ForgetVanishedCalls, &["more calls in a pod than allowed"]);
-}
-
-#[test]
-fn notices_keep_unowned() {
-    notices(Breakage::KeepUnowned, &["for no call by a runner that is not the owner"]);
-}
-
-#[test]
-fn notices_keep_unstarted() {
-    notices(Breakage::KeepUnstarted, &["are to be kept"]);
-}
-
-#[test]
-fn notices_keep_unprotected() {
-    notices(Breakage::KeepUnprotected, &["although it is to be kept"]);
-}
-
-#[test]
-fn notices_keep_unpushed() {
-    notices(Breakage::KeepUnpushed, &["a call waits although the image is kept"]);
-}
-
-#[test]
-fn notices_keep_by_turns() {
-    notices(Breakage::KeepByTurns, &["are to be kept"]);
-}
-
-#[test]
-fn notices_unrelated_times() {
-    notices(Breakage::UnrelatedTimes, &["pods outdated", "a kept pod is outdated"]);
-}
-
-#[test]
-fn notices_warm_unowned() {
-    notices(Breakage::WarmUnowned, &["for no call by a runner that is not the owner"]);
-}
-
-#[test]
-fn notices_count_silent() {
-    notices(Breakage::CountSilent, &["is rejected although all is well"]);
-}
-
-#[test]
-fn notices_never_ask() {
-    notices(Breakage::NeverAsk, &["is rejected although all is well"]);
-}
-
-#[test]
-fn notices_wait_for_names() {
-    notices(Breakage::WaitForNames, &["is rejected although all is well"]);
-}
-
-#[test]
-fn notices_pass_capacity() {
-    notices(Breakage::PassCapacity, &["the capacity is"]);
-}
-
-#[test]
-fn notices_never_evict() {
-    notices(Breakage::NeverEvict, &["is rejected although all is well"]);
+    let unnoticed: Vec<_> = std::thread::scope(|scope| {
+        let half = NOTICED.len().div_ceil(2);
+        let runs: Vec<_> = NOTICED
+            .chunks(half)
+            .map(|mutants| scope.spawn(move || mutants.iter().filter_map(unnoticed).collect::<Vec<_>>()))
+            .collect();
+        runs.into_iter().flat_map(|run| run.join().unwrap()).collect()
+    });
+    assert_eq!(unnoticed, []);
 }

@@ -2,14 +2,13 @@
 
 use super::rig::{NOTHING, Rig, config, seconds};
 use crate::config::{Config, Limits};
-use crate::event::Pushing;
+use crate::event::WriteOutcome;
 use crate::types::Pod;
 
 /// A ready pod that lapses in so many seconds.
 fn lapsing(span: u64) -> Rig {
     let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = rig.lapsing(0, span);
-    rig.seen(pod);
+    rig.see_lapsing(0, span);
     rig
 }
 
@@ -21,8 +20,7 @@ fn a_use_pushes_once_it_lags_behind_by_the_throttle() {
     rig.pass(1);
     assert_eq!(rig.request(2), ["grant 2 u0", "push u0 +1800"], "60 s behind");
     assert_eq!(rig.request(3), ["grant 3 u0"], "one at a time");
-    let pod = rig.pod(0);
-    assert_eq!(rig.pushed(0, Pushing::Ok(pod)), NOTHING);
+    assert_eq!(rig.write(0), NOTHING);
     assert_eq!(rig.request(4), ["grant 4 u0"]);
 }
 
@@ -30,6 +28,8 @@ fn a_use_pushes_once_it_lags_behind_by_the_throttle() {
 fn a_long_deadline_reserves_the_pod_for_as_long() {
     let mut rig = lapsing(1800);
     assert_eq!(rig.request_within(1, 2400), ["grant 1 u0", "push u0 +2400"]);
+    let mut rig = lapsing(1800);
+    assert_eq!(rig.request_within(1, 86_400), ["grant 1 u0", "push u0 +3600"], "an hour at most");
 }
 
 #[test]
@@ -38,11 +38,9 @@ fn calls_in_flight_push_again_and_idle_pods_do_not() {
     rig.request(1);
     assert_eq!(rig.pass(59), NOTHING);
     assert_eq!(rig.pass(1), ["push u0 +1800"]);
-    let pod = rig.pod(0);
-    rig.pushed(0, Pushing::Ok(pod));
+    rig.write(0);
     assert_eq!(rig.pass(60), ["push u0 +1800"]);
-    let pod = rig.pod(0);
-    rig.pushed(0, Pushing::Ok(pod));
+    rig.write(0);
     rig.served(1);
     assert_eq!(rig.pass(600), NOTHING);
 }
@@ -56,16 +54,15 @@ fn close_to_the_lapse_the_push_comes_first() {
         let mut rig = lapsing(span);
         assert_eq!(rig.request(1), ["push u0 +1800"]);
         assert_eq!(rig.request(2), NOTHING);
-        let pod = rig.pod(0);
-        assert_eq!(rig.pushed(0, Pushing::Ok(pod)), ["grant 1 u0", "grant 2 u0"]);
+        assert_eq!(rig.write(0), ["grant 1 u0", "grant 2 u0"]);
     }
 }
 
 #[test]
 fn a_pod_without_reclaim_after_is_pushed_first() {
     let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = Pod { reclaim_after: None, ..rig.pod(0) };
-    rig.seen(pod);
+    rig.own(false);
+    assert_eq!(rig.see_as(0, |pod| Pod { reclaim_after: None, ..pod }), NOTHING);
     assert_eq!(rig.request(1), ["push u0 +1800"]);
 }
 
@@ -73,12 +70,12 @@ fn a_pod_without_reclaim_after_is_pushed_first() {
 fn without_the_api_server_the_pod_is_used_anyway() {
     let mut rig = lapsing(10);
     rig.request(1);
-    assert_eq!(rig.pushed(0, Pushing::Unreachable), ["grant 1 u0"]);
+    assert_eq!(rig.pushed(0, WriteOutcome::Unreachable), ["grant 1 u0"]);
     assert_eq!(rig.request(2), ["grant 2 u0"], "nobody waits again");
     assert_eq!(rig.pass(4), NOTHING);
     assert_eq!(rig.pass(1), ["push u0 +1800"], "tried again");
     assert_eq!(rig.request(3), ["grant 3 u0"], "and not waited for");
-    rig.pushed(0, Pushing::Unreachable);
+    rig.pushed(0, WriteOutcome::Unreachable);
     for id in 1..=3 {
         rig.served(id);
     }
@@ -97,16 +94,14 @@ fn an_answer_that_never_comes_counts_as_unreachable() {
 fn a_conflict_means_look_again() {
     let mut rig = lapsing(10);
     rig.request(1);
-    assert_eq!(rig.pushed(0, Pushing::Conflict), NOTHING);
-    let pod = rig.lapsing(0, 10);
-    assert_eq!(rig.seen(pod), ["push u0 +1800"], "against what it is now");
-    let pod = rig.pod(0);
-    assert_eq!(rig.seen(pod), ["grant 1 u0"], "another runner has pushed it");
-    assert_eq!(rig.pushed(0, Pushing::Conflict), NOTHING);
+    assert_eq!(rig.pushed(0, WriteOutcome::Conflict), NOTHING);
+    assert_eq!(rig.see_lapsing(0, 10), ["push u0 +1800"], "against what it is now");
+    assert_eq!(rig.see(0), ["grant 1 u0"], "another runner has pushed it");
+    assert_eq!(rig.pushed(0, WriteOutcome::Conflict), NOTHING);
 
     let mut rig = lapsing(10);
     rig.request(1);
-    rig.pushed(0, Pushing::Conflict);
+    rig.pushed(0, WriteOutcome::Conflict);
     assert_eq!(rig.pass(5), ["push u0 +1800"], "the watch may be late");
 }
 
@@ -114,7 +109,7 @@ fn a_conflict_means_look_again() {
 fn a_pod_that_is_gone_sends_the_call_elsewhere() {
     let mut rig = lapsing(10);
     rig.request(1);
-    assert_eq!(rig.pushed(0, Pushing::Gone), ["create 1"], "its name is not free yet");
+    assert_eq!(rig.pushed(0, WriteOutcome::Gone), ["create 1"], "its name is not free yet");
     assert_eq!(rig.gone(0), NOTHING);
 }
 
@@ -122,38 +117,24 @@ fn a_pod_that_is_gone_sends_the_call_elsewhere() {
 fn a_late_answer_does_not_hide_what_the_watch_has_shown_since() {
     let mut rig = lapsing(1000);
     assert_eq!(rig.request(1), ["grant 1 u0", "push u0 +1800"]);
-    let answer = rig.pod(0);
     // The owner gives notice after our push, and its change overtakes our answer.
     rig.pass(1);
-    let notice = rig.lapsing(0, 60);
-    assert_eq!(rig.seen(notice), ["push u0 +1800"], "an objection");
-    assert_eq!(rig.pushed(0, Pushing::Ok(answer)), NOTHING);
+    assert_eq!(rig.see_lapsing(0, 60), ["push u0 +1800"], "an objection");
+    assert_eq!(rig.pushed(0, WriteOutcome::Ok), NOTHING);
     assert_eq!(rig.pass(5), ["push u0 +1800"], "the answer to the first push says nothing about the second");
 }
 
 #[test]
-fn a_pod_about_to_lapse_is_left_alone_where_there_is_a_choice() {
-    let mut rig = Rig::with_pods(super::rig::limits(2, 2), &[0, 1]);
-    let pod = rig.lapsing(0, 90);
-    rig.seen(pod);
-    for id in 0..5 {
-        assert_eq!(rig.request(id), [format!("grant {id} u1")]);
-    }
-}
-
-#[test]
 fn a_short_ttl_counts_as_four_times_the_skew() {
-    let limits = Limits { ttl: seconds(1), ..Limits::default() };
+    let limits = Limits { ttl: seconds(1), ..config().limits };
     let mut rig = Rig::new(Config { limits, ..config() });
-    let pod = rig.lapsing(0, 20);
-    rig.seen(pod);
+    rig.see_lapsing(0, 20);
     rig.ready(0);
     assert_eq!(rig.request_within(1, 5), ["push u0 +120"]);
 
-    let limits = Limits { ttl: seconds(8), ..Limits::default() };
+    let limits = Limits { ttl: seconds(8), ..config().limits };
     let mut rig = Rig::new(Config { limits, skew: seconds(1), ..config() });
-    let pod = rig.lapsing(0, 1);
-    rig.seen(pod);
+    rig.see_lapsing(0, 1);
     rig.ready(0);
     assert_eq!(rig.request_within(1, 5), ["push u0 +8"], "with one clock it can be short");
 }

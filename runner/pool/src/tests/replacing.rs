@@ -1,21 +1,23 @@
 //! Pods of another version are replaced by their owner, without a failed call.
 
 use super::rig::{NOTHING, Rig, config, limits, made};
-use crate::event::{Creation, Deletion, Event, Pushing};
-use crate::types::{Origin, Pod, PodName, Time, Uid};
+use crate::event::{Creation, Event, WriteOutcome};
+use crate::types::{Pod, PodName, Uid};
 
 fn outdated(rig: &mut Rig, slot: u32) -> Pod {
-    Pod { origin: made("old", 4000), ..rig.pod(slot) }
+    Pod { recipe: made("old", 4000), ..rig.pod(slot) }
+}
+
+fn see_outdated(rig: &mut Rig, slot: u32) -> Vec<String> {
+    rig.see_as(slot, |pod| Pod { recipe: made("old", 4000), ..pod })
 }
 
 /// With an outdated ready pod in slot 0, and the successor being created in the surge slot.
 fn replacing() -> Rig {
     let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = outdated(&mut rig, 0);
-    rig.seen(pod);
+    see_outdated(&mut rig, 0);
     assert_eq!(rig.pass(60), ["create 1"], "the surge slot");
-    let pod = outdated(&mut rig, 0);
-    rig.seen(pod);
+    see_outdated(&mut rig, 0);
     rig
 }
 
@@ -34,14 +36,13 @@ fn the_new_pod_first_then_notice_then_the_delete() {
     rig.served(1);
     assert_eq!(rig.served(2), ["push u0 +60"], "idle: notice is given");
     let noticed = Pod { reclaim_after: Some(rig.now + super::rig::seconds(60)), ..outdated(&mut rig, 0) };
-    rig.pushed(0, Pushing::Ok(noticed));
+    rig.written(noticed);
     let lines = rig.pass(125);
     assert_eq!(lines.iter().filter(|line| line.contains("u0")).collect::<Vec<_>>(), ["delete u0 Replaced"]);
-    rig.deleted(0, Deletion::Ok);
+    rig.deleted(0, WriteOutcome::Ok);
     rig.gone(0);
     assert_eq!(rig.counts(), [1, 0, 3, 0]);
-    let pod = rig.pod(1);
-    rig.seen(pod);
+    rig.see(1);
     assert_eq!(rig.pass(300).iter().filter(|line| line.starts_with("create")).count(), 0, "done");
 }
 
@@ -51,9 +52,8 @@ fn a_runner_that_uses_the_old_pod_objects_and_is_asked_again() {
     rig.created(1);
     assert_eq!(rig.ready(1), ["push u0 +60"]);
     let noticed = Pod { reclaim_after: Some(rig.now + super::rig::seconds(60)), ..outdated(&mut rig, 0) };
-    rig.pushed(0, Pushing::Ok(noticed));
-    let pushed = outdated(&mut rig, 0);
-    assert_eq!(rig.seen(pushed), NOTHING, "another runner has a call on it");
+    rig.written(noticed);
+    assert_eq!(see_outdated(&mut rig, 0), NOTHING, "another runner has a call on it");
     assert_eq!(rig.pass(60), ["push u0 +60"]);
 }
 
@@ -61,14 +61,13 @@ fn a_runner_that_uses_the_old_pod_objects_and_is_asked_again() {
 fn notice_makes_another_runner_push_what_it_uses_and_avoid_the_rest() {
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
     rig.own(false);
-    let old = outdated(&mut rig, 0);
-    rig.seen(old);
+    see_outdated(&mut rig, 0);
     rig.request(1);
     rig.request(2);
     let noticed = Pod { reclaim_after: Some(rig.now + super::rig::seconds(60)), ..outdated(&mut rig, 0) };
     assert_eq!(rig.seen(noticed), ["push u0 +1800"], "the objection");
     rig.served(1);
-    rig.pushed(0, Pushing::Conflict);
+    rig.pushed(0, WriteOutcome::Conflict);
     let noticed = Pod { reclaim_after: Some(rig.now + super::rig::seconds(60)), ..outdated(&mut rig, 0) };
     assert_eq!(rig.seen(noticed), NOTHING, "idle now");
     for id in 10..25 {
@@ -78,19 +77,10 @@ fn notice_makes_another_runner_push_what_it_uses_and_avoid_the_rest() {
 }
 
 #[test]
-fn below_the_limit_a_free_slot_is_used() {
-    let mut rig = Rig::with_pods(limits(3, 2), &[0]);
-    let pod = outdated(&mut rig, 0);
-    rig.seen(pod);
-    assert_eq!(rig.pass(60), ["create 1"]);
-}
-
-#[test]
 fn one_at_a_time() {
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
     for slot in [0, 1] {
-        let pod = outdated(&mut rig, slot);
-        rig.seen(pod);
+        see_outdated(&mut rig, slot);
     }
     assert_eq!(rig.pass(60), ["create 2"]);
     rig.created(2);
@@ -101,37 +91,24 @@ fn one_at_a_time() {
 #[test]
 fn not_while_another_pod_starts_or_there_are_too_many() {
     let mut rig = Rig::with_pods(limits(3, 2), &[0]);
-    let pod = outdated(&mut rig, 0);
-    rig.seen(pod);
-    let pod = rig.pod(1);
-    assert_eq!(rig.seen(pod), ["probe u1"]);
+    see_outdated(&mut rig, 0);
+    assert_eq!(rig.see(1), ["probe u1"]);
     assert_eq!(rig.pass(59), NOTHING);
     rig.ready(1);
     assert_eq!(rig.pass(60), ["create 2"]);
 
     let mut rig = Rig::with_pods(limits(2, 2), &[0, 5]);
     for slot in [0, 5] {
-        let pod = outdated(&mut rig, slot);
-        rig.seen(pod);
+        see_outdated(&mut rig, slot);
     }
     rig.step(Event::Configure(config()));
     assert_eq!(rig.pass(60), ["push u5 +60"], "one too many goes first");
 }
 
 #[test]
-fn of_too_many_the_outdated_one_goes() {
-    let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
-    let pod = outdated(&mut rig, 0);
-    rig.seen(pod);
-    rig.step(Event::Configure(config()));
-    assert_eq!(rig.pass(60), ["push u0 +60"]);
-}
-
-#[test]
 fn only_after_a_minute_of_ownership() {
     let mut rig = Rig::with_pods(config(), &[0]);
-    let pod = outdated(&mut rig, 0);
-    rig.seen(pod);
+    see_outdated(&mut rig, 0);
     rig.own(false);
     rig.own(true);
     assert_eq!(rig.pass(59), NOTHING);
@@ -139,25 +116,9 @@ fn only_after_a_minute_of_ownership() {
 }
 
 #[test]
-fn never_against_a_newer_configuration() {
-    for (pod_time, own_time, replaced) in
-        [(4000, 5000, true), (5000, 5000, true), (6000, 5000, false), (6000, 0, false), (0, 0, true)]
-    {
-        let time = |millis: u64| (millis > 0).then_some(Time::from_millis(millis));
-        let mut config = config();
-        config.template = Origin::of("new", time(own_time));
-        let mut rig = Rig::with_pods(config, &[0]);
-        let pod = Pod { origin: Origin::of("old", time(pod_time)), ..rig.pod(0) };
-        rig.seen(pod);
-        let expected: &[&str] = if replaced { &["create 1"] } else { &[] };
-        assert_eq!(rig.pass(60), expected, "{pod_time} against {own_time}");
-    }
-}
-
-#[test]
 fn a_new_configuration_replaces_what_runs() {
     let mut rig = Rig::with_pods(config(), &[0]);
-    rig.config.template = made("newer", 6000);
+    rig.config.recipe = made("newer", 6000);
     assert_eq!(rig.step(Event::Configure(rig.config.clone())), NOTHING);
     assert_eq!(rig.pass(60), ["create 1"]);
 }
@@ -171,8 +132,7 @@ fn a_successor_that_fails_leaves_the_old_pod_in_service() {
     assert_eq!(rig.request(1), ["grant 1 u0"]);
     rig.served(1);
     assert_eq!(rig.pass(60), ["create 1"], "and is tried again");
-    let pod = outdated(&mut rig, 0);
-    rig.seen(pod);
+    see_outdated(&mut rig, 0);
     assert_eq!(rig.creation(1, Creation::Refused(super::rig::other("quota"))), NOTHING);
     assert_eq!(rig.request(2), ["grant 2 u0"], "nobody is told of the failure");
 }
@@ -183,7 +143,7 @@ fn a_successor_that_dies_before_the_old_pod_went_gives_the_old_one_back() {
     rig.created(1);
     rig.ready(1);
     let noticed = rig.lapsing(0, 60);
-    rig.pushed(0, Pushing::Ok(noticed));
+    rig.written(noticed);
     assert_eq!(
         rig.failed(1, "out of memory"),
         ["push u0 +1800", "delete u1 Failed"],
@@ -209,9 +169,8 @@ fn one_owned_pod_in_twenty_is_replaced_at_a_time() {
         for image in 0..images {
             let name = PodName { image: format!("registry/{image}:v1").into(), slot: 0, past: None };
             let uid = Uid::from(format!("of {image}"));
-            let pod = Pod { name, uid: uid.clone(), origin: made("old", 4000), ..rig.pod(0) };
-            rig.seen(pod);
-            rig.step(Event::Ready { uid });
+            rig.see_as(0, |pod| Pod { name, uid: uid.clone(), recipe: made("old", 4000), ..pod });
+            rig.step(Event::Ready(uid));
         }
         let lines = rig.pass(70);
         let creates = lines.iter().filter(|line| line.starts_with("create")).count();

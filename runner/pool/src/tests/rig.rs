@@ -1,15 +1,16 @@
 //! A pool in hand: events go in as short calls, actions come out as short lines.
 //!
-//! `create 0`, `grant 7 u0`, `reject 7 QueueFull`, `push u0 +1800`, `delete u0 Expired`, `probe u0`, `unprobe u0`;
-//! moments are seconds from now, and pod `u0` is the one in slot 0.
+//! `create 0`, `grant 7 u0`, `reject 7 QueueFull`, `push u0 +1800`, `delete u0 Expired`, `probe
+//! u0`, `unprobe u0`; moments are seconds from now, and pod `u0` is the one in slot 0.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::config::{Config, Limits};
-use crate::event::{Action, Creation, Deletion, Event, Ownership, Pushing, Rejection, Verdict};
+use crate::config::{Config, Limits, Override, Overrides};
+use crate::event::{Action, Creation, Event, OwnedShards, Rejection, Verdict, WriteOutcome};
 use crate::pool::Pool;
 use crate::types::{
-    Content, ImageKey, Origin, Phase, Pod, PodName, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid,
+    ImageContent, ImageKey, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid,
 };
 
 pub(crate) const IMAGE: &str = "registry/fn:v1";
@@ -24,22 +25,27 @@ pub(crate) struct Rig {
 }
 
 pub(crate) fn config() -> Config {
-    Config { template: made("new", 5000), ..Config::default() }
+    Config { recipe: made("new", 5000), ..Config::default() }
 }
 
 /// From a configuration of so many milliseconds.
-pub(crate) fn made(version: &str, written: u64) -> Origin {
-    Origin::of(version, Some(Time::from_millis(written)))
+pub(crate) fn made(version: &str, written: u64) -> PodRecipe {
+    PodRecipe::of(version, Some(Time::from_millis(written)))
 }
 
 /// And from the content that the tag has stood for since then.
-pub(crate) fn made_with(version: &str, written: u64, digest: &str, resolved: u64) -> Origin {
-    let content = Content { digest: digest.into(), resolved: Some(Time::from_millis(resolved)) };
-    Origin { content: Some(content), ..made(version, written) }
+pub(crate) fn made_with(version: &str, written: u64, digest: &str, resolved: u64) -> PodRecipe {
+    let content = ImageContent { digest: digest.into(), resolved: Some(Time::from_millis(resolved)) };
+    PodRecipe { content: Some(content), ..made(version, written) }
 }
 
 pub(crate) fn limits(max_pods: u32, waitlist: u32) -> Config {
-    Config { limits: Limits { max_pods, waitlist, ..Limits::default() }, ..config() }
+    Config { limits: Limits { max_pods, waitlist, ..config().limits }, ..config() }
+}
+
+/// What differs for exact images.
+pub(crate) fn overrides(table: HashMap<ImageKey, Override>) -> Overrides {
+    Overrides::by(move |image| table.get(image).cloned().unwrap_or_default())
 }
 
 pub(crate) fn seconds(seconds: u64) -> Duration {
@@ -73,14 +79,12 @@ impl Rig {
     pub(crate) fn with_pods(config: Config, slots: &[u32]) -> Self {
         let mut rig = Self::new(config);
         for &slot in slots {
-            let pod = rig.pod(slot);
-            rig.seen(pod);
+            rig.see(slot);
             rig.ready(slot);
         }
         rig.pass(90);
         for &slot in slots {
-            let pod = rig.pod(slot);
-            rig.seen(pod);
+            rig.see(slot);
         }
         rig
     }
@@ -124,7 +128,7 @@ impl Rig {
     }
 
     pub(crate) fn cancel(&mut self, id: u64) -> Vec<String> {
-        self.step(Event::Cancel { id: RequestId(id) })
+        self.step(Event::Cancel(RequestId(id)))
     }
 
     pub(crate) fn served(&mut self, id: u64) -> Vec<String> {
@@ -158,7 +162,8 @@ impl Rig {
         self.step(Event::Checked { uid: uid(slot), number, answered })
     }
 
-    /// The pod in a slot, as a watch would show it now: pending, of the configured version, with a full lifetime.
+    /// The pod in a slot, as a watch would show it now: pending, of the configured version, with a
+    /// full lifetime.
     pub(crate) fn pod(&mut self, slot: u32) -> Pod {
         self.changes += 1;
         Pod {
@@ -166,11 +171,9 @@ impl Rig {
             uid: uid(slot),
             resource_version: ResourceVersion::from(self.changes.to_string()),
             shard_key: IMAGE.into(),
-            terminating_since: None,
-            phase: Phase::Pending(None),
-            origin: made("new", 5000),
+            recipe: made("new", 5000),
             reclaim_after: Some(self.now + self.config.limits.ttl),
-            place_wanted: None,
+            ..Pod::default()
         }
     }
 
@@ -188,12 +191,38 @@ impl Rig {
         self.step(Event::Seen(pod))
     }
 
+    pub(crate) fn see(&mut self, slot: u32) -> Vec<String> {
+        self.see_as(slot, |pod| pod)
+    }
+
+    /// The watch shows the pod in a slot, changed by `change`.
+    pub(crate) fn see_as(&mut self, slot: u32, change: impl FnOnce(Pod) -> Pod) -> Vec<String> {
+        let pod = self.pod(slot);
+        self.seen(change(pod))
+    }
+
+    pub(crate) fn see_lapsing(&mut self, slot: u32, span: u64) -> Vec<String> {
+        let pod = self.lapsing(slot, span);
+        self.seen(pod)
+    }
+
+    pub(crate) fn see_terminating(&mut self, slot: u32, span: u64) -> Vec<String> {
+        let pod = self.terminating(slot, span);
+        self.seen(pod)
+    }
+
+    /// A push of the pod in a slot succeeds, with a full lifetime.
+    pub(crate) fn write(&mut self, slot: u32) -> Vec<String> {
+        let pod = self.pod(slot);
+        self.written(pod)
+    }
+
     pub(crate) fn gone(&mut self, slot: u32) -> Vec<String> {
-        self.step(Event::Gone { uid: uid(slot) })
+        self.step(Event::Gone(uid(slot)))
     }
 
     pub(crate) fn ready(&mut self, slot: u32) -> Vec<String> {
-        self.step(Event::Ready { uid: uid(slot) })
+        self.step(Event::Ready(uid(slot)))
     }
 
     pub(crate) fn failed(&mut self, slot: u32, reason: &str) -> Vec<String> {
@@ -202,23 +231,33 @@ impl Rig {
 
     pub(crate) fn created(&mut self, slot: u32) -> Vec<String> {
         let pod = self.pod(slot);
-        self.creation(slot, Creation::Ok(pod))
+        let mut lines = self.seen(pod);
+        lines.extend(self.creation(slot, Creation::Ok(uid(slot))));
+        lines
     }
 
     pub(crate) fn creation(&mut self, slot: u32, result: Creation) -> Vec<String> {
         self.step(Event::Created { name: name(slot), result })
     }
 
-    pub(crate) fn deleted(&mut self, slot: u32, result: Deletion) -> Vec<String> {
+    pub(crate) fn deleted(&mut self, slot: u32, result: WriteOutcome) -> Vec<String> {
         self.step(Event::Deleted { uid: uid(slot), result })
     }
 
-    pub(crate) fn pushed(&mut self, slot: u32, result: Pushing) -> Vec<String> {
+    pub(crate) fn pushed(&mut self, slot: u32, result: WriteOutcome) -> Vec<String> {
         self.step(Event::Pushed { uid: uid(slot), result })
     }
 
+    /// A push succeeds and writes this.
+    pub(crate) fn written(&mut self, pod: Pod) -> Vec<String> {
+        let slot = pod.name.slot;
+        let mut lines = self.seen(pod);
+        lines.extend(self.pushed(slot, WriteOutcome::Ok));
+        lines
+    }
+
     pub(crate) fn own(&mut self, owned: bool) -> Vec<String> {
-        self.step(Event::Own(if owned { Ownership::All } else { Ownership::None }))
+        self.step(Event::Own(if owned { OwnedShards::All } else { OwnedShards::None }))
     }
 
     /// `[ready, starting, in flight, waiting]`.
@@ -233,7 +272,7 @@ impl Rig {
             format!("{}{}", if millis < 0 { "" } else { "+" }, millis as f64 / 1000.0)
         };
         match action {
-            Action::Grant { id, uid, .. } => format!("grant {} {uid}", id.0),
+            Action::Grant { id, uid } => format!("grant {} {uid}", id.0),
             Action::Reject { id, error } => format!(
                 "reject {} {}",
                 id.0,
@@ -250,9 +289,9 @@ impl Rig {
                 None => format!("create {}", name.slot),
                 Some(past) => format!("create {} past {past}", name.slot),
             },
-            Action::Delete { uid, why, .. } => format!("delete {uid} {why:?}"),
+            Action::Delete { uid, reason, .. } => format!("delete {uid} {reason:?}"),
             Action::Check { uid, .. } => format!("check {uid}"),
-            Action::Cut { uid, .. } => format!("cut {uid}"),
+            Action::Disconnect { uid, .. } => format!("cut {uid}"),
             Action::Push { uid, until, .. } => format!("push {uid} {}", from_now(*until)),
             Action::Probe { uid, on: true, .. } => format!("probe {uid}"),
             Action::Probe { uid, on: false, .. } => format!("unprobe {uid}"),

@@ -52,16 +52,8 @@ fn calls_that_run_on_one_pod_do_not_start_a_second_while_another_is_idle() {
 }
 
 #[test]
-fn a_waitlist_of_one_starts_a_pod_for_the_second_call() {
-    let mut rig = Rig::new(limits(2, 1));
-    assert_eq!(rig.request(1), ["create 0"], "which counts its first waiter");
-    assert_eq!(rig.request(2), ["create 1"]);
-    assert_eq!(rig.request(3), NOTHING);
-}
-
-#[test]
 fn a_full_pod_has_its_share_of_the_waiting_calls() {
-    let limits = Limits { max_pods: 2, per_pod: 1, ..Limits::default() };
+    let limits = Limits { max_pods: 2, per_pod: 1, ..config().limits };
     let mut rig = Rig::with_pods(Config { limits, ..config() }, &[0]);
     assert_eq!(rig.request(1), ["grant 1 u0"]);
     assert_eq!(rig.request(2), NOTHING, "one in flight and one waiting: no more than the waitlist");
@@ -70,7 +62,7 @@ fn a_full_pod_has_its_share_of_the_waiting_calls() {
 
 #[test]
 fn a_limit_of_zero_counts_as_one() {
-    let limits = Limits { max_pods: 0, waitlist: 0, per_pod: 0, queue: 0, ..Limits::default() };
+    let limits = Limits { max_pods: 0, waitlist: 0, per_pod: 0, queue: 0, ..config().limits };
     let mut rig = Rig::new(Config { limits, ..config() });
     assert_eq!(rig.request(1), ["create 0"]);
     assert_eq!(rig.request(2), ["reject 2 QueueFull"]);
@@ -100,12 +92,10 @@ fn a_pod_left_in_the_surge_slot_counts() {
 #[test]
 fn a_terminating_pod_keeps_its_name_until_it_is_gone() {
     let mut rig = Rig::with_pods(limits(1, 2), &[0]);
-    let pod = rig.terminating(0, 30);
-    rig.seen(pod);
+    rig.see_terminating(0, 30);
     assert_eq!(rig.request(1), ["create 1"], "no other one answers");
     assert_eq!(rig.creation(1, Creation::Exists), NOTHING);
-    let pod = rig.terminating(1, 30);
-    assert_eq!(rig.seen(pod), NOTHING, "both names are taken");
+    assert_eq!(rig.see_terminating(1, 30), NOTHING, "both names are taken");
     assert_eq!(rig.pass(20), NOTHING);
     assert_eq!(rig.gone(0), ["create 0"]);
 }
@@ -114,8 +104,7 @@ fn a_terminating_pod_keeps_its_name_until_it_is_gone() {
 fn a_pod_stuck_in_termination_is_passed() {
     let mut rig = Rig::with_pods(limits(1, 2), &[0, 1]);
     for (slot, span) in [(0, 30), (1, 300)] {
-        let pod = rig.terminating(slot, span);
-        rig.seen(pod);
+        rig.see_terminating(slot, span);
     }
     assert_eq!(rig.request(1), NOTHING);
     assert_eq!(rig.pass(39), NOTHING, "ten seconds past its deletion timestamp");
@@ -133,39 +122,17 @@ fn a_pod_stuck_in_termination_is_passed() {
 }
 
 #[test]
-fn with_a_second_slot_nobody_waits_for_a_terminating_pod() {
-    let mut rig = Rig::with_pods(limits(2, 2), &[0]);
-    let pod = rig.terminating(0, 30);
-    rig.seen(pod);
-    assert_eq!(rig.request(1), ["create 1"]);
-}
-
-#[test]
 fn a_limit_that_is_lowered_retires_what_is_above_it() {
     let mut rig = Rig::with_pods(limits(3, 2), &[0, 1, 2]);
     rig.config.limits.max_pods = 2;
     rig.step(Event::Configure(rig.config.clone()));
     assert_eq!(rig.pass(60), ["push u2 +60"], "notice");
-    let pod = rig.lapsing(2, 60);
-    rig.seen(pod);
+    rig.see_lapsing(2, 60);
     rig.request(1);
     rig.request(2);
     assert_eq!(rig.request(3), ["grant 3 u0"], "the others take the calls, although they have some");
     let lines = rig.pass(125);
     assert_eq!(lines.iter().filter(|line| line.contains("u2")).collect::<Vec<_>>(), ["delete u2 Surplus"]);
-}
-
-#[test]
-fn losing_the_ownership_spares_what_is_above_the_limit() {
-    let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
-    rig.request(1);
-    rig.request(2);
-    rig.config.limits.max_pods = 1;
-    rig.step(Event::Configure(rig.config.clone()));
-    rig.pass(35);
-    rig.own(false);
-    rig.served(1);
-    assert_eq!(rig.served(2), NOTHING, "no notice");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::rig::{IMAGE, NOTHING, Rig, config, other};
-use crate::event::{Creation, Event, Ownership};
+use crate::event::{Creation, Event, OwnedShards};
 use crate::types::ShardKey;
 
 fn warm() -> Event {
@@ -11,7 +11,7 @@ fn warm() -> Event {
 }
 
 fn owns(rig: &mut Rig, owned: bool) -> Vec<String> {
-    rig.step(Event::Own(Ownership::Of(Arc::new(move |_: &ShardKey| owned))))
+    rig.step(Event::Own(OwnedShards::Of(Arc::new(move |_: &ShardKey| owned))))
 }
 
 #[test]
@@ -100,16 +100,4 @@ fn a_wish_for_what_another_runner_owns_is_dropped() {
     owns(&mut rig, false);
     assert_eq!(rig.step(warm()), NOTHING);
     assert!(rig.pool.is_empty());
-}
-
-#[test]
-fn a_wish_of_an_unknown_owner_leaves_the_pods_alone() {
-    let mut rig = Rig::unsynced(config());
-    rig.own(false);
-    rig.step(warm());
-    let pod = rig.pod(0);
-    assert_eq!(rig.step(Event::Synced(vec![pod])), NOTHING);
-    assert_eq!(owns(&mut rig, true), ["probe u0"], "it is content with the one that is there");
-    assert_eq!(rig.ready(0), NOTHING);
-    assert_eq!(rig.gone(0), NOTHING);
 }

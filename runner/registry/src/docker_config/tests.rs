@@ -2,7 +2,6 @@
 
 use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD, Engine as _};
 use porch_fn_image::Image;
-use proptest::prelude::*;
 use serde_json::json;
 
 use super::{Credential, DockerConfig};
@@ -14,7 +13,7 @@ fn image(reference: &str) -> Image {
 }
 
 fn parse(config: &serde_json::Value) -> Result<DockerConfig, String> {
-    DockerConfig::parse(config.to_string().as_bytes()).map_err(|error| error.to_string())
+    DockerConfig::parse(config.to_string().as_bytes())
 }
 
 /// The user found for the image, each entry having the user that is given with its key.
@@ -31,79 +30,60 @@ fn user_for(entries: &[(&str, &str)], reference: &str) -> Option<String> {
 }
 
 #[test]
-fn each_spelling_of_docker_hub_is_docker_hub() {
+fn each_spelling_of_a_host_is_that_host() {
     for key in [
         "https://index.docker.io/v1/",
         "https://index.docker.io/v1",
-        "https://index.docker.io/v2/",
-        "https://index.docker.io/",
         "https://index.docker.io",
         "http://index.docker.io/v1/",
-        "HTTPS://Index.Docker.IO/v1/",
+        "HTTPS://Index.Docker.IO/v2/",
         "index.docker.io/v1/",
-        "index.docker.io",
         "docker.io",
         "docker.io/",
-        "registry-1.docker.io",
         "https://registry-1.docker.io/v2/",
     ] {
         assert_eq!(user_for(&[(key, "me")], "me/function:v1"), Some("me".into()), "{key}");
         assert_eq!(user_for(&[(key, "me")], "ubuntu"), Some("me".into()), "{key}");
         assert_eq!(user_for(&[(key, "me")], "ghcr.io/ubuntu"), None, "{key}");
     }
-}
-
-#[test]
-fn each_spelling_of_a_host_is_that_host() {
-    for key in [
-        "r.example.com",
-        "https://r.example.com",
-        "http://r.example.com/",
-        "r.example.com:443",
-        "R.EXAMPLE.com/v2/",
+    for (key, reference, found) in [
+        ("r.example.com", "r.example.com/a/b", true),
+        ("r.example.com", "r.example.com:443/a", true),
+        ("r.example.com", "r.example.com:5000/a", false),
+        ("http://r.example.com/", "r.example.com/a", true),
+        ("r.example.com:443", "r.example.com/a", true),
+        ("R.EXAMPLE.com/v2/", "r.example.com/a", true),
+        ("http://r.example.com:80/v1/", "r.example.com/a", true),
+        ("r.example.com:5000", "r.example.com:5000/a", true),
+        ("https://r.example.com:5000/v2/", "r.example.com:5000/a", true),
+        ("[::1]:5000", "[::1]:5000/a", true),
     ] {
-        assert_eq!(user_for(&[(key, "me")], "r.example.com/a/b"), Some("me".into()), "{key}");
-        assert_eq!(user_for(&[(key, "me")], "r.example.com:443/a/b"), Some("me".into()), "{key}");
-        assert_eq!(user_for(&[(key, "me")], "r.example.com:5000/a/b"), None, "{key}");
+        assert_eq!(user_for(&[(key, "me")], reference).is_some(), found, "{key} {reference}");
     }
-    assert_eq!(user_for(&[("http://r.example.com:80/v1/", "me")], "r.example.com/a"), Some("me".into()));
-    assert_eq!(user_for(&[("r.example.com:5000", "me")], "r.example.com:5000/a"), Some("me".into()));
-    assert_eq!(
-        user_for(&[("https://r.example.com:5000/v2/", "me")], "r.example.com:5000/a"),
-        Some("me".into())
-    );
-    assert_eq!(user_for(&[("[::1]:5000", "me")], "[::1]:5000/a"), Some("me".into()));
 }
 
 #[test]
-fn the_longest_path_wins_on_its_boundaries() {
+fn the_longest_path_wins_and_a_star_stands_for_a_part_of_one_label() {
     let entries = [
         ("r.example.com", "host"),
         ("r.example.com/team", "team"),
         ("https://r.example.com/team/project/", "project"),
         ("r.example.com/v1", "v1"),
+        ("https://r.example.com/v1/v2", "second spelling"),
+        ("*.example.com", "star"),
+        ("*.dkr-*.aws.com:5000", "aws"),
     ];
     for (reference, user) in [
-        ("r.example.com/other/x", "host"),
-        ("r.example.com/team/x", "team"),
-        ("r.example.com/team", "team"),
-        ("r.example.com/teams/x", "host"),
-        ("r.example.com/team/project", "project"),
-        ("r.example.com/team/project/x:v1", "project"),
-        ("r.example.com/team/projects/x", "team"),
-        // Without scheme and slash `v1` is a repository, not the API's version.
-        ("r.example.com/v1/x", "v1"),
-    ] {
-        assert_eq!(user_for(&entries, reference), Some(user.into()), "{reference}");
-    }
-}
-
-#[test]
-fn a_star_stands_for_a_part_of_one_label() {
-    let entries = [("*.example.com", "star"), ("r.example.com", "exact"), ("*.dkr-*.aws.com:5000", "aws")];
-    for (reference, user) in [
+        ("r.example.com/other/x", Some("host")),
+        ("r.example.com/team/x", Some("team")),
+        ("r.example.com/team", Some("team")),
+        ("r.example.com/teams/x", Some("host")),
+        ("r.example.com/team/project/x:v1", Some("project")),
+        ("r.example.com/team/projects/x", Some("team")),
+        // Without scheme and slash `v1` is a repository, not the API's version. Of two spellings of
+        // one place the first counts.
+        ("r.example.com/v1/x", Some("v1")),
         ("a.example.com/x", Some("star")),
-        ("r.example.com/x", Some("exact")),
         ("a.b.example.com/x", None),
         ("a.example.com:5000/x", None),
         ("1.dkr-eu.aws.com:5000/x", Some("aws")),
@@ -188,7 +168,7 @@ fn what_is_wrong_is_named_without_its_content() {
     ] {
         assert_eq!(parse(&config).unwrap_err(), expected);
     }
-    let error = |text: &str| DockerConfig::parse(text.as_bytes()).unwrap_err().to_string();
+    let error = |text: &str| DockerConfig::parse(text.as_bytes()).unwrap_err();
     assert_eq!(error("{\"auths\": {\n  \"a\" }}"), "line 2, column 7: this is not JSON");
     assert_eq!(error("{\"auths\": {"), "line 1, column 11: the JSON ends too early");
 }
@@ -214,77 +194,4 @@ fn debug_shows_no_secret() {
     let text = format!("{config:?}");
     assert!(text.contains("a.example.com") && text.contains("[secret]"), "{text}");
     assert!(!text.contains(PLANTED) && !text.contains(&auth), "{text}");
-}
-
-/// JSON of about the right form, with the planted secret anywhere but in a key.
-fn nearly_a_config() -> impl Strategy<Value = serde_json::Value> {
-    let leaf = prop_oneof![
-        Just(json!(PLANTED)),
-        Just(json!(BASE64_STANDARD.encode(format!("me:{PLANTED}")))),
-        Just(json!(null)),
-        Just(json!(7)),
-        Just(json!(true)),
-        "\\PC{0,8}".prop_map(|text| json!(text)),
-    ];
-    let key = prop_oneof![
-        prop::sample::select(vec![
-            "auths",
-            "auth",
-            "username",
-            "password",
-            "identitytoken",
-            "registrytoken",
-            "credsStore",
-            "credHelpers",
-            "https://index.docker.io/v1/",
-            "r.example.com/a",
-            "*.example.com",
-            "a@b",
-            "v1/",
-        ])
-        .prop_map(str::to_owned),
-        "\\PC{0,12}",
-    ];
-    leaf.prop_recursive(4, 32, 6, move |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..4).prop_map(serde_json::Value::Array),
-            prop::collection::vec((key.clone(), inner), 0..6)
-                .prop_map(|pairs| serde_json::Value::Object(pairs.into_iter().collect())),
-        ]
-    })
-}
-
-proptest! {
-    #[test]
-    fn any_bytes_are_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
-        let _ = DockerConfig::parse(&bytes);
-    }
-
-    #[test]
-    fn no_error_has_a_secret(config in nearly_a_config(), cut in any::<prop::sample::Index>(), wrap in any::<bool>()) {
-        let config = if wrap { json!({ "auths": config }) } else { config };
-        let mut text = config.to_string().into_bytes();
-        for bytes in [text.clone(), { text.truncate(cut.index(text.len())); text }] {
-            match DockerConfig::parse(&bytes) {
-                Ok(config) => {
-                    config.lookup(&image("r.example.com/a/b"));
-                }
-                Err(error) => {
-                    let shown = format!("{error} {error:?}");
-                    prop_assert!(!shown.contains(PLANTED));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_host_finds_its_own_entry_and_no_other(host in "[a-z]{1,8}(\\.[a-z]{1,5}){1,3}(:[1-9][0-9]{1,3})?", path in "[a-z]{1,8}(/[a-z]{1,8}){0,3}") {
-        let entries = [(host.as_str(), "me")];
-        let this = format!("{host}/{path}");
-        prop_assert_eq!(user_for(&entries, &this), Some("me".to_owned()));
-        let other = format!("x{host}/{path}");
-        prop_assert_eq!(user_for(&entries, &other), None);
-        let longer = [(host.as_str(), "host"), (this.as_str(), "path")];
-        prop_assert_eq!(user_for(&longer, &this), Some("path".to_owned()));
-    }
 }

@@ -1,6 +1,5 @@
 //! Manifests and indexes of all media types, and what is none.
 
-use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{Document, choose, command, parse};
@@ -190,73 +189,5 @@ fn entrypoint_and_cmd_are_joined_as_docker_does() {
         let error = command(image.to_string().as_bytes()).unwrap_err();
         assert!(matches!(error, RegistryError::Malformed { what: "image configuration", .. }), "{image}");
         assert!(!error.to_string().contains("pl4nted"));
-    }
-}
-
-fn json_like() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(json!(null)),
-        any::<i64>().prop_map(|number| json!(number)),
-        Just(json!("pl4nted")),
-        prop::sample::select(vec![OCI_MANIFEST, OCI_INDEX, DOCKER_LIST, "linux", "amd64"])
-            .prop_map(|text| json!(text)),
-    ];
-    let key = prop::sample::select(vec![
-        "schemaVersion",
-        "mediaType",
-        "config",
-        "layers",
-        "manifests",
-        "digest",
-        "size",
-        "platform",
-        "os",
-        "architecture",
-        "variant",
-        "Entrypoint",
-        "Cmd",
-    ]);
-    leaf.prop_recursive(4, 40, 6, move |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
-            prop::collection::vec((key.clone(), inner), 0..6)
-                .prop_map(|pairs| Value::Object(pairs.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())),
-        ]
-    })
-}
-
-proptest! {
-    #[test]
-    fn any_bytes_are_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..300), content_type in "\\PC{0,40}") {
-        let _ = parse(&bytes, Some(&content_type));
-        let _ = command(&bytes);
-    }
-
-    #[test]
-    fn mutated_documents_are_told_in_our_words(document in json_like(), over in json_like(), cut in any::<prop::sample::Index>()) {
-        let mut whole = manifest();
-        if let (Value::Object(whole), Value::Object(over)) = (&mut whole, over) {
-            whole.extend(over);
-        }
-        for document in [document, whole] {
-            let text = document.to_string();
-            for bytes in [text.as_bytes(), &text.as_bytes()[..cut.index(text.len())]] {
-                match parse(bytes, None) {
-                    Ok(Document::Index(entries)) => { let _ = choose(&entries, &Platform::default()); }
-                    Ok(Document::Manifest { .. }) => {}
-                    Err(error) => prop_assert!(!error.to_string().contains("pl4nted")),
-                }
-                if let Err(error) = command(bytes) {
-                    prop_assert!(!error.to_string().contains("pl4nted"));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn what_runs_begins_with_itself(os in "[a-z]{1,6}", architecture in prop::sample::select(vec!["amd64", "arm64", "arm", "386", "s390x"]), variant in "(v[0-9]{1,3})?") {
-        let platform = Platform::new(&os, architecture, &variant);
-        prop_assert_eq!(&platform.runs()[0], &platform);
-        prop_assert!(platform.runs().len() <= 12);
     }
 }

@@ -1,5 +1,5 @@
-//! What holds for a whole process: its environment, and all that it logs. Each test runs another one in a process of
-//! its own.
+//! What holds for a whole process: its environment, and all that it logs. Each test runs another
+//! one in a process of its own.
 
 use std::process::Stdio;
 
@@ -64,7 +64,8 @@ async fn proxy(to: &Server) -> (String, mpsc::UnboundedReceiver<String>) {
                 if is_tunnel {
                     stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
                 } else {
-                    // One that is no tunnel hands on the request; the server takes whole URLs as well.
+                    // One that is no tunnel hands on the request; the server takes whole URLs as
+                    // well.
                     server.write_all(line.as_bytes()).await.unwrap();
                 }
                 let _ = copy_bidirectional(&mut stream, &mut server).await;

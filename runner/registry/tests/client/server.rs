@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
@@ -44,8 +44,6 @@ pub(crate) enum Body {
     Full(Bytes),
     /// Zeros without an end.
     Endless,
-    /// So many zeros, and then nothing.
-    Begun(usize),
     /// No answer at all.
     Never,
 }
@@ -70,10 +68,6 @@ impl Reply {
         Self { body: Body::Endless, ..Self::new(200, "") }
     }
 
-    pub(crate) fn begun(bytes: usize) -> Self {
-        Self { body: Body::Begun(bytes), ..Self::new(200, "") }
-    }
-
     pub(crate) fn never() -> Self {
         Self { body: Body::Never, ..Self::new(200, "") }
     }
@@ -90,8 +84,6 @@ type Answer = dyn Fn(&Seen) -> Reply + Send + Sync;
 struct State {
     seen: Mutex<Vec<Seen>>,
     sent: AtomicU64,
-    open: AtomicUsize,
-    most_open: AtomicUsize,
 }
 
 /// A server on loopback; it ends with this.
@@ -174,11 +166,6 @@ impl Server {
     pub(crate) fn sent(&self) -> u64 {
         self.state.sent.load(Ordering::Relaxed)
     }
-
-    /// Most requests that were worked on at once.
-    pub(crate) fn most_open(&self) -> usize {
-        self.state.most_open.load(Ordering::Relaxed)
-    }
 }
 
 impl Drop for Server {
@@ -194,8 +181,6 @@ async fn reply(
     state: Arc<State>,
     answer: Arc<Answer>,
 ) -> Result<Response<ReplyBody>, std::convert::Infallible> {
-    let open = state.open.fetch_add(1, Ordering::Relaxed) + 1;
-    state.most_open.fetch_max(open, Ordering::Relaxed);
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let path = parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
@@ -207,8 +192,6 @@ async fn reply(
         body: String::from_utf8_lossy(&body).into_owned(),
     };
     state.seen.lock().push(seen.clone());
-    // So that requests that come together are open together.
-    tokio::task::yield_now().await;
     let reply = answer(&seen);
     let mut response = Response::builder().status(StatusCode::from_u16(reply.status).unwrap());
     for (name, value) in reply.headers {
@@ -217,10 +200,6 @@ async fn reply(
     let body = match reply.body {
         Body::Full(bytes) => Full::new(bytes).boxed_unsync(),
         Body::Never => std::future::pending().await,
-        Body::Begun(bytes) => {
-            let begun = stream::once(std::future::ready(Ok(Frame::data(Bytes::from(vec![0; bytes])))));
-            StreamBody::new(begun.chain(stream::pending()).boxed()).boxed_unsync()
-        }
         Body::Endless => {
             let of_body = Arc::clone(&state);
             let chunks = stream::repeat_with(move || {
@@ -230,7 +209,6 @@ async fn reply(
             StreamBody::new(chunks.boxed()).boxed_unsync()
         }
     };
-    state.open.fetch_sub(1, Ordering::Relaxed);
     Ok(response.body(body).unwrap())
 }
 

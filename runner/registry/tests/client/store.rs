@@ -23,16 +23,6 @@ impl Store {
     /// An image that runs `/function TAG`; its manifest's digest.
     pub(crate) fn image(&mut self, name: &str, tag: &str, media_type: &'static str) -> String {
         let config = json!({"os": "linux", "config": {"Entrypoint": ["/function"], "Cmd": [tag]}});
-        self.image_of(name, tag, media_type, &config)
-    }
-
-    pub(crate) fn image_of(
-        &mut self,
-        name: &str,
-        tag: &str,
-        media_type: &'static str,
-        config: &Value,
-    ) -> String {
         let config = Bytes::from(config.to_string());
         let config_digest = sha256(&config);
         let manifest = json!({

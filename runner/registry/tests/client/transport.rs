@@ -65,16 +65,6 @@ async fn a_registry_is_trusted_by_the_ca_that_was_given() {
 }
 
 #[tokio::test]
-async fn several_cas_may_be_in_one_file() {
-    let server = tls_server("server.crt", "server.key").await;
-    let directory = tempfile::tempdir().unwrap();
-    let both: String =
-        ["other-ca.crt", "ca.crt"].map(|name| std::fs::read_to_string(fixture(name)).unwrap()).concat();
-    std::fs::write(directory.path().join("ca.crt"), both).unwrap();
-    trusting(directory.path()).0.metadata(&image(&server.registry(), "fn:v1")).await.unwrap();
-}
-
-#[tokio::test]
 async fn a_changed_ca_counts_without_a_restart_and_a_broken_one_does_not() {
     let server = tls_server("server.crt", "server.key").await;
     let image = image(&server.registry(), "fn:v1");
@@ -236,7 +226,8 @@ async fn a_kept_connection_that_was_closed_is_no_failure() {
     let address = listener.local_addr().unwrap();
     let digest = format!("sha256:{}", "0".repeat(64));
     let head = format!("HTTP/1.1 200 OK\r\ndocker-content-digest: {digest}\r\ncontent-length: 9\r\n\r\n");
-    // Each connection serves one request; the second request on it is read, and answered by its end.
+    // Each connection serves one request; the second request on it is read, and answered by its
+    // end.
     let serving = tokio::spawn(async move {
         let mut connections = 0;
         loop {

@@ -43,11 +43,6 @@ fn replicas_are_read_and_agree() {
     assert_eq!(limits("maxReplicas: 0, maxParallelPodsPerFunction: 5"), (None, Some(5)));
     assert_eq!(limits("maxReplicas: 3, maxParallelPodsPerFunction: 5"), (None, Some(3)));
     assert_eq!(
-        one("maxReplicas: 3, maxParallelPodsPerFunction: 5").unwrap().note.unwrap(),
-        "--pod-cache-config, entry a:v1: maxReplicas (3) counts, not maxParallelPodsPerFunction (5)"
-    );
-    assert_eq!(one("maxReplicas: 3, maxParallelPodsPerFunction: 3").unwrap().note, None);
-    assert_eq!(
         one("minReplicas: 4, maxReplicas: 3").unwrap_err(),
         "line 1, column 10: entry \"a:v1\": minReplicas 4 is more than maxReplicas 3: write at most that"
     );

@@ -1,4 +1,4 @@
-//! A naive model of which FunctionConfig counts, and that [`Settings`] agrees with it.
+//! A naive model of which FunctionConfig wins. [`Settings`] must agree with it.
 
 use porch_fn_image::{Constraint, Version};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Which of several sources a value is taken from, by value: what wins decides what runs.
+//! Which source each value is taken from: it decides which pods and executables run.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::tags::TagSemantics;
 pub(super) const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
 const PORCH: &str = include_str!("../../../../tests/packages/porch/1.6/23-function-configurations.yaml");
 
-pub(super) fn flags() -> Flags {
+pub(crate) fn flags() -> Flags {
     Flags {
         ttl: Flag { value: Duration::from_mins(30), set: false },
         max_pods: Flag { value: 1, set: false },
@@ -87,56 +87,38 @@ fn porch(semantics: TagSemantics) -> Vec<FunctionConfig> {
 }
 
 #[test]
-fn porchs_own_objects_count() {
-    let configs = porch(TagSemantics::Exact);
-    assert_eq!(configs.len(), 19);
-    let settings = settings(flags_set(), "", "", configs);
-    for config in settings.functions().iter() {
-        let (name, source) = (&config.name, Source::FunctionConfig { name: config.name.clone() });
-        assert_eq!(config.spec.repositories, [format!("{PREFIX}/{name}")], "both prefixes are the same");
-        assert_eq!(settings.functions().problem(name), None);
-        let tag = config.spec.pod.as_ref().unwrap().tags.texts().next().unwrap();
-        for spelling in [format!("{name}:{tag}"), format!("{PREFIX}/{name}:{tag}")] {
-            let effective = settings.of(&image(&spelling));
-            assert_eq!(effective.ttl, Setting::new(Duration::from_mins(30), source.clone()), "{spelling}");
+fn porchs_own_objects_are_used_in_both_semantics() {
+    for semantics in [TagSemantics::Exact, TagSemantics::Constraint] {
+        let configs = porch(semantics);
+        assert_eq!(configs.len(), 19);
+        let settings = settings(flags_set(), "", "", configs);
+        for config in settings.functions().iter() {
+            let (name, source) = (&config.name, config.source());
+            assert_eq!(config.spec.repositories, [format!("{PREFIX}/{name}")], "both prefixes are the same");
+            assert_eq!(settings.functions().problem(name), None);
+            let tag = config.spec.pod.as_ref().unwrap().tags.texts().next().unwrap();
+            let effective = settings.of(&image(&format!("{name}:{tag}")));
+            assert_eq!(effective.ttl, Setting::new(Duration::from_mins(30), source.clone()), "{name}");
             assert_eq!(effective.max_pods, Setting::new(5, Source::Flag("max-parallel-pods-per-function")));
-            assert_eq!(effective.executable, None, "{spelling}");
+            assert_eq!(effective.executable, None, "{name}");
+            let of_another_tag = settings.of(&image(&format!("{name}:v99"))).ttl.source;
+            let is_any = semantics == TagSemantics::Exact;
+            assert_eq!(of_another_tag, if is_any { source.clone() } else { Source::Flag("pod-ttl") });
+            let foreign = format!("evil.io/{name}:{tag}");
+            assert_eq!(settings.of(&image(&foreign)).ttl.source, Source::Flag("pod-ttl"), "{foreign}");
+            if let Some(binary) = &config.spec.binary {
+                let tag = binary.tags.texts().next().unwrap();
+                let expected = Some(Setting::new(Path::new("/functions").join(name), source));
+                assert_eq!(executable(&settings, &format!("{name}:{tag}"), ""), expected);
+                assert_eq!(executable(&settings, name, tag), expected);
+                assert_eq!(executable(&settings, &format!("evil.io/{name}:{tag}"), ""), None);
+            }
         }
-        for other in [format!("{name}:v99"), name.clone()] {
-            assert_eq!(settings.of(&image(&other)).ttl.source, source, "any tag: {other}");
-        }
-        let other = format!("evil.io/{name}:{tag}");
-        assert_eq!(settings.of(&image(&other)).ttl.source, Source::Flag("pod-ttl"), "{other}");
-        if let Some(binary) = &config.spec.binary {
-            let tag = binary.tags.texts().next().unwrap();
-            let expected = Some(Setting::new(Path::new("/functions").join(name), source));
-            assert_eq!(executable(&settings, &format!("{name}:{tag}"), ""), expected);
-            assert_eq!(executable(&settings, name, tag), expected);
-            assert_eq!(executable(&settings, &format!("evil.io/{name}:{tag}"), ""), None);
-        }
+        let warm = settings.warm(&Resolved::default());
+        assert_eq!((warm.len(), &warm[0]), (19, &image("apply-replacements:v0.1.1")));
+        assert!(settings.kept(&Resolved::default()).is_empty() && settings.ranges(true).is_empty());
+        assert_eq!(settings.functions().iter().filter(|config| config.spec.binary.is_some()).count(), 10);
     }
-    let tag = |name: &str, tag: &str| image(&format!("{name}:{tag}"));
-    let warm = settings.warm(&Resolved::default());
-    assert_eq!(warm.len(), 19);
-    assert_eq!(warm[0], tag("apply-replacements", "v0.1.1"));
-    assert!(warm.contains(&tag("set-namespace", "v0.4.1")) && warm.contains(&tag("starlark", "v0.4.3")));
-    assert!(settings.kept(&Resolved::default()).is_empty() && settings.ranges(true).is_empty());
-    let executables: Vec<_> =
-        settings.functions().iter().filter(|config| config.spec.binary.is_some()).collect();
-    assert_eq!(executables.len(), 10);
-}
-
-#[test]
-fn objects_of_1_6_count_with_constraints_too() {
-    let settings = settings(flags(), "", "", porch(TagSemantics::Constraint));
-    for config in settings.functions().iter() {
-        let (name, source) = (&config.name, Source::FunctionConfig { name: config.name.clone() });
-        assert_eq!(settings.functions().problem(name), None);
-        let tag = config.spec.pod.as_ref().unwrap().tags.texts().next().unwrap();
-        assert_eq!(settings.of(&image(&format!("{name}:{tag}"))).ttl.source, source);
-        assert_eq!(settings.of(&image(&format!("{name}:v99"))).ttl.source, Source::Default("pod-ttl"));
-    }
-    assert_eq!(settings.warm(&Resolved::default()).len(), 19);
 }
 
 /// Tags as the objects of the Porch after 1.6 have them.
@@ -176,30 +158,26 @@ fn ranges_are_warmed_and_kept_once_they_are_known() {
     let none = settings.of(&image("quay.io/x/e:v1"));
     assert_eq!(none.min_pods.value, 0);
     assert_eq!(
-        none.notes,
+        settings.notes(&image("quay.io/x/e:v1")),
         ["FunctionConfig e does not count for podExecutor: it lists no tags, write \"*\" for all"]
     );
 }
 
-/// What each source says when all those above it are silent.
+/// Each step adds a source above the ones before.
 #[test]
 fn each_field_is_taken_from_the_highest_source() {
     let cache = "- {name: 'f:v1', timeToLive: 2m, maxParallelPodsPerFunction: 9, maxWaitlistLength: 10, \
                  minReplicas: 2, resources: {limits: {cpu: 1}}}";
-    let annotations = json!({MIN_REPLICAS: "3"});
-    let pod = json!({"tags": ["*"], "timeToLive": "3m", "maxParallelExecutions": 11, "preferredMaxQueueLength": 12,
+    let pod = json!({"timeToLive": "3m", "maxParallelExecutions": 11, "preferredMaxQueueLength": 12,
         "templateOverrides": {"container": {"resources": {"limits": {"cpu": 2}}}}});
-    let function = object("fc", &annotations, &json!({"image": "f", "podExecutor": pod}));
+    let object =
+        |min: Value, pod| FunctionConfig { min_replicas: serde_json::from_value(min).unwrap(), ..pods(pod) };
     let exec = "functions: [{function: e, images: ['f:v1']}]";
-    let (default, flag) = (Source::Default, Source::Flag);
-    let minutes = Duration::from_mins;
-    let cpu = |effective: &Effective| {
-        let resources = effective.overrides.container.resources.as_ref();
-        resources.map(|resources| resources.limits.as_ref().unwrap()["cpu"].0.clone())
-    };
+    let silent = json!({"templateOverrides": {"serviceAccountName": "s"}});
+    let (default, flag, minutes) = (Source::Default, Source::Flag, Duration::from_mins);
+    let of = |flags, cache, exec, configs| settings(flags, cache, exec, configs).of(&image("f:v1"));
 
-    let only_defaults = settings(flags(), "", "", vec![]).of(&image("f:v1"));
-    let expected = Effective {
+    let defaults = Effective {
         ttl: Setting::new(minutes(30), default("pod-ttl")),
         max_pods: Setting::new(1, default("max-parallel-pods-per-function")),
         min_pods: Setting::new(0, Source::BuiltIn),
@@ -209,101 +187,98 @@ fn each_field_is_taken_from_the_highest_source() {
         overrides: PodOverrides::default(),
         overrides_from: OverridesFrom::default(),
         executable: None,
-        notes: vec![],
     };
-    assert_eq!(only_defaults, expected);
+    assert_eq!(of(flags(), "", "", vec![]), defaults);
 
-    let with_flags = settings(flags_set(), "", "", vec![]).of(&image("f:v1"));
-    let expected = Effective {
+    let set = Effective {
         ttl: Setting::new(minutes(1), flag("pod-ttl")),
         max_pods: Setting::new(5, flag("max-parallel-pods-per-function")),
         waitlist: Setting::new(6, flag("max-waitlist-length")),
         per_pod: Setting::new(7, flag("max-concurrent-per-pod")),
         queue: Setting::new(8, flag("max-queue-per-function")),
-        ..expected
+        ..defaults
     };
-    assert_eq!(with_flags, expected);
+    assert_eq!(of(flags_set(), "", "", vec![]), set);
 
-    let with_files = settings(flags_set(), cache, exec, vec![]).of(&image("f:v1"));
-    assert_eq!(cpu(&with_files).as_deref(), Some("1"));
-    let executable = |path: &str, source| Some(Setting::new(PathBuf::from(path), source));
-    let expected = Effective {
+    let found = of(flags_set(), cache, exec, vec![]);
+    assert_eq!(cpu(&found).as_deref(), Some("1"));
+    let of_e = Source::ExecConfig { function: "e".to_owned() };
+    let with_files = Effective {
         ttl: Setting::new(minutes(2), of_cache()),
         max_pods: Setting::new(9, of_cache()),
         min_pods: Setting::new(2, of_cache()),
         waitlist: Setting::new(10, of_cache()),
-        executable: executable("/functions/e", Source::ExecConfig { function: "e".to_owned() }),
-        overrides: with_files.overrides.clone(),
+        executable: Some(Setting::new(PathBuf::from("/functions/e"), of_e)),
+        overrides: found.overrides.clone(),
         overrides_from: OverridesFrom { all: None, container_resources: Some(of_cache()) },
-        ..expected
+        ..set
     };
-    assert_eq!(with_files, expected);
+    assert_eq!(found, with_files);
 
-    let all = settings(flags_set(), cache, exec, vec![function]).of(&image("f:v1"));
-    assert_eq!(cpu(&all).as_deref(), Some("2"));
+    // Silent in all fields but one.
+    let found = of(flags_set(), cache, exec, vec![object(Value::Null, &silent)]);
+    assert_eq!((cpu(&found).as_deref(), found.overrides.service_account.as_deref()), (Some("1"), Some("s")));
+    let expected = Effective {
+        overrides: found.overrides.clone(),
+        overrides_from: OverridesFrom { all: Some(of_function()), container_resources: Some(of_cache()) },
+        ..with_files.clone()
+    };
+    assert_eq!(found, expected);
+
+    let found = of(flags_set(), cache, exec, vec![object(json!(3), &pod)]);
+    assert_eq!(cpu(&found).as_deref(), Some("2"));
     let expected = Effective {
         ttl: Setting::new(minutes(3), of_function()),
         max_pods: Setting::new(11, of_function()),
         min_pods: Setting::new(3, of_function()),
         waitlist: Setting::new(12, of_function()),
-        overrides: all.overrides.clone(),
+        overrides: found.overrides.clone(),
         overrides_from: OverridesFrom { all: Some(of_function()), container_resources: Some(of_function()) },
-        ..expected
+        ..with_files
     };
-    assert_eq!(all, expected);
+    assert_eq!(found, expected);
+}
 
-    // Silent where it says nothing, field by field.
-    let silent = pods(&json!({"templateOverrides": {"serviceAccountName": "s"}}));
-    let all = settings(flags_set(), cache, exec, vec![silent]).of(&image("f:v1"));
-    assert_eq!(cpu(&all).as_deref(), Some("1"));
-    assert_eq!(all.overrides.service_account.as_deref(), Some("s"));
-    let expected = Effective {
-        ttl: Setting::new(minutes(2), of_cache()),
-        max_pods: Setting::new(9, of_cache()),
-        min_pods: Setting::new(2, of_cache()),
-        waitlist: Setting::new(10, of_cache()),
-        overrides: all.overrides.clone(),
-        overrides_from: OverridesFrom { all: Some(of_function()), container_resources: Some(of_cache()) },
-        ..expected
-    };
-    assert_eq!(all, expected);
+fn cpu(effective: &Effective) -> Option<String> {
+    let resources = effective.overrides.container.resources.as_ref()?;
+    Some(resources.limits.as_ref()?["cpu"].0.clone())
 }
 
 #[test]
 fn executables_of_function_configs_win_over_the_file() {
     let binary = json!({"image": "f", "binaryExecutor": {"tags": ["v1"], "path": "bin/f"}});
+    let absolute = json!({"image": "g", "binaryExecutor": {"tags": ["v1"], "path": "/usr/bin/g"}});
     let pinned = format!("f@sha256:{}", "0".repeat(64));
     let exec = format!("functions: [{{function: e, images: ['f:v1', 'f:v2', 'Odd Name', '{pinned}']}}]");
-    let settings = settings(flags(), "", &exec, vec![object("fc", &Value::Null, &binary)]);
-    let path = |image: &str, tag: &str| executable(&settings, image, tag).map(|found| found.value);
-    assert_eq!(path("f:v1", ""), Some(PathBuf::from("/functions/bin/f")));
-    assert_eq!(path("f:v2", ""), Some(PathBuf::from("/functions/e")));
-    assert_eq!(path("Odd Name", ""), Some(PathBuf::from("/functions/e")));
-    assert_eq!(path("evil.io/f:v1", ""), None);
-    assert_eq!(
-        settings.of(&image("f:v1")).notes,
-        ["--config, function e does not count: FunctionConfig fc does"]
-    );
-
-    assert_eq!(path("f", "v1"), Some(PathBuf::from("/functions/bin/f")));
-    assert_eq!(path("f:v1", "v2"), Some(PathBuf::from("/functions/e")), "the tag field counts");
-    assert_eq!(path("f:v1", "v3"), None);
-    assert_eq!(path("Odd Name", "v1"), None);
-    assert_eq!(path(&pinned, "v1"), Some(PathBuf::from("/functions/e")), "no tag counts beside a digest");
-    assert_eq!(path("f", ">=1"), Some(PathBuf::from("/functions/bin/f")), "v1 is listed");
-    assert_eq!(path("f:v1", ">=2"), None, "the tag of the image does not count");
-    assert_eq!(path("f:v2", ">=2"), Some(PathBuf::from("/functions/e")), "--config has what was sent");
-    assert_eq!(path("f:v2", ">2"), None, "that satisfies no such constraint");
-    assert_eq!(path("f:v1", ">=1 <2"), Some(PathBuf::from("/functions/bin/f")), "what kpt resolved it to");
-    assert_eq!(
-        path("f:v1", "nightly"),
-        Some(PathBuf::from("/functions/bin/f")),
-        "a field that does not count"
-    );
-
-    let absolute = json!({"image": "f", "binaryExecutor": {"tags": ["v1"], "path": "/usr/bin/f"}});
-    let settings = super::tests::settings(flags(), "", "", vec![object("fc", &Value::Null, &absolute)]);
-    assert_eq!(executable(&settings, "f:v1", "").unwrap().value, Path::new("/usr/bin/f"));
+    let configs = [("fc", binary), ("g", absolute)].map(|(name, spec)| object(name, &Value::Null, &spec));
+    let settings = settings(flags(), "", &exec, configs.into());
+    let (own, file) = (Some("/functions/bin/f"), Some("/functions/e"));
+    for (image, tag, expected) in [
+        ("f:v1", "", own),
+        ("f:v2", "", file),
+        ("Odd Name", "", file),
+        ("g:v1", "", Some("/usr/bin/g")),
+        ("evil.io/f:v1", "", None),
+        ("f", "v1", own),
+        // The tag field counts, not the image's tag.
+        ("f:v1", "v2", file),
+        ("f:v1", "v3", None),
+        ("Odd Name", "v1", None),
+        // No tag counts beside a digest.
+        (&pinned, "v1", file),
+        ("f", ">=1", own),
+        ("f:v1", ">=2", None),
+        // --config has the image that was sent, if it satisfies the constraint.
+        ("f:v2", ">=2", file),
+        ("f:v2", ">2", None),
+        // The tag that kpt resolved the constraint to.
+        ("f:v1", ">=1 <2", own),
+        // No constraint.
+        ("f:v1", "nightly", own),
+    ] {
+        let found = executable(&settings, image, tag).map(|found| found.value);
+        assert_eq!(found.as_deref(), expected.map(Path::new), "{image} {tag}");
+    }
 }
 
 #[test]
@@ -339,7 +314,7 @@ fn executables_that_are_not_there_do_not_count() {
     assert_eq!(of(&none, "f:v1").as_deref(), Some("/functions/e"), "that of --config counts, there or not");
     assert_eq!(of(&none, "f:v2"), None, "so it runs in pods");
     let all_gone = [gone("a", "/functions/a"), gone("b", "/opt/b"), gone("c", "/functions/c")];
-    assert_eq!(none.of(&image("f:v2")).notes, all_gone);
+    assert_eq!(none.notes(&image("f:v2")), all_gone);
     let names: Vec<_> =
         none.missing_executables().map(|(config, path)| (config.name.as_str(), path)).collect();
     assert_eq!(names[..2], [("a", "/functions/a".into()), ("b", "/opt/b".into())]);
@@ -348,52 +323,49 @@ fn executables_that_are_not_there_do_not_count() {
     let second = with(&["/opt/b", "/functions/c"]);
     assert_eq!(of(&second, "f:v1").as_deref(), Some("/opt/b"));
     assert_eq!(
-        second.of(&image("f:v1")).notes,
+        second.notes(&image("f:v1")),
         [
             gone("a", "/functions/a"),
-            "FunctionConfig c does not count for binaryExecutor: b comes first by name".to_owned(),
+            "FunctionConfig c does not count for binaryExecutor: b comes before it".to_owned(),
             "--config, function e does not count: FunctionConfig b does".to_owned(),
         ]
     );
     assert_eq!(second.missing_executables().count(), 1);
 }
 
+/// Least and most pods, where one source alone would have more of the former.
 #[test]
 fn at_least_as_many_pods_as_are_kept() {
-    let limits = |cache: &str, annotations: &Value, flags: Flags| {
-        let function = object("fc", annotations, &json!({"image": "f", "podExecutor": {"tags": ["*"]}}));
-        settings(flags, cache, "", vec![function]).of(&image("f:v1"))
-    };
-    let none = json!({});
-    let raised = limits("", &json!({MIN_REPLICAS: "3"}), flags());
-    assert_eq!(
-        (raised.min_pods, raised.max_pods),
-        (Setting::new(3, of_function()), Setting::new(3, of_function()))
-    );
-    assert_eq!(
-        raised.notes,
-        ["max pods is 3, as FunctionConfig fc says, not 1 (default of --max-parallel-pods-per-function)"]
-    );
-    let raised = limits("- {name: 'f:v1', maxReplicas: 2}", &json!({MIN_REPLICAS: "3"}), flags());
-    assert_eq!(raised.max_pods, Setting::new(3, of_function()));
-    let raised = limits("- {name: 'f:v1', minReplicas: 6}", &none, flags_set());
-    assert_eq!(raised.max_pods, Setting::new(6, of_cache()));
-    let lowered = limits("- {name: 'f:v1', minReplicas: 6}", &json!({MAX_REPLICAS: "4"}), flags());
-    assert_eq!(lowered.max_pods, Setting::new(4, of_function()));
-    assert_eq!(lowered.min_pods, Setting::new(4, of_function()));
-    assert_eq!(
-        lowered.notes,
-        ["min pods is 4, as FunctionConfig fc says, not 6 (--pod-cache-config, entry f:v1)"]
-    );
-    let untouched = limits("- {name: 'f:v1', minReplicas: 6}", &json!({MIN_REPLICAS: "0"}), flags());
-    assert_eq!((untouched.min_pods.value, untouched.max_pods.value), (0, 1), "none, says the higher source");
-    assert!(untouched.notes.is_empty());
+    let six = "- {name: 'f:v1', minReplicas: 6}";
+    for (cache, annotations, flags, (min, min_from), (max, max_from)) in [
+        ("", json!({MIN_REPLICAS: "3"}), flags(), (3, of_function()), (3, of_function())),
+        (
+            "- {name: 'f:v1', maxReplicas: 2}",
+            json!({MIN_REPLICAS: "3"}),
+            flags(),
+            (3, of_function()),
+            (3, of_function()),
+        ),
+        (six, json!({}), flags_set(), (6, of_cache()), (6, of_cache())),
+        (six, json!({MAX_REPLICAS: "4"}), flags(), (4, of_function()), (4, of_function())),
+        (
+            six,
+            json!({MIN_REPLICAS: "0"}),
+            flags(),
+            (0, of_function()),
+            (1, Source::Default("max-parallel-pods-per-function")),
+        ),
+    ] {
+        let function = object("fc", &annotations, &json!({"image": "f", "podExecutor": {"tags": ["*"]}}));
+        let found = settings(flags, cache, "", vec![function]).of(&image("f:v1"));
+        assert_eq!(found.min_pods, Setting::new(min, min_from), "{cache} {annotations}");
+        assert_eq!(found.max_pods, Setting::new(max, max_from), "{cache} {annotations}");
+    }
 }
 
 #[test]
-fn what_does_not_count_is_noted() {
-    let cache =
-        "- {name: 'f:v1', maxReplicas: 3, maxParallelPodsPerFunction: 4}\n- {name: 'f:v1', timeToLive: 1h}";
+fn what_has_no_effect_is_noted() {
+    let cache = "- {name: 'f:v1', maxReplicas: 3}\n- {name: 'f:v1', timeToLive: 1h}";
     let spec =
         |tags: &[&str]| json!({"image": "f", "podExecutor": {"tags": tags, "maxParallelExecutions": 9}});
     let configs = vec![
@@ -401,19 +373,43 @@ fn what_does_not_count_is_noted() {
         object("b", &Value::Null, &spec(&["v1"])),
         object("c", &Value::Null, &spec(&["*"])),
     ];
-    let effective = settings(flags(), cache, "", configs).of(&image("f:v1"));
+    let settings = settings(flags(), cache, "", configs);
+    let effective = settings.of(&image("f:v1"));
     assert_eq!(effective.max_pods, Setting::new(8, Source::FunctionConfig { name: "a".to_owned() }));
-    assert_eq!(effective.ttl.source, Source::Default("pod-ttl"), "the second entry does not count");
+    assert_eq!(effective.ttl.source, Source::Default("pod-ttl"), "the second entry is not used");
     assert_eq!(
-        effective.notes,
+        settings.notes(&image("f:v1")),
         [
-            "--pod-cache-config, entry f:v1: maxReplicas (3) counts, not maxParallelPodsPerFunction (4)",
             "--pod-cache-config has 2 entries for this image: the first one counts",
-            "FunctionConfig a: annotation fn.kpt.dev/max-replicas (8) counts, not maxParallelExecutions (9)",
-            "FunctionConfig b does not count for podExecutor: a comes first by name",
-            "FunctionConfig c does not count for podExecutor: a names the tag",
+            "FunctionConfig b does not count for podExecutor: a comes before it",
+            "FunctionConfig c does not count for podExecutor: a comes before it",
         ]
     );
+}
+
+/// No call of an image that `--allowed-images` leaves out is answered.
+#[test]
+fn images_that_are_not_allowed_are_neither_warmed_nor_kept() {
+    let cache = "- {name: 'f:v1', minReplicas: 1, timeToLive: 2m}\n- {name: 'f:v2', minReplicas: 1}\n";
+    let exec = "functions: [{function: e, images: ['f:v2', 'f:v1']}]";
+    let spec = json!({"image": "g", "prefixes": ["", "quay.io"], "podExecutor": {"tags": ["v1", "~1"]}});
+    let configs = vec![object("fc", &json!({MIN_REPLICAS: "1"}), &spec)];
+    let allowed = AllowedImages::parse(&["f:v1", "quay.io/*"], PREFIX).unwrap();
+    let settings = settings(Flags { allowed_images: Arc::new(allowed), ..flags() }, cache, exec, configs);
+
+    assert_eq!(settings.ranges(true), [], "no registry is asked for it");
+    let range = Range { repository: image("g"), constraint: "~1".to_owned() };
+    let resolved = Resolved::from([(range, image("g:v1.1"))]);
+    assert_eq!(settings.warm(&resolved), ["f:v1", "quay.io/g:v1"].map(image));
+    assert_eq!(settings.kept(&resolved), [(image("f:v1"), 1), (image("quay.io/g:v1"), 1)]);
+    assert!(settings.of(&image("f:v1")).executable.is_some() && settings.notes(&image("f:v1")).is_empty());
+    for refused in ["f:v2", "g:v1"].map(image) {
+        let effective = settings.of(&refused);
+        assert_eq!(effective.min_pods, Setting::new(0, Source::Flag("allowed-images")));
+        assert_eq!(effective.executable, None);
+        let note = "every call is refused: no pattern of --allowed-images fits this image";
+        assert_eq!(settings.notes(&refused), [note]);
+    }
 }
 
 #[test]
@@ -445,25 +441,4 @@ fn images_that_are_named_are_warmed_and_kept() {
         ],
     );
     assert_eq!(settings.of(&image("h:v8")).min_pods.value, 4, "not by name, but when it is called");
-}
-
-#[test]
-fn sources_are_written_for_people() {
-    let sources = [
-        Source::BuiltIn,
-        Source::Default("pod-ttl"),
-        Source::Flag("pod-ttl"),
-        Source::ExecConfig { function: "f".to_owned() },
-        of_cache(),
-        of_function(),
-    ];
-    let expected = [
-        "default",
-        "default of --pod-ttl",
-        "--pod-ttl",
-        "--config, function f",
-        "--pod-cache-config, entry f:v1",
-        "FunctionConfig fc",
-    ];
-    assert_eq!(sources.map(|source| source.to_string()), expected);
 }

@@ -3,32 +3,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_pool::{Config, Event};
+use porch_fn_pool::{Event, OwnedShards};
 use porch_fn_settings::Resolved;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::PodWiring;
 use crate::metrics::Metrics;
-use crate::pods::configure::{self, Making, WarmUp, ranges};
+use crate::pods::configure::{Desired, Origins, WarmUp, ranges};
 use crate::pods::{Backend, Catalog, Handle, PodRuntime};
-use crate::settings::Current;
+use crate::settings::CurrentSettings;
 
 /// How often the pool is counted, which is a walk over all functions.
 const SHOW_POOL_EVERY: Duration = Duration::from_secs(3);
 
-/// The way to a pool that is not made yet.
+/// The channel to a pool that is not made yet.
 pub(super) struct ToPool {
     pub(super) events: mpsc::UnboundedSender<Event>,
     receiver: mpsc::UnboundedReceiver<Event>,
-    /// Turns true when the pool has been told of complete settings.
-    pub(super) configured: watch::Sender<bool>,
 }
 
 impl ToPool {
+    /// The first event is that nothing is owned, before the pool knows any pod.
     pub(super) fn new() -> Self {
         let (events, receiver) = mpsc::unbounded_channel();
-        Self { events, receiver, configured: watch::Sender::new(false) }
+        // Cannot fail: the receiver is here.
+        let _ = events.send(Event::Own(OwnedShards::None));
+        Self { events, receiver }
     }
 }
 
@@ -37,24 +38,19 @@ impl PodWiring<'_> {
     /// date.
     pub(super) fn runtime(
         &mut self,
-        base: Config,
-        mut making: impl Making,
+        mut desired: Desired<impl Origins>,
         backend: impl Backend,
-        ToPool { events, receiver, configured }: ToPool,
+        ToPool { events, receiver }: ToPool,
         catalog: Arc<dyn Catalog>,
-        current: &watch::Receiver<Current>,
+        current: &watch::Receiver<CurrentSettings>,
     ) -> PodRuntime {
         let flags = self.flags;
-        let mut warm_up = flags.warm_up_pod_cache.then(|| WarmUp::new(Arc::clone(&catalog)));
+        desired.warm_up = flags.warm_up_pod_cache.then(|| WarmUp::new(Arc::clone(&catalog)));
         let (sender, resolved) = watch::channel(Resolved::default());
         let find = ranges::follow(current.clone(), Arc::clone(&catalog), flags.warm_up_pod_cache, sender);
         self.tasks.keep(tracing::info_span!("warm-up"), find);
-        let mut current = current.clone();
-        let first = current.borrow_and_update().clone();
-        let known = Resolved::default();
-        let config = configure::config(&base, &first.settings, &known, making.made_from(&first));
         let (runtime, driver) = PodRuntime::new(
-            config,
+            desired.config(&current.borrow(), &Resolved::default()),
             backend,
             receiver,
             catalog,
@@ -66,8 +62,7 @@ impl PodWiring<'_> {
         self.tasks.keep(tracing::info_span!("pool"), driver);
         let show = show_pool(runtime.pool(), Arc::clone(self.metrics));
         self.tasks.keep(tracing::info_span!("pool metrics"), show);
-        configure::told(&first, &known, &mut warm_up, &configured, &events);
-        let follow = configure::follow(base, making, current, resolved, warm_up, configured, events);
+        let follow = desired.follow(current.clone(), resolved, events);
         self.tasks.keep(tracing::info_span!("configuration"), follow);
         runtime
     }

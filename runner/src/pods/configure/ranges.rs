@@ -13,21 +13,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use porch_fn_backoff::{Backoff, spread};
 use porch_fn_image::{Constraint, Image};
 use porch_fn_settings::{Range, Resolved};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::backend::Catalog;
-use crate::settings::Current;
+use crate::settings::CurrentSettings;
 
 /// How long one question may take.
 const LONGEST: Duration = Duration::from_mins(1);
 /// Questions at once: calls ask the same registries, and each registry has few places.
 const AT_ONCE: usize = 2;
-/// Pauses after a failure, doubling.
+/// Pauses after failures.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LAST_PAUSE: Duration = Duration::from_mins(30);
+const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
 /// How long an answer holds. The next question is answered from the list that is known, and has it
 /// read anew behind the answer: a version that was pushed may be warmed up one question later.
 const HOLDS: Duration = Duration::from_hours(1);
@@ -37,13 +39,13 @@ const HOLDS: Duration = Duration::from_hours(1);
 struct Found {
     image: Option<Image>,
     again: Instant,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 /// Keeps `resolved` up to date, until nobody reads it. Without `warm_up` only ranges count of which
 /// pods are kept.
 pub(crate) async fn follow(
-    mut current: watch::Receiver<Current>,
+    mut current: watch::Receiver<CurrentSettings>,
     catalog: Arc<dyn Catalog>,
     warm_up: bool,
     resolved: watch::Sender<Resolved>,
@@ -79,7 +81,7 @@ pub(crate) async fn follow(
 }
 
 /// The ranges that count now. Before all is known nothing is warmed up.
-fn wanted(current: &Current, warm_up: bool) -> HashSet<Range> {
+fn wanted(current: &CurrentSettings, warm_up: bool) -> HashSet<Range> {
     if current.complete { current.settings.ranges(warm_up).into_iter().collect() } else { HashSet::new() }
 }
 
@@ -104,9 +106,9 @@ async fn ask(catalog: Arc<dyn Catalog>, range: Range) -> (Range, Result<Image, S
     (range, answer)
 }
 
-/// A fifth more or less, so that runners do not ask in step.
-fn about(pause: Duration) -> Duration {
-    pause.mul_f64(0.8 + 0.4 * fastrand::f64())
+/// The moment after about this pause: runners must not ask in step.
+fn after(pause: Duration) -> Instant {
+    Instant::now() + spread(pause, 0.8..1.2)
 }
 
 // === impl Found ===
@@ -114,17 +116,17 @@ fn about(pause: Duration) -> Duration {
 impl Found {
     /// A failure leaves what was known.
     fn after(before: Option<Self>, range: &Range, answer: Result<Image, String>) -> Self {
-        let (old, pause) =
-            before.map_or((None, FIRST_PAUSE), |before| (before.image, (before.pause * 2).min(LAST_PAUSE)));
+        let (old, mut backoff) = before.map_or((None, BACKOFF), |before| (before.image, before.backoff));
         let (repository, constraint) = (range.repository.repository(), &range.constraint);
         match answer {
             Ok(image) => {
                 if old.as_ref() != Some(&image) {
                     tracing::info!(repository, constraint, %image, "the image to warm up is known");
                 }
-                Self { image: Some(image), again: Instant::now() + about(HOLDS), pause: FIRST_PAUSE / 2 }
+                Self { image: Some(image), again: after(HOLDS), backoff: BACKOFF }
             }
             Err(error) => {
+                let pause = backoff.next_pause();
                 if pause == FIRST_PAUSE {
                     tracing::warn!(
                         repository,
@@ -136,7 +138,7 @@ impl Found {
                 } else {
                     tracing::debug!(repository, constraint, error, "the tag to warm up is still not known");
                 }
-                Self { image: old, again: Instant::now() + about(pause), pause }
+                Self { image: old, again: after(pause), backoff }
             }
         }
     }

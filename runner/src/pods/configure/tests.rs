@@ -1,4 +1,5 @@
-//! A pool that begins before its settings are complete would start and collect the wrong pods.
+//! What the pool hears, and in which order: with half a configuration it would start and collect the
+//! wrong pods.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -13,12 +14,12 @@ use crate::settings::tests::settings;
 /// Pods that are made from nothing.
 struct Nothing;
 
-impl Making for Nothing {
-    fn made_from(&mut self, _: &Current) -> MadeFrom {
+impl Origins for Nothing {
+    fn origins(&mut self, _: &CurrentSettings) -> OriginOf {
         Box::new(|_| None)
     }
 
-    async fn changed(&mut self) -> Changed {
+    async fn changed(&mut self) -> OriginChange {
         std::future::pending().await
     }
 }
@@ -36,33 +37,46 @@ impl Catalog for Everything {
     }
 }
 
-fn current(cache: &str, complete: bool) -> Current {
+fn current(cache: &str, complete: bool) -> CurrentSettings {
     let cache = CacheConfig::parse(cache, "example.com").unwrap();
-    Current { settings: Arc::new(settings(cache)), time: None, complete }
+    CurrentSettings { settings: Arc::new(settings(cache)), time: None, complete }
 }
 
 async fn max_pods(events: &mut UnboundedReceiver<Event>) -> u32 {
     let Some(Event::Configure(config)) = events.recv().await else { panic!("no configuration") };
-    config.overrides.find(&ImageKey::from("example.com/f:v1")).max_pods
+    config.overrides.find(&ImageKey::from("example.com/f:v1")).limits.max_pods
 }
 
 #[tokio::test]
-async fn nothing_is_warmed_up_or_owned_before_settings_are_complete() {
-    let (sender, receiver) = watch::channel(current("[]", false));
+async fn the_pool_hears_of_complete_settings_first_and_then_what_it_owns_and_warms_up() {
+    let (sender, receiver) = watch::channel(current("- {name: 'f:v1', maxReplicas: 1}", false));
     let (events, mut told) = mpsc::unbounded_channel();
-    let (configured, is_configured) = watch::channel(false);
+    let (owns, owned) = watch::channel(OwnedShards::None);
     let warm_up = Some(WarmUp::new(Arc::new(Everything)));
+    let mut desired = Desired { base: Config::default(), origins: Nothing, owned, warm_up };
+    let first = desired.config(&receiver.borrow(), &Resolved::default());
+    let image = ImageKey::from("example.com/f:v1");
+    assert_eq!(first.overrides.find(&image).limits.max_pods, 1, "limits hold for the calls there are");
     let (_, resolved) = watch::channel(Resolved::default());
-    tokio::spawn(follow(Config::default(), Nothing, receiver, resolved, warm_up, configured, events));
-
+    tokio::spawn(desired.follow(receiver, resolved, events));
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
     sender.send_replace(current("- {name: 'f:v1', maxReplicas: 2}", false));
-    assert_eq!(max_pods(&mut told).await, 2, "limits hold for the calls there are");
-    assert!(told.is_empty() && !*is_configured.borrow());
+    owns.send_replace(OwnedShards::All);
+    for _ in 0..3 {
+        tokio::task::yield_now().await;
+    }
+    assert!(told.is_empty());
 
     sender.send_replace(current("- {name: 'f:v1', maxReplicas: 3}", true));
-    // What is owned is told by another: it must not come before this.
     assert_eq!(max_pods(&mut told).await, 3);
-    let Some(Event::Warm { image, .. }) = told.recv().await else { panic!("it was not warmed up") };
-    assert_eq!(image, ImageKey::from("example.com/f:v1"));
-    assert!(*is_configured.borrow());
+    assert!(matches!(told.recv().await, Some(Event::Own(OwnedShards::All))));
+    let Some(Event::Warm { image: warmed, .. }) = told.recv().await else { panic!("it was not warmed up") };
+    assert_eq!(warmed, image);
+    owns.send_replace(OwnedShards::None);
+    assert!(matches!(told.recv().await, Some(Event::Own(OwnedShards::None))));
+    sender.send_replace(current("- {name: 'f:v1', maxReplicas: 4}", true));
+    assert_eq!(max_pods(&mut told).await, 4);
+    assert!(told.is_empty(), "it is warmed up once");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kube::core::Status;
 use kube::core::response::reason;
-use porch_fn_pool::{Creation, Deletion, Pushing, Reason};
+use porch_fn_pool::{Creation, Reason, WriteOutcome};
 
 /// Why a pod may not be created, and what to do about it. The server's own words are for our log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,23 +97,23 @@ pub(crate) fn creation(error: &kube::Error) -> Creation {
 }
 
 /// What a failed delete means.
-pub(crate) fn deletion(error: &kube::Error) -> Deletion {
+pub(crate) fn deletion(error: &kube::Error) -> WriteOutcome {
     match reason_of(error) {
-        _ if says_nothing_of_pods(error) => Deletion::Unreachable,
-        reason::CONFLICT => Deletion::Conflict,
-        reason::NOT_FOUND => Deletion::NotFound,
-        _ => Deletion::Unknown,
+        _ if says_nothing_of_pods(error) => WriteOutcome::Unreachable,
+        reason::CONFLICT => WriteOutcome::Conflict,
+        reason::NOT_FOUND => WriteOutcome::Gone,
+        _ => WriteOutcome::Unknown,
     }
 }
 
 /// What a failed patch of reclaim-after means.
-pub(crate) fn pushing(error: &kube::Error) -> Pushing {
+pub(crate) fn pushing(error: &kube::Error) -> WriteOutcome {
     match reason_of(error) {
         // A uid that differs is a conflict to some servers and an invalid change to others.
-        reason::CONFLICT | reason::INVALID => Pushing::Conflict,
-        reason::NOT_FOUND => Pushing::Gone,
-        _ if says_nothing_of_pods(error) => Pushing::Unreachable,
-        _ => Pushing::Unknown,
+        reason::CONFLICT | reason::INVALID => WriteOutcome::Conflict,
+        reason::NOT_FOUND => WriteOutcome::Gone,
+        _ if says_nothing_of_pods(error) => WriteOutcome::Unreachable,
+        _ => WriteOutcome::Unknown,
     }
 }
 

@@ -7,12 +7,10 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
-use porch_fn_pool::{
-    Creation, Deletion, Event, PodName, Pushing, Reason, ResourceVersion, ShardKey, Time, Uid,
-};
+use porch_fn_grpc_client::conn::Connection;
+use porch_fn_lifecycle::tasks::pass_on_panic;
+use porch_fn_pool::{Creation, Event, PodName, Reason, ResourceVersion, ShardKey, Time, Uid, WriteOutcome};
 use porch_fn_registry::RegistryError;
-use porch_fn_service::conn::Connection;
-use porch_fn_service::tasks::pass_on_panic;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -23,7 +21,6 @@ use super::client::{Causes, Cluster, Outcome, RequestError};
 use super::metadata::ImageSource;
 use super::names;
 use super::observe::{Observed, Tries, observe};
-use super::pull_secret;
 use super::spec::object_name;
 use super::store::Store;
 use super::times::format_time;
@@ -59,7 +56,7 @@ pub(super) struct Shared {
     pub(super) store: Store,
     blueprint: watch::Receiver<Arc<Blueprint>>,
     pub(super) metadata: Arc<ImageSource>,
-    pull_secret: Option<watch::Receiver<pull_secret::State>>,
+    pull_secret: Option<watch::Receiver<bool>>,
     refusals: Refusals,
 }
 
@@ -69,7 +66,7 @@ impl KubernetesBackend {
         store: Store,
         blueprint: watch::Receiver<Arc<Blueprint>>,
         metadata: Arc<ImageSource>,
-        pull_secret: Option<watch::Receiver<pull_secret::State>>,
+        pull_secret: Option<watch::Receiver<bool>>,
     ) -> Self {
         let refusals = Refusals::default();
         let shared = Shared { cluster, store, blueprint, metadata, pull_secret, refusals };
@@ -135,7 +132,7 @@ impl Backend for KubernetesBackend {
                     Event::Checked { uid, number, answered }
                 });
             }
-            Order::Cut { uid } => shared.store.cut(&uid),
+            Order::Disconnect { uid } => shared.store.cut(&uid),
             Order::Probe { uid, name, on: true } => {
                 self.probes.start(uid.clone(), &name.clone(), async move { shared.probe(&uid, &name).await });
             }
@@ -186,12 +183,11 @@ impl Shared {
         timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
     }
 
-    /// Waits a little for the pull secret at the start. A pod without it may still be pulled.
+    /// Waits a little for new credentials in the pull secret. A pod without them may still be pulled.
     async fn pull_secret_written(&self) {
-        let Some(state) = &self.pull_secret else { return };
-        let mut state = state.clone();
-        let written = state.wait_for(|state| !matches!(state, pull_secret::State::Pending));
-        let _ = timeout(PULL_SECRET_TIMEOUT, written).await;
+        let Some(settled) = &self.pull_secret else { return };
+        let mut settled = settled.clone();
+        let _ = timeout(PULL_SECRET_TIMEOUT, settled.wait_for(|settled| *settled)).await;
     }
 
     /// Waits a little for a template that was never read: it is only early.
@@ -261,7 +257,7 @@ impl Shared {
         };
         // The store is to know it before the pool asks for it.
         self.store.pod_seen(pod);
-        Creation::Ok(observed)
+        Creation::Ok(observed.uid)
     }
 
     /// Whose pod has the name. One of ours is told of: the watch may be late, or dead.
@@ -284,18 +280,24 @@ impl Shared {
         self.store.object_name(uid).or_else(|| object_name(name))
     }
 
-    async fn delete(&self, name: &PodName, uid: &Uid, judged: &ResourceVersion, failed: bool) -> Deletion {
-        let Some(object_name) = self.object_name(uid, name) else { return Deletion::NotFound };
+    async fn delete(
+        &self,
+        name: &PodName,
+        uid: &Uid,
+        judged: &ResourceVersion,
+        failed: bool,
+    ) -> WriteOutcome {
+        let Some(object_name) = self.object_name(uid, name) else { return WriteOutcome::Gone };
         let grace = failed.then_some(FAILED_GRACE);
         match self.cluster.delete_pod(&object_name, uid.as_str(), judged.as_str(), grace).await {
             Ok(()) => {
                 self.store.pod_ending(uid);
-                Deletion::Ok
+                WriteOutcome::Ok
             }
             Err(error) => {
                 self.refusals.log("a pod was not deleted", &object_name, &error);
                 let deletion = error.deletion();
-                if deletion == Deletion::Conflict {
+                if deletion == WriteOutcome::Conflict {
                     self.look_now(&object_name, uid).await;
                 }
                 sleep(error.retry_after().unwrap_or_default()).await;
@@ -310,20 +312,20 @@ impl Shared {
         uid: &Uid,
         judged: &ResourceVersion,
         annotations: &[(&str, String)],
-    ) -> Pushing {
-        let Some(object_name) = self.object_name(uid, name) else { return Pushing::Gone };
+    ) -> WriteOutcome {
+        let Some(object_name) = self.object_name(uid, name) else { return WriteOutcome::Gone };
         match self.cluster.annotate_pod(&object_name, uid.as_str(), judged.as_str(), annotations).await {
             Ok(pod) => match observe(&pod, &mut Tries::default()) {
-                Some(observed) => {
+                Some(_) => {
                     self.store.pod_seen(&pod);
-                    Pushing::Ok(observed.pod)
+                    WriteOutcome::Ok
                 }
-                None => Pushing::Gone,
+                None => WriteOutcome::Gone,
             },
             Err(error) => {
                 self.refusals.log("reclaim-after of a pod was not written", &object_name, &error);
                 let pushing = error.pushing();
-                if pushing == Pushing::Conflict {
+                if pushing == WriteOutcome::Conflict {
                     self.look_now(&object_name, uid).await;
                 }
                 // Calls may wait for this one; the pool pushes again after a pause of its own.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use porch_fn_image::Image;
-use porch_fn_pool::{Content, Digest, ImageKey, Origin, PodName, ShardKey, Time, Uid};
+use porch_fn_pool::{ImageContent, ImageKey, PodName, PodRecipe, ShardKey, Time, Uid};
 use porch_fn_settings::{PodOverrides, Settings};
 
 use super::metadata::{ContentOf, ImageMetadata};
@@ -93,8 +93,8 @@ impl Blueprint {
     }
 
     /// What the image's pods are made from, if its reference stands for this content.
-    pub(crate) fn made_from(&self, image: &ImageKey, content: &ContentOf) -> Origin {
-        self.origin(image, &self.overrides(image), content)
+    pub(crate) fn made_from(&self, image: &ImageKey, content: &ContentOf) -> PodRecipe {
+        self.recipe(image, &self.overrides(image), content)
     }
 
     /// Whether all that pods are made from was read, broken or not.
@@ -108,7 +108,7 @@ impl Blueprint {
         let image = &order.name.image;
         let overrides = self.overrides(image);
         let content = &order.metadata.content;
-        let origin = self.origin(image, &overrides, content);
+        let recipe = self.recipe(image, &overrides, content);
         let pinned = match content {
             // With the tag, for people: the digest is what counts.
             ContentOf::Digest { digest, .. } => Some(format!("{image}@{digest}")),
@@ -119,7 +119,7 @@ impl Blueprint {
             namespace: order.namespace,
             name: order.name,
             shard_key: order.shard_key.as_str(),
-            origin: &origin,
+            recipe: &recipe,
             reclaim_after: order.reclaim_after,
             image: pinned.as_deref().unwrap_or(image.as_str()),
             entrypoint: &order.metadata.entrypoint,
@@ -146,21 +146,21 @@ impl Blueprint {
         self.flags.pull_secret.as_deref().filter(|_| !is_public)
     }
 
-    fn origin(&self, image: &ImageKey, overrides: &PodOverrides, content: &ContentOf) -> Origin {
+    fn recipe(&self, image: &ImageKey, overrides: &PodOverrides, content: &ContentOf) -> PodRecipe {
         let Some(fingerprint) = self.fingerprint else {
             // As the oldest configuration it replaces no pod.
-            return Origin::of("none", None);
+            return PodRecipe::of("none", None);
         };
         // Only what the runner adds to the template's pod. Maps and numbers serialise in one way only.
         let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides));
         let content = match content {
             ContentOf::Digest { digest, since } => {
-                Some(Content { digest: Digest::new(Arc::clone(digest)), resolved: Some(*since) })
+                Some(ImageContent { digest: Arc::clone(digest).into(), resolved: Some(*since) })
             }
             ContentOf::Reference | ContentOf::Unknown => None,
         };
         let version = fingerprint.version(&extra.unwrap_or_default());
-        Origin { content, ..Origin::of(version, Some(self.config_time)) }
+        PodRecipe { content, ..PodRecipe::of(version, Some(self.config_time)) }
     }
 }
 

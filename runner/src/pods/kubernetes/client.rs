@@ -8,8 +8,9 @@ use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use porch_fn_pool::{Creation, Deletion, Pushing};
-pub(super) use porch_fn_service::kubernetes::{Causes, RequestError, WATCH_SECONDS, bounded};
+pub(super) use porch_fn_kubernetes::{RequestError, bounded};
+use porch_fn_pool::{Creation, WriteOutcome};
+pub(super) use porch_fn_telemetry::Causes;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -29,9 +30,9 @@ pub(super) trait Outcome {
     /// What a create came to.
     fn creation(&self) -> Creation;
     /// What a delete came to.
-    fn deletion(&self) -> Deletion;
+    fn deletion(&self) -> WriteOutcome;
     /// What a push came to.
-    fn pushing(&self) -> Pushing;
+    fn pushing(&self) -> WriteOutcome;
     /// How long the server asks to be left alone.
     fn retry_after(&self) -> Option<Duration>;
 }
@@ -57,17 +58,17 @@ impl Outcome for RequestError {
         }
     }
 
-    fn deletion(&self) -> Deletion {
+    fn deletion(&self) -> WriteOutcome {
         match self {
             Self::Kube(error) => answers::deletion(error),
-            Self::Timeout => Deletion::Unreachable,
+            Self::Timeout => WriteOutcome::Unreachable,
         }
     }
 
-    fn pushing(&self) -> Pushing {
+    fn pushing(&self) -> WriteOutcome {
         match self {
             Self::Kube(error) => answers::pushing(error),
-            Self::Timeout => Pushing::Unreachable,
+            Self::Timeout => WriteOutcome::Unreachable,
         }
     }
 

@@ -9,7 +9,7 @@ use http::{HeaderValue, Request};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
-use porch_fn_service::kubernetes::bounded;
+use porch_fn_kubernetes::bounded;
 use tokio::time::sleep;
 
 use super::client::Causes;

@@ -381,11 +381,7 @@ fn refusal(message: &str) -> Option<Refusal> {
 
 /// The end of a text, where its last lines are.
 fn last_bytes(text: &str) -> String {
-    let mut from = text.len().saturating_sub(MAX_MESSAGE);
-    while !text.is_char_boundary(from) {
-        from += 1;
-    }
-    text[from..].to_owned()
+    text[text.ceil_char_boundary(text.len().saturating_sub(MAX_MESSAGE))..].to_owned()
 }
 
 #[cfg(test)]

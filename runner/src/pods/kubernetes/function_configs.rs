@@ -1,378 +1,288 @@
-//! FunctionConfigs of newer Porch, out of the API server: those of the function namespace are followed, and told what
-//! came of them.
+//! Follows the FunctionConfigs of the function namespace, and writes their status.
 //!
 //! ```text
-//!           schema ─┐
-//!   list and watch ─┴► known ─► FunctionConfigs, to whoever makes the pool's configuration
-//!                        └────► work ─► writes ─► status, finalizer
+//!   schema, list and watch ─► objects ─► FunctionConfigs ─► settings
+//!                                └─────► queue ─► write ─► status, finalizer
 //! ```
 //!
-//! All but this file, `look` and the request of `schema` is pure. A cluster without the kind has
-//! none, and so has one that forbids to look: functions run as the flags and files say. One that
-//! does not answer is another thing: nobody knows then.
+//! One task does it all; `objects`, `queue` and `write` are pure. A cluster without the kind has no
+//! FunctionConfigs, and so has a runner without the right to see them: functions run as the flags and
+//! files say. While the API server does not answer, nothing is known.
 
-mod known;
-mod look;
+mod objects;
+mod queue;
 mod schema;
 #[cfg(test)]
 mod tests;
-mod work;
-mod writes;
+mod watch;
+mod write;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use parking_lot::Mutex;
-use porch_fn_pool::{Ownership, ShardKey};
-use porch_fn_settings::{FunctionConfigs, Setting, Source as SettingSource, TagSemantics};
+use porch_fn_pool::{OwnedShards, ShardKey};
+use porch_fn_settings::{FunctionConfigs, Setting, Source, TagSemantics};
 use serde_json::Value;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch as watched;
 use tokio::time::{Instant, sleep_until};
 
+use self::objects::{MAX_OBJECTS, Objects, Report};
+use self::queue::WriteQueue;
+use self::watch::Watch;
+use self::write::{Object, Write};
 use super::client::{Causes, RequestError, bounded};
-use super::now;
-pub(crate) use known::Counts;
-use known::{Judged, Known, MAX_OBJECTS};
-use schema::SchemaError;
-use work::{Object, Work};
-use writes::{Next, Writes};
+use crate::settings::changed;
+
+pub(crate) use self::objects::Counts;
+
+use crate::clock::now;
 
 const GROUP: &str = "config.porch.kpt.dev";
 const VERSION: &str = "v1alpha1";
 const PLURAL: &str = "functionconfigs";
 const FLAG: &str = "functionconfig-tags";
-
-/// How often FunctionConfigs are listed anew: how long a runner may take to notice another schema.
-pub(crate) const RELIST_EVERY: Duration = Duration::from_mins(10);
-/// How long the schema is waited for. The API server publishes that of a new kind some seconds
-/// after the kind, and may be busy.
-pub(crate) const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
 const RIGHTS: &str = "grant the runner's service account the Role of the deployment manifests in the function namespace, \
                       with API group config.porch.kpt.dev";
 
+/// How often the schema is read: how long a runner may take to notice another one.
+pub(crate) const SCHEMA_EVERY: Duration = Duration::from_mins(10);
+/// How long the first schema is waited for. The API server publishes that of a new kind some seconds
+/// after the kind, and may be busy.
+pub(crate) const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
+
 /// Where FunctionConfigs are, and how to read them.
-pub(crate) struct Source {
+pub(crate) struct Options {
     pub(crate) client: Client,
     /// The function namespace.
     pub(crate) namespace: String,
     /// What an empty prefix stands for.
     pub(crate) default_prefix: String,
-    /// What tags mean (`--functionconfig-tags`); `None`: what the schema says.
+    /// What tags mean (`--functionconfig-tags`); `None`: the schema decides.
     pub(crate) semantics: Option<TagSemantics>,
-    /// How often to look where there is no such kind, or no right to see it, or the schema does not
-    /// say.
+    /// The pause before another look when the kind, the right to see it or the schema is missing.
     pub(crate) retry_every: Duration,
-    /// How often to list anew although nothing broke, for the sake of the schema: it may change
-    /// while nothing else does.
-    pub(crate) relist_every: Duration,
-    /// How long to wait for a schema that cannot be read at the moment, before tags are taken as in
+    /// How often the schema is read when it was there.
+    pub(crate) schema_every: Duration,
+    /// How long a schema is waited for that cannot be read at the moment. Then tags are read as in
     /// Porch 1.6.
     pub(crate) schema_within: Duration,
 }
 
-/// Follows the FunctionConfigs for ever. `state` has the ones in effect, from the first answer on, whichever it is. What breaks by an edit stays in effect as it was. The owner of an object's name writes its status.
+/// Follows the FunctionConfigs for ever. `state` gets the objects in effect, from the first answer of
+/// the API server on. An object that breaks stays in effect in its last good state. The ring owner of
+/// an object's name writes its status.
 pub(crate) async fn follow(
-    source: Source,
-    owned: watch::Receiver<Ownership>,
-    state: watch::Sender<Option<Arc<FunctionConfigs>>>,
-    counts: watch::Sender<Counts>,
+    options: Options,
+    mut owned: watched::Receiver<OwnedShards>,
+    state: watched::Sender<Option<Arc<FunctionConfigs>>>,
+    counts: watched::Sender<Counts>,
 ) {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, "FunctionConfig"));
-    let followed = Followed {
-        api: Api::namespaced_with(source.client.clone(), &source.namespace, &kind),
-        client: source.client,
-        asks_schema: source.semantics.is_none(),
-        schema_within: source.schema_within,
-        inner: Mutex::new(Inner {
-            known: Known::new(source.default_prefix, first_semantics(source.semantics)),
-            writes: Writes::default(),
-            answered: false,
-            warned: false,
-        }),
-        more: Notify::new(),
+    let api: Api<DynamicObject> = Api::namespaced_with(options.client.clone(), &options.namespace, &kind);
+    let mut watch = Watch::new(api.clone());
+    let semantics = match options.semantics {
+        Some(semantics) => Setting::new(semantics, Source::Flag(FLAG)),
+        None => Setting::new(TagSemantics::default(), Source::NoSchema),
+    };
+    let mut followed = Followed {
+        objects: Objects::new(options.default_prefix.clone(), semantics),
+        options,
+        queue: WriteQueue::default(),
+        schema_at: None,
+        is_schema_missing: false,
         state,
         counts,
     };
-    tokio::join!(followed.look(source.retry_every, source.relist_every), followed.write(owned));
-}
-
-/// What tags mean until the schema says otherwise.
-fn first_semantics(flag: Option<TagSemantics>) -> Setting<TagSemantics> {
-    match flag {
-        Some(semantics) => Setting::new(semantics, SettingSource::Flag(FLAG)),
-        None => Setting::new(TagSemantics::default(), SettingSource::NoSchema),
+    let mut failing = HashSet::new();
+    // The write in flight: one at a time.
+    let mut writing: Option<BoxFuture<'static, Written>> = None;
+    loop {
+        if writing.is_none() {
+            let next = followed.next_write(&owned.borrow());
+            writing = next.map(|(name, write, patch)| send(api.clone(), name, write, patch).boxed());
+        }
+        let (next_write, schema_at) = (followed.queue.next_at(), followed.schema_at);
+        tokio::select! {
+            event = watch.next() => followed.take(&mut watch, event).await,
+            written = in_flight(&mut writing) => {
+                writing = None;
+                log_write(&mut failing, &written);
+                followed.record_write(&written);
+            }
+            () = changed(&mut owned) => followed.look_at_all(),
+            () = until(schema_at) => {
+                followed.read_schema().await;
+                followed.publish(false);
+            }
+            () = until(next_write), if writing.is_none() => {}
+        }
     }
 }
 
+/// A write that ended: the object's name, the write, and its result.
+type Written = (String, Write, Result<(), RequestError>);
+
+/// Without a write it waits for ever.
+async fn in_flight(writing: &mut Option<BoxFuture<'static, Written>>) -> Written {
+    match writing {
+        Some(writing) => writing.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Without a time it waits for ever.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn send(api: Api<DynamicObject>, name: String, write: Write, patch: Value) -> Written {
+    let params = PatchParams::default();
+    let request = async {
+        match &write {
+            Write::Status { .. } => api.patch_status(&name, &params, &Patch::Merge(patch)).await.map(drop),
+            Write::Finalizer { .. } => {
+                let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
+                api.patch(&name, &params, &Patch::Json::<()>(patch)).await.map(drop)
+            }
+        }
+    };
+    let result = bounded(request).await;
+    (name, write, result)
+}
+
 struct Followed {
-    api: Api<DynamicObject>,
-    client: Client,
-    /// Whether it is the schema that says what tags mean.
-    asks_schema: bool,
-    schema_within: Duration,
-    inner: Mutex<Inner>,
-    /// There may be something to write.
-    more: Notify,
-    state: watch::Sender<Option<Arc<FunctionConfigs>>>,
-    counts: watch::Sender<Counts>,
-}
-
-struct Inner {
-    known: Known,
-    writes: Writes,
-    /// Whether it is known what there is.
-    answered: bool,
-    /// Whether the log says that the schema does not say what tags mean: it is not waited for
-    /// again.
-    warned: bool,
-}
-
-/// What a look told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
-    /// All there is.
-    All,
-    /// Something.
-    Some,
+    options: Options,
+    objects: Objects,
+    queue: WriteQueue,
+    /// When the schema is read again; `None`: it is not needed, or read with the next list.
+    schema_at: Option<Instant>,
+    /// Whether the log says that the schema is missing. Then it is not waited for again.
+    is_schema_missing: bool,
+    state: watched::Sender<Option<Arc<FunctionConfigs>>>,
+    counts: watched::Sender<Counts>,
 }
 
 // === impl Followed ===
 
 impl Followed {
-    /// Takes up a change, and tells everyone: first whoever makes pods of it, then the API server.
-    fn take_up(&self, change: impl FnOnce(&mut Inner) -> Told) {
-        let mut inner = self.inner.lock();
-        let told = change(&mut inner);
-        let first = told == Told::All && !inner.answered;
-        inner.answered |= first;
-        match inner.known.configs(now()) {
-            Some(configs) => {
-                tracing::info!(objects = inner.known.counts().objects, "using FunctionConfigs");
-                self.state.send_replace(Some(configs));
-                inner.look_at_all();
-            }
-            None if first => drop(self.state.send_replace(Some(Arc::default()))),
-            None => {}
-        }
-        let counts = inner.known.counts();
-        self.counts.send_if_modified(|before| std::mem::replace(before, counts) != counts);
-        self.more.notify_one();
-    }
-
-    /// Learns what tags mean, before what was listed is read. What was learned before holds if that
-    /// fails.
-    async fn learn_semantics(&self) {
-        // Only the first objects wait for it, after a start and when the kind is new.
-        let first = {
-            let inner = self.inner.lock();
-            inner.known.semantics().source == SettingSource::NoSchema && !inner.warned
-        };
-        let within = if first { self.schema_within } else { Duration::ZERO };
-        let answer = self.schema(within).await;
-        let mut inner = self.inner.lock();
-        let known = inner.known.semantics().source == SettingSource::Schema;
-        match answer {
-            Ok(semantics) => {
-                if !known || inner.known.semantics().value != semantics {
-                    tracing::info!(%semantics, "the schema of FunctionConfigs says what their tags mean");
-                }
-                inner.read_tags_as(Setting::new(semantics, SettingSource::Schema));
-            }
-            Err(error) if known || std::mem::replace(&mut inner.warned, true) => {
-                tracing::debug!(%error, "the schema of FunctionConfigs still does not say what their tags mean");
-            }
-            Err(error) => tracing::warn!(
-                %error,
-                "the schema of FunctionConfigs does not say what their tags mean: they are taken as in Porch 1.6. Set \
-                 --{FLAG}, or let the runner's service account get /openapi/v3/apis/{GROUP}/{VERSION}, as ClusterRole \
-                 system:discovery does"
-            ),
-        }
-    }
-
-    /// Reads the schema. After a failure that may pass it tries again, for as long as `within`
-    /// says.
-    async fn schema(&self, within: Duration) -> Result<TagSemantics, SchemaError> {
-        let give_up = Instant::now() + within;
-        let mut pause = within / 20;
-        loop {
-            let answer = schema::read(&self.client).await;
-            let lasts = match &answer {
-                Ok(_) | Err(SchemaError::Silent) => true,
-                Err(SchemaError::Refused(status)) => *status == StatusCode::FORBIDDEN,
-                Err(_) => false,
-            };
-            // Up to a half more, so that runners do not ask in step.
-            let next = Instant::now() + pause.mul_f64(1.0 + fastrand::f64() / 2.0);
-            if lasts || next >= give_up {
-                return answer;
-            }
-            if let Err(error) = answer {
-                tracing::debug!(%error, "the schema of FunctionConfigs is asked for again");
-            }
-            sleep_until(next).await;
-            pause = (pause * 2).min(within / 4);
-        }
-    }
-
-    async fn write(&self, mut owned: watch::Receiver<Ownership>) {
-        let mut failing = Failing::default();
-        let mut owners_change = true;
-        loop {
-            let next = {
-                let owned = owned.borrow().clone();
-                let owns = |name: &str| owned.owns(&ShardKey::from(name));
-                let Inner { known, writes, .. } = &mut *self.inner.lock();
-                match writes.next(Instant::now(), |name| known.work(name, owns(name))) {
-                    Next::Write(name, work) => match known.object(&name).map(|object| work.patch(object)) {
-                        Some(patch) => Ok((name, work, patch)),
-                        None => continue,
-                    },
-                    Next::At(at) => Err(Some(at)),
-                    Next::Nothing => Err(None),
-                }
-            };
-            match next {
-                Ok((name, work, patch)) => {
-                    let result = self.request(&name, &work, patch).await;
-                    failing.told(&name, &work, result.as_ref().err());
-                    let mut inner = self.inner.lock();
-                    if result.is_ok() {
-                        inner.known.record_write(&name, &work);
-                    }
-                    inner.writes.tried(name, work, result.is_ok(), Instant::now());
-                }
-                Err(at) => {
-                    tokio::select! {
-                        () = self.more.notified() => {}
-                        changed = owned.changed(), if owners_change => {
-                            owners_change = changed.is_ok();
-                            self.inner.lock().look_at_all();
-                        }
-                        () = sleep_until(at.unwrap_or_else(Instant::now)), if at.is_some() => {}
-                    }
-                }
+    fn next_write(&mut self, owned: &OwnedShards) -> Option<(String, Write, Value)> {
+        while let Some(name) = self.queue.pop(Instant::now()) {
+            if let Some((write, object)) = self.objects.next_write(&name, owned.owns(&ShardKey::from(&*name)))
+            {
+                let patch = write.patch(object);
+                return Some((name, write, patch));
             }
         }
+        None
     }
 
-    async fn request(&self, name: &str, work: &Work, patch: Value) -> Result<(), RequestError> {
-        let params = PatchParams::default();
-        match work {
-            Work::Status { .. } => {
-                bounded(self.api.patch_status(name, &params, &Patch::Merge(patch))).await?;
-            }
-            Work::Finalizer { .. } => {
-                let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
-                bounded(self.api.patch(name, &params, &Patch::Json::<()>(patch))).await?;
-            }
+    fn record_write(&mut self, (name, write, result): &Written) {
+        if result.is_ok() {
+            self.objects.record_write(name, write);
         }
-        Ok(())
+        self.queue.record_write(name, result.is_ok(), Instant::now());
     }
-}
 
-// === impl Inner ===
-
-impl Inner {
-    fn seen(&mut self, object: Option<Object>) {
-        let Some(object) = object else { return };
-        self.writes.look_at(&object.name);
+    fn apply(&mut self, object: DynamicObject) {
+        let Some(object) = Object::new(object) else { return };
         let name = object.name.clone();
-        let judged = self.known.seen(object);
-        report(&name, judged);
+        self.queue.add(&name, Instant::now());
+        let report = self.objects.apply(object);
+        log(&name, report);
     }
 
-    fn read_tags_as(&mut self, semantics: Setting<TagSemantics>) {
-        for (name, judged) in self.known.read_tags_as(semantics) {
-            report(&name, Some(judged));
-        }
+    fn remove(&mut self, name: &str) {
+        self.objects.remove(name);
+        self.queue.remove(name);
     }
 
-    fn gone(&mut self, name: Option<String>) {
-        if let Some(name) = name {
-            self.known.gone(&name);
-            self.writes.forget(&name);
+    fn replace_all(&mut self, list: Vec<DynamicObject>) {
+        let mut list: Vec<_> = list.into_iter().filter_map(Object::new).collect();
+        for name in self.objects.absent_from(&list) {
+            self.remove(&name);
         }
-    }
-
-    fn listed(&mut self, objects: Vec<Object>, beyond: usize) -> Told {
-        let there = objects.iter().map(|object| object.name.clone()).collect();
-        for name in self.known.others(&there) {
-            self.gone(Some(name));
+        if list.len() > MAX_OBJECTS {
+            let ignored = list.len() - MAX_OBJECTS;
+            tracing::error!(ignored, "there are more than {MAX_OBJECTS} FunctionConfigs");
+            list.truncate(MAX_OBJECTS);
         }
-        for object in objects {
-            self.seen(Some(object));
+        for object in list {
+            let name = object.name.clone();
+            let report = self.objects.apply(object);
+            log(&name, report);
         }
-        if beyond > 0 {
-            tracing::error!(ignored = beyond, "there are more than {MAX_OBJECTS} FunctionConfigs");
-        }
-        Told::All
+        self.look_at_all();
     }
 
     fn look_at_all(&mut self) {
-        for name in self.known.names() {
-            self.writes.look_at(name);
+        for name in self.objects.names() {
+            self.queue.add(name, Instant::now());
         }
+    }
+
+    /// Sends the objects in effect if they have changed, or if they are `complete` for the first
+    /// time.
+    fn publish(&mut self, complete: bool) {
+        if let Some(configs) = self.objects.configs(now()) {
+            tracing::info!(objects = self.objects.counts().objects, "using FunctionConfigs");
+            self.state.send_replace(Some(configs));
+            // Conflicts may be others.
+            self.look_at_all();
+        } else if complete && self.state.borrow().is_none() {
+            self.state.send_replace(Some(Arc::default()));
+        }
+        let counts = self.objects.counts();
+        self.counts.send_if_modified(|before| std::mem::replace(before, counts) != counts);
     }
 }
 
-/// Has the log say what became of an object.
-fn report(name: &str, judged: Option<Judged>) {
-    match judged {
-        Some(Judged::Broken { error, kept }) => {
+fn log(name: &str, report: Option<Report>) {
+    match report {
+        Some(Report::Broken { error, kept }) => {
             tracing::error!(name, error, kept, "a FunctionConfig cannot be used");
         }
-        Some(Judged::Mended) => tracing::info!(name, "a FunctionConfig can be used again"),
-        Some(Judged::TooMany) => {
+        Some(Report::Fixed) => tracing::info!(name, "a FunctionConfig can be used again"),
+        Some(Report::TooMany) => {
             tracing::error!(name, "a FunctionConfig is ignored: there are more than {MAX_OBJECTS}");
         }
         None => {}
     }
 }
 
-/// What is going wrong, so that the log says it once.
-#[derive(Debug, Default)]
-struct Failing {
-    status: bool,
-    finalizer: bool,
-}
-
-// === impl Failing ===
-
-impl Failing {
-    fn told(&mut self, name: &str, work: &Work, error: Option<&RequestError>) {
-        let (failing, resource, left) = match work {
-            Work::Status { .. } => (&mut self.status, "functionconfigs/status", "so its status is old"),
-            Work::Finalizer { .. } => {
-                (&mut self.finalizer, PLURAL, "so its finalizer keeps it from being deleted")
-            }
-        };
-        let Some(error) = error else {
-            *failing = false;
-            tracing::debug!(name, ?work, "written to a FunctionConfig");
-            return;
-        };
-        let code = error.code();
-        let error = Causes(error).to_string();
-        match code {
-            // Somebody else was faster, and what became of the object is about to be heard of.
-            Some(404 | 409 | 422) => tracing::debug!(name, error, "a FunctionConfig has changed"),
-            _ if *failing => tracing::debug!(name, error, "a FunctionConfig is still not written to"),
-            Some(403) => {
-                *failing = true;
-                tracing::warn!(
-                    name,
-                    error,
-                    "a FunctionConfig is not written to, {left}; {RIGHTS}: patch on {resource}"
-                );
-            }
-            _ => {
-                *failing = true;
-                tracing::warn!(name, error, "a FunctionConfig is not written to yet, {left}");
-            }
+/// Logs the result of a write. Failures of one kind are one warning until such a write succeeds:
+/// `failing` has the kinds.
+fn log_write(failing: &mut HashSet<&'static str>, (name, write, result): &Written) {
+    let (resource, effect) = match write {
+        Write::Status { .. } => ("functionconfigs/status", "so its status is old"),
+        Write::Finalizer { .. } => (PLURAL, "so its finalizer keeps it from being deleted"),
+    };
+    let Err(error) = result else {
+        failing.remove(resource);
+        tracing::debug!(name, ?write, "written to a FunctionConfig");
+        return;
+    };
+    let (code, error) = (error.code(), Causes(error).to_string());
+    match code {
+        // Another writer was faster: the watch reports the change.
+        Some(404 | 409 | 422) => tracing::debug!(name, error, "a FunctionConfig has changed"),
+        _ if !failing.insert(resource) => {
+            tracing::debug!(name, error, "a FunctionConfig is still not written to");
         }
+        Some(403) => {
+            tracing::warn!(
+                name,
+                error,
+                "a FunctionConfig is not written to, {effect}; {RIGHTS}: patch on {resource}"
+            );
+        }
+        _ => tracing::warn!(name, error, "a FunctionConfig is not written to yet, {effect}"),
     }
 }

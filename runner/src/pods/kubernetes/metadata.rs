@@ -11,13 +11,14 @@ use std::time::UNIX_EPOCH;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{Content, ImageKey, Time};
+use porch_fn_pool::{ImageContent, ImageKey, Time};
 use porch_fn_registry::{Images, Known, RegistryError, ResolveError};
 use serde::Deserialize;
 use tokio::sync::broadcast;
 
+use crate::clock::time;
 use crate::pods::backend::{Catalog, Unresolved};
-use crate::watched_file::WatchedFile;
+use crate::settings_file::SettingsFile;
 use porch_fn_settings::yaml;
 
 /// An image as a pod needs it.
@@ -74,9 +75,9 @@ struct Entry {
 
 impl MetadataFile {
     /// The file at `path`.
-    pub(crate) fn at(path: &Path, prefix: &str) -> WatchedFile<Self> {
+    pub(crate) fn at(path: &Path, prefix: &str) -> SettingsFile<Self> {
         let prefix = prefix.to_owned();
-        WatchedFile {
+        SettingsFile {
             flag: "image-metadata",
             path: path.to_owned(),
             parse: Box::new(move |text| Self::parse(text, &prefix)),
@@ -151,7 +152,7 @@ impl ImageSource {
     }
 
     /// A pod runs that was made of this, as another runner found out.
-    pub(crate) fn learn(&self, image: &ImageKey, content: Option<&Content>, entrypoint: Vec<String>) {
+    pub(crate) fn learn(&self, image: &ImageKey, content: Option<&ImageContent>, entrypoint: Vec<String>) {
         let Ok(parsed) = Image::parse(image.as_str(), "") else { return };
         if self.file.images.contains_key(image) || entrypoint.is_empty() {
             return;
@@ -209,8 +210,8 @@ fn content(image: &Image, known: &Known) -> ContentOf {
     if image.digest().is_some() {
         return ContentOf::Reference;
     }
-    let since = known.since.duration_since(UNIX_EPOCH).unwrap_or_default();
-    ContentOf::Digest { digest: Arc::clone(&known.digest), since: Time::from_millis(0) + since }
+    let since = time(known.since).unwrap_or_default();
+    ContentOf::Digest { digest: Arc::clone(&known.digest), since }
 }
 
 #[cfg(test)]

@@ -40,11 +40,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use porch_fn_image::Image;
-use porch_fn_pool::{Event, ImageKey, Ownership, Time};
-use porch_fn_service::kubernetes::Connected;
-use porch_fn_service::tasks::Tasks;
+use porch_fn_kubernetes::Connected;
+use porch_fn_lifecycle::tasks::Tasks;
+use porch_fn_pool::{Event, ImageKey, OwnedShards, Time};
+use porch_fn_settings::Settings;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::mpsc;
 use tokio::sync::watch as watched;
@@ -59,12 +59,11 @@ use template::Template;
 pub use template::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
 pub(crate) use template_source::ObjectNames;
 use template_source::Origin;
-pub(crate) use times::from_timestamp;
 
-use super::configure::{Changed, MadeFrom, Making};
-use super::driver::wall_clock;
+use super::configure::{OriginChange, OriginOf, Origins};
+use crate::clock::{now, now_ahead};
 use crate::metrics::Metrics;
-use crate::settings::Current;
+use crate::settings::CurrentSettings;
 
 /// How long the start waits to learn how far the API server's clock is ahead.
 const FIRST_CLOCK_WITHIN: Duration = Duration::from_secs(2);
@@ -103,12 +102,12 @@ pub(crate) struct Options {
 /// What the pods' part of the runner gets from its other parts.
 pub(crate) struct Surroundings {
     pub(crate) images: Arc<ImageSource>,
-    /// What is known of the settings at the start.
-    pub(crate) current: Current,
+    /// The settings at the start.
+    pub(crate) settings: Arc<Settings>,
     /// Which functions are this runner's.
-    pub(crate) owned: watched::Receiver<Ownership>,
-    /// With `pull_secret`: what became of it.
-    pub(crate) secret_written: Option<watched::Receiver<pull_secret::State>>,
+    pub(crate) owned: watched::Receiver<OwnedShards>,
+    /// With `pull_secret`: false while pods should wait for it.
+    pub(crate) secret_written: Option<watched::Receiver<bool>>,
     /// To the pool.
     pub(crate) events: mpsc::UnboundedSender<Event>,
     pub(crate) metrics: Arc<Metrics>,
@@ -156,7 +155,7 @@ pub(crate) async fn start(
     surroundings: Surroundings,
     tasks: &mut Tasks,
 ) -> Kubernetes {
-    let Surroundings { images, current, owned, secret_written, events, metrics } = surroundings;
+    let Surroundings { images, settings, owned, secret_written, events, metrics } = surroundings;
     let client = &connected.client;
     let ahead = timeout(FIRST_CLOCK_WITHIN, clock::ahead(client)).await.ok().flatten().unwrap_or_default();
     tasks.keep(tracing::info_span!("clock"), clock::follow(client.clone(), Arc::clone(&metrics)));
@@ -179,11 +178,11 @@ pub(crate) async fn start(
     // Without it the runner starts all the same: pods that are there can serve.
     let _ = timeout(FIRST_TEMPLATE_WITHIN, templates.changed()).await;
 
-    let started = wall_clock(ahead);
+    let started = now_ahead(ahead);
     let flags = PodFlags { max_message: options.max_message, pull_secret: options.pull_secret };
-    let template = templates.borrow_and_update().clone();
-    let template = usable(template, &current);
-    let first = Blueprint::new(template, flags.clone(), current.settings, started, current.time);
+    // Until settings are complete: FunctionConfigs may change the template.
+    let early = Err(NoTemplate::FunctionConfigsUnread);
+    let first = Blueprint::new(early, flags.clone(), settings, started, None);
     let (current, blueprint) = watched::channel(Arc::new(first));
     let cluster = Cluster::new(client.clone(), &options.pod_namespace);
     let connect = match options.service_domain {
@@ -235,20 +234,11 @@ async fn collect_orphans(shared: &backend::Shared, every: Duration, mut pods_kno
     }
 }
 
-/// The template, once it is known what settings change in it.
-fn usable(template: TemplateState, current: &Current) -> TemplateState {
-    if current.complete { template } else { template.and(Err(NoTemplate::FunctionConfigsUnread)) }
-}
-
-fn now() -> Time {
-    wall_clock(SignedDuration::ZERO)
-}
-
 // === impl Blueprints ===
 
-impl Making for Blueprints {
-    fn made_from(&mut self, current: &Current) -> MadeFrom {
-        let template = usable(self.templates.borrow_and_update().clone(), current);
+impl Origins for Blueprints {
+    fn origins(&mut self, current: &CurrentSettings) -> OriginOf {
+        let template = self.templates.borrow_and_update().clone();
         let settings = Arc::clone(&current.settings);
         let blueprint =
             Arc::new(Blueprint::new(template, self.flags.clone(), settings, self.started, current.time));
@@ -258,51 +248,17 @@ impl Making for Blueprints {
         Box::new(move |image| Some(blueprint.made_from(image, &images.content(image))))
     }
 
-    async fn changed(&mut self) -> Changed {
+    async fn changed(&mut self) -> OriginChange {
         tokio::select! {
-            Ok(()) = self.templates.changed() => Changed::All,
+            Ok(()) = self.templates.changed() => OriginChange::All,
             image = self.image_changes.recv() => match image {
                 // Nothing but a template or a setting changes the pods of all images: after a start thousands become
                 // known one by one.
-                Ok(image) => Changed::One(ImageKey::from(image.as_str())),
-                Err(RecvError::Lagged(_)) => Changed::All,
+                Ok(image) => OriginChange::One(ImageKey::from(image.as_str())),
+                Err(RecvError::Lagged(_)) => OriginChange::All,
                 Err(RecvError::Closed) => std::future::pending().await,
             },
             else => std::future::pending().await,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use porch_fn_settings::CacheConfig;
-
-    use super::*;
-    use crate::settings::tests::settings;
-
-    #[test]
-    fn a_template_alone_is_not_enough_to_make_pods() {
-        let current =
-            |complete| Current { settings: Arc::new(settings(CacheConfig::default())), time: None, complete };
-        let template = Arc::new(Template::inline("w:v1"));
-        assert!(usable(Ok(Arc::clone(&template)), &current(true)).is_ok());
-        let flags = PodFlags { max_message: 1, pull_secret: None };
-        let blueprint = |template, complete| {
-            let current = current(complete);
-            Blueprint::new(usable(template, &current), flags.clone(), current.settings, now(), None)
-        };
-        assert!(blueprint(Ok(Arc::clone(&template)), true).has_read());
-        let early = blueprint(Ok(Arc::clone(&template)), false);
-        assert!(!early.has_read(), "orders wait a little");
-        assert!(early.service("pod", &"uid".into(), "default").is_none());
-
-        let why = |template| usable(template, &current(false)).err();
-        assert_eq!(
-            why(Ok(template)).unwrap().to_string(),
-            "the FunctionConfigs could not be read yet: check that the runner reaches the API server, and retry"
-        );
-        assert_eq!(why(Err(NoTemplate::Unread)), Some(NoTemplate::Unread));
-        let broken = NoTemplate::Broken("no image".into());
-        assert_eq!(why(Err(broken.clone())), Some(broken), "it is not early");
     }
 }

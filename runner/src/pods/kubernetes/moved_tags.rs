@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use porch_fn_pool::Ownership;
+use porch_fn_pool::OwnedShards;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -21,7 +21,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_mins(1);
 
 /// Asks for ever. An answer is good for `ttl`.
-pub(super) async fn follow(shared: Arc<Shared>, owned: watch::Receiver<Ownership>, ttl: Duration) {
+pub(super) async fn follow(shared: Arc<Shared>, owned: watch::Receiver<OwnedShards>, ttl: Duration) {
     let mut ticks = interval((ttl / 2).clamp(SHORTEST, LONGEST));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

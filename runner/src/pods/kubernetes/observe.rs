@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1;
 use porch_fn_pool::{
-    Content, Digest, ImageKey, Origin, Pod, PodName, ResourceVersion, ShardKey, Uid, Version,
+    Digest, ImageContent, ImageKey, Pod, PodName, PodRecipe, ResourceVersion, ShardKey, Uid, Version,
 };
 
 pub(super) use super::crash::Tries;
@@ -54,10 +54,10 @@ pub(crate) fn observe(pod: &v1::Pod, tries: &mut Tries) -> Option<Observed> {
             .as_ref()
             .map(|at| from_timestamp(at.0).unwrap_or_default()),
         phase: phase(pod, tries),
-        origin: Origin {
+        recipe: PodRecipe {
             version: Version::from(annotation(names::TEMPLATE_VERSION).unwrap_or_default()),
             config_time: annotation(names::CONFIG_TIME).and_then(parse_time),
-            content: annotation(names::IMAGE_DIGEST).map(|digest| Content {
+            content: annotation(names::IMAGE_DIGEST).map(|digest| ImageContent {
                 digest: Digest::from(digest),
                 resolved: annotation(names::RESOLVED_AT).and_then(parse_time),
             }),

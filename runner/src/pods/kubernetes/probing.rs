@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
+use porch_fn_backoff::Backoff;
 use porch_fn_pool::{Event, PodName, Reason, Uid};
 use tokio::time::{sleep, timeout};
 
@@ -41,7 +42,7 @@ impl Shared {
         let refused = tokio::select! {
             () = self.until_serving(&object_name, uid) => {
                 self.store.served(uid);
-                return self.store.tell(Event::Ready { uid: uid.clone() });
+                return self.store.tell(Event::Ready(uid.clone()));
             }
             () = self.look_after(&object_name, uid) => return,
             refused = self.ensure_service(&object_name, uid) => refused,
@@ -59,13 +60,12 @@ impl Shared {
 
     /// Asks the API server for the pod now and then; ends when it is gone.
     async fn look_after(&self, object_name: &str, uid: &Uid) {
-        let mut pause = if self.store.has_served(uid) { Duration::ZERO } else { FIRST_LOOK };
-        loop {
-            sleep(pause).await;
-            pause = (pause * 2).clamp(FIRST_LOOK, LAST_LOOK);
-            if self.look(object_name, uid).await == Look::Gone {
-                return;
-            }
+        let mut backoff = Backoff::new(FIRST_LOOK, LAST_LOOK);
+        if !self.store.has_served(uid) {
+            sleep(backoff.next_pause()).await;
+        }
+        while self.look(object_name, uid).await != Look::Gone {
+            sleep(backoff.next_pause()).await;
         }
     }
 

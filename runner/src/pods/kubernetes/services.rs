@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
+use porch_fn_backoff::Backoff;
 use porch_fn_pool::{Creation, Reason, Uid};
 use tokio::time::{sleep, timeout};
 
@@ -33,10 +34,10 @@ pub(super) async fn ensure(
 ) -> Result<(), Reason> {
     // It may well be there: what is not listed yet would be made in vain.
     let _ = timeout(LISTED_WITHIN, store.services_known()).await;
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
     let mut told = false;
-    let mut tell_once = |pause: Duration, error: &RequestError| {
-        if pause == LAST_PAUSE && !told {
+    let mut warn_once = |backoff: &Backoff, error: &RequestError| {
+        if backoff.is_longest() && !told {
             tracing::warn!(service = name, error = %Causes(error), "Service not created after several attempts");
             told = true;
         }
@@ -47,7 +48,7 @@ pub(super) async fn ensure(
             Some(known) => match other_pods_service(cluster, store, name, pod, &known.uid).await {
                 Ok(Whose::Earlier) => {}
                 Ok(Whose::Later) => {
-                    pause = wait(pause).await;
+                    sleep(backoff.next_pause()).await;
                     continue;
                 }
                 Err(error) if error.code() == Some(403) => {
@@ -70,8 +71,8 @@ pub(super) async fn ensure(
                     Creation::Refused(reason) | Creation::OverQuota(reason) => Some(reason),
                     Creation::Exists => None,
                     Creation::Ok(_) | Creation::Unknown | Creation::Unreachable => {
-                        tell_once(pause, &error);
-                        pause = wait(pause).await;
+                        warn_once(&backoff, &error);
+                        sleep(backoff.next_pause()).await;
                         continue;
                     }
                 };
@@ -87,11 +88,11 @@ pub(super) async fn ensure(
                     }
                     (Ok(None), None) => {}
                     // Somebody's, and nobody says whose.
-                    (Err(error), None) => tell_once(pause, &error),
+                    (Err(error), None) => warn_once(&backoff, &error),
                 }
             }
         }
-        pause = wait(pause).await;
+        sleep(backoff.next_pause()).await;
     }
 }
 
@@ -122,12 +123,6 @@ async fn other_pods_service(
             Ok(Whose::Earlier)
         }
     }
-}
-
-/// Waits, and says how long to wait the next time.
-async fn wait(pause: Duration) -> Duration {
-    sleep(pause).await;
-    (pause * 2).min(LAST_PAUSE)
 }
 
 /// Deletes Services that lost their pod. Kubernetes does so by itself; this is the net under it.

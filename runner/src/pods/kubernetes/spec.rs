@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use porch_fn_image::{Image, pod_name, pod_name_past};
-use porch_fn_pool::{Origin, PodName, Time};
+use porch_fn_pool::{PodName, PodRecipe, Time};
 use porch_fn_settings::{ContainerOverrides, PodOverrides};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -32,7 +32,7 @@ pub(crate) struct PodSpecInput<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a PodName,
     pub(crate) shard_key: &'a str,
-    pub(crate) origin: &'a Origin,
+    pub(crate) recipe: &'a PodRecipe,
     pub(crate) reclaim_after: Time,
     /// What to run: the reference itself, or with a digest.
     pub(crate) image: &'a str,
@@ -210,7 +210,7 @@ fn annotations(
     mut annotations: BTreeMap<String, String>,
     input: &PodSpecInput<'_>,
 ) -> BTreeMap<String, String> {
-    let Origin { version, config_time, content } = input.origin;
+    let PodRecipe { version, config_time, content } = input.recipe;
     for (key, value) in [
         (names::IMAGE_REFERENCE, Some(input.name.image.to_string())),
         (names::SLOT, Some(input.name.slot.to_string())),

@@ -143,7 +143,7 @@ impl Store {
         let mut state = self.state.lock();
         state.pods.remove(uid);
         state.gone.put(uid.clone(), ());
-        self.tell(Event::Gone { uid: uid.clone() });
+        self.tell(Event::Gone(uid.clone()));
     }
 
     /// The full list. It may be older than what is known of some pods, and than the creation of others.
@@ -183,7 +183,7 @@ impl Store {
             && let Some(known) = state.pods.get_mut(&pod.uid)
             && !std::mem::replace(&mut known.learned, true)
         {
-            images.learn(&pod.name.image, pod.origin.content.as_ref(), entrypoint);
+            images.learn(&pod.name.image, pod.recipe.content.as_ref(), entrypoint);
         }
         if before.is_none()
             && let Some(images) = &self.images

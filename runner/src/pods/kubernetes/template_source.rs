@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep};
 
 use super::blueprint::{NoTemplate, TemplateState};
 use super::client::{Causes, RequestError, bounded, has_no_such_kind};
-use super::now;
 use super::template::{BASE_POD_TEMPLATE, Source, Template, TemplateError, changed_at};
+use crate::clock::now;
 use crate::metrics::Metrics;
 
 /// How often to try while nothing could be read yet.

@@ -17,11 +17,11 @@ pub(crate) fn parse_time(text: &str) -> Option<Time> {
 }
 
 /// To the millisecond below; `None` before 1970.
-pub(crate) fn from_timestamp(timestamp: Timestamp) -> Option<Time> {
+pub(super) fn from_timestamp(timestamp: Timestamp) -> Option<Time> {
     u64::try_from(timestamp.as_millisecond()).ok().map(Time::from_millis)
 }
 
-fn timestamp(time: Time) -> Timestamp {
+pub(super) fn timestamp(time: Time) -> Timestamp {
     i64::try_from(time.as_millis())
         .ok()
         .and_then(|millis| Timestamp::from_millisecond(millis).ok())

@@ -1,38 +1,27 @@
 //! Follows the pods and Services of all runners.
-//!
-//! After any error the watch begins anew with a list, so that nothing is missed for good; kube's watcher alone would
-//! resume where it was and never say that it is complete again.
 
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Service};
 use kube::Api;
-use kube::runtime::watcher::{self, watcher};
+use porch_fn_kubernetes::{Change, FollowError, Follower, Page, Restarts, Selection};
 use porch_fn_pool::{Event, Uid};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 
-use super::client::{Causes, Cluster, WATCH_SECONDS};
+use super::client::{Causes, Cluster};
 use super::names;
 use super::store::Store;
 
-/// How long one page of a list may take.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pauses between attempts, doubling.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LAST_PAUSE: Duration = Duration::from_secs(5);
-/// A watch that lived for so long has worked.
-const LIVED: Duration = Duration::from_secs(10);
+/// How pods and Services are listed.
+const PAGE: Page = Page { limit: Some(500), timeout: Duration::from_secs(30) };
 
-/// Takes what a watch shows.
+/// Takes the changes of a watch.
 trait Sink<K> {
-    /// Takes away what is not needed: lists are held whole.
+    /// Removes what is not needed: lists are held whole.
     fn trim(object: &mut K);
-    fn seen(&mut self, object: K);
-    fn gone(&mut self, object: K);
-    fn listed(&mut self, objects: Vec<K>);
+    fn take(&mut self, change: Change<K>);
     /// Something may have been missed; a list follows.
     fn lost(&mut self);
 }
@@ -52,63 +41,33 @@ where
     K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     S: Sink<K>,
 {
-    let ours = format!("{}={}", names::MANAGED_BY, names::MANAGER);
-    let config = watcher::Config::default().labels(&ours).timeout(WATCH_SECONDS);
-    let mut pause = FIRST_PAUSE;
-    let mut failing = false;
+    let selection =
+        Selection { labels: Some(format!("{}={}", names::MANAGED_BY, names::MANAGER)), fields: None };
+    let mut backoff = Restarts::default();
     loop {
-        let mut listed_at = None;
-        let error = until_error(api, &config, &mut sink, &mut listed_at).await;
+        let mut follower = Follower::new(api.clone(), selection.clone(), PAGE, S::trim);
+        let error = until_error(&mut follower, &mut sink).await;
         sink.lost();
-        if listed_at.is_some_and(|at: Instant| at.elapsed() > LIVED) {
-            (pause, failing) = (FIRST_PAUSE, false);
-        }
-        if failing {
+        let error = Causes(&error).to_string();
+        let pause = backoff.after(follower.listed_for());
+        if backoff.failures() > 1 {
             tracing::debug!(what, error, "the watch is still broken");
         } else {
             tracing::warn!(what, error, "the watch broke; warm pods go on serving");
-            failing = true;
         }
-        // Up to a half more, so that runners do not come back in step.
-        sleep(pause.mul_f64(1.0 + fastrand::f64() / 2.0)).await;
-        pause = (pause * 2).min(LAST_PAUSE);
+        sleep(pause).await;
     }
 }
 
-/// One list and the watch after it.
-async fn until_error<K, S>(
-    api: &Api<K>,
-    config: &watcher::Config,
-    sink: &mut S,
-    listed_at: &mut Option<Instant>,
-) -> String
+async fn until_error<K, S>(follower: &mut Follower<K>, sink: &mut S) -> FollowError
 where
     K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     S: Sink<K>,
 {
-    let mut stream = std::pin::pin!(watcher(api.clone(), config.clone()));
-    let mut list = Some(Vec::new());
     loop {
-        // A watch is bounded by its own timeout and the client's, a list by nothing else.
-        let limit = if list.is_some() { PAGE_TIMEOUT } else { Duration::MAX };
-        let Ok(Some(event)) = timeout(limit, stream.next()).await else {
-            return "no list in time".to_owned();
-        };
-        match event {
-            Ok(watcher::Event::Apply(object)) => sink.seen(object),
-            Ok(watcher::Event::Delete(object)) => sink.gone(object),
-            Ok(watcher::Event::Init) => list = Some(Vec::new()),
-            Ok(watcher::Event::InitApply(mut object)) => {
-                S::trim(&mut object);
-                list.get_or_insert_default().push(object);
-            }
-            Ok(watcher::Event::InitDone) => {
-                let list = list.take().unwrap_or_default();
-                tracing::debug!(objects = list.len(), "listed");
-                sink.listed(list);
-                *listed_at = Some(Instant::now());
-            }
-            Err(error) => return Causes(&error).to_string(),
+        match follower.next().await {
+            Ok(change) => sink.take(change),
+            Err(error) => return error,
         }
     }
 }
@@ -128,19 +87,19 @@ impl Sink<Pod> for Pods<'_> {
         pod.metadata.managed_fields = None;
     }
 
-    fn seen(&mut self, pod: Pod) {
-        self.store.pod_seen(&pod);
-    }
-
-    fn gone(&mut self, pod: Pod) {
-        if let Some(uid) = pod.metadata.uid.as_deref() {
-            self.store.pod_gone(&Uid::from(uid));
+    fn take(&mut self, change: Change<Pod>) {
+        match change {
+            Change::Applied(pod) => self.store.pod_seen(&pod),
+            Change::Deleted(pod) => {
+                if let Some(uid) = pod.metadata.uid.as_deref() {
+                    self.store.pod_gone(&Uid::from(uid));
+                }
+            }
+            Change::Listed(pods) => {
+                self.store.pods_listed(&pods);
+                self.synced.send_replace(true);
+            }
         }
-    }
-
-    fn listed(&mut self, pods: Vec<Pod>) {
-        self.store.pods_listed(&pods);
-        self.synced.send_replace(true);
     }
 
     fn lost(&mut self) {
@@ -157,16 +116,12 @@ impl Sink<Service> for Services<'_> {
         service.metadata.managed_fields = None;
     }
 
-    fn seen(&mut self, service: Service) {
-        self.store.service_seen(&service);
-    }
-
-    fn gone(&mut self, service: Service) {
-        self.store.service_gone(&service);
-    }
-
-    fn listed(&mut self, services: Vec<Service>) {
-        self.store.services_listed(&services);
+    fn take(&mut self, change: Change<Service>) {
+        match change {
+            Change::Applied(service) => self.store.service_seen(&service),
+            Change::Deleted(service) => self.store.service_gone(&service),
+            Change::Listed(services) => self.store.services_listed(&services),
+        }
     }
 
     fn lost(&mut self) {}

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{Event, PodName, Uid};
-use porch_fn_service::conn::Connection;
 use tokio::sync::mpsc;
 
 use super::cluster::LocalCluster;
@@ -52,7 +52,7 @@ impl LocalBackend {
         // The pool stops it when the pod is gone.
         self.probes.start(uid, name, async move {
             until_serving(&pods, &probed).await;
-            let _ = events.send(Event::Ready { uid: probed });
+            let _ = events.send(Event::Ready(probed));
         });
     }
 }
@@ -69,8 +69,8 @@ impl LocalPods {
 impl Backend for LocalBackend {
     fn order(&self, order: Order) {
         let event = match order {
-            Order::Create { name, shard_key, origin, reclaim_after } => {
-                let result = self.pods.cluster.create(name.clone(), shard_key, origin, reclaim_after);
+            Order::Create { name, shard_key, recipe, reclaim_after } => {
+                let result = self.pods.cluster.create(name.clone(), shard_key, recipe, reclaim_after);
                 Event::Created { name, result }
             }
             Order::Delete { uid, resource_version, .. } => {
@@ -82,7 +82,7 @@ impl Backend for LocalBackend {
                 Event::Pushed { uid, result }
             }
             Order::Check { uid, name, number, within } => return self.check(uid, &name, number, within),
-            Order::Cut { uid } => return self.pods.cut(&uid),
+            Order::Disconnect { uid } => return self.pods.cut(&uid),
             Order::Probe { uid, name, on: true } => return self.probe(uid, &name),
             Order::Probe { uid, on: false, .. } => return self.probes.stop(&uid),
         };

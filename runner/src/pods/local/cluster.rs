@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use porch_fn_lifecycle::tasks::pass_on_panic;
 use porch_fn_pool::{
-    Creation, Deletion, Event, Origin, Phase, Pod, PodName, Pushing, Reason, ResourceVersion, ShardKey, Time,
-    Uid,
+    Creation, Event, Phase, Pod, PodName, PodRecipe, Reason, ResourceVersion, ShardKey, Time, Uid,
+    WriteOutcome,
 };
-use porch_fn_service::tasks::pass_on_panic;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument;
@@ -19,6 +18,7 @@ use tracing::Instrument;
 use super::backend::LocalBackend;
 use super::functions::LocalFunctions;
 use super::process::{self, Ended};
+use crate::clock::now;
 use crate::pods::probe::NoPod;
 
 /// How local pods are made.
@@ -104,7 +104,7 @@ impl LocalCluster {
         &self,
         name: PodName,
         shard_key: ShardKey,
-        origin: Origin,
+        recipe: PodRecipe,
         reclaim_after: Time,
     ) -> Creation {
         let Some(command) = self.inner.options.functions.command(&name.image).map(<[String]>::to_vec) else {
@@ -125,7 +125,7 @@ impl LocalCluster {
             shard_key,
             terminating_since: None,
             phase: Phase::Pending(None),
-            origin,
+            recipe,
             reclaim_after: Some(reclaim_after),
             place_wanted: None,
         };
@@ -136,30 +136,30 @@ impl LocalCluster {
         while let Some(ended) = state.supervisors.try_join_next() {
             pass_on_panic(ended);
         }
-        let supervisor = supervise(Arc::downgrade(&self.inner), uid, command, stopped);
+        let supervisor = supervise(Arc::downgrade(&self.inner), uid.clone(), command, stopped);
         state.supervisors.spawn(supervisor.instrument(span));
-        Creation::Ok(pod)
+        Creation::Ok(uid)
     }
 
-    pub(super) fn delete(&self, uid: &Uid, judged: &ResourceVersion) -> Deletion {
+    pub(super) fn delete(&self, uid: &Uid, judged: &ResourceVersion) -> WriteOutcome {
         let mut state = self.inner.state.lock();
         let version = state.version();
-        let Some(local) = state.pods.get_mut(uid) else { return Deletion::NotFound };
+        let Some(local) = state.pods.get_mut(uid) else { return WriteOutcome::Gone };
         if local.pod.resource_version != *judged {
-            return Deletion::Conflict;
+            return WriteOutcome::Conflict;
         }
         if matches!(local.pod.phase, Phase::Failed(_)) {
             // Its process is gone already.
             state.pods.remove(uid);
-            state.tell(&Event::Gone { uid: uid.clone() });
-            return Deletion::Ok;
+            state.tell(&Event::Gone(uid.clone()));
+            return WriteOutcome::Ok;
         }
         local.pod.resource_version = version;
         local.pod.terminating_since = Some(now() + process::GRACE);
         local.stop.send_replace(true);
         let seen = Event::Seen(local.pod.clone());
         state.tell(&seen);
-        Deletion::Ok
+        WriteOutcome::Ok
     }
 
     pub(super) fn push(
@@ -168,22 +168,22 @@ impl LocalCluster {
         judged: &ResourceVersion,
         until: Time,
         place_wanted: Option<Time>,
-    ) -> Pushing {
+    ) -> WriteOutcome {
         let mut state = self.inner.state.lock();
         let version = state.version();
-        let Some(local) = state.pods.get_mut(uid) else { return Pushing::Gone };
+        let Some(local) = state.pods.get_mut(uid) else { return WriteOutcome::Gone };
         if local.pod.terminating_since.is_some() {
-            return Pushing::Gone;
+            return WriteOutcome::Gone;
         }
         if local.pod.resource_version != *judged {
-            return Pushing::Conflict;
+            return WriteOutcome::Conflict;
         }
         local.pod.resource_version = version;
         local.pod.reclaim_after = Some(until);
         local.pod.place_wanted = place_wanted.or(local.pod.place_wanted);
-        let pod = local.pod.clone();
-        state.tell(&Event::Seen(pod.clone()));
-        Pushing::Ok(pod)
+        let seen = Event::Seen(local.pod.clone());
+        state.tell(&seen);
+        WriteOutcome::Ok
     }
 
     /// Where the pod's wrapper listens. `None` when it does not yet; an error when there is no such pod.
@@ -228,7 +228,7 @@ impl State {
             }
             Ended::Failed(_) | Ended::Stopped => {
                 self.pods.remove(uid);
-                self.tell(&Event::Gone { uid: uid.clone() });
+                self.tell(&Event::Gone(uid.clone()));
             }
         }
     }
@@ -260,10 +260,6 @@ fn refused(reason: &str) -> Creation {
     Creation::Refused(Reason::Other(reason.into()))
 }
 
-fn now() -> Time {
-    Time::from_millis(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,7 +273,7 @@ mod tests {
 
     fn create(cluster: &LocalCluster) -> Creation {
         let name = PodName { image: "example.com/f:v1".into(), slot: 0, past: None };
-        cluster.create(name, "key".into(), Origin::of("version", None), now())
+        cluster.create(name, "key".into(), PodRecipe::of("version", None), now())
     }
 
     #[tokio::test]
@@ -285,11 +281,13 @@ mod tests {
         let cluster = cluster(&["sh", "-c", "read line"]);
         let (sender, mut events) = mpsc::unbounded_channel();
         let _backend = cluster.attach(sender);
-        let Creation::Ok(pod) = create(&cluster) else { panic!("not created") };
-        assert_eq!(cluster.delete(&pod.uid, &pod.resource_version), Deletion::Ok);
+        assert!(matches!(create(&cluster), Creation::Ok(_)));
+        let seen = |event| if let Event::Seen(pod) = event { Some(pod) } else { None };
+        let pod = std::iter::from_fn(|| events.try_recv().ok()).find_map(seen).unwrap();
+        assert_eq!(cluster.delete(&pod.uid, &pod.resource_version), WriteOutcome::Ok);
         cluster.inner.state.lock().ended(&pod.uid, Ended::Failed("signal: killed".to_owned()));
         let gone = std::iter::from_fn(|| events.try_recv().ok())
-            .any(|event| matches!(event, Event::Gone { uid } if uid == pod.uid));
+            .any(|event| matches!(event, Event::Gone(uid) if uid == pod.uid));
         assert!(gone);
         assert!(matches!(create(&cluster), Creation::Ok(_)));
     }

@@ -1,45 +1,20 @@
 //! `--local-functions`: which command stands for which image when pods are local processes.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
-use porch_fn_pool::{ImageKey, Origin};
+use porch_fn_pool::{ImageKey, PodRecipe};
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::pods::backend::{Catalog, Unresolved};
-use crate::pods::configure::{Changed, MadeFrom, Making};
-use crate::settings::Current;
+use crate::pods::configure::{OriginChange, OriginOf, Origins};
+use crate::settings::CurrentSettings;
+use crate::settings_file::{FileError, SettingsFile};
 use porch_fn_settings::yaml;
-
-/// Largest file that is read, in bytes.
-const MAX_BYTES: u64 = 4 * 1024 * 1024;
-
-/// Why the file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum LocalFunctionsError {
-    /// It cannot be read.
-    #[error("--local-functions {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: std::io::Error,
-    },
-    /// It is not what was expected.
-    #[error(
-        "--local-functions {path}: {reason}; expected functions: [{{image: IMAGE, command: [PROGRAM, ARG, ...]}}]"
-    )]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-}
 
 #[derive(Deserialize, Default)]
 struct File {
@@ -61,14 +36,18 @@ pub struct LocalFunctions {
 
 impl LocalFunctions {
     /// Reads the file.
-    pub fn read(path: &Path, prefix: &str) -> Result<Self, LocalFunctionsError> {
-        let failed = |source| LocalFunctionsError::Read { path: path.to_owned(), source };
-        if std::fs::metadata(path).map_err(failed)?.len() > MAX_BYTES {
-            return Err(failed(std::io::Error::from(std::io::ErrorKind::FileTooLarge)));
-        }
-        let text = std::fs::read_to_string(path).map_err(failed)?;
-        Self::parse(&text, prefix)
-            .map_err(|reason| LocalFunctionsError::Parse { path: path.to_owned(), reason })
+    ///
+    /// # Errors
+    /// When it cannot be read, or is not what it should be.
+    pub fn read(path: &Path, prefix: &str) -> Result<Self, FileError> {
+        let prefix = prefix.to_owned();
+        let file = SettingsFile {
+            flag: "local-functions",
+            path: path.to_owned(),
+            parse: Box::new(move |text| Self::parse(text, &prefix)),
+            expected: "expected functions: [{image: IMAGE, command: [PROGRAM, ARG, ...]}]",
+        };
+        file.load()
     }
 
     fn parse(text: &str, prefix: &str) -> Result<Self, String> {
@@ -105,9 +84,9 @@ impl LocalFunctions {
     }
 
     /// A changed command makes a new version, whose pods replace the old ones.
-    pub(crate) fn template(&self, image: &ImageKey) -> Option<Origin> {
+    pub(crate) fn template(&self, image: &ImageKey) -> Option<PodRecipe> {
         let command = self.command(image)?.join("\0");
-        Some(Origin::of(format!("{:016x}", xxh3_64(command.as_bytes())), None))
+        Some(PodRecipe::of(format!("{:016x}", xxh3_64(command.as_bytes())), None))
     }
 }
 
@@ -130,13 +109,13 @@ impl Catalog for LocalFunctions {
     }
 }
 
-impl Making for LocalFunctions {
-    fn made_from(&mut self, _: &Current) -> MadeFrom {
+impl Origins for LocalFunctions {
+    fn origins(&mut self, _: &CurrentSettings) -> OriginOf {
         let functions = self.clone();
         Box::new(move |image| functions.template(image))
     }
 
-    async fn changed(&mut self) -> Changed {
+    async fn changed(&mut self) -> OriginChange {
         std::future::pending().await
     }
 }

@@ -12,4 +12,4 @@ mod process;
 
 pub use backend::LocalBackend;
 pub use cluster::{LocalCluster, LocalOptions};
-pub use functions::{LocalFunctions, LocalFunctionsError};
+pub use functions::LocalFunctions;

@@ -1,4 +1,4 @@
-//! What becomes of a function's exit and output: codes and texts as Porch knows them.
+//! The codes and texts for a function's exit and output, as Porch knows them.
 
 use super::*;
 use crate::process::{Environment, Program, run};
@@ -51,54 +51,37 @@ async fn exit_0_with_an_error_result_is_an_answer_with_a_warning() {
 }
 
 #[tokio::test]
-async fn exit_0_with_an_output_that_cannot_be_parsed_is_internal() {
-    fails(
-        evaluate("echo not yaml: at: all; echo why >&2").await,
-        Code::Internal,
-        "failed to parse the output of function \"IMAGE\" with stderr 'why\n': invalid YAML at line 1, column 13: \
-         mapping values are not allowed in this context: only the ResourceList may go to stdout, all else to stderr",
-    );
-}
-
-#[tokio::test]
-async fn exit_0_with_nothing_on_stdout_is_internal() {
-    fails(
-        evaluate("exit 0").await,
-        Code::Internal,
-        "failed to parse the output of function \"IMAGE\" with stderr '': \
-         expected exactly one object, got 0: the function must write a ResourceList to stdout",
-    );
-}
-
-#[tokio::test]
-async fn another_exit_with_a_resource_list_shows_its_results() {
+async fn anything_else_is_internal() {
     let results = "results: [{severity: error, message: bad, resourceRef: {apiVersion: v1, kind: Pod, namespace: ns, name: n}, \
                    field: {path: spec.x}}, {message: look}]";
-    fails(
-        evaluate(&format!("cat; echo '{results}'; echo why >&2; exit 1")).await,
-        Code::Internal,
-        "failed to evaluate function \"IMAGE\" with structured results: [error] v1/Pod/ns/n spec.x: bad\n\n[info]: look \
-         and stderr: why\n",
-    );
-    fails(
-        evaluate(&format!("{OK}; exit 7")).await,
-        Code::Internal,
-        "failed to evaluate function \"IMAGE\" with structured results:  and stderr: ",
-    );
-}
-
-#[tokio::test]
-async fn another_exit_with_anything_else_is_the_parse_error() {
-    let expected = "failed to parse the output of function \"IMAGE\" with stderr 'why\n': \
-                    expected exactly one object, got 0: the function must write a ResourceList to stdout";
-    fails(evaluate("echo why >&2; exit 1").await, Code::Internal, expected);
-    fails(evaluate("echo why >&2; kill -KILL $$").await, Code::Internal, expected);
-    fails(
-        evaluate("echo - a; exit 1").await,
-        Code::Internal,
-        "failed to parse the output of function \"IMAGE\" with stderr '': \
-         the function's stdout must be a mapping, found a list at line 1, column 1",
-    );
+    let empty = "failed to parse the output of function \"IMAGE\" with stderr 'why\n': \
+                 expected exactly one object, got 0: the function must write a ResourceList to stdout";
+    for (script, expected) in [
+        (
+            "echo not yaml: at: all; echo why >&2",
+            "failed to parse the output of function \"IMAGE\" with stderr 'why\n': invalid YAML at line 1, column 13: \
+             mapping values are not allowed in this context: only the ResourceList may go to stdout, all else to stderr",
+        ),
+        ("echo why >&2", empty),
+        ("echo why >&2; exit 1", empty),
+        ("echo why >&2; kill -KILL $$", empty),
+        (
+            "echo - a; exit 1",
+            "failed to parse the output of function \"IMAGE\" with stderr '': \
+             the function's stdout must be a mapping, found a list at line 1, column 1",
+        ),
+        (
+            &format!("cat; echo '{results}'; echo why >&2; exit 1"),
+            "failed to evaluate function \"IMAGE\" with structured results: [error] v1/Pod/ns/n spec.x: bad\n\n[info]: look \
+             and stderr: why\n",
+        ),
+        (
+            &format!("{OK}; exit 7"),
+            "failed to evaluate function \"IMAGE\" with structured results:  and stderr: ",
+        ),
+    ] {
+        fails(evaluate(script).await, Code::Internal, expected);
+    }
 }
 
 async fn execute(script: &str) -> Result<Evaluated, Failure> {
@@ -134,14 +117,6 @@ async fn an_executable_that_fails_shows_its_results_behind_porchs_text() {
 }
 
 #[tokio::test]
-async fn the_results_of_an_executable_are_bounded() {
-    let script = "echo kind: ResourceList; echo results:; yes -- '- message: é' | head -n 100000; exit 1";
-    let failure = execute(script).await.unwrap_err();
-    assert!(failure.message.len() < resource_list::TEXT_LIMIT + 1_000, "{}", failure.message.len());
-    assert!(failure.message.ends_with(" more results left out ...]"));
-}
-
-#[tokio::test]
 async fn a_function_that_cannot_be_started_is_internal() {
     let program = Program::new("no-such-function", [""; 0], Environment::Inherit);
     let ran = run(&program, Vec::new(), &limits(MAX), None).await;
@@ -163,16 +138,9 @@ async fn too_long_an_output_exhausts_the_limit() {
     );
 }
 
-#[tokio::test]
-async fn a_passed_deadline_is_told_as_go_does() {
+#[test]
+fn a_passed_deadline_has_gos_text() {
     fails(judge(IMAGE, Err(RunError::Deadline), MAX), Code::DeadlineExceeded, "context deadline exceeded");
-}
-
-#[tokio::test]
-async fn a_process_left_behind_makes_the_answer_late_only() {
-    let evaluated = evaluate(&format!("(sleep 0.2; echo late >&2) & {OK}")).await.unwrap();
-    assert_eq!(&evaluated.resource_list[..], b"kind: ResourceList\nitems: []\n");
-    assert_eq!(&evaluated.log[..], b"late\n");
 }
 
 #[tokio::test]
@@ -207,15 +175,15 @@ async fn answer_and_log_fit_into_one_message() {
 }
 
 #[tokio::test]
-async fn messages_are_bounded_and_text() {
+async fn messages_are_bounded() {
     let script = "echo kind: ResourceList; echo results:; yes -- '- message: é' | head -n 100000; head -c 1000000 /dev/urandom >&2; exit 1";
-    let failure = evaluate(script).await.unwrap_err();
-    // Bytes that are not UTF-8 become replacement characters, of three bytes.
-    assert!(failure.message.len() < 3 * (STDERR_HEAD + STDERR_TAIL) + resource_list::TEXT_LIMIT + 1_000);
-    assert!(
-        failure.message.contains("more results left out")
-            && failure.message.contains("bytes of stderr left out")
-    );
+    for failure in [evaluate(script).await.unwrap_err(), execute(script).await.unwrap_err()] {
+        // Bytes that are not UTF-8 become replacement characters, of three bytes.
+        assert!(failure.message.len() < 3 * (STDERR_HEAD + STDERR_TAIL) + resource_list::TEXT_LIMIT + 1_000);
+        for text in ["more results left out", "bytes of stderr left out"] {
+            assert!(failure.message.contains(text), "{text}");
+        }
+    }
     let failure = judge(&"\u{1}".repeat(MAX), Err(RunError::StdoutTooLarge { limit: MAX }), MAX).unwrap_err();
     assert!(failure.message.len() < 4 * IMAGE_LIMIT + 1_000);
 }

@@ -1,8 +1,7 @@
 //! A function's process group, from its start to its end.
 //!
-//! The leader is reaped only after the group was killed: while it is a zombie its number cannot be given to another
-//! process or group, so the kill hits nothing else. That is also why its exit is learned from a pidfd, which leaves
-//! it unreaped.
+//! The leader is reaped only after the group was killed. As long as it is a zombie, no other process or group
+//! gets its number, so the signal reaches nothing else. Its exit is read from a pidfd, which does not reap it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,11 +15,11 @@ use tokio::runtime::Handle;
 use super::reaper::InFlight;
 use super::{Program, RunError, pidfd};
 
-/// A running process group. Dropping it kills every process in it and leaves the reaping to a task.
+/// A running process group. Dropping it kills every process in it and spawns a task that reaps them.
 pub(super) struct Group {
-    /// `None` once it is on its way to be reaped.
+    /// `None` once it is being reaped.
     leader: Option<Leader>,
-    /// Where the reaping task goes, since a drop may happen anywhere.
+    /// Runs the reaping task: the drop may happen outside of the runtime.
     runtime: Handle,
 }
 
@@ -60,7 +59,7 @@ impl Group {
             }
             Err(source) => {
                 kill(pgid);
-                // A process that was just killed does not keep its parent waiting.
+                // A process that was just killed does not block its parent.
                 let _ = child.wait();
                 Err(RunError::Io {
                     operation: "watching the function's process (needs Linux 5.3 or newer)",
@@ -125,7 +124,7 @@ fn attach(child: &mut Child, pid: Pid) -> io::Result<(AsyncFd<OwnedFd>, Pipes)> 
 }
 
 fn kill(pgid: Pid) {
-    // The leader is an unreaped child, so the group exists. What may not be signalled changed its user: it is left.
+    // The leader is an unreaped child, so the group exists. A process that changed its user stays.
     if let Err(error) = rustix::process::kill_process_group(pgid, Signal::KILL) {
         tracing::debug!(pgid = pgid.as_raw_nonzero(), %error, "could not kill the function's process group");
     }

@@ -1,4 +1,4 @@
-//! A process's exit as an event of the runtime. It leaves the process unreaped.
+//! A process's exit as an event of the runtime, without reaping the process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,10 +8,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Becomes readable once the process has exited.
-#[expect(
-    deprecated,
-    reason = "the successor is unsafe; what it demands of its argument holds for every OwnedFd"
-)]
+#[expect(deprecated, reason = "the successor is unsafe; every OwnedFd meets its conditions")]
 pub(super) fn open(pid: Pid) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)
 }

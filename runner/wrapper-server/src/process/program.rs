@@ -1,7 +1,7 @@
-//! What to run: found on `PATH` once, so that a call costs no search.
+//! The program to run. It is found on `PATH` once, so that a call needs no search.
 //!
-//! An absolute path also keeps the standard library on `posix_spawn`, which does not copy the page tables of a large
-//! parent as a fork does.
+//! With an absolute path, the standard library uses `posix_spawn`. That does not copy the page tables of a
+//! large parent, as a fork does.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,7 +20,7 @@ pub struct Program {
     executable: Result<PathBuf, LookupError>,
     args: Vec<OsString>,
     environment: Environment,
-    /// More variables, of one call.
+    /// More variables, for one call.
     variables: Vec<(OsString, OsString)>,
 }
 
@@ -29,11 +29,11 @@ pub struct Program {
 pub enum Environment {
     /// Those of this process.
     Inherit,
-    /// These names and values and nothing else.
+    /// Only these names and values.
     Only(Vec<(OsString, OsString)>),
 }
 
-/// Why no executable was found; the text is that of Go's `os/exec`.
+/// Why no executable was found, in the words of Go's `os/exec`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("exec: {}: {reason}", go_quote(name))]
 pub struct LookupError {
@@ -42,8 +42,8 @@ pub struct LookupError {
 }
 
 impl Program {
-    /// Looks `name` up as Go's `exec.LookPath` does: a name without a slash on this process's `PATH`, any other as
-    /// it is, made absolute. A failure is kept and reported by each call, since the caller of a function must see it.
+    /// Looks `name` up like Go's `exec.LookPath`: a name without a slash on this process's `PATH`, any other as
+    /// a path, which becomes absolute. A failure is kept, and each call returns it, so that callers see it.
     pub fn new<A: Into<OsString>>(
         name: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,
@@ -61,7 +61,10 @@ impl Program {
         Self { variables, ..self }
     }
 
-    /// The absolute path of what will be run, or why there is none.
+    /// The absolute path of the executable.
+    ///
+    /// # Errors
+    /// A [`LookupError`] if there is none.
     pub fn executable(&self) -> Result<&Path, LookupError> {
         self.executable.as_deref().map_err(Clone::clone)
     }

@@ -1,30 +1,28 @@
-//! Descendants of calls that are over, beyond the call's process group.
+//! Descendants of finished calls outside of the call's process group.
 //!
-//! To kill a process group misses a process that has left it with `setsid`: Python's
+//! A signal to a process group does not reach a process that has left it with `setsid`: Python's
 //! `start_new_session`, Node's `detached`, the daemons of git and gpg. Such a process would stay in
 //! a warm pod for as long as the pod lives, and could read the memory of later calls. Therefore
 //! this process adopts its descendants when they become orphans, as PID 1 or as a child subreaper.
 //! After each call it kills and reaps the orphans that belong to no call in flight.
 //!
-//! Two things tell which call an orphan belongs to:
+//! The call of an orphan is found in two ways:
 //!
 //! - Its environment names the call ([`CALL_VARIABLE`]). This is exact: a long call does not
-//!   protect what short ones leave behind.
-//! - A process can change its environment, so without the name its age decides. No process is older
-//!   than the call that started it. An orphan that is older than every call in flight is left over.
-//!   Such an orphan outlives its call at most by the calls that ran beside it.
+//!   protect orphans of short ones.
+//! - A process can change its environment. Without the name, its age decides: no process is older
+//!   than the call that started it, so an orphan older than every call in flight is left over. Such
+//!   an orphan lives at most until the calls that ran beside its own have ended.
 //!
-//! Orphans are told from a call's own process by the thread that they are children of: the kernel
-//! gives orphans to the main thread (`find_new_reaper` in Linux's kernel/exit.c), and calls are
-//! started by the runtime's worker threads.
+//! Orphans and a call's own process are children of different threads: the kernel gives orphans to
+//! the main thread (`find_new_reaper` in Linux's kernel/exit.c), and the runtime's worker threads
+//! start calls.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::future::pending;
-use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::io::{self, Read as _, Seek as _};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
@@ -39,26 +37,25 @@ use super::pidfd;
 /// Names the call in the environment of its processes.
 pub const CALL_VARIABLE: &str = "PORCH_FN_CALL";
 
-/// How long after a look that was not clear the next one is.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How often the children are looked at in one go.
+/// Longest time to the next sweep while orphans are left.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
+/// Largest number of passes over the children in one sweep.
 const MAX_PASSES: usize = 100;
 
-/// One per process, as its children are.
+/// One per process, like the children.
 static REAPER: LazyLock<Reaper> = LazyLock::new(Reaper::default);
 
-/// Makes this process the parent of its descendants' orphans, and each end of a call the end of
-/// what it leaves behind.
+/// Makes this process adopt orphans among its descendants, and end a call's orphans with the call.
 ///
-/// For the start of a process whose main thread starts no processes: they would be taken for
-/// orphans. Where the kernel cannot name the children of a process (Linux before 4.2, or built
-/// without `CONFIG_PROC_CHILDREN`), or `/proc` is not mounted, the log says so, and a process that
-/// leaves its group outlives its call.
+/// Call it at the start of the process, from the main thread. The main thread must not start other
+/// processes, because they would be taken for orphans. If the kernel cannot list the children of a
+/// process (Linux before 4.2, or built without `CONFIG_PROC_CHILDREN`), or `/proc` is not mounted,
+/// the log contains a warning, and a process that leaves its group outlives its call.
 pub fn adopt_orphans() {
     let adopt = || -> io::Result<()> {
-        // The main thread's number is that of the process.
+        // The main thread has the number of the process.
         let children = File::open(format!("/proc/self/task/{}/children", getpid()))?;
-        *REAPER.inherited.lock() = numbers_in(&children)?.into_iter().collect();
+        REAPER.calls.lock().inherited = numbers_in(&children)?.into_iter().collect();
         set_child_subreaper(Some(getpid()))?;
         REAPER.children.get_or_init(|| children);
         Ok(())
@@ -68,8 +65,7 @@ pub fn adopt_orphans() {
     }
 }
 
-/// Kills and reaps what processes left behind that ran calls of their own and have ended, such as
-/// local pods.
+/// Kills and reaps the orphans of child processes that ran calls and have ended, such as local pods.
 ///
 /// # Panics
 /// Outside a Tokio runtime.
@@ -79,51 +75,39 @@ pub fn collect_orphans() {
 
 #[derive(Debug, Default)]
 struct Reaper {
-    /// The main thread's children, once orphans are adopted. It stays open because it is read after
-    /// every call, and opening it takes ten times as long as reading it.
+    /// The list of the main thread's children, once orphans are adopted. The file stays open because
+    /// each call reads it, and opening it takes ten times as long as reading it.
     children: OnceLock<File>,
-    /// Children that were there before the first call: a pod's template may start something before the wrapper.
-    inherited: Mutex<HashSet<Pid>>,
     calls: Mutex<Calls>,
-    /// A task waits for the deaths of what was killed.
-    awaits_deaths: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Calls {
     last: u64,
-    /// By number, and so in the order of their begin.
+    /// By number, which is the order of their begin.
     in_flight: BTreeMap<u64, Begun>,
+    /// Children from before the first call: a pod's template may start something before the wrapper.
+    inherited: HashSet<Pid>,
+    /// Whether a task waits for the deaths of killed orphans.
+    awaits_deaths: bool,
 }
 
 #[derive(Debug)]
 struct Begun {
-    /// Before the first of its processes was started, in clock ticks since the system's start.
+    /// A time before the start of its first process, in clock ticks since the system's start.
     at: u64,
     leader: Option<Pid>,
 }
 
-/// What became of an orphan.
-#[derive(Debug, PartialEq, Eq)]
+/// The result of a pass for one child.
 enum Orphan {
     Reaped,
-    /// Killed, and not reaped yet.
-    Dying,
-    /// To be looked at again.
-    Unclear,
+    /// Killed and not reaped yet, or to be checked again.
+    Left,
     Spared,
 }
 
-/// Whether the call of an orphan is over.
-enum Claim {
-    /// It may be in flight.
-    InFlight,
-    Over,
-    /// The process has no environment, now or for good.
-    Unclear,
-}
-
-/// A call in flight. Until it is dropped, its processes are left alone.
+/// A call in flight. Until it is dropped, its processes are spared.
 #[derive(Debug)]
 pub(super) struct InFlight {
     number: u64,
@@ -132,7 +116,7 @@ pub(super) struct InFlight {
 // === impl InFlight ===
 
 impl InFlight {
-    /// Comes before the start of the call's first process.
+    /// To be called before the start of the call's first process.
     pub(super) fn begin() -> Self {
         let mut calls = REAPER.calls.lock();
         calls.last += 1;
@@ -144,20 +128,20 @@ impl InFlight {
     /// Names the call in the environment of its processes. A function may run wrappers of its own, so
     /// the name contains the number of this process too.
     pub(super) fn mark(&self, command: &mut Command) {
-        // Only where it is read: to add a variable, the standard library copies all the others.
+        // Only if it is read: to add a variable, the standard library copies all the others.
         if REAPER.children.get().is_some() {
             command.env(CALL_VARIABLE, format!("{}.{}", getpid(), self.number));
         }
     }
 
-    /// The call's first process, which the call itself reaps.
+    /// Records the call's first process, which the call itself reaps.
     pub(super) fn started(&self, leader: Pid) {
         if let Some(begun) = REAPER.calls.lock().in_flight.get_mut(&self.number) {
             begun.leader = Some(leader);
         }
     }
 
-    /// The call is over and its first process is reaped: kills what it left behind. A task on `runtime` reaps that.
+    /// Kills the orphans of the call, after its first process was reaped. A task on `runtime` reaps them.
     pub(super) fn end(self, runtime: &Handle) {
         drop(self);
         REAPER.collect(runtime);
@@ -173,78 +157,14 @@ impl Drop for InFlight {
 // === impl Reaper ===
 
 impl Reaper {
-    /// Sweeps now, and later what takes a moment to die.
-    fn collect(&'static self, runtime: &Handle) {
-        if self.sweep().is_some() {
-            self.await_deaths(runtime);
-        }
-    }
-
-    /// Reaps the orphans that have ended, and kills those whose call is over. Returns a process to
-    /// wait for if there may be anything left: the youngest that is dying, if one is.
-    fn sweep(&self) -> Option<Pid> {
-        let children = self.children.get()?;
-        // This also keeps a second reader away from the file: it would move the first one's position.
-        let calls = self.calls.lock();
-        let mut left = None;
-        // The children of one that was reaped are ours since. A function that goes on making more has no end.
-        for _ in 0..MAX_PASSES {
-            left = None;
-            let mut reaped = None;
-            for pid in numbers_in(children).ok()? {
-                match self.look_at(pid, &calls) {
-                    Orphan::Reaped => reaped = Some(pid),
-                    Orphan::Dying => left = Some(pid),
-                    Orphan::Unclear => left = left.or(Some(pid)),
-                    Orphan::Spared => {}
-                }
-            }
-            if reaped.is_none() {
-                break;
-            }
-            left = left.or(reaped);
-        }
-        left
-    }
-
-    fn look_at(&self, pid: Pid, calls: &Calls) -> Orphan {
-        if calls.in_flight.values().any(|begun| begun.leader == Some(pid)) {
-            return Orphan::Spared;
-        }
-        match waitpid(Some(pid), WaitOptions::NOHANG) {
-            // Unreaped, its number is nobody else's.
-            Ok(None) => {}
-            Ok(Some(_)) => {
-                self.inherited.lock().remove(&pid);
-                return Orphan::Reaped;
-            }
-            Err(_not_ours) => return Orphan::Spared,
-        }
-        if self.inherited.lock().contains(&pid) {
-            return Orphan::Spared;
-        }
-        match calls.claim(pid) {
-            Claim::InFlight => return Orphan::Spared,
-            Claim::Unclear => return Orphan::Unclear,
-            Claim::Over => {}
-        }
-        match kill_process(pid, Signal::KILL) {
-            Ok(()) => Orphan::Dying,
-            Err(error) => {
-                // It has changed its user: it is left.
-                tracing::debug!(%pid, %error, "could not kill what a call left behind");
-                Orphan::Spared
-            }
-        }
-    }
-
-    /// Sweeps until nothing is left: at each death that it waits for, and at least every
-    /// [`LOOK_AGAIN`]. A killed process takes a moment to die, and its own children become ours then.
+    /// Sweeps, and spawns a task that sweeps until nothing is left: after each death that it awaits, and
+    /// at least every [`SWEEP_INTERVAL`]. A killed process takes a moment to die, and then its own
+    /// children become ours.
     ///
-    /// SIGCHLD would report every death, but Tokio never removes a signal handler: each later call
+    /// SIGCHLD would report every death, but Tokio never removes a signal handler, and each later call
     /// would pay for it.
-    fn await_deaths(&'static self, runtime: &Handle) {
-        if self.awaits_deaths.swap(true, Ordering::AcqRel) {
+    fn collect(&'static self, runtime: &Handle) {
+        if self.sweep().is_none() || std::mem::replace(&mut self.calls.lock().awaits_deaths, true) {
             return;
         }
         runtime.spawn(async move {
@@ -256,31 +176,88 @@ impl Reaper {
                         Err(_) => pending().await,
                     }
                 };
-                let _ = timeout(LOOK_AGAIN, death).await;
+                let _ = timeout(SWEEP_INTERVAL, death).await;
             }
-            self.awaits_deaths.store(false, Ordering::Release);
+            self.calls.lock().awaits_deaths = false;
             // A call that ended in between has started no task.
             self.collect(&Handle::current());
         });
+    }
+
+    /// Reaps the orphans that have ended, and kills those of finished calls. Returns the youngest process
+    /// that may be left.
+    fn sweep(&self) -> Option<Pid> {
+        let children = self.children.get()?;
+        // The lock also keeps other readers away from the file and its position.
+        let mut calls = self.calls.lock();
+        let mut left = None;
+        // The children of a reaped orphan become ours. A function that goes on making more has no end.
+        for _ in 0..MAX_PASSES {
+            left = None;
+            let mut reaped = None;
+            for pid in numbers_in(children).ok()? {
+                match calls.reap_or_kill(pid) {
+                    Orphan::Reaped => reaped = Some(pid),
+                    Orphan::Left => left = Some(pid),
+                    Orphan::Spared => {}
+                }
+            }
+            if reaped.is_none() {
+                break;
+            }
+            left = left.or(reaped);
+        }
+        left
     }
 }
 
 // === impl Calls ===
 
 impl Calls {
-    /// Which call the process belongs to, as far as can be told.
-    fn claim(&self, pid: Pid) -> Claim {
+    fn reap_or_kill(&mut self, pid: Pid) -> Orphan {
+        if self.in_flight.values().any(|begun| begun.leader == Some(pid)) {
+            return Orphan::Spared;
+        }
+        match waitpid(Some(pid), WaitOptions::NOHANG) {
+            // As long as it is not reaped, no other process gets its number.
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                self.inherited.remove(&pid);
+                return Orphan::Reaped;
+            }
+            Err(_not_ours) => return Orphan::Spared,
+        }
+        if self.inherited.contains(&pid) {
+            return Orphan::Spared;
+        }
+        match self.is_left_over(pid) {
+            Some(false) => return Orphan::Spared,
+            None => return Orphan::Left,
+            Some(true) => {}
+        }
+        match kill_process(pid, Signal::KILL) {
+            Ok(()) => Orphan::Left,
+            Err(error) => {
+                // It has changed its user, so it stays.
+                tracing::debug!(%pid, %error, "could not kill a process that a call left behind");
+                Orphan::Spared
+            }
+        }
+    }
+
+    /// Whether the call of the process is over; `None` if that is not known yet.
+    fn is_left_over(&self, pid: Pid) -> Option<bool> {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         if let Some(call) = call_in(&environment) {
-            return if self.in_flight.contains_key(&call) { Claim::InFlight } else { Claim::Over };
+            return Some(!self.in_flight.contains_key(&call));
         }
-        let Some((_, oldest)) = self.in_flight.first_key_value() else { return Claim::Over };
+        let Some((_, oldest)) = self.in_flight.first_key_value() else { return Some(true) };
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
         if stat.as_deref().and_then(start_in).is_some_and(|start| start < oldest.at) {
-            return Claim::Over;
+            return Some(true);
         }
-        // A process that becomes another program, or ends, has none for a moment.
-        if environment.is_empty() { Claim::Unclear } else { Claim::InFlight }
+        // A process that becomes another program, or ends, has no environment for a moment.
+        (!environment.is_empty()).then_some(false)
     }
 }
 
@@ -293,14 +270,14 @@ fn call_in(environment: &[u8]) -> Option<u64> {
     (process.parse() == Ok(getpid().as_raw_nonzero().get())).then(|| number.parse().ok())?
 }
 
-/// When the process of a `/proc/PID/stat` was started: its 22nd field, in clock ticks since the system's start.
+/// The start of a process by its `/proc/PID/stat`: the 22nd field, in clock ticks since the system's start.
 fn start_in(stat: &str) -> Option<u64> {
-    // The second field is the name, which may hold anything; the third follows its last bracket.
+    // The second field is the name, which may contain anything; the third follows its last bracket.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// Rounded down, as the kernel does.
+/// Rounded down, like the kernel's.
 fn ticks_now() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let ticks = rustix::param::clock_ticks_per_second();
@@ -308,18 +285,13 @@ fn ticks_now() -> u64 {
     seconds * ticks + nanos * ticks / 1_000_000_000
 }
 
-/// The processes that a file of `/proc` lists.
-fn numbers_in(file: &File) -> io::Result<Vec<Pid>> {
-    let (mut list, mut page) = (Vec::new(), [0; 4096]);
-    loop {
-        let read = file.read_at(&mut page, list.len() as u64)?;
-        if read == 0 {
-            break;
-        }
-        list.extend_from_slice(&page[..read]);
-    }
-    let numbers = str::from_utf8(&list).map_err(io::Error::other)?.split_ascii_whitespace();
-    Ok(numbers.filter_map(|number| Pid::from_raw(number.parse().ok()?)).collect())
+/// The processes in a list of `/proc`, from its beginning.
+fn numbers_in(mut list: &File) -> io::Result<Vec<Pid>> {
+    let mut text = String::new();
+    list.rewind()?;
+    // `take` saves the calls that ask for the file's size, which `/proc` does not know.
+    list.take(u64::MAX).read_to_string(&mut text)?;
+    Ok(text.split_ascii_whitespace().filter_map(|number| Pid::from_raw(number.parse().ok()?)).collect())
 }
 
 #[cfg(test)]

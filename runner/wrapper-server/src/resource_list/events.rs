@@ -1,4 +1,4 @@
-//! The parser's events as a walk over nodes: each is either looked into or skipped.
+//! The parser's events as a walk over nodes. Each node is either read or skipped.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,10 +7,10 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 
 use super::Invalid;
 
-/// As deep as Go's YAML library goes. (The parser itself stops flow collections at 255.)
+/// The limit of Go's YAML library. (The parser itself rejects flow collections at 255.)
 const MAX_DEPTH: usize = 10_000;
 
-/// A place in the function's stdout.
+/// A position in the function's stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
     /// The line, from 1.
@@ -25,10 +25,10 @@ impl fmt::Display for Position {
     }
 }
 
-/// An output that is fit for the parser.
+/// An output that the parser can read.
 pub(super) struct Text<'a> {
     yaml: Cow<'a, str>,
-    /// How many characters were put before the first line.
+    /// Number of characters added before the first line.
     prefix: usize,
 }
 
@@ -48,11 +48,11 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Put before a document in flow style. A `{` that begins a line may be a key, for all the parser knows, and it would
-/// hold the tokens of the whole document until it knows better: 70 times the document's size.
+/// Added before a document in flow style. For the parser, a `{` at the beginning of a line may be a key. Until it
+/// knows, it keeps the tokens of the whole document: 70 times the document's size.
 const PREFIX: &str = "--- ";
 
-/// The first character that YAML does not allow in a document, and where it is.
+/// The first character that YAML does not allow in a document, and its offset.
 fn control_character(text: &str) -> Option<(usize, char)> {
     let bytes = text.as_bytes();
     // In UTF-8 one byte more follows 0xc2, and two more follow 0xef.
@@ -68,7 +68,7 @@ fn control_character(text: &str) -> Option<(usize, char)> {
     Some((at, text[at..].chars().next()?))
 }
 
-/// The beginning of a node. A list or a mapping goes on in the events that follow.
+/// The beginning of a node. A list or a mapping continues in the next events.
 pub(super) struct Node<'a> {
     pub(super) value: Value<'a>,
     pub(super) at: Position,
@@ -83,15 +83,8 @@ pub(super) enum Value<'a> {
 }
 
 impl Node<'_> {
-    pub(super) fn must_be_a_list(&self, part: &'static str) -> Result<(), Invalid> {
-        if matches!(self.value, Value::List) { Ok(()) } else { Err(self.not_a("list", part)) }
-    }
-
-    pub(super) fn must_be_a_mapping(&self, part: &'static str) -> Result<(), Invalid> {
-        if matches!(self.value, Value::Mapping) { Ok(()) } else { Err(self.not_a("mapping", part)) }
-    }
-
-    pub(super) fn not_a(&self, expected: &'static str, part: &'static str) -> Invalid {
+    /// Checks that the node, which is `part` of the output, is of the type `expected`.
+    pub(super) fn must_be(&self, expected: &'static str, part: &'static str) -> Result<(), Invalid> {
         let found = match self.value {
             Value::Null => "null",
             Value::Text(_) => "scalar",
@@ -99,7 +92,7 @@ impl Node<'_> {
             Value::List => "list",
             Value::Mapping => "mapping",
         };
-        Invalid::Type { part, expected, found, at: self.at }
+        if found == expected { Ok(()) } else { Err(Invalid::Type { part, expected, found, at: self.at }) }
     }
 }
 
@@ -107,7 +100,7 @@ impl Node<'_> {
 pub(super) struct Events<'a> {
     parser: Parser<'a, StrInput<'a>>,
     prefix: usize,
-    /// How many collections are open.
+    /// Number of open collections.
     depth: usize,
 }
 
@@ -127,7 +120,7 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Makes sure that nothing follows the root.
+    /// Checks that nothing follows the root.
     pub(super) fn end(&mut self) -> Result<(), Invalid> {
         loop {
             match self.next()? {
@@ -138,7 +131,7 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Passes what is left of `node`, which was just begun.
+    /// Skips the rest of `node`, which was just begun.
     pub(super) fn skip(&mut self, node: &Node<'a>) -> Result<(), Invalid> {
         if matches!(node.value, Value::List | Value::Mapping) {
             let outside = self.depth - 1;
@@ -149,7 +142,7 @@ impl<'a> Events<'a> {
         Ok(())
     }
 
-    /// Calls `element` with each node of the list that was just begun; it must look into the node or skip it.
+    /// Calls `element` with each node of the list that was just begun. It must read the node or skip it.
     pub(super) fn each_element(
         &mut self,
         mut element: impl FnMut(&mut Self, Node<'a>) -> Result<(), Invalid>,
@@ -160,8 +153,8 @@ impl<'a> Events<'a> {
         Ok(())
     }
 
-    /// Calls `entry` with each key and value of the mapping that was just begun; it must look into the value or skip
-    /// it. A key that is not a scalar is given as an empty one.
+    /// Calls `entry` with each key and value of the mapping that was just begun. It must read the value or skip
+    /// it. A key that is not a scalar is an empty text.
     pub(super) fn each_entry(
         &mut self,
         mut entry: impl FnMut(&mut Self, &str, Node<'a>) -> Result<(), Invalid>,
@@ -199,7 +192,7 @@ impl<'a> Events<'a> {
                 let at = self.position(error.marker());
                 return Err(Invalid::Syntax { at, problem: error.info().to_owned() });
             }
-            // Only after the end of the stream, where no walk goes on.
+            // Only after the end of the stream, where no walk continues.
             None => return Err(Invalid::Empty),
         };
         let at = self.position(&span.start);

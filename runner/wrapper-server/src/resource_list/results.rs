@@ -1,67 +1,58 @@
-//! The structured results of a function, as far as the error text shows them.
+//! The structured results of a function, as far as the error text contains them.
 //!
-//! The text is that of Porch's Go SDK. It ends up in a gRPC trailer, so it is bounded.
+//! The text is that of Porch's Go SDK. It is sent in a gRPC trailer, so it is bounded.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
+
+use porch_fn_text::cut;
 
 use super::Invalid;
 use super::events::{Events, Node, Value};
 
-/// How long all kept results may be as text, in bytes. Those past it are counted only.
+/// Largest text of all kept results, in bytes. Further results are only counted.
 pub const TEXT_LIMIT: usize = 64 * 1024;
 
-/// How long one result's message may be, in bytes. The rest is cut off.
+/// Largest message of one result, in bytes. The rest is cut off.
 pub const MESSAGE_LIMIT: usize = 16 * 1024;
 
-/// How long any other part of a result may be, in bytes. The rest is cut off.
+/// Largest size of any other part of a result, in bytes. The rest is cut off.
 pub const PART_LIMIT: usize = 1024;
 
-/// The results of a `ResourceList`, in order. The text is empty if there are none.
+/// The results of a `ResourceList`. It is displayed as their text, in order, which is empty if there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Results {
-    /// As many as fit into [`TEXT_LIMIT`].
-    pub entries: Vec<Entry>,
-    /// How many were left out.
+    /// As many results as fit into [`TEXT_LIMIT`].
+    pub text: String,
+    /// Number of results that are left out.
     pub left_out: usize,
-    /// Whether any, left out or not, has the severity `error`.
+    /// Whether any result has the severity `error`, also one that is left out.
     pub has_error: bool,
 }
 
 /// One result.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Entry {
-    /// Its severity; an empty one counts and prints as `info`.
-    pub severity: String,
-    /// What is wrong.
-    pub message: String,
-    /// The resource that it is about; all empty if it is about none.
-    pub resource: ResourceRef,
+#[derive(Default)]
+struct Entry {
+    severity: String,
+    message: String,
+    /// The resource that it is about, by [`RESOURCE_KEYS`].
+    resource: [String; 4],
     /// The path of the field that it is about.
-    pub field: Option<String>,
+    field: Option<String>,
 }
 
-/// Names a resource, in the order of the text.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ResourceRef {
-    /// Group and version.
-    pub api_version: String,
-    /// Kind.
-    pub kind: String,
-    /// Namespace, empty for a resource without one.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-}
+/// In the order of the text.
+const RESOURCE_KEYS: [&str; 4] = ["apiVersion", "kind", "namespace", "name"];
+
+const SEPARATOR: &str = "\n\n";
 
 impl Results {
     /// Reads the value of the key `results`, which may be a list or a mapping with the list under `items`.
     pub(super) fn read<'a>(events: &mut Events<'a>, node: &Node<'a>) -> Result<Self, Invalid> {
         let mut results = Self::default();
-        let mut room = TEXT_LIMIT;
         let mut read_list = |events: &mut Events<'a>, list: &Node<'a>| {
-            list.must_be_a_list("results")?;
+            list.must_be("list", "results")?;
             events.each_element(|events, entry| {
-                results.push(Entry::read(events, &entry)?, &mut room);
+                results.push(&Entry::read(events, &entry)?);
                 Ok(())
             })
         };
@@ -78,33 +69,29 @@ impl Results {
                 })?;
             }
             Value::Null | Value::Text(_) => {}
-            Value::Alias => return Err(node.not_a("list", "results")),
+            Value::Alias => node.must_be("list", "results")?,
         }
         Ok(results)
     }
 
-    fn push(&mut self, entry: Entry, room: &mut usize) {
+    fn push(&mut self, entry: &Entry) {
         self.has_error |= entry.severity == "error";
-        let needed = entry.to_string().len() + SEPARATOR.len();
-        if needed <= *room {
-            *room -= needed;
-            self.entries.push(entry);
-        } else {
-            // What comes next would be out of place.
-            *room = 0;
+        let text = entry.text();
+        // A shorter result after one that is left out would be out of place.
+        if self.left_out > 0 || self.text.len() + SEPARATOR.len() + text.len() > TEXT_LIMIT {
             self.left_out += 1;
+            return;
         }
+        if !self.text.is_empty() {
+            self.text.push_str(SEPARATOR);
+        }
+        self.text.push_str(&text);
     }
 }
 
-const SEPARATOR: &str = "\n\n";
-
 impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, entry) in self.entries.iter().enumerate() {
-            let separator = if i == 0 { "" } else { SEPARATOR };
-            write!(f, "{separator}{entry}")?;
-        }
+        f.write_str(&self.text)?;
         if self.left_out > 0 {
             write!(f, "{SEPARATOR}[... {} more results left out ...]", self.left_out)?;
         }
@@ -116,20 +103,27 @@ impl Entry {
     fn read<'a>(events: &mut Events<'a>, node: &Node<'a>) -> Result<Self, Invalid> {
         let mut entry = Self::default();
         if matches!(node.value, Value::Alias) {
-            // A repeat of an earlier result, which is not kept for this.
+            // A repeat of an earlier result, which is not available here.
             entry.message.push_str("(YAML alias)");
             return Ok(entry);
         }
-        node.must_be_a_mapping("each of results")?;
+        node.must_be("mapping", "each of results")?;
+        let is_absent = |node: &Node<'_>| matches!(node.value, Value::Null | Value::Alias);
         events.each_entry(|events, key, node| match key {
             "severity" => text(&node, "severity of a result", PART_LIMIT).map(|text| entry.severity = text),
             "message" => text(&node, "message of a result", MESSAGE_LIMIT).map(|text| entry.message = text),
-            "resourceRef" => entry.resource.read(events, &node),
-            "field" => {
-                if is_absent(&node) {
-                    return Ok(());
-                }
-                node.must_be_a_mapping("field of a result")?;
+            "resourceRef" if !is_absent(&node) => {
+                node.must_be("mapping", "resourceRef of a result")?;
+                events.each_entry(|events, key, node| {
+                    let Some(at) = RESOURCE_KEYS.iter().position(|known| *known == key) else {
+                        return events.skip(&node);
+                    };
+                    entry.resource[at] = text(&node, "resourceRef of a result", PART_LIMIT)?;
+                    Ok(())
+                })
+            }
+            "field" if !is_absent(&node) => {
+                node.must_be("mapping", "field of a result")?;
                 let path = entry.field.insert(String::new());
                 events.each_entry(|events, key, node| match key {
                     "path" => text(&node, "field.path of a result", PART_LIMIT).map(|text| *path = text),
@@ -140,64 +134,27 @@ impl Entry {
         })?;
         Ok(entry)
     }
-}
 
-impl fmt::Display for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn text(&self) -> String {
         let severity = if self.severity.is_empty() { "info" } else { &self.severity };
-        write!(f, "[{severity}]")?;
-        let resource = &self.resource;
-        let parts = [&resource.api_version, &resource.kind, &resource.namespace, &resource.name];
-        for (i, part) in parts.into_iter().filter(|part| !part.is_empty()).enumerate() {
-            f.write_char(if i == 0 { ' ' } else { '/' })?;
-            f.write_str(part)?;
-        }
-        if let Some(path) = &self.field {
-            write!(f, " {path}")?;
-        }
-        write!(f, ": {}", self.message)
+        let resource: Vec<_> =
+            self.resource.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+        let space = if resource.is_empty() { "" } else { " " };
+        let field = self.field.as_ref().map(|path| format!(" {path}")).unwrap_or_default();
+        format!("[{severity}]{space}{}{field}: {}", resource.join("/"), self.message)
     }
 }
 
-impl ResourceRef {
-    fn read<'a>(&mut self, events: &mut Events<'a>, node: &Node<'a>) -> Result<(), Invalid> {
-        if is_absent(node) {
-            return Ok(());
-        }
-        node.must_be_a_mapping("resourceRef of a result")?;
-        events.each_entry(|events, key, node| {
-            let part = match key {
-                "apiVersion" => &mut self.api_version,
-                "kind" => &mut self.kind,
-                "namespace" => &mut self.namespace,
-                "name" => &mut self.name,
-                _ => return events.skip(&node),
-            };
-            *part = text(&node, "resourceRef of a result", PART_LIMIT)?;
-            Ok(())
-        })
-    }
-}
-
-fn is_absent(node: &Node<'_>) -> bool {
-    matches!(node.value, Value::Null | Value::Alias)
+/// `text` in `limit` bytes at most.
+pub(crate) fn bounded(text: &str, limit: usize) -> String {
+    cut(text, limit, "...").into_owned()
 }
 
 /// The text of a scalar, empty for null and for an alias.
 fn text(node: &Node<'_>, part: &'static str, limit: usize) -> Result<String, Invalid> {
     match &node.value {
-        Value::Text(text) => Ok(cut(text, limit)),
+        Value::Text(text) => Ok(bounded(text, limit)),
         Value::Null | Value::Alias => Ok(String::new()),
-        Value::List | Value::Mapping => Err(node.not_a("scalar", part)),
+        Value::List | Value::Mapping => node.must_be("scalar", part).map(|()| String::new()),
     }
-}
-
-/// `text` in `limit` bytes at most, with an ellipsis in the place of what is cut off.
-pub(crate) fn cut(text: &str, limit: usize) -> String {
-    const ELLIPSIS: &str = "...";
-    if text.len() <= limit {
-        return text.to_owned();
-    }
-    let kept = text.floor_char_boundary(limit.saturating_sub(ELLIPSIS.len()));
-    format!("{}{ELLIPSIS}", &text[..kept])
 }

@@ -1,4 +1,4 @@
-//! What is accepted and refused was compared with Go's `fn.ParseResourceList` (SDK v1.0.2).
+//! Accepted and rejected outputs. They were compared with Go's `fn.ParseResourceList` (SDK v1.0.2).
 
 use std::fmt::Write as _;
 
@@ -37,29 +37,24 @@ fn accepts_a_resource_list() {
         "kind: ResourceList\nitems: []\nitems: 3\nfunctionConfig: {}\nfunctionConfig: 3\n",
         "kind: ResourceList\nitems:\n- x: &a {k: v}\n  y: *a\n  z: {<<: *a}\n",
         "kind: ResourceList\nkind_: \"\u{85}\u{a0}\"\n",
+        "kind: ResourceList\na:\n  b: |2+\n      x\n\n  c: >\n    d\n    e\n  ? complex\n  : !!str 3\n'f g': \"tab\\tx é\"\n",
     ] {
         assert_eq!(check(output.as_bytes()), Ok(Results::default()), "{output}");
     }
 }
 
 #[test]
-fn refuses_anything_else() {
+fn anything_else_is_rejected() {
     for (output, text) in [
         ("", "expected exactly one object, got 0: the function must write a ResourceList to stdout"),
-        (
-            " \n# nothing\n",
-            "expected exactly one object, got 0: the function must write a ResourceList to stdout",
-        ),
+        (" \n# nothing\n", "expected exactly one object, got 0"),
         (
             "kind: ResourceList\n---\n",
             "expected exactly one object, got another at line 2, column 1: only the ResourceList may go to stdout",
         ),
+        ("kind: ResourceList\n...\n---\nkind: ResourceList\n", "got another at line 3, column 1: only"),
         (
-            "kind: ResourceList\n...\n---\nkind: ResourceList\n",
-            "expected exactly one object, got another at line 3, column 1: only the ResourceList may go to stdout",
-        ),
-        (
-            "reading input\nkind: ResourceList\n",
+            "log\nkind: ResourceList\n",
             "the function's stdout must be a mapping, found a scalar at line 1, column 1",
         ),
         ("---\n", "the function's stdout must be a mapping, found a null at line 2, column 1"),
@@ -67,13 +62,11 @@ fn refuses_anything_else() {
             "- kind: ResourceList\n",
             "the function's stdout must be a mapping, found a list at line 1, column 1",
         ),
-        ("[]", "the function's stdout must be a mapping, found a list at line 1, column 1"),
-        ("kind: List\n", r#"input was of unexpected kind "List"; expected ResourceList"#),
         ("kind: List\nkind: ResourceList\n", r#"input was of unexpected kind "List"; expected ResourceList"#),
-        ("kind: [ResourceList]\n", r#"input was of unexpected kind ""; expected ResourceList"#),
-        ("a: &a ResourceList\nkind: *a\n", r#"input was of unexpected kind ""; expected ResourceList"#),
-        ("a: &a {kind: ResourceList}\n<<: *a\n", r#"input was of unexpected kind ""; expected ResourceList"#),
-        ("hello: world\n", r#"input was of unexpected kind ""; expected ResourceList"#),
+        ("kind: [ResourceList]\n", r#"unexpected kind ""; expected ResourceList"#),
+        ("a: &a ResourceList\nkind: *a\n", r#"unexpected kind """#),
+        ("a: &a {kind: ResourceList}\n<<: *a\n", r#"unexpected kind """#),
+        ("hello: world\n", r#"unexpected kind """#),
         (
             "kind: ResourceList\nitems: []\ndone: all: of it\n",
             "invalid YAML at line 3, column 10: mapping values are not allowed in this context: \
@@ -81,30 +74,19 @@ fn refuses_anything_else() {
         ),
         (
             "{\"kind\": \"ResourceList\"]",
-            "invalid YAML at line 1, column 24: while parsing a flow mapping, did not find expected ',' or '}': \
-             only the ResourceList may go to stdout, all else to stderr",
+            "line 1, column 24: while parsing a flow mapping, did not find expected ','",
         ),
         (
             "kind: ResourceList\na: *unknown\n",
-            "invalid YAML at line 2, column 4: while parsing node, found unknown anchor: \
-             only the ResourceList may go to stdout, all else to stderr",
+            "line 2, column 4: while parsing node, found unknown anchor: only",
         ),
         (
             "kind: ResourceList\na: \"\x1b[1m\"\n",
             "control characters are not allowed, U+001B in line 2: it must be escaped in double quotes",
         ),
-        (
-            "a: \0\n",
-            "control characters are not allowed, U+0000 in line 1: it must be escaped in double quotes",
-        ),
-        (
-            "\n\na: \u{80}",
-            "control characters are not allowed, U+0080 in line 3: it must be escaped in double quotes",
-        ),
-        (
-            "\u{ffff}",
-            "control characters are not allowed, U+FFFF in line 1: it must be escaped in double quotes",
-        ),
+        ("a: \0\n", "U+0000 in line 1"),
+        ("\n\na: \u{80}", "U+0080 in line 3"),
+        ("\u{ffff}", "U+FFFF in line 1"),
         ("kind: ResourceList\nitems:\n", "items must be a list, found a null at line 2, column 6"),
         ("kind: ResourceList\nitems: {}\n", "items must be a list, found a mapping at line 2, column 8"),
         (
@@ -120,7 +102,7 @@ fn refuses_anything_else() {
             "functionConfig must be a mapping, found a list at line 2, column 17",
         ),
     ] {
-        assert_eq!(refusal(output), text, "{output}");
+        assert!(refusal(output).contains(text), "{output}: {}", refusal(output));
     }
     assert_eq!(
         refusal(b"kind: ResourceList\na: \xff\n"),
@@ -182,13 +164,12 @@ fn results_read_as_in_the_go_sdk() {
 }
 
 #[test]
-fn results_of_another_shape_are_refused() {
+fn results_of_another_shape_are_rejected() {
     for (results, refusal) in [
         ("x: &a []\nresults: *a\n", "results must be a list, found a YAML alias at line 4, column 10"),
         ("results: {items: ~}\n", "results must be a list, found a null at line 3, column 18"),
         ("results: {items: {}}\n", "results must be a list, found a mapping at line 3, column 18"),
         ("results: [x]\n", "each of results must be a mapping, found a scalar at line 3, column 11"),
-        ("results: [null]\n", "each of results must be a mapping, found a null at line 3, column 11"),
         (
             "results: [{message: {}}]\n",
             "message of a result must be a scalar, found a mapping at line 3, column 21",
@@ -229,8 +210,8 @@ fn an_error_among_the_results_is_noticed() {
 #[test]
 fn results_are_kept_within_a_bound() {
     let results = with(&format!("results:\n{}", "- message: 0123456789\n".repeat(10_000))).unwrap();
-    // "[info]: 0123456789" and the blank line after it.
-    assert_eq!(results.entries.len(), TEXT_LIMIT / 20);
+    // "[info]: 0123456789" and a blank line before all but the first.
+    assert_eq!(results.text.len(), TEXT_LIMIT / 20 * 20 - 2);
     assert_eq!(results.left_out, 10_000 - TEXT_LIMIT / 20);
     let text = results.to_string();
     assert!(text.ends_with("\n\n[info]: 0123456789\n\n[... 6724 more results left out ...]"), "{text}");

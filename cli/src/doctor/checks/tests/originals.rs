@@ -1,6 +1,6 @@
 //! Porch's own function runner beside ours or in their place, and of many pods those that are not asked.
 
-use super::super::super::gather::MAX_ASKED;
+use super::super::super::facts::MAX_ASKED;
 use super::*;
 
 /// A Deployment of Porch's own function runner.
@@ -17,23 +17,12 @@ fn original(replicas: i32) -> Value {
 }
 
 #[test]
-fn it_is_known_when_it_is_met() {
-    let mut facts = alone();
-    facts.runners[0].answer.as_mut().unwrap().ours = false;
-    let found = faults(&facts);
-    assert_eq!((found.len(), found[0].1), (1, "programs"));
-    facts.runners[0].answer = Err(Silence::Failed("forbidden".to_owned()));
-    let found = faults(&facts);
-    assert_eq!((found.len(), found[0].0, found[0].1), (1, Level::Unknown, "programs"));
-}
-
-#[test]
 fn whosever_it_is_it_has_to_be_ready() {
     for (there, expected) in [(1, "0 of 1 ready"), (0, "Deployment function-runner is scaled to 0")] {
         let mut facts = alone();
         facts.runners.clear();
         let runner = facts.installed.runner.as_mut().unwrap();
-        (runner.ready, runner.replicas) = (0, there);
+        (runner.workload.ready, runner.workload.replicas) = (0, there);
         let found = faults(&facts);
         assert_eq!((found[0].0, found[0].1), (Level::Unknown, "programs"));
         assert_eq!(found[1..], [(Level::Problem, "runners", expected.to_owned())]);
@@ -47,9 +36,7 @@ fn it_does_not_stand_in_for_runners_that_are_missing() {
     let mut facts = facts_of(&objects);
     facts.runners.clear();
     facts.routers.clear();
-    let missing =
-        (Level::Problem, "runners", "Deployment function-router has no runners beside it".to_owned());
-    assert_eq!(faults(&facts), [missing]);
+    expect(&facts, Level::Problem, "runners", "Deployment function-router has no runners beside it");
 }
 
 #[test]
@@ -74,36 +61,31 @@ fn each_that_still_runs_is_named() {
 fn pods_beyond_those_that_are_asked_are_no_failure() {
     let mut facts = facts();
     facts.runners[1].answer = Err(Silence::NotAsked);
-    let findings = all(&facts);
-    let faults: Vec<_> = findings.iter().filter(|finding| finding.level != Level::Ok).collect();
     let text = format!("1 of 2 pods were not asked how they are: only the first {MAX_ASKED} by name are");
-    // There is nothing to mend.
-    assert_eq!(faults, [&Finding::unknown("runners", text, "")]);
-    assert!(findings.iter().any(|finding| finding.check == "discovery"), "they still count as there");
+    expect(&facts, Level::Unknown, "runners", &text);
+    assert!(all(&facts).iter().any(|finding| finding.check == "discovery"), "they still count as there");
 }
 
 #[test]
-fn those_that_are_asked_say_whose_all_are() {
-    let of = |answers: &[Result<bool, Silence>]| {
+fn pods_that_were_asked_decide_whether_it_is_the_original() {
+    let failed = || Err(Silence::Failed("forbidden".to_owned()));
+    let not_asked = || Err(Silence::NotAsked);
+    for (answers, expected, check) in [
+        (vec![Ok(true), Ok(true), not_asked()], Original::No, None),
+        (vec![Ok(true), Ok(false), not_asked()], Original::Yes, Some(Level::Warning)),
+        (vec![failed(), Ok(false)], Original::Yes, Some(Level::Warning)),
+        (vec![Ok(true), failed(), not_asked()], Original::Unknown, Some(Level::Unknown)),
+        (vec![not_asked()], Original::Unknown, Some(Level::Unknown)),
+        (vec![], Original::Unknown, Some(Level::Unknown)),
+    ] {
         let mut facts = alone();
-        facts.runners = answers
-            .iter()
-            .map(|answer| {
-                let mut runner = runner("runner", "10.0.0.1");
-                match answer {
-                    Ok(ours) => runner.answer.as_mut().unwrap().ours = *ours,
-                    Err(silence) => runner.answer = Err(silence.clone()),
-                }
-                runner
-            })
-            .collect();
-        facts.original()
-    };
-    let (not_asked, failed) = (|| Err(Silence::NotAsked), || Err(Silence::Failed("forbidden".to_owned())));
-    assert_eq!(of(&[Ok(true), Ok(true), not_asked()]), Original::No);
-    assert_eq!(of(&[Ok(true), Ok(false), not_asked()]), Original::Yes);
-    assert_eq!(of(&[failed(), Ok(false)]), Original::Yes);
-    assert_eq!(of(&[Ok(true), failed(), not_asked()]), Original::Unknown);
-    assert_eq!(of(&[not_asked()]), Original::Unknown);
-    assert_eq!(of(&[]), Original::Unknown);
+        let answered = |answer: &Result<bool, Silence>| Asked {
+            answer: answer.clone().map(|ours| Answer { page: IsOurs(ours), metrics: String::new() }),
+            ..runner("runner", "10.0.0.1")
+        };
+        facts.runners = answers.iter().map(answered).collect();
+        assert_eq!(facts.original(), expected, "{answers:?}");
+        let programs = faults(&facts).into_iter().find(|fault| fault.1 == "programs");
+        assert_eq!(programs.map(|fault| fault.0), check, "{answers:?}");
+    }
 }

@@ -139,8 +139,8 @@ fn what_is_not_about_one_pod_is_no_answer() {
         broken_off(),
     ] {
         assert_eq!(creation(&error), Creation::Unreachable, "{error}");
-        assert_eq!(deletion(&error), Deletion::Unreachable, "{error}");
-        assert_eq!(pushing(&error), Pushing::Unreachable, "{error}");
+        assert_eq!(deletion(&error), WriteOutcome::Unreachable, "{error}");
+        assert_eq!(pushing(&error), WriteOutcome::Unreachable, "{error}");
     }
 }
 
@@ -163,11 +163,11 @@ fn the_server_says_how_long_to_leave_it_alone() {
 #[test]
 fn deletes() {
     let cases = [
-        (api(409, "Conflict", "the UID in the precondition does not match"), Deletion::Conflict),
-        (api(404, "NotFound", r#"pods "f" not found"#), Deletion::NotFound),
-        (api(403, FORBIDDEN, r#"cannot delete resource "pods""#), Deletion::Unknown),
-        (api(500, "InternalError", ""), Deletion::Unknown),
-        (api(429, "TooManyRequests", ""), Deletion::Unknown),
+        (api(409, "Conflict", "the UID in the precondition does not match"), WriteOutcome::Conflict),
+        (api(404, "NotFound", r#"pods "f" not found"#), WriteOutcome::Gone),
+        (api(403, FORBIDDEN, r#"cannot delete resource "pods""#), WriteOutcome::Unknown),
+        (api(500, "InternalError", ""), WriteOutcome::Unknown),
+        (api(429, "TooManyRequests", ""), WriteOutcome::Unknown),
     ];
     for (error, expected) in cases {
         assert_eq!(deletion(&error), expected, "{error}");
@@ -177,10 +177,10 @@ fn deletes() {
 #[test]
 fn pushes() {
     let cases = [
-        (api(409, "Conflict", "the object has been modified"), Pushing::Conflict),
-        (api(422, "Invalid", "metadata.uid: field is immutable"), Pushing::Conflict),
-        (api(404, "NotFound", r#"pods "f" not found"#), Pushing::Gone),
-        (api(403, FORBIDDEN, r#"cannot patch resource "pods""#), Pushing::Unknown),
+        (api(409, "Conflict", "the object has been modified"), WriteOutcome::Conflict),
+        (api(422, "Invalid", "metadata.uid: field is immutable"), WriteOutcome::Conflict),
+        (api(404, "NotFound", r#"pods "f" not found"#), WriteOutcome::Gone),
+        (api(403, FORBIDDEN, r#"cannot patch resource "pods""#), WriteOutcome::Unknown),
     ];
     for (error, expected) in cases {
         assert_eq!(pushing(&error), expected, "{error}");
@@ -193,8 +193,8 @@ fn what_a_proxy_says_is_no_answer() {
         // As kube makes it of a body that is no Status.
         let error = api(code, "Failed to parse error data", "<html>no</html>");
         assert_eq!(creation(&error), Creation::Unreachable, "{code}");
-        assert_eq!(deletion(&error), Deletion::Unreachable, "{code}");
-        assert_eq!(pushing(&error), Pushing::Unreachable, "{code}");
+        assert_eq!(deletion(&error), WriteOutcome::Unreachable, "{code}");
+        assert_eq!(pushing(&error), WriteOutcome::Unreachable, "{code}");
     }
 }
 

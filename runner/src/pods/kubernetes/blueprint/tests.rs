@@ -26,7 +26,7 @@ fn digest(digest: &str, since: u64) -> ContentOf {
     ContentOf::Digest { digest: digest.into(), since: millis(since) }
 }
 
-fn made_from(blueprint: &Blueprint, content: &ContentOf) -> Origin {
+fn made_from(blueprint: &Blueprint, content: &ContentOf) -> PodRecipe {
     blueprint.made_from(&ImageKey::from(IMAGE), content)
 }
 
@@ -36,10 +36,10 @@ fn a_moved_tag_is_another_content_of_the_same_version() {
     let (old, new) =
         (made_from(&blueprint, &digest("sha256:01", 60)), made_from(&blueprint, &digest("sha256:02", 70)));
     let content =
-        |digest: &str, since| Some(Content { digest: digest.into(), resolved: Some(millis(since)) });
+        |digest: &str, since| Some(ImageContent { digest: digest.into(), resolved: Some(millis(since)) });
     assert_eq!(old.content, content("sha256:01", 60));
-    assert_eq!(new, Origin { content: content("sha256:02", 70), ..old.clone() });
-    assert!(old.yields_to(&new) && !new.yields_to(&old));
+    assert_eq!(new, PodRecipe { content: content("sha256:02", 70), ..old.clone() });
+    assert!(old.is_outdated_by(&new) && !new.is_outdated_by(&old));
 }
 
 #[test]
@@ -50,10 +50,10 @@ fn another_configuration_is_another_version_of_the_same_content() {
     for new in [blueprint("w:v2"), blueprint_with(template(), 2048, 90)] {
         let new = made_from(&new, &content);
         assert_ne!(new.version, old.version);
-        assert_eq!(Origin { version: old.version.clone(), ..new }, old);
+        assert_eq!(PodRecipe { version: old.version.clone(), ..new }, old);
     }
     let restarted = made_from(&blueprint_with(template(), 1024, 1000), &content);
-    assert_eq!(restarted, Origin { config_time: Some(millis(1000)), ..old });
+    assert_eq!(restarted, PodRecipe { config_time: Some(millis(1000)), ..old });
 }
 
 #[test]
@@ -62,9 +62,9 @@ fn without_known_content_the_configuration_is_still_compared() {
     let pod = made_from(&old, &digest("sha256:01", 60));
     for content in [ContentOf::Unknown, ContentOf::Reference] {
         let same = made_from(&old, &content);
-        assert_eq!(same, Origin { content: None, ..pod.clone() });
+        assert_eq!(same, PodRecipe { content: None, ..pod.clone() });
         assert!(!pod.differs_from(&same));
-        assert!(pod.yields_to(&made_from(&new, &content)), "{content:?}");
+        assert!(pod.is_outdated_by(&made_from(&new, &content)), "{content:?}");
     }
 }
 
@@ -80,8 +80,8 @@ fn without_a_template_nothing_is_outdated() {
         NoTemplate::Broken("broken".into()),
     ] {
         let none = made_from(&blueprint_with(Err(state), 1024, 1000), &moved);
-        assert_eq!(none, Origin::of("none", None));
-        assert!(!pod.yields_to(&none));
+        assert_eq!(none, PodRecipe::of("none", None));
+        assert!(!pod.is_outdated_by(&none));
     }
 }
 
@@ -90,7 +90,7 @@ fn what_a_pod_is_made_from_is_read_back_from_it() {
     let blueprint = blueprint("w:v1");
     let name = PodName { image: ImageKey::from(IMAGE), slot: 0, past: None };
     for content in [digest("sha256:01", 60), ContentOf::Reference] {
-        let origin = made_from(&blueprint, &content);
+        let recipe = made_from(&blueprint, &content);
         let metadata = ImageMetadata { entrypoint: vec!["f".to_owned()], content };
         let mut pod = blueprint
             .pod(&PodOrder {
@@ -111,7 +111,7 @@ fn what_a_pod_is_made_from_is_read_back_from_it() {
             shard_key: ShardKey::from(&name.image),
             terminating_since: None,
             phase: Phase::Pending(None),
-            origin,
+            recipe,
             reclaim_after: Some(millis(5000)),
             place_wanted: None,
         };

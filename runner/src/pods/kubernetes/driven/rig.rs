@@ -11,16 +11,17 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
+use porch_fn_grpc::serve;
+use porch_fn_grpc::{Call, Charge, Evaluate, Hop, Inflight, Options, Reply, Server, message_of};
 use porch_fn_image::Image;
+use porch_fn_lifecycle::drain;
+use porch_fn_lifecycle::health::Health;
 use porch_fn_pool::{Config, Event, ImageKey, Override, Overrides};
 use porch_fn_proto::evaluator::EvaluateFunctionRequest;
 use porch_fn_proto::{Chunks, encode_request, frame};
 use porch_fn_registry::{Images, ImagesOptions, Metadata, Registry, RegistryError};
-use porch_fn_service::grpc::{Call, Charge, Evaluate, Hop, Inflight, Options, Reply, Server, message_of};
-use porch_fn_service::health::Health;
-use porch_fn_service::telemetry::span::Span;
-use porch_fn_service::{drain, serve};
 use porch_fn_settings::{CacheConfig, Settings};
+use porch_fn_telemetry::span::Span;
 use prometheus_client::registry::Registry as Metered;
 use prost::Message;
 use tokio::net::TcpListener;
@@ -29,6 +30,7 @@ use tokio::time::{Instant, sleep};
 
 use super::cluster::FakeCluster;
 use crate::metrics::Metrics;
+use crate::pods::PodRuntime;
 use crate::pods::kubernetes::backend::KubernetesBackend;
 use crate::pods::kubernetes::blueprint::{Blueprint, PodFlags};
 use crate::pods::kubernetes::client::Cluster;
@@ -36,7 +38,6 @@ use crate::pods::kubernetes::metadata::ImageSource;
 use crate::pods::kubernetes::names;
 use crate::pods::kubernetes::store::{Connect, Store};
 use crate::pods::kubernetes::template::Template;
-use crate::pods::{PodRuntime, driver::wall_clock};
 
 pub(super) struct Rig {
     pub(super) runtime: Arc<PodRuntime>,
@@ -122,8 +123,8 @@ impl Rig {
     fn configure(&self) {
         let (blueprint, images) = (self.blueprint.borrow().clone(), Arc::clone(&self.images));
         let made_from = move |image: &ImageKey| {
-            let template = Some(blueprint.made_from(image, &images.content(image)));
-            Override { template, ..Override::default() }
+            let recipe = Some(blueprint.made_from(image, &images.content(image)));
+            Override { recipe, ..Override::default() }
         };
         let config = Config { overrides: Overrides::by(made_from), ..self.config.clone() };
         self.events.send(Event::Configure(config)).unwrap();
@@ -150,11 +151,11 @@ impl Rig {
     }
 }
 
-/// The origin of a pod says when its configuration was made: each is newer than those before.
+/// The recipe of a pod says when its configuration was made: each is newer than those before.
 fn blueprint(settings: &Arc<Settings>, wrapper: &str) -> Arc<Blueprint> {
     let template = Ok(Arc::new(Template::inline(wrapper)));
     let flags = PodFlags { max_message: 1 << 20, pull_secret: None };
-    let now = wall_clock(jiff::SignedDuration::ZERO);
+    let now = crate::clock::now();
     Arc::new(Blueprint::new(template, flags, Arc::clone(settings), now, None))
 }
 

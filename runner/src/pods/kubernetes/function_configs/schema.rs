@@ -1,28 +1,32 @@
-//! What the cluster's schema says about the `tags` of FunctionConfigs.
+//! The meaning of the `tags` of FunctionConfigs, from the cluster's schema.
 //!
-//! [`TagSemantics::of_schema`] reads it out of the group's `OpenAPI` document. Every account that
-//! the API server knows may read that (`ClusterRole` system:discovery), which is not so for CRDs.
+//! [`TagSemantics::of_schema`] reads it from the group's `OpenAPI` document. Every account that the
+//! API server knows may read that document (`ClusterRole` system:discovery), but not every account may
+//! read CRDs.
 
-use http::{Request, header};
+use std::time::Duration;
+
+use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Collected, Limited};
 use kube::Client;
 use kube::client::Body;
-use porch_fn_settings::TagSemantics;
+use porch_fn_settings::{Setting, Source, TagSemantics};
+use tokio::time::{Instant, sleep_until};
 
 use super::super::client::{Causes, RequestError, bounded};
-use super::{GROUP, VERSION};
+use super::{FLAG, Followed, GROUP, VERSION, log};
 
 /// Largest document that is read, in bytes. That of the group with all of Porch's kinds is a few
 /// hundred KiB.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// Why the schema says nothing.
+/// Why the schema does not decide.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SchemaError {
     #[error("{0}")]
     Request(String),
     #[error("the API server answers {0}")]
-    Refused(http::StatusCode),
+    Refused(StatusCode),
     #[error("the document is cut short or has more than {MAX_BYTES} bytes")]
     Body,
     #[error("the document is no JSON: {0}")]
@@ -31,8 +35,69 @@ pub(super) enum SchemaError {
     Silent,
 }
 
-/// Asks the API server.
-pub(super) async fn read(client: &Client) -> Result<TagSemantics, SchemaError> {
+// === impl Followed ===
+
+impl Followed {
+    /// Reads the schema, unless `--functionconfig-tags` decides. After a failure the last answer stays
+    /// in effect.
+    pub(super) async fn read_schema(&mut self) {
+        if self.options.semantics.is_some() {
+            return;
+        }
+        // Only the first objects wait for it, after a start and when the kind is new.
+        let is_first = self.objects.semantics().source == Source::NoSchema && !self.is_schema_missing;
+        let within = if is_first { self.options.schema_within } else { Duration::ZERO };
+        let answer = self.wait_for_schema(within).await;
+        let before = self.objects.semantics().clone();
+        let is_known = before.source == Source::Schema;
+        match answer {
+            Ok(semantics) => {
+                if !is_known || before.value != semantics {
+                    tracing::info!(%semantics, "the schema of FunctionConfigs says what their tags mean");
+                }
+                let semantics = Setting::new(semantics, Source::Schema);
+                for (name, report) in self.objects.set_semantics(semantics) {
+                    log(&name, Some(report));
+                }
+            }
+            Err(error) if is_known || std::mem::replace(&mut self.is_schema_missing, true) => {
+                tracing::debug!(%error, "the schema of FunctionConfigs still does not say what their tags mean");
+            }
+            Err(error) => tracing::warn!(
+                %error,
+                "the schema of FunctionConfigs does not say what their tags mean: they are taken as in Porch 1.6. Set \
+                 --{FLAG}, or let the runner's service account get /openapi/v3/apis/{GROUP}/{VERSION}, as ClusterRole \
+                 system:discovery does"
+            ),
+        }
+        let is_missing = self.objects.semantics().source == Source::NoSchema;
+        let pause = if is_missing { self.options.retry_every } else { self.options.schema_every };
+        self.schema_at = Some(Instant::now() + pause);
+    }
+
+    /// Repeats a request that failed in passing, for as long as `within`.
+    async fn wait_for_schema(&self, within: Duration) -> Result<TagSemantics, SchemaError> {
+        let give_up = Instant::now() + within;
+        let mut pause = within / 20;
+        loop {
+            let answer = read(&self.options.client).await;
+            let is_final = match &answer {
+                Ok(_) | Err(SchemaError::Silent) => true,
+                Err(SchemaError::Refused(status)) => *status == StatusCode::FORBIDDEN,
+                Err(_) => false,
+            };
+            // Up to a half more, so that runners do not ask in step.
+            let next = Instant::now() + pause.mul_f64(1.0 + fastrand::f64() / 2.0);
+            if is_final || next >= give_up {
+                return answer;
+            }
+            sleep_until(next).await;
+            pause = (pause * 2).min(within / 4);
+        }
+    }
+}
+
+async fn read(client: &Client) -> Result<TagSemantics, SchemaError> {
     let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}"))
         .header(header::ACCEPT, "application/json")
         .body(Body::empty());

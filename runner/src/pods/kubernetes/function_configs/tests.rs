@@ -1,8 +1,9 @@
-//! Against an API server of a few canned answers.
+//! In front of an API server with a few canned answers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use porch_fn_service::kubernetes::client;
+use parking_lot::Mutex;
+use porch_fn_kubernetes::client;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -29,10 +30,10 @@ struct Answers {
 struct Rig {
     answers: Arc<Mutex<Answers>>,
     /// Lists that were asked for.
-    lists: watch::Receiver<usize>,
+    lists: watched::Receiver<usize>,
     /// How often the schema was.
     schemas: Arc<AtomicUsize>,
-    state: watch::Receiver<Option<Arc<FunctionConfigs>>>,
+    state: watched::Receiver<Option<Arc<FunctionConfigs>>>,
     _tasks: JoinSet<()>,
 }
 
@@ -44,33 +45,33 @@ impl Rig {
     }
 
     /// With this changed of what the runner goes by.
-    async fn with(first: Answers, change: impl FnOnce(&mut Source)) -> Self {
+    async fn with(first: Answers, change: impl FnOnce(&mut Options)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let client = client(kube::Config::new(url.parse().unwrap())).unwrap();
         let answers = Arc::new(Mutex::new(first));
-        let (listed, lists) = watch::channel(0);
+        let (listed, lists) = watched::channel(0);
         let mut tasks = JoinSet::new();
         let schemas = Arc::new(AtomicUsize::new(0));
         tasks.spawn(serve(listener, Arc::clone(&answers), listed, Arc::clone(&schemas)));
-        let mut source = Source {
+        let mut options = Options {
             client,
             namespace: "ns".to_owned(),
             default_prefix: "example.com".to_owned(),
             semantics: None,
             retry_every: Duration::from_millis(1),
-            relist_every: Duration::from_millis(1),
+            schema_every: Duration::from_millis(1),
             // A test that needs no second request does not get as far as one.
             schema_within: Duration::from_hours(1),
         };
-        change(&mut source);
-        let (state, receiver) = watch::channel(None);
-        let owned = watch::channel(Ownership::None).1;
-        tasks.spawn(follow(source, owned, state, watch::Sender::default()));
+        change(&mut options);
+        let (state, receiver) = watched::channel(None);
+        let owned = watched::channel(OwnedShards::None).1;
+        tasks.spawn(follow(options, owned, state, watched::Sender::default()));
         Self { answers, lists, schemas, state: receiver, _tasks: tasks }
     }
 
-    /// Changes what the API server says, and waits until it was asked twice: what comes of the first is done then.
+    /// Changes what the API server says, and waits until two more lists were answered.
     async fn say(&mut self, answers: Answers) {
         *self.answers.lock() = answers;
         let asked = *self.lists.borrow();
@@ -79,7 +80,7 @@ impl Rig {
     }
 
     /// Waits until tags mean this.
-    async fn until(&mut self, semantics: TagSemantics, source: SettingSource) {
+    async fn until(&mut self, semantics: TagSemantics, source: Source) {
         let expected = Setting::new(semantics, source);
         let is_so = |state: &Option<Arc<FunctionConfigs>>| {
             state.as_ref().is_some_and(|configs| configs.semantics() == Some(&expected))
@@ -96,7 +97,7 @@ impl Rig {
 async fn serve(
     listener: TcpListener,
     answers: Arc<Mutex<Answers>>,
-    listed: watch::Sender<usize>,
+    listed: watched::Sender<usize>,
     schemas: Arc<AtomicUsize>,
 ) {
     let mut watches = Vec::new();
@@ -201,28 +202,32 @@ async fn who_may_not_look_knows_what_there_is_to_know() {
 #[tokio::test]
 async fn the_schema_says_what_tags_mean_and_may_change_while_nothing_else_does() {
     let mut rig = Rig::start(Answers { watch: true, ..LISTED }).await;
-    rig.until(TagSemantics::Exact, SettingSource::Schema).await;
+    rig.until(TagSemantics::Exact, Source::Schema).await;
     rig.answers.lock().tags = Ok(NEW);
-    rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
+    rig.until(TagSemantics::Constraint, Source::Schema).await;
     assert_eq!(rig.objects(), Some(1));
-    // What was read before holds.
-    rig.say(Answers { watch: true, tags: Err(403), ..LISTED }).await;
-    rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
+    // The last answer holds.
+    rig.answers.lock().tags = Err(403);
+    let asked = rig.schemas.load(Ordering::Relaxed);
+    while rig.schemas.load(Ordering::Relaxed) < asked + 3 {
+        tokio::task::yield_now().await;
+    }
+    rig.until(TagSemantics::Constraint, Source::Schema).await;
 }
 
 #[tokio::test]
 async fn tags_are_exact_at_once_if_the_schema_may_not_be_read() {
     let mut rig = Rig::start(Answers { watch: true, tags: Err(403), ..LISTED }).await;
-    rig.until(TagSemantics::Exact, SettingSource::NoSchema).await;
+    rig.until(TagSemantics::Exact, Source::NoSchema).await;
     assert_eq!(rig.objects(), Some(1), "objects count all the same");
     rig.answers.lock().tags = Ok(NEW);
-    rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
+    rig.until(TagSemantics::Constraint, Source::Schema).await;
 }
 
 #[tokio::test]
 async fn the_flag_asks_for_no_schema() {
-    let mut rig = Rig::with(LISTED, |source| source.semantics = Some(TagSemantics::Constraint)).await;
-    rig.until(TagSemantics::Constraint, SettingSource::Flag("functionconfig-tags")).await;
+    let mut rig = Rig::with(LISTED, |options| options.semantics = Some(TagSemantics::Constraint)).await;
+    rig.until(TagSemantics::Constraint, Source::Flag("functionconfig-tags")).await;
     rig.say(LISTED).await;
     assert_eq!(rig.schemas.load(Ordering::Relaxed), 0);
 }
@@ -231,14 +236,14 @@ async fn the_flag_asks_for_no_schema() {
 #[tokio::test]
 async fn a_schema_that_is_not_there_yet_is_waited_for() {
     let answers = Answers { watch: true, tags: Ok(NEW), unpublished: 2, ..LISTED };
-    let change = |source: &mut Source| {
-        source.retry_every = Duration::from_hours(1);
-        source.schema_within = Duration::from_secs(2);
+    let change = |options: &mut Options| {
+        options.retry_every = Duration::from_hours(1);
+        options.schema_within = Duration::from_secs(2);
     };
     let mut rig = Rig::with(answers, change).await;
     rig.state.wait_for(Option::is_some).await.unwrap();
     // The first answer is the right one.
-    let expected = Setting::new(TagSemantics::Constraint, SettingSource::Schema);
+    let expected = Setting::new(TagSemantics::Constraint, Source::Schema);
     assert_eq!(rig.state.borrow().as_ref().unwrap().semantics(), Some(&expected));
     assert_eq!(rig.schemas.load(Ordering::Relaxed), 3);
 }
@@ -246,9 +251,9 @@ async fn a_schema_that_is_not_there_yet_is_waited_for() {
 #[tokio::test]
 async fn tags_are_exact_if_the_schema_does_not_come_in_time() {
     let answers = Answers { watch: true, tags: Err(503), ..LISTED };
-    let mut rig = Rig::with(answers, |source| source.schema_within = Duration::from_millis(20)).await;
-    rig.until(TagSemantics::Exact, SettingSource::NoSchema).await;
+    let mut rig = Rig::with(answers, |options| options.schema_within = Duration::from_millis(20)).await;
+    rig.until(TagSemantics::Exact, Source::NoSchema).await;
     assert!(rig.schemas.load(Ordering::Relaxed) > 1);
     rig.answers.lock().tags = Ok(NEW);
-    rig.until(TagSemantics::Constraint, SettingSource::Schema).await;
+    rig.until(TagSemantics::Constraint, Source::Schema).await;
 }

@@ -59,10 +59,10 @@ fn all_that_a_pod_says_is_read() {
             shard_key: "example.com/f".into(),
             terminating_since: None,
             phase: Phase::Pending(None),
-            origin: Origin {
+            recipe: PodRecipe {
                 version: "inline-v1".into(),
                 config_time: Some(Time::from_millis(1_767_323_045_000)),
-                content: Some(Content {
+                content: Some(ImageContent {
                     digest: "sha256:01".into(),
                     resolved: Some(Time::from_millis(1_767_323_046_000)),
                 }),
@@ -110,11 +110,11 @@ fn the_rest_may_be_missing() {
     let missing = |name| seen(without_annotation(name)).unwrap().pod;
     assert_eq!(missing("fn.kpt.dev/past").name.past, None);
     assert_eq!(missing("fn.kpt.dev/shard-key").shard_key, "example.com/f:v1".into());
-    assert_eq!(missing("fn.kpt.dev/template-version").origin.version, "".into());
-    assert_eq!(missing("fn.kpt.dev/config-time").origin.config_time, None);
-    assert_eq!(missing("fn.kpt.dev/image-digest").origin.content, None, "a time alone says nothing");
-    let content = Content { digest: "sha256:01".into(), resolved: None };
-    assert_eq!(missing("fn.kpt.dev/resolved-at").origin.content, Some(content));
+    assert_eq!(missing("fn.kpt.dev/template-version").recipe.version, "".into());
+    assert_eq!(missing("fn.kpt.dev/config-time").recipe.config_time, None);
+    assert_eq!(missing("fn.kpt.dev/image-digest").recipe.content, None, "a time alone says nothing");
+    let content = ImageContent { digest: "sha256:01".into(), resolved: None };
+    assert_eq!(missing("fn.kpt.dev/resolved-at").recipe.content, Some(content));
     assert_eq!(missing("fn.kpt.dev/reclaim-after").reclaim_after, None);
     assert_eq!(seen(with("/status", Value::Null)).unwrap().ip, None);
     assert_eq!(seen(with("/status/podIP", json!("nowhere"))).unwrap().ip, None);

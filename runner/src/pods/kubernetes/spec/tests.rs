@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::{EnvVar, PodSpec, PodTemplateSpec};
-use porch_fn_pool::{Content, ImageKey, Uid};
+use porch_fn_pool::{ImageContent, ImageKey, Uid};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -16,10 +16,10 @@ const IMAGE: &str = "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1";
 
 static NONE: LazyLock<PodOverrides> = LazyLock::new(PodOverrides::default);
 
-static ORIGIN: LazyLock<Origin> = LazyLock::new(|| Origin {
+static RECIPE: LazyLock<PodRecipe> = LazyLock::new(|| PodRecipe {
     version: "inline-0123456789abcdef".into(),
     config_time: Some(Time::from_millis(1_700_000_000_000)),
-    content: Some(Content {
+    content: Some(ImageContent {
         digest: "sha256:00".into(),
         resolved: Some(Time::from_millis(1_700_000_001_000)),
     }),
@@ -35,7 +35,7 @@ fn input<'a>(name: &'a PodName, entrypoint: &'a [String]) -> PodSpecInput<'a> {
         namespace: "porch-fn-system",
         name,
         shard_key: "ghcr.io/kptdev/krm-functions-catalog/set-namespace",
-        origin: &ORIGIN,
+        recipe: &RECIPE,
         reclaim_after: Time::from_millis(1_700_000_060_500),
         image: "ghcr.io/kptdev/krm-functions-catalog/set-namespace@sha256:00",
         entrypoint,
@@ -228,8 +228,8 @@ fn what_is_ours_wins_and_what_is_absent_stays_absent() {
     let absent = [names::PAST, names::CONFIG_TIME, names::IMAGE_DIGEST, names::RESOLVED_AT];
     metadata.annotations = Some(foreign(&[&absent[..], &[names::SLOT, "note"]].concat()));
     let plain = name(2, None);
-    let origin = Origin::of("inline-0", None);
-    let made = pod(&template, &PodSpecInput { origin: &origin, ..input(&plain, &[]) }).metadata;
+    let recipe = PodRecipe::of("inline-0", None);
+    let made = pod(&template, &PodSpecInput { recipe: &recipe, ..input(&plain, &[]) }).metadata;
     let labels = json!({
         "app.kubernetes.io/managed-by": "porch-fn-runner",
         "fn.kpt.dev/image": "set-namespace-v041-1-01234567",

@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::Uid;
-use porch_fn_service::conn::Connection;
 use tokio::time::{Instant, sleep};
 
 use super::{Connect, KnownPod, State, Store};

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tonic::codegen::Service;
 
 use super::*;
-use porch_fn_service::grpc::{Hop, Inflight};
+use porch_fn_grpc::{Hop, Inflight};
 
 const POD: &str = "/api/v1/namespaces/functions/podtemplates";
 const SERVICE: &str = "/apis/config.porch.kpt.dev/v1alpha1/namespaces/functions/servicetemplates";

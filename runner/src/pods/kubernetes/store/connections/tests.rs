@@ -1,4 +1,6 @@
-use porch_fn_service::conn::ConnectError;
+//! Connections to pods close when they are idle, and open again when a call needs them.
+
+use porch_fn_grpc_client::conn::ConnectError;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};

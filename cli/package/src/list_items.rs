@@ -1,0 +1,61 @@
+//! Cuts the items of a ResourceList out of its text, comments included.
+//!
+//! A comment line between two items belongs to the one above when it is indented as far as that
+//! item's keys, else to the one below: kpt's libraries and people place comments so.
+
+use super::yaml::{Body, Node, Yaml, column, dedent, line_end};
+
+/// Each item of `list` with its text, if it stands in lines of its own. `None`: `items` is no list.
+pub(super) fn list_items(list: &Yaml) -> Option<Vec<(&Node, Option<String>)>> {
+    let entry = list.root.entries()?.iter().find(|(key, _)| key.text() == Some("items"));
+    let Some((key, value)) = entry else { return Some(Vec::new()) };
+    let Body::Sequence { items, flow } = &value.body else { return value.is_null().then(Vec::new) };
+    let mut from = line_end(&list.text, key.span.end);
+    let with_text = |item| {
+        let cut = if *flow { None } else { cut(&list.text, from, item) };
+        let (end, text) = cut.map_or((item_end(&list.text, item), None), |(end, text)| (end, Some(text)));
+        from = end;
+        (item, text)
+    };
+    Some(items.iter().map(with_text).collect())
+}
+
+fn item_end(text: &str, item: &Node) -> usize {
+    line_end(text, item.span.end)
+}
+
+/// The text of `item`, which stands behind `from`, and where it ends. `None`: it has no dash of its
+/// own.
+fn cut(text: &str, from: usize, item: &Node) -> Option<(usize, String)> {
+    let mut line_start = from;
+    let dash_line = text.get(from..item.span.start)?.split_inclusive('\n').find(|line| {
+        let content = line.trim_start_matches(' ');
+        let starts = content.strip_prefix('-');
+        let has_dash = starts.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\n']));
+        line_start += if has_dash { 0 } else { line.len() };
+        has_dash
+    })?;
+    let indentation = dash_line.len() - dash_line.trim_start_matches(' ').len();
+    let keys = column(text, item.span.start);
+    let end = end_with_comments(text, item_end(text, item), keys);
+    let first_end = line_end(text, line_start + indentation + 1);
+    let mut out = dedent(&text[from..line_start], indentation);
+    let first = text.get(line_start + indentation + 1..first_end)?;
+    if !first.trim().is_empty() {
+        out += &dedent(first, keys.saturating_sub(indentation + 1));
+    }
+    out += &dedent(text.get(first_end..end)?, keys);
+    if !out.ends_with('\n') {
+        out.push('\n');
+    }
+    Some((end, out))
+}
+
+/// The end of the lines from `from` on that are blank, or comments indented by `keys` spaces.
+fn end_with_comments(text: &str, from: usize, keys: usize) -> usize {
+    let belongs = |line: &&str| {
+        let content = line.trim_start_matches(' ');
+        content == "\n" || (content.starts_with('#') && line.len() - content.len() >= keys)
+    };
+    from + text[from..].split_inclusive('\n').take_while(belongs).map(str::len).sum::<usize>()
+}

@@ -1,0 +1,80 @@
+//! How far sequences stand below their key.
+//!
+//! Go's YAML library, and so most functions, writes every sequence level with its key. kpt
+//! remembers in an annotation that a document indents them (`wide`) and writes it back so. Without
+//! that, a function that adds comments would reformat half a document.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::lines::{column, indent, line_end};
+use super::{Body, Node, Yaml, same};
+
+/// A block sequence that is the value of a key.
+struct Sequence {
+    /// Spaces between the column of the key and the column of the dashes.
+    offset: usize,
+    /// Its whole lines.
+    lines: Range<usize>,
+}
+
+/// `compact` or `wide`, by the first sequence that is either, like in kyaml.
+pub(crate) fn sequence_indent(document: &Yaml) -> &'static str {
+    let found = sequences(document);
+    if found.iter().map(|sequence| sequence.offset).find(|offset| matches!(offset, 0 | 2)) == Some(2) {
+        "wide"
+    } else {
+        "compact"
+    }
+}
+
+/// The document with two more spaces before each line of each sequence that is level with its key.
+/// Unchanged when it indents some already: then the function kept the user's layout.
+pub(crate) fn widen(document: Yaml) -> Yaml {
+    let found = sequences(&document);
+    if found.iter().any(|sequence| sequence.offset != 0) {
+        return document;
+    }
+    // How many sequences start at a line, less those that end there.
+    let mut changes: HashMap<usize, isize> = HashMap::new();
+    for Sequence { lines, .. } in &found {
+        *changes.entry(lines.start).or_default() += 1;
+        *changes.entry(lines.end).or_default() -= 1;
+    }
+    let (mut text, mut start, mut depth) = (String::new(), 0, 0);
+    for line in document.text.split_inclusive('\n') {
+        depth += changes.get(&start).unwrap_or(&0);
+        text.push_str(&indent(line, 2 * depth.unsigned_abs()));
+        start += line.len();
+    }
+    Yaml::valid(text).filter(|wide| same(&wide.root, &document.root)).unwrap_or(document)
+}
+
+fn sequences(document: &Yaml) -> Vec<Sequence> {
+    let mut found = Vec::new();
+    collect(&document.text, &document.root, &mut found);
+    found
+}
+
+fn collect(text: &str, node: &Node, found: &mut Vec<Sequence>) {
+    match &node.body {
+        // The lines of an alias stand elsewhere.
+        _ if node.is_alias => {}
+        Body::Scalar(_) => {}
+        Body::Sequence { items, .. } => items.iter().for_each(|item| collect(text, item, found)),
+        Body::Mapping { entries, .. } => {
+            for (key, value) in entries {
+                found.extend(sequence(text, key, value));
+                collect(text, value, found);
+            }
+        }
+    }
+}
+
+fn sequence(text: &str, key: &Node, value: &Node) -> Option<Sequence> {
+    let Body::Sequence { items, flow: false } = &value.body else { return None };
+    let lines = line_end(text, key.span.end)..line_end(text, value.span.end);
+    let above = text.get(lines.start..items.first()?.span.start).filter(|_| !value.is_alias)?;
+    let dash = above.split('\n').find(|line| line.trim_start_matches(' ').starts_with('-'))?.find('-')?;
+    Some(Sequence { offset: dash.checked_sub(column(text, key.span.start))?, lines })
+}

@@ -1,0 +1,216 @@
+//! The metrics of calls that Porch's users chart today, under the names that its function runner gives them: those of
+//! OpenTelemetry's gRPC instrumentation (`rpc.server.*`, `rpc.client.*`) as its Prometheus exporter writes them.
+//!
+//! Milliseconds and buckets are OpenTelemetry's own. Labels are bounded: there is one method.
+
+use std::time::Duration;
+
+use porch_fn_proto::{Chunks, PREFIX_LEN};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use tokio::time::Instant;
+use tonic::Code;
+
+use porch_fn_grpc::Observe;
+use porch_fn_grpc::Reply;
+use porch_fn_grpc_client::unary::CallError;
+
+/// Bounds of every histogram, as OpenTelemetry has them by default.
+const BUCKETS: [f64; 15] =
+    [0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0, 10000.0];
+
+/// Which end of the calls this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Those that came in.
+    Server,
+    /// Those that went out.
+    Client,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[allow(clippy::struct_field_names, reason = "the labels' names are OpenTelemetry's")]
+struct Labels {
+    rpc_system: &'static str,
+    rpc_service: &'static str,
+    rpc_method: &'static str,
+    rpc_grpc_status_code: i32,
+}
+
+type Histograms = Family<Labels, Histogram>;
+
+/// How long calls took, how large they were, and how they ended.
+#[derive(Debug)]
+pub struct RpcMetrics {
+    duration: Histograms,
+    request_size: Histograms,
+    response_size: Histograms,
+    requests: Histograms,
+    responses: Histograms,
+}
+
+// === impl Labels ===
+
+impl Labels {
+    fn of(code: Code) -> Self {
+        Self {
+            rpc_system: "grpc",
+            rpc_service: "evaluator.FunctionEvaluator",
+            rpc_method: "EvaluateFunction",
+            rpc_grpc_status_code: code.into(),
+        }
+    }
+}
+
+// === impl RpcMetrics ===
+
+impl RpcMetrics {
+    /// Registers those of one side in `registry`, which must have no prefix.
+    pub fn new(registry: &mut Registry, side: Side) -> Self {
+        let family = || Histograms::new_with_constructor(histogram as fn() -> Histogram);
+        let metrics = Self {
+            duration: family(),
+            request_size: family(),
+            response_size: family(),
+            requests: family(),
+            responses: family(),
+        };
+        let registry = registry.sub_registry_with_prefix(match side {
+            Side::Server => "rpc_server",
+            Side::Client => "rpc_client",
+        });
+        let milliseconds = Unit::Other("milliseconds".to_owned());
+        registry.register_with_unit("duration", "Duration of calls", milliseconds, metrics.duration.clone());
+        let sizes = [
+            ("request_size", "Size of requests, inflated", &metrics.request_size),
+            ("response_size", "Size of answers", &metrics.response_size),
+        ];
+        for (name, help, family) in sizes {
+            registry.register_with_unit(name, help, Unit::Bytes, family.clone());
+        }
+        let counts = [
+            ("requests_per_rpc", "Requests of each call", &metrics.requests),
+            ("responses_per_rpc", "Answers of each call", &metrics.responses),
+        ];
+        for (name, help, family) in counts {
+            registry.register(name, help, family.clone());
+        }
+        metrics
+    }
+}
+
+/// A call that went out, counted when it is dropped.
+struct Sent<'a> {
+    metrics: &'a RpcMetrics,
+    request: usize,
+    deadline: Instant,
+    began: Instant,
+    /// How it ended, and the size of its answer.
+    ended: Option<(Code, Option<usize>)>,
+}
+
+impl RpcMetrics {
+    /// Makes a call and counts it, also when this is dropped. `framed` is its request.
+    pub async fn client(
+        &self,
+        framed: &Chunks,
+        deadline: Instant,
+        call: impl Future<Output = Result<Reply, CallError>>,
+    ) -> Result<Reply, CallError> {
+        let request = framed.len().saturating_sub(PREFIX_LEN);
+        let mut sent = Sent { metrics: self, request, deadline, began: Instant::now(), ended: None };
+        let answer = call.await;
+        sent.ended = Some(match &answer {
+            Ok(reply) => (reply.code(), reply.framed.len().checked_sub(PREFIX_LEN)),
+            Err(error) => (error.code(), None),
+        });
+        answer
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let cut_off = if Instant::now() < self.deadline { Code::Cancelled } else { Code::DeadlineExceeded };
+        let (code, response) = self.ended.unwrap_or((cut_off, None));
+        self.metrics.ended(code, Some(self.request), response, self.began.elapsed());
+    }
+}
+
+fn histogram() -> Histogram {
+    Histogram::new(BUCKETS)
+}
+
+impl Observe for RpcMetrics {
+    fn ended(&self, code: Code, request: Option<usize>, response: Option<usize>, took: Duration) {
+        let labels = Labels::of(code);
+        self.duration.get_or_create(&labels).observe(took.as_secs_f64() * 1000.0);
+        for (size, sizes, counts) in
+            [(request, &self.request_size, &self.requests), (response, &self.response_size, &self.responses)]
+        {
+            if let Some(size) = size {
+                sizes.get_or_create(&labels).observe(size as f64);
+            }
+            counts.get_or_create(&labels).observe(if size.is_some() { 1.0 } else { 0.0 });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    #[test]
+    fn names_and_labels_are_those_of_the_original() {
+        let mut registry = Registry::default();
+        let metrics = RpcMetrics::new(&mut registry, Side::Server);
+        metrics.ended(Code::NotFound, Some(300), None, Duration::from_millis(7));
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let labels = "rpc_system=\"grpc\",rpc_service=\"evaluator.FunctionEvaluator\",rpc_method=\"EvaluateFunction\",\
+                      rpc_grpc_status_code=\"5\"";
+        for line in [
+            format!("rpc_server_duration_milliseconds_bucket{{le=\"5.0\",{labels}}} 0"),
+            format!("rpc_server_duration_milliseconds_bucket{{le=\"10.0\",{labels}}} 1"),
+            format!("rpc_server_duration_milliseconds_sum{{{labels}}} 7.0"),
+            format!("rpc_server_request_size_bytes_sum{{{labels}}} 300.0"),
+            format!("rpc_server_requests_per_rpc_sum{{{labels}}} 1.0"),
+            format!("rpc_server_responses_per_rpc_count{{{labels}}} 1"),
+            format!("rpc_server_responses_per_rpc_sum{{{labels}}} 0.0"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\nis not in\n{text}");
+        }
+        assert!(!text.contains("rpc_server_response_size_bytes_count{"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn calls_that_go_out_are_counted_however_they_end() {
+        use futures_util::FutureExt;
+
+        let mut registry = Registry::default();
+        let metrics = RpcMetrics::new(&mut registry, Side::Client);
+        let framed = porch_fn_proto::frame(bytes::Bytes::from_static(b"request").into());
+        let later = Instant::now() + Duration::from_mins(1);
+        let unsent = metrics.client(&framed, later, async { Err(CallError::NotSent) }).await;
+        assert!(matches!(unsent, Err(CallError::NotSent)));
+        let refused = async { Ok(Reply::failed(Code::NotFound, "no")) };
+        metrics.client(&framed, later, refused).await.unwrap();
+        for deadline in [Instant::now(), later] {
+            assert!(metrics.client(&framed, deadline, std::future::pending()).now_or_never().is_none());
+        }
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for code in [Code::Unavailable, Code::NotFound, Code::DeadlineExceeded, Code::Cancelled] {
+            let labels = format!("rpc_grpc_status_code=\"{}\"}}", i32::from(code));
+            let counted = |name: &str, value: &str| {
+                text.lines()
+                    .any(|line| line.starts_with(name) && line.ends_with(&format!("{labels} {value}")))
+            };
+            assert!(counted("rpc_client_duration_milliseconds_count", "1"), "{code:?}: {text}");
+            assert!(counted("rpc_client_request_size_bytes_sum", "7.0"), "{code:?}: {text}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Decides which of the addresses that discovery lists take part.
+//!
+//! Each change of the members moves images between runners, so arrivals are gathered for a moment, and
+//! an address that left and came back must first stay for a while. Leaving is never delayed.
+//!
+//! ```text
+//!             listed                    COALESCE later, with all that arrived meanwhile
+//!  unknown ───────────────► Arriving ────────────────────────────────────► Joined
+//!     ▲                        │              ▲                              │
+//!     │ FORGET_AFTER           │ left         │ COOLDOWN later, then         │ left
+//!     │                        ▼              │ gathered like an arrival     │
+//!     └────────────────────── Gone ◄──────────┼──────────────────────────────┘
+//!                              │    left      │
+//!                              └─────────► CoolingDown
+//!                                listed
+//! ```
+//! While nobody is joined, arrivals join at once: there is nothing to protect, and calls wait.
+//!
+//! The cooldown is for one address that flaps. When half of a fleet cools down, something else is wrong,
+//! and sending all calls to the few that are left would make it worse: then those that cool down are
+//! usable as well. See [`cooling_down_count`].
+//!
+//! An address that discovery no longer lists, but that answers health checks, stays what it is for a
+//! while: discovery is wrong more often than a server that answers. See [`Membership::update`].
+//!
+//! Pure: time is an argument, as a duration since any fixed moment. [`LiveMembership`] has the clock.
+
+mod live;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub use self::live::LiveMembership;
+
+/// Arrivals within this time of the first one join together.
+pub const COALESCE: Duration = Duration::from_secs(2);
+
+/// How long an address that left must be listed again before it joins.
+pub const COOLDOWN: Duration = Duration::from_secs(30);
+
+/// An address that was gone for this long counts as a new one. Longer than Kubernetes' longest wait between
+/// two starts of a crashing container (5 minutes), so that a crash loop is never taken for new.
+const FORGET_AFTER: Duration = Duration::from_mins(10);
+
+/// How long an address that answers stays when discovery lists none at all.
+const KEPT_BY_EMPTY: Duration = Duration::from_mins(5);
+
+/// How long an address that answers stays when discovery lists others, but not this one.
+const KEPT_BY_PARTIAL: Duration = Duration::from_secs(30);
+
+/// Whether servers that cool down are used as well as healthy ones: while they are more, or as many and
+/// several. One that cools down beside one healthy server may be what flaps.
+pub fn cooling_down_count(healthy: usize, cooling_down: usize) -> bool {
+    healthy < cooling_down || (healthy == cooling_down && cooling_down > 1)
+}
+
+/// The addresses of a tier and their states.
+#[derive(Debug, Clone, Default)]
+pub struct Membership {
+    entries: BTreeMap<String, Entry>,
+    /// The last [`Membership::update`] listed none.
+    none_listed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    presence: Presence,
+    /// Discovery lists it no longer. It stays until then because it answers.
+    unlisted_until: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Arriving { since: Duration },
+    Joined,
+    CoolingDown { until: Duration },
+    Gone { since: Duration },
+}
+
+// === impl Membership ===
+
+impl Membership {
+    /// Discovery lists exactly `listed`. Members that are not among them stay while `answers` holds: up to
+    /// 5 minutes when none is listed, and up to 30 s otherwise.
+    pub fn update<'a>(
+        &mut self,
+        listed: impl IntoIterator<Item = &'a str>,
+        answers: impl Fn(&str) -> bool,
+        now: Duration,
+    ) {
+        let listed: BTreeSet<&str> = listed.into_iter().collect();
+        let none_listed = listed.is_empty();
+        let emptied = !std::mem::replace(&mut self.none_listed, none_listed) && none_listed;
+        let (empty, partial) = (now.saturating_add(KEPT_BY_EMPTY), now.saturating_add(KEPT_BY_PARTIAL));
+        for (address, entry) in &mut self.entries {
+            if listed.contains(address.as_str()) {
+                continue;
+            }
+            if entry.is_member() && answers(address) {
+                let until = entry.unlisted_until.filter(|_| !emptied).unwrap_or(empty);
+                entry.unlisted_until = Some(if none_listed { until } else { until.min(partial) });
+            } else {
+                entry.leave(now);
+            }
+        }
+        for address in listed {
+            let arrived = Entry { presence: Presence::Arriving { since: now }, unlisted_until: None };
+            let entry = self.entries.entry(address.to_owned()).or_insert(arrived);
+            entry.unlisted_until = None;
+            match entry.presence {
+                Presence::Gone { since } if now < since.saturating_add(FORGET_AFTER) => {
+                    entry.presence = Presence::CoolingDown { until: now.saturating_add(COOLDOWN) };
+                }
+                Presence::Gone { .. } => *entry = arrived,
+                _ => {}
+            }
+        }
+        self.tick(now);
+    }
+
+    /// Members that are not listed any more leave if `answers` does not hold.
+    pub fn retain_unlisted(&mut self, answers: impl Fn(&str) -> bool, now: Duration) {
+        for (address, entry) in &mut self.entries {
+            if entry.unlisted_until.is_some() && !answers(address) {
+                entry.leave(now);
+            }
+        }
+        self.tick(now);
+    }
+
+    /// Time has passed: to be called at [`Membership::next_timer`]. Members whose time is up leave, arrivals
+    /// join, and addresses that are long gone are forgotten.
+    pub fn tick(&mut self, now: Duration) {
+        for entry in self.entries.values_mut() {
+            if entry.unlisted_until.is_some_and(|until| until <= now) {
+                entry.leave(now);
+            }
+        }
+        self.entries.retain(|_, entry| match entry.presence {
+            Presence::Gone { since } => now < since.saturating_add(FORGET_AFTER),
+            _ => true,
+        });
+        if self.next_join().is_some_and(|at| at <= now) {
+            for entry in self.entries.values_mut() {
+                if entry.may_join_at().is_some_and(|at| at <= now) {
+                    entry.presence = Presence::Joined;
+                }
+            }
+        }
+    }
+
+    /// When [`Membership::tick`] has something to do; `None` if only another event can change anything.
+    pub fn next_timer(&self) -> Option<Duration> {
+        let unlisted = self.entries.values().filter_map(|entry| entry.unlisted_until);
+        unlisted.chain(self.next_join()).min()
+    }
+
+    fn next_join(&self) -> Option<Duration> {
+        let first = self.entries.values().filter_map(Entry::may_join_at).min()?;
+        let has_joined = self.entries.values().any(Entry::is_joined);
+        Some(if has_joined { first.saturating_add(COALESCE) } else { first })
+    }
+
+    /// Whether `address` is a member although discovery does not list it any more.
+    pub fn is_unlisted(&self, address: &str) -> bool {
+        self.entries.get(address).is_some_and(|entry| entry.unlisted_until.is_some())
+    }
+
+    /// Whether `address` left and came back a short time ago.
+    pub fn is_cooling_down(&self, address: &str) -> bool {
+        self.entries.get(address).is_some_and(|entry| entry.is_member() && !entry.is_joined())
+    }
+
+    /// All that have joined or cool down, sorted.
+    pub fn members(&self) -> impl Iterator<Item = &str> {
+        self.with(Entry::is_member)
+    }
+
+    /// The members to use now, sorted: all that have joined, and those that cool down while they count.
+    pub fn usable(&self) -> impl Iterator<Item = &str> {
+        let joined = self.entries.values().filter(|entry| entry.is_joined()).count();
+        let all = cooling_down_count(joined, self.members().count() - joined);
+        self.with(move |entry| if all { entry.is_member() } else { entry.is_joined() })
+    }
+
+    fn with(&self, wanted: impl Fn(&Entry) -> bool) -> impl Iterator<Item = &str> {
+        self.entries.iter().filter(move |(_, entry)| wanted(entry)).map(|(address, _)| address.as_str())
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn is_joined(&self) -> bool {
+        self.presence == Presence::Joined
+    }
+
+    fn is_member(&self) -> bool {
+        matches!(self.presence, Presence::Joined | Presence::CoolingDown { .. })
+    }
+
+    fn may_join_at(&self) -> Option<Duration> {
+        match self.presence {
+            Presence::Arriving { since } => Some(since),
+            Presence::CoolingDown { until } => Some(until),
+            Presence::Joined | Presence::Gone { .. } => None,
+        }
+    }
+
+    fn leave(&mut self, now: Duration) {
+        self.unlisted_until = None;
+        if !matches!(self.presence, Presence::Gone { .. }) {
+            self.presence = Presence::Gone { since: now };
+        }
+    }
+}

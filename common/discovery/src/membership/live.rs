@@ -1,0 +1,68 @@
+//! A membership that follows discovery as time passes: the same loop for routers and runners.
+
+use std::future::pending;
+use std::ops::Deref;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::Membership;
+use crate::Snapshot;
+
+/// A [`Membership`] that is updated by discovery's snapshots and by time.
+#[derive(Debug)]
+pub struct LiveMembership {
+    membership: Membership,
+    snapshots: watch::Receiver<Snapshot>,
+    origin: Instant,
+}
+
+impl LiveMembership {
+    /// Nobody is a member before the first [`changed`](Self::changed).
+    pub fn new(mut snapshots: watch::Receiver<Snapshot>) -> Self {
+        snapshots.mark_changed();
+        Self { membership: Membership::default(), snapshots, origin: Instant::now() }
+    }
+
+    /// Returns when discovery has answered or a timer was due, so that members may have changed. Members that
+    /// are not listed any more stay for a while if `answers` holds. Cancel-safe.
+    pub async fn changed(&mut self, answers: impl Fn(&str) -> bool) {
+        loop {
+            let timer = self.membership.next_timer().map(|at| self.origin + at);
+            tokio::select! {
+                changed = self.snapshots.changed() => match changed {
+                    Ok(()) => {
+                        let snapshot = self.snapshots.borrow_and_update();
+                        if snapshot.is_answered() {
+                            tracing::trace!(endpoints = ?snapshot.endpoints, "discovery answered");
+                            let listed = snapshot.endpoints.iter().map(String::as_str);
+                            return self.membership.update(listed, answers, self.origin.elapsed());
+                        }
+                    }
+                    // Discovery has ended: only time changes anything.
+                    Err(_) => {
+                        let Some(timer) = timer else { return pending().await };
+                        sleep_until(timer).await;
+                        return self.membership.tick(self.origin.elapsed());
+                    }
+                },
+                () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {
+                    return self.membership.tick(self.origin.elapsed());
+                }
+            }
+        }
+    }
+
+    /// Members that are not listed any more leave if `answers` does not hold.
+    pub fn retain_unlisted(&mut self, answers: impl Fn(&str) -> bool) {
+        self.membership.retain_unlisted(answers, self.origin.elapsed());
+    }
+}
+
+impl Deref for LiveMembership {
+    type Target = Membership;
+
+    fn deref(&self) -> &Membership {
+        &self.membership
+    }
+}

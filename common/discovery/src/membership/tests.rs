@@ -1,0 +1,284 @@
+//! Membership by value, and by property against the rules as the module states them.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn nobody(_: &str) -> bool {
+    false
+}
+
+fn everybody(_: &str) -> bool {
+    true
+}
+
+/// The addresses of a text, one letter each.
+fn letters(addresses: &str) -> impl Iterator<Item = &str> {
+    addresses.split("").filter(|letter| !letter.is_empty())
+}
+
+/// Applies lists of addresses, each at its second; nobody who is not listed answers.
+fn listed(lists: &[(u64, &str)]) -> Membership {
+    let mut membership = Membership::default();
+    for (at, addresses) in lists {
+        membership.update(letters(addresses), nobody, secs(*at));
+    }
+    membership
+}
+
+/// The addresses that have joined, `/`, and those that cool down.
+fn states(membership: &Membership) -> String {
+    let cooling: String =
+        membership.members().filter(|address| membership.is_cooling_down(address)).collect();
+    let joined: String = membership.members().filter(|address| !cooling.contains(address)).collect();
+    format!("{joined}/{cooling}")
+}
+
+fn usable(membership: &Membership) -> String {
+    membership.usable().collect()
+}
+
+#[test]
+fn arrivals_are_gathered_and_returns_cool_down() {
+    // Lists with their seconds; members and the next timer then; members after that timer.
+    for (what, lists, members, timer, after) in [
+        ("the first ones join at once", &[(0, "ba")][..], "ab/", None, "ab/"),
+        ("later ones wait", &[(0, "a"), (10, "ab"), (11, "abc")], "a/", Some(12), "abc/"),
+        ("repeating it starts nothing anew", &[(0, "a"), (10, "ab"), (11, "ab")], "a/", Some(12), "ab/"),
+        ("leaving is immediate", &[(0, "ab"), (5, "a")], "a/", None, "a/"),
+        ("coming back is not", &[(0, "ab"), (5, "a"), (6, "ab")], "a/b", Some(38), "ab/"),
+        (
+            "each absence starts a cooldown",
+            &[(0, "ab"), (5, "a"), (6, "ab"), (35, "a"), (36, "ab")],
+            "a/b",
+            Some(68),
+            "ab/",
+        ),
+        (
+            "an arrival that goes was there",
+            &[(0, "a"), (10, "ab"), (11, "a"), (12, "ab")],
+            "a/b",
+            Some(44),
+            "ab/",
+        ),
+        ("both join together", &[(0, "ab"), (0, "a"), (0, "ab"), (29, "abc")], "a/b", Some(31), "abc/"),
+        ("without members nobody waits", &[(0, "a"), (10, "ab"), (11, "b")], "b/", None, "b/"),
+        ("but for the cooldown", &[(0, "a"), (12, ""), (13, "a")], "/a", Some(43), "a/"),
+        ("a new set replaces the old one", &[(0, "ab"), (10, "bc"), (11, "d")], "d/", None, "d/"),
+        ("long gone is forgotten", &[(0, "ab"), (1, "a"), (601, "ab")], "a/", Some(603), "ab/"),
+        ("and before that it is not", &[(0, "ab"), (1, "a"), (600, "ab")], "a/b", Some(632), "ab/"),
+    ] {
+        let mut membership = listed(lists);
+        assert_eq!((&*states(&membership), membership.next_timer()), (members, timer.map(secs)), "{what}");
+        if let Some(timer) = timer {
+            membership.tick(secs(timer).saturating_sub(Duration::from_nanos(1)));
+            assert_eq!(states(&membership), members, "{what}: too early");
+            membership.tick(secs(timer));
+            assert_eq!((&*states(&membership), membership.next_timer()), (after, None), "{what}");
+        }
+    }
+    let mut many = Membership::default();
+    for pod in 0..1_000_u64 {
+        many.update([&*pod.to_string()], nobody, secs(10_000 + 10 * pod));
+    }
+    assert!(many.entries.len() <= 62, "{} addresses are remembered", many.entries.len());
+}
+
+#[test]
+fn those_that_cool_down_are_used_when_they_are_half_of_the_fleet() {
+    let back = [(0, "abc"), (10, ""), (20, "a"), (21, "ab"), (22, "abc")];
+    for (what, lists, then, expected) in [
+        ("a fleet that is back", &back[..], None, "abc"),
+        ("its first one does not stand alone", &back, Some(50), "abc"),
+        ("nor does a new one", &[&back[..], &[(25, "abcd")]].concat(), None, "abcd"),
+        ("one that flaps is not used", &[(0, "abc"), (5, "ac"), (6, "abc")], None, "ac"),
+        ("two of three are", &[(0, "abc"), (5, "ac"), (6, "abc"), (7, "ab"), (8, "abc")], None, "abc"),
+        ("two of four are", &[(0, "abcd"), (5, "ab"), (6, "abcd")], None, "abcd"),
+        ("one of two is not", &[(0, "abcd"), (5, "ab"), (6, "abcd"), (12, "ac")], None, "a"),
+    ] {
+        let mut membership = listed(lists);
+        if let Some(then) = then {
+            membership.tick(secs(then));
+        }
+        assert_eq!(usable(&membership), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_member_that_answers_stays_when_it_is_not_listed() {
+    // Lists; the next timer; usable at it, and what is left after it.
+    for (what, lists, timer, before, after) in [
+        ("5 minutes when none is listed", &[(0, "ab"), (10, ""), (100, "")][..], 310, "ab", ""),
+        ("30 s when others are", &[(0, "ab"), (10, "a"), (20, "a")], 40, "ab", "a"),
+        ("listed again one by one", &[(0, "ab"), (10, ""), (200, "b")], 230, "ab", "b"),
+        (
+            "a list that gets shorter until it is empty",
+            &[(0, ""), (0, "abc"), (1, "bc"), (20, "c"), (29, "")],
+            329,
+            "abc",
+            "",
+        ),
+    ] {
+        let mut membership = Membership::default();
+        for (at, addresses) in lists {
+            membership.update(letters(addresses), everybody, secs(*at));
+        }
+        assert_eq!((membership.next_timer(), &*usable(&membership)), (Some(secs(timer)), before), "{what}");
+        membership.tick(secs(timer));
+        assert_eq!(usable(&membership), after, "{what}");
+    }
+    let mut membership = Membership::default();
+    membership.update(letters("abc"), everybody, secs(0));
+    membership.update([], |address| address != "c", secs(10));
+    assert_eq!(usable(&membership), "ab");
+    assert!(membership.is_unlisted("a") && !membership.is_unlisted("c"));
+    // It is a member still when it is listed again, and leaves at once when it stops to answer.
+    membership.update(letters("a"), everybody, secs(20));
+    membership.retain_unlisted(nobody, secs(21));
+    assert_eq!((&*states(&membership), membership.next_timer()), ("a/", None), "the listed one stays");
+}
+
+/// What an observer knows who only sees presence.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    present_since: Option<Duration>,
+    left_at: Option<Duration>,
+    /// It was away within `FORGET_AFTER` before it came.
+    returning: bool,
+}
+
+impl Seen {
+    fn note(&mut self, present: bool, now: Duration) {
+        if !present && self.present_since.take().is_some() {
+            self.left_at = Some(now);
+        } else if present && self.present_since.is_none() {
+            self.present_since = Some(now);
+            self.returning = self.left_at.is_some_and(|left| now < left + FORGET_AFTER);
+        }
+    }
+}
+
+fn check(membership: &Membership, seen: &[Seen], now: Duration) -> Result<(), TestCaseError> {
+    let someone_joined = membership.entries.values().any(Entry::is_joined);
+    for (address, seen) in ('a'..).zip(seen) {
+        let presence = membership.entries.get(&address.to_string()).map(|entry| entry.presence);
+        let Some(since) = seen.present_since else {
+            prop_assert!(matches!(presence, None | Some(Presence::Gone { .. })), "{} left", address);
+            continue;
+        };
+        let ready_at = if seen.returning { since + COOLDOWN } else { since };
+        if ready_at > now {
+            prop_assert_eq!(presence, Some(Presence::CoolingDown { until: ready_at }));
+        } else if now >= ready_at + COALESCE || !someone_joined {
+            prop_assert_eq!(presence, Some(Presence::Joined), "{} has waited at {:?}", address, now);
+        } else {
+            prop_assert!(!matches!(presence, None | Some(Presence::Gone { .. })), "{} is present", address);
+        }
+    }
+    prop_assert!(2 * membership.usable().count() >= membership.members().count());
+    Ok(())
+}
+
+proptest! {
+    /// Lists come after some time: mostly around the coalescing time, sometimes around the others.
+    #[test]
+    fn the_rules_hold_for_any_history(
+        events in prop::collection::vec(
+            (prop_oneof![4 => 0..3_000_u64, 2 => 0..40_000_u64, 1 => 0..700_000_u64], 0..6_usize, any::<[bool; 6]>(), 0..8_u8),
+            1..60,
+        ),
+    ) {
+        let mut membership = Membership::default();
+        let (mut listed, mut seen, mut now) = ([false; 6], [Seen::default(); 6], Duration::ZERO);
+        for (wait, one, all, which) in events {
+            let next = now + Duration::from_millis(wait);
+            // A driver wakes at each timer on the way.
+            while let Some(timer) = membership.next_timer().filter(|timer| *timer <= next) {
+                prop_assert!(timer >= now, "a timer in the past: {timer:?} at {now:?}");
+                let before = states(&membership);
+                membership.tick(timer.saturating_sub(Duration::from_nanos(1)));
+                prop_assert_eq!(&states(&membership), &before, "before its time");
+                now = timer;
+                membership.tick(now);
+                prop_assert_ne!(states(&membership), before, "the timer did nothing");
+                check(&membership, &seen, now)?;
+            }
+            now = next;
+            match which {
+                0 => listed = all,
+                _ => listed[one] = !listed[one],
+            }
+            for (seen, listed) in seen.iter_mut().zip(listed) {
+                seen.note(listed, now);
+            }
+            let addresses: String = ('a'..).zip(listed).filter(|(_, listed)| *listed).map(|(letter, _)| letter).collect();
+            membership.update(letters(&addresses), nobody, now);
+            check(&membership, &seen, now)?;
+        }
+    }
+
+    #[test]
+    fn no_time_makes_it_panic(events in prop::collection::vec((any::<u64>(), any::<bool>()), 0..20)) {
+        let mut membership = Membership::default();
+        for (seconds, present) in events {
+            membership.update(present.then_some("a"), everybody, secs(seconds));
+            let _ = (membership.next_timer(), membership.usable().count());
+        }
+    }
+}
+
+/// Drives a membership through sets of addresses, each at its time in milliseconds, with the timers between them.
+/// Returns how often the joined ones changed, and the fewest and the most there were after the first set.
+fn drive(sets: &[(u64, BTreeSet<String>)], until: u64) -> (usize, usize, usize) {
+    let mut membership = Membership::default();
+    let (mut rebuilds, mut sizes, mut before) = (0, Vec::new(), Vec::new());
+    let mut look = |membership: &Membership| {
+        let joined = membership.members().filter(|address| !membership.is_cooling_down(address));
+        let now: Vec<_> = joined.map(str::to_owned).collect();
+        if now != before {
+            rebuilds += 1;
+            sizes.push(now.len());
+            before = now;
+        }
+    };
+    let end = (until, sets.last().unwrap().1.clone());
+    for (at, set) in sets.iter().chain([&end]) {
+        let at = Duration::from_millis(*at);
+        while let Some(timer) = membership.next_timer().filter(|timer| *timer <= at) {
+            membership.tick(timer);
+            look(&membership);
+        }
+        membership.update(set.iter().map(String::as_str), nobody, at);
+        look(&membership);
+    }
+    (rebuilds, *sizes.iter().min().unwrap(), *sizes.iter().max().unwrap())
+}
+
+#[test]
+fn scaling_out_rebuilds_once_for_all_that_come_at_about_the_same_time() {
+    let first = |count: u64| (0..count).map(|pod| format!("pod-{pod}")).collect();
+    for (pause, rebuilds) in [(50, 2), (500, 1 + 38_usize.div_ceil(4))] {
+        let more = (2..40).map(|pod| (1_000 + pause * pod, first(pod + 1)));
+        let sets: Vec<_> = [(0, first(2))].into_iter().chain(more).collect();
+        assert_eq!(drive(&sets, 60_000), (rebuilds, 2, 40));
+    }
+}
+
+#[test]
+fn a_rollout_rebuilds_once_for_each_wave_and_once_for_each_that_leaves() {
+    // 20 pods, 5 at a time: each new one is ready 100 ms after the one before, and an old one leaves 50 ms later.
+    let mut set: BTreeSet<String> = (0..20).map(|pod| format!("old-{pod:02}")).collect();
+    let mut sets = vec![(0, set.clone())];
+    for pod in 0..20_u64 {
+        let at = 5_000 + (pod / 5) * 10_000 + (pod % 5) * 100;
+        set.insert(format!("new-{pod:02}"));
+        sets.push((at, set.clone()));
+        set.remove(&format!("old-{pod:02}"));
+        sets.push((at + 50, set.clone()));
+    }
+    assert_eq!(drive(&sets, 100_000), (1 + 20 + 20 / 5, 15, 20));
+}

@@ -1,0 +1,252 @@
+//! Where to look for servers: the value of `--runners` and `--peers`.
+//!
+//! The forms are gRPC's names, so that users meet nothing new. Everything is checked here, once, so that a
+//! misspelt target ends the process at its start and not as an empty ring.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+/// Port of a DNS server when the target names none.
+const DNS_PORT: u16 = 53;
+
+/// The longest host name of DNS, without the final dot.
+const MAX_NAME: usize = 253;
+
+/// What every message about a target ends with.
+const ACCEPTED: &str = "use HOST:PORT, dns:///HOST:PORT, static:///HOST:PORT,HOST:PORT or \
+                        kubernetes:///NAMESPACE/SERVICE:PORT";
+
+/// A set of servers, by list or by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// `static:///a:9445,b:9445`: these, whatever happens to them.
+    Static(Vec<HostPort>),
+    /// `dns:///host:9445`, or `host:9445`: every address of the name.
+    Dns {
+        /// The DNS server of `dns://10.0.0.10:53/host:9445`; `None`: those of the system.
+        server: Option<SocketAddr>,
+        /// The name to look up and the port of the servers.
+        name: HostPort,
+    },
+    /// `kubernetes:///namespace/service:9445`: the pods behind a Service, as its EndpointSlices have them.
+    Kubernetes {
+        /// The Service's namespace.
+        namespace: String,
+        /// The Service.
+        service: String,
+        /// The port of the servers; those of the Service do not count.
+        port: u16,
+    },
+}
+
+/// A host name or IP address, and a port. Prints as `host:port`, an IPv6 address in brackets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostPort {
+    /// As the user wrote it; an IP address in its canonical form, without brackets.
+    pub host: String,
+    /// Never 0.
+    pub port: u16,
+}
+
+/// A target that cannot be used. The text is one line and says what is accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TargetError(String);
+
+/// `part` has this `problem`; any of the accepted forms would do.
+fn wrong(part: &str, problem: &str) -> TargetError {
+    TargetError(format!("{part:?} {problem}; {ACCEPTED}"))
+}
+
+// === impl Target ===
+
+impl Target {
+    /// What the certificates of its servers name, as clients of gRPC have it: what was looked up. `None`: each its own
+    /// address.
+    pub fn server_name(&self) -> Option<String> {
+        match self {
+            Self::Static(_) => None,
+            Self::Dns { name, .. } => Some(name.host.trim_end_matches('.').to_owned()),
+            Self::Kubernetes { namespace, service, .. } => Some(format!("{service}.{namespace}.svc")),
+        }
+    }
+
+    /// Parses a target. A host without a port gets `default_port`.
+    ///
+    /// # Errors
+    /// [`TargetError`] for everything else than the forms of [`Target`].
+    pub fn parse(text: &str, default_port: u16) -> Result<Self, TargetError> {
+        let target = text.trim();
+        let empty = || wrong(target, "names no host");
+        let Some((scheme, rest)) = target.split_once("://") else {
+            if target.is_empty() {
+                return Err(empty());
+            }
+            if let Some(scheme) = ["dns", "static", "kubernetes"]
+                .into_iter()
+                .find(|scheme| target.strip_prefix(scheme).is_some_and(|rest| rest.starts_with(":/")))
+            {
+                return Err(slashes(target, scheme));
+            }
+            return Ok(Self::Dns { server: None, name: HostPort::parse(target, default_port)? });
+        };
+        if !matches!(scheme, "static" | "dns" | "kubernetes") {
+            return Err(wrong(target, &format!("has the unknown scheme {scheme:?}")));
+        }
+        let Some((authority, path)) = rest.split_once('/') else { return Err(slashes(target, scheme)) };
+        if path.is_empty() {
+            return Err(empty());
+        }
+        if scheme == "dns" {
+            let server = if authority.is_empty() { None } else { Some(parse_server(authority)?) };
+            return Ok(Self::Dns { server, name: HostPort::parse(path, default_port)? });
+        }
+        if !authority.is_empty() {
+            return Err(slashes(target, scheme));
+        }
+        if scheme == "kubernetes" {
+            return parse_kubernetes(target, path, default_port);
+        }
+        let hosts = path.split(',').map(|host| HostPort::parse(host.trim(), default_port));
+        hosts.collect::<Result<_, _>>().map(Self::Static)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Static(hosts) => {
+                let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+                write!(f, "static:///{}", hosts.join(","))
+            }
+            Self::Dns { server: None, name } => write!(f, "dns:///{name}"),
+            Self::Dns { server: Some(server), name } => write!(f, "dns://{server}/{name}"),
+            Self::Kubernetes { namespace, service, port } => {
+                write!(f, "kubernetes:///{namespace}/{service}:{port}")
+            }
+        }
+    }
+}
+
+fn slashes(target: &str, scheme: &str) -> TargetError {
+    let hint = match scheme {
+        "static" => "HOST:PORT,HOST:PORT",
+        "kubernetes" => "NAMESPACE/SERVICE:PORT",
+        _ => "HOST:PORT",
+    };
+    TargetError(format!("{target:?} needs three slashes; write {scheme}:///{hint}"))
+}
+
+fn parse_server(authority: &str) -> Result<SocketAddr, TargetError> {
+    let server = HostPort::parse(authority, DNS_PORT).ok();
+    server.and_then(|server| Some(SocketAddr::new(server.ip()?, server.port))).ok_or_else(|| {
+        TargetError(format!(
+            "{authority:?} is not the address of a DNS server; use dns://IP:PORT/HOST:PORT or dns:///HOST:PORT"
+        ))
+    })
+}
+
+fn parse_kubernetes(target: &str, path: &str, default_port: u16) -> Result<Target, TargetError> {
+    let unnamed = || wrong(target, "does not name a namespace and a Service");
+    let (namespace, service) = path.split_once('/').ok_or_else(unnamed)?;
+    let HostPort { host: service, port } = HostPort::parse(service, default_port)?;
+    if !is_object_name(namespace) || !is_object_name(&service) {
+        return Err(unnamed());
+    }
+    Ok(Target::Kubernetes { namespace: namespace.to_owned(), service, port })
+}
+
+// === impl HostPort ===
+
+impl HostPort {
+    /// Parses `host:port`, `host`, `[::1]:port`, `[::1]` or `::1`. Without a port it gets `default_port`.
+    ///
+    /// # Errors
+    /// [`TargetError`], which says what is wrong.
+    pub fn parse(text: &str, default_port: u16) -> Result<Self, TargetError> {
+        let wrong = |problem| wrong(text, problem);
+        if text.is_empty() {
+            return Err(wrong("is not a host"));
+        }
+        if text.contains(',') {
+            return Err(wrong("is a list, which only static:/// takes"));
+        }
+        if let Some(rest) = text.strip_prefix('[') {
+            let (address, port) = rest.split_once(']').ok_or_else(|| wrong("lacks a closing bracket"))?;
+            let address: Ipv6Addr =
+                address.parse().map_err(|_| wrong("has no IPv6 address in its brackets"))?;
+            let port = match port.strip_prefix(':') {
+                Some(port) => parse_port(port).ok_or_else(|| wrong(PORT_PROBLEM))?,
+                None if port.is_empty() => default_port,
+                None => return Err(wrong("has text after its brackets")),
+            };
+            return Ok(Self { host: address.to_string(), port });
+        }
+        if let Ok(address) = text.parse::<Ipv6Addr>() {
+            return Ok(Self { host: address.to_string(), port: default_port });
+        }
+        let (host, port) = match text.split_once(':') {
+            Some((_, port)) if port.contains(':') => {
+                return Err(wrong("has too many colons: an IPv6 address with a port needs brackets"));
+            }
+            Some((host, port)) => (host, parse_port(port).ok_or_else(|| wrong(PORT_PROBLEM))?),
+            None => (text, default_port),
+        };
+        if !is_host_name(host) {
+            return Err(wrong("has no valid host name"));
+        }
+        Ok(Self { host: host.to_owned(), port })
+    }
+
+    /// The host as an IP address, if it is one and not a name.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.host.parse().ok()
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+const PORT_PROBLEM: &str = "has no port between 1 and 65535";
+
+fn parse_port(text: &str) -> Option<u16> {
+    // `u16::from_str` alone would take a plus sign.
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|port| digits && *port != 0)
+}
+
+/// An IPv4 address, or letters, digits, `-` and `_` in labels of at most 63, with a final dot or without.
+fn is_host_name(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    // No name ends in a number, so this is an address with a mistake, or a port alone.
+    let last = name.rsplit('.').next().unwrap_or_default();
+    if last.bytes().all(|byte| byte.is_ascii_digit()) {
+        return name.parse::<Ipv4Addr>().is_ok();
+    }
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    name.len() <= MAX_NAME && name.split('.').all(is_label)
+}
+
+/// As Kubernetes has it for namespaces and Services: it becomes part of a request's path.
+fn is_object_name(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}

@@ -1,0 +1,134 @@
+//! Every form of a target, and the text for every mistake.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn parse(text: &str) -> Target {
+    Target::parse(text, 9445).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+#[test]
+fn every_form_and_how_it_prints() {
+    for (text, printed) in [
+        ("static:///a:1,b:2", "static:///a:1,b:2"),
+        ("static:///a, b", "static:///a:9445,b:9445"),
+        ("static:///[::1]:1,[::2],::3,127.0.0.1:4", "static:///[::1]:1,[::2]:9445,[::3]:9445,127.0.0.1:4"),
+        ("static:///localhost:1", "static:///localhost:1"),
+        ("dns:///runners:1", "dns:///runners:1"),
+        ("dns:///runners.ns.svc.cluster.local.:1", "dns:///runners.ns.svc.cluster.local.:1"),
+        ("dns:///my_runners", "dns:///my_runners:9445"),
+        ("dns://10.0.0.10/runners", "dns://10.0.0.10:53/runners:9445"),
+        ("dns://10.0.0.10:5353/runners:1", "dns://10.0.0.10:5353/runners:1"),
+        ("dns://[fd00::10]:5353/runners:1", "dns://[fd00::10]:5353/runners:1"),
+        ("dns://[fd00::10]/[::1]", "dns://[fd00::10]:53/[::1]:9445"),
+        ("runners", "dns:///runners:9445"),
+        (" runners:1\n", "dns:///runners:1"),
+        ("1runner:1", "dns:///1runner:1"),
+        ("10.0.0.1:1", "dns:///10.0.0.1:1"),
+        ("::1", "dns:///[::1]:9445"),
+        ("[0:0::1]:65535", "dns:///[::1]:65535"),
+        ("kubernetes:///porch-system/runners:1", "kubernetes:///porch-system/runners:1"),
+        ("kubernetes:///1/r", "kubernetes:///1/r:9445"),
+    ] {
+        let target = parse(text);
+        assert_eq!(target.to_string(), printed, "{text}");
+        assert_eq!(parse(printed), target, "{text}");
+    }
+}
+
+#[test]
+fn each_mistake_is_one_line_that_says_what_is_accepted() {
+    // The part that is named, what is wrong with it, and targets of which it is.
+    for (part, problem, targets) in [
+        ("", "names no host", &["", "  "][..]),
+        ("dns:///", "names no host", &["dns:///"]),
+        ("static:///", "names no host", &["static:///"]),
+        ("", "is not a host", &["static:///a:1,,b:2", "kubernetes:///ns/"]),
+        ("xds:///a:1", "has the unknown scheme \"xds\"", &["xds:///a:1"]),
+        ("a:1,b:2", "is a list, which only static:/// takes", &["a:1,b:2", "dns:///a:1,b:2"]),
+        (
+            "fd00::1:9445:x",
+            "has too many colons: an IPv6 address with a port needs brackets",
+            &["fd00::1:9445:x"],
+        ),
+        ("[::1", "lacks a closing bracket", &["[::1"]),
+        ("[a]:1", "has no IPv6 address in its brackets", &["[a]:1"]),
+        ("[::1]1", "has text after its brackets", &["[::1]1"]),
+        ("x:0", "has no port between 1 and 65535", &["x:0", "static:///x:0", "kubernetes:///ns/x:0"]),
+    ] {
+        for text in targets {
+            let error = Target::parse(text, 9445).expect_err(text).to_string();
+            let forms = "use HOST:PORT, dns:///HOST:PORT, static:///HOST:PORT,HOST:PORT or \
+                         kubernetes:///NAMESPACE/SERVICE:PORT";
+            assert_eq!(error, format!("{part:?} {problem}; {forms}"), "{text}");
+        }
+    }
+    for (problem, targets) in [
+        ("has no port between 1 and 65535", &["a:", "a:+1", "a:65536", "a:http", "[::1]:"][..]),
+        (
+            "has no valid host name",
+            &[
+                ":9445",
+                "9445",
+                "10.0.0.256:1",
+                "a..b:1",
+                "a b:1",
+                "a\nb",
+                "b\u{e9}:1",
+                "a/b:1",
+                "kubernetes:///ns/a/b:1",
+            ],
+        ),
+        (
+            "does not name a namespace and a Service",
+            &[
+                "kubernetes:///runners:1",
+                "kubernetes:////runners:1",
+                "kubernetes:///Ns/runners:1",
+                "kubernetes:///ns.x/runners:1",
+                "kubernetes:///ns/run_ners:1",
+                "kubernetes:///ns/-a:1",
+            ],
+        ),
+        (
+            "needs three slashes; write static:///HOST:PORT,HOST:PORT",
+            &["static://a:1", "static:/a:1", "static://x/a:1"],
+        ),
+        ("needs three slashes; write dns:///HOST:PORT", &["dns://a:1"]),
+        ("needs three slashes; write kubernetes:///NAMESPACE/SERVICE:PORT", &["kubernetes://ns/runners:1"]),
+        (
+            "is not the address of a DNS server; use dns://IP:PORT/HOST:PORT or dns:///HOST:PORT",
+            &["dns://ns1/a:1", "dns://10.0.0.1:0/a:1"],
+        ),
+    ] {
+        for text in targets {
+            let error = Target::parse(text, 9445).expect_err(text).to_string();
+            assert!(error.contains(problem) && !error.contains('\n'), "{text}: {error}");
+        }
+    }
+    let long = "x".repeat(64);
+    assert!(Target::parse(&long, 1).is_err());
+    assert!(Target::parse(&long[1..], 1).is_ok());
+    assert!(Target::parse(&[&long[1..]; 4].join("."), 1).is_err());
+}
+
+proptest! {
+    #[test]
+    fn parsing_never_panics_and_what_it_accepts_prints_as_itself(
+        text in r"(dns|static|kubernetes|x)?(:|:/|://|:///)?(([a-z0-9.:\[\]/,é-]|\PC){0,20})",
+    ) {
+        match Target::parse(&text, 9445) {
+            Ok(target) => prop_assert_eq!(Target::parse(&target.to_string(), 1), Ok(target)),
+            Err(error) => prop_assert!(!error.to_string().contains('\n')),
+        }
+    }
+
+    #[test]
+    fn every_address_survives(address: IpAddr, port in 1..=u16::MAX) {
+        let text = SocketAddr::new(address, port).to_string();
+        let parsed = HostPort::parse(&text, 1).unwrap();
+        prop_assert_eq!(parsed.ip(), Some(address));
+        prop_assert_eq!(parsed.to_string(), text);
+    }
+}

@@ -1,0 +1,203 @@
+//! Files that people and kubelets replace while a server runs: settings, credentials, certificates.
+//!
+//! Files are read whole and up to a limit, on threads that may block, because a file system may
+//! hang. Contents are compared, not times: a mounted ConfigMap changes by a symbolic link. A broken
+//! file never replaces a good one, and each error is logged once.
+
+mod content;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::{self, Display};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+pub use content::{FileContent, read};
+
+/// A shorter interval would read the files over and over.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Files and how a value is made of them. The functions may block.
+pub trait FileSource: Send + 'static {
+    /// The contents of the files.
+    type Content: PartialEq + Send;
+    /// What the contents mean.
+    type Value: Clone + Send + Sync;
+    /// Why the files cannot be used. Two errors are the same if their texts are.
+    type Error: Display;
+
+    /// How many reads in a row may fail before the error counts: two files are not replaced at the
+    /// same instant.
+    const TOLERATED_FAILURES: u32 = 0;
+
+    /// What the log calls the files, in the plural.
+    fn name(&self) -> String;
+
+    /// Reads the files. `last` is the last content that could be used.
+    fn read(&self, last: Option<&Self::Content>) -> Result<Self::Content, Self::Error>;
+
+    /// Makes a value of the files. `last` is the last value that was made.
+    fn parse(&self, content: &Self::Content, last: Option<&Self::Value>) -> Result<Self::Value, Self::Error>;
+
+    /// Whether another content means the same. Then the last value stays.
+    fn is_same(&self, _last: &Self::Value, _new: &Self::Value) -> bool {
+        false
+    }
+}
+
+/// The last good value of files that are read again and again. Clones share it.
+pub struct WatchedFiles<S: FileSource> {
+    shared: Arc<Shared<S>>,
+}
+
+struct Shared<S: FileSource> {
+    /// Held while the files are read, so that one task reads at a time.
+    reader: Arc<AsyncMutex<Reader<S>>>,
+    value: watch::Sender<S::Value>,
+    error: Mutex<Option<String>>,
+}
+
+struct Reader<S: FileSource> {
+    source: S,
+    /// The content that the value was made of.
+    content: Option<S::Content>,
+    failures: u32,
+}
+
+// === impl WatchedFiles ===
+
+impl<S: FileSource> WatchedFiles<S> {
+    /// Reads the files at once. Blocks.
+    ///
+    /// # Errors
+    /// When the files cannot be used.
+    pub fn read(source: S) -> Result<Self, S::Error> {
+        let content = source.read(None)?;
+        let value = source.parse(&content, None)?;
+        Ok(Self::new(source, Some(content), value))
+    }
+
+    /// Reads nothing yet: `value` is used until the first good read.
+    pub fn unread(source: S, value: S::Value) -> Self {
+        Self::new(source, None, value)
+    }
+
+    fn new(source: S, content: Option<S::Content>, value: S::Value) -> Self {
+        let reader = Arc::new(AsyncMutex::new(Reader { source, content, failures: 0 }));
+        let shared = Shared { reader, value: watch::Sender::new(value), error: Mutex::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The last good value.
+    pub fn value(&self) -> S::Value {
+        self.shared.value.borrow().clone()
+    }
+
+    /// The last good value as it changes.
+    pub fn subscribe(&self) -> watch::Receiver<S::Value> {
+        self.shared.value.subscribe()
+    }
+
+    /// Why the files as they were last read cannot be used; `None` if they can be used.
+    pub fn last_error(&self) -> Option<String> {
+        self.shared.error.lock().clone()
+    }
+
+    /// Reads the files now.
+    pub async fn reload(&self) {
+        self.load(Arc::clone(&self.shared.reader).lock_owned().await).await;
+    }
+
+    /// The last good value. Reads the files first unless the value is `enough`; waits for a read in
+    /// progress instead if that makes it so.
+    pub async fn value_or_reload(&self, enough: impl Fn(&S::Value) -> bool) -> S::Value {
+        if !enough(&self.value()) {
+            let reader = Arc::clone(&self.shared.reader).lock_owned().await;
+            if !enough(&self.value()) {
+                self.load(reader).await;
+            }
+        }
+        self.value()
+    }
+
+    /// Reads the files now and then every `interval`, for ever. Calls `report` after each read with
+    /// whether the files can be used.
+    pub async fn follow(self, interval: Duration, report: impl Fn(bool)) {
+        loop {
+            self.reload().await;
+            report(self.last_error().is_none());
+            sleep(interval.max(SHORTEST_INTERVAL)).await;
+        }
+    }
+
+    async fn load(&self, reader: OwnedMutexGuard<Reader<S>>) {
+        let (shared, span) = (Arc::clone(&self.shared), tracing::Span::current());
+        // An error: the runtime shuts down, or the source panicked, which its hook has reported.
+        let _ = spawn_blocking(move || span.in_scope(|| shared.load(reader))).await;
+    }
+}
+
+impl<S: FileSource> Clone for WatchedFiles<S> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<S: FileSource> fmt::Debug for WatchedFiles<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchedFiles").finish_non_exhaustive()
+    }
+}
+
+// === impl Shared ===
+
+impl<S: FileSource> Shared<S> {
+    fn load(&self, mut reader: OwnedMutexGuard<Reader<S>>) {
+        let is_first = reader.content.is_none();
+        let last = (!is_first).then(|| self.value.borrow().clone());
+        match reader.load(last.as_ref()) {
+            Ok(news) => {
+                let recovered = self.error.lock().take().is_some();
+                if recovered || (news.is_some() && !is_first) {
+                    tracing::info!("{} were read again", reader.source.name());
+                }
+                if let Some(value) = news {
+                    self.value.send_replace(value);
+                }
+            }
+            Err(_) if reader.failures <= S::TOLERATED_FAILURES => {}
+            Err(error) => {
+                let mut known = self.error.lock();
+                let error = error.to_string();
+                if known.as_ref() != Some(&error) {
+                    let kept = !is_first;
+                    tracing::warn!(error, kept, "{} were not read", reader.source.name());
+                }
+                *known = Some(error);
+            }
+        }
+    }
+}
+
+// === impl Reader ===
+
+impl<S: FileSource> Reader<S> {
+    /// A new value, `None` if the last one still holds.
+    fn load(&mut self, last: Option<&S::Value>) -> Result<Option<S::Value>, S::Error> {
+        self.failures = self.failures.saturating_add(1);
+        let content = self.source.read(self.content.as_ref())?;
+        let mut news = None;
+        if self.content.as_ref() != Some(&content) {
+            let value = self.source.parse(&content, last)?;
+            news = Some(value).filter(|new| last.is_none_or(|last| !self.source.is_same(last, new)));
+            self.content = Some(content);
+        }
+        self.failures = 0;
+        Ok(news)
+    }
+}

@@ -1,0 +1,123 @@
+//! Rewrites Go's spellings into the one that clap reads the same way: `--name=value`.
+//!
+//! The names that a command knows decide. Which arguments are values cannot be told without them: in
+//! `-functions -x`, Go takes `-x` as the value, and in `-warm-up x` it does not.
+
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
+};
+
+use clap::{Arg, Command};
+
+use super::Ignored;
+use super::values::{plain, quote};
+
+/// An argument with dashes that cannot be a flag, such as `--=x`.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} is not a flag; flags are written --name=value", quote(.0))]
+pub(super) struct NotAFlag(String);
+
+/// Rewrites `args` (without the program's name) for `command`, which must have been built.
+///
+/// Known flags become `--name` or `--name=value`. Positionals, unknown flags and everything after
+/// `--` stay, for clap to judge; an unknown flag gets two dashes, so that clap does not take it for
+/// a bundle of one-letter flags. With `ignored`, positionals and unknown flags before `--` are left
+/// out and noted there.
+pub(super) fn normalise(
+    command: &Command,
+    args: impl IntoIterator<Item = OsString>,
+    mut ignored: Option<&mut Ignored>,
+) -> Result<Vec<OsString>, NotAFlag> {
+    let mut command = command;
+    let mut args = args.into_iter();
+    let mut out = Vec::new();
+    while let Some(arg) = args.next() {
+        if arg == "--" {
+            out.push(arg);
+            out.extend(args);
+            break;
+        }
+        let Some((name, value)) = split_flag(&arg)? else {
+            if let Some(subcommand) = command.find_subcommand(&arg) {
+                command = subcommand;
+            } else if let Some(ignored) = &mut ignored {
+                ignored.words += 1;
+                continue;
+            }
+            out.push(arg);
+            continue;
+        };
+        let Some((flag, mut spelled)) = name.to_str().and_then(|name| find(command, name)) else {
+            match &mut ignored {
+                Some(ignored) => {
+                    let given = arg.to_string_lossy();
+                    ignored.flags.push(plain(given.split_once('=').map_or(&*given, |(name, _)| name)));
+                }
+                None => out.push(unknown(&arg, name)),
+            }
+            continue;
+        };
+        let value = match value {
+            Some(value) => Some(value.to_owned()),
+            None if takes_value(flag) => args.next(),
+            None => None,
+        };
+        if let Some(value) = value {
+            spelled.push("=");
+            spelled.push(value);
+        }
+        out.push(spelled);
+    }
+    Ok(out)
+}
+
+/// Splits `-name`, `--name` and either with `=value`. `None` is a positional; `-` alone is one.
+fn split_flag(arg: &OsStr) -> Result<Option<(&OsStr, Option<&OsStr>)>, NotAFlag> {
+    let bytes = arg.as_bytes();
+    let Some(body) = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-")) else { return Ok(None) };
+    if bytes == b"-" {
+        return Ok(None);
+    }
+    if matches!(body.first(), None | Some(b'-' | b'=')) {
+        return Err(NotAFlag(arg.to_string_lossy().into_owned()));
+    }
+    let (name, value) = match body.iter().position(|byte| *byte == b'=') {
+        Some(at) => (&body[..at], Some(OsStr::from_bytes(&body[at + 1..]))),
+        None => (body, None),
+    };
+    Ok(Some((OsStr::from_bytes(name), value)))
+}
+
+/// The flag with this long or one-letter name or alias, and how clap reads it.
+fn find<'a>(command: &'a Command, name: &str) -> Option<(&'a Arg, OsString)> {
+    let is_long = |arg: &&Arg| {
+        arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|all| all.contains(&name))
+    };
+    if let Some(arg) = command.get_arguments().find(is_long) {
+        return Some((arg, format!("--{name}").into()));
+    }
+    let mut letters = name.chars();
+    let (Some(letter), None) = (letters.next(), letters.next()) else { return None };
+    let is_short = |arg: &&Arg| {
+        arg.get_short() == Some(letter)
+            || arg.get_all_short_aliases().is_some_and(|all| all.contains(&letter))
+    };
+    let arg = command.get_arguments().find(is_short)?;
+    let spelled = arg.get_long().map_or_else(|| format!("-{letter}"), |long| format!("--{long}"));
+    Some((arg, spelled.into()))
+}
+
+/// Whether the next argument is this flag's value when none is attached.
+fn takes_value(arg: &Arg) -> bool {
+    arg.get_action().takes_values() && arg.get_num_args().is_none_or(|range| range.min_values() > 0)
+}
+
+fn unknown(arg: &OsStr, name: &OsStr) -> OsString {
+    let two_dashes = arg.as_bytes().starts_with(b"--");
+    let one_letter = name.to_str().is_some_and(|name| name.chars().nth(1).is_none());
+    if two_dashes || one_letter {
+        return arg.to_owned();
+    }
+    OsString::from_vec([b"-", arg.as_bytes()].concat())
+}

@@ -1,0 +1,332 @@
+//! Every spelling, every mistake, and no panic on any of them.
+
+use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
+
+use clap::Parser;
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Debug, Parser, PartialEq)]
+#[command(name = "porch-fn-router", version = "1.2.3")]
+struct Flags {
+    #[arg(long, default_value_t = 9445)]
+    port: u16,
+    #[arg(long, default_value_t = true)]
+    warm_up_pod_cache: bool,
+    #[arg(long)]
+    enable_private_registries: bool,
+    #[arg(long)]
+    maybe: Option<bool>,
+    #[arg(long, default_value = "30m")]
+    pod_ttl: GoDuration,
+    #[arg(long, default_value = "")]
+    disable_runtimes: CommaList,
+    #[arg(long, default_value = "./functions")]
+    functions: String,
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=5))]
+    log_level: u8,
+    #[arg(long, default_value_t = 5)]
+    pods: usize,
+    #[arg(long, value_parser = ["text", "json"], default_value = "text")]
+    log_format: String,
+    #[arg(long, default_value = "::")]
+    address: std::net::IpAddr,
+    #[arg(long, env = "PORCH_FN_TEST_ADMIN_PORT", default_value_t = 9464)]
+    admin_port: u16,
+    #[arg(long, alias = "old-name", default_value = "")]
+    new_name: String,
+    #[arg(long, default_value_t = 1.25)]
+    factor: f64,
+    #[arg(short, default_value = "table")]
+    output: String,
+    #[arg(short = 'n', long, default_value = "")]
+    namespace: String,
+}
+
+#[derive(Debug, Parser)]
+#[command(name = "wrapper-server")]
+struct Wrapper {
+    #[arg(long, default_value_t = 9446)]
+    port: u16,
+    #[arg(last = true, required = true)]
+    entrypoint: Vec<OsString>,
+}
+
+#[derive(Debug, Parser)]
+#[command(name = "porch-fn")]
+enum Tool {
+    Up {
+        #[arg(long, default_value_t = 3)]
+        runners: u32,
+        #[arg(long)]
+        quiet: bool,
+    },
+    Eval {
+        #[arg(long)]
+        image: String,
+        #[arg(long, conflicts_with = "package")]
+        all: bool,
+        #[arg(long)]
+        package: Option<String>,
+        #[arg(last = true)]
+        pairs: Vec<String>,
+    },
+    #[command(hide = true)]
+    Wrapper(Wrapper),
+}
+
+fn argv<'a>(args: &'a [&'a str]) -> impl Iterator<Item = OsString> + 'a {
+    std::iter::once("/some/path/binary").chain(args.iter().copied()).map(OsString::from)
+}
+
+fn ok(args: &[&str]) -> Flags {
+    parse(argv(args)).unwrap_or_else(|error| panic!("{args:?}: {error}"))
+}
+
+fn error<T: Parser>(args: &[&str]) -> String {
+    match parse::<T>(argv(args)) {
+        Err(error @ FlagError::Usage { .. }) => {
+            assert_eq!(error.exit_code(), 64);
+            let line = error.to_string();
+            assert!(!line.contains('\n'), "{line:?}");
+            line
+        }
+        Err(FlagError::Text(text)) => panic!("{args:?}: text {text:?}"),
+        Ok(_) => panic!("{args:?}: accepted"),
+    }
+}
+
+#[test]
+fn every_spelling_of_a_value() {
+    for args in [&["--port=1"][..], &["--port", "1"], &["-port=1"], &["-port", "1"]] {
+        assert_eq!(ok(args), Flags { port: 1, ..ok(&[]) }, "{args:?}");
+    }
+    assert_eq!(ok(&[]).port, 9445);
+}
+
+#[test]
+fn every_spelling_of_a_boolean() {
+    for dash in ["-", "--"] {
+        assert!(ok(&[&format!("{dash}enable-private-registries")]).enable_private_registries);
+        let values = ["1 t T TRUE true True", "0 f F FALSE false False"];
+        for (value, expected) in values
+            .iter()
+            .zip([true, false])
+            .flat_map(|(values, expected)| values.split(' ').map(move |value| (value, expected)))
+        {
+            let flags = ok(&[
+                &format!("{dash}warm-up-pod-cache={value}"),
+                &format!("{dash}enable-private-registries={value}"),
+                &format!("{dash}maybe={value}"),
+            ]);
+            let read = (flags.warm_up_pod_cache, flags.enable_private_registries, flags.maybe);
+            assert_eq!(read, (expected, expected, Some(expected)), "{value}");
+        }
+    }
+    let defaults = ok(&[]);
+    assert!(defaults.warm_up_pod_cache && !defaults.enable_private_registries);
+    assert_eq!(defaults.maybe, None);
+    assert_eq!(ok(&["--maybe"]).maybe, Some(true));
+}
+
+#[test]
+fn a_boolean_does_not_take_the_next_argument() {
+    let flags = ok(&["--warm-up-pod-cache", "--port=1"]);
+    assert!(flags.warm_up_pod_cache);
+    assert_eq!(flags.port, 1);
+    assert!(error::<Flags>(&["--warm-up-pod-cache", "false"]).ends_with("unexpected argument 'false' found"));
+}
+
+#[test]
+fn any_other_flag_takes_the_next_argument_whatever_it_is() {
+    assert_eq!(ok(&["--functions", "--port=1"]).functions, "--port=1");
+    assert_eq!(ok(&["-functions", "-x"]).functions, "-x");
+    assert_eq!(ok(&["-functions", "--"]).functions, "--");
+    assert_eq!(ok(&["-functions", "-"]).functions, "-");
+    assert_eq!(ok(&["--functions="]).functions, "");
+    assert_eq!(ok(&["--functions", ""]).functions, "");
+    assert_eq!(ok(&["--functions=a=b"]).functions, "a=b");
+}
+
+#[test]
+fn the_last_of_a_repeated_flag_counts() {
+    let flags = ok(&[
+        "--port=1",
+        "-port",
+        "2",
+        "--warm-up-pod-cache=false",
+        "-warm-up-pod-cache",
+        "--disable-runtimes=exec",
+        "--disable-runtimes=pod",
+    ]);
+    assert_eq!(flags.port, 2);
+    assert!(flags.warm_up_pod_cache);
+    assert_eq!(*flags.disable_runtimes, ["pod"]);
+}
+
+#[test]
+fn lists_are_comma_separated() {
+    assert_eq!(*ok(&["-disable-runtimes", "exec, pod,"]).disable_runtimes, ["exec", "pod"]);
+    assert!(ok(&["--disable-runtimes="]).disable_runtimes.is_empty());
+    assert_eq!(ok(&["--disable-runtimes=a,b"]).disable_runtimes.to_string(), "a,b");
+}
+
+#[test]
+fn one_letter_and_old_names() {
+    for args in [&["-n", "x"][..], &["-n=x"], &["--namespace=x"], &["-namespace", "x"], &["--n", "x"]] {
+        assert_eq!(ok(args).namespace, "x", "{args:?}");
+    }
+    assert_eq!(ok(&["-o", "json"]).output, "json");
+    assert_eq!(ok(&["-o=json"]).output, "json");
+    assert_eq!(ok(&["-old-name=x"]).new_name, "x");
+}
+
+#[test]
+fn values_that_are_not_utf8() {
+    #[derive(Debug, Parser)]
+    #[command(name = "x")]
+    struct Paths {
+        #[arg(long)]
+        path: OsString,
+    }
+    let odd = OsString::from_vec(b"/a\xff".to_vec());
+    let mut joined = OsString::from("-path=");
+    joined.push(&odd);
+    let args = [OsString::from("x"), joined];
+    assert_eq!(parse::<Paths>(args).expect("a path").path, odd);
+
+    let args = [OsString::from("x"), OsString::from("--port"), odd.clone()];
+    let error = parse::<Flags>(args).expect_err("not a number").to_string();
+    assert!(error.starts_with("porch-fn-router: invalid UTF-8"), "{error}");
+    let error = parse::<Flags>([OsString::from("x"), OsString::from_vec(b"-\xff\n".to_vec())]);
+    assert!(matches!(error, Err(FlagError::Usage { .. })), "{error:?}");
+}
+
+#[test]
+fn what_follows_two_dashes_is_left_alone() {
+    let wrapper: Wrapper =
+        parse(argv(&["-port=1", "--", "/bin/fn", "-port=2", "--help", "--", "x"])).expect("accepted");
+    assert_eq!(wrapper.port, 1);
+    assert_eq!(wrapper.entrypoint, ["/bin/fn", "-port=2", "--help", "--", "x"]);
+    assert!(error::<Wrapper>(&[]).ends_with("were not provided: <ENTRYPOINT>..."));
+}
+
+#[test]
+fn subcommands_have_their_own_flags() {
+    let Tool::Up { runners, quiet } = parse(argv(&["up", "-runners", "5", "-quiet"])).expect("accepted")
+    else {
+        panic!("another command")
+    };
+    assert!(runners == 5 && quiet);
+    let Tool::Eval { image, pairs, .. } =
+        parse(argv(&["eval", "-image", "-up", "--", "-a=b"])).expect("accepted")
+    else {
+        panic!("another command")
+    };
+    assert_eq!((image.as_str(), pairs), ("-up", vec!["-a=b".to_owned()]));
+    let Tool::Wrapper(wrapper) = parse(argv(&["wrapper", "-port=1", "--", "cat"])).expect("accepted") else {
+        panic!("another command")
+    };
+    assert_eq!((wrapper.port, wrapper.entrypoint.len()), (1, 1));
+}
+
+#[test]
+fn help_and_version_are_texts_not_mistakes() {
+    for args in [["-h"], ["-help"], ["--help"]] {
+        let Err(outcome @ FlagError::Text(_)) = parse::<Flags>(argv(&args)) else { panic!("{args:?}") };
+        assert_eq!(outcome.exit_code(), 0);
+        let help = outcome.to_string();
+        assert!(help.contains("--warm-up-pod-cache[=<true|false>]"), "{help}");
+        assert!(help.contains("[default: 30m]"), "{help}");
+    }
+    for args in [["-V"], ["-version"], ["--version"]] {
+        let outcome = parse::<Flags>(argv(&args)).expect_err("a text");
+        assert_eq!(outcome, FlagError::Text("porch-fn-router 1.2.3\n".to_owned()), "{args:?}");
+    }
+    let Err(FlagError::Text(help)) = parse::<Tool>(argv(&["up", "-h"])) else { panic!("no help") };
+    assert!(help.contains("--runners"), "{help}");
+}
+
+#[test]
+fn each_mistake_is_one_line_that_names_the_flag() {
+    let invalid_digit = "invalid digit found in string";
+    for (args, expected) in [
+        (&["--prot=1"][..], "unexpected argument '--prot' found; tip: a similar argument exists: '--port'"),
+        (&["-prot", "1"], "unexpected argument '--prot' found; tip: a similar argument exists: '--port'"),
+        (&["--zzz"], "unexpected argument '--zzz' found"),
+        (&["-v=2"], "unexpected argument '-v' found"),
+        (&["extra"], "unexpected argument 'extra' found"),
+        (&["-"], "unexpected argument '-' found"),
+        (&["--=1"], "\"--=1\" is not a flag; flags are written --name=value"),
+        (&["---port"], "\"---port\" is not a flag; flags are written --name=value"),
+        (&["--port"], "a value is required for '--port <PORT>' but none was supplied"),
+        (&["--port=a\nb"], &format!("invalid value 'a b' for '--port <PORT>': {invalid_digit}")),
+        (&["--port=70000"], "invalid value '70000' for '--port <PORT>': 70000 is not in 0..=65535"),
+        (
+            &["--warm-up-pod-cache=yes"],
+            "invalid value 'yes' for '--warm-up-pod-cache[=<true|false>]': \"yes\" is not a boolean; use true or false",
+        ),
+        (
+            &["--pod-ttl=-1s"],
+            "invalid value '-1s' for '--pod-ttl <POD_TTL>': \"-1s\" is negative; use 0 or forms such as 30m, 1h30m, 500ms",
+        ),
+        (
+            &["--log-format=xml"],
+            "invalid value 'xml' for '--log-format <LOG_FORMAT>' [possible values: text, json]",
+        ),
+    ] {
+        assert_eq!(error::<Flags>(args), format!("porch-fn-router: {expected}"), "{args:?}");
+    }
+    for (args, expected) in [
+        (&[][..], "a command is missing; see --help"),
+        (&["upp"], "unrecognized subcommand 'upp'; tip: a similar subcommand exists: 'up'"),
+        (&["eval"], "the following required arguments were not provided: --image <IMAGE>"),
+        (
+            &["eval", "--image=x", "--all", "--package=y"],
+            "the argument '--all[=<true|false>]' cannot be used with '--package <PACKAGE>'",
+        ),
+    ] {
+        assert_eq!(error::<Tool>(args), format!("porch-fn: {expected}"), "{args:?}");
+    }
+    let line = error::<Flags>(&[&format!("--port={}", "x".repeat(10_000))]);
+    assert!(line.len() < 400 && line.contains('\u{2026}'), "{line}");
+}
+
+#[test]
+fn the_flags_that_were_set_are_known() {
+    let (_, set) = parse_with_set::<Flags>(argv(&["-port=9445", "--maybe", "-n=x"])).expect("accepted");
+    assert!(set.contains("port") && set.contains("maybe") && set.contains("namespace"));
+    assert!(!set.contains("pod-ttl") && !set.contains("help"));
+    assert_eq!(set.among(&["pod-ttl", "maybe", "port"]), ["maybe", "port"]);
+
+    let (_, set) = parse_with_set::<Tool>(argv(&["up", "--quiet=false"])).expect("accepted");
+    assert_eq!(set.among(&["runners", "quiet"]), ["quiet"]);
+}
+
+/// Pieces that reach every branch more often than random text does.
+fn argument() -> impl Strategy<Value = OsString> {
+    let pieces = "- -- = port warm-up-pod-cache pod-ttl disable-runtimes n o h V help 1 true 30m up eval wrapper \u{e9} image";
+    let pieces: Vec<_> = pieces.split(' ').chain(["", " ", "\n"]).collect();
+    let pieces = prop::sample::select(pieces);
+    prop_oneof![
+        prop::collection::vec(pieces, 0..6).prop_map(|pieces| pieces.concat().into()),
+        any::<String>().prop_map(OsString::from),
+        prop::collection::vec(any::<u8>(), 0..8).prop_map(OsString::from_vec),
+    ]
+}
+
+fn never_panics_and_is_one_line<T: Parser>(args: &[OsString]) {
+    if let Err(FlagError::Usage { program, message }) = parse::<T>(args.iter().cloned()) {
+        assert!(!message.is_empty() && !message.chars().any(char::is_control), "{program}: {message:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn parsing_never_panics(args in prop::collection::vec(argument(), 0..6)) {
+        never_panics_and_is_one_line::<Flags>(&args);
+        never_panics_and_is_one_line::<Wrapper>(&args);
+        never_panics_and_is_one_line::<Tool>(&args);
+    }
+}

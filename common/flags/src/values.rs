@@ -1,0 +1,71 @@
+//! Values other than durations, and how a value is quoted in an error.
+
+use std::{borrow::Cow, convert::Infallible, fmt, ops::Deref, str::FromStr};
+
+use porch_fn_text::cut;
+
+/// How much of a user's text an error repeats, in bytes.
+const QUOTE_LIMIT: usize = 64;
+
+/// `text` in double quotes, on one line and cut to a bound.
+pub(super) fn quote(text: &str) -> String {
+    format!("{:?}", clip(text, QUOTE_LIMIT))
+}
+
+/// `text` on one line and cut to a bound, for a flag's name.
+pub(super) fn plain(text: &str) -> String {
+    one_line(text, QUOTE_LIMIT)
+}
+
+/// `text` without control characters, cut to a bound.
+pub(super) fn one_line(text: &str, limit: usize) -> String {
+    clip(text, limit).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn clip(text: &str, limit: usize) -> Cow<'_, str> {
+    cut(text, limit, "\u{2026}")
+}
+
+/// A text that is not a boolean.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{} is not a boolean; use true or false", quote(.0))]
+pub struct BoolError(String);
+
+/// Parses a boolean as Go's `strconv.ParseBool` does.
+///
+/// # Errors
+/// [`BoolError`] for anything else than `1 t T TRUE true True 0 f F FALSE false False`.
+pub fn parse_bool(text: &str) -> Result<bool, BoolError> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => Err(BoolError(text.to_owned())),
+    }
+}
+
+/// A comma separated list. Blanks around items and empty items are dropped, so the empty text is no item.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CommaList(pub Vec<String>);
+
+impl FromStr for CommaList {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        Ok(Self(items.map(str::to_owned).collect()))
+    }
+}
+
+impl fmt::Display for CommaList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(","))
+    }
+}
+
+impl Deref for CommaList {
+    type Target = [String];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}

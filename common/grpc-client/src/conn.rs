@@ -1,0 +1,390 @@
+//! One HTTP/2 connection to one peer, dialled on demand and shared by every call to it.
+//!
+//! hyper-util's pooling client hides what a router must know: whether a request was sent before its
+//! connection failed, and when a connection went down. So this holds hyper's own handle.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+use http::uri::Authority;
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::rt::Executor;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tower_service::Service;
+use tracing::Instrument;
+
+use porch_fn_grpc::{Body, MAX_ANSWER_HEADER_LIST_BYTES};
+use porch_fn_tls::Connector;
+
+/// Flow-control windows for answers, which are held whole as well.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+/// Streams that we reset and that the peer may still send on.
+const MAX_RESET_STREAMS: usize = 4096;
+
+/// How to dial and watch over a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Bound on lookup, connect and handshake together.
+    pub connect_timeout: Duration,
+    /// HTTP/2 ping interval, and how long the answer may take. `None` sends none: a grpc-go server
+    /// closes connections that ping it more often than every five minutes.
+    pub ping: Option<(Duration, Duration)>,
+    /// How long sent bytes may stay unacknowledged (`TCP_USER_TIMEOUT`).
+    pub user_timeout: Duration,
+    /// TCP keepalive: after how long without any bytes the kernel asks whether the peer is still there, and how long it
+    /// waits for each answer. It gives up by `user_timeout`. Servers do not see it. `None` never asks.
+    pub keepalive: Option<(Duration, Duration)>,
+}
+
+/// What was given is not `host:port`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an address: HOST:PORT is expected, with IPv6 in brackets")]
+pub struct AddressError(Arc<str>);
+
+/// Why there is no connection. Cloned to every call that waited for the same dial.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ConnectError {
+    /// The name has no address.
+    #[error("no address found")]
+    Lookup(#[source] Arc<std::io::Error>),
+    /// No address accepted.
+    #[error("connection refused or unreachable")]
+    Connect(#[source] Arc<std::io::Error>),
+    /// The peer's certificate is not good, or ours is not good for it.
+    #[error("TLS handshake failed")]
+    Tls(#[source] Arc<std::io::Error>),
+    /// The peer does not speak HTTP/2.
+    #[error("HTTP/2 handshake failed")]
+    Handshake(#[source] Arc<hyper::Error>),
+    /// The time for dialling passed.
+    #[error("no connection in time")]
+    Timeout,
+    /// [`Connection::close`] was called.
+    #[error("the connection was closed")]
+    Closed,
+}
+
+/// A peer's address and its connection, if there is one.
+#[derive(Debug)]
+pub struct Connection {
+    address: Arc<str>,
+    origin: Uri,
+    options: Options,
+    tls: Option<Connector>,
+    /// What was wrong with TLS, as the log was told. A peer is dialled again and again.
+    told: Mutex<Option<String>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Idle,
+    /// Held by the calls that wait for it: a dial that nobody polls would run into its timeout and fail the
+    /// next call.
+    Dialing(WeakShared<Dial>),
+    Up(Dialed),
+    Closed,
+}
+
+/// A connection that is up.
+#[derive(Debug, Clone)]
+struct Dialed {
+    sender: Sender,
+    /// Cancelled to end it with its calls.
+    closed: CancellationToken,
+}
+
+type Dial = BoxFuture<'static, Result<Dialed, ConnectError>>;
+
+impl State {
+    /// The dial under way, if anyone waits for it.
+    fn dialing(&self) -> Option<Shared<Dial>> {
+        match self {
+            State::Dialing(dialing) => dialing.upgrade(),
+            State::Idle | State::Up(_) | State::Closed => None,
+        }
+    }
+}
+
+/// hyper's handle on a connection.
+pub type Sender = SendRequest<Body>;
+
+impl Connection {
+    /// A connection to `host:port`, not dialled yet.
+    ///
+    /// # Errors
+    /// When `address` is not one.
+    pub fn new(address: impl Into<Arc<str>>, options: Options) -> Result<Self, AddressError> {
+        let address = address.into();
+        Self::named(Arc::clone(&address), address, options)
+    }
+
+    /// A connection to `address` whose requests name `authority`: a Service is dialled by its IP, and a mesh in
+    /// between reads its name. Both are `host:port`.
+    ///
+    /// # Errors
+    /// When one of them is not an address.
+    pub fn named(
+        address: impl Into<Arc<str>>,
+        authority: impl Into<Arc<str>>,
+        options: Options,
+    ) -> Result<Self, AddressError> {
+        let (address, authority) = (address.into(), authority.into());
+        parse_authority(&address)?;
+        let origin = origin("http", parse_authority(&authority)?)?;
+        Ok(Self { address, origin, options, tls: None, told: Mutex::default(), state: Mutex::default() })
+    }
+
+    /// The same with TLS. Without a connector it changes nothing.
+    ///
+    /// # Errors
+    /// [`AddressError`], which its address has passed already.
+    pub fn secured(mut self, connector: Option<Connector>) -> Result<Self, AddressError> {
+        if connector.is_some() {
+            self.origin = origin("https", parse_authority(&self.address)?)?;
+        }
+        Ok(Self { tls: connector, ..self })
+    }
+
+    /// The scheme and authority of requests, with an empty path.
+    pub fn origin(&self) -> &Uri {
+        &self.origin
+    }
+
+    /// Whether a connection is up. It may break before the next request.
+    pub fn is_up(&self) -> bool {
+        matches!(&*self.state.lock(), State::Up(dialed) if !dialed.sender.is_closed())
+    }
+
+    /// Whether a connection was up and broke, and nothing was dialled since.
+    pub fn is_lost(&self) -> bool {
+        matches!(&*self.state.lock(), State::Up(dialed) if dialed.sender.is_closed())
+    }
+
+    /// Ends the connection at once, with the calls on it, and for ever: nothing is dialled by this any more.
+    pub fn close(&self) {
+        if let State::Up(dialed) = std::mem::replace(&mut *self.state.lock(), State::Closed) {
+            dialed.closed.cancel();
+        }
+    }
+
+    /// The handle of the connection, dialled if there is none. Calls that come during a dial share it.
+    pub async fn sender(&self) -> Result<Sender, ConnectError> {
+        let dialing = {
+            let mut state = self.state.lock();
+            match &*state {
+                State::Up(dialed) if !dialed.sender.is_closed() => return Ok(dialed.sender.clone()),
+                State::Closed => return Err(ConnectError::Closed),
+                State::Up(_) | State::Idle | State::Dialing(_) => {}
+            }
+            state.dialing().unwrap_or_else(|| {
+                let dialing =
+                    dial(Arc::clone(&self.address), self.tls.clone(), self.options).boxed().shared();
+                // Some, since it was not polled yet.
+                *state = dialing.downgrade().map_or(State::Idle, State::Dialing);
+                dialing
+            })
+        };
+        let dialed = dialing.clone().await;
+        let mut state = self.state.lock();
+        if let State::Closed = &*state {
+            if let Ok(dialed) = &dialed {
+                dialed.closed.cancel();
+            }
+            return Err(ConnectError::Closed);
+        }
+        // Only the dial that everyone waits for may change the state: a later one could be under way.
+        if state.dialing().is_some_and(|current| current.ptr_eq(&dialing)) {
+            *state = dialed.as_ref().map_or(State::Idle, |dialed| State::Up(dialed.clone()));
+            drop(state);
+            self.tell(&dialed);
+        }
+        dialed.map(|dialed| dialed.sender)
+    }
+
+    /// Tells the log what is wrong with TLS, once.
+    fn tell(&self, dialed: &Result<Dialed, ConnectError>) {
+        let error = match dialed {
+            Err(ConnectError::Tls(error)) => Some(error.to_string()),
+            Err(_) => return,
+            Ok(_) => None,
+        };
+        // The text of an expired certificate contains the time.
+        let reason = error.as_ref().map(|text| text.replace(|letter: char| letter.is_ascii_digit(), ""));
+        let mut told = self.told.lock();
+        if let Some(error) = error.filter(|_| *told != reason) {
+            tracing::warn!(peer = &*self.address, error, "TLS failed; see --tls-cert, --tls-client-ca");
+        }
+        *told = reason;
+    }
+}
+
+/// Runs a connection's tasks until it is closed: hyper lets its calls run on when its handles are gone, and has no
+/// other way to end them.
+#[derive(Debug, Clone)]
+struct UntilClosed(CancellationToken);
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for UntilClosed {
+    fn execute(&self, task: F) {
+        tokio::spawn(self.0.clone().run_until_cancelled_owned(task));
+    }
+}
+
+/// A [`Sender`] as the clients that tonic generates want it.
+#[derive(Debug, Clone)]
+pub struct Channel(pub Sender);
+
+impl Service<Request<tonic::body::Body>> for Channel {
+    type Response = Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = BoxFuture<'static, Result<Response<Incoming>, hyper::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<tonic::body::Body>) -> Self::Future {
+        self.0.send_request(request.map(Body::from)).boxed()
+    }
+}
+
+fn parse_authority(text: &Arc<str>) -> Result<Authority, AddressError> {
+    let authority = Authority::from_str(text).ok().filter(|authority| authority.port().is_some());
+    authority.ok_or_else(|| AddressError(Arc::clone(text)))
+}
+
+fn origin(scheme: &str, authority: Authority) -> Result<Uri, AddressError> {
+    let named = AddressError(authority.as_str().into());
+    Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build().map_err(|_| named)
+}
+
+async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
+    timeout(options.connect_timeout, connect(&address, tls, options))
+        .await
+        .unwrap_or(Err(ConnectError::Timeout))
+}
+
+async fn connect(address: &str, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
+    let addresses: Vec<SocketAddr> =
+        lookup_host(address).await.map_err(|error| ConnectError::Lookup(Arc::new(error)))?.collect();
+    let stream =
+        TcpStream::connect(&addresses[..]).await.map_err(|error| ConnectError::Connect(Arc::new(error)))?;
+    // All of these only sharpen what works without them.
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(options.user_timeout));
+    if let Some((idle, interval)) = options.keepalive {
+        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);
+        let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+    }
+    match tls {
+        None => handshake(address, stream, options).await,
+        Some(connector) => {
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let secured = connector.connect(stream, host).await;
+            let stream = secured.map_err(|error| ConnectError::Tls(Arc::new(error)))?;
+            handshake(address, stream, options).await
+        }
+    }
+}
+
+async fn handshake<S>(address: &str, stream: S, options: Options) -> Result<Dialed, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let closed = CancellationToken::new();
+    let mut builder = Builder::new(UntilClosed(closed.clone()));
+    builder
+        .timer(TokioTimer::new())
+        .max_header_list_size(MAX_ANSWER_HEADER_LIST_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_reset_streams(MAX_RESET_STREAMS)
+        .max_local_error_reset_streams(None);
+    if let Some((interval, answer)) = options.ping {
+        builder.keep_alive_interval(interval).keep_alive_timeout(answer).keep_alive_while_idle(true);
+    }
+    let (sender, connection) = builder
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| ConnectError::Handshake(Arc::new(error)))?;
+    let span = tracing::debug_span!("connection", peer = address);
+    // Owned by its handles: it ends when the last of them is dropped and its calls are done.
+    tokio::spawn(
+        async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection ended");
+            }
+        }
+        .instrument(span),
+    );
+    Ok(Dialed { sender, closed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpSocket;
+
+    /// A peer that hangs keeps its connections open.
+    #[tokio::test]
+    async fn closing_ends_the_calls_on_it_for_ever() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let second = Duration::from_secs(1);
+        let options =
+            Options { connect_timeout: second * 20, ping: None, user_timeout: second * 20, keepalive: None };
+        let connection = Connection::new(listener.local_addr().unwrap().to_string(), options).unwrap();
+        let mut sender = connection.sender().await.unwrap();
+        let _hangs = listener.accept().await.unwrap();
+        let request =
+            Request::get(connection.origin()).body(Body::message(Vec::new().into_iter().collect(), None));
+        let mut call = std::pin::pin!(sender.try_send_request(request.unwrap()));
+        assert!(timeout(second / 10, &mut call).await.is_err());
+        connection.close();
+        let failed = timeout(second * 20, call).await.expect("it ends").unwrap_err();
+        assert!(failed.message().is_none(), "it was sent, and the peer may have begun");
+        assert!(matches!(connection.sender().await, Err(ConnectError::Closed)));
+        assert!(!connection.is_up());
+    }
+
+    /// A caller that gives up in the middle of a dial, with nobody else waiting for it, must not leave its
+    /// dial behind: whoever comes later would find its time over.
+    #[tokio::test]
+    async fn a_dial_that_nobody_waits_for_is_given_up() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        // The kernel keeps one connection for us and lets further ones wait.
+        let listener = socket.listen(0).unwrap();
+        let address = listener.local_addr().unwrap();
+        let _first = TcpStream::connect(address).await.unwrap();
+        let options = Options {
+            connect_timeout: Duration::from_secs(20),
+            ping: None,
+            user_timeout: Duration::from_secs(30),
+            keepalive: None,
+        };
+        let connection = Connection::new(address.to_string(), options).unwrap();
+        assert!(connection.sender().now_or_never().is_none());
+        tokio::time::pause();
+        tokio::time::advance(options.connect_timeout * 2).await;
+        tokio::time::resume();
+        listener.accept().await.unwrap();
+        connection.sender().await.unwrap();
+        assert!(connection.is_up());
+    }
+}

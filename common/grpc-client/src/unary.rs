@@ -1,0 +1,202 @@
+//! One unary call over a [`Connection`]: the raw frame out, the whole answer in.
+//!
+//! The answer is held until its trailers are there, so that a caller of this can still send the request
+//! elsewhere when the peer dies halfway. The error says what retrying needs to know: whether the peer may
+//! have begun.
+
+use std::error::Error as _;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, uri::PathAndQuery};
+use hyper::body::Incoming;
+use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
+use tonic::Code;
+
+use crate::conn::{ConnectError, Connection, Sender};
+use porch_fn_grpc::{
+    Arrived, Body, Charge, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes, receive,
+};
+
+/// Most bytes of an answer's headers and trailers, but for the status message. Ours have some 200.
+const MAX_ANSWER_METADATA_BYTES: usize = 64 * 1024;
+
+/// Why a call got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The peer processed nothing of it: it may be sent elsewhere freely.
+    #[error("the request was not sent")]
+    NotSent,
+    /// The call broke after the request was sent: the peer may have processed it.
+    #[error("the connection broke during the call")]
+    Broken {
+        /// What was lost.
+        lost: Lost,
+        /// What the connection reported.
+        #[source]
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The answer is larger than was allowed.
+    #[error("the answer of {size} bytes is larger than {limit} bytes")]
+    TooLarge {
+        /// Announced size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The answer is not taken: too much is held already.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+/// What was lost with a call that broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// The stream alone: it was reset, or ended without an answer.
+    Stream,
+    /// The connection: the peer closed it, or ended.
+    Connection,
+    /// The connection, in silence: a ping or sent bytes were not answered in time, or the network says
+    /// that there is no way to the peer. The call is not what ended it.
+    Silence,
+}
+
+impl Lost {
+    fn by(error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut lost = Self::Stream;
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout) {
+                return Self::Silence;
+            }
+            let h2 = error.downcast_ref::<h2::Error>();
+            // hyper passes an I/O error on without h2's around it.
+            let io = error.downcast_ref::<std::io::Error>().or_else(|| h2.and_then(h2::Error::get_io));
+            if io.is_some_and(|io| is_silence(io.kind())) {
+                return Self::Silence;
+            }
+            if io.is_some() || h2.is_some_and(h2::Error::is_go_away) {
+                lost = Self::Connection;
+            }
+            next = error.source();
+        }
+        lost
+    }
+}
+
+/// Whether the kernel gave a connection up because nothing came back.
+fn is_silence(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable)
+}
+
+impl CallError {
+    fn broken(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Broken { lost: Lost::by(&error), error: error.into() }
+    }
+
+    /// The code by which this is counted and traced.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Connect(_) | Self::NotSent | Self::Broken { .. } => Code::Unavailable,
+            Self::TooLarge { .. } | Self::Refused(_) => Code::ResourceExhausted,
+        }
+    }
+}
+
+/// Sends `framed` to `EvaluateFunction` and takes an answer of at most `limit` bytes, which is charged
+/// beside `charge`, the call's own.
+pub async fn call(
+    connection: &Connection,
+    headers: HeaderMap,
+    framed: &Chunks,
+    limit: usize,
+    charge: &Charge,
+) -> Result<Reply, CallError> {
+    // A connection that was closed since its last call (its peer drains, or was replaced) is noticed only
+    // now, and says nothing about whether the peer can be reached: dial once more.
+    let response = match send(connection.sender().await?, request(connection, &headers, framed)).await {
+        Err(CallError::NotSent) => {
+            send(connection.sender().await?, request(connection, &headers, framed)).await?
+        }
+        sent => sent?,
+    };
+    let (head, body) = response.into_parts();
+    let mut answer = Charge::default();
+    let head_bytes = header_bytes(&head.headers);
+    let charged = |arrived| match arrived {
+        Arrived::Prefix(size) => charge.answer(size.saturating_add(head_bytes)).map(|charge| answer = charge),
+        Arrived::Part => Ok(()),
+    };
+    match receive(body, limit, Duration::MAX, charged).await {
+        Ok(received) => {
+            let mut reply = Reply {
+                headers: head.headers,
+                framed: received.framed,
+                trailers: received.trailers,
+                charge: answer,
+            };
+            // The peer ended too early, or it was no gRPC server that spoke, but a proxy before it.
+            if code_of(reply.status_headers()).is_none() {
+                let error = "the answer has no gRPC status".into();
+                return Err(CallError::Broken { lost: Lost::Stream, error });
+            }
+            let trailer_bytes = reply.trailers.as_ref().map_or(0, header_bytes);
+            let message_bytes = reply.status_headers().get("grpc-message").map_or(0, HeaderValue::len);
+            let bytes = head_bytes.saturating_add(trailer_bytes).saturating_sub(message_bytes);
+            if bytes > MAX_ANSWER_METADATA_BYTES {
+                let text = format!(
+                    "the answer's headers and trailers have {bytes} bytes, more than {MAX_ANSWER_METADATA_BYTES}: look at \
+                     what stands between router, runners and function pods"
+                );
+                return Ok(Reply::failed(Code::ResourceExhausted, &text));
+            }
+            bound_message(reply.status_headers_mut());
+            let trailer_bytes = reply.trailers.as_ref().map_or(0, header_bytes);
+            reply.charge.grow(trailer_bytes)?;
+            Ok(reply)
+        }
+        Err(ReceiveError::Frame(FrameError::TooLarge { size, limit })) => {
+            Err(CallError::TooLarge { size, limit })
+        }
+        Err(ReceiveError::Refused(refused)) => Err(refused.into()),
+        Err(error) => Err(CallError::broken(error)),
+    }
+}
+
+fn request(connection: &Connection, headers: &HeaderMap, framed: &Chunks) -> Request<Body> {
+    let mut uri = connection.origin().clone().into_parts();
+    uri.path_and_query = Some(PathAndQuery::from_static(EVALUATE_FUNCTION_PATH));
+    let mut request = Request::new(Body::message(framed.clone(), None));
+    *request.method_mut() = Method::POST;
+    // Scheme, authority and path are all there, which is what from_parts asks for.
+    *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
+    request.headers_mut().clone_from(headers);
+    request
+}
+
+async fn send(mut sender: Sender, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
+    if sender.ready().await.is_err() {
+        return Err(CallError::NotSent);
+    }
+    sender.try_send_request(request).await.map_err(|failed| {
+        let returned = failed.message().is_some();
+        let error = failed.into_error();
+        if returned || was_refused(&error) { CallError::NotSent } else { CallError::broken(error) }
+    })
+}
+
+/// Whether the peer said that it did not process the stream: `REFUSED_STREAM`, or a GOAWAY without error
+/// whose last processed stream lies before it (RFC 9113, sections 6.8 and 8.7).
+fn was_refused(error: &hyper::Error) -> bool {
+    let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
+        return error.is_canceled();
+    };
+    match error.reason() {
+        Some(h2::Reason::REFUSED_STREAM) => true,
+        Some(h2::Reason::NO_ERROR) => error.is_go_away() && error.is_remote(),
+        _ => false,
+    }
+}

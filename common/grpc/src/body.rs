@@ -1,0 +1,121 @@
+//! The one body type that our servers and clients send.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::Frame;
+use porch_fn_proto::Chunks;
+use tokio::sync::oneshot;
+use tonic::Status;
+
+use super::inflight::Charge;
+use crate::streams::{asked_for_more, is_no_call};
+
+/// A message as slices and its trailers, or whatever tonic's generated code produces (health).
+#[derive(Debug)]
+pub struct Body(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Message(Message),
+    Tonic(tonic::body::Body),
+}
+
+/// A message as slices, and what comes after it.
+#[derive(Debug)]
+struct Message {
+    parts: std::vec::IntoIter<Bytes>,
+    trailers: Option<HeaderMap>,
+    charge: Charge,
+    /// Nothing more is sent until the last slice has left: hyper hands it to HTTP/2 as soon as
+    /// there is room for its first byte, and would be done with the answer, read or not.
+    held_back: Option<oneshot::Receiver<()>>,
+}
+
+/// Answers up to this size, in bytes, are sent in one go: most are, and what is not read of them is
+/// not worth a wait.
+const SMALL: usize = 16 * 1024;
+
+impl Body {
+    /// Sends `framed` slice by slice, then `trailers` if there are any.
+    pub fn message(framed: Chunks, trailers: Option<HeaderMap>) -> Self {
+        Self::charged(framed, trailers, Charge::default())
+    }
+
+    /// The same, and holds `charge` until the last slice has been sent or the stream has ended.
+    pub fn charged(framed: Chunks, trailers: Option<HeaderMap>, charge: Charge) -> Self {
+        let mut held_back = None;
+        let large = framed.len() > SMALL && trailers.is_some();
+        let mut parts: Vec<_> = framed.into_iter().collect();
+        if large && let Some(last) = parts.pop() {
+            let (sent, hears) = oneshot::channel();
+            held_back = Some(hears);
+            parts.push(Bytes::from_owner(Last { bytes: last, _sent: sent }));
+        }
+        Self(Kind::Message(Message { parts: parts.into_iter(), trailers, charge, held_back }))
+    }
+}
+
+impl Message {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        let mut next = self.parts.next();
+        if next.is_none()
+            && let Some(sent) = &mut self.held_back
+        {
+            // Its sender is dropped with the slice.
+            let _ = ready!(Pin::new(sent).poll(context));
+            self.held_back = None;
+        }
+        asked_for_more();
+        // The next slice is taken when there is room for this one: with the last one gone, all are.
+        if self.parts.len() == 0 {
+            next = next.map(|last| std::mem::take(&mut self.charge).ride_on(last));
+        }
+        Poll::Ready(next.map(Frame::data).or_else(|| self.trailers.take().map(Frame::trailers)))
+    }
+}
+
+/// The last slice of a message.
+struct Last {
+    bytes: Bytes,
+    _sent: oneshot::Sender<()>,
+}
+
+impl AsRef<[u8]> for Last {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl From<tonic::body::Body> for Body {
+    fn from(body: tonic::body::Body) -> Self {
+        Self(Kind::Tonic(body))
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        match &mut self.0 {
+            Kind::Message(message) => message.poll_frame(context).map(|frame| frame.map(Ok)),
+            Kind::Tonic(body) => {
+                is_no_call();
+                Pin::new(body).poll_frame(context)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Message(Message { parts, trailers, .. }) => parts.len() == 0 && trailers.is_none(),
+            Kind::Tonic(body) => body.is_end_stream(),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Unary gRPC on hyper, for hops that hold a message without decoding it.
+//!
+//! tonic's own server and transport cannot be used on this path: they decode and re-encode, answer an
+//! oversized message with `OUT_OF_RANGE` and an expired `grpc-timeout` with CANCELLED, and cap header
+//! lists at 16 KiB, which turns a long error text into a broken stream. What is written here is only
+//! the unary call; statuses are tonic's, health is tonic's generated service.
+
+mod body;
+mod compression;
+mod inflight;
+pub mod listen;
+mod receive;
+mod reply;
+pub mod serve;
+mod server;
+mod status;
+mod streams;
+mod timeout;
+
+pub use body::Body;
+pub use inflight::{Arrived, CALL_OVERHEAD, Charge, Hop, Inflight, LimitError, Refused, inflight_limit};
+pub use receive::{ReceiveError, Received, receive};
+pub use reply::Reply;
+pub use server::{Call, Evaluate, Observe, Options, Place, Places, Server};
+pub use status::{
+    LOAD_TRAILER, MAX_MESSAGE_BYTES, SHED_TRAILER, SHED_VALUE, bound_message, code_name, code_of,
+    cut_message, header_bytes, is_shed, load_of, message_of, set_load, set_message,
+};
+pub use timeout::{format_timeout, parse_timeout};
+
+/// Header list of a request that every hop accepts, and that our answers stay below, in bytes. A status message of [`MAX_MESSAGE_BYTES`] takes up to
+/// three times its length when it is percent-encoded, and must fit with room for metadata.
+pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
+
+/// Header list of an answer that we accept, in bytes: what grpc-go accepts. Servers that are not ours, such as
+/// Porch's own wrapper-server, do not bound their messages; `unary` does it for them.
+pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 16 * 1024 * 1024;

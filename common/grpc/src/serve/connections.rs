@@ -1,0 +1,108 @@
+//! How many connections there are. One more than allowed ends the one that has been idle for
+//! longest, so that those who hold connections and ask nothing keep nobody out.
+
+use std::sync::Arc;
+
+use tokio::task::AbortHandle;
+
+use crate::streams::Activity;
+
+/// The connections that are open, and some that have ended.
+#[derive(Debug)]
+pub(super) struct Connections {
+    limit: usize,
+    open: Vec<Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    activity: Arc<Activity>,
+    task: AbortHandle,
+}
+
+// === impl Connections ===
+
+impl Connections {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, open: Vec::new() }
+    }
+
+    /// Sees to room for one more. False when all are busy.
+    pub(super) fn make_room(&mut self) -> bool {
+        if self.open.len() < self.limit {
+            return true;
+        }
+        self.forget_ended();
+        self.open.len() < self.limit || self.end_idle()
+    }
+
+    /// Ends the connection that has been idle for longest. False when all are busy.
+    pub(super) fn end_idle(&mut self) -> bool {
+        self.forget_ended();
+        let idle =
+            self.open.iter().zip(0..).filter_map(|(open, place)| Some((open.activity.idle_since()?, place)));
+        let Some((_, place)) = idle.min() else { return false };
+        self.open.swap_remove(place).task.abort();
+        true
+    }
+
+    fn forget_ended(&mut self) {
+        self.open.retain(|open| !open.task.is_finished());
+    }
+
+    pub(super) fn push(&mut self, activity: Arc<Activity>, task: AbortHandle) {
+        self.open.push(Connection { activity, task });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::time::Duration;
+
+    use hyper::rt::Executor;
+    use tokio::task::JoinSet;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+    use crate::streams::Streams;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_one_that_is_idle_for_longest_goes_and_a_busy_one_stays() {
+        let (origin, mut tasks) = (Instant::now(), JoinSet::new());
+        let mut connections = Connections::new(3);
+        for name in ["busy", "idle", "idle for less"] {
+            assert!(connections.make_room());
+            let activity = Activity::new(origin);
+            if name == "busy" {
+                Streams::new(Arc::clone(&activity)).execute(pending());
+            }
+            let task = tasks.spawn(async move {
+                pending::<()>().await;
+                name
+            });
+            connections.push(activity, task);
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert!(connections.make_room());
+        let ended = tasks.join_next().await.unwrap();
+        assert!(ended.unwrap_err().is_cancelled());
+        assert_eq!(connections.open.len(), 2);
+        let activity = Activity::new(origin);
+        Streams::new(Arc::clone(&activity)).execute(pending());
+        connections.push(activity, tasks.spawn(async { "ends" }));
+        let ended = tasks.join_next().await.unwrap();
+        assert_eq!(ended.unwrap(), "ends");
+        assert!(connections.make_room());
+        assert_eq!(connections.open.len(), 2, "one that has ended takes no room");
+        let activity = Activity::new(origin);
+        Streams::new(Arc::clone(&activity)).execute(pending());
+        connections.push(activity, tasks.spawn(pending()));
+        assert!(connections.make_room());
+        assert_eq!(connections.open.len(), 2);
+        let activity = Activity::new(origin);
+        Streams::new(Arc::clone(&activity)).execute(pending());
+        connections.push(activity, tasks.spawn(pending()));
+        assert!(!connections.make_room(), "all are busy");
+    }
+}

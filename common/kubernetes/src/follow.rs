@@ -1,0 +1,268 @@
+//! Follows objects: a list, and the watch after it.
+//!
+//! A [`Follower`] reports its first error and ends: the caller makes another one, which lists again,
+//! so that nothing is missed for good. kube's watcher resumes after an error where it was, and never
+//! reports again that its objects are complete; collecting pods needs that.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::{Api, Resource, ResourceExt};
+use porch_fn_backoff::{Backoff, spread};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use crate::{READ_TIMEOUT, RequestError, WATCH_SECONDS, bounded};
+
+/// Between the starts of two watch requests, at least. A server that ends each watch at once is not
+/// flooded.
+pub const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
+
+/// Pauses before another follower, doubling.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// A follower that lived for so long after its list has worked.
+const LIVED: Duration = Duration::from_secs(10);
+
+/// HTTP 410: the server no longer keeps the version to start from. Normal for a watch.
+const EXPIRED: u16 = 410;
+
+/// Which objects are followed.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// A label selector.
+    pub labels: Option<String>,
+    /// A field selector.
+    pub fields: Option<String>,
+}
+
+/// What a [`Follower`] reports.
+#[derive(Debug)]
+pub enum Change<K> {
+    /// All objects that exist now. The first change, and any that follows an expired version.
+    Listed(Vec<K>),
+    /// An object was made or changed.
+    Applied(K),
+    /// An object was deleted.
+    Deleted(K),
+}
+
+/// Why a [`Follower`] ended.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// The list failed.
+    #[error(transparent)]
+    List(RequestError),
+    /// A page of the list took too long.
+    #[error("no list within {}s", .0.as_secs())]
+    Slow(Duration),
+    /// The watch failed.
+    #[error(transparent)]
+    Watch(#[from] RequestError),
+    /// The watch sent nothing for longer than it was to last.
+    #[error("a watch went silent: check the network to the API server")]
+    Silent,
+}
+
+/// One list, and the watches after it until the first error.
+pub struct Follower<K> {
+    api: Api<K>,
+    selection: Selection,
+    page: Page,
+    trim: fn(&mut K),
+    state: State<K>,
+    listed_at: Option<Instant>,
+    /// When the next watch request may start, or the next list if the version expired.
+    not_before: Instant,
+}
+
+/// How objects are listed.
+#[derive(Debug, Clone, Copy)]
+pub struct Page {
+    /// Most objects of one page; `None`: all in one.
+    pub limit: Option<u32>,
+    /// How long one page may take.
+    pub timeout: Duration,
+}
+
+/// Where a follower is.
+enum State<K> {
+    List,
+    Unwatched { version: String },
+    Watched { version: String, events: BoxStream<'static, kube::Result<WatchEvent<K>>>, silent_at: Instant },
+}
+
+/// Pauses between followers that fail: from 0.2 to 5 s, doubling.
+#[derive(Debug)]
+pub struct Restarts {
+    backoff: Backoff,
+    failures: u32,
+}
+
+// === impl Restarts ===
+
+impl Restarts {
+    /// The pause after a follower that ended, [`listed_for`](Follower::listed_for) this time. Up to a
+    /// half is random, so that processes do not come back in step.
+    pub fn after(&mut self, listed_for: Option<Duration>) -> Duration {
+        if listed_for.is_some_and(|lived| lived > LIVED) {
+            *self = Self::default();
+        }
+        self.failures = self.failures.saturating_add(1);
+        spread(self.backoff.next_pause(), 1.0..1.5)
+    }
+
+    /// How many followers failed in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+impl Default for Restarts {
+    fn default() -> Self {
+        Self { backoff: Backoff::new(FIRST_PAUSE, LAST_PAUSE), failures: 0 }
+    }
+}
+
+// === impl FollowError ===
+
+impl FollowError {
+    /// The status code of the answer, if there was one.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::List(error) | Self::Watch(error) => error.code(),
+            Self::Slow(_) | Self::Silent => None,
+        }
+    }
+}
+
+impl From<kube::Error> for FollowError {
+    fn from(error: kube::Error) -> Self {
+        Self::Watch(error.into())
+    }
+}
+
+// === impl Follower ===
+
+impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follower<K> {
+    /// Follows the objects of `api` in this selection. `trim` removes from listed objects what the
+    /// caller does not need: a list is held whole.
+    pub fn new(api: Api<K>, selection: Selection, page: Page, trim: fn(&mut K)) -> Self {
+        Self { api, selection, page, trim, state: State::List, listed_at: None, not_before: Instant::now() }
+    }
+
+    /// Whether a watch is open.
+    pub fn is_watching(&self) -> bool {
+        matches!(self.state, State::Watched { .. })
+    }
+
+    /// The time since the first list; `None` before it.
+    pub fn listed_for(&self) -> Option<Duration> {
+        self.listed_at.map(|at| at.elapsed())
+    }
+
+    /// The next change. A dropped future loses no change.
+    ///
+    /// # Errors
+    /// [`FollowError`]: changes may have been missed. Start anew with another follower.
+    pub async fn next(&mut self) -> Result<Change<K>, FollowError> {
+        loop {
+            match &mut self.state {
+                State::List => {
+                    sleep_until(self.not_before).await;
+                    let (objects, version) = list(&self.api, &self.selection, self.page, self.trim).await?;
+                    self.state = State::Unwatched { version };
+                    self.listed_at.get_or_insert_with(Instant::now);
+                    return Ok(Change::Listed(objects));
+                }
+                State::Unwatched { version } => {
+                    sleep_until(self.not_before).await;
+                    let params = WatchParams {
+                        label_selector: self.selection.labels.clone(),
+                        field_selector: self.selection.fields.clone(),
+                        timeout: Some(WATCH_SECONDS),
+                        ..WatchParams::default()
+                    };
+                    let opened = Instant::now();
+                    self.not_before = opened + BETWEEN_WATCHES;
+                    match bounded(self.api.watch(&params, version)).await {
+                        Ok(events) => {
+                            let version = std::mem::take(version);
+                            let silent_at = opened + READ_TIMEOUT;
+                            self.state = State::Watched { version, events: events.boxed(), silent_at };
+                        }
+                        Err(error) if error.code() == Some(EXPIRED) => self.state = State::List,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                State::Watched { version, events, silent_at } => {
+                    let event = timeout_at(*silent_at, events.next()).await;
+                    let change = match event.map_err(|_| FollowError::Silent)?.transpose()? {
+                        Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
+                            *version = object.resource_version().unwrap_or_default();
+                            Change::Applied(object)
+                        }
+                        Some(WatchEvent::Deleted(object)) => {
+                            *version = object.resource_version().unwrap_or_default();
+                            Change::Deleted(object)
+                        }
+                        Some(WatchEvent::Bookmark(bookmark)) => {
+                            *version = bookmark.metadata.resource_version;
+                            continue;
+                        }
+                        Some(WatchEvent::Error(status)) if status.code == EXPIRED => {
+                            self.state = State::List;
+                            continue;
+                        }
+                        Some(WatchEvent::Error(status)) => return Err(kube::Error::Api(status).into()),
+                        // Its time was over.
+                        None => {
+                            self.state = State::Unwatched { version: std::mem::take(version) };
+                            continue;
+                        }
+                    };
+                    return Ok(change);
+                }
+            }
+        }
+    }
+}
+
+impl<K> fmt::Debug for Follower<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Follower").field("selection", &self.selection).finish_non_exhaustive()
+    }
+}
+
+/// All objects, and the version to watch from. Not a method: the state of a follower is not `Sync`.
+async fn list<K: Clone + DeserializeOwned + fmt::Debug>(
+    api: &Api<K>,
+    selection: &Selection,
+    page: Page,
+    trim: fn(&mut K),
+) -> Result<(Vec<K>, String), FollowError> {
+    let mut params = ListParams {
+        label_selector: selection.labels.clone(),
+        field_selector: selection.fields.clone(),
+        limit: page.limit,
+        ..ListParams::default()
+    };
+    let mut objects = Vec::new();
+    loop {
+        let list = match timeout(page.timeout, api.list(&params)).await {
+            Ok(list) => list.map_err(|error| FollowError::List(error.into()))?,
+            Err(_) => return Err(FollowError::Slow(page.timeout)),
+        };
+        objects.extend(list.items.into_iter().map(|mut object| {
+            trim(&mut object);
+            object
+        }));
+        params.continue_token = list.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            return Ok((objects, list.metadata.resource_version.unwrap_or_default()));
+        }
+    }
+}

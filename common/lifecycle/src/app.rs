@@ -1,0 +1,171 @@
+//! A running server, and its process: the same for router, runner and wrapper-server.
+
+use std::fmt::{self, Display};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::{sleep, timeout};
+
+use crate::drain::Signal;
+use crate::health::Health;
+use crate::signals::StopSignals;
+use crate::tasks::{Failed, Tasks};
+
+/// The two times of a drain.
+#[derive(Debug, Clone, Copy)]
+pub struct DrainTimes {
+    /// How long the server goes on accepting after it said `NOT_SERVING` (`--drain-delay`).
+    pub delay: Duration,
+    /// How long calls in flight may take after that (`--drain-timeout`).
+    pub timeout: Duration,
+}
+
+/// How a drain ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// Everything finished.
+    Finished,
+    /// Work was left when `--drain-timeout` had passed.
+    TimedOut,
+}
+
+/// Something to do once a server's tasks have ended.
+pub type AtEnd = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// A running server. Dropping it cuts everything off; [`drain`](Self::drain) ends it in order.
+pub struct App {
+    /// Where calls are taken.
+    pub address: SocketAddr,
+    /// Where the admin port listens, if there is one.
+    pub admin_address: Option<SocketAddr>,
+    /// Its gRPC health.
+    pub health: Health,
+    /// Tells its tasks to finish.
+    pub signal: Signal,
+    /// How long they may take.
+    pub drain_times: DrainTimes,
+    /// What it is made of.
+    pub tasks: Tasks,
+    /// What comes after its tasks have ended, in this order.
+    pub at_end: Vec<AtEnd>,
+}
+
+impl App {
+    /// Where calls are taken.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where the admin port listens; where calls are taken if there is none.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin_address.unwrap_or(self.address)
+    }
+
+    /// Returns when a task ended that should not have. Then the server can only be drained.
+    pub async fn failed(&mut self) -> Failed {
+        self.tasks.failed().await
+    }
+
+    /// Stops in order: unready, stop accepting, finish calls until the deadline, end all tasks.
+    pub async fn drain(mut self) -> Drained {
+        let times = self.drain_times;
+        tracing::info!(delay = ?times.delay, timeout = ?times.timeout, "draining");
+        self.health.stop();
+        sleep(times.delay).await;
+        self.health.close();
+        self.signal.drain();
+        let drained = if timeout(times.timeout, self.signal.drained()).await.is_ok() {
+            tracing::info!("drained");
+            Drained::Finished
+        } else {
+            tracing::warn!("calls were still in flight when --drain-timeout passed");
+            Drained::TimedOut
+        };
+        self.tasks.shutdown().await;
+        for last in self.at_end {
+            last().await;
+        }
+        drained
+    }
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// Runs the server that `start` starts until SIGTERM or SIGINT comes or one of its tasks fails, and then drains it.
+/// Returns the process's exit code; that of an error is `exit_code`'s.
+pub async fn run<E: Display>(
+    program: &str,
+    start: impl Future<Output = Result<App, E>>,
+    exit_code: impl FnOnce(&E) -> ExitCode,
+) -> ExitCode {
+    let Ok(mut signals) = StopSignals::catch() else {
+        eprintln!("{program}: cannot catch SIGTERM and SIGINT");
+        return ExitCode::FAILURE;
+    };
+    let mut app = match start.await {
+        Ok(app) => app,
+        Err(error) => {
+            eprintln!("{program}: {error}");
+            return exit_code(&error);
+        }
+    };
+    let admin = app.admin_address.map(|address| format!(", admin on {address}")).unwrap_or_default();
+    println!("{program}: listening on {}{admin}", app.address);
+    let code = signals.first(app.failed()).await;
+    signals.drain(app.drain()).await;
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::drain;
+
+    const TIMES: DrainTimes = DrainTimes { delay: Duration::from_secs(5), timeout: Duration::from_mins(5) };
+
+    fn app() -> (App, drain::Watch) {
+        let (signal, watch) = drain::channel();
+        let health = Health::new();
+        health.set("", true);
+        let (address, tasks) = (([127, 0, 0, 1], 0).into(), Tasks::new());
+        let app = App {
+            address,
+            admin_address: None,
+            health,
+            signal,
+            drain_times: TIMES,
+            tasks,
+            at_end: Vec::new(),
+        };
+        (app, watch)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn goes_unready_before_it_stops_accepting() {
+        let (app, mut watch) = app();
+        let (start, observer) = (Instant::now(), app.health.clone());
+        let task = tokio::spawn(async move {
+            watch.draining().await;
+            (Instant::now(), observer.is_serving())
+        });
+        assert_eq!(app.drain().await, Drained::Finished);
+        let (stopped, serving) = task.await.unwrap();
+        assert_eq!((stopped - start, serving), (TIMES.delay, false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn gives_up_after_the_timeout() {
+        let (app, _held) = app();
+        let start = Instant::now();
+        assert_eq!(app.drain().await, Drained::TimedOut);
+        assert_eq!(start.elapsed(), TIMES.delay + TIMES.timeout);
+    }
+}

@@ -1,0 +1,222 @@
+//! The tasks that a server is made of. None of them may end unseen: a server whose discovery or
+//! pool is dead would look healthy and serve by what it knew last.
+//!
+//! [`Tasks::failed`] says which one ended, and the process drains and exits with code 1, so that it
+//! is restarted. Tasks of single connections and calls are not among them: a panic there ends one
+//! of those.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::future::{Future, pending};
+use std::time::Duration;
+
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::timeout;
+use tracing::{Instrument, Span};
+
+/// A task may end because a task that panics dropped its end of a channel. The panic is seen within
+/// this time.
+const CAUSE_WAIT: Duration = Duration::from_secs(1);
+
+/// What a server is made of. Dropping it ends all.
+#[derive(Debug, Default)]
+pub struct Tasks {
+    running: JoinSet<()>,
+    known: HashMap<Id, Task>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Task {
+    name: &'static str,
+    may_end: bool,
+}
+
+/// A task ended that should not have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failed {
+    /// It panicked.
+    #[error("task {task:?} panicked ({message}): this is a bug, report it with the log")]
+    Panicked {
+        /// Its name.
+        task: &'static str,
+        /// What the panic said.
+        message: String,
+    },
+    /// It returned.
+    #[error("task {task:?} ended while the server ran: the log says more")]
+    Ended {
+        /// Its name.
+        task: &'static str,
+    },
+}
+
+// === impl Tasks ===
+
+impl Tasks {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Starts a task that lives as long as the server. It is named as its span is.
+    pub fn keep(&mut self, span: Span, task: impl Future<Output = ()> + Send + 'static) {
+        self.start(span, task, false);
+    }
+
+    /// Starts a task that may end when its work is done.
+    pub fn spawn(&mut self, span: Span, task: impl Future<Output = ()> + Send + 'static) {
+        self.start(span, task, true);
+    }
+
+    fn start(&mut self, span: Span, task: impl Future<Output = ()> + Send + 'static, may_end: bool) {
+        let name = span.metadata().map_or("task", |metadata| metadata.name());
+        let task = test_panic::or(name, task);
+        let id = self.running.spawn(task.instrument(span)).id();
+        self.known.insert(id, Task { name, may_end });
+    }
+
+    /// Returns when a task ended that should not have. If a panic follows at once, the panic is named: it
+    /// is the cause.
+    pub async fn failed(&mut self) -> Failed {
+        let failed = self.next_failed().await;
+        match failed {
+            Failed::Panicked { .. } => failed,
+            Failed::Ended { .. } => timeout(CAUSE_WAIT, self.next_panicked()).await.unwrap_or(failed),
+        }
+    }
+
+    async fn next_panicked(&mut self) -> Failed {
+        loop {
+            let failed = self.next_failed().await;
+            if matches!(failed, Failed::Panicked { .. }) {
+                return failed;
+            }
+        }
+    }
+
+    async fn next_failed(&mut self) -> Failed {
+        while let Some(ended) = self.running.join_next_with_id().await {
+            let id = ended.as_ref().map_or_else(JoinError::id, |(id, ())| *id);
+            let Some(Task { name, may_end }) = self.known.remove(&id) else { continue };
+            match ended {
+                Ok(_) if may_end => {}
+                Ok(_) => return Failed::Ended { task: name },
+                Err(error) => match error.try_into_panic() {
+                    Ok(payload) => {
+                        return Failed::Panicked { task: name, message: message(&*payload).to_owned() };
+                    }
+                    Err(_cancelled) => {}
+                },
+            }
+        }
+        pending().await
+    }
+
+    /// Ends all.
+    pub async fn shutdown(&mut self) {
+        self.running.shutdown().await;
+    }
+}
+
+/// Passes a panic of a task on to its owner. To be called with what a `JoinSet` returns.
+pub fn pass_on_panic<T>(ended: Result<T, JoinError>) {
+    if let Err(error) = ended
+        && let Ok(payload) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(payload);
+    }
+}
+
+/// Has panics written to the log, with the span that they happened in.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let at = panic.location().map(ToString::to_string).unwrap_or_default();
+        tracing::error!(at, message = message(panic.payload()), "a panic");
+    }));
+}
+
+fn message(payload: &(dyn Any + Send)) -> &str {
+    let owned = || payload.downcast_ref::<String>().map(String::as_str);
+    payload.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no message")
+}
+
+/// How tests let a task panic: `PORCH_FN_TEST_PANIC=NAME@FILE` has the task of this name panic once
+/// the file is there. Builds for users have no such thing.
+pub mod test_panic {
+    use std::future::Future;
+
+    /// `task`, or a panic.
+    #[cfg(not(debug_assertions))]
+    pub fn or<F: Future>(_name: &str, task: F) -> F {
+        task
+    }
+
+    /// `task`, or a panic.
+    #[cfg(debug_assertions)]
+    pub async fn or<F: Future>(name: &'static str, task: F) -> F::Output {
+        let asked = std::env::var("PORCH_FN_TEST_PANIC").ok();
+        let file = asked.as_deref().and_then(|asked| asked.split_once('@')).filter(|(task, _)| *task == name);
+        let Some((_, file)) = file else { return task.await };
+        let panic = async {
+            while !std::path::Path::new(file).exists() {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            panic!("a test asked for it");
+        };
+        tokio::select! {
+            output = task => output,
+            () = panic => unreachable!("it panicked"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use tokio::sync::oneshot;
+    use tracing::info_span;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_or_ends_is_named_and_one_that_may_end_is_not() {
+        let mut tasks = Tasks::new();
+        tasks.keep(info_span!("lives"), pending());
+        tasks.spawn(info_span!("once"), async {});
+        tokio::task::yield_now().await;
+        assert_eq!(tasks.failed().now_or_never(), None);
+        tasks.keep(info_span!("ends"), async {});
+        assert_eq!(tasks.failed().await, Failed::Ended { task: "ends" });
+        tasks.spawn(info_span!("panics"), async { panic!("number {}", 1) });
+        let message = "number 1".to_owned();
+        assert_eq!(tasks.failed().await, Failed::Panicked { task: "panics", message });
+        tasks.shutdown().await;
+        assert_eq!(tasks.failed().now_or_never(), None, "what is shut down did not fail");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_is_named_rather_than_a_task_that_ends_because_of_it() {
+        let (sender, receiver) = oneshot::channel();
+        let mut tasks = Tasks::new();
+        tasks.keep(info_span!("effect"), async move { _ = receiver.await });
+        tasks.keep(info_span!("cause"), async move {
+            drop::<oneshot::Sender<()>>(sender);
+            // A panic unwinds for some time after what it owns is gone.
+            tokio::time::sleep(CAUSE_WAIT / 2).await;
+            panic!("lost");
+        });
+        let message = "lost".to_owned();
+        assert_eq!(tasks.failed().await, Failed::Panicked { task: "cause", message });
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_a_part_is_passed_on() {
+        let mut parts = JoinSet::new();
+        parts.spawn(async { panic!("a part") });
+        let mut tasks = Tasks::new();
+        let owner = async move { parts.join_next().await.into_iter().for_each(pass_on_panic) };
+        tasks.spawn(info_span!("owner"), owner);
+        let message = "a part".to_owned();
+        assert_eq!(tasks.failed().await, Failed::Panicked { task: "owner", message });
+    }
+}

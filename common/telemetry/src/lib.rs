@@ -1,0 +1,44 @@
+//! Logs: events with fields on standard error, at klog's verbosity levels.
+
+mod causes;
+pub mod span;
+pub mod trace_context;
+
+use std::io::IsTerminal;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use porch_fn_lifecycle::tasks;
+
+pub use self::causes::Causes;
+
+/// Default of `--log-level`.
+pub const DEFAULT_LOG_LEVEL: u8 = 2;
+
+/// Installs the global subscriber, which panics go to as well. A second call is ignored, so that
+/// several servers can live in one process.
+///
+/// `level` is `--log-level`, 0 to 5 as the original has it: 0 errors, 1 warnings, 2 and 3 what
+/// happens, 4 details of calls, 5 everything, HTTP/2 included. Package contents and environments
+/// are logged at none of them.
+pub fn init(level: u8) {
+    let (ours, theirs) = match level {
+        0 => (LevelFilter::ERROR, LevelFilter::ERROR),
+        1 => (LevelFilter::WARN, LevelFilter::WARN),
+        2 | 3 => (LevelFilter::INFO, LevelFilter::WARN),
+        4 => (LevelFilter::DEBUG, LevelFilter::INFO),
+        _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
+    };
+    // Prefixes: the first covers all of our crates but one.
+    let targets = [("porch_fn", ours), ("wrapper_server", ours)];
+    let filter = Targets::new().with_default(theirs).with_targets(targets);
+    let format = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    if tracing_subscriber::registry().with(filter).with(format).try_init().is_ok() {
+        tasks::log_panics();
+    }
+}

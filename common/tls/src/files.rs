@@ -1,0 +1,271 @@
+//! The files that TLS flags name, and what rustls makes of them.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use porch_fn_files::{FileSource, WatchedFiles, read};
+use porch_fn_lifecycle::tasks::Tasks;
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::sync::watch;
+
+use crate::{Acceptor, Connector, Gauges};
+
+/// How often the files are read.
+const READ_INTERVAL: Duration = Duration::from_secs(5);
+/// Largest file that is read, in bytes.
+const MAX_BYTES: usize = 1024 * 1024;
+/// HTTP/2, which gRPC requires.
+const PROTOCOL: &[u8] = b"h2";
+
+/// Why TLS cannot be used. The texts name flag and file.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A flag without another one that it needs.
+    #[error("{given} needs {missing} as well")]
+    Incomplete {
+        /// A flag that was given.
+        given: String,
+        /// The flag that was not.
+        missing: String,
+    },
+    /// A file cannot be read or used.
+    #[error("{flag} {path}: {source}")]
+    File {
+        /// The flag.
+        flag: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The name that the runners' certificates must have is no name.
+    #[error("--tls-server-name {name:?} is neither a DNS name nor an IP address")]
+    Name {
+        /// What was given.
+        name: String,
+        /// What is wrong.
+        source: InvalidDnsNameError,
+    },
+}
+
+/// A certificate, its key, and the CA that the other side's certificate must come from.
+#[derive(Debug, Clone)]
+pub struct Files {
+    /// What the flags begin with: `--tls` or `--listen-tls`.
+    flags: &'static str,
+    certificate: PemFile,
+    key: PemFile,
+    client_ca: Option<PemFile>,
+}
+
+#[derive(Debug, Clone)]
+struct PemFile {
+    flag: String,
+    path: PathBuf,
+}
+
+/// The files, for a listener (`C` is a [`ServerConfig`]) or for connections ([`ClientConfig`]).
+struct ConfigFiles<C> {
+    files: Files,
+    gauges: Gauges,
+    build: fn(&Files, &Parsed) -> Result<C, TlsError>,
+}
+
+/// What is in the files.
+struct Parsed {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    client_ca: Option<Arc<RootCertStore>>,
+}
+
+// === impl PemFile ===
+
+impl PemFile {
+    fn read(&self) -> Result<Vec<u8>, TlsError> {
+        let content = read(&self.path, MAX_BYTES).map_err(|error| self.error(error))?;
+        Ok(content.bytes.into())
+    }
+
+    fn certificates(&self, content: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        match CertificateDer::pem_slice_iter(content).collect::<Result<Vec<_>, _>>() {
+            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+            other => Err(self.pem_error(&other.err().unwrap_or(pem::Error::NoItemsFound), "certificates")),
+        }
+    }
+
+    fn roots(&self, content: &[u8]) -> Result<Arc<RootCertStore>, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in self.certificates(content)? {
+            roots.add(certificate).map_err(|error| self.error(error))?;
+        }
+        Ok(roots.into())
+    }
+
+    fn key(&self, content: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+        PrivateKeyDer::from_pem_slice(content).map_err(|error| self.pem_error(&error, "a private key"))
+    }
+
+    fn pem_error(&self, error: &pem::Error, expected: &str) -> TlsError {
+        self.error(format!("{error}; a PEM file with {expected} is expected"))
+    }
+
+    fn error(&self, source: impl Into<Box<dyn Error + Send + Sync>>) -> TlsError {
+        TlsError::File { flag: self.flag.clone(), path: self.path.clone(), source: source.into() }
+    }
+}
+
+// === impl Files ===
+
+impl Files {
+    /// The files of the flags that begin with `flags`, or `None` when none was given.
+    ///
+    /// # Errors
+    /// When there is a certificate without a key or the other way round, or a CA without both; when there is no CA
+    /// although `mutual` asks for one.
+    pub fn of(
+        flags: &'static str,
+        certificate: Option<PathBuf>,
+        key: Option<PathBuf>,
+        client_ca: Option<PathBuf>,
+        mutual: bool,
+    ) -> Result<Option<Self>, TlsError> {
+        let file = |name: &str, path: Option<PathBuf>| {
+            let flag = format!("{flags}-{name}");
+            path.map(|path| PemFile { flag: flag.clone(), path }).ok_or(flag)
+        };
+        let files = [file("cert", certificate), file("key", key), file("client-ca", client_ca)];
+        let Some(given) = files.iter().find_map(|file| file.as_ref().ok()) else { return Ok(None) };
+        let given = given.flag.clone();
+        match files {
+            [Err(missing), _, _] | [_, Err(missing), _] => Err(TlsError::Incomplete { given, missing }),
+            [_, _, Err(missing)] if mutual => Err(TlsError::Incomplete { given, missing }),
+            [Ok(certificate), Ok(key), client_ca] => {
+                Ok(Some(Self { flags, certificate, key, client_ca: client_ca.ok() }))
+            }
+        }
+    }
+
+    /// For a listener. A task keeps it in step with the files, and `gauges` with it.
+    ///
+    /// # Errors
+    /// When a file cannot be read or used.
+    pub fn acceptor(self, gauges: &Gauges, tasks: &mut Tasks) -> Result<Acceptor, TlsError> {
+        let flags = self.flags;
+        Ok(Acceptor { config: self.follow(Self::server, gauges, tasks)?, flags })
+    }
+
+    /// For connections to peers whose certificates name `name`, or else their own address. A task keeps it in step with
+    /// the files, and `gauges` with it.
+    ///
+    /// # Errors
+    /// When a file cannot be read or used, or `name` is not one.
+    pub fn connector(
+        self,
+        name: Option<&str>,
+        gauges: &Gauges,
+        tasks: &mut Tasks,
+    ) -> Result<Connector, TlsError> {
+        let checked = |name: &str| {
+            ServerName::try_from(name.to_owned())
+                .map_err(|source| TlsError::Name { name: name.to_owned(), source })
+        };
+        let name = name.map(checked).transpose()?;
+        Ok(Connector { config: self.follow(Self::client, gauges, tasks)?, name })
+    }
+
+    fn follow<C: Send + Sync + 'static>(
+        self,
+        build: fn(&Self, &Parsed) -> Result<C, TlsError>,
+        gauges: &Gauges,
+        tasks: &mut Tasks,
+    ) -> Result<watch::Receiver<Arc<C>>, TlsError> {
+        let (flags, gauges) = (self.flags, gauges.clone());
+        let files = WatchedFiles::read(ConfigFiles { files: self, gauges: gauges.clone(), build })?;
+        gauges.valid(flags, true);
+        let config = files.subscribe();
+        let follow = files.follow(READ_INTERVAL, move |valid| gauges.valid(flags, valid));
+        tasks.keep(tracing::info_span!("tls"), follow);
+        Ok(config)
+    }
+
+    fn server(&self, parsed: &Parsed) -> Result<ServerConfig, TlsError> {
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| self.certificate.error(error))?;
+        let builder = match (&self.client_ca, &parsed.client_ca) {
+            (Some(file), Some(roots)) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider());
+                let verifier = verifier.build().map_err(|error| file.error(error))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let mut config = builder
+            .with_single_cert(parsed.chain.clone(), parsed.key.clone_key())
+            .map_err(|error| self.certificate.error(error))?;
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        // A client that resumed a session would not send its certificate, which may have expired.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+
+    fn client(&self, parsed: &Parsed) -> Result<ClientConfig, TlsError> {
+        let roots = parsed.client_ca.clone().unwrap_or_else(|| Arc::new(RootCertStore::empty()));
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| self.certificate.error(error))?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(parsed.chain.clone(), parsed.key.clone_key())
+            .map_err(|error| self.certificate.error(error))?;
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+}
+
+// === impl ConfigFiles ===
+
+impl<C: Send + Sync + 'static> FileSource for ConfigFiles<C> {
+    /// Certificate, key and CA.
+    type Content = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
+    type Value = Arc<C>;
+    type Error = TlsError;
+
+    /// A mount that changes during a read yields a key that does not fit its certificate.
+    const TOLERATED_FAILURES: u32 = 1;
+
+    fn name(&self) -> String {
+        format!("{} certificates", self.files.flags)
+    }
+
+    fn read(&self, _: Option<&Self::Content>) -> Result<Self::Content, TlsError> {
+        let Files { certificate, key, client_ca, .. } = &self.files;
+        let client_ca = client_ca.as_ref().map(PemFile::read).transpose()?;
+        Ok((certificate.read()?, key.read()?, client_ca))
+    }
+
+    fn parse(&self, content: &Self::Content, _: Option<&Arc<C>>) -> Result<Arc<C>, TlsError> {
+        let ((certificate, key, client_ca), files) = (content, &self.files);
+        let client_ca = files.client_ca.as_ref().zip(client_ca.as_ref());
+        let parsed = Parsed {
+            client_ca: client_ca.map(|(file, content)| file.roots(content)).transpose()?,
+            chain: files.certificate.certificates(certificate)?,
+            key: files.key.key(key)?,
+        };
+        let config = (self.build)(files, &parsed)?;
+        self.gauges.uses(files.flags, &parsed.chain);
+        Ok(Arc::new(config))
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}

@@ -1,0 +1,413 @@
+//! When a runner may be picked: a pure state machine over what health checks and calls show of it.
+//!
+//! ```text
+//!            serving                    draining, unreachable
+//!   Starting ───────────► Healthy ◄───────────┬────────────────────┐
+//!    │                    │ │                 │ (cooldown over)    │ (and a probe is answered)
+//!    │ unavailable        │ └──────────────────────────────► Ejected
+//!    ▼                    ▼      serving      │  its calls fail
+//!   Unavailable ◄───── Unavailable ───► CoolingDown ──► Unavailable
+//! ```
+//!
+//! A runner leaves at once and returns late: one that comes and goes every minute would otherwise drag
+//! its images back and forth, each time onto cold pods. A runner that has never been healthy before (a new
+//! one, or all of them when the router starts) needs no cooldown.
+//!
+//! Health checks are not everything: a runner that reports SERVING and fails or stalls its calls is ejected,
+//! each time for longer, and comes back only when it answers a probe.
+
+use std::time::Duration;
+
+/// How long a runner must be available without a break before it is healthy again.
+const COOLDOWN: Duration = Duration::from_secs(30);
+/// The longest time that a runner is ejected before it is probed. The first time it is [`COOLDOWN`].
+const MAX_EJECTION: Duration = Duration::from_mins(5);
+/// A runner that was healthy for this long is ejected like for the first time.
+const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
+/// Consecutive failures after which a runner is ejected.
+const MAX_FAILURES: u32 = 5;
+/// Consecutive probes without an answer after which a runner has stalled. One may be late because the
+/// machine is busy.
+const MAX_FAILED_PROBES: u32 = 2;
+
+/// Whether a runner may be picked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum HealthState {
+    /// Yes.
+    Healthy,
+    /// Only when no runner is healthy.
+    CoolingDown,
+    /// Only when all others are unavailable: its calls fail.
+    Ejected,
+    /// Unavailable: it has not answered a first health check yet.
+    Starting,
+    /// Unavailable: it cannot be dialled, or its connection broke.
+    Unreachable,
+    /// Unavailable: it reports `NOT_SERVING`, because it starts or drains.
+    Draining,
+}
+
+/// What was seen of a runner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Observation {
+    /// A health check reported SERVING.
+    Serving,
+    /// A health check reported something else.
+    Draining,
+    /// A health check failed, or a call found no connection.
+    Unreachable,
+    /// Its calls fail, or are not answered, although its health checks are good.
+    Failing,
+    /// It answered a probe.
+    ProbeAnswered,
+}
+
+/// How a call failed for which the runner may be to blame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallFailure {
+    /// The stream was refused or reset.
+    Stream,
+    /// A call of the image with this hash was answered UNAVAILABLE, or ran into its deadline. A function can be slow,
+    /// and can be what ends its pods: one image alone proves nothing.
+    Answer(u64),
+}
+
+/// Failures of one runner, with no success in between.
+#[derive(Debug, Clone, Copy, Default)]
+struct ConsecutiveFailures {
+    count: u32,
+    stream: bool,
+    image: Option<u64>,
+    several_images: bool,
+}
+
+/// The health of one runner. Times are durations since an origin of the caller's choice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RunnerHealth {
+    state: HealthState,
+    /// It needs a cooldown: it has been healthy at some time, or was here before.
+    is_known: bool,
+    cooldown_until: Duration,
+    /// How often it was ejected of late.
+    ejections: u32,
+    /// Until when it is ejected; an outage in between does not shorten it.
+    ejected_until: Duration,
+    healthy_since: Duration,
+    failures: ConsecutiveFailures,
+    /// Probes that were not answered, since anything was.
+    failed_probes: u32,
+}
+
+// === impl HealthState ===
+
+impl HealthState {
+    /// All of them, in the order of their discriminants.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Healthy, Self::CoolingDown, Self::Ejected, Self::Starting, Self::Unreachable, Self::Draining];
+
+    /// Whether it is never picked.
+    pub(crate) fn is_unavailable(self) -> bool {
+        matches!(self, Self::Starting | Self::Unreachable | Self::Draining)
+    }
+
+    /// Whether a change from this state to `next` is a reason to warn. A start is expected, and
+    /// so is a drain that ends with the process.
+    pub(crate) fn is_unexpected_before(self, next: Self) -> bool {
+        next == Self::Ejected || (next == Self::Unreachable && self != Self::Draining)
+    }
+
+    /// The word in errors, `/shards` and the label of metrics. Dashboards and alerts match it, so it stays.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Healthy => "well",
+            Self::CoolingDown => "held down",
+            Self::Ejected => "passed over",
+            Self::Starting => "starting",
+            Self::Unreachable => "unreachable",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+// === impl RunnerHealth ===
+
+impl RunnerHealth {
+    /// Not seen yet. A runner that was here before (`is_known`) cools down first.
+    pub(crate) fn new(is_known: bool) -> Self {
+        Self {
+            state: HealthState::Starting,
+            is_known,
+            cooldown_until: Duration::ZERO,
+            ejections: 0,
+            ejected_until: Duration::ZERO,
+            healthy_since: Duration::ZERO,
+            failures: ConsecutiveFailures::default(),
+            failed_probes: 0,
+        }
+    }
+
+    /// Whether it may be picked.
+    pub(crate) fn state(&self) -> HealthState {
+        self.state
+    }
+
+    /// Takes an observation and returns the new state if it changed.
+    pub(crate) fn observe(&mut self, observation: Observation, now: Duration) -> Option<HealthState> {
+        let next = match (observation, self.state) {
+            (Observation::Draining, _) => HealthState::Draining,
+            (Observation::Unreachable, _) => HealthState::Unreachable,
+            (Observation::Serving, state) if !state.is_unavailable() => state,
+            (Observation::Serving, _) if self.is_known => {
+                self.cooldown_until = self.ejected_until.max(now + COOLDOWN);
+                HealthState::CoolingDown
+            }
+            (Observation::Serving, _) => HealthState::Healthy,
+            (Observation::Failing, HealthState::Healthy | HealthState::CoolingDown) => {
+                let forgiven = now.saturating_sub(self.healthy_since) >= FORGIVEN_AFTER;
+                self.ejections = if forgiven { 1 } else { self.ejections.saturating_add(1) };
+                self.ejected_until = now + ejection_time(self.ejections);
+                HealthState::Ejected
+            }
+            (Observation::Failing, HealthState::Ejected) => {
+                self.ejected_until = now + ejection_time(self.ejections);
+                HealthState::Ejected
+            }
+            (Observation::ProbeAnswered, _) if self.is_probe_due(now) => HealthState::Healthy,
+            (_, state) => state,
+        };
+        self.change(next, now)
+    }
+
+    /// Ends the cooldown when its time has come.
+    pub(crate) fn tick(&mut self, now: Duration) -> Option<HealthState> {
+        let over = self.next_tick().is_some_and(|at| at <= now);
+        if over { self.change(HealthState::Healthy, now) } else { None }
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub(crate) fn next_tick(&self) -> Option<Duration> {
+        (self.state == HealthState::CoolingDown).then_some(self.cooldown_until)
+    }
+
+    /// Whether it is ejected and a probe is due that may bring it back.
+    pub(crate) fn is_probe_due(&self, now: Duration) -> bool {
+        self.state == HealthState::Ejected && now >= self.ejected_until
+    }
+
+    /// Counts a failed call. True when the runner is to be ejected for it and those before it.
+    pub(crate) fn record_failure(&mut self, failure: CallFailure) -> bool {
+        let failures = &mut self.failures;
+        failures.count = failures.count.saturating_add(1);
+        match failure {
+            CallFailure::Stream => failures.stream = true,
+            CallFailure::Answer(image) => {
+                let before = failures.image.replace(image);
+                failures.several_images |= before.is_some_and(|before| before != image);
+            }
+        }
+        failures.count >= MAX_FAILURES && (failures.stream || failures.several_images)
+    }
+
+    /// Counts a probe without an answer. True when the runner has stalled.
+    pub(crate) fn record_failed_probe(&mut self) -> bool {
+        self.failed_probes = self.failed_probes.saturating_add(1);
+        self.failed_probes >= MAX_FAILED_PROBES
+    }
+
+    /// It answered a call or a probe. Whether the answer was good is not known.
+    pub(crate) fn record_answer(&mut self) {
+        self.failed_probes = 0;
+    }
+
+    /// A call ended well.
+    pub(crate) fn record_success(&mut self) {
+        self.failures = ConsecutiveFailures::default();
+    }
+
+    /// Whether failures are counted, so that an answer or a success matters.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.failures.count > 0 || self.failed_probes > 0
+    }
+
+    fn change(&mut self, next: HealthState, now: Duration) -> Option<HealthState> {
+        if std::mem::replace(&mut self.state, next) == next {
+            return None;
+        }
+        // Failures count within one state.
+        self.failures = ConsecutiveFailures::default();
+        if next == HealthState::Healthy {
+            self.is_known = true;
+            self.healthy_since = now;
+            self.failed_probes = 0;
+        }
+        Some(next)
+    }
+}
+
+/// How long a runner is ejected for the `ejections`th time of late: twice as long as the time before.
+fn ejection_time(ejections: u32) -> Duration {
+    COOLDOWN.saturating_mul(2_u32.saturating_pow(ejections.saturating_sub(1))).min(MAX_EJECTION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HealthState::{CoolingDown, Draining, Ejected, Healthy, Starting, Unreachable};
+    use super::*;
+
+    /// At each second: an observation, or time alone, and the state then.
+    type Script<'a> = &'a [(u64, Option<Observation>, HealthState)];
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_runner_leaves_at_once_and_returns_late() {
+        let (serving, failing, answered) =
+            (Observation::Serving, Observation::Failing, Observation::ProbeAnswered);
+        let (draining, down) = (Observation::Draining, Observation::Unreachable);
+        let scripts: [(&str, bool, Script<'_>); 6] = [
+            (
+                "a new one is healthy at once",
+                false,
+                &[(1, Some(down), Unreachable), (2, Some(serving), Healthy)],
+            ),
+            (
+                "one that was unavailable cools down",
+                false,
+                &[
+                    (0, Some(serving), Healthy),
+                    (10, Some(down), Unreachable),
+                    (20, Some(serving), CoolingDown),
+                    (49, None, CoolingDown),
+                    (50, None, Healthy),
+                ],
+            ),
+            (
+                "one that was here before does, anew after each break",
+                true,
+                &[
+                    (0, Some(serving), CoolingDown),
+                    (20, Some(draining), Draining),
+                    (31, None, Draining),
+                    (40, Some(serving), CoolingDown),
+                    (60, Some(serving), CoolingDown),
+                    (70, None, Healthy),
+                ],
+            ),
+            (
+                "an ejected one comes back with a probe alone, which is put off by one that failed",
+                false,
+                &[
+                    (0, Some(serving), Healthy),
+                    (10, Some(failing), Ejected),
+                    (20, Some(serving), Ejected),
+                    (39, Some(answered), Ejected),
+                    (100, None, Ejected),
+                    (100, Some(failing), Ejected),
+                    (129, Some(answered), Ejected),
+                    (130, Some(answered), Healthy),
+                ],
+            ),
+            ("one that is unavailable is not ejected", true, &[(0, Some(failing), Starting)]),
+            (
+                "an outage does not shorten an ejection, here the second one",
+                true,
+                &[
+                    (0, Some(serving), CoolingDown),
+                    (10, Some(failing), Ejected),
+                    (40, Some(answered), Healthy),
+                    (50, Some(failing), Ejected),
+                    (51, Some(down), Unreachable),
+                    (52, Some(answered), Unreachable),
+                    (53, Some(serving), CoolingDown),
+                    (109, None, CoolingDown),
+                    (110, None, Healthy),
+                ],
+            ),
+        ];
+        for (what, known, script) in scripts {
+            let mut runner = RunnerHealth::new(known);
+            for &(at, observation, state) in script {
+                let before = runner.state();
+                let changed = match observation {
+                    Some(observation) => runner.observe(observation, s(at)),
+                    None => runner.tick(s(at)),
+                };
+                assert_eq!(
+                    (runner.state(), changed),
+                    (state, (state != before).then_some(state)),
+                    "{what}: {at}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn starts_and_drains_are_expected_and_outages_are_not() {
+        for (next, expected_after) in [
+            (Healthy, &HealthState::ALL[..]),
+            (CoolingDown, &HealthState::ALL),
+            (Draining, &HealthState::ALL),
+            (Unreachable, &[Draining]),
+            (Ejected, &[]),
+        ] {
+            for before in HealthState::ALL {
+                let unexpected = !expected_after.contains(&before);
+                assert_eq!(before.is_unexpected_before(next), unexpected, "{before:?} {next:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_runner_is_ejected_for_longer_each_time_until_it_is_forgiven() {
+        let mut runner = RunnerHealth::new(false);
+        runner.observe(Observation::Serving, s(0));
+        let mut now = s(0);
+        for ejected in [30, 60, 120, 240, 300, 300] {
+            assert_eq!(runner.observe(Observation::Failing, now), Some(Ejected));
+            assert!(!runner.is_probe_due(now + s(ejected - 1)));
+            now += s(ejected);
+            assert_eq!(runner.observe(Observation::ProbeAnswered, now), Some(Healthy));
+        }
+        now += FORGIVEN_AFTER;
+        runner.observe(Observation::Failing, now);
+        assert!(runner.is_probe_due(now + COOLDOWN));
+    }
+
+    #[test]
+    fn five_consecutive_failures_are_the_runners_unless_one_image_may_be_what_fails() {
+        use CallFailure::{Answer, Stream};
+        for (failures, expected) in [
+            (&[Stream; 6][..], "....xx"),
+            (&[Answer(1); 9], "........."),
+            (&[Answer(1), Answer(2), Answer(1), Answer(1), Answer(1)], "....x"),
+            (&[Answer(1), Answer(1), Answer(1), Answer(1), Stream], "....x"),
+        ] {
+            let mut runner = RunnerHealth::new(false);
+            let found: String = failures
+                .iter()
+                .map(|&failure| if runner.record_failure(failure) { 'x' } else { '.' })
+                .collect();
+            assert_eq!(found, expected);
+            runner.record_success();
+            assert!(!runner.is_suspect() && !runner.record_failure(Stream));
+        }
+    }
+
+    #[test]
+    fn failed_probes_count_consecutively() {
+        let mut runner = RunnerHealth::new(false);
+        runner.observe(Observation::Serving, s(0));
+        let resets: [fn(&mut RunnerHealth); 2] = [RunnerHealth::record_answer, |runner| {
+            runner.observe(Observation::Unreachable, s(1));
+            runner.observe(Observation::Serving, s(2));
+            runner.tick(s(60));
+        }];
+        for reset in resets {
+            assert!(!runner.record_failed_probe() && runner.is_suspect());
+            reset(&mut runner);
+        }
+        assert!(!runner.record_failed_probe() && runner.record_failed_probe());
+    }
+}

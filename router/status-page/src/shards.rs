@@ -1,0 +1,68 @@
+//! The `/shards` page: ring, runners and images as JSON, for people, `porch-fn shards` and dashboards.
+
+use serde::{Deserialize, Serialize};
+
+/// Images on a page at most, busiest first.
+pub const MAX_IMAGES: usize = 1000;
+
+/// The page. Fields are only ever added.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Shards {
+    /// How images are hashed.
+    pub ring: RingInfo,
+    /// Every runner known.
+    pub shards: Vec<ShardInfo>,
+    /// Images asked for lately through this router, up to [`MAX_IMAGES`].
+    pub images: Vec<ImageInfo>,
+    /// What is wrong with discovery, which then keeps the runners that it knew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery_error: Option<String>,
+}
+
+/// How images are hashed.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RingInfo {
+    /// Version of the hash scheme: routers and runners of one version agree.
+    pub scheme: u32,
+    /// Points per runner.
+    pub virtual_nodes: u16,
+}
+
+/// One runner.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ShardInfo {
+    /// Its address, which is its name on the ring.
+    pub address: String,
+    /// `well`, `held down`, `passed over`, `starting`, `unreachable` or `draining`.
+    pub state: String,
+    /// Whether discovery lists it. A runner that is no longer listed stays for a while if it answers.
+    #[serde(default = "listed", skip_serializing_if = "Clone::clone")]
+    pub listed: bool,
+    /// This router's calls in flight on it.
+    pub in_flight: usize,
+    /// All calls in flight on it, other routers' included, as far as is known.
+    #[serde(default)]
+    pub load: usize,
+    /// Calls this router sent to it.
+    pub calls: usize,
+    /// Calls that broke or could not be sent.
+    pub failures: usize,
+    /// How many of `images` it owns.
+    pub owned: usize,
+}
+
+/// One image.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ImageInfo {
+    /// Its shard key: the canonical reference, or the repository under a tag constraint.
+    pub image: String,
+    /// The runner that the ring gives it.
+    pub owner: String,
+    /// Its calls in flight through this router.
+    pub in_flight: usize,
+}
+
+/// The page of an older router has no such field.
+fn listed() -> bool {
+    true
+}

@@ -1,0 +1,204 @@
+//! The status page's data, made of what the router knows and what the runners report. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use porch_fn_admin::failures::Failure;
+use porch_fn_grpc::code_name;
+use porch_fn_image::Image;
+use porch_fn_ring::Ring;
+use serde::{Deserialize, Serialize};
+use tonic::Code;
+
+use crate::answers::{Answers, FailureInfo, MAX_FAILURES};
+use crate::notes::notes;
+use crate::picture::Picture;
+use crate::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo};
+use crate::{Known, Shards};
+
+/// The page's data. Fields are only ever added.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// This router's version.
+    pub version: String,
+    /// This router's clock, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// How images are hashed, and how the ring is drawn.
+    pub ring: RingStatus,
+    /// Every runner known.
+    pub shards: Vec<ShardStatus>,
+    /// Images asked for lately through this router, and images that runners have pods of; busiest first.
+    pub images: Vec<ImageStatus>,
+    /// Whether there are more images.
+    pub truncated: bool,
+    /// Pods and calls of all images, shown or not.
+    pub totals: Totals,
+    /// Recent failures, the latest first.
+    pub failures: Vec<FailureInfo>,
+    /// What an operator should look into, in words.
+    pub notes: Vec<String>,
+    /// What is wrong with discovery, which then keeps the runners that it knew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discovery_error: Option<String>,
+}
+
+/// The ring.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RingStatus {
+    /// How images are hashed.
+    #[serde(flatten)]
+    pub info: RingInfo,
+    /// The owners of its slices, all around it: an index into the runners and a length each.
+    pub slices: Vec<(u16, u16)>,
+}
+
+/// One runner.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ShardStatus {
+    /// What this router knows of it.
+    #[serde(flatten)]
+    pub info: ShardInfo,
+    /// The share of all keys that it owns, of 1.
+    pub share: f64,
+    /// Ready pods of the images that it owns.
+    pub pods: u64,
+    /// What came of asking it: `yes`, `older` (a version that cannot report) or `no`.
+    pub told: String,
+    /// Its version; empty unless it answered.
+    pub version: String,
+    /// A hash over which image its exec runtime runs by which executable; empty when that is off, or it did not answer.
+    pub exec_hash: String,
+}
+
+/// One image.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ImageStatus {
+    /// What this router knows of it.
+    #[serde(flatten)]
+    pub info: ImageInfo,
+    /// Pods that serve.
+    pub ready: u64,
+    /// Pods on their way.
+    pub starting: u64,
+    /// Pods on their way out.
+    pub terminating: u64,
+    /// Calls in pods, other routers' included.
+    pub in_pods: u64,
+    /// Calls that wait for a pod, other routers' included.
+    pub waiting: u64,
+}
+
+/// Sums over all images.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Images known.
+    pub images: usize,
+    /// Pods that serve.
+    pub ready: u64,
+    /// Pods on their way.
+    pub starting: u64,
+    /// Pods on their way out.
+    pub terminating: u64,
+    /// Calls that wait for a pod.
+    pub waiting: u64,
+}
+
+// === impl Status ===
+
+impl Status {
+    pub(crate) fn of(known: Known, picture: &Picture, answers: &Answers, at_ms: u64) -> Self {
+        let Shards { ring: info, shards, images, discovery_error } = known.shards;
+        let notes = notes(&shards, answers);
+        // The router has left out images of its own when it shows as many as it may.
+        let truncated = answers.truncated || images.len() == MAX_IMAGES;
+        let mut images = all_images(images, &known.ring, answers);
+        let mut pods: HashMap<String, u64> = HashMap::new();
+        let mut totals = Totals { images: images.len(), ..Totals::default() };
+        for image in &images {
+            *pods.entry(image.info.owner.clone()).or_default() += image.ready;
+            totals.ready += image.ready;
+            totals.starting += image.starting;
+            totals.terminating += image.terminating;
+            totals.waiting += image.waiting;
+        }
+        let truncated = truncated || images.len() > MAX_IMAGES;
+        images.truncate(MAX_IMAGES);
+        let shards = shards.into_iter().enumerate().map(|(node, info)| {
+            let answer = answers.runners.get(&info.address);
+            let report = answer.cloned().flatten().unwrap_or_default();
+            ShardStatus {
+                share: picture.shares.get(node).copied().unwrap_or_default(),
+                pods: pods.get(&info.address).copied().unwrap_or_default(),
+                info,
+                told: answer.map_or("no", |answer| if answer.is_some() { "yes" } else { "older" }).to_owned(),
+                version: report.version,
+                exec_hash: report.exec_hash,
+            }
+        });
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            at_ms,
+            ring: RingStatus { info, slices: picture.slices.clone() },
+            shards: shards.collect(),
+            images,
+            truncated,
+            totals,
+            failures: all_failures(known.failures, answers),
+            notes,
+            discovery_error,
+        }
+    }
+}
+
+/// Images that the router knows, and images that only runners know; busiest first.
+fn all_images(known: Vec<ImageInfo>, ring: &Ring, answers: &Answers) -> Vec<ImageStatus> {
+    let keys: HashSet<String> = known.iter().map(|image| image.image.clone()).collect();
+    let others = answers.images.keys().filter(|name| !keys.contains(*name)).map(|name| ImageInfo {
+        owner: owner(name, &keys, ring),
+        image: name.clone(),
+        in_flight: 0,
+    });
+    let with_pods = |info: ImageInfo| {
+        let reported = answers.images.get(&info.image).cloned().unwrap_or_default();
+        let [ready, starting, terminating] = reported.pods();
+        let (in_pods, waiting) = (reported.in_flight, reported.waiting);
+        ImageStatus { info, ready, starting, terminating, in_pods, waiting }
+    };
+    let mut images: Vec<_> = known.into_iter().chain(others).map(with_pods).collect();
+    let calls = |image: &ImageStatus| (image.info.in_flight as u64).max(image.in_pods + image.waiting);
+    images.sort_by(|a, b| {
+        let by_pods = || (b.ready + b.starting).cmp(&(a.ready + a.starting));
+        calls(b).cmp(&calls(a)).then_with(by_pods).then_with(|| a.info.image.cmp(&b.info.image))
+    });
+    images
+}
+
+/// The owner of an image that only runners know. Where calls ask for its repository by a tag constraint, the repository
+/// is what the ring hashes.
+fn owner(image: &str, keys: &HashSet<String>, ring: &Ring) -> String {
+    let parsed = Image::parse(image, "").ok();
+    let repository = parsed.as_ref().map(Image::repository).filter(|repository| keys.contains(*repository));
+    ring.owner(repository.unwrap_or(image)).map(ToString::to_string).unwrap_or_default()
+}
+
+/// The router's own failures and the runners', the latest first.
+fn all_failures(own: Vec<Failure>, answers: &Answers) -> Vec<FailureInfo> {
+    let mut all = answers.failures.clone();
+    let time_up = code_name(Code::DeadlineExceeded);
+    // A runner knows more of a call that ran out of time there.
+    let reported = |own: &Failure| {
+        let same = |known: &FailureInfo| known.shard == own.shard && known.image == own.image;
+        own.code == time_up && answers.failures.iter().any(|known| known.code == time_up && same(known))
+    };
+    all.extend(own.into_iter().filter(|own| !reported(own)).map(|failure| FailureInfo {
+        at_ms: failure.at_ms,
+        count: failure.count,
+        by: "router".to_owned(),
+        shard: failure.shard,
+        image: failure.image,
+        code: failure.code.to_owned(),
+        text: failure.text,
+    }));
+    all.sort_by(|a, b| b.at_ms.cmp(&a.at_ms).then_with(|| a.image.cmp(&b.image)));
+    all.truncate(MAX_FAILURES);
+    all
+}

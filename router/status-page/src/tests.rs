@@ -1,0 +1,169 @@
+//! The status page's data by value: what runners report becomes what is shown.
+
+use porch_fn_proto::shard::{self, DescribeResponse, ImagePods};
+
+use super::*;
+use crate::answers::{Answer, Answers};
+
+const TIME_UP: &str = "DEADLINE_EXCEEDED";
+
+const IMAGE: &str = "example.com/fn/set-labels:v1";
+
+fn info(address: &str, state: &str) -> ShardInfo {
+    let (address, state) = (address.to_owned(), state.to_owned());
+    ShardInfo { address, state, listed: true, in_flight: 1, load: 2, calls: 3, failures: 4, owned: 5 }
+}
+
+fn known(image: &str, owner: &str, in_flight: usize) -> ImageInfo {
+    ImageInfo { image: image.to_owned(), owner: owner.to_owned(), in_flight }
+}
+
+fn pods(image: &str, ready: u32) -> ImagePods {
+    ImagePods { image: image.to_owned(), ready, starting: 1, terminating: 0, in_flight: 2, waiting: 3 }
+}
+
+fn told(images: Vec<ImagePods>) -> DescribeResponse {
+    DescribeResponse {
+        version: "9.9.9".to_owned(),
+        pods_scope: "all".to_owned(),
+        exec_hash: "abc".to_owned(),
+        images,
+        ..DescribeResponse::default()
+    }
+}
+
+fn answer(told: DescribeResponse) -> Answer {
+    Answer::Report(Box::new(told))
+}
+
+fn ring() -> Ring {
+    Ring::new(["a:1", "b:1"].map(Identity::from)).unwrap()
+}
+
+/// The page of two runners, `a:1` and `b:1`, which answered this.
+fn status(images: Vec<ImageInfo>, answers: &Answers, failures: Vec<Failure>) -> Status {
+    let shards = Shards {
+        ring: RingInfo { scheme: 1, virtual_nodes: 256 },
+        shards: vec![info("a:1", "well"), info("b:1", "draining")],
+        images,
+        discovery_error: Some("no such name".to_owned()),
+    };
+    let known = Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures };
+    let picture = Picture { shares: vec![0.25, 0.75], slices: vec![(0, 180), (1, 540)] };
+    Status::of(known, &picture, answers, 1000)
+}
+
+#[test]
+fn a_shard_is_shown_with_what_it_told() {
+    let mut answers = Answers::default();
+    answers.add("a:1", answer(told(vec![pods(IMAGE, 2)])));
+    answers.add("b:1", Answer::Older);
+    let owner = ring().owner(IMAGE).unwrap().to_string();
+    let page = status(vec![known(IMAGE, &owner, 7)], &answers, Vec::new());
+    let json = serde_json::to_value(&page).unwrap();
+    let expected = serde_json::json!({
+        "address": "a:1", "state": "well", "in_flight": 1, "load": 2, "calls": 3, "failures": 4, "owned": 5,
+        "share": 0.25, "pods": if owner == "a:1" { 2 } else { 0 },
+        "told": "yes", "version": "9.9.9", "exec_hash": "abc",
+    });
+    assert_eq!(json["shards"][0], expected);
+    assert_eq!((&json["shards"][1]["told"], &json["shards"][1]["share"]), (&"older".into(), &0.75.into()));
+    assert_eq!(
+        json["ring"],
+        serde_json::json!({"scheme": 1, "virtual_nodes": 256, "slices": [[0, 180], [1, 540]]})
+    );
+    let expected = serde_json::json!([{
+        "image": IMAGE, "owner": owner, "in_flight": 7,
+        "ready": 2, "starting": 1, "terminating": 0, "in_pods": 2, "waiting": 3,
+    }]);
+    assert_eq!(json["images"], expected);
+    let expected = Totals { images: 1, ready: 2, starting: 1, terminating: 0, waiting: 3 };
+    assert_eq!(page.totals, expected);
+    assert_eq!(page.discovery_error.as_deref(), Some("no such name"));
+    assert_eq!(page.at_ms, 1000);
+}
+
+#[test]
+fn images_that_only_runners_know_have_the_owner_of_their_calls() {
+    let mut answers = Answers::default();
+    let (tagged, alone) = ("example.com/fn/set-labels:v1.2", "example.com/fn/other:v1");
+    answers.add("a:1", answer(told(vec![pods(tagged, 1), pods(alone, 1)])));
+    // Calls ask for the repository, with a constraint.
+    let repository = "example.com/fn/set-labels";
+    let owner = |key: &str| ring().owner(key).unwrap().to_string();
+    let page = status(vec![known(repository, &owner(repository), 1)], &answers, Vec::new());
+    let found = |image: &str| page.images.iter().find(|one| one.info.image == image).unwrap();
+    assert_eq!(found(tagged).info.owner, owner(repository));
+    assert_eq!(found(alone).info.owner, owner(alone));
+    assert_eq!((found(repository).ready, found(repository).info.in_flight), (0, 1));
+    assert_eq!(page.totals.images, 3);
+}
+
+#[test]
+fn the_busiest_images_are_shown_and_all_are_counted() {
+    let mut answers = Answers::default();
+    for shard in 0..2 {
+        let images = (0..900).map(|n| pods(&format!("example.com/f{shard}-{n}:v1"), 1)).collect();
+        answers.add(["a:1", "b:1"][shard], answer(told(images)));
+    }
+    let busy = "example.com/busy:v1";
+    let page = status(vec![known(busy, "a:1", 100)], &answers, Vec::new());
+    assert_eq!((page.images.len(), page.truncated), (MAX_IMAGES, true));
+    assert_eq!(page.images[0].info.image, busy);
+    assert_eq!((page.totals.images, page.totals.ready), (1801, 1800));
+}
+
+#[test]
+fn failures_of_all_are_one_list_and_a_timeout_stands_in_it_once() {
+    let mut answers = Answers::default();
+    let failure = |at_ms, code: &str, image: &str| shard::Failure {
+        at_ms,
+        count: 1,
+        image: image.to_owned(),
+        code: code.to_owned(),
+        text: "told".to_owned(),
+    };
+    let failures = vec![failure(5, TIME_UP, IMAGE), failure(9, "INTERNAL", IMAGE)];
+    answers.add("a:1", answer(DescribeResponse { failures, ..told(Vec::new()) }));
+    let own = |at_ms, shard: &str, code| Failure {
+        at_ms,
+        count: 2,
+        image: IMAGE.to_owned(),
+        shard: shard.to_owned(),
+        code,
+        text: "own".to_owned(),
+    };
+    let own = vec![own(6, "a:1", TIME_UP), own(7, "b:1", TIME_UP), own(8, "a:1", "BROKEN")];
+    let page = status(Vec::new(), &answers, own);
+    let shown: Vec<_> =
+        page.failures.iter().map(|one| (one.at_ms, &*one.by, &*one.shard, &*one.code)).collect();
+    let expected = [
+        (9, "runner", "a:1", "INTERNAL"),
+        (8, "router", "a:1", "BROKEN"),
+        (7, "router", "b:1", TIME_UP),
+        (5, "runner", "a:1", TIME_UP),
+    ];
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn what_runners_do_not_agree_on_is_said() {
+    let ring = |members: &[&str]| members.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let mut answers = Answers::default();
+    let same = DescribeResponse { has_peers: true, ring: ring(&["a:1", "b:1"]), ..told(Vec::new()) };
+    answers.add("a:1", answer(same.clone()));
+    answers.add("b:1", answer(same.clone()));
+    assert_eq!(status(Vec::new(), &answers, Vec::new()).notes, Vec::<String>::new());
+
+    let other = DescribeResponse { exec_hash: String::new(), ring: ring(&["b:1"]), ..same };
+    answers.add("b:1", answer(other));
+    let notes = status(Vec::new(), &answers, Vec::new()).notes;
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert!(notes[0].contains("(1 with none, 1 with abc)"), "{}", notes[0]);
+    assert!(notes[1].starts_with("1 of 2 runners see other members"), "{}", notes[1]);
+
+    answers.add("b:1", Answer::Older);
+    let notes = status(Vec::new(), &answers, Vec::new()).notes;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].starts_with("1 of 2 runners cannot tell"), "{}", notes[0]);
+}

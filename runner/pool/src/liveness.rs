@@ -1,0 +1,246 @@
+//! Whether a pod serves, and whether it still answers: its process may hang, its node may be gone.
+//!
+//! A runner probes only the pods that it needs, and gives up after a while.
+//!
+//! A pod is checked when it has calls and has not answered for a while, and when a call ended by
+//! its deadline. It stays in use meanwhile, since a slow function is not the pod's fault. A pod
+//! that does not answer is silent: its calls move to other pods, it does not count towards the
+//! limit, so that another one starts at once, and it is probed until it serves again.
+//!
+//! A wrapper may answer although its pod finishes no call. So a pod is also given up when two calls
+//! in a row, of different packages, run for a while and end by their deadlines while another pod of
+//! the image answers. Only its owner or creator decides that, since only they may delete it. The
+//! pod may finish its other calls.
+
+use std::time::Duration;
+
+use crate::event::{Action, DeleteReason, Rejection};
+use crate::function::Function;
+use crate::shared::PoolStep;
+use crate::tracked::{Check, Health, Liveness, Tracked};
+use crate::types::{Phase, Reason, Time};
+
+/// A pod with calls is checked when it has not answered for so long.
+const CHECK_AFTER: Duration = Duration::from_secs(1);
+/// How long it may take to answer then.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+/// The same after a call that ended by its deadline.
+const LATE_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+/// A shorter call that ends by its deadline shows nothing about its pod.
+const HANGS_AFTER: Duration = Duration::from_secs(10);
+/// A pod that could not be reached is silent after so long.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
+
+// === impl Function ===
+
+impl Function {
+    /// Checks the pods that have calls and have not answered for a while.
+    pub(crate) fn check_pods(&mut self, step: &mut PoolStep<'_>) {
+        for tracked in &mut self.pods {
+            let liveness = &tracked.liveness;
+            let busy = tracked.lives() && tracked.served && tracked.load() > 0;
+            let due = busy && liveness.check.is_none() && liveness.silent_from.is_none();
+            if due && step.reached(liveness.last_sign + CHECK_AFTER) {
+                tracked.check(ANSWERS_WITHIN, step);
+            }
+        }
+    }
+
+    /// A call that had been on this pod since `granted` ended by its deadline.
+    pub(crate) fn record_late(&mut self, index: usize, package: u64, granted: Time, step: &mut PoolStep<'_>) {
+        if !self.pods[index].lives() {
+            return;
+        }
+        self.pods[index].check(LATE_ANSWERS_WITHIN, step);
+        if step.now.since(granted) < HANGS_AFTER {
+            return;
+        }
+        let (first, at) = *self.pods[index].liveness.late.get_or_insert((package, step.now));
+        // Calls that ran at the same time may have slowed each other down.
+        let in_a_row = first != package && granted >= at;
+        let served_since = |(other, tracked): (usize, &Tracked)| {
+            other != index && tracked.ready() && tracked.liveness.last_served > at
+        };
+        if in_a_row && self.pods[index].ours() && self.pods.iter().enumerate().any(served_since) {
+            let reason = Reason::Other("calls do not end in it".into());
+            self.fail(index, Rejection::PodFailed { reason }, step);
+            self.pods[index].health = Health::Hung;
+        }
+    }
+
+    /// A check was answered, or was not answered in time.
+    pub(crate) fn checked(&mut self, index: usize, number: u64, answered: bool, step: &mut PoolStep<'_>) {
+        let liveness = &mut self.pods[index].liveness;
+        let check = liveness.check.take_if(|check| check.number == number);
+        if answered {
+            liveness.last_sign = step.now;
+        } else if check.is_some_and(|check| liveness.last_served <= check.at) {
+            self.record_silent(index, step);
+        }
+    }
+
+    /// Nothing comes back from the pod.
+    pub(crate) fn record_silent(&mut self, index: usize, step: &mut PoolStep<'_>) {
+        let tracked = &mut self.pods[index];
+        if tracked.ready() || tracked.load() > 0 {
+            let (uid, name) = (tracked.pod.uid.clone(), tracked.pod.name.clone());
+            step.act(Action::Disconnect { uid, name });
+        }
+        tracked.record_unready();
+        if tracked.served {
+            tracked.liveness.silent_from = Some(step.now);
+        }
+    }
+
+    /// The pod is lost. It is a failed start only if the pod never served.
+    pub(crate) fn fail(&mut self, index: usize, error: Rejection, step: &mut PoolStep<'_>) {
+        let tracked = &mut self.pods[index];
+        if matches!(tracked.health, Health::Failed | Health::Hung) {
+            return;
+        }
+        // A pod that was dead when it was found is no failed start, unless this runner just
+        // created it.
+        let awaited = tracked.awaited() || self.starts.iter().any(|start| start.name == tracked.pod.name);
+        Self::stop_probe(tracked, step);
+        tracked.health = Health::Failed;
+        if awaited {
+            self.start_failed(Some(error), None, step);
+        }
+    }
+
+    /// Probes the pods that this runner needs.
+    pub(crate) fn probe_pods(&mut self, step: &mut PoolStep<'_>) {
+        // A user of one pod of the image uses the others as well, so that the owner can retire
+        // that one.
+        let used = self.pods.iter().any(|tracked| tracked.health == Health::Ready);
+        let wanted = !self.queue.is_empty() || self.warms(step) || used;
+        for tracked in &mut self.pods {
+            if tracked.health == Health::Unknown && tracked.lives() && (wanted || tracked.ours()) {
+                let reclaim_after = tracked.pod.reclaim_after;
+                tracked.health = Health::Probing { since: step.now, reclaim_after, given_up: false };
+                let (uid, name) = (tracked.pod.uid.clone(), tracked.pod.name.clone());
+                step.act(Action::Probe { uid, name, on: true });
+            }
+        }
+    }
+
+    /// This runner's own probe succeeded.
+    pub(crate) fn probed_ready(&mut self, index: usize, step: &mut PoolStep<'_>) {
+        let tracked = &mut self.pods[index];
+        if !tracked.stays() || matches!(tracked.health, Health::Failed | Health::Hung) {
+            return;
+        }
+        tracked.health = Health::Ready;
+        tracked.served = true;
+        let checks = tracked.liveness.checks;
+        tracked.liveness = Liveness { last_sign: step.now, checks, ..Liveness::default() };
+        self.backoff = None;
+        self.warm = None;
+    }
+
+    /// Gives up the pods that were not ready in time.
+    pub(crate) fn expire_probes(&mut self, step: &mut PoolStep<'_>) {
+        let timeout = step.shared.config.ready_timeout;
+        let pending_timeout = step.shared.config.pending_timeout.max(timeout);
+        for index in 0..self.pods.len() {
+            let tracked = &mut self.pods[index];
+            let Health::Probing { since, reclaim_after, given_up } = tracked.health else { continue };
+            let patience = if given_up { pending_timeout } else { timeout };
+            if !tracked.lives() || !step.reached(since + patience) {
+                continue;
+            }
+            let (pending, waiting) = match &tracked.pod.phase {
+                Phase::Pending(waiting) => (true, waiting.clone()),
+                _ => (false, None),
+            };
+            let error = Some(Rejection::NotReady { timeout, waiting });
+            let uid = tracked.pod.uid.clone();
+            // Another runner that pushes reaches the pod: then the fault is between here and it.
+            let used_by_others =
+                tracked.pod.reclaim_after > reclaim_after && tracked.pod.reclaim_after != tracked.pushed;
+            if pending && !given_up {
+                // It may be pulling its image. Only the waiters are rejected.
+                tracked.health = Health::Probing { since, reclaim_after, given_up: true };
+                self.start_failed(error, Some(&uid), step);
+            } else if tracked.ours() && !used_by_others {
+                let awaited = tracked.awaited();
+                tracked.health = Health::Overdue;
+                if awaited {
+                    self.start_failed(error, None, step);
+                }
+            } else {
+                let reclaim_after = tracked.pod.reclaim_after;
+                tracked.health = Health::Probing { since: step.now, reclaim_after, given_up };
+                self.start_failed(error, Some(&uid), step);
+            }
+        }
+    }
+
+    pub(crate) fn delete_failed(&mut self, step: &mut PoolStep<'_>) {
+        for tracked in &mut self.pods {
+            let failed = tracked.failed() && tracked.stays() && tracked.ours();
+            if failed && tracked.delete.is_none() && step.reached(tracked.delete_after) {
+                let hung = tracked.health == Health::Hung;
+                tracked.send_delete(if hung { DeleteReason::Hung } else { DeleteReason::Failed }, step);
+            }
+        }
+    }
+}
+
+// === impl Tracked ===
+
+impl Tracked {
+    /// The pod could not be reached, or its connection broke: it may be back at once.
+    pub(crate) fn record_broken(&mut self, now: Time) {
+        if self.health == Health::Ready {
+            self.liveness.silent_from = Some(now + SILENT_AFTER);
+        }
+        self.record_unready();
+    }
+
+    /// The pod does not serve at the moment: it must be probed again.
+    fn record_unready(&mut self) {
+        if self.health == Health::Ready {
+            self.health = Health::Unknown;
+        }
+    }
+
+    /// It runs and does not answer. Either it has served, or it is another runner's and was never
+    /// reached from here, such as the pod of a node that died with its owner.
+    pub(crate) fn is_silent(&self, step: &PoolStep<'_>) -> bool {
+        let never_reached = match self.health {
+            Health::Probing { since, .. } if !self.served && !self.created_here => {
+                self.running_since.map(|running| running.max(since) + SILENT_AFTER)
+            }
+            _ => None,
+        };
+        self.liveness.silent_from.or(never_reached).is_some_and(|at| step.reached(at))
+    }
+
+    /// On its way to serve, for the first time or again.
+    pub(crate) fn starting(&self, step: &PoolStep<'_>) -> bool {
+        self.lives() && self.health != Health::Ready && !self.is_silent(step)
+    }
+
+    /// Asks whether it answers, unless an answer is due as soon.
+    fn check(&mut self, within: Duration, step: &mut PoolStep<'_>) {
+        let by = step.now + within;
+        if self.liveness.check.is_some_and(|check| check.by <= by) {
+            return;
+        }
+        self.liveness.checks += 1;
+        let number = self.liveness.checks;
+        self.liveness.check = Some(Check { number, at: step.now, by });
+        let (uid, name) = (self.pod.uid.clone(), self.pod.name.clone());
+        step.act(Action::Check { uid, name, number, within });
+    }
+}
+
+// === impl Liveness ===
+
+impl Liveness {
+    /// The pod answered a call.
+    pub(crate) fn record_served(&mut self, now: Time) {
+        (self.last_sign, self.last_served, self.late) = (now, now, None);
+    }
+}

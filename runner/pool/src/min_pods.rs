@@ -1,0 +1,68 @@
+//! Pods that are kept although nobody uses them: `min_pods` of each image in the configuration's
+//! `kept_images`.
+//!
+//! Only the owner keeps pods. It starts what is missing, and pushes the `reclaim_after` of the kept
+//! pods as if they were in use, so that other runners treat them like any pod and need no push
+//! before a call. Pods beyond the minimum lapse; therefore always the same ones must be pushed. A
+//! runner that no longer owns the image stops pushing, and the new owner finds the pods with most
+//! of their lifetime left.
+
+use crate::function::Function;
+use crate::scale::NotCreated;
+use crate::shared::PoolStep;
+use crate::start::Backoff;
+
+// === impl Function ===
+
+impl Function {
+    /// How many pods this runner keeps.
+    pub(crate) fn min_pods_here(&self, step: &PoolStep<'_>) -> usize {
+        let keeps = self.settings.kept_under.as_ref().is_some_and(|key| step.shared.owned.owns(key));
+        if keeps { self.settings.limits.min_pods as usize } else { 0 }
+    }
+
+    /// Starts what is missing, with a pause that grows for a while: pods may die as soon as they
+    /// are ready, which is no failed start.
+    pub(crate) fn top_up(&mut self, step: &mut PoolStep<'_>) {
+        let is_short = |function: &Self, step: &PoolStep<'_>| function.count(step) < function.min_pods;
+        self.top_up_pause.take_if(|pause| pause.forget_at() <= step.now);
+        let paused = |pause: &Backoff| !step.reached(pause.retry_at);
+        if !is_short(self, step) || self.top_up_pause.as_ref().is_some_and(paused) {
+            return;
+        }
+        let Some(key) = self.settings.kept_under.clone() else { return };
+        let before = self.starts.len();
+        self.shard_key = key;
+        // One at a time after a failure, since it may not have been the last.
+        let mut failed = None;
+        while failed.is_none() && is_short(self, step) && (self.backoff.is_none() || self.starting(step) == 0)
+        {
+            failed = self.create(step).err();
+        }
+        if self.starts.len() > before || failed == Some(NotCreated::NoPlace) {
+            self.top_up_pause = Some(Backoff::after(self.top_up_pause.as_ref(), None, step.now));
+            step.unsettled = true;
+        }
+    }
+
+    /// Chooses the pods that stay whatever their `reclaim_after`: pods that have served, are not
+    /// about to end, have the configured recipe, in the lowest slots. A pod that is pushed for
+    /// being kept therefore stays chosen.
+    pub(crate) fn choose_kept(&mut self, step: &PoolStep<'_>) {
+        // Pods that are pushed in time never come that near to their lapse.
+        let leaving = step.shared.config.notice();
+        let (min_pods, recipe) = (self.min_pods, &self.settings.recipe);
+        let mut candidates = Vec::new();
+        for tracked in &mut self.pods {
+            tracked.kept = false;
+            if min_pods > 0 && tracked.lives() && tracked.retiring.is_none() {
+                candidates.push(tracked);
+            }
+        }
+        candidates.sort_by_key(|tracked| {
+            let outdated = tracked.pod.recipe.differs_from(recipe);
+            (!tracked.served, tracked.is_leaving(leaving, step.now), outdated, tracked.pod.name.slot)
+        });
+        candidates.into_iter().take(min_pods).for_each(|tracked| tracked.kept = true);
+    }
+}

@@ -1,0 +1,174 @@
+//! The end of a history: the faults are over, and what must work when all is well is looked at.
+
+use std::sync::Arc;
+
+use super::faults::{is_limited, key};
+use super::server::{Hang, Object, Truth};
+use super::world::World;
+use crate::types::ImageKey;
+
+/// How long a steady load lasts, and for how much of it no call may fail.
+const STEADY: u64 = 1_800_000;
+const STEADY_SETTLED: u64 = 1_600_000;
+const STEADY_UNSTUCK: u64 = 1_200_000;
+/// How long nobody asks for anything: several lives of a pod, and a replacement of each.
+const UNASKED: u64 = 1_800_000;
+
+// === impl World ===
+
+impl World {
+    /// The faults end, and so do the calls: one owner per image, one configuration, every watch on
+    /// its way back.
+    pub(crate) fn recover(&mut self) {
+        self.faults_over = true;
+        for id in self.calls.keys().copied().collect::<Vec<_>>() {
+            self.caller_gone(id);
+        }
+        // Nodes that are gone are cleaned up behind.
+        let pods: Vec<_> =
+            self.server.objects.values().map(|object| (object.pod.uid.clone(), object.hang)).collect();
+        for (uid, hang) in pods {
+            match hang {
+                Some(Hang::NodeGone | Hang::Calls) => self.pod_ends(&uid),
+                Some(Hang::Silent) => self.pod_resumes(&uid),
+                None => {}
+            }
+        }
+        let owners: Vec<_> = self.images.iter().map(|_| self.rng.index(self.runners.len())).collect();
+        // Later than anything that is still under way.
+        let later = self.now.max(self.outage.1) + 60_000;
+        for runner in 0..self.runners.len() {
+            self.at(later, move |world| world.configure(runner));
+            self.at(later, move |world| world.resolve(runner));
+            let owned = owners.iter().enumerate().filter(|(_, owner)| **owner == runner);
+            let view = owned.map(|(image, _)| key(&self.images[image])).collect();
+            self.at(later, move |world| world.own(runner, view));
+        }
+        if self.rng.chance(10) {
+            let until = later + STEADY;
+            self.at(later, move |world| world.steady(until));
+        } else {
+            self.at(later + 600_000, Self::checkup);
+        }
+    }
+
+    pub(crate) fn steady(&mut self, until: u64) {
+        if self.now < until {
+            // What the faults left behind is gone after some minutes; replacements still go on.
+            // Where places are few, images wait for each other's calls and starts, and for pods
+            // that are stuck.
+            let places = self.config.capacity.map(|pods| pods as usize).into_iter().chain(self.quota).min();
+            let settled = if places.is_some() { STEADY_UNSTUCK } else { STEADY_SETTLED };
+            let must_succeed =
+                self.now + settled > until && places.is_none_or(|places| places >= self.images.len());
+            for runner in 0..self.runners.len() {
+                let image = self.rng.index(self.images.len());
+                self.request(runner, image, 60_000, must_succeed);
+            }
+            return self.after(1000, 10_000, move |world| world.steady(until));
+        }
+        self.count("steady");
+        let limit = self.config.limits.max_pods as usize;
+        for image in self.images.clone() {
+            let of_image = || self.server.objects.values().filter(|object| object.pod.name.image == image);
+            let outdated = of_image().filter(|object| self.is_outdated(&object.pod)).count();
+            let count = of_image().count();
+            // Without a place for its successor, an outdated pod stays.
+            let outdated = if is_limited(&self.config, self.quota) { 0 } else { outdated };
+            if outdated > 0 || count > limit {
+                self.violate(format!(
+                    "{outdated} of {count} pods outdated, limit {limit}, after half an hour"
+                ));
+            }
+        }
+        // Runners may take the last place at the same moment.
+        let stay = |object: &&Object| object.pod.terminating_since.is_none();
+        let there = self.server.objects.values().filter(stay).count();
+        let most = self.config.capacity.map(|pods| pods as usize);
+        if most.is_some_and(|most| there > most + self.runners.len() - 1) {
+            self.violate(format!("{there} pods, and a capacity of {most:?}"));
+        }
+        self.at(self.now + 300_000, Self::checkup);
+    }
+
+    pub(crate) fn checkup(&mut self) {
+        for runner in 0..self.runners.len() {
+            for image in 0..self.images.len() {
+                self.request(runner, image, 120_000, true);
+                let image = &self.images[image];
+                let at_once = self.calls.last_key_value().is_some_and(|(_, call)| call.pod.is_some());
+                if !at_once && self.to_be_kept(image) > 0 && self.runners[runner].view_owns(image) {
+                    self.violate("a call waits although the image is kept");
+                }
+            }
+        }
+        if self.config.kept_images.is_empty() && !is_limited(&self.config, self.quota) && self.rng.chance(30)
+        {
+            return self.hang_at_the_end();
+        }
+        self.settled = true;
+        if self.images.iter().any(|image| self.to_be_kept(image) > 0) {
+            self.at(self.now + UNASKED, Self::unkeep);
+        }
+    }
+
+    /// All pods of an image hang. The call that shows it is cut off; the next one is served within
+    /// seconds.
+    fn hang_at_the_end(&mut self) {
+        self.count("hung at the end");
+        let (runner, image) = (self.rng.index(self.runners.len()), self.rng.index(self.images.len()));
+        let hang = self.rng.pick(&[Hang::Silent, Hang::NodeGone]);
+        let of_image = |object: &&Object| object.pod.name.image == self.images[image];
+        let pods: Vec<_> =
+            self.server.objects.values().filter(of_image).map(|object| object.pod.uid.clone()).collect();
+        for uid in &pods {
+            self.hang(uid, hang);
+        }
+        // One for each pod, so that each is shown.
+        for _ in &pods {
+            self.request(runner, image, 120_000, false);
+        }
+        self.at(self.now + 10_000, move |world| world.request(runner, image, 8000, true));
+    }
+
+    /// Exactly what is to be kept is there, up to date. From now on nothing is, so that the history
+    /// ends.
+    pub(crate) fn unkeep(&mut self) {
+        for image in self.images.clone() {
+            let kept = self.to_be_kept(&image);
+            let there = self.serving(&image);
+            if there != kept {
+                self.violate(format!("{there} pods are there, {kept} are to be kept"));
+            }
+            let outdated = |object: &Object| object.pod.name.image == image && self.is_outdated(&object.pod);
+            if self.server.objects.values().any(outdated) {
+                self.violate("a kept pod is outdated");
+            }
+        }
+        self.count("kept");
+        self.settled = false;
+        self.config.kept_images = Arc::default();
+        for runner in 0..self.runners.len() {
+            self.after(0, 5000, move |world| world.configure(runner));
+        }
+    }
+
+    /// How many pods of the image are kept once all runners have the same configuration.
+    pub(crate) fn to_be_kept(&self, image: &ImageKey) -> usize {
+        let limits = &self.config.limits;
+        if self.config.kept_images.contains_key(image) {
+            limits.min_pods.min(limits.max_pods) as usize
+        } else {
+            0
+        }
+    }
+
+    /// How many pods of the image serve.
+    pub(crate) fn serving(&self, image: &ImageKey) -> usize {
+        let serves = |object: &&Object| {
+            let pod = &object.pod;
+            pod.name.image == *image && object.truth == Truth::Ready && pod.terminating_since.is_none()
+        };
+        self.server.objects.values().filter(serves).count()
+    }
+}

@@ -1,0 +1,51 @@
+//! What is written for an image and has no effect, for people.
+
+use porch_fn_image::Image;
+
+use super::Settings;
+use crate::function_config::FunctionConfig;
+
+impl Settings {
+    /// One line for each value that is written for `image` and not used, with the reason.
+    pub fn notes(&self, image: &Image) -> Vec<String> {
+        let mut notes = Vec::new();
+        let entries = self.cache.entries.iter().filter(|entry| entry.image == *image).count();
+        if entries > 1 {
+            notes.push(format!(
+                "--pod-cache-config has {entries} entries for this image: the first one counts"
+            ));
+        }
+        let ignored = |config: &FunctionConfig, executor: &str, why: &str| {
+            format!("FunctionConfig {} does not count for {executor}: {why}", config.name)
+        };
+        notes.extend(
+            self.functions
+                .without_tags(image)
+                .map(|config| ignored(config, "podExecutor", "it lists no tags, write \"*\" for all")),
+        );
+        let mut pods = self.functions.pod(image).into_iter();
+        if let Some((winner, _)) = pods.next() {
+            let why = format!("{} comes before it", winner.name);
+            notes.extend(pods.map(|(config, _)| ignored(config, "podExecutor", &why)));
+        }
+        let mut winner = None;
+        for (config, path) in self.named_executables(image, None) {
+            if self.missing.contains(&path) {
+                let why = format!("there is no file {}; see --functions", path.display());
+                notes.push(ignored(config, "binaryExecutor", &why));
+            } else {
+                let first = *winner.get_or_insert(&config.name);
+                if *first != config.name {
+                    notes.push(ignored(config, "binaryExecutor", &format!("{first} comes before it")));
+                }
+            }
+        }
+        if let Some((winner, configured)) = winner.zip(self.configured(image.as_str())) {
+            notes.push(format!("{} does not count: FunctionConfig {winner} does", configured.source));
+        }
+        if !self.flags.allowed_images.allows(image) {
+            notes.push("every call is refused: no pattern of --allowed-images fits this image".to_owned());
+        }
+        notes
+    }
+}

@@ -1,0 +1,299 @@
+//! What is in effect of FunctionConfigs that come, change, break and go.
+
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+
+use super::super::write::FINALIZER;
+use super::*;
+
+const PREFIX: &str = "example.com/functions";
+const NOW: Time = Time::from_millis(1_800_000_000_000);
+
+fn objects() -> Objects {
+    Objects::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::Schema))
+}
+
+/// An object that was made in this second of a minute, with this in its podExecutor.
+fn object(name: &str, second: u8, pod: Value) -> Object {
+    let mut object = json!({
+        "metadata": {
+            "name": name, "uid": format!("uid-{name}"), "generation": 1,
+            "creationTimestamp": format!("2025-01-01T00:00:{second:02}Z"),
+        },
+        "spec": {"image": name},
+    });
+    object["spec"]["podExecutor"] = pod;
+    from(object)
+}
+
+fn from(object: Value) -> Object {
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    Object::new(object).unwrap()
+}
+
+fn changed(mut object: Object, generation: i64, second: u8, pod: Value) -> Object {
+    object.generation = generation;
+    object.content["metadata"]["generation"] = generation.into();
+    object.content["spec"]["podExecutor"] = pod;
+    object.changed = Some(moment(second));
+    object
+}
+
+fn moment(second: u8) -> Time {
+    // 2025-01-01T00:00:00Z
+    Time::from_millis(1_735_689_600_000 + u64::from(second) * 1000)
+}
+
+fn written(objects: &Objects, name: &str, owns: bool) -> Option<Write> {
+    objects.next_write(name, owns).map(|(write, _)| write)
+}
+
+fn names(configs: &FunctionConfigs) -> Vec<&str> {
+    configs.iter().map(|config| config.name.as_str()).collect()
+}
+
+fn time(configs: &FunctionConfigs) -> Option<Time> {
+    configs.changed().map(|at| Time::from_millis(u64::try_from(at.as_millisecond()).unwrap()))
+}
+
+/// How long pods of the first object live.
+fn ttl(configs: &FunctionConfigs) -> u64 {
+    configs.iter().next().unwrap().limits().ttl.unwrap().as_secs()
+}
+
+#[test]
+fn what_is_there_is_in_effect() {
+    let mut objects = objects();
+    assert_eq!(objects.configs(NOW), None, "nothing was said yet");
+    assert_eq!(objects.apply(object("b", 2, json!({}))), None);
+    assert_eq!(objects.apply(object("a", 3, json!({}))), None);
+    let configs = objects.configs(NOW).unwrap();
+    assert_eq!((names(&configs), time(&configs)), (vec!["b", "a"], Some(moment(3))));
+    assert_eq!(objects.configs(NOW), None, "once");
+    assert_eq!(objects.counts(), Counts { objects: 2, problems: 0, broken: 0 });
+}
+
+#[test]
+fn only_what_configures_is_a_change() {
+    let mut objects = objects();
+    objects.apply(object("a", 1, json!({})));
+    objects.configs(NOW);
+    let mut edited = object("a", 1, json!({}));
+    (edited.observed, edited.error, edited.resource_version) = (Some(1), "of another".into(), "9".into());
+    assert_eq!(objects.apply(edited), None);
+    assert_eq!(objects.configs(NOW), None);
+    assert_eq!(written(&objects, "a", true), None);
+}
+
+#[test]
+fn what_breaks_stays_in_effect_as_it_was() {
+    let mut objects = objects();
+    let good = object("a", 1, json!({"timeToLive": "5m"}));
+    objects.apply(good.clone());
+    assert_eq!(ttl(&objects.configs(NOW).unwrap()), 300);
+
+    let broken = changed(good.clone(), 2, 9, json!({"timeToLive": "soon"}));
+    let Some(Report::Broken { error, kept: true }) = objects.apply(broken.clone()) else {
+        panic!("it is broken")
+    };
+    assert!(error.contains("spec.podExecutor.timeToLive"), "{error}");
+    assert_eq!(ttl(&objects.configs(NOW).unwrap()), 300);
+    assert_eq!(objects.counts(), Counts { objects: 1, problems: 1, broken: 1 });
+    let work = Write::Status { observed: None, error: Some(format!("function-runner: {error}")) };
+    assert_eq!(written(&objects, "a", true), Some(work));
+    assert_eq!(written(&objects, "a", false), None);
+    // It is said once.
+    assert_eq!(objects.apply(changed(broken.clone(), 3, 10, json!({"timeToLive": "soon"}))), None);
+
+    assert_eq!(objects.apply(changed(good, 4, 11, json!({"timeToLive": "6m"}))), Some(Report::Fixed));
+    let configs = objects.configs(NOW).unwrap();
+    assert_eq!((ttl(&configs), time(&configs)), (360, Some(moment(11))));
+    assert_eq!(objects.counts(), Counts { objects: 1, problems: 0, broken: 0 });
+    assert_eq!(written(&objects, "a", true), Some(Write::Status { observed: Some(4), error: None }));
+}
+
+#[test]
+fn other_semantics_read_every_object_anew() {
+    let constraint = Setting::new(TagSemantics::Constraint, Source::Schema);
+    let mut objects = Objects::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::NoSchema));
+    objects.apply(object("a", 1, json!({"tags": ["~0.2"]})));
+    objects.apply(object("b", 2, json!({"tags": ["no tag!"]})));
+    let first = objects.configs(NOW).unwrap();
+    assert_eq!(first.semantics(), Some(&Setting::new(TagSemantics::Exact, Source::NoSchema)));
+    assert_eq!(names(&first), ["a", "b"]);
+
+    let judged = objects.set_semantics(constraint.clone());
+    let [(name, Report::Broken { error, kept: false })] = &judged[..] else { panic!("{judged:?}") };
+    assert_eq!(name, "b");
+    assert!(error.contains("spec.podExecutor.tags[0]: \"no tag!\" is no version constraint"), "{error}");
+    let configs = objects.configs(NOW).unwrap();
+    assert_eq!((names(&configs), configs.semantics()), (vec!["a"], Some(&constraint)));
+    assert_eq!(time(&configs), Some(NOW), "it is a later configuration");
+    assert_eq!(objects.counts(), Counts { objects: 2, problems: 1, broken: 1 });
+
+    assert_eq!(objects.set_semantics(constraint), []);
+    assert_eq!(objects.configs(NOW), None, "nothing has changed");
+    assert_eq!(objects.set_semantics(Setting::new(TagSemantics::Exact, Source::Schema)), []);
+    assert_eq!(names(&objects.configs(NOW).unwrap()), ["a", "b"]);
+}
+
+/// The schema of newer Porch has no `functionRunnerObservedGeneration`: the API server drops it.
+#[test]
+fn a_status_field_that_is_pruned_is_written_once() {
+    let mut objects = objects();
+    let there = object("a", 1, json!({}));
+    objects.apply(there.clone());
+    objects.configs(NOW);
+    let applied = Write::Status { observed: Some(1), error: None };
+    assert_eq!(written(&objects, "a", true), Some(applied.clone()));
+    objects.record_write("a", &applied);
+    let error = Object { error: "of another".into(), ..there.clone() };
+    for event in [there.clone(), error, there.clone()] {
+        objects.apply(event);
+        assert_eq!(written(&objects, "a", true), None);
+    }
+
+    let edited = changed(there.clone(), 2, 9, json!({"timeToLive": "5m"}));
+    objects.apply(edited.clone());
+    let applied = Write::Status { observed: Some(2), error: None };
+    assert_eq!(written(&objects, "a", true), Some(applied.clone()), "once for each generation");
+    objects.record_write("a", &applied);
+
+    // The error has a field in every schema.
+    objects.apply(changed(edited, 3, 10, json!({"timeToLive": "soon"})));
+    let Some(broken @ Write::Status { observed: None, error: Some(_) }) = written(&objects, "a", true) else {
+        panic!("it is broken")
+    };
+    objects.record_write("a", &broken);
+    assert_eq!(written(&objects, "a", true), Some(broken), "until it is there");
+
+    // Another object of that name.
+    objects.apply(Object { uid: "another".into(), ..there });
+    assert_eq!(written(&objects, "a", true), Some(Write::Status { observed: Some(1), error: None }));
+}
+
+#[test]
+fn another_object_of_the_name_inherits_nothing() {
+    let mut objects = objects();
+    let good = object("a", 1, json!({"timeToLive": "5m"}));
+    objects.apply(good.clone());
+    let other = Object { uid: "another".into(), ..changed(good, 1, 9, json!({"timeToLive": "soon"})) };
+    assert!(matches!(objects.apply(other), Some(Report::Broken { kept: false, .. })));
+    assert_eq!(names(&objects.configs(NOW).unwrap()), Vec::<&str>::new());
+    assert_eq!(objects.counts(), Counts { objects: 1, problems: 1, broken: 1 });
+}
+
+#[test]
+fn an_end_is_a_later_configuration() {
+    let mut objects = objects();
+    for (name, second) in [("a", 1), ("b", 5)] {
+        objects.apply(object(name, second, json!({})));
+    }
+    assert_eq!(time(&objects.configs(NOW).unwrap()), Some(moment(5)));
+    objects.remove("b");
+    let configs = objects.configs(NOW).unwrap();
+    assert_eq!((names(&configs), time(&configs)), (vec!["a"], Some(NOW)));
+    // Clocks differ, but time does not go back.
+    objects.apply(object("c", 7, json!({})));
+    assert_eq!(time(&objects.configs(moment(8)).unwrap()), Some(NOW));
+    objects.remove("a");
+    objects.remove("c");
+    let later = NOW + std::time::Duration::from_secs(9);
+    let configs = objects.configs(later).unwrap();
+    assert_eq!((names(&configs), time(&configs)), (vec![], Some(later)));
+    objects.remove("c");
+    assert_eq!(objects.configs(later), None, "it was gone already");
+}
+
+#[test]
+fn what_is_being_deleted_has_no_effect_and_no_status() {
+    let mut objects = objects();
+    let there = object("a", 1, json!({}));
+    objects.apply(there.clone());
+    objects.configs(NOW);
+    let ending = Object { ending: true, finalizers: vec!["other".into(), FINALIZER.into()], ..there };
+    assert_eq!(objects.apply(ending), None);
+    assert_eq!(names(&objects.configs(NOW).unwrap()), Vec::<&str>::new());
+    assert_eq!(written(&objects, "a", false), Some(Write::Finalizer { index: 1 }));
+    assert_eq!(objects.counts(), Counts::default());
+    // One that never could be used goes as well.
+    let broken = object("b", 1, json!({"timeToLive": "soon"}));
+    objects.apply(Object { ending: true, finalizers: vec![FINALIZER.into()], ..broken });
+    assert_eq!(written(&objects, "b", true), Some(Write::Finalizer { index: 0 }));
+    objects.remove("b");
+    assert_eq!(written(&objects, "b", true), None);
+}
+
+#[test]
+fn who_loses_a_conflict_is_told() {
+    let mut objects = objects();
+    let of_image = |name: &str, second| {
+        let mut object = object(name, second, json!({"tags": ["v1"]}));
+        object.content["spec"]["image"] = "same".into();
+        object
+    };
+    objects.apply(of_image("older", 1));
+    objects.apply(of_image("newer", 2));
+    objects.configs(NOW);
+    assert_eq!(written(&objects, "older", true), Some(Write::Status { observed: Some(1), error: None }));
+    let Some(Write::Status { observed: Some(1), error: Some(error) }) = written(&objects, "newer", true)
+    else {
+        panic!("it loses");
+    };
+    assert!(
+        error.starts_with("function-runner: ") && error.contains("FunctionConfig older counts"),
+        "{error}"
+    );
+    assert_eq!(objects.counts(), Counts { objects: 2, problems: 1, broken: 0 });
+    // Until the other is gone.
+    objects.remove("older");
+    objects.configs(NOW);
+    assert_eq!(written(&objects, "newer", true), Some(Write::Status { observed: Some(1), error: None }));
+}
+
+/// With the other meaning of tags there may be no conflict.
+#[test]
+fn no_conflict_is_told_while_it_is_not_known_what_tags_mean() {
+    let mut objects = Objects::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::NoSchema));
+    for (name, second) in [("older", 1), ("newer", 2)] {
+        let mut object = object(name, second, json!({"tags": ["v1"]}));
+        object.content["spec"]["image"] = "same".into();
+        objects.apply(object);
+    }
+    objects.apply(object("broken", 3, json!({"timeToLive": "soon"})));
+    objects.configs(NOW);
+    assert_eq!(written(&objects, "newer", true), Some(Write::Status { observed: Some(1), error: None }));
+    let broken = written(&objects, "broken", true);
+    assert!(matches!(broken, Some(Write::Status { error: Some(_), .. })), "whatever tags mean");
+    assert_eq!(objects.counts(), Counts { objects: 3, problems: 1, broken: 1 });
+    objects.set_semantics(Setting::new(TagSemantics::Exact, Source::Schema));
+    objects.configs(NOW);
+    assert!(matches!(written(&objects, "newer", true), Some(Write::Status { error: Some(_), .. })));
+}
+
+#[test]
+fn a_list_shows_which_objects_are_gone() {
+    let mut objects = objects();
+    for name in ["a", "b", "c"] {
+        objects.apply(object(name, 1, json!({})));
+    }
+    let list = ["b", "d"].map(|name| object(name, 1, json!({})));
+    assert_eq!(objects.absent_from(&list), ["a", "c"]);
+}
+
+#[test]
+fn there_is_a_limit() {
+    let mut objects = objects();
+    let mut one = object("x", 1, json!({}));
+    for number in 0..=MAX_OBJECTS {
+        one.name = format!("x{number}");
+        let judged = objects.apply(one.clone());
+        assert_eq!(judged, (number == MAX_OBJECTS).then_some(Report::TooMany), "{number}");
+    }
+    assert_eq!(objects.counts().objects, MAX_OBJECTS);
+    // Those that count go on counting.
+    one.name = "x0".into();
+    one.observed = Some(1);
+    assert_eq!(objects.apply(one), None);
+    assert_eq!(written(&objects, "x0", true), None, "its status is known");
+}

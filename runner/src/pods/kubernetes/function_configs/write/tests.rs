@@ -1,0 +1,167 @@
+//! What is written to a FunctionConfig, and by which runner: runners must not write against each other.
+
+use serde_json::json;
+
+use super::*;
+
+fn object(status: Value) -> Object {
+    let mut object = json!({
+        "apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "FunctionConfig",
+        "metadata": {
+            "name": "set-labels", "namespace": "functions", "uid": "u1", "resourceVersion": "7", "generation": 3,
+            "creationTimestamp": "2025-01-01T00:00:00Z",
+            "annotations": {
+                "fn.kpt.dev/min-replicas": "1",
+                "kubectl.kubernetes.io/last-applied-configuration": "{}",
+            },
+            "managedFields": [
+                {"manager": "user", "time": "2025-01-02T00:00:00Z"},
+                {"manager": "runner", "subresource": "status", "time": "2025-01-03T00:00:00Z"},
+            ],
+        },
+        "spec": {"image": "set-labels", "podExecutor": {}},
+    });
+    object["status"] = status;
+    Object::new(serde_json::from_value(object).unwrap()).unwrap()
+}
+
+fn ending(finalizers: &[&str]) -> Object {
+    let finalizers = finalizers.iter().map(|&finalizer| finalizer.to_owned()).collect();
+    Object { ending: true, finalizers, ..object(json!({})) }
+}
+
+/// Whether the present state is in effect, and the problem.
+type Outcome = (bool, Option<&'static str>);
+const APPLIED: Outcome = (true, None);
+const BROKEN: Outcome = (false, Some("bad"));
+const LOSES: Outcome = (true, Some("lost"));
+
+fn next(object: &Object, (applied, problem): Outcome, owns: bool) -> Option<Write> {
+    next_write(object, applied, problem, owns)
+}
+
+#[test]
+fn what_counts_of_an_object_is_read() {
+    let read = object(
+        json!({"functionRunnerObservedGeneration": 2, "error": "e", "controllerObservedGeneration": 1}),
+    );
+    assert_eq!(
+        (read.name.as_str(), read.uid.as_str(), read.resource_version.as_str()),
+        ("set-labels", "u1", "7")
+    );
+    assert_eq!((read.generation, read.ending, read.observed, read.error.as_str()), (3, false, Some(2), "e"));
+    // Without kubectl's annotation, and the status is no change of configuration.
+    let content = json!({
+        "metadata": {
+            "name": "set-labels", "namespace": "functions", "generation": 3,
+            "creationTimestamp": "2025-01-01T00:00:00Z",
+            "annotations": {"fn.kpt.dev/min-replicas": "1"},
+        },
+        "spec": {"image": "set-labels", "podExecutor": {}},
+    });
+    assert_eq!(read.content, content);
+    assert_eq!(read.changed, Some(Time::from_millis(1_735_776_000_000)));
+}
+
+#[test]
+fn objects_of_any_shape_are_read() {
+    for text in [
+        r#"{"metadata": {"name": "a"}}"#,
+        r#"{"metadata": {"name": "a"}, "spec": null, "status": "x"}"#,
+        r#"{"metadata": {"name": "a"}, "spec": [], "status": {"error": 1, "functionRunnerObservedGeneration": "1"}}"#,
+    ] {
+        let read = Object::new(serde_json::from_str(text).unwrap()).unwrap();
+        assert_eq!((read.observed, read.error.as_str(), read.generation), (None, "", 0), "{text}");
+    }
+    assert_eq!(Object::new(serde_json::from_str(r#"{"metadata": {}}"#).unwrap()), None);
+}
+
+#[test]
+fn the_owner_writes_what_differs() {
+    let status = |observed: Option<i64>, error: Option<&str>| {
+        Some(Write::Status { observed, error: error.map(str::to_owned) })
+    };
+    for (there, outcome, expected) in [
+        (json!(null), APPLIED, status(Some(3), None)),
+        (json!({"functionRunnerObservedGeneration": 2}), APPLIED, status(Some(3), None)),
+        (json!({"functionRunnerObservedGeneration": 3}), APPLIED, None),
+        (json!({"error": "function-runner: bad"}), APPLIED, status(Some(3), Some(""))),
+        (
+            json!({"functionRunnerObservedGeneration": 3, "error": "function-runner: bad"}),
+            APPLIED,
+            status(None, Some("")),
+        ),
+        // What is broken is not in effect, whatever was before.
+        (json!(null), BROKEN, status(None, Some("function-runner: bad"))),
+        (json!({"functionRunnerObservedGeneration": 2, "error": "function-runner: bad"}), BROKEN, None),
+        (json!({"error": "function-runner: worse"}), BROKEN, status(None, Some("function-runner: bad"))),
+        // Who loses a conflict has been looked at.
+        (json!(null), LOSES, status(Some(3), Some("function-runner: lost"))),
+        (json!({"functionRunnerObservedGeneration": 3, "error": "function-runner: lost"}), LOSES, None),
+        // Another's error.
+        (json!({"error": "server: no"}), APPLIED, status(Some(3), None)),
+        (json!({"error": "server: no"}), BROKEN, None),
+        (json!({"functionRunnerObservedGeneration": 3, "error": "server: no"}), APPLIED, None),
+    ] {
+        let object = object(there.clone());
+        assert_eq!(next(&object, outcome, true), expected, "{there} {outcome:?}");
+        assert_eq!(next(&object, outcome, false), None, "only the owner: {there} {outcome:?}");
+    }
+}
+
+#[test]
+fn errors_are_bounded() {
+    let long = "ä".repeat(MAX_ERROR);
+    let text = error_text(&long);
+    assert!(text.len() <= MAX_ERROR && text.len() > MAX_ERROR - 4, "{}", text.len());
+    assert!(text.starts_with("function-runner: ää") && text.ends_with("ä…"));
+    let mut object = object(json!({"functionRunnerObservedGeneration": 3}));
+    let expected = Write::Status { observed: None, error: Some(text.clone()) };
+    assert_eq!(next_write(&object, true, Some(&long), true), Some(expected));
+    object.error = text;
+    assert_eq!(next_write(&object, true, Some(&long), true), None);
+}
+
+#[test]
+fn everyone_removes_the_finalizer_of_what_is_deleted() {
+    for owns in [true, false] {
+        for outcome in [APPLIED, BROKEN] {
+            assert_eq!(next(&ending(&[FINALIZER]), outcome, owns), Some(Write::Finalizer { index: 0 }));
+            let second = ending(&["config.porch.kpt.dev/functionconfig-porch-server", FINALIZER]);
+            assert_eq!(next(&second, outcome, owns), Some(Write::Finalizer { index: 1 }));
+            assert_eq!(next(&ending(&["other"]), outcome, owns), None);
+            assert_eq!(next(&ending(&[]), outcome, owns), None);
+        }
+    }
+    // Nobody has deleted this one.
+    let kept = Object {
+        finalizers: vec![FINALIZER.to_owned()],
+        ..object(json!({"functionRunnerObservedGeneration": 3}))
+    };
+    assert_eq!(next(&kept, APPLIED, true), None);
+}
+
+#[test]
+fn patches_touch_nothing_else() {
+    let object = object(json!({}));
+    let patch = |observed, error: Option<&str>| {
+        Write::Status { observed, error: error.map(str::to_owned) }.patch(&object)
+    };
+    assert_eq!(patch(Some(3), None), json!({"status": {"functionRunnerObservedGeneration": 3}}));
+    assert_eq!(
+        patch(None, Some("function-runner: bad")),
+        json!({"metadata": {"resourceVersion": "7"}, "status": {"error": "function-runner: bad"}})
+    );
+    assert_eq!(
+        patch(Some(3), Some("")),
+        json!({"metadata": {"resourceVersion": "7"}, "status": {"functionRunnerObservedGeneration": 3, "error": null}})
+    );
+    assert_eq!(
+        Write::Finalizer { index: 1 }.patch(&object),
+        json!([
+            {"op": "test", "path": "/metadata/uid", "value": "u1"},
+            {"op": "test", "path": "/metadata/finalizers/1", "value": FINALIZER},
+            {"op": "remove", "path": "/metadata/finalizers/1"},
+        ])
+    );
+}
