@@ -82,7 +82,9 @@ async fn a_pod_that_is_gone_is_made_again() {
         bench.pods().await.into_iter().find(|other| other.uid() != pod.uid())
     })
     .await;
-    assert_eq!(other.name_any(), pod.name_any());
+    // A call that met the end of its processes before the watch told of it made the other one in the surge slot.
+    let name = other.name_any();
+    assert!([bench.name(0), bench.name(1)].contains(&name), "{name}");
     bench.service_of(&other).await;
 }
 
