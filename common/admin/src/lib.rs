@@ -257,6 +257,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_burst_of_silent_clients_does_not_end_a_probe_that_is_about_to_ask() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let _serving = tokio::spawn(serve(listener, Admin::new(Health::new(), None, Vec::new())));
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..MAX_CONNECTIONS + 8 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        probe.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+
+    #[tokio::test]
     async fn pages_and_probes() {
         let health = Health::new();
         let mut registry = Registry::default();
