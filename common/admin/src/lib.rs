@@ -22,14 +22,17 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet, yield_now};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::Instrument;
 
 use porch_fn_lifecycle::health::Health;
 
 /// Connections served at once. For one more the oldest ends, one without a request first: a probe
 /// always gets through.
-const MAX_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 256;
+/// How long each connection is kept in any case, so that a burst of others does not end it before
+/// its request arrives. With [`MAX_CONNECTIONS`], 2,560 connections are accepted per second.
+const GRACE: Duration = Duration::from_millis(100);
 /// How long a client may take to send a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection, which is good for one request, may take.
@@ -146,11 +149,12 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
         while connections.try_join_next().is_some() {}
         match accepted {
             Ok((stream, peer)) => {
-                make_room(&mut open);
+                make_room(&mut open).await;
                 let (admin, asked) = (Arc::clone(&admin), Arc::new(AtomicBool::new(false)));
                 let served = connection(stream, admin, Arc::clone(&asked));
                 let span = tracing::debug_span!("admin", %peer);
-                open.push_back(Open { asked, task: connections.spawn(served.instrument(span)) });
+                let task = connections.spawn(served.instrument(span));
+                open.push_back(Open { since: Instant::now(), asked, task });
                 // A request that is there already is read before the next connection is accepted.
                 yield_now().await;
             }
@@ -164,16 +168,23 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
 
 /// A connection, and whether a request has come on it.
 struct Open {
+    since: Instant,
     asked: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
-/// Ends the oldest connections until there is room for one more.
-fn make_room(open: &mut VecDeque<Open>) {
-    open.retain(|open| !open.task.is_finished());
-    while open.len() >= MAX_CONNECTIONS {
-        let silent = open.iter().position(|open| !open.asked.load(Ordering::Relaxed));
-        if let Some(oldest) = open.remove(silent.unwrap_or(0)) {
+/// Ends the oldest connections until there is room for one more. Waits until the oldest may end.
+async fn make_room(open: &mut VecDeque<Open>) {
+    loop {
+        open.retain(|open| !open.task.is_finished());
+        if open.len() < MAX_CONNECTIONS {
+            return;
+        }
+        let silent = open.iter().position(|open| !open.asked.load(Ordering::Relaxed)).unwrap_or(0);
+        let may_end = open[silent].since + GRACE;
+        if Instant::now() < may_end {
+            sleep_until(may_end).await;
+        } else if let Some(oldest) = open.remove(silent) {
             oldest.task.abort();
         }
     }
