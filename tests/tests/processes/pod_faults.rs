@@ -302,8 +302,10 @@ mod places {
                 "20 callers of a function each, 3 runners, 5 places: 60 calls, 0 failed, at most {most} pods at once, {:.1?}",
                 begin.elapsed()
             ));
-            // Each of the three runners may take the last place at the same moment.
-            assert!((5..=7).contains(&most), "{most} pods");
+            // At the start, none of the three runners sees the pods that the others create.
+            assert!((5..=15).contains(&most), "{most} pods");
+            let within = async || (pods(&stack.sandbox).len() <= 5).then_some(());
+            eventually("the pods are as many as there may be", within).await;
         }
     }
 }
