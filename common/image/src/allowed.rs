@@ -61,10 +61,11 @@ pub enum NotAllowed {
 ///
 /// * `*` matches any text without a `/`, `**` any text;
 /// * a name without `/` gets the default prefix, as in a reference, unless it begins with `**`;
-/// * the first part is the registry if it looks like one or is `*`; else the registry is Docker Hub. A first part with
-///   a `*` and other text must look like a registry, without `**`;
+/// * the first part is the registry if it looks like one or is `*`; else the registry is Docker
+///   Hub. A first part with a `*` and other text must look like a registry, without `**`;
 /// * a pattern without a tag, or with `:*`, matches all tags and digests;
-/// * a pattern with a tag and no digest matches images without a digest, because a digest overrides the tag.
+/// * a pattern with a tag and no digest matches images without a digest, because a digest overrides
+///   the tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedImages {
     /// Empty: all images.
@@ -103,8 +104,9 @@ impl AllowedImages {
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(parts))
     }
 
-    /// Whether a call for `image` with this text in its `tag` field may run. The field has its usual meaning: a version
-    /// is a literal tag, and a constraint may mean any tag. Other texts do not count, and no text counts with a digest.
+    /// Whether a call for `image` with this text in its `tag` field may run. The field has its
+    /// usual meaning: a version is a literal tag, and a constraint may mean any tag. Other texts do
+    /// not count, and no text counts with a digest.
     ///
     /// # Errors
     /// A [`NotAllowed`], whose message is for the caller.

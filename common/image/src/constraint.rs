@@ -1,9 +1,9 @@
 //! Version constraints as Porch's callers write them in the `tag` field.
 //!
-//! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not have its language (`||`,
-//! hyphen ranges, `!=`, a `v` in front, `=1.2` for `1.2.x`), so this module parses it. The versions are
-//! those of the crate. The meaning is that of v3.5.0 in all corner cases. One difference: a hyphen range
-//! may follow a space or a bare `||`, which the library misreads.
+//! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not have its language
+//! (`||`, hyphen ranges, `!=`, a `v` in front, `=1.2` for `1.2.x`), so this module parses it. The
+//! versions are those of the crate. The meaning is that of v3.5.0 in all corner cases. One
+//! difference: a hyphen range may follow a space or a bare `||`, which the library misreads.
 
 use semver::{BuildMetadata, Prerelease, Version};
 
@@ -17,8 +17,8 @@ pub struct ConstraintError;
 
 /// A set of versions, such as `>=1.2 <2`, `~1.2.3`, `^0.4`, `1.x || 3.1 - 3.4`.
 ///
-/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. For kpt, a tag that
-/// [`parse_version`] accepts is a literal tag, and kpt looks nothing up.
+/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. For kpt, a
+/// tag that [`parse_version`] accepts is a literal tag, and kpt looks nothing up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constraint {
     /// All comparisons of one of these lists must hold.
@@ -72,7 +72,8 @@ impl Constraint {
         Ok(Self { alternatives: alternatives.ok_or(ConstraintError)? })
     }
 
-    /// Whether `version` is in the set. A prerelease is only if the alternative contains a prerelease too.
+    /// Whether `version` is in the set. A prerelease is only if the alternative contains a
+    /// prerelease too.
     pub fn matches(&self, version: &Version) -> bool {
         self.alternatives.iter().any(|all| {
             let prereleases = all.iter().any(|comparison| !comparison.version.pre.is_empty());
@@ -91,8 +92,8 @@ impl Constraint {
     }
 }
 
-/// The tags that are versions, the highest first. Builds of a commit, `…-git-…`, are left out, as in
-/// kpt. Of several tags for one version (`v1.2`, `v1.2.0`), the last in byte order comes first.
+/// The tags that are versions, the highest first. Builds of a commit, `…-git-…`, are left out, as
+/// in kpt. Of several tags for one version (`v1.2`, `v1.2.0`), the last in byte order comes first.
 pub fn sorted_versions<T: AsRef<str>>(tags: impl IntoIterator<Item = T>) -> Vec<(Version, T)> {
     let tags = tags.into_iter().filter(|tag| !tag.as_ref().contains("-git-"));
     let mut versions: Vec<_> = tags.filter_map(|tag| Some((parse_version(tag.as_ref())?, tag))).collect();
@@ -102,7 +103,8 @@ pub fn sorted_versions<T: AsRef<str>>(tags: impl IntoIterator<Item = T>) -> Vec<
     versions
 }
 
-/// Parses a version leniently: `v1.2.3`, `1.2` and `v1` are versions, and leading zeros do not matter.
+/// Parses a version leniently: `v1.2.3`, `1.2` and `v1` are versions, and leading zeros do not
+/// matter.
 pub fn parse_version(text: &str) -> Option<Version> {
     let (version, written, has_wildcard) = parse_partial(text)?;
     (written > 0 && !has_wildcard).then_some(version)
@@ -137,8 +139,8 @@ fn parse_all(text: &str) -> Option<Vec<Comparison>> {
     }
 }
 
-/// `v1.2.3-pre+build` with parts left out or `x`: the version, how many of its numbers are written, and
-/// whether there is an `x`.
+/// `v1.2.3-pre+build` with parts left out or `x`: the version, how many of its numbers are written,
+/// and whether there is an `x`.
 fn parse_partial(text: &str) -> Option<(Version, usize, bool)> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let (text, build) = text.split_once('+').map_or((text, None), |(text, build)| (text, Some(build)));
@@ -211,8 +213,8 @@ impl Comparison {
             (Operator::LessEqual, 3) => order.is_le(),
             (Operator::LessEqual, 1) => first(1).is_le(),
             (Operator::LessEqual, _) => first(2).is_le(),
-            // Up to the next change of the leftmost number that is not 0. `^*` is 0.0.0 alone: a corner
-            // case of the original.
+            // Up to the next change of the leftmost number that is not 0. `^*` is 0.0.0 alone: a
+            // corner case of the original.
             (Operator::Caret, written) => {
                 let kept = match (own.major, own.minor, written) {
                     (1.., ..) | (.., 1) => 1,

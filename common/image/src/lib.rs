@@ -2,8 +2,8 @@
 //!
 //! If router and runner parsed a reference differently, one function would get two shards and two
 //! pools. Therefore they share this crate: the reference, the shard key on the ring, the constraint
-//! that chooses a tag, the name of a pod, and the list of images that may run. The crate is pure: no
-//! I/O, no clock, no logging.
+//! that chooses a tag, the name of a pod, and the list of images that may run. The crate is pure:
+//! no I/O, no clock, no logging.
 
 mod allowed;
 mod constraint;

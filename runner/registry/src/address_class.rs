@@ -52,7 +52,7 @@ impl AddressClass {
         match address.octets() {
             // Linux connects 0.0.0.0 to itself.
             [0 | 127, ..] => Self::Loopback,
-            // The second is Azure's host: it tells a machine its configuration.
+            // The second is Azure's host, which has each machine's configuration.
             [169, 254, ..] | [168, 63, 129, 16] => Self::LinkLocal,
             // Private ranges, and those reserved for protocols, documentation, benchmarks and
             // multicast.

@@ -42,7 +42,7 @@ pub(crate) struct BearerChallenge {
 }
 
 /// The challenge to answer among those of the headers of `registry`. A token comes first, since it
-/// works for anonymous requests too.
+/// serves anonymous requests too.
 pub(crate) fn challenge<'a>(
     headers: impl IntoIterator<Item = &'a str>,
     registry: AddressClass,

@@ -49,7 +49,7 @@ const MAX_TOKENS: u64 = 1024;
 pub struct Options {
     /// `--platform`: the entry of an index that counts.
     pub platform: Platform,
-    /// `--insecure-registries`: those that speak plain HTTP, each `host` or `host:port`.
+    /// `--insecure-registries`: registries that speak plain HTTP, each `host` or `host:port`.
     pub insecure: Vec<String>,
     /// What to show to registries.
     pub credentials: CredentialFile,
@@ -156,7 +156,7 @@ impl Client {
                     return Ok(digest.into());
                 }
             }
-            // The registry may not know HEAD. A GET tells.
+            // The registry may not support HEAD.
             Err(RegistryError::Malformed { .. }) => {}
             Err(error) => return Err(error),
         }

@@ -21,7 +21,8 @@ pub enum CredentialSource {
     Default(Option<PathBuf>),
 }
 
-/// The credentials as the file changes. A registry that refuses them makes the file be read at once.
+/// The credentials as the file changes. A registry that refuses them makes the file be read at
+/// once.
 pub type CredentialFile = WatchedFiles<CredentialSource>;
 
 /// A file that could be read. Cheap to clone.

@@ -85,7 +85,7 @@ struct WireEntry {
 
 impl DockerConfig {
     /// # Errors
-    /// What is wrong with the file, as text: nobody tells the causes apart.
+    /// What is wrong with the file.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let file: WireFile = serde_json::from_slice(bytes).map_err(|error| json_problem(&error))?;
         let has_store = file.creds_store.is_some_and(|store| !store.is_empty());
@@ -170,7 +170,8 @@ fn parse_key(key: &str) -> Result<(String, String), &'static str> {
     }
     let host = url.host_str().unwrap_or_default();
     let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    // The API's version is not a path of repositories. Without a scheme only the last slash tells.
+    // The API's version is not a path of repositories. Without a scheme only a slash at the end
+    // marks it.
     let is_url = is_url || url.path().ends_with('/');
     let path = url.path().trim_matches('/');
     let path = match path.rsplit('/').next() {

@@ -143,7 +143,7 @@ impl Images {
     }
 
     /// Images that became known, and images with a moved digest. A receiver that lags behind by
-    /// 1,024 of them is told so.
+    /// 1,024 of them gets an error.
     pub fn changes(&self) -> broadcast::Receiver<Image> {
         self.known.changes.subscribe()
     }

@@ -54,7 +54,7 @@ struct WireDocument {
     manifests: Option<Vec<IndexEntry>>,
 }
 
-/// Reads a manifest or an index. Its fields tell which it is, whatever media type it came under.
+/// Reads a manifest or an index. Its fields decide which it is, whatever media type it came under.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Document, RegistryError> {
     let wire: WireDocument = json(bytes, MANIFEST)?;
     let problem = match wire {

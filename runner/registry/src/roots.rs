@@ -16,7 +16,8 @@ use crate::file;
 
 pub(crate) use verifier::tls;
 
-/// The trusted roots as the CA file changes. The system's alone are used until it could be read once.
+/// The trusted roots as the CA file changes. The system's alone are used until it could be read
+/// once.
 pub type Roots = WatchedFiles<CaFile>;
 
 /// A CA file beside the system's roots.

@@ -3,8 +3,8 @@
 //! Credentials for a registry are shown with the first request, like docker does: `/v2/` is asked
 //! once for the challenge, which is remembered. A registry without a challenge gets the user and
 //! password all the same: some are open, and answer 404 for private images. Without credentials the
-//! first request is anonymous, and its refusal has the challenge. After each refusal the credentials
-//! are read again, since they may have been rotated.
+//! first request is anonymous, and its refusal has the challenge. After each refusal the
+//! credentials are read again, since they may have been rotated.
 
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode};
@@ -27,7 +27,7 @@ const MAX_TOKEN_BYTES: usize = 64 << 10;
 /// credentials.
 const MAX_ATTEMPTS: usize = 4;
 
-/// What a token is for, and whose it is.
+/// What a token is for, and the credential that it was got with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TokenKey {
     repository: String,

@@ -65,7 +65,7 @@ async fn a_registry_is_where_it_is_connected_to() {
     assert!(requests.len() == 2 && requests[1].starts_with("GET /there HTTP/1.1"), "{requests:?}");
     assert!(!requests[1].contains("authorization"), "{requests:?}");
 
-    // A connection to a proxy says nothing of the registry.
+    // Behind a proxy the address is not that of the registry.
     let proxies = Arc::new(Matcher::builder().all(format!("http://{address}")).no("127.0.0.1").build());
     let http = Http { proxies, ..http };
     assert_eq!(http.send(request(&http), None).await.unwrap_err(), RegistryError::InternalAddress);

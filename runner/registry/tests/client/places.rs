@@ -1,4 +1,5 @@
-//! Where a registry may send us to. A proxy plays all hosts, so the client has a process of its own.
+//! Where a registry may send us to. A proxy plays all hosts, so the client has a process of its
+//! own.
 
 use porch_fn_image::Image;
 use porch_fn_registry::{Client, Options, Registry as _, RegistryError};

@@ -77,7 +77,7 @@ impl Store {
         if is_manifest { reply.with("docker-content-digest", sha256(bytes)) } else { reply }
     }
 
-    /// Answers like one that wants this in `Authorization`, and says so with this challenge.
+    /// Answers like one that wants this in `Authorization`, and asks for it with this challenge.
     pub(crate) fn guarded(&self, seen: &Seen, authorization: &str, challenge: &str) -> Reply {
         if seen.authorization() == Some(authorization) {
             self.answer(seen)

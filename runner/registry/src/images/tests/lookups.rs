@@ -103,7 +103,7 @@ async fn a_registry_that_hung_is_left_alone_for_a_moment() {
     assert_eq!(images.metadata(&hung).await.unwrap(), known);
     assert_eq!((asked.elapsed(), fake.requests()), (Duration::ZERO, vec![]));
 
-    // It works again.
+    // It answers again.
     fake.0.lock().hanging.clear();
     advance(SECOND).await;
     assert_eq!(images.metadata(&other).await, Err(RegistryError::NotFound));
