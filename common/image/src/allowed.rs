@@ -1,11 +1,9 @@
 //! Which images may run: `--allowed-images`.
 //!
-//! Router and runner must give the same answer with the same text, before a lookup or a start. Therefore
-//! the patterns are parsed here, and the answer depends on the call alone.
+//! Router and runner must give the same answer with the same text, before a lookup or a start.
+//! Therefore the patterns are parsed here, and the answer depends on the call alone.
 
-#[cfg(test)]
-mod tests;
-
+use crate::glob::glob_matches;
 use crate::reference::{looks_like_host, repository, split, split_registry, with_prefix};
 use crate::{Constraint, Image, MAX_REFERENCE_LEN, ReferenceError, parse_version};
 
@@ -63,10 +61,11 @@ pub enum NotAllowed {
 ///
 /// * `*` matches any text without a `/`, `**` any text;
 /// * a name without `/` gets the default prefix, as in a reference, unless it begins with `**`;
-/// * the first part is the registry if it looks like one or is `*`; else the registry is Docker Hub. A first part with
-///   a `*` and other text must look like a registry, without `**`;
+/// * the first part is the registry if it looks like one or is `*`; else the registry is Docker
+///   Hub. A first part with a `*` and other text must look like a registry, without `**`;
 /// * a pattern without a tag, or with `:*`, matches all tags and digests;
-/// * a pattern with a tag and no digest matches images without a digest, because a digest overrides the tag.
+/// * a pattern with a tag and no digest matches images without a digest, because a digest overrides
+///   the tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedImages {
     /// Empty: all images.
@@ -74,33 +73,15 @@ pub struct AllowedImages {
     default_prefix: String,
 }
 
+/// Each part is a glob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern {
     /// In canonical form.
-    repository: Glob,
+    repository: String,
     /// `None`: any tag, or none.
-    tag: Option<Glob>,
-    digest: Option<Glob>,
+    tag: Option<String>,
+    digest: Option<String>,
 }
-
-/// A text with `*` and `**` in it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Glob {
-    /// The text before the first wildcard.
-    prefix: String,
-    /// Each wildcard, true for `**`, and the text after it.
-    wildcards: Vec<(bool, String)>,
-    pairs: Pairs,
-}
-
-/// A text to match, with its pairs.
-struct Subject<'a>(&'a str, Pairs);
-
-/// Which pairs of adjacent bytes occur in a text, wildcards left out. A text without one of a pattern's
-/// pairs does not match the pattern, and one comparison shows that. Each pair is one of 256 bits, which
-/// several pairs share.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Pairs([u64; 4]);
 
 // === impl AllowedImages ===
 
@@ -119,15 +100,13 @@ impl AllowedImages {
 
     /// Whether `image` may run.
     pub fn allows(&self, image: &Image) -> bool {
-        let (repository, tag, digest) = split(image.as_str());
-        let (repository, tag, digest) =
-            (Subject::new(repository), tag.map(Subject::new), digest.map(Subject::new));
-        let (tag, digest) = (tag.as_ref(), digest.as_ref());
-        self.patterns.is_empty() || self.patterns.iter().any(|p| p.matches(&repository, tag, digest))
+        let parts = split(image.as_str());
+        self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern.matches(parts))
     }
 
-    /// Whether a call for `image` with this text in its `tag` field may run. The field has its usual meaning: a version
-    /// is a literal tag, and a constraint may mean any tag. Other texts do not count, and no text counts with a digest.
+    /// Whether a call for `image` with this text in its `tag` field may run. The field has its
+    /// usual meaning: a version is a literal tag, and a constraint may mean any tag. Other texts do
+    /// not count, and no text counts with a digest.
     ///
     /// # Errors
     /// A [`NotAllowed`], whose message is for the caller.
@@ -141,8 +120,7 @@ impl AllowedImages {
                 image = image.with_tag(tag_field)?;
             } else if Constraint::parse(tag_field).is_ok() {
                 let (repository, constraint) = (image.repository().to_owned(), tag_field.to_owned());
-                let subject = Subject::new(&repository);
-                let allowed = self.patterns.iter().any(|pattern| pattern.matches_every_tag_of(&subject));
+                let allowed = self.patterns.iter().any(|pattern| pattern.matches_every_tag_of(&repository));
                 return if allowed { Ok(()) } else { Err(NotAllowed::Constraint { repository, constraint }) };
             }
         }
@@ -181,29 +159,24 @@ impl Pattern {
             repository(registry, path)
         };
         Ok(Self {
-            repository: Glob::new(&repository),
-            tag: tag.filter(|tag| tag.contains(|c| c != '*')).map(Glob::new),
-            digest: digest.map(Glob::new),
+            repository,
+            tag: tag.filter(|tag| tag.contains(|c| c != '*')).map(str::to_owned),
+            digest: digest.map(str::to_owned),
         })
     }
 
-    fn matches(
-        &self,
-        repository: &Subject<'_>,
-        tag: Option<&Subject<'_>>,
-        digest: Option<&Subject<'_>>,
-    ) -> bool {
-        let part = |glob: &Option<Glob>, text: Option<&Subject<'_>>| {
-            glob.as_ref().is_none_or(|glob| text.is_some_and(|text| glob.matches(text)))
+    fn matches(&self, (repository, tag, digest): (&str, Option<&str>, Option<&str>)) -> bool {
+        let part = |glob: &Option<String>, text: Option<&str>| {
+            glob.as_ref().is_none_or(|glob| text.is_some_and(|text| glob_matches(glob, text)))
         };
-        self.repository.matches(repository)
+        glob_matches(&self.repository, repository)
             && (self.tag.is_none() || self.digest.is_some() || digest.is_none())
             && part(&self.tag, tag)
             && part(&self.digest, digest)
     }
 
-    fn matches_every_tag_of(&self, repository: &Subject<'_>) -> bool {
-        self.tag.is_none() && self.digest.is_none() && self.repository.matches(repository)
+    fn matches_every_tag_of(&self, repository: &str) -> bool {
+        self.tag.is_none() && self.digest.is_none() && glob_matches(&self.repository, repository)
     }
 }
 
@@ -212,85 +185,4 @@ fn is_unclear(first: &str) -> bool {
     let is_any = first.bytes().all(|byte| byte == b'*');
     // A `**` continues after the host: `**.example.com` would match `x.org/a.example.com`.
     first.contains('*') && !is_any && (!looks_like_host(first) || first.contains("**"))
-}
-
-// === impl Glob ===
-
-impl Glob {
-    fn new(text: &str) -> Self {
-        let mut pieces = text.split('*');
-        let prefix = pieces.next().unwrap_or_default().to_owned();
-        let mut wildcards: Vec<(bool, String)> = Vec::new();
-        for piece in pieces {
-            match wildcards.last_mut() {
-                // No text after a `*`: this is its second one.
-                Some((is_double, after)) if after.is_empty() => {
-                    *is_double = true;
-                    after.push_str(piece);
-                }
-                _ => wildcards.push((false, piece.to_owned())),
-            }
-        }
-        Self { prefix, wildcards, pairs: Pairs::of(text) }
-    }
-
-    /// The pairs and both ends of the text decide nearly all patterns.
-    fn matches(&self, Subject(text, pairs): &Subject<'_>) -> bool {
-        if !self.pairs.are_in(pairs) {
-            return false;
-        }
-        let Some(rest) = text.strip_prefix(&*self.prefix) else { return false };
-        match &self.wildcards[..] {
-            [] => rest.is_empty(),
-            [.., (_, suffix)] if !rest.ends_with(&**suffix) => false,
-            [(is_double, suffix)] => *is_double || !rest[..rest.len() - suffix.len()].contains('/'),
-            _ => self.wildcards_match(rest.as_bytes()),
-        }
-    }
-
-    /// Follows all ways to match at once. Its time is at most the product of both lengths.
-    fn wildcards_match(&self, text: &[u8]) -> bool {
-        // `reached[i]`: the wildcards so far match the first `i` bytes.
-        let mut reached = vec![false; text.len() + 1];
-        reached[0] = true;
-        for (is_double, after) in &self.wildcards {
-            let mut next = vec![false; text.len() + 1];
-            let mut in_wildcard = false;
-            for at in 0..=text.len() {
-                in_wildcard |= reached[at];
-                if in_wildcard && text[at..].starts_with(after.as_bytes()) {
-                    next[at + after.len()] = true;
-                }
-                in_wildcard &= *is_double || text.get(at) != Some(&b'/');
-            }
-            reached = next;
-        }
-        reached[text.len()]
-    }
-}
-
-// === impl Subject ===
-
-impl<'a> Subject<'a> {
-    fn new(text: &'a str) -> Self {
-        Self(text, Pairs::of(text))
-    }
-}
-
-// === impl Pairs ===
-
-impl Pairs {
-    fn of(text: &str) -> Self {
-        let mut pairs = Self::default();
-        for pair in text.as_bytes().windows(2).filter(|pair| !pair.contains(&b'*')) {
-            let bit = pair[0].wrapping_mul(37) ^ pair[1];
-            pairs.0[usize::from(bit / 64)] |= 1 << (bit % 64);
-        }
-        pairs
-    }
-
-    fn are_in(&self, other: &Self) -> bool {
-        let missing = |at: usize| self.0[at] & !other.0[at];
-        missing(0) | missing(1) | missing(2) | missing(3) == 0
-    }
 }

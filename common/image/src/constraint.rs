@@ -1,42 +1,24 @@
 //! Version constraints as Porch's callers write them in the `tag` field.
 //!
-//! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not have its language (`||`,
-//! hyphen ranges, `!=`, a `v` in front, `=1.2` for `1.2.x`), so this module parses it. The versions are
-//! those of the crate. The meaning is that of v3.5.0 in all corner cases. One difference: a hyphen range
-//! may follow a space or a bare `||`, which the library misreads.
+//! kpt reads them with Go's Masterminds/semver v3. The `semver` crate does not have its language
+//! (`||`, hyphen ranges, `!=`, a `v` in front, `=1.2` for `1.2.x`), so this module parses it. The
+//! versions are those of the crate. The meaning is that of v3.5.0 in all corner cases. One
+//! difference: a hyphen range may follow a space or a bare `||`, which the library misreads.
 
 use semver::{BuildMetadata, Prerelease, Version};
 
 /// Longest constraint, in bytes, as in the Go library.
 const MAX_LEN: usize = 512;
 
-/// A text that is not a version constraint.
+/// The text is not a version constraint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConstraintError {
-    /// More than 512 bytes.
-    #[error("version constraint of {length} bytes is too long: it may have {MAX_LEN}")]
-    TooLong {
-        /// Its length in bytes.
-        length: usize,
-    },
-    /// A part that is not a comparison with a version.
-    #[error(
-        "version constraint {constraint:?} cannot be read at {part:?}: write versions such as v1.2.3, 1.2 or \
-         1.x, each after =, !=, >, >=, <, <=, ~, ^ or nothing, or a range 1.2 - 1.4; ',' means and, '||' \
-         means or"
-    )]
-    Syntax {
-        /// The whole constraint.
-        constraint: String,
-        /// Where parsing stopped.
-        part: String,
-    },
-}
+#[error("not a version constraint: write one such as v1.2, >=1.2 <2, ~0.4, 1.x or 1.2 - 1.4")]
+pub struct ConstraintError;
 
 /// A set of versions, such as `>=1.2 <2`, `~1.2.3`, `^0.4`, `1.x || 3.1 - 3.4`.
 ///
-/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. For kpt, a tag that
-/// [`parse_version`] accepts is a literal tag, and kpt looks nothing up.
+/// A plain version is a constraint too: `v0.4.1` is that version, `v0.4` any `0.4.x`. For kpt, a
+/// tag that [`parse_version`] accepts is a literal tag, and kpt looks nothing up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constraint {
     /// All comparisons of one of these lists must hold.
@@ -80,23 +62,18 @@ const OPERATORS: [(&str, Operator); 11] = [
 ];
 
 impl Constraint {
-    /// Parses a constraint.
+    /// Parses a constraint of at most 512 bytes.
     ///
     /// # Errors
-    /// A [`ConstraintError`] that quotes the part at fault.
+    /// [`ConstraintError`]
     pub fn parse(constraint: &str) -> Result<Self, ConstraintError> {
-        if constraint.len() > MAX_LEN {
-            return Err(ConstraintError::TooLong { length: constraint.len() });
-        }
-        let alternatives = constraint.split("||").map(parse_all).collect::<Result<_, _>>();
-        let alternatives = alternatives.map_err(|part| ConstraintError::Syntax {
-            constraint: constraint.to_owned(),
-            part: part.to_owned(),
-        })?;
-        Ok(Self { alternatives })
+        let is_short = constraint.len() <= MAX_LEN;
+        let alternatives = is_short.then(|| constraint.split("||").map(parse_all).collect()).flatten();
+        Ok(Self { alternatives: alternatives.ok_or(ConstraintError)? })
     }
 
-    /// Whether `version` is in the set. A prerelease is only if the alternative contains a prerelease too.
+    /// Whether `version` is in the set. A prerelease is only if the alternative contains a
+    /// prerelease too.
     pub fn matches(&self, version: &Version) -> bool {
         self.alternatives.iter().any(|all| {
             let prereleases = all.iter().any(|comparison| !comparison.version.pre.is_empty());
@@ -104,58 +81,66 @@ impl Constraint {
         })
     }
 
-    /// The tag with the highest version in the set.
-    ///
-    /// Tags that are not versions are left out, and builds of a commit, `…-git-…`, as in kpt. Of several
-    /// tags for one version (`v1.2`, `v1.2.0`), it is the last in byte order.
+    /// The tag with the highest version in the set; see [`sorted_versions`].
     pub fn highest<'a>(&self, tags: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-        tags.into_iter()
-            .filter(|tag| !tag.contains("-git-"))
-            .filter_map(|tag| Some((parse_version(tag)?, tag)))
-            .filter(|(version, _)| self.matches(version))
-            .max_by(|(a, a_tag), (b, b_tag)| a.cmp_precedence(b).then_with(|| a_tag.cmp(b_tag)))
-            .map(|(_, tag)| tag)
+        self.first_match(&sorted_versions(tags)).copied()
+    }
+
+    /// The first tag in the set. `versions` are in the order of [`sorted_versions`].
+    pub fn first_match<'a, T>(&self, versions: &'a [(Version, T)]) -> Option<&'a T> {
+        versions.iter().find(|(version, _)| self.matches(version)).map(|(_, tag)| tag)
     }
 }
 
-/// Parses a version leniently: `v1.2.3`, `1.2` and `v1` are versions, and leading zeros do not matter.
+/// The tags that are versions, the highest first. Builds of a commit, `…-git-…`, are left out, as
+/// in kpt. Of several tags for one version (`v1.2`, `v1.2.0`), the last in byte order comes first.
+pub fn sorted_versions<T: AsRef<str>>(tags: impl IntoIterator<Item = T>) -> Vec<(Version, T)> {
+    let tags = tags.into_iter().filter(|tag| !tag.as_ref().contains("-git-"));
+    let mut versions: Vec<_> = tags.filter_map(|tag| Some((parse_version(tag.as_ref())?, tag))).collect();
+    versions.sort_unstable_by(|(a, a_tag), (b, b_tag)| {
+        b.cmp_precedence(a).then_with(|| b_tag.as_ref().cmp(a_tag.as_ref()))
+    });
+    versions
+}
+
+/// Parses a version leniently: `v1.2.3`, `1.2` and `v1` are versions, and leading zeros do not
+/// matter.
 pub fn parse_version(text: &str) -> Option<Version> {
     let (version, written, has_wildcard) = parse_partial(text)?;
     (written > 0 && !has_wildcard).then_some(version)
 }
 
-/// Comparisons separated by spaces or commas; the error is the text where parsing stopped.
-fn parse_all(text: &str) -> Result<Vec<Comparison>, &str> {
+/// Comparisons separated by spaces or commas.
+fn parse_all(text: &str) -> Option<Vec<Comparison>> {
     let mut all = Vec::new();
     let mut rest = trim(text);
     loop {
         let sign = OPERATORS.iter().find_map(|(sign, operator)| Some((*operator, rest.strip_prefix(sign)?)));
         let (operand, after) = split_word(sign.map_or(rest, |(_, operand)| trim(operand)));
         let range = trim(after).strip_prefix('-').filter(|upper| upper.starts_with(is_space));
-        let after = match (sign, range) {
+        rest = trim(match (sign, range) {
             (None, Some(upper)) => {
                 let (upper, after) = split_word(trim(upper));
-                all.push(Comparison::new(Operator::GreaterEqual, operand).ok_or(rest)?);
-                all.push(Comparison::new(Operator::LessEqual, upper).ok_or(rest)?);
+                all.push(Comparison::new(Operator::GreaterEqual, operand)?);
+                all.push(Comparison::new(Operator::LessEqual, upper)?);
                 after
             }
             (sign, _) => {
                 let operator = sign.map_or(Operator::Equal, |(operator, _)| operator);
-                all.push(Comparison::new(operator, operand).ok_or(rest)?);
+                all.push(Comparison::new(operator, operand)?);
                 after
             }
-        };
-        rest = trim(after);
+        });
         match rest.strip_prefix(',') {
             Some(next) => rest = trim(next),
-            None if rest.is_empty() => return Ok(all),
+            None if rest.is_empty() => return Some(all),
             None => {}
         }
     }
 }
 
-/// `v1.2.3-pre+build` with parts left out or `x`: the version, how many of its numbers are written, and
-/// whether there is an `x`.
+/// `v1.2.3-pre+build` with parts left out or `x`: the version, how many of its numbers are written,
+/// and whether there is an `x`.
 fn parse_partial(text: &str) -> Option<(Version, usize, bool)> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let (text, build) = text.split_once('+').map_or((text, None), |(text, build)| (text, Some(build)));
@@ -228,8 +213,8 @@ impl Comparison {
             (Operator::LessEqual, 3) => order.is_le(),
             (Operator::LessEqual, 1) => first(1).is_le(),
             (Operator::LessEqual, _) => first(2).is_le(),
-            // Up to the next change of the leftmost number that is not 0. `^*` is 0.0.0 alone: a corner
-            // case of the original.
+            // Up to the next change of the leftmost number that is not 0. `^*` is 0.0.0 alone: a
+            // corner case of the original.
             (Operator::Caret, written) => {
                 let kept = match (own.major, own.minor, written) {
                     (1.., ..) | (.., 1) => 1,

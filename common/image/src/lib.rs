@@ -1,17 +1,20 @@
 //! References of function images, and what depends on them.
 //!
-//! If router and runner parsed a reference differently, one function would get two shards and two pools. Therefore
-//! they share this crate: the reference, the shard key on the ring, the constraint that chooses a tag, the name of a
-//! pod, and the list of images that may run. The crate is pure: no I/O, no clock, no logging.
+//! If router and runner parsed a reference differently, one function would get two shards and two
+//! pools. Therefore they share this crate: the reference, the shard key on the ring, the constraint
+//! that chooses a tag, the name of a pod, and the list of images that may run. The crate is pure:
+//! no I/O, no clock, no logging.
 
 mod allowed;
 mod constraint;
+mod glob;
 mod pod_name;
 mod reference;
 mod shard_key;
 
 pub use allowed::{AllowedImages, NotAllowed, PatternError};
-pub use constraint::{Constraint, ConstraintError, parse_version};
+pub use constraint::{Constraint, ConstraintError, parse_version, sorted_versions};
+pub use glob::glob_matches;
 pub use pod_name::{pod_name, pod_name_past};
 pub use reference::{Image, MAX_REFERENCE_LEN, ReferenceError};
 pub use semver::Version;

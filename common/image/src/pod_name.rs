@@ -1,10 +1,11 @@
 //! Names of function pods.
 //!
-//! A pod's name depends on (canonical image, slot) alone. If runners race to create the same pod, they
-//! collide on the name, and the API server decides. The pod's Service has the same name, which must
-//! therefore be a DNS-1035 label: letters, digits and `-`, a letter first, at most 63 bytes.
+//! A pod's name depends on (canonical image, slot) alone. If runners race to create the same pod,
+//! they collide on the name, and the API server decides. The pod's Service has the same name, which
+//! must therefore be a DNS-1035 label: letters, digits and `-`, a letter first, at most 63 bytes.
 //!
-//! All versions must use the same names: with others, a new version would not find the pods of the old one.
+//! All versions must use the same names: with others, a new version would not find the pods of the
+//! old one.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -16,20 +17,22 @@ const DIGEST_LEN: usize = 12;
 
 /// The name of the pod in `slot`: `name-tag-slot-hash8`, such as `set-namespace-v041-0-1ab4667a`.
 ///
-/// Name and tag are for people and may be cut. The hash covers the whole reference and the slot. Its 32 bits
-/// do not prove the image: before a runner adopts a pod, it compares the reference in the pod's annotation.
+/// Name and tag are for people and may be cut. The hash covers the whole reference and the slot.
+/// Its 32 bits do not prove the image: before a runner adopts a pod, it compares the reference in
+/// the pod's annotation.
 pub fn pod_name(image: &Image, slot: u32) -> String {
     name(image, slot, "")
 }
 
-/// The name of the pod in `slot` while a pod that is stuck terminating still has the usual name. It depends
-/// on the stuck pod's `uid`, so that all runners choose the same name.
+/// The name of the pod in `slot` while a pod that is stuck terminating still has the usual name. It
+/// depends on the stuck pod's `uid`, so that all runners choose the same name.
 pub fn pod_name_past(image: &Image, slot: u32, uid: &str) -> String {
     name(image, slot, uid)
 }
 
 fn name(image: &Image, slot: u32, uid: &str) -> String {
-    // No two inputs have the same bytes: a reference contains no NUL, and the slot has a fixed width.
+    // No two inputs have the same bytes: a reference contains no NUL, and the slot has a fixed
+    // width.
     let mut identity = Vec::with_capacity(image.as_str().len() + 5 + uid.len());
     identity.extend_from_slice(image.as_str().as_bytes());
     identity.push(0);

@@ -1,14 +1,16 @@
 //! Image references in one canonical form.
 //!
-//! `set-image:v0.4`, `ghcr.io/kptdev/krm-functions-catalog/set-image:v0.4` and other spellings of that
-//! name are one function everywhere. The grammar is that of the distribution project. The short forms
-//! are those of Docker (`foo/bar` is on Docker Hub) and kpt (a bare name gets the default prefix).
+//! `set-image:v0.4`, `ghcr.io/kptdev/krm-functions-catalog/set-image:v0.4` and other spellings of
+//! that name are one function everywhere. The grammar is that of the distribution project. The
+//! short forms are those of Docker (`foo/bar` is on Docker Hub) and kpt (a bare name gets the
+//! default prefix).
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-/// Longest text that is parsed, in bytes: far above the longest valid reference. It bounds error texts.
+/// Longest text that is parsed, in bytes: far above the longest valid reference. It bounds error
+/// texts.
 pub const MAX_REFERENCE_LEN: usize = 1024;
 
 const MAX_NAME_LEN: usize = 255;
@@ -54,7 +56,8 @@ pub enum ReferenceError {
     Digest { image: String, digest: String },
 }
 
-/// A valid image reference in canonical form: `registry/path[:tag][@digest]`, with a tag, a digest or both.
+/// A valid image reference in canonical form: `registry/path[:tag][@digest]`, with a tag, a digest
+/// or both.
 ///
 /// Compared, ordered and hashed by that text. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +68,8 @@ impl Image {
     ///
     /// * a name without `/` gets `default_prefix` and a `/` in front, unless the prefix is empty;
     /// * neither tag nor digest means `latest`;
-    /// * the first part is the registry if it contains a `.` or `:` or is `localhost`; else the registry is Docker Hub;
+    /// * the first part is the registry if it contains a `.` or `:` or is `localhost`; else the
+    ///   registry is Docker Hub;
     /// * `index.docker.io` is `docker.io`, and a single name there is in `library/`;
     /// * a registry is lowercased.
     ///
@@ -175,7 +179,8 @@ pub(crate) fn with_prefix(name: &str, default_prefix: &str) -> String {
     }
 }
 
-/// Registry and path. The first part is the registry if `is_host` accepts it; else the registry is Docker Hub.
+/// Registry and path. The first part is the registry if `is_host` accepts it; else the registry is
+/// Docker Hub.
 pub(crate) fn split_registry(name: &str, is_host: impl Fn(&str) -> bool) -> (&str, &str) {
     name.split_once('/').filter(|(first, _)| is_host(first)).unwrap_or((DOCKER_HUB, name))
 }

@@ -58,45 +58,37 @@ fn the_prefix_is_for_bare_names_only() {
 
 #[test]
 fn errors_name_the_part_and_what_is_accepted() {
+    let hex = "0123456789abcdef0123456789abcdef";
+    let digests = format!(" sha256:abc sha256:{hex} md5_:{hex} x:{}", hex.to_uppercase());
+    for (kind, parts) in [
+        ("registry", "a_b.c a..b -a.b a.b: a.b:0 a.b:+1 a.b:65536 [::1 [::1]x [::1]:"),
+        ("repository part", " -c c_ c..d c___d größe Foo"),
+        ("tag", " .x -x x+y"),
+        ("digest", &*digests),
+    ] {
+        for part in parts.split(' ') {
+            let image = match kind {
+                "registry" => format!("{part}/c"),
+                "repository part" => format!("a.b/{part}"),
+                "tag" => format!("a.b/c:{part}"),
+                _ => format!("a.b/c@{part}"),
+            };
+            let start = format!("error: image reference {image:?} has a malformed {kind} {part:?}: write ");
+            assert!(canonical(&image).starts_with(&start), "{start}");
+        }
+    }
     for (image, expected) in [
         ("", r#"image reference "" has no name: write [registry/]name[:tag][@digest]"#),
         (":v1", r#"":v1" has no name"#),
         (
             "Set-Image",
-            r#"krm-functions-catalog/Set-Image" has a malformed repository part "Set-Image": write lower"#,
+            r#"krm-functions-catalog/Set-Image" has a malformed repository part "Set-Image": write"#,
         ),
         ("a.b/c//d", r#"repository part """#),
-        ("a.b/", r#"repository part """#),
         ("/a", r#"repository part """#),
-        ("a.b/-c", r#"repository part "-c""#),
-        ("a.b/c_", r#"repository part "c_""#),
-        ("a.b/c..d", r#"repository part "c..d""#),
-        ("a.b/c___d", r#"repository part "c___d""#),
-        ("a.b/größe", r#"repository part "größe""#),
         ("a b", r#"repository part "a b""#),
-        ("Foo/bar", r#"repository part "Foo""#),
-        ("a_b.c/d", r#"malformed registry "a_b.c": write host[:port]"#),
-        ("a..b/c", r#"registry "a..b""#),
-        ("-a.b/c", r#"registry "-a.b""#),
-        ("a.b:/c", r#"registry "a.b:""#),
-        ("a.b:0/c", r#"registry "a.b:0""#),
-        ("a.b:+1/c", r#"registry "a.b:+1""#),
-        ("a.b:65536/c", r#"registry "a.b:65536""#),
-        ("[::1/c", r#"registry "[::1""#),
-        ("[::1]x/c", r#"registry "[::1]x""#),
-        ("[::1]:/c", r#"registry "[::1]:""#),
-        ("a.b/c:", r#"malformed tag "": write up to 128"#),
-        ("a.b/c:.x", r#"tag ".x""#),
-        ("a.b/c:-x", r#"tag "-x""#),
-        ("a.b/c:x+y", r#"tag "x+y""#),
-        ("a.b/c@", r#"malformed digest "": write algorithm:hex"#),
-        ("a.b/c@sha256:abc", r#"digest "sha256:abc""#),
-        ("a.b/c@sha256:0123456789abcdef0123456789abcdef", r#"digest "sha256:0"#),
-        ("a.b/c@md5_:0123456789abcdef0123456789abcdef", r#"digest "md5_:"#),
-        ("a.b/c@x:0123456789ABCDEF0123456789abcdef", r#"digest "x:0"#),
     ] {
-        let error = canonical(image);
-        assert!(error.starts_with("error: ") && error.contains(expected), "{image}: {error}");
+        assert!(canonical(image).contains(expected), "{image}: {}", canonical(image));
     }
 }
 

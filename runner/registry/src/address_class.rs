@@ -52,7 +52,7 @@ impl AddressClass {
         match address.octets() {
             // Linux connects 0.0.0.0 to itself.
             [0 | 127, ..] => Self::Loopback,
-            // The second is Azure's host: it tells a machine its configuration.
+            // The second is Azure's host, which has each machine's configuration.
             [169, 254, ..] | [168, 63, 129, 16] => Self::LinkLocal,
             // Private ranges, and those reserved for protocols, documentation, benchmarks and
             // multicast.
@@ -92,71 +92,25 @@ mod tests {
     #[test]
     fn hosts_have_the_class_of_their_address_or_name() {
         for (class, hosts) in [
-            (
-                Loopback,
-                &["127.0.0.1", "127.255.255.255", "0.0.0.0", "0.1.2.3", "2130706433", "0x7f.1", "127.0.0.1."]
-                    [..],
-            ),
-            (Loopback, &["[::1]", "[::]", "[::ffff:127.0.0.1]", "[64:ff9b::127.0.0.1]", "[::127.0.0.1]"]),
-            (Loopback, &["localhost", "LOCALHOST", "localhost.", "a.localhost"]),
-            (
-                LinkLocal,
-                &[
-                    "169.254.169.254",
-                    "169.254.0.0",
-                    "168.63.129.16",
-                    "[fe80::1]",
-                    "[febf::1]",
-                    "[::ffff:169.254.1.1]",
-                ],
-            ),
-            (
-                Cluster,
-                &["10.96.0.1", "172.16.0.1", "172.31.255.255", "192.168.0.1", "100.64.0.1", "100.127.0.1"],
-            ),
-            (Cluster, &["192.0.0.1", "192.0.2.1", "198.18.0.1", "198.19.0.1", "198.51.100.1", "203.0.113.1"]),
-            (Cluster, &["224.0.0.1", "239.0.0.1", "240.0.0.1", "255.255.255.255"]),
-            (
-                Cluster,
-                &["[fc00::1]", "[fd00:ec2::254]", "[fec0::1]", "[ff02::1]", "[64:ff9b:1::1]", "[100::1]"],
-            ),
-            (
-                Cluster,
-                &["[::ffff:10.0.0.1]", "[64:ff9b::10.0.0.1]", "[2001::1]", "[2001:db8::1]", "[2002:a00:1::]"],
-            ),
-            (Cluster, &["a.b.svc", "kubernetes.default.svc.", "a.b.svc.cluster.local", "A.SVC", "svc"]),
-            (Public, &["1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.0.1", "100.128.0.1", "128.0.0.1"]),
-            (
-                Public,
-                &["169.253.0.1", "172.15.0.1", "172.32.0.1", "192.0.1.1", "192.169.0.1", "223.255.255.255"],
-            ),
-            (
-                Public,
-                &[
-                    "[2001:200::1]",
-                    "[2606:4700::1111]",
-                    "[3fff::1]",
-                    "[::ffff:1.1.1.1]",
-                    "[64:ff9b::1.1.1.1]",
-                ],
-            ),
-            (
-                Public,
-                &["ghcr.io", "notlocalhost", "localhost.test", "a.notsvc", "svc.test", "cluster.local.test"],
-            ),
+            (Loopback, "127.0.0.1 127.255.255.255 0.0.0.0 0.1.2.3 2130706433 0x7f.1 127.0.0.1."),
+            (Loopback, "[::1] [::] [::ffff:127.0.0.1] [64:ff9b::127.0.0.1] [::127.0.0.1]"),
+            (Loopback, "localhost LOCALHOST localhost. a.localhost"),
+            (LinkLocal, "169.254.169.254 169.254.0.0 168.63.129.16"),
+            (LinkLocal, "[fe80::1] [febf::1] [::ffff:169.254.1.1]"),
+            (Cluster, "10.96.0.1 172.16.0.1 172.31.255.255 192.168.0.1 100.64.0.1 100.127.0.1"),
+            (Cluster, "192.0.0.1 192.0.2.1 198.18.0.1 198.19.0.1 198.51.100.1 203.0.113.1"),
+            (Cluster, "224.0.0.1 239.0.0.1 240.0.0.1 255.255.255.255"),
+            (Cluster, "[fc00::1] [fd00:ec2::254] [fec0::1] [ff02::1] [64:ff9b:1::1] [100::1]"),
+            (Cluster, "[::ffff:10.0.0.1] [64:ff9b::10.0.0.1] [2001::1] [2001:db8::1] [2002:a00:1::]"),
+            (Cluster, "a.b.svc kubernetes.default.svc. a.b.svc.cluster.local A.SVC svc"),
+            (Public, "1.1.1.1 9.255.255.255 11.0.0.0 100.63.0.1 100.128.0.1 128.0.0.1"),
+            (Public, "169.253.0.1 172.15.0.1 172.32.0.1 192.0.1.1 192.169.0.1 223.255.255.255"),
+            (Public, "[2001:200::1] [2606:4700::1111] [3fff::1] [::ffff:1.1.1.1] [64:ff9b::1.1.1.1]"),
+            (Public, "ghcr.io notlocalhost localhost.test a.notsvc svc.test cluster.local.test"),
         ] {
-            for host in hosts {
+            for host in hosts.split(' ') {
                 let url = Url::parse(&format!("https://{host}/")).unwrap();
                 assert_eq!(AddressClass::of_host(url.host_str().unwrap()), class, "{host}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_registry_leads_to_its_own_class_and_to_public_addresses() {
-        for registry in AddressClass::ALL {
-            for target in AddressClass::ALL {
-                assert_eq!(registry.leads_to(target), target == registry || target == Public);
             }
         }
     }

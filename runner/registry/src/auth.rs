@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use http_auth::parse_challenges;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::RegistryError;
 use crate::address_class::AddressClass;
 use crate::error::json;
-use crate::secret::{Secret, bearer_header};
+use crate::secret::Secret;
 
 /// The lifetime of a token without `expires_in`, in seconds, by the specification.
 const DEFAULT_EXPIRY: u64 = 60;
@@ -41,7 +42,7 @@ pub(crate) struct BearerChallenge {
 }
 
 /// The challenge to answer among those of the headers of `registry`. A token comes first, since it
-/// works for anonymous requests too.
+/// serves anonymous requests too.
 pub(crate) fn challenge<'a>(
     headers: impl IntoIterator<Item = &'a str>,
     registry: AddressClass,
@@ -63,38 +64,28 @@ pub(crate) fn challenge<'a>(
     basic
 }
 
-/// A token from a token server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Token {
-    pub(crate) secret: Secret,
-    /// How long it is used: a tenth less than its lifetime.
-    pub(crate) usable_for: Duration,
-}
-
 #[derive(Deserialize)]
 struct WireToken {
     token: Option<String>,
     access_token: Option<String>,
     /// A number, or a string with some token servers.
-    expires_in: Option<serde_json::Value>,
+    expires_in: Option<Value>,
 }
 
-/// Reads the response of a token server.
-pub(crate) fn parse_token(bytes: &[u8]) -> Result<Token, RegistryError> {
+/// Reads the response of a token server: the token, and how long it is used, which is a tenth less
+/// than its lifetime.
+pub(crate) fn parse_token(bytes: &[u8]) -> Result<(Secret, Duration), RegistryError> {
+    let malformed = |reason| RegistryError::malformed(TOKEN, reason);
     let wire: WireToken = json(bytes, TOKEN)?;
-    let secret = [wire.token, wire.access_token].into_iter().flatten().find(|text| !text.is_empty());
-    let secret =
-        secret.ok_or_else(|| RegistryError::malformed(TOKEN, "it has neither token nor access_token"))?;
-    let secret = Secret::new(&secret);
-    if bearer_header(&secret).is_none() {
-        return Err(RegistryError::malformed(TOKEN, "it has characters that no token may have"));
-    }
+    let token = [wire.token, wire.access_token].into_iter().flatten().find(|text| !text.is_empty());
+    let token = token.ok_or_else(|| malformed("it has neither token nor access_token".to_owned()))?;
+    let token = Secret::token(&token).map_err(|problem| malformed(format!("it has {problem}")))?;
     let expires_in = match wire.expires_in {
-        Some(serde_json::Value::Number(number)) => number.as_u64(),
-        Some(serde_json::Value::String(text)) => text.parse().ok(),
+        Some(Value::Number(number)) => number.as_u64(),
+        Some(Value::String(text)) => text.parse().ok(),
         _ => None,
     };
     // Zero stands for a forgotten field, like none.
     let expires_in = expires_in.filter(|seconds| *seconds > 0).unwrap_or(DEFAULT_EXPIRY).min(MAX_EXPIRY);
-    Ok(Token { secret, usable_for: Duration::from_secs(expires_in) * 9 / 10 })
+    Ok((token, Duration::from_secs(expires_in) * 9 / 10))
 }

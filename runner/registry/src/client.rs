@@ -1,61 +1,75 @@
 //! The real [`Registry`]: HTTP requests by the distribution specification, all of them bounded.
 //! ARCHITECTURE.md has why oci-client is not used.
 
+mod session;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use http::header::{CONTENT_TYPE, LINK};
+use http::header::LINK;
 use http::{HeaderMap, Method};
+use moka::sync::Cache;
+use parking_lot::Mutex;
 use porch_fn_image::Image;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
+use self::session::{Session, TokenKey, texts};
+use crate::auth::Challenge;
 use crate::credentials::CredentialFile;
 use crate::digest;
+use crate::error::{CONFIG, MANIFEST};
+use crate::failure::chain;
+use crate::lru;
 use crate::manifest::{ACCEPT, Document, choose, command, parse};
 use crate::platform::Platform;
-use crate::roots::Roots;
-use crate::session::{Access, Session, texts};
+use crate::roots::{Roots, Trusted, trusted};
+use crate::secret::Secret;
 use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page, too_long};
-use crate::transport::{Insecure, Transport, read_body};
+use crate::transport::{Http, Insecure, read_body};
 use crate::{Metadata, Registry, RegistryError};
 
 /// How long a lookup takes at most.
-pub const LOOKUP_WITHIN: Duration = Duration::from_secs(20);
+const LOOKUP_WITHIN: Duration = Duration::from_secs(20);
 
 // The most that is read of one body, in bytes. Registries send a few KiB.
 const MAX_MANIFEST: usize = 1 << 20;
 const MAX_CONFIG: usize = 2 << 20;
 const MAX_TAG_PAGE: usize = 2 << 20;
 
-const MANIFEST: &str = "manifest";
-const CONFIG: &str = "image configuration";
+/// Registries with a known challenge.
+const MAX_CHALLENGES: u64 = 256;
+/// 50 images with a scope each, and room: a token may have some KiB.
+const MAX_TOKENS: u64 = 1024;
 
 /// How registries are asked.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// `--platform`: the entry of an index that counts.
     pub platform: Platform,
-    /// `--insecure-registries`: those that speak plain HTTP, each `host` or `host:port`.
+    /// `--insecure-registries`: registries that speak plain HTTP, each `host` or `host:port`.
     pub insecure: Vec<String>,
     /// What to show to registries.
     pub credentials: CredentialFile,
     /// The certificates that are trusted.
     pub roots: Roots,
-    /// Our name in requests.
-    pub user_agent: String,
-    /// The bound of a whole lookup: [`LOOKUP_WITHIN`].
-    pub within: Duration,
 }
 
 /// Asks registries over HTTPS, through the proxies of the environment.
 #[derive(Debug)]
 pub struct Client {
     platform: Platform,
-    within: Duration,
-    access: Access,
+    insecure: Insecure,
+    credentials: CredentialFile,
+    roots: Roots,
+    /// The HTTP clients, and the certificates that they trust.
+    http: Mutex<Option<(Arc<Trusted>, Http)>>,
+    /// By registry.
+    challenges: Cache<String, Challenge>,
+    /// With the end of their use.
+    tokens: Cache<TokenKey, (Secret, Instant)>,
 }
 
 // === impl Client ===
@@ -63,10 +77,30 @@ pub struct Client {
 impl Client {
     /// Nothing is asked or read yet.
     pub fn new(options: Options) -> Self {
-        let insecure = Insecure::new(&options.insecure);
-        let transport = Transport::new(options.roots, insecure, options.user_agent);
-        let access = Access::new(transport, options.credentials);
-        Self { platform: options.platform, within: options.within, access }
+        Self {
+            platform: options.platform,
+            insecure: Insecure::new(&options.insecure),
+            credentials: options.credentials,
+            roots: options.roots,
+            http: Mutex::default(),
+            challenges: lru(MAX_CHALLENGES),
+            tokens: lru(MAX_TOKENS),
+        }
+    }
+
+    /// The HTTP clients for the certificates that are trusted now.
+    async fn http(&self) -> Result<Http, RegistryError> {
+        let trusted = trusted(&self.roots).await;
+        let mut made = self.http.lock();
+        if let Some((_, http)) = made.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &trusted)) {
+            return Ok(http.clone());
+        }
+        let http = Http::new(&trusted, self.insecure.clone()).map_err(|error| {
+            tracing::warn!(error = %chain(&*error), "no HTTP client could be made");
+            RegistryError::Unreachable
+        })?;
+        *made = Some((trusted, http.clone()));
+        Ok(http)
     }
 
     async fn within<T>(
@@ -76,8 +110,8 @@ impl Client {
     ) -> Result<T, RegistryError> {
         let (registry, repository) = (image.registry(), image.repository());
         let lookup = async {
-            timeout(self.within, lookup).await.unwrap_or_else(|_| {
-                tracing::warn!(within = ?self.within, "a registry did not answer in time");
+            timeout(LOOKUP_WITHIN, lookup).await.unwrap_or_else(|_| {
+                tracing::warn!(within = ?LOOKUP_WITHIN, "a registry did not answer in time");
                 Err(RegistryError::Unreachable)
             })
         };
@@ -85,13 +119,13 @@ impl Client {
     }
 
     async fn fetch_metadata(&self, image: &Image) -> Result<Metadata, RegistryError> {
-        let mut session = Session::new(&self.access, image).await?;
+        let mut session = Session::new(self, image).await?;
         let (mut document, digest) = fetch_manifest(&mut session, reference(image)).await?;
         // An index may name another one, and that one none.
         let mut indexes = 0;
         let config = loop {
             match document {
-                Document::Manifest { config } => break config,
+                Document::Manifest(config) => break config,
                 Document::Index(_) if indexes == 2 => {
                     let reason = "it has indexes within indexes within indexes";
                     return Err(RegistryError::malformed(MANIFEST, reason));
@@ -99,15 +133,14 @@ impl Client {
                 Document::Index(entries) => {
                     indexes += 1;
                     let entry = choose(&entries, &self.platform)?;
-                    let digest = digest::known(&entry.digest, MANIFEST)?;
-                    document = fetch_manifest(&mut session, digest).await?.0;
+                    document = fetch_manifest(&mut session, digest::known(entry, MANIFEST)?).await?.0;
                 }
             }
         };
-        let url = session.url(&format!("blobs/{}", digest::known(&config.digest, CONFIG)?))?;
-        let response = session.send(&Method::GET, &url, "*/*", CONFIG).await?;
+        let path = format!("blobs/{}", digest::known(&config, CONFIG)?);
+        let response = session.send(Method::GET, &path, "*/*", CONFIG).await?;
         let body = read_body(response, CONFIG, MAX_CONFIG).await?;
-        digest::check(&body, &config.digest, CONFIG)?;
+        digest::check(&body, &config, CONFIG)?;
         Ok(Metadata { digest, command: command(&body)? })
     }
 
@@ -115,15 +148,15 @@ impl Client {
         if let Some(digest) = image.digest() {
             return Ok(digest.into());
         }
-        let mut session = Session::new(&self.access, image).await?;
-        let url = session.url(&format!("manifests/{}", reference(image)))?;
-        match session.send(&Method::HEAD, &url, ACCEPT, MANIFEST).await {
+        let mut session = Session::new(self, image).await?;
+        let path = format!("manifests/{}", reference(image));
+        match session.send(Method::HEAD, &path, ACCEPT, MANIFEST).await {
             Ok(response) => {
                 if let Some(digest) = announced_digest(response.headers())? {
                     return Ok(digest.into());
                 }
             }
-            // The registry may not know HEAD. A GET tells.
+            // The registry may not support HEAD.
             Err(RegistryError::Malformed { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -131,18 +164,18 @@ impl Client {
     }
 
     async fn fetch_tags(&self, image: &Image) -> Result<Vec<String>, RegistryError> {
-        let mut session = Session::new(&self.access, image).await?;
-        let mut url = session.url("tags/list?n=1000")?;
+        let mut session = Session::new(self, image).await?;
+        let mut page = "tags/list?n=1000".to_owned();
         let mut tags = Vec::new();
         for _ in 0..MAX_PAGES {
-            let response = session.send(&Method::GET, &url, "application/json", TAG_LIST).await?;
-            let next = next_page(&url, texts(response.headers(), &LINK))?;
+            let response = session.send(Method::GET, &page, "application/json", TAG_LIST).await?;
+            let next = next_page(&session.url(&page)?, texts(response.headers(), &LINK))?;
             tags.extend(parse_page(&read_body(response, TAG_LIST, MAX_TAG_PAGE).await?)?);
             if tags.len() > MAX_TAGS {
                 return Err(too_long(MAX_TAGS, "tags"));
             }
             match next {
-                Some(next) => url = next,
+                Some(next) => page = next.into(),
                 None => return Ok(tags),
             }
         }
@@ -169,10 +202,9 @@ async fn fetch_manifest(
     session: &mut Session<'_>,
     reference: &str,
 ) -> Result<(Document, Arc<str>), RegistryError> {
-    let url = session.url(&format!("manifests/{reference}"))?;
-    let response = session.send(&Method::GET, &url, ACCEPT, MANIFEST).await?;
+    let path = format!("manifests/{reference}");
+    let response = session.send(Method::GET, &path, ACCEPT, MANIFEST).await?;
     let announced = announced_digest(response.headers())?.map(str::to_owned);
-    let content_type = texts(response.headers(), &CONTENT_TYPE).next().map(str::to_owned);
     let body = read_body(response, MANIFEST, MAX_MANIFEST).await?;
     if let Some(announced) = &announced {
         digest::check(&body, announced, MANIFEST)?;
@@ -183,7 +215,7 @@ async fn fetch_manifest(
     } else {
         announced.unwrap_or_else(|| digest::sha256(&body))
     };
-    Ok((parse(&body, content_type.as_deref())?, digest.into()))
+    Ok((parse(&body)?, digest.into()))
 }
 
 /// What to ask for: a digest counts before a tag beside it.

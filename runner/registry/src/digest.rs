@@ -17,7 +17,7 @@ pub(crate) fn known<'a>(text: &'a str, what: &'static str) -> Result<&'a str, Re
     Err(RegistryError::malformed(what, "its digest is neither sha256 with 64 digits nor sha512 with 128"))
 }
 
-/// The digest that a registry gives to this content unless it says otherwise.
+/// The digest of content for which the registry announces none.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex("sha256", digest(&SHA256, bytes).as_ref())
 }

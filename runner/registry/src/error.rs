@@ -4,6 +4,9 @@
 use serde::Deserialize;
 use serde_json::error::Category;
 
+pub(crate) const MANIFEST: &str = "manifest";
+pub(crate) const CONFIG: &str = "image configuration";
+
 /// Why nothing is known of an image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
@@ -93,15 +96,17 @@ impl RegistryError {
     }
 }
 
-/// Parses JSON of a registry. Without serde's own words, which quote what the registry sent.
+/// Parses JSON of a registry.
 pub(crate) fn json<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Result<T, RegistryError> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        let problem = match error.classify() {
-            Category::Data => "a field is missing or of the wrong type",
-            Category::Eof => "the JSON ends too early",
-            _ => "it is not JSON",
-        };
-        let (line, column) = (error.line(), error.column());
-        RegistryError::malformed(what, format!("{problem} (line {line}, column {column})"))
-    })
+    serde_json::from_slice(bytes).map_err(|error| RegistryError::malformed(what, json_problem(&error)))
+}
+
+/// The error without serde's own words, which quote the JSON.
+pub(crate) fn json_problem(error: &serde_json::Error) -> String {
+    let problem = match error.classify() {
+        Category::Data => "a field is missing or of the wrong type",
+        Category::Eof => "the JSON ends too early",
+        _ => "it is not JSON",
+    };
+    format!("{problem} (line {}, column {})", error.line(), error.column())
 }

@@ -1,41 +1,28 @@
 //! Reads a mounted file. Errors are the same words each time, with nothing of what is in the file.
 
-use std::io;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
-use porch_fn_files::FileContent;
+use bytes::Bytes;
 
 /// The most that is read of a file, in bytes. A Kubernetes Secret holds no more.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Why a file was not read.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum FileError {
-    #[error("there is no such file")]
-    NotFound,
-    #[error("it is not a file")]
-    NotAFile,
-    #[error("it has more than {MAX_BYTES} bytes")]
-    TooLarge,
-    #[error("it cannot be read: {0}")]
-    Unreadable(io::ErrorKind),
-}
-
-impl From<io::Error> for FileError {
-    fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::NotFound,
-            io::ErrorKind::FileTooLarge => Self::TooLarge,
-            kind => Self::Unreadable(kind),
-        }
-    }
-}
-
-/// Reads a file. Blocks.
-pub(crate) fn read(path: &Path) -> Result<FileContent, FileError> {
+/// The content of a file, or `None` if there is no such file. Blocks.
+pub(crate) fn read(path: &Path) -> Result<Option<Bytes>, String> {
     // To open a pipe waits for a writer.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(FileError::NotAFile);
+    let is_file = fs::metadata(path).map(|found| found.is_file());
+    let content = match is_file {
+        Ok(false) => Err(ErrorKind::IsADirectory.into()),
+        Ok(true) => porch_fn_files::read(path, MAX_BYTES),
+        Err(error) => Err(error),
+    };
+    match content.map_err(|error| error.kind()) {
+        Ok(content) => Ok(Some(content.bytes)),
+        Err(ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(ErrorKind::IsADirectory) => Err("it is not a file".to_owned()),
+        Err(ErrorKind::FileTooLarge) => Err(format!("it has more than {MAX_BYTES} bytes")),
+        Err(kind) => Err(format!("it cannot be read: {kind}")),
     }
-    Ok(porch_fn_files::read(path, MAX_BYTES)?)
 }

@@ -13,7 +13,6 @@ mod tag_list;
 #[cfg(test)]
 mod tests;
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -24,27 +23,13 @@ use tokio::sync::{broadcast, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use self::answers::{Answer, Answers, Weigh};
+use self::answers::{Answer, Answers, NEGATIVE_TTL, Question};
 use self::limiter::LookupLimiter;
 use self::tag_list::TagList;
 use crate::{Metadata, Registry, RegistryError};
 
 /// How long a pod waits for news of an image that is known already.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Changes that a receiver may not have taken yet.
-const MAX_CHANGES: usize = 1024;
-
-/// How long and how much is remembered.
-#[derive(Debug, Clone)]
-pub struct ImagesOptions {
-    /// `--image-metadata-ttl`: the age at which the digest of a tag, and the tags of a repository,
-    /// are asked for again.
-    pub ttl: Duration,
-    /// How long a failure is reported without asking again; a transient one for a second at most.
-    pub negative_ttl: Duration,
-    /// Images, and repositories, that are remembered: callers choose both.
-    pub max_entries: NonZeroUsize,
-}
 
 /// What is known of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,12 +59,9 @@ pub enum ResolveError {
 #[derive(Debug)]
 pub struct Images {
     registry: Arc<dyn Registry>,
-    options: ImagesOptions,
-    /// By canonical reference.
+    ttl: Duration,
     known: Arc<Answers<Known>>,
-    /// By repository.
     lists: Arc<Answers<TagList>>,
-    changes: broadcast::Sender<Image>,
     limiter: LookupLimiter,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -87,16 +69,16 @@ pub struct Images {
 // === impl Images ===
 
 impl Images {
-    /// Nothing is known yet. `registry` bounds the time of each lookup.
-    pub fn new(registry: Arc<dyn Registry>, options: ImagesOptions) -> Self {
+    /// Nothing is known yet. The digest of a tag, and the tags of a repository, are asked for again
+    /// after `ttl`, `--image-metadata-ttl`. `registry` bounds the time of each lookup.
+    pub fn new(registry: Arc<dyn Registry>, ttl: Duration) -> Self {
         Self {
             registry,
-            known: Arc::new(Answers::new(options.max_entries, options.negative_ttl)),
-            lists: Arc::new(Answers::new(options.max_entries, options.negative_ttl)),
-            options,
-            changes: broadcast::Sender::new(MAX_CHANGES),
+            ttl,
+            known: Arc::new(Answers::new()),
+            lists: Arc::new(Answers::new()),
             limiter: LookupLimiter::new(),
-            tasks: Mutex::new(JoinSet::new()),
+            tasks: Mutex::default(),
         }
     }
 
@@ -109,43 +91,24 @@ impl Images {
     /// # Errors
     /// Why the registry has no answer, while nothing is known.
     pub async fn metadata(&self, image: &Image) -> Result<Arc<Known>, RegistryError> {
-        let max_age = if image.digest().is_some() { Duration::MAX } else { self.options.ttl };
-        let known = self.known.known(image.as_str());
-        let (registry, asked) = (Arc::clone(&self.registry), image.clone());
-        let lookup = async move |known: Option<Arc<Known>>| fetch(&*registry, &asked, known.as_ref()).await;
-        let (changes, changed) = (self.changes.clone(), image.clone());
-        let report = move |old: Option<Arc<Known>>, new: &Known| {
-            if old.as_ref().is_none_or(|old| old.digest != new.digest) {
-                if old.is_some() {
-                    tracing::info!(image = %changed, "the tag stands for another image now");
-                }
-                // Fails without a receiver.
-                let _ = changes.send(changed);
-            }
-        };
-        let fresh = self.fresh(&self.known, image, image.as_str(), max_age, lookup, report);
+        let max_age = if image.digest().is_some() { Duration::MAX } else { self.ttl };
+        let known = self.known.known(image);
+        let fresh = self.fresh(&self.known, image, max_age);
         match known {
             None => fresh.await,
             Some(known) => Ok(timeout(PATIENCE, fresh).await.ok().and_then(Result::ok).unwrap_or(known)),
         }
     }
 
-    /// Asks the registry again if what is known of the image is too old. For the follower of the
-    /// tags of running pods.
-    pub async fn revalidate(&self, image: &Image) {
-        // A failure leaves what was known, and is remembered.
-        let _ = self.metadata(image).await;
-    }
-
     /// What is known of the image, however old. Never asks the registry.
     pub fn known(&self, image: &Image) -> Option<Arc<Known>> {
-        self.known.known(image.as_str())
+        self.known.known(image)
     }
 
     /// A pod could not be made of what is known of the image: the next
     /// [`metadata`](Self::metadata) asks the registry again.
     pub fn distrust(&self, image: &Image) {
-        self.known.distrust(image.as_str());
+        self.known.distrust(image);
     }
 
     /// The image with the highest tag that the constraint allows; the tag and digest of `image` do
@@ -157,57 +120,42 @@ impl Images {
     /// # Errors
     /// [`ResolveError`]
     pub async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
-        let known = self.lists.known(image.repository());
+        let known = self.lists.known(image);
         if let Some(chosen) = known.and_then(|list| list.highest(image, constraint)) {
             // Polled once, it starts a lookup if one is due and has a place.
-            let _ = self.list(image, self.options.ttl).now_or_never();
+            let _ = self.fresh(&self.lists, image, self.ttl).now_or_never();
             return Ok(chosen);
         }
         // A list without such a tag is a negative answer.
-        let list = self.list(image, self.options.negative_ttl).await?;
+        let list = self.fresh(&self.lists, image, NEGATIVE_TTL).await?;
         list.highest(image, constraint).ok_or(ResolveError::NoMatch)
     }
 
     /// Takes over what another runner found out. It counts as a registry's answer of now, unless
     /// something newer is known.
     pub fn learn(&self, image: &Image, found: Known) {
-        let entry = self.known.entry(image.as_str());
+        let entry = self.known.entry(image);
         // A lookup that runs finds out something newer.
         let Ok(_asking) = entry.asking.try_lock() else { return };
         if entry.known().is_none_or(|known| known.since < found.since) {
-            self.known.record(image.as_str().to_owned(), Arc::clone(&entry), &Ok(Arc::new(found)));
-            let _ = self.changes.send(image.clone());
+            self.known.record(image, Arc::clone(&entry), &Ok(Arc::new(found)));
         }
     }
 
     /// Images that became known, and images with a moved digest. A receiver that lags behind by
-    /// 1,024 of them is told so.
+    /// 1,024 of them gets an error.
     pub fn changes(&self) -> broadcast::Receiver<Image> {
-        self.changes.subscribe()
+        self.known.changes.subscribe()
     }
 
-    /// The tags of the image's repository, younger than `max_age`.
-    async fn list(&self, image: &Image, max_age: Duration) -> Answer<TagList> {
-        let (registry, asked) = (Arc::clone(&self.registry), image.clone());
-        let lookup = async move |_| {
-            let tags = registry.tags(&asked).await?;
-            Ok(Arc::new(TagList::new(&asked, &tags)))
-        };
-        self.fresh(&self.lists, image, image.repository(), max_age, lookup, |_, _| ()).await
-    }
-
-    /// An answer younger than `max_age`. `lookup` fetches one, given what is known; `report` is
-    /// called once the new answer can be seen, with the old one.
-    async fn fresh<V: Weigh, L: Future<Output = Answer<V>> + Send + 'static>(
+    /// An answer younger than `max_age`.
+    async fn fresh<V: Question>(
         &self,
         answers: &Arc<Answers<V>>,
         image: &Image,
-        key: &str,
         max_age: Duration,
-        lookup: impl FnOnce(Option<Arc<V>>) -> L,
-        report: impl FnOnce(Option<Arc<V>>, &V) + Send + 'static,
     ) -> Answer<V> {
-        let entry = answers.entry(key);
+        let entry = answers.entry(image);
         if let Some(answer) = entry.answer(max_age) {
             return answer;
         }
@@ -217,17 +165,13 @@ impl Images {
             return answer;
         }
         let permit = self.limiter.acquire(image.registry()).await.ok_or(RegistryError::Unreachable)?;
-        let old = entry.known();
-        let (lookup, answers, key) = (lookup(old.clone()), Arc::clone(answers), key.to_owned());
+        let (registry, answers, image) = (Arc::clone(&self.registry), Arc::clone(answers), image.clone());
         let (sender, answered) = oneshot::channel();
         self.spawn(async move {
-            let answer = lookup.await;
+            let answer = V::ask(registry, &image, entry.known()).await;
             permit.finish(!matches!(answer, Err(RegistryError::Unreachable)));
-            answers.record(key, entry, &answer);
+            answers.record(&image, entry, &answer);
             drop(asking);
-            if let Ok(new) = &answer {
-                report(old, new);
-            }
             // Fails if the caller went away.
             let _ = sender.send(answer);
         });
@@ -242,21 +186,26 @@ impl Images {
     }
 }
 
-/// Returns the known value while its digest holds.
-async fn fetch(registry: &dyn Registry, image: &Image, known: Option<&Arc<Known>>) -> Answer<Known> {
-    if let Some(known) = known
-        && registry.digest(image).await? == known.digest
-    {
-        return Ok(Arc::clone(known));
+impl Question for Known {
+    fn key(image: &Image) -> &str {
+        image.as_str()
     }
-    let Metadata { digest, command } = registry.metadata(image).await?;
-    match known {
-        Some(known) if known.digest == digest => Ok(Arc::clone(known)),
-        _ => Ok(Arc::new(Known { digest, command, since: SystemTime::now() })),
-    }
-}
 
-impl Weigh for Known {
+    async fn ask(registry: Arc<dyn Registry>, image: &Image, known: Option<Arc<Self>>) -> Answer<Self> {
+        if let Some(known) = &known
+            && registry.digest(image).await? == known.digest
+        {
+            return Ok(Arc::clone(known));
+        }
+        let Metadata { digest, command } = registry.metadata(image).await?;
+        match known {
+            Some(known) if known.digest == digest => return Ok(known),
+            Some(_) => tracing::info!(%image, "the tag stands for another image now"),
+            None => {}
+        }
+        Ok(Arc::new(Self { digest, command, since: SystemTime::now() }))
+    }
+
     fn bytes(&self) -> usize {
         let command = self.command.iter().map(|word| size_of::<String>() + word.len()).sum::<usize>();
         size_of::<Self>() + self.digest.len() + command

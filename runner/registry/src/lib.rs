@@ -18,23 +18,24 @@ mod manifest;
 mod platform;
 mod roots;
 mod secret;
-mod session;
 mod tags;
 mod transport;
-mod verifier;
 
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
 use porch_fn_image::Image;
 
-pub use client::{Client, LOOKUP_WITHIN, Options};
+pub use client::{Client, Options};
 pub use credentials::{CredentialFile, CredentialSource, CredentialsFileContent};
 pub use error::RegistryError;
-pub use images::{Images, ImagesOptions, Known, ResolveError};
-pub use platform::{Platform, PlatformError};
-pub use roots::Roots;
+pub use images::{Images, Known, ResolveError};
+pub use platform::Platform;
+pub use roots::{CaFile, Roots, roots};
 
 /// What a registry reports about one image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,4 +65,9 @@ pub trait Registry: fmt::Debug + Send + Sync + 'static {
 
     /// All tags of its repository, bounded; its own tag does not matter.
     fn tags<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Vec<String>, RegistryError>>;
+}
+
+/// A cache of this many entries, which forgets the least recently used.
+fn lru<K: Eq + Hash + Send + Sync + 'static, V: Clone + Send + Sync + 'static>(entries: u64) -> Cache<K, V> {
+    Cache::builder().max_capacity(entries).eviction_policy(EvictionPolicy::lru()).build()
 }

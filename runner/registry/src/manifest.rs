@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::RegistryError;
-use crate::error::json;
+use crate::error::{CONFIG, MANIFEST, json};
 use crate::platform::Platform;
 
 /// What is asked for, the multi-platform kinds first.
@@ -15,32 +15,19 @@ pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
 
-const MANIFEST: &str = "manifest";
-const CONFIG: &str = "image configuration";
-
 /// A manifest or an index, reduced to what is needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Document {
-    /// Of one platform.
-    Manifest {
-        /// Its image configuration.
-        config: Descriptor,
-    },
-    /// Of several.
+    /// The digest of the image configuration of one platform.
+    Manifest(String),
+    /// Several platforms.
     Index(Vec<IndexEntry>),
-}
-
-/// What a document says of another one.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct Descriptor {
-    pub(crate) digest: String,
 }
 
 /// One platform of an index.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct IndexEntry {
-    #[serde(flatten)]
-    pub(crate) descriptor: Descriptor,
+    digest: String,
     platform: Option<WirePlatform>,
 }
 
@@ -54,73 +41,41 @@ struct WirePlatform {
 }
 
 #[derive(Deserialize)]
+struct Descriptor {
+    digest: String,
+}
+
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireDocument {
     schema_version: Option<u64>,
-    media_type: Option<String>,
     config: Option<Descriptor>,
     layers: Option<IgnoredAny>,
     manifests: Option<Vec<IndexEntry>>,
 }
 
-/// Reads what came under `content_type`.
-pub(crate) fn parse(bytes: &[u8], content_type: Option<&str>) -> Result<Document, RegistryError> {
+/// Reads a manifest or an index. Its fields decide which it is, whatever media type it came under.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Document, RegistryError> {
     let wire: WireDocument = json(bytes, MANIFEST)?;
-    let announced = content_type.unwrap_or_default();
-    let named = wire.media_type.as_deref().unwrap_or_default();
-    if wire.schema_version == Some(1) || is_schema1(announced) || is_schema1(named) {
-        return Err(RegistryError::malformed(
-            MANIFEST,
-            "it is of Docker's schema 1, which is not read: push the image again",
-        ));
-    }
-    // A client that reads it as the other kind would run something else.
-    if wire.manifests.is_some() && (wire.config.is_some() || wire.layers.is_some()) {
-        return Err(RegistryError::malformed(
-            MANIFEST,
-            "it is both an index and the manifest of one platform",
-        ));
-    }
-    let is_index = match (is_index(announced), is_index(named)) {
-        (Some(announced), Some(named)) if announced != named => {
-            return Err(RegistryError::malformed(MANIFEST, "its mediaType and its Content-Type differ"));
+    let problem = match wire {
+        WireDocument { schema_version: Some(1), .. } => {
+            "it is of Docker's schema 1, which is not read: push the image again"
         }
-        (announced, named) => named.or(announced).unwrap_or(wire.manifests.is_some()),
+        WireDocument { manifests: Some(entries), config: None, layers: None, .. } => {
+            return Ok(Document::Index(entries));
+        }
+        WireDocument { manifests: None, config: Some(config), .. } => {
+            return Ok(Document::Manifest(config.digest));
+        }
+        WireDocument { manifests: None, .. } => "it has no config",
+        // A client that reads it as the other kind would run something else.
+        _ => "it is both an index and the manifest of one platform",
     };
-    if is_index {
-        let missing = || RegistryError::malformed(MANIFEST, "the index has no manifests");
-        Ok(Document::Index(wire.manifests.ok_or_else(missing)?))
-    } else {
-        let missing = || RegistryError::malformed(MANIFEST, "it has no config");
-        Ok(Document::Manifest { config: wire.config.ok_or_else(missing)? })
-    }
+    Err(RegistryError::malformed(MANIFEST, problem))
 }
 
-/// `None` for a media type that is neither.
-fn is_index(media_type: &str) -> Option<bool> {
-    match essence(media_type).as_str() {
-        "application/vnd.oci.image.index.v1+json"
-        | "application/vnd.docker.distribution.manifest.list.v2+json" => Some(true),
-        "application/vnd.oci.image.manifest.v1+json"
-        | "application/vnd.docker.distribution.manifest.v2+json" => Some(false),
-        _ => None,
-    }
-}
-
-fn is_schema1(media_type: &str) -> bool {
-    essence(media_type).starts_with("application/vnd.docker.distribution.manifest.v1+")
-}
-
-/// Without parameters, in lower case.
-fn essence(media_type: &str) -> String {
-    media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
-}
-
-/// The entry for the platform: the best of those that run there.
-pub(crate) fn choose<'a>(
-    entries: &'a [IndexEntry],
-    platform: &Platform,
-) -> Result<&'a Descriptor, RegistryError> {
+/// The digest of the entry for the platform: the best of those that run there.
+pub(crate) fn choose<'a>(entries: &'a [IndexEntry], platform: &Platform) -> Result<&'a str, RegistryError> {
     let of = |wanted: &Platform| {
         entries.iter().find(|entry| {
             entry.platform.as_ref().is_some_and(|it| {
@@ -128,14 +83,10 @@ pub(crate) fn choose<'a>(
             })
         })
     };
-    platform
-        .runs()
-        .iter()
-        .find_map(of)
-        // An entry may leave out its platform: then only the image configuration knows.
-        .or_else(|| entries.iter().find(|entry| entry.platform.is_none()))
-        .map(|entry| &entry.descriptor)
-        .ok_or_else(|| RegistryError::Platform { platform: platform.to_string() })
+    // An entry may leave out its platform: then only the image configuration knows.
+    let unnamed = || entries.iter().find(|entry| entry.platform.is_none());
+    let best = platform.runs().iter().find_map(of).or_else(unnamed);
+    best.map(|entry| &*entry.digest).ok_or_else(|| RegistryError::Platform { platform: platform.to_string() })
 }
 
 #[derive(Deserialize)]

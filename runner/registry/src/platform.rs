@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The most of a wrong text that an error quotes, in characters.
+const MAX_QUOTED: usize = 100;
+
 /// What function pods run on, in Go's names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Platform {
@@ -11,19 +14,12 @@ pub struct Platform {
     variant: String,
 }
 
-/// A text that is no platform.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "--platform {0:?} is none: write os/architecture[/variant] in Go's names, as linux/amd64 or linux/arm/v7"
-)]
-pub struct PlatformError(String);
-
 impl Platform {
     /// Reads `os/architecture[/variant]`.
     ///
     /// # Errors
-    /// A [`PlatformError`] that names `--platform`.
-    pub fn parse(text: &str) -> Result<Self, PlatformError> {
+    /// A text that names `--platform`.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let is_word = |part: &&str| {
             (1..=32).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         };
@@ -33,7 +29,11 @@ impl Platform {
             [os, architecture, variant] if parts.iter().all(is_word) => {
                 Ok(Self::new(os, architecture, variant))
             }
-            _ => Err(PlatformError(text.chars().take(100).collect())),
+            _ => Err(format!(
+                "--platform {:?} is none: write os/architecture[/variant] in Go's names, as linux/amd64 or \
+                 linux/arm/v7",
+                text.chars().take(MAX_QUOTED).collect::<String>()
+            )),
         }
     }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::HeaderValue;
 
 /// A password, a token, or what holds one.
@@ -13,6 +12,12 @@ pub(crate) struct Secret(Arc<str>);
 impl Secret {
     pub(crate) fn new(text: &str) -> Self {
         Self(text.into())
+    }
+
+    /// A token to be sent as it is.
+    pub(crate) fn token(text: &str) -> Result<Self, &'static str> {
+        let is_header = HeaderValue::from_str(text).is_ok();
+        is_header.then(|| Self::new(text)).ok_or("characters that no token may have")
     }
 
     /// For what is sent to a registry, and nothing else.
@@ -25,22 +30,4 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[secret]")
     }
-}
-
-/// `Authorization: Basic`. Base64 is always a valid header, so `None` never comes.
-pub(crate) fn basic_header(user: &str, password: &Secret) -> Option<HeaderValue> {
-    let encoded = BASE64_STANDARD.encode(format!("{user}:{}", password.expose()));
-    sensitive(&format!("Basic {encoded}"))
-}
-
-/// `Authorization: Bearer`; `None` for a token with characters that no header may have.
-pub(crate) fn bearer_header(token: &Secret) -> Option<HeaderValue> {
-    sensitive(&format!("Bearer {}", token.expose()))
-}
-
-fn sensitive(value: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(value).ok()?;
-    // The HTTP libraries log headers; sensitive ones they leave out.
-    value.set_sensitive(true);
-    Some(value)
 }

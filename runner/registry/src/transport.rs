@@ -18,33 +18,23 @@ use std::time::Duration;
 use http::header::{AUTHORIZATION, LOCATION};
 use http::{Method, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
-use parking_lot::Mutex;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Request, Response, Url};
+use reqwest::{Client, Request, RequestBuilder, Response, Url};
 use tokio::net::lookup_host;
 
 use crate::RegistryError;
 use crate::address_class::AddressClass;
-use crate::failure::{InternalAddress, chain, unreachable, was_closed, why};
-use crate::roots::{Roots, Trusted};
-use crate::verifier::tls;
+use crate::failure::{InternalAddress, log, was_closed, why};
+use crate::roots::{Trusted, tls};
 
+const USER_AGENT: &str = concat!("porch-fn-runner/", env!("CARGO_PKG_VERSION"));
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const MAX_REDIRECTS: usize = 5;
 
-/// The registries that speak plain HTTP: `--insecure-registries`.
+/// The registries that speak plain HTTP: each `host`, for all of its ports, or `host:port`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Insecure(Arc<[(String, Option<u16>)]>);
-
-/// Makes clients, and new ones when the roots change.
-#[derive(Debug)]
-pub(crate) struct Transport {
-    roots: Roots,
-    insecure: Insecure,
-    user_agent: String,
-    built: Mutex<Option<(Arc<Trusted>, Http)>>,
-}
+pub(crate) struct Insecure(Arc<[String]>);
 
 /// The clients of one set of roots. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -65,69 +55,28 @@ struct GuardedResolver(AddressClass);
 // === impl Insecure ===
 
 impl Insecure {
-    /// Each is `host` or `host:port`; a host alone means all of its ports.
     pub(crate) fn new(registries: &[String]) -> Self {
-        Self(registries.iter().map(|registry| split_port(registry)).collect())
+        Self(registries.iter().map(|registry| registry.to_ascii_lowercase()).collect())
     }
 
-    pub(crate) fn holds(&self, registry: &str) -> bool {
-        let (host, port) = split_port(registry);
-        self.contains(&host, port.unwrap_or(80))
-    }
-
-    pub(crate) fn holds_url(&self, url: &Url) -> bool {
-        self.contains(url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or(80))
-    }
-
-    fn contains(&self, host: &str, port: u16) -> bool {
-        self.0.iter().any(|(known, at)| known == host && at.is_none_or(|at| at == port))
-    }
-}
-
-fn split_port(registry: &str) -> (String, Option<u16>) {
-    let registry = registry.trim().trim_end_matches('/').to_ascii_lowercase();
-    match registry.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?))) {
-        Some((host, port)) => (host.to_owned(), Some(port)),
-        None => (registry, None),
-    }
-}
-
-// === impl Transport ===
-
-impl Transport {
-    pub(crate) fn new(roots: Roots, insecure: Insecure, user_agent: String) -> Self {
-        Self { roots, insecure, user_agent, built: Mutex::new(None) }
-    }
-
-    /// The clients for the certificates that are trusted now.
-    pub(crate) async fn http(&self) -> Result<Http, RegistryError> {
-        let trusted = self.roots.trusted().await;
-        let mut built = self.built.lock();
-        if let Some((of, http)) = &*built
-            && Arc::ptr_eq(of, &trusted)
-        {
-            return Ok(http.clone());
-        }
-        let http = Http::new(&trusted, &self.user_agent, self.insecure.clone()).map_err(|error| {
-            tracing::warn!(error = %chain(&*error), "no HTTP client could be made");
-            RegistryError::Unreachable
-        })?;
-        *built = Some((trusted, http.clone()));
-        Ok(http)
+    pub(crate) fn has(&self, url: &Url) -> bool {
+        let host = url.host_str().unwrap_or_default();
+        let with_port = format!("{host}:{}", url.port_or_known_default().unwrap_or_default());
+        self.0.iter().any(|registry| *registry == host || *registry == with_port)
     }
 }
 
 // === impl Http ===
 
 impl Http {
-    fn new(trusted: &Trusted, user_agent: &str, insecure: Insecure) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn new(trusted: &Trusted, insecure: Insecure) -> Result<Self, Box<dyn Error>> {
         let tls = tls(trusted)?;
         let builder = || {
             Client::builder()
                 .tls_backend_preconfigured(tls.clone())
                 .redirect(Policy::none())
                 .connect_timeout(CONNECT_WITHIN)
-                .user_agent(user_agent)
+                .user_agent(USER_AGENT)
         };
         let [public, loopback, link_local, cluster] =
             AddressClass::ALL.map(|class| builder().no_proxy().dns_resolver(GuardedResolver(class)).build());
@@ -139,6 +88,10 @@ impl Http {
         })
     }
 
+    pub(crate) fn request(&self, method: Method, url: Url) -> RequestBuilder {
+        self.any.request(method, url)
+    }
+
     /// Sends, and follows redirects, without `Authorization` once the origin changes. A POST is not
     /// redirected: its form holds a refresh token.
     ///
@@ -146,24 +99,22 @@ impl Http {
     /// registry's own, and may be anywhere.
     pub(crate) async fn send(
         &self,
-        mut request: Request,
+        request: RequestBuilder,
         mut led_by: Option<AddressClass>,
     ) -> Result<Response, RegistryError> {
+        let mut request = request.build().map_err(why)?;
         for _ in 0..=MAX_REDIRECTS {
             let client = self.client(request.url(), led_by)?;
-            // Only a body that is a stream cannot be cloned; there is none.
-            let copy = || request.try_clone().ok_or(RegistryError::Unreachable);
-            let sent = match client.execute(copy()?).await {
-                // The kept connection was closed before the registry answered.
-                Err(error) if was_closed(&error) => client.execute(copy()?).await,
-                sent => sent,
-            };
+            let mut sent = client.execute(copy(&request)?).await;
+            // The kept connection was closed before the registry answered.
+            if sent.as_ref().is_err_and(was_closed) {
+                sent = client.execute(copy(&request)?).await;
+            }
             let response = sent.map_err(why)?;
             let next = redirect_target(&response).filter(|_| request.method() != Method::POST);
             let Some(next) = next else { return Ok(response) };
-            if request.url().scheme() == "https" && next.scheme() == "http" && !self.insecure.holds_url(&next)
-            {
-                return Err(unreachable("a redirect from HTTPS to plain HTTP"));
+            if request.url().scheme() == "https" && next.scheme() == "http" && !self.insecure.has(&next) {
+                return Err(log("a redirect from HTTPS to plain HTTP", RegistryError::Unreachable));
             }
             // The sender of the redirect chose the target, so the next class follows from the
             // sender's.
@@ -174,7 +125,7 @@ impl Http {
             }
             *request.url_mut() = next;
         }
-        Err(unreachable(&format!("more than {MAX_REDIRECTS} redirects")))
+        Err(log(format!("more than {MAX_REDIRECTS} redirects"), RegistryError::Unreachable))
     }
 
     /// Where the sender of a response is. Behind a proxy only its host's text is known.
@@ -193,7 +144,7 @@ impl Http {
         // A URL with an address instead of a name does not reach the resolver.
         let host = url.host_str().unwrap_or_default();
         if !registry.leads_to(AddressClass::of_host(host)) {
-            return Err(InternalAddress(host.to_owned()).report());
+            return Err(log(InternalAddress(host.to_owned()), RegistryError::InternalAddress));
         }
         Ok(if self.is_proxied(url) { &self.any } else { &self.guarded[registry as usize] })
     }
@@ -217,6 +168,11 @@ impl Resolve for GuardedResolver {
             Ok(Box::new(found.into_iter()) as Addrs)
         })
     }
+}
+
+/// Only a body that is a stream cannot be copied; there is none.
+fn copy(request: &Request) -> Result<Request, RegistryError> {
+    request.try_clone().ok_or(RegistryError::Unreachable)
 }
 
 fn redirect_target(response: &Response) -> Option<Url> {

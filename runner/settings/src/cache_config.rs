@@ -31,7 +31,7 @@ pub struct Entry {
     pub image: Image,
     /// Limits for its pods.
     pub limits: Limits,
-    /// Resources of the function's container; `None`: as the template says.
+    /// Resources of the function's container; `None`: those of the template.
     pub resources: Option<ResourceRequirements>,
 }
 

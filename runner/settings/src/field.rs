@@ -35,7 +35,7 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("{:?}", bounded(text))
 }
 
-/// `text`, without its middle if it is long: its end says what is expected.
+/// `text`, without its middle if it is long: its end names what is expected.
 pub(crate) fn bounded(text: &str) -> String {
     if text.len() <= MAX_QUOTED {
         return text.to_owned();

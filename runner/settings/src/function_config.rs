@@ -1,8 +1,8 @@
 //! One FunctionConfig object (`config.porch.kpt.dev/v1alpha1`), read and checked.
 //!
-//! An object is matched on the full repository, never on the bare name: `evil.io/set-image` inherits
-//! nothing from the object for `set-image`. The schema drops unknown fields, so settings that Porch
-//! has no field for are annotations.
+//! An object is matched on the full repository, never on the bare name: `evil.io/set-image`
+//! inherits nothing from the object for `set-image`. The schema drops unknown fields, so settings
+//! that Porch has no field for are annotations.
 
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -32,24 +32,6 @@ pub const NO_EXECUTABLE: &str = "/porch-fn/none";
 /// Most prefixes of one object.
 const MAX_PREFIXES: usize = 100;
 
-/// Why an object is not used. The text names the object, the field, and what is accepted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FunctionConfigError {
-    /// The API server has no such object.
-    #[error("a FunctionConfig has no metadata.name")]
-    NoName,
-    /// A field that cannot be used.
-    #[error("FunctionConfig {name}: {path}: {reason}")]
-    Field {
-        /// The object's name.
-        name: String,
-        /// Such as `spec.podExecutor.tags[1]`.
-        path: String,
-        /// What is wrong, and what is accepted.
-        reason: String,
-    },
-}
-
 /// An object that can be used.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FunctionConfig {
@@ -57,8 +39,6 @@ pub struct FunctionConfig {
     pub name: String,
     /// `metadata.creationTimestamp`.
     pub created: Option<Timestamp>,
-    /// `metadata.generation`, 0 if it has none.
-    pub generation: i64,
     /// `spec`.
     pub spec: Spec,
     /// [`MIN_REPLICAS`].
@@ -84,7 +64,8 @@ pub struct Spec {
 pub struct PodExecutor {
     /// Which tags of the image it is for.
     pub tags: Tags,
-    /// `timeToLive`. The object's schema has a default for it: an object in a cluster always has one.
+    /// `timeToLive`. The object's schema has a default for it: an object in a cluster always has
+    /// one.
     #[serde(rename = "timeToLive", deserialize_with = "time_to_live")]
     pub ttl: Option<Duration>,
     /// `maxParallelExecutions`.
@@ -145,19 +126,12 @@ impl FunctionConfig {
     /// Reads a whole object, metadata included. Unknown fields are ignored.
     ///
     /// # Errors
-    /// [`FunctionConfigError`], for the first field that is wrong.
-    pub fn parse(
-        object: &Value,
-        default_prefix: &str,
-        semantics: TagSemantics,
-    ) -> Result<Self, FunctionConfigError> {
-        let name = object.pointer("/metadata/name").and_then(Value::as_str).filter(|name| !name.is_empty());
-        let name = name.ok_or(FunctionConfigError::NoName)?;
+    /// A text that names the object, its first wrong field, and what is accepted.
+    pub fn parse(object: &Value, default_prefix: &str, semantics: TagSemantics) -> Result<Self, String> {
         let read = deserialize(object).and_then(|written| Self::check(written, default_prefix, semantics));
-        read.map_err(|FieldError { path, reason }| FunctionConfigError::Field {
-            name: bounded(name),
-            path,
-            reason,
+        read.map_err(|FieldError { path, reason }| {
+            let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            format!("FunctionConfig {}: {path}: {reason}", bounded(name))
         })
     }
 
@@ -166,24 +140,21 @@ impl FunctionConfig {
         default_prefix: &str,
         semantics: TagSemantics,
     ) -> Result<Self, FieldError> {
-        let replicas =
-            |annotation: &str| match metadata.annotations.as_ref().and_then(|all| all.get(annotation)) {
-                Some(text) => text.parse::<u32>().map(Some).map_err(|_| {
-                    let reason = format!(
-                        "{} is no number of pods: write a whole number from 0 to {}",
-                        quoted(text),
-                        u32::MAX
-                    );
-                    FieldError::new(annotation_path(annotation), reason)
-                }),
-                None => Ok(None),
-            };
+        let annotations = metadata.annotations.unwrap_or_default();
+        let replicas = |annotation: &str| {
+            let text = annotations.get(annotation);
+            text.map(|text| text.parse::<u32>()).transpose().map_err(|_| {
+                let text = quoted(text.map_or("", String::as_str));
+                let reason =
+                    format!("{text} is no number of pods: write a whole number from 0 to {}", u32::MAX);
+                FieldError::new(annotation_path(annotation), reason)
+            })
+        };
         let config = Self {
             min_replicas: replicas(MIN_REPLICAS)?,
             max_replicas: replicas(MAX_REPLICAS)?.filter(|&most| most > 0),
             name: metadata.name.unwrap_or_default(),
             created: metadata.creation_timestamp.map(|created| created.0),
-            generation: metadata.generation.unwrap_or_default(),
             spec: Spec::check(spec, default_prefix, semantics)?,
         };
         let limits = config.limits();
@@ -220,9 +191,9 @@ impl FunctionConfig {
         if self.spec.pod.is_none() {
             let annotations = [(MIN_REPLICAS, self.min_replicas), (MAX_REPLICAS, self.max_replicas)];
             if let Some((annotation, _)) = annotations.iter().find(|(_, value)| value.is_some()) {
-                let text =
-                    format!("annotation {annotation} has no effect without spec.podExecutor: add that");
-                return Some(text);
+                return Some(format!(
+                    "annotation {annotation} has no effect without spec.podExecutor: add that"
+                ));
             }
         }
         let (index, tag) = self.spec.binary.as_ref()?.tags.first_impossible()?;
@@ -330,6 +301,4 @@ fn check_executable(path: &Path) -> Result<(), FieldError> {
 }
 
 #[cfg(test)]
-mod fuzz;
-#[cfg(test)]
-mod tests;
+pub(crate) mod tests;

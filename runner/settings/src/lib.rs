@@ -1,11 +1,11 @@
 //! The values in effect for one function, from flags, files and FunctionConfig objects. Pure.
 //!
 //! Porch's users configure the function runner in four places: flags, `--config` (executables),
-//! `--pod-cache-config` (limits of images) and FunctionConfig objects. Each is read here into a type
-//! of its own, and [`Settings`] combines them: [`Settings::of`] returns the values for an image, each
-//! with its source. Field by field, a FunctionConfig wins over `--pod-cache-config`, that file over a
-//! flag that the user set, and the flag over its default. For executables, a FunctionConfig with an
-//! executable that exists wins over `--config`.
+//! `--pod-cache-config` (limits of images) and FunctionConfig objects. Each is read here into a
+//! type of its own, and [`Settings`] combines them: [`Settings::of`] returns the values for an
+//! image, each with its source. Field by field, a FunctionConfig wins over `--pod-cache-config`,
+//! that file over a flag that the user set, and the flag over its default. For executables, a
+//! FunctionConfig with an executable that exists wins over `--config`.
 
 mod cache_config;
 mod exec_config;
@@ -23,8 +23,7 @@ pub mod yaml;
 pub use cache_config::{CacheConfig, Entry};
 pub use exec_config::{ExecConfig, Executable};
 pub use function_config::{
-    BinaryExecutor, FunctionConfig, FunctionConfigError, MAX_REPLICAS, MIN_REPLICAS, NO_EXECUTABLE,
-    PodExecutor, Spec,
+    BinaryExecutor, FunctionConfig, MAX_REPLICAS, MIN_REPLICAS, NO_EXECUTABLE, PodExecutor, Spec,
 };
 pub use function_configs::{FunctionConfigs, MAX_FUNCTION_CONFIGS};
 pub use overrides::{ContainerOverrides, PodOverrides};

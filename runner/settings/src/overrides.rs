@@ -10,7 +10,7 @@ use crate::quantity;
 /// most 1 MiB.
 const MAX_ENV: usize = 1000;
 
-/// `templateOverrides` of a FunctionConfig. `None` and empty: as the template says. An override
+/// `templateOverrides` of a FunctionConfig. `None` and empty: as in the template. An override
 /// replaces the template's whole field; `env` replaces variables of the same name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, expecting = "an object")]
@@ -51,7 +51,7 @@ pub struct ContainerOverrides {
 // === impl PodOverrides ===
 
 impl PodOverrides {
-    /// Whether pods are as the template says.
+    /// Whether nothing differs from the template.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -69,7 +69,7 @@ impl PodOverrides {
 // === impl ContainerOverrides ===
 
 impl ContainerOverrides {
-    /// Whether the container is as the template says.
+    /// Whether nothing differs from the template.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -1,5 +1,5 @@
-//! Checks quantities such as `100m` and `64Mi`: the API server would refuse a wrong one at each pod, far from the file
-//! that holds it.
+//! Checks quantities such as `100m` and `64Mi`: the API server would refuse a wrong one at each
+//! pod, far from the file that holds it.
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
@@ -25,7 +25,8 @@ pub(crate) fn check(resources: &ResourceRequirements) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether Kubernetes reads it as a quantity that is not negative: a number, and a suffix or a decimal exponent.
+/// Whether Kubernetes reads it as a quantity that is not negative: a number, and a suffix or a
+/// decimal exponent.
 fn is_quantity(text: &str) -> bool {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     let end = unsigned.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(unsigned.len());

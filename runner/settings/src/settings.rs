@@ -105,9 +105,9 @@ impl<T: Copy> Flag<T> {
 // === impl Settings ===
 
 impl Settings {
-    /// A snapshot of these sources. `exec` was read with the prefix of `flags`. If `exists` is false
-    /// for an executable that a FunctionConfig names, that executable is ignored and its image runs
-    /// in pods. Executables of `--config` are used in any case.
+    /// A snapshot of these sources. `exec` was read with the prefix of `flags`. If `exists` is
+    /// false for an executable that a FunctionConfig names, that executable is ignored and its
+    /// image runs in pods. Executables of `--config` are used in any case.
     pub fn new(
         flags: Flags,
         cache: Arc<CacheConfig>,
@@ -157,8 +157,8 @@ impl Settings {
         effective
     }
 
-    /// The executable for a request's `image`, as sent, and its `tag` field. `parsed` is the image's
-    /// reference, if it is one. Whether the call is allowed is not checked here.
+    /// The executable for a request's `image`, as sent, and its `tag` field. `parsed` is the
+    /// image's reference, if it is one. Whether the call is allowed is not checked here.
     ///
     /// A version or constraint in `tag` replaces the image's own tag: a FunctionConfig offers the
     /// versions that it lists. `--config` lists none: there a version is a tag, and a constraint
@@ -207,8 +207,8 @@ impl Settings {
         self.named_executable(image, None).or_else(|| self.configured(image.as_str()))
     }
 
-    /// The existing executable that FunctionConfigs name for `image`, or for a request's tag `field`
-    /// of its repository.
+    /// The existing executable that FunctionConfigs name for `image`, or for a request's tag
+    /// `field` of its repository.
     fn named_executable(&self, image: &Image, field: Option<&str>) -> Option<Setting<PathBuf>> {
         let mut named = self.named_executables(image, field);
         let (config, path) = named.find(|(_, path)| !self.missing.contains(path))?;

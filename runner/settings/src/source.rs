@@ -20,7 +20,7 @@ pub enum Source {
     BuiltIn,
     /// The schema of FunctionConfigs in the cluster.
     Schema,
-    /// The built-in default: that schema cannot be read, or says nothing.
+    /// The built-in default: that schema cannot be read, or has no descriptions.
     NoSchema,
     /// The default of the flag with this name, without dashes.
     Default(&'static str),

@@ -1,11 +1,11 @@
 //! Which images of its repositories an executor of a FunctionConfig is for: its `tags`.
 //!
-//! Porch has had two meanings of these lists, and an object does not say which one it was written
-//! for. So whoever reads it is told ([`TagSemantics`]), for all objects of a cluster alike.
+//! Porch has had two meanings of these lists, and an object does not name its own. So the reader
+//! passes one ([`TagSemantics`]) for all objects of a cluster.
 //!
 //! [`TagSemantics::Exact`], Porch 1.6:
 //! - `podExecutor`: the list is not looked at. The object is for every tag and digest, and nothing
-//!   in the list is an error. The list only says what is warmed up.
+//!   in the list is an error. The list only names what is warmed up.
 //! - `binaryExecutor`: an entry is the image's tag, character by character. For a request's tag
 //!   field, which is a version constraint, it is the highest listed version that satisfies it. An
 //!   entry that no image can have as a tag is reported, since its author expects something of it.
@@ -23,7 +23,7 @@
 //!   text that is no constraint makes the whole object an error.
 //!
 //! An executable never stands for an image with a digest, whatever is listed: unlike in Porch, a
-//! digest means what it says. Earlier versions of this project had a third meaning (empty for all,
+//! digest is exact. Earlier versions of this project had a third meaning (empty for all,
 //! constraints for pods, the more specific object wins). Of that `Exact` keeps nothing but the
 //! warm-up of every literal tag.
 

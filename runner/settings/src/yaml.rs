@@ -1,4 +1,5 @@
-//! Parses the user's YAML files so that a mistake is one line, with its line and column: it ends up in a log.
+//! Parses the user's YAML files so that a mistake is one line, with its line and column: it ends up
+//! in a log.
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::Spanned;

@@ -1,6 +1,5 @@
 //! Wires what asks registries: credentials, trust, the client, and what is remembered.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +8,8 @@ use futures_util::future::BoxFuture;
 use porch_fn_image::Image;
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_registry::{
-    Client, CredentialFile, CredentialSource, Images, ImagesOptions, LOOKUP_WITHIN, Metadata, Options,
-    Platform, Registry, RegistryError, Roots,
+    Client, CredentialFile, CredentialSource, Images, Metadata, Options, Platform, Registry, RegistryError,
+    roots,
 };
 use tokio::time::Instant;
 
@@ -20,14 +19,10 @@ use crate::config::Flags;
 use crate::metrics::Metrics;
 use crate::pods::kubernetes::metadata::{ImageSource, MetadataFile};
 
-/// How long a registry's refusal is remembered.
-const NEGATIVE_TTL: Duration = Duration::from_secs(10);
 /// The least `--image-metadata-ttl` that is kept: below it registries would be asked all the time.
 const LEAST_TTL: Duration = Duration::from_secs(1);
 /// The most of a wrong item that is quoted.
 const MAX_QUOTED: usize = 100;
-/// Images, and repositories, that are remembered.
-const MAX_IMAGES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// What is known of images, and with whose credentials.
 pub(super) struct Registries {
@@ -44,7 +39,7 @@ pub(super) fn registries(
     let wrong = |text: String| AppError::Flags(text);
     let platform = match flags.platform.as_str() {
         "" => Platform::default(),
-        text => Platform::parse(text).map_err(|error| wrong(error.to_string()))?,
+        text => Platform::parse(text).map_err(wrong)?,
     };
     check_insecure(&flags.insecure_registries).map_err(wrong)?;
     let file = match &flags.image_metadata {
@@ -54,14 +49,10 @@ pub(super) fn registries(
     let source = if flags.enable_private_registries {
         CredentialSource::Private(flags.registry_auth_secret_path.clone())
     } else {
-        CredentialSource::default_places()
+        CredentialSource::default_place()
     };
-    let credentials = CredentialFile::new(source);
-    let roots = if flags.enable_private_registries_tls {
-        Roots::with_private(flags.tls_secret_path.clone())
-    } else {
-        Roots::system()
-    };
+    let credentials = source.watch();
+    let roots = roots(flags.enable_private_registries_tls.then(|| flags.tls_secret_path.clone()));
     let report = |flag, is_set| {
         let metrics = Arc::clone(metrics);
         move |usable| {
@@ -82,16 +73,10 @@ pub(super) fn registries(
         insecure: flags.insecure_registries.iter().cloned().collect(),
         credentials: credentials.clone(),
         roots,
-        user_agent: concat!("porch-fn-runner/", env!("CARGO_PKG_VERSION")).to_owned(),
-        within: LOOKUP_WITHIN,
     });
-    let options = ImagesOptions {
-        ttl: Duration::from(flags.image_metadata_ttl).max(LEAST_TTL),
-        negative_ttl: NEGATIVE_TTL,
-        max_entries: MAX_IMAGES,
-    };
     let client = CountedLookups { registry: client, metrics: Arc::clone(metrics) };
-    let images = Images::new(Arc::new(client), options);
+    let ttl = Duration::from(flags.image_metadata_ttl).max(LEAST_TTL);
+    let images = Images::new(Arc::new(client), ttl);
     Ok(Registries { images: Arc::new(ImageSource::new(file, images)), credentials })
 }
 
@@ -172,10 +157,8 @@ mod tests {
         let client = Client::new(Options {
             platform: Platform::default(),
             insecure: Vec::new(),
-            credentials: CredentialFile::new(CredentialSource::Default(Vec::new())),
-            roots: Roots::system(),
-            user_agent: String::new(),
-            within: LOOKUP_WITHIN,
+            credentials: CredentialSource::Default(None).watch(),
+            roots: roots(None),
         });
         let lookups = CountedLookups { registry: client, metrics };
         let text = || "x".to_owned();

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use proptest::prelude::*;
-
 use super::{BearerChallenge, Challenge, parse_token};
 use crate::address_class::AddressClass;
 
@@ -52,17 +50,13 @@ fn tokens_are_read() {
         (r#"{"token":"t","expires_in":null}"#, "t", 54),
         (r#"{"token":"t","expires_in":18446744073709551615}"#, "t", 77760),
     ] {
-        let token = parse_token(body.as_bytes()).unwrap();
-        assert_eq!(
-            (token.secret.expose(), token.usable_for),
-            (secret, Duration::from_secs(usable_for)),
-            "{body}"
-        );
+        let (token, usable) = parse_token(body.as_bytes()).unwrap();
+        assert_eq!((token.expose(), usable), (secret, Duration::from_secs(usable_for)), "{body}");
     }
 }
 
 #[test]
-fn what_is_no_token_is_told_without_its_content() {
+fn an_error_about_a_token_has_nothing_of_it() {
     for (body, reason) in [
         ("{}", "it has neither token nor access_token"),
         (r#"{"token":"pl4nted\n"}"#, "it has characters that no token may have"),
@@ -72,14 +66,5 @@ fn what_is_no_token_is_told_without_its_content() {
     ] {
         let error = parse_token(body.as_bytes()).unwrap_err().to_string();
         assert_eq!(error, format!("the image's registry sent a malformed token: {reason}"));
-    }
-}
-
-proptest! {
-    #[test]
-    fn any_token_answer_is_told_without_its_content(body in prop::collection::vec(any::<u8>(), 0..200), field in "\\PC{0,20}") {
-        let _ = parse_token(&body);
-        let wrong = serde_json::json!({"token": {"pl4nted": field}, "access_token": "pl4nted"}).to_string();
-        prop_assert!(!parse_token(wrong.as_bytes()).unwrap_err().to_string().contains("pl4nted"));
     }
 }

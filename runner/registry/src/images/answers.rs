@@ -5,35 +5,53 @@
 //! age, failures and the lock of a lookup are in the entry.
 
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use parking_lot::Mutex;
+use porch_fn_image::Image;
+use tokio::sync::{Mutex as AsyncMutex, broadcast};
 use tokio::time::Instant;
 
-use crate::RegistryError;
+use crate::{Registry, RegistryError};
 
-/// What the answers of one kind take in memory, in bytes: callers choose registries and questions.
+/// Answers of one kind. Callers choose images, and so registries and repositories.
+const MAX_ENTRIES: usize = 10_000;
+/// The bytes that they take in memory.
 const MAX_BYTES: usize = 64 << 20;
-/// How long a failure that may be over soon is remembered.
-const TRANSIENT: Duration = Duration::from_secs(1);
+/// How long a failure is reported without asking again.
+pub(super) const NEGATIVE_TTL: Duration = Duration::from_secs(10);
+/// The same for a failure that may be over soon.
+const TRANSIENT_TTL: Duration = Duration::from_secs(1);
+/// Changes that a receiver may not have taken yet.
+const MAX_CHANGES: usize = 1024;
 
 pub(super) type Answer<V> = Result<Arc<V>, RegistryError>;
 
-/// What an answer takes in memory.
-pub(super) trait Weigh: fmt::Debug + Send + Sync + 'static {
-    /// About so many bytes.
+/// What a registry is asked, by its answer.
+pub(super) trait Question: fmt::Debug + Send + Sync + Sized + 'static {
+    /// What images have in common that have the same answer.
+    fn key(image: &Image) -> &str;
+
+    /// Asks. The answer is `known` itself while that holds.
+    fn ask(
+        registry: Arc<dyn Registry>,
+        image: &Image,
+        known: Option<Arc<Self>>,
+    ) -> impl Future<Output = Answer<Self>> + Send;
+
+    /// About the bytes that the answer takes in memory.
     fn bytes(&self) -> usize;
 }
 
 /// Answers by question.
 #[derive(Debug)]
-pub(super) struct Answers<V: Weigh> {
+pub(super) struct Answers<V: Question> {
     entries: Cache<String, Arc<AnswerEntry<V>>>,
-    negative_ttl: Duration,
+    /// Images with a new answer.
+    pub(super) changes: broadcast::Sender<Image>,
 }
 
 /// One question.
@@ -41,7 +59,7 @@ pub(super) struct Answers<V: Weigh> {
 pub(super) struct AnswerEntry<V> {
     last: Mutex<LastAnswer<V>>,
     /// Held during a lookup; the others wait for its answer.
-    pub(super) asking: Arc<tokio::sync::Mutex<()>>,
+    pub(super) asking: Arc<AsyncMutex<()>>,
 }
 
 #[derive(Debug)]
@@ -55,67 +73,51 @@ struct LastAnswer<V> {
 
 // === impl Answers ===
 
-impl<V: Weigh> Answers<V> {
-    pub(super) fn new(max_entries: NonZeroUsize, negative_ttl: Duration) -> Self {
+impl<V: Question> Answers<V> {
+    pub(super) fn new() -> Self {
         // Each entry counts at least its share of the bytes, so one bound holds for both.
-        let share = MAX_BYTES / max_entries;
-        let entries = Cache::builder()
-            .max_capacity(MAX_BYTES as u64)
-            .eviction_policy(EvictionPolicy::lru())
-            .weigher(move |key: &String, entry: &Arc<AnswerEntry<V>>| {
-                u32::try_from((key.len() + entry.bytes()).max(share)).unwrap_or(u32::MAX)
-            })
-            .build();
-        Self { entries, negative_ttl }
+        let weight = |key: &String, entry: &Arc<AnswerEntry<V>>| {
+            let bytes =
+                key.len() + size_of::<AnswerEntry<V>>() + entry.known().map_or(0, |known| known.bytes());
+            u32::try_from(bytes.max(MAX_BYTES / MAX_ENTRIES)).unwrap_or(u32::MAX)
+        };
+        let entries = Cache::builder().max_capacity(MAX_BYTES as u64).weigher(weight);
+        let entries = entries.eviction_policy(EvictionPolicy::lru()).build();
+        Self { entries, changes: broadcast::Sender::new(MAX_CHANGES) }
     }
 
-    pub(super) fn entry(&self, key: &str) -> Arc<AnswerEntry<V>> {
-        self.entries.get_with_by_ref(key, || Arc::new(AnswerEntry::new()))
+    pub(super) fn entry(&self, image: &Image) -> Arc<AnswerEntry<V>> {
+        self.entries.get_with_by_ref(V::key(image), || Arc::new(AnswerEntry::new()))
     }
 
     /// The last answer, however old.
-    pub(super) fn known(&self, key: &str) -> Option<Arc<V>> {
-        self.entries.get(key)?.known()
+    pub(super) fn known(&self, image: &Image) -> Option<Arc<V>> {
+        self.entries.get(V::key(image))?.known()
     }
 
     /// Marks the last answer as wrong: it holds only until the registry answers again.
-    pub(super) fn distrust(&self, key: &str) {
-        if let Some(entry) = self.entries.get(key) {
+    pub(super) fn distrust(&self, image: &Image) {
+        if let Some(entry) = self.entries.get(V::key(image)) {
             entry.last.lock().confirmed = None;
         }
     }
 
     /// Remembers the answer. A failure leaves what is known.
-    pub(super) fn record(&self, key: String, entry: Arc<AnswerEntry<V>>, answer: &Answer<V>) {
-        let now = Instant::now();
-        {
-            let mut last = entry.last.lock();
-            match answer {
-                Ok(known) => {
-                    *last = LastAnswer { known: Some(Arc::clone(known)), confirmed: Some(now), failed: None };
-                }
-                Err(error) => {
-                    // If something is known, nobody waits for the registry to recover.
-                    let is_short = last.known.is_none() && is_transient(error);
-                    let pause = if is_short { self.negative_ttl.min(TRANSIENT) } else { self.negative_ttl };
-                    last.failed = Some((error.clone(), now + pause));
-                }
-            }
-        }
+    pub(super) fn record(&self, image: &Image, entry: Arc<AnswerEntry<V>>, answer: &Answer<V>) {
+        let is_new = entry.record(answer);
         // Weighs it again.
-        self.entries.insert(key, entry);
+        self.entries.insert(V::key(image).to_owned(), entry);
         self.entries.run_pending_tasks();
+        if is_new {
+            // Fails without a receiver.
+            let _ = self.changes.send(image.clone());
+        }
     }
-}
-
-/// Whether the failure may be over soon, although nobody changes anything at the registry.
-fn is_transient(error: &RegistryError) -> bool {
-    matches!(error, RegistryError::Unreachable | RegistryError::Busy { .. } | RegistryError::Credentials(_))
 }
 
 // === impl AnswerEntry ===
 
-impl<V: Weigh> AnswerEntry<V> {
+impl<V> AnswerEntry<V> {
     fn new() -> Self {
         let last = LastAnswer { known: None, confirmed: None, failed: None };
         Self { last: Mutex::new(last), asking: Arc::default() }
@@ -137,8 +139,27 @@ impl<V: Weigh> AnswerEntry<V> {
         (Instant::now() < *until).then(|| Err(error.clone()))
     }
 
-    /// A failure's text is short.
-    fn bytes(&self) -> usize {
-        size_of::<Self>() + self.known().map_or(0, |known| known.bytes())
+    /// Returns whether the answer is another one than before.
+    fn record(&self, answer: &Answer<V>) -> bool {
+        let (now, mut last) = (Instant::now(), self.last.lock());
+        match answer {
+            Ok(new) => {
+                let is_new = last.known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, new));
+                *last = LastAnswer { known: Some(Arc::clone(new)), confirmed: Some(now), failed: None };
+                is_new
+            }
+            Err(error) => {
+                // If something is known, nobody waits for the registry to recover.
+                let is_short = last.known.is_none() && is_transient(error);
+                last.failed =
+                    Some((error.clone(), now + if is_short { TRANSIENT_TTL } else { NEGATIVE_TTL }));
+                false
+            }
+        }
     }
+}
+
+/// Whether the failure may be over soon, although nobody changes anything at the registry.
+fn is_transient(error: &RegistryError) -> bool {
+    matches!(error, RegistryError::Unreachable | RegistryError::Busy { .. } | RegistryError::Credentials(_))
 }

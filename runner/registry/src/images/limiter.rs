@@ -4,13 +4,15 @@
 //! first, so that it holds no place that another registry needs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
+
+use crate::lru;
 
 /// Lookups at once, of all registries.
 pub(super) const MAX_LOOKUPS: usize = 64;
@@ -39,13 +41,8 @@ pub(super) struct LookupLimiter {
 #[derive(Debug)]
 struct RegistryLimit {
     places: Arc<Semaphore>,
-    health: Mutex<RegistryHealth>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct RegistryHealth {
-    has_answered: bool,
-    ran_out_of_time: Option<Instant>,
+    has_answered: AtomicBool,
+    ran_out_of_time: Mutex<Option<Instant>>,
 }
 
 /// The right to one lookup.
@@ -61,8 +58,8 @@ pub(super) struct LookupPermit {
 impl LookupLimiter {
     pub(super) fn new() -> Self {
         Self {
-            registries: remembered(),
-            domains: remembered(),
+            registries: lru(MAX_REMEMBERED),
+            domains: lru(MAX_REMEMBERED),
             unproven: Arc::new(Semaphore::new(MAX_UNPROVEN)),
             all: Arc::new(Semaphore::new(MAX_LOOKUPS)),
         }
@@ -82,7 +79,8 @@ impl LookupLimiter {
         }
         let of_domain =
             self.domains.get_with_by_ref(domain(registry), || Arc::new(Semaphore::new(MAX_PER_DOMAIN)));
-        let unproven = (!limit.health.lock().has_answered).then(|| Arc::clone(&self.unproven));
+        let is_proven = limit.has_answered.load(Ordering::Relaxed);
+        let unproven = (!is_proven).then(|| Arc::clone(&self.unproven));
         let mut places = vec![of_registry];
         // The scarcest for all registries comes last.
         for semaphore in [Some(of_domain), unproven, Some(Arc::clone(&self.all))].into_iter().flatten() {
@@ -90,10 +88,6 @@ impl LookupLimiter {
         }
         Some(LookupPermit { limit, began: Instant::now(), _places: places })
     }
-}
-
-fn remembered<T: Clone + Send + Sync + 'static>() -> Cache<String, T> {
-    Cache::builder().max_capacity(MAX_REMEMBERED).eviction_policy(EvictionPolicy::lru()).build()
 }
 
 /// The registrable domain, approximated by the last two labels. An address is its own domain.
@@ -111,11 +105,15 @@ fn domain(registry: &str) -> &str {
 
 impl RegistryLimit {
     fn new() -> Self {
-        Self { places: Arc::new(Semaphore::new(MAX_PER_REGISTRY)), health: Mutex::default() }
+        Self {
+            places: Arc::new(Semaphore::new(MAX_PER_REGISTRY)),
+            has_answered: AtomicBool::default(),
+            ran_out_of_time: Mutex::default(),
+        }
     }
 
     fn is_cooling_down(&self) -> bool {
-        self.health.lock().ran_out_of_time.is_some_and(|at| at.elapsed() < COOLDOWN)
+        self.ran_out_of_time.lock().is_some_and(|at| at.elapsed() < COOLDOWN)
     }
 }
 
@@ -124,11 +122,11 @@ impl RegistryLimit {
 impl LookupPermit {
     /// Records whether the registry answered, be it with an error, and frees the place.
     pub(super) fn finish(self, answered: bool) {
-        let mut health = self.limit.health.lock();
         if answered {
-            *health = RegistryHealth { has_answered: true, ran_out_of_time: None };
+            self.limit.has_answered.store(true, Ordering::Relaxed);
+            *self.limit.ran_out_of_time.lock() = None;
         } else if self.began.elapsed() >= HANGING {
-            health.ran_out_of_time = Some(Instant::now());
+            *self.limit.ran_out_of_time.lock() = Some(Instant::now());
         }
     }
 }

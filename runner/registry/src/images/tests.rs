@@ -1,19 +1,16 @@
 //! What is remembered of images and for how long, in front of a registry whose answers tests
 //! choose; time is paused.
 
-mod constraints;
-mod questions;
+mod lookups;
 
 use std::collections::{BTreeMap, HashMap};
 
-use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::{Instant, advance, sleep};
 
 use super::*;
 
 const TTL: Duration = Duration::from_mins(5);
-const NEGATIVE_TTL: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_millis(1);
 const SHA256: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -40,89 +37,69 @@ struct State {
 }
 
 impl Fake {
-    fn stands_for(&self, image: &str, digest: &str) {
-        self.says(image, Ok(metadata(digest)));
+    fn set_digest(&self, image: &str, digest: &str) {
+        let command = vec![format!("/{digest}")];
+        self.set(image, Ok(Metadata { digest: digest.into(), command }));
     }
 
-    fn says(&self, image: &str, answer: Result<Metadata, RegistryError>) {
+    fn set(&self, image: &str, answer: Result<Metadata, RegistryError>) {
         self.0.lock().images.insert(image.to_owned(), answer);
     }
 
-    fn has_tags(&self, repository: &str, tags: Result<&[&str], RegistryError>) {
+    fn set_tags(&self, repository: &str, tags: Result<&[&str], RegistryError>) {
         let tags = tags.map(|tags| tags.iter().map(|&tag| tag.to_owned()).collect());
         self.0.lock().tags.insert(repository.to_owned(), tags);
     }
 
-    fn takes(&self, delay: Duration) {
-        self.0.lock().delay = delay;
-    }
-
-    /// Since it was asked for last, as `2 metadata a.b/fn:v1`.
+    /// The requests since the last time, such as `2 metadata a.b/fn:v1`.
     fn requests(&self) -> Vec<String> {
         let requests = std::mem::take(&mut self.0.lock().requests);
         requests.into_iter().map(|(request, count)| format!("{count} {request}")).collect()
     }
 
-    async fn request<T>(&self, what: &str, of: &str, answer: impl FnOnce(&State) -> T) -> T {
+    async fn answer<T: Clone>(
+        &self,
+        what: &str,
+        of: &str,
+        answers: fn(&State) -> &HashMap<String, Result<T, RegistryError>>,
+    ) -> Result<T, RegistryError> {
+        let hangs;
         let delay = {
             let mut state = self.0.lock();
-            assert!(!state.panics, "as the test wants");
+            assert!(!state.panics, "the test wants it");
             *state.requests.entry(format!("{what} {of}")).or_default() += 1;
             state.at_once += 1;
             state.most_at_once = state.most_at_once.max(state.at_once);
-            let hangs = state.hanging.iter().any(|registry| of.split('/').next() == Some(registry));
-            // As the client has it: it gives up.
+            hangs = state.hanging.iter().any(|registry| of.split('/').next() == Some(registry));
+            // Like the client, which gives up.
             if hangs { GIVES_UP } else { state.delay }
         };
         sleep(delay).await;
         let mut state = self.0.lock();
         state.at_once -= 1;
-        answer(&state)
+        let nothing = if hangs { RegistryError::Unreachable } else { RegistryError::NotFound };
+        answers(&state).get(of).cloned().unwrap_or(Err(nothing))
     }
 }
 
 impl Registry for Fake {
     fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>> {
-        let of = image.as_str();
-        let answer = |state: &State| state.images.get(of).cloned().unwrap_or_else(|| state.nothing(of));
-        self.request("metadata", of, answer).boxed()
+        self.answer("metadata", image.as_str(), |state| &state.images).boxed()
     }
 
     fn digest<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Arc<str>, RegistryError>> {
-        let of = image.as_str();
-        let answer = |state: &State| state.images.get(of).cloned().unwrap_or_else(|| state.nothing(of));
-        self.request("digest", of, answer).map(|answer| answer.map(|metadata| metadata.digest)).boxed()
+        let answer = self.answer("digest", image.as_str(), |state| &state.images);
+        answer.map(|answer| answer.map(|metadata| metadata.digest)).boxed()
     }
 
     fn tags<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Vec<String>, RegistryError>> {
-        let of = image.repository();
-        let answer = |state: &State| state.tags.get(of).cloned().unwrap_or_else(|| state.nothing(of));
-        self.request("tags", of, answer).boxed()
+        self.answer("tags", image.repository(), |state| &state.tags).boxed()
     }
-}
-
-impl State {
-    fn nothing<T>(&self, of: &str) -> Result<T, RegistryError> {
-        let hangs = self.hanging.iter().any(|registry| of.split('/').next() == Some(registry));
-        Err(if hangs { RegistryError::Unreachable } else { RegistryError::NotFound })
-    }
-}
-
-fn metadata(digest: &str) -> Metadata {
-    Metadata { digest: digest.into(), command: vec![format!("/{digest}")] }
-}
-
-fn options() -> ImagesOptions {
-    ImagesOptions { ttl: TTL, negative_ttl: NEGATIVE_TTL, max_entries: NonZeroUsize::new(10_000).unwrap() }
 }
 
 fn images() -> (Arc<Fake>, Images) {
-    images_with(options())
-}
-
-fn images_with(options: ImagesOptions) -> (Arc<Fake>, Images) {
     let fake = Arc::new(Fake::default());
-    let images = Images::new(Arc::clone(&fake) as Arc<dyn Registry>, options);
+    let images = Images::new(Arc::clone(&fake) as Arc<dyn Registry>, TTL);
     (fake, images)
 }
 
@@ -144,45 +121,41 @@ async fn settle() {
 #[tokio::test(start_paused = true)]
 async fn a_tag_is_asked_for_again_by_its_digest() {
     let (fake, images) = images();
-    let fn_v1 = image("a.b/fn:v1");
-    fake.stands_for("a.b/fn:v1", "one");
-    assert_eq!(images.known(&fn_v1), None);
-    assert_eq!(fake.requests(), [""; 0]);
-
-    let known = images.metadata(&fn_v1).await.unwrap();
-    assert_eq!((&*known.digest, &*known.command), ("one", &["/one".to_owned()][..]));
-    assert_eq!(fake.requests(), ["1 metadata a.b/fn:v1"]);
-
-    fake.stands_for("a.b/fn:v1", "two");
-    advance(TTL.saturating_sub(SECOND)).await;
-    assert!(Arc::ptr_eq(&images.metadata(&fn_v1).await.unwrap(), &known), "fresh");
-    assert_eq!(fake.requests(), [""; 0]);
-
-    fake.stands_for("a.b/fn:v1", "one");
-    advance(SECOND).await;
-    assert!(Arc::ptr_eq(&images.metadata(&fn_v1).await.unwrap(), &known), "not moved");
-    assert_eq!(fake.requests(), ["1 digest a.b/fn:v1"]);
-    assert!(Arc::ptr_eq(&images.metadata(&fn_v1).await.unwrap(), &known), "fresh again");
-    assert_eq!(fake.requests(), [""; 0]);
-
-    fake.stands_for("a.b/fn:v1", "two");
-    advance(TTL).await;
-    assert!(Arc::ptr_eq(&images.known(&fn_v1).unwrap(), &known), "nobody was asked");
-    let moved = images.metadata(&fn_v1).await.unwrap();
-    assert_eq!((&*moved.digest, &*moved.command), ("two", &["/two".to_owned()][..]));
-    assert!(moved.since > known.since);
-    assert!(Arc::ptr_eq(&images.known(&fn_v1).unwrap(), &moved));
-    assert_eq!(fake.requests(), ["1 digest a.b/fn:v1", "1 metadata a.b/fn:v1"]);
+    let (fn_v1, mut changes) = (image("a.b/fn:v1"), images.changes());
+    assert_eq!((images.known(&fn_v1), fake.requests()), (None, vec![]));
+    let mut before = None;
+    for (after, digest, requests, is_new) in [
+        (Duration::ZERO, "one", &["1 metadata a.b/fn:v1"][..], true),
+        (TTL.saturating_sub(SECOND), "two", &[], false),
+        (SECOND, "one", &["1 digest a.b/fn:v1"], false),
+        (Duration::ZERO, "two", &[], false),
+        (TTL, "two", &["1 digest a.b/fn:v1", "1 metadata a.b/fn:v1"], true),
+    ] {
+        fake.set_digest("a.b/fn:v1", digest);
+        advance(after).await;
+        assert_eq!(images.known(&fn_v1), before, "nobody was asked yet");
+        let known = images.metadata(&fn_v1).await.unwrap();
+        assert_eq!(fake.requests(), requests);
+        assert_eq!(changes.try_recv().ok(), is_new.then(|| fn_v1.clone()));
+        match before {
+            Some(before) if !is_new => assert!(Arc::ptr_eq(&before, &known)),
+            before => {
+                assert_eq!((&*known.digest, &*known.command), (digest, &[format!("/{digest}")][..]));
+                assert!(before.is_none_or(|before| before.since < known.since));
+            }
+        }
+        before = Some(known);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_digest_is_known_for_good() {
     let (fake, images) = images();
     for text in [format!("a.b/fn@{SHA256}"), format!("a.b/fn:v1@{SHA256}")] {
-        fake.stands_for(&text, SHA256);
+        fake.set_digest(&text, SHA256);
         let known = images.metadata(&image(&text)).await.unwrap();
         assert_eq!(fake.requests(), [format!("1 metadata {text}")]);
-        fake.says(&text, Err(RegistryError::NotFound));
+        fake.set(&text, Err(RegistryError::NotFound));
         advance(TTL * 10_000).await;
         assert!(Arc::ptr_eq(&images.metadata(&image(&text)).await.unwrap(), &known));
         assert_eq!(fake.requests(), [""; 0]);
@@ -190,31 +163,15 @@ async fn a_digest_is_known_for_good() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn images_that_change_are_named() {
-    let (fake, images) = images();
-    let fn_v1 = image("a.b/fn:v1");
-    let mut changes = images.changes();
-    let mut changed = || changes.try_recv().ok();
-    images.metadata(&fn_v1).await.unwrap_err();
-    assert_eq!(changed(), None);
-    for (digest, changes) in [("one", true), ("one", false), ("two", true), ("two", false), ("one", true)] {
-        fake.stands_for("a.b/fn:v1", digest);
-        advance(TTL).await;
-        images.metadata(&fn_v1).await.unwrap();
-        assert_eq!(changed(), changes.then(|| fn_v1.clone()), "{digest}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_is_known_outlives_a_registry_that_fails() {
     let (fake, images) = images();
     let fn_v1 = image("a.b/fn:v1");
-    fake.stands_for("a.b/fn:v1", "one");
+    fake.set_digest("a.b/fn:v1", "one");
     let known = images.metadata(&fn_v1).await.unwrap();
     advance(TTL).await;
     fake.requests();
     for error in [RegistryError::Unreachable, RegistryError::Unauthorized, RegistryError::NotFound] {
-        fake.says("a.b/fn:v1", Err(error));
+        fake.set("a.b/fn:v1", Err(error));
         for _ in 0..100 {
             assert!(Arc::ptr_eq(&images.metadata(&fn_v1).await.unwrap(), &known));
         }
@@ -224,7 +181,7 @@ async fn what_is_known_outlives_a_registry_that_fails() {
         assert_eq!(fake.requests(), [""; 0]);
         advance(SECOND).await;
     }
-    fake.stands_for("a.b/fn:v1", "two");
+    fake.set_digest("a.b/fn:v1", "two");
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");
 }
 
@@ -232,11 +189,11 @@ async fn what_is_known_outlives_a_registry_that_fails() {
 async fn what_is_known_does_not_wait_for_a_slow_registry() {
     let (fake, images) = images();
     let fn_v1 = image("a.b/fn:v1");
-    fake.stands_for("a.b/fn:v1", "one");
+    fake.set_digest("a.b/fn:v1", "one");
     let known = images.metadata(&fn_v1).await.unwrap();
     advance(TTL).await;
-    fake.takes(PATIENCE + SECOND);
-    fake.stands_for("a.b/fn:v1", "two");
+    fake.0.lock().delay = PATIENCE + SECOND;
+    fake.set_digest("a.b/fn:v1", "two");
     fake.requests();
 
     let asked = Instant::now();
@@ -261,8 +218,8 @@ async fn failures_are_remembered_for_a_while() {
     ] {
         let (fake, images) = images();
         let fn_v1 = image("a.b/fn:v1");
-        fake.says("a.b/fn:v1", Err(error.clone()));
-        fake.has_tags("a.b/fn", Err(error.clone()));
+        fake.set("a.b/fn:v1", Err(error.clone()));
+        fake.set_tags("a.b/fn", Err(error.clone()));
         let asked = ["1 metadata a.b/fn:v1", "1 tags a.b/fn"];
         for _ in 0..100 {
             assert_eq!(images.metadata(&fn_v1).await, Err(error.clone()));
@@ -271,8 +228,8 @@ async fn failures_are_remembered_for_a_while() {
         }
         assert_eq!(fake.requests(), asked, "{error}");
 
-        fake.stands_for("a.b/fn:v1", "one");
-        fake.has_tags("a.b/fn", Ok(&["v1"]));
+        fake.set_digest("a.b/fn:v1", "one");
+        fake.set_tags("a.b/fn", Ok(&["v1"]));
         advance(remembered.saturating_sub(MOMENT)).await;
         assert_eq!(images.metadata(&fn_v1).await, Err(error.clone()));
         assert_eq!(images.resolve(&fn_v1, &constraint("*")).await, Err(error.clone().into()));
@@ -285,37 +242,17 @@ async fn failures_are_remembered_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_least_recently_wanted_is_forgotten() {
-    let (fake, images) =
-        images_with(ImagesOptions { max_entries: NonZeroUsize::new(2).unwrap(), ..options() });
-    let [a, b, c, d] = ["a.b/a:v1", "a.b/b:v1", "a.b/c:v1", "a.b/d:v1"].map(image);
-    for image in [&a, &b, &c] {
-        fake.stands_for(image.as_str(), "one");
-    }
-    images.metadata(&a).await.unwrap();
-    images.metadata(&b).await.unwrap();
-    images.metadata(&a).await.unwrap();
-    images.metadata(&c).await.unwrap();
-    assert_eq!([&a, &b, &c].map(|image| images.known(image).is_some()), [true, false, true]);
-    // Failures count.
-    images.metadata(&d).await.unwrap_err();
-    assert_eq!([&a, &b, &c].map(|image| images.known(image).is_some()), [false, false, true]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn bytes_are_bounded() {
-    const MIB: usize = 1024 * 1024;
     let (fake, images) = images();
     let all: Vec<Image> = (0..100).map(|index| image(&format!("a.b/fn-{index}:v1"))).collect();
-    for round in 0..2 {
+    for round in ["0", "1"] {
         for image in &all {
-            let digest = format!("{round}");
-            let command = vec!["x".repeat(MIB)];
-            fake.says(image.as_str(), Ok(Metadata { digest: digest.as_str().into(), command }));
+            let command = vec!["x".repeat(1 << 20)];
+            fake.set(image.as_str(), Ok(Metadata { digest: round.into(), command }));
             images.metadata(image).await.unwrap();
         }
         let kept: Vec<bool> = all.iter().map(|image| images.known(image).is_some()).collect();
-        // 64 MiB, less what the keys take.
+        // 64 MiB, less what the keys take; the least recently used are forgotten.
         assert_eq!(kept.iter().filter(|kept| **kept).count(), 63);
         assert!(kept[37..].iter().all(|kept| *kept));
         advance(TTL).await;
@@ -328,12 +265,12 @@ async fn what_did_not_prove_true_is_asked_for_again() {
     let fn_v1 = image("a.b/fn:v1");
     images.distrust(&fn_v1);
     assert_eq!((images.known(&fn_v1), fake.requests()), (None, vec![]), "nobody asks for nothing");
-    fake.stands_for("a.b/fn:v1", "one");
+    fake.set_digest("a.b/fn:v1", "one");
     let known = images.metadata(&fn_v1).await.unwrap();
     fake.requests();
 
     // The tag has moved on, and what it stood for was removed.
-    fake.stands_for("a.b/fn:v1", "two");
+    fake.set_digest("a.b/fn:v1", "two");
     images.distrust(&fn_v1);
     assert_eq!(fake.requests(), [""; 0], "until somebody wants it");
     assert_eq!(images.known(&fn_v1).unwrap(), known);
@@ -348,10 +285,10 @@ async fn what_did_not_prove_true_is_asked_for_again() {
     assert_eq!(fake.requests(), ["1 digest a.b/fn:v1"]);
 
     // A registry that fails leaves what was known, and the doubt.
-    fake.says("a.b/fn:v1", Err(RegistryError::Unreachable));
+    fake.set("a.b/fn:v1", Err(RegistryError::Unreachable));
     images.distrust(&fn_v1);
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");
-    fake.stands_for("a.b/fn:v1", "three");
+    fake.set_digest("a.b/fn:v1", "three");
     advance(NEGATIVE_TTL).await;
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "three");
 }
@@ -372,9 +309,91 @@ async fn what_others_found_out_counts_as_an_answer_of_now() {
     assert!(changes.try_recv().is_err(), "the older one is nothing new");
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "two");
     assert_eq!(fake.requests(), [""; 0]);
-    fake.stands_for("a.b/fn:v1", "three");
+    fake.set_digest("a.b/fn:v1", "three");
     advance(TTL).await;
     assert_eq!(&*images.metadata(&fn_v1).await.unwrap().digest, "three");
     images.learn(&fn_v1, found("two", 100));
     assert_eq!(&*images.known(&fn_v1).unwrap().digest, "three", "a registry said so since");
+}
+
+#[tokio::test(start_paused = true)]
+async fn constraints_of_one_repository_share_its_list() {
+    let (fake, images) = images();
+    fake.0.lock().delay = SECOND;
+    fake.set_tags("a.b/fn", Ok(&["v0.4.1", "v0.4.3", "latest", "v0.5.0", "v0.4.9-git-abc", "1.0.0+x", "v1"]));
+    let resolve = async |of: &str, text: &str| {
+        let resolved = images.resolve(&image(of), &constraint(text)).await;
+        resolved.map_or_else(|error| error.to_string(), |image| image.to_string())
+    };
+    let (no_match, digest) = (ResolveError::NoMatch.to_string(), format!("a.b/fn@{SHA256}"));
+    let resolved = tokio::join!(
+        resolve("a.b/fn:v1", "~0.4"),
+        resolve(&digest, "<1"),
+        resolve("a.b/fn", ">0"),
+        resolve("a.b/fn", "~0.4"),
+        resolve("a.b/fn", "2"),
+    );
+    let expected = ["a.b/fn:v0.4.3", "a.b/fn:v0.5.0", "a.b/fn:v1", "a.b/fn:v0.4.3", &no_match];
+    assert_eq!(<[String; 5]>::from(resolved), expected);
+    assert_eq!(fake.requests(), ["1 tags a.b/fn"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_list_serves_while_one_lookup_refreshes_it() {
+    let (fake, images) = images();
+    let (fn_, all) = (image("a.b/fn"), constraint("*"));
+    fake.set_tags("a.b/fn", Ok(&["v1"]));
+    images.resolve(&fn_, &all).await.unwrap();
+    fake.requests();
+    fake.set_tags("a.b/fn", Ok(&["v1", "v2"]));
+    fake.0.lock().delay = SECOND;
+    advance(TTL.saturating_sub(SECOND)).await;
+    for (tag, requests) in [("v1", &[][..]), ("v1", &["1 tags a.b/fn"]), ("v2", &[])] {
+        for _ in 0..100 {
+            let resolved = images.resolve(&fn_, &all).now_or_never().expect("nobody waits");
+            assert_eq!(resolved.unwrap().tag(), Some(tag));
+        }
+        settle().await;
+        assert_eq!(fake.requests(), requests);
+        sleep(SECOND).await;
+        settle().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_list_outlives_a_registry_that_fails() {
+    let (fake, images) = images();
+    let (fn_, all) = (image("a.b/fn"), constraint("*"));
+    fake.set_tags("a.b/fn", Ok(&["v1"]));
+    images.resolve(&fn_, &all).await.unwrap();
+    fake.requests();
+    fake.set_tags("a.b/fn", Err(RegistryError::Unreachable));
+    advance(TTL).await;
+    for _ in 0..60 {
+        let resolved = images.resolve(&fn_, &all).now_or_never().expect("nobody waits");
+        assert_eq!(resolved.unwrap().tag(), Some("v1"));
+        settle().await;
+        advance(SECOND).await;
+    }
+    assert_eq!(fake.requests(), ["6 tags a.b/fn"], "every ten seconds");
+    let other = images.resolve(&fn_, &constraint("2")).await;
+    assert_eq!(other, Err(RegistryError::Unreachable.into()), "such a tag may be there by now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_match_is_remembered_for_a_while() {
+    let (fake, images) = images();
+    let (fn_, two) = (image("a.b/fn"), constraint("2"));
+    fake.set_tags("a.b/fn", Ok(&["v1"]));
+    for (after, requests) in [(Duration::ZERO, 1), (NEGATIVE_TTL.saturating_sub(SECOND), 0)] {
+        advance(after).await;
+        for _ in 0..100 {
+            assert_eq!(images.resolve(&fn_, &two).await, Err(ResolveError::NoMatch));
+        }
+        assert_eq!(fake.requests().len(), requests);
+        fake.set_tags("a.b/fn", Ok(&["v1", "v2"]));
+    }
+    advance(SECOND).await;
+    assert_eq!(images.resolve(&fn_, &two).await.unwrap().tag(), Some("v2"));
+    assert_eq!(fake.requests(), ["1 tags a.b/fn"]);
 }

@@ -4,43 +4,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use parking_lot::Mutex;
-use porch_fn_registry::{Client, CredentialFile, CredentialSource, Options, Registry as _, RegistryError};
-use serde_json::json;
+use porch_fn_registry::{Client, CredentialSource, Options, Registry as _, RegistryError, roots};
+use serde_json::{Value, json};
 
-use crate::server::{Reply, Seen, Server};
-use crate::store::{OCI_MANIFEST, Store};
-use crate::{ConfigFile, client, image, options, pass, private};
+use crate::server::{Reply, Seen, Server, basic};
+use crate::store::Store;
+use crate::{TempDir, client, image, options, with};
 
-fn basic(user: &str, password: &str) -> String {
-    format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")))
+fn login(password: &str) -> Value {
+    json!({"username": "me", "password": password})
 }
 
-fn with(credentials: CredentialFile) -> Client {
-    Client::new(Options { credentials, ..options() })
+/// A registry that wants this password.
+async fn by_password(password: &Arc<Mutex<String>>) -> Server {
+    let (store, wanted) = (Store::of_images(), Arc::clone(password));
+    Server::start(move |seen| store.guarded(seen, &basic("me", &wanted.lock()), "Basic")).await
 }
 
-fn login(password: &str) -> serde_json::Value {
-    json!({"127.0.0.1": {"auth": BASE64_STANDARD.encode(format!("me:{password}"))}})
+fn password(text: &str) -> Arc<Mutex<String>> {
+    Arc::new(Mutex::new(text.to_owned()))
 }
 
-/// Entries hold for one port: those of tests are random.
-fn for_server(server: &Server, entry: &serde_json::Value) -> serde_json::Value {
-    json!({ server.registry(): entry })
-}
-
-fn store() -> Store {
-    let mut store = Store::default();
-    for name in ["a", "b"] {
-        for tag in ["v1", "v2"] {
-            store.image(name, tag, OCI_MANIFEST);
-        }
-    }
-    store
-}
-
-/// A registry that takes the tokens `TOKEN SCOPE`, and who gives them.
+/// A registry that takes the tokens `TOKEN-NAME`, and who gives them.
 struct WithTokens {
     registry: Server,
     tokens: Server,
@@ -49,8 +35,8 @@ struct WithTokens {
 }
 
 impl WithTokens {
-    async fn start(expires_in: u64, allowed: impl Fn(&Seen) -> bool + Send + Sync + 'static) -> Self {
-        let token = Arc::new(Mutex::new("t1".to_owned()));
+    async fn start(allowed: impl Fn(&Seen) -> bool + Send + Sync + 'static) -> Self {
+        let token = password("t1");
         let given = Arc::clone(&token);
         let tokens = Server::start(move |seen| {
             if !allowed(seen) {
@@ -58,16 +44,16 @@ impl WithTokens {
             }
             let text = format!("{}?{}", seen.path, seen.body);
             let name = text.split("repository%3A").nth(1).and_then(|rest| rest.split('%').next()).unwrap();
-            let token = format!("{}-{name}", given.lock());
-            Reply::json(&json!({"token": token, "expires_in": expires_in}))
+            Reply::json(&json!({"token": format!("{}-{name}", given.lock()), "expires_in": 300}))
         })
         .await;
-        let realm = format!("http://{}/token", tokens.address);
-        let (store, taken) = (store(), Arc::clone(&token));
+        let realm = tokens.url("/token");
+        let (store, taken) = (Store::of_images(), Arc::clone(&token));
         let registry = Server::start(move |seen| {
-            let name = seen.path.split('/').nth(2).unwrap();
+            // ghcr.io names a repository that does not exist.
             let challenge =
-                format!("Bearer realm=\"{realm}\",service=\"it\",scope=\"repository:{name}:pull\"");
+                format!("Bearer realm=\"{realm}\",service=\"it\",scope=\"repository:user/image:pull\"");
+            let name = seen.path.split('/').nth(2).unwrap();
             store.guarded(seen, &format!("Bearer {}-{name}", taken.lock()), &challenge)
         })
         .await;
@@ -79,43 +65,44 @@ impl WithTokens {
     }
 }
 
-#[tokio::test]
-async fn a_token_is_fetched_once_per_repository() {
-    let it = WithTokens::start(300, |seen| seen.authorization() == Some(&basic("me", "pw"))).await;
-    let auth = BASE64_STANDARD.encode("me:pw");
-    let file = ConfigFile::new(&for_server(&it.registry, &json!({ "auth": auth })));
-    let (client, registry) = (with(file.private()), it.registry.registry());
-
-    client.metadata(&image(&registry, "a:v1")).await.unwrap();
-    assert_eq!(it.registry.take().len(), 3);
-    assert_eq!(it.tokens.take(), ["GET /token?service=it&scope=repository%3Aa%3Apull"]);
-    client.metadata(&image(&registry, "a:v2")).await.unwrap();
-    assert_eq!(it.take(), (2, 0));
-    // Of another repository: the scheme is known, the token is not.
-    client.metadata(&image(&registry, "b:v1")).await.unwrap();
-    assert_eq!(it.take(), (2, 1));
+/// Lets time pass while no request is under way.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
 }
 
 #[tokio::test]
-async fn an_old_token_is_not_shown() {
-    let it = WithTokens::start(300, |seen| seen.authorization().is_none()).await;
-    let (client, image) = (client(), image(&it.registry.registry(), "a:v1"));
-    client.digest(&image).await.unwrap();
+async fn a_token_is_fetched_once_per_repository_and_used_until_shortly_before_its_end() {
+    let it = WithTokens::start(|seen| seen.authorization() == Some(&basic("me", "pw"))).await;
+    let file = TempDir::config(&it.registry, &login("pw"));
+    let client = with(file.credentials());
+    client.metadata(&image(&it.registry, "a:v1")).await.unwrap();
+    let asked = it.registry.take();
+    assert_eq!(
+        (&*asked[0], asked.len()),
+        ("GET /v2/", 3),
+        "with credentials the challenge is asked for first"
+    );
+    assert_eq!(it.tokens.take(), ["GET /token?service=it&scope=repository%3Aa%3Apull"]);
+    client.metadata(&image(&it.registry, "a:v2")).await.unwrap();
+    assert_eq!(it.take(), (2, 0));
+    // Of another repository: the scheme is known, the token is not.
+    client.metadata(&image(&it.registry, "b:v1")).await.unwrap();
     assert_eq!(it.take(), (2, 1));
-    pass(Duration::from_secs(200)).await;
-    client.digest(&image).await.unwrap();
-    assert_eq!(it.take(), (1, 0));
-    pass(Duration::from_secs(75)).await;
-    client.digest(&image).await.unwrap();
-    assert_eq!(it.take(), (1, 1));
+    for (time, tokens) in [(200, 0), (75, 1)] {
+        pass(Duration::from_secs(time)).await;
+        client.digest(&image(&it.registry, "a:v1")).await.unwrap();
+        assert_eq!(it.take(), (1, tokens));
+    }
 }
 
 #[tokio::test]
 async fn a_token_that_was_taken_back_is_replaced() {
-    let it = WithTokens::start(300, |_| true).await;
-    let (client, image) = (client(), image(&it.registry.registry(), "a:v1"));
+    let it = WithTokens::start(|seen| seen.authorization().is_none()).await;
+    let (client, image) = (client(), image(&it.registry, "a:v1"));
     client.digest(&image).await.unwrap();
-    it.take();
+    assert_eq!(it.take(), (2, 1));
     *it.token.lock() = "t2".into();
     client.digest(&image).await.unwrap();
     assert_eq!(it.take(), (2, 1));
@@ -123,15 +110,13 @@ async fn a_token_that_was_taken_back_is_replaced() {
 
 #[tokio::test]
 async fn an_identity_token_is_exchanged_in_a_form() {
-    let it = WithTokens::start(300, |seen| {
-        seen.method == "POST"
-            && seen.headers["content-type"] == "application/x-www-form-urlencoded"
-            && seen.body.contains("&refresh_token=id%2B+en%26tity")
+    let it = WithTokens::start(|seen| {
+        seen.method == "POST" && seen.headers["content-type"] == "application/x-www-form-urlencoded"
     })
     .await;
-    let entry = json!({"auth": BASE64_STANDARD.encode("<token>:"), "identitytoken": "id+ en&tity"});
-    let file = ConfigFile::new(&for_server(&it.registry, &entry));
-    with(file.private()).metadata(&image(&it.registry.registry(), "a:v1")).await.unwrap();
+    let file =
+        TempDir::config(&it.registry, &json!({"auth": "PHRva2VuPjo=", "identitytoken": "id+ en&tity"}));
+    with(file.credentials()).metadata(&image(&it.registry, "a:v1")).await.unwrap();
     let seen = it.tokens.seen();
     assert_eq!(seen.len(), 1);
     assert_eq!((seen[0].path.as_str(), seen[0].authorization()), ("/token", None));
@@ -144,86 +129,82 @@ async fn an_identity_token_is_exchanged_in_a_form() {
 
 #[tokio::test]
 async fn a_registry_token_is_shown_as_it_is() {
-    let it = WithTokens::start(300, |_| false).await;
-    let file = ConfigFile::new(&for_server(&it.registry, &json!({"registrytoken": "t1-a"})));
-    with(file.private()).metadata(&image(&it.registry.registry(), "a:v1")).await.unwrap();
+    let it = WithTokens::start(|_| false).await;
+    let file = TempDir::config(&it.registry, &json!({"registrytoken": "t1-a"}));
+    with(file.credentials()).metadata(&image(&it.registry, "a:v1")).await.unwrap();
     assert_eq!(it.take(), (3, 0));
 }
 
 #[tokio::test]
-async fn wrong_credentials_are_told_and_not_tried_again() {
-    let store = store();
-    let server = Server::start(move |seen| store.guarded(seen, &basic("me", "right"), "Basic")).await;
-    let file = ConfigFile::new(&for_server(&server, &json!({"username": "me", "password": "wrong"})));
-    let image_of_basic = image(&server.registry(), "a:v1");
-    let of_basic = with(file.private());
-    assert_eq!(of_basic.metadata(&image_of_basic).await, Err(RegistryError::Unauthorized));
-    assert_eq!(server.take().len(), 2);
-    assert_eq!(of_basic.metadata(&image_of_basic).await, Err(RegistryError::Unauthorized));
-    assert_eq!(server.take().len(), 1);
-    assert_eq!(client().metadata(&image_of_basic).await, Err(RegistryError::Unauthorized));
+async fn wrong_credentials_are_reported_and_not_tried_again() {
+    let server = by_password(&password("right")).await;
+    let file = TempDir::config(&server, &login("wrong"));
+    let (of_basic, wanted) = (with(file.credentials()), image(&server, "a:v1"));
+    for requests in [2, 1] {
+        assert_eq!(of_basic.metadata(&wanted).await, Err(RegistryError::Unauthorized));
+        assert_eq!(server.take().len(), requests, "the challenge is asked for once");
+    }
+    assert_eq!(client().metadata(&wanted).await, Err(RegistryError::Unauthorized));
 
     for status in [400, 401, 403] {
         let tokens = Server::start(move |_| Reply::new(status, "{}")).await;
-        let realm = format!("Bearer realm=\"http://{}/\"", tokens.address);
+        let challenge = format!("Bearer realm=\"{}\"", tokens.url("/"));
         let server =
-            Server::start(move |_| Reply::new(401, "").with("www-authenticate", realm.clone())).await;
-        let image = image(&server.registry(), "a:v1");
-        assert_eq!(client().metadata(&image).await, Err(RegistryError::Unauthorized));
+            Server::start(move |_| Reply::new(401, "").with("www-authenticate", challenge.clone())).await;
+        assert_eq!(client().metadata(&image(&server, "a:v1")).await, Err(RegistryError::Unauthorized));
         assert_eq!((server.take().len(), tokens.take().len()), (1, 1));
     }
 }
 
 #[tokio::test]
 async fn rotated_credentials_are_read_at_the_first_refusal() {
-    let password = Arc::new(Mutex::new("old".to_owned()));
-    let (store, wanted) = (store(), Arc::clone(&password));
-    let server = Server::start(move |seen| store.guarded(seen, &basic("me", &wanted.lock()), "Basic")).await;
-    let entry = |password| for_server(&server, &json!({"username": "me", "password": password}));
-    let file = ConfigFile::new(&entry("old"));
-    let (client, image) = (with(file.private()), image(&server.registry(), "a:v1"));
+    let wanted = password("old");
+    let server = by_password(&wanted).await;
+    let file = TempDir::config(&server, &login("old"));
+    let (client, image) = (with(file.credentials()), image(&server, "a:v1"));
     client.digest(&image).await.unwrap();
     server.take();
+    let rotate = |password: &str| {
+        file.write(&json!({"auths": {server.address.to_string(): login(password)}}).to_string());
+    };
 
-    file.write(&json!({"auths": entry("new")}).to_string());
+    rotate("new");
     client.digest(&image).await.unwrap();
     assert_eq!(server.take().len(), 1, "what works is not touched");
-    *password.lock() = "new".into();
-    client.digest(&image).await.unwrap();
-    assert_eq!(server.take().len(), 2);
-    client.digest(&image).await.unwrap();
-    assert_eq!(server.take().len(), 1);
-
-    // And where they are rotated to what is wrong as well.
-    file.write(&json!({"auths": entry("wrong")}).to_string());
-    *password.lock() = "newer".into();
+    *wanted.lock() = "new".into();
+    for requests in [2, 1] {
+        client.digest(&image).await.unwrap();
+        assert_eq!(server.take().len(), requests);
+    }
+    // Rotated to a wrong one.
+    rotate("wrong");
+    *wanted.lock() = "newer".into();
     assert_eq!(client.digest(&image).await, Err(RegistryError::Unauthorized));
     assert_eq!(server.take().len(), 2);
 }
 
 #[tokio::test]
 async fn rotated_credentials_bring_other_tokens() {
-    let password = Arc::new(Mutex::new("old".to_owned()));
-    let wanted = Arc::clone(&password);
+    let wanted = password("old");
+    let of_server = Arc::clone(&wanted);
     let it =
-        WithTokens::start(300, move |seen| seen.authorization() == Some(&basic("me", &wanted.lock()))).await;
-    let entry = |password| for_server(&it.registry, &json!({"username": "me", "password": password}));
-    let file = ConfigFile::new(&entry("old"));
-    let (client, image) = (with(file.private()), image(&it.registry.registry(), "a:v1"));
+        WithTokens::start(move |seen| seen.authorization() == Some(&basic("me", &of_server.lock()))).await;
+    let file = TempDir::config(&it.registry, &login("old"));
+    let (client, image) = (with(file.credentials()), image(&it.registry, "a:v1"));
     client.digest(&image).await.unwrap();
     it.take();
-
+    let rotate = |to: &str| {
+        file.write(&json!({"auths": {it.registry.address.to_string(): login(to)}}).to_string());
+        *wanted.lock() = to.into();
+    };
     // The registry takes back the cached token and the password that it came by.
-    file.write(&json!({"auths": entry("new")}).to_string());
-    *password.lock() = "new".into();
+    rotate("new");
     *it.token.lock() = "t2".into();
     client.digest(&image).await.unwrap();
     assert_eq!(it.take(), (2, 1));
-
     // Here the token server is the one to refuse.
     pass(Duration::from_mins(5)).await;
-    file.write(&json!({"auths": entry("newer")}).to_string());
-    *password.lock() = "newer".into();
+    rotate("newer");
     client.digest(&image).await.unwrap();
     assert_eq!(it.take(), (1, 2));
 }
@@ -232,143 +213,146 @@ async fn rotated_credentials_bring_other_tokens() {
 async fn a_registry_that_always_wants_something_else_is_left() {
     let times = AtomicUsize::new(0);
     let tokens = Server::start(|_| Reply::json(&json!({"token": "t"}))).await;
-    let realm = format!("http://{}", tokens.address);
+    let realm = tokens.url("");
     let server = Server::start(move |_| {
         let time = times.fetch_add(1, Ordering::Relaxed);
         Reply::new(401, "").with("www-authenticate", format!("Bearer realm=\"{realm}/{time}\""))
     })
     .await;
-    assert_eq!(client().digest(&image(&server.registry(), "a:v1")).await, Err(RegistryError::Unauthorized));
+    assert_eq!(client().digest(&image(&server, "a:v1")).await, Err(RegistryError::Unauthorized));
     assert_eq!(server.take().len(), 4);
 }
 
 #[tokio::test]
 async fn credentials_do_not_go_out_in_clear() {
     let tokens = Server::start(|_| Reply::json(&json!({"token": "t"}))).await;
-    let realm = format!("Bearer realm=\"http://localhost:{}\"", tokens.address.port());
+    let realm = format!("Bearer realm=\"{}\"", tokens.url(""));
     let server = Server::start_tls("server.crt", "server.key", move |_| {
         Reply::new(401, "").with("www-authenticate", realm.clone())
     })
     .await;
-    let image = image(&format!("localhost:{}", server.address.port()), "a:v1");
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::copy(crate::server::fixture("ca.crt"), directory.path().join("ca.crt")).unwrap();
-    let roots = porch_fn_registry::Roots::with_private(directory.path().to_owned());
-    let client = |insecure: Vec<String>| Client::new(Options { roots: roots.clone(), insecure, ..options() });
+    let (image, ca) = (image(&server, "a:v1"), TempDir::ca("ca.crt"));
+    let client = |insecure: Vec<String>| {
+        Client::new(Options { roots: roots(Some(ca.path().to_owned())), insecure, ..options() })
+    };
     let error = client(vec![]).digest(&image).await.unwrap_err();
     assert!(matches!(error, RegistryError::Malformed { what: "token", .. }), "{error}");
     assert!(error.to_string().contains("--insecure-registries"), "{error}");
     assert_eq!(tokens.take().len(), 0);
     // The realm's host by name: then it is meant.
-    let port = tokens.address.port();
-    let found = client(vec![format!("localhost:{port}")]).digest(&image).await;
+    let found = client(vec![tokens.address.to_string()]).digest(&image).await;
     assert_eq!(found, Err(RegistryError::Unauthorized));
     assert!(!tokens.take().is_empty());
 }
 
+/// Some registries are open, and answer 404 for private images.
 #[tokio::test]
-async fn a_file_that_cannot_be_used_is_told_as_long_as_there_was_no_good_one() {
-    let server = Server::start(|seen| store().guarded(seen, &basic("me", "p"), "Basic")).await;
-    let image = image(&server.registry(), "a:v1");
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("config.json");
-    let credentials = private(&path);
-    let client = with(credentials.clone());
-    let shown = path.display();
-    let told = |problem: &str| {
+async fn credentials_are_shown_first_also_to_a_registry_without_a_challenge() {
+    let basic_challenge = Reply::new(401, "").with("www-authenticate", "Basic realm=\"it\"");
+    for (top, is_reported) in
+        [(basic_challenge, true), (Reply::new(200, "{}"), false), (Reply::new(404, ""), false)]
+    {
+        let store = Store::of_images();
+        let server = Server::start(move |seen| match seen.path.as_str() {
+            "/v2/" => top.clone(),
+            path if path.starts_with("/v2/b/") && seen.authorization() != Some(&basic("me", "pw")) => {
+                Reply::new(404, "{}")
+            }
+            _ => store.answer(seen),
+        })
+        .await;
+        let (open, private) = (image(&server, "a:v1"), image(&server, "b:v1"));
+        let file = TempDir::config(&server, &login("pw"));
+        let client = with(file.credentials());
+        client.metadata(&private).await.unwrap();
+        client.metadata(&open).await.unwrap();
+        assert_eq!(client.digest(&image(&server, "b:v9")).await, Err(RegistryError::NotFound));
+        assert_eq!((&*server.take()[0], server.seen().len()), ("GET /v2/", 0));
+
+        // Without credentials for it the registry is asked anonymously. An identity token is for a
+        // token server.
+        file.write(r#"{"auths": {"a.b": {"auth": "bWU6cHc="}}}"#);
+        for anonymous in [with(file.credentials()), crate::client()] {
+            assert_eq!(anonymous.digest(&private).await, Err(RegistryError::NotFound));
+            assert_eq!(server.take(), ["HEAD /v2/b/manifests/v1"]);
+        }
+        let identity = TempDir::config(&server, &json!({"identitytoken": "id"}));
+        assert_eq!(with(identity.credentials()).digest(&private).await, Err(RegistryError::NotFound));
+        assert!(server.seen().iter().all(|seen| seen.authorization().is_none()));
+
+        // A file that cannot be used is reported if something may be hidden.
+        file.write("{");
+        let broken = with(file.credentials());
+        let error = broken.digest(&private).await.unwrap_err();
+        assert_eq!(matches!(error, RegistryError::Credentials(_)), is_reported, "{error}");
+        broken.digest(&open).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_reported_while_there_was_no_good_one() {
+    let server = by_password(&password("p")).await;
+    let wanted = image(&server, "a:v1");
+    let file = TempDir(tempfile::tempdir().unwrap());
+    let (credentials, path) = (file.credentials(), file.file());
+    let (client, shown) = (with(credentials.clone()), path.display());
+    let reported = |problem: &str| {
         Err(RegistryError::Credentials(format!(
             "the registry credentials of --registry-auth-secret-path {shown} cannot be used: {problem}; mount a \
              Secret of type kubernetes.io/dockerconfigjson there"
         )))
     };
-    assert_eq!(client.digest(&image).await, told("there is no such file"));
+    assert_eq!(client.digest(&wanted).await, reported("there is no such file"));
     std::fs::create_dir(&path).unwrap();
-    assert_eq!(client.digest(&image).await, told("it is not a file"));
+    assert_eq!(client.digest(&wanted).await, reported("it is not a file"));
     std::fs::remove_dir(&path).unwrap();
     for (text, problem) in [
-        ("{\n  \"auths\" \"pl4nted\"}", "line 2, column 11: this is not JSON"),
+        ("{\n  \"auths\" \"pl4nted\"}", "it is not JSON (line 2, column 11)"),
         ("{}", "it has no auths"),
         (
             r#"{"auths": {}, "credsStore": "desktop"}"#,
             "it leaves credentials to a program (credsStore), and there is none here: write the credentials into \
              auths, and remove credsStore",
         ),
-        (
-            r#"{"auths": {}, "credHelpers": {"gcr.io": "gcloud"}}"#,
-            "it leaves credentials to a program (credHelpers), and there is none here: write the credentials into \
-             auths, and remove credHelpers",
-        ),
         (&" ".repeat((1 << 20) + 1), "it has more than 1048576 bytes"),
     ] {
-        std::fs::write(&path, text).unwrap();
-        assert_eq!(client.digest(&image).await, told(problem));
-        assert_eq!(credentials.last_error().map(RegistryError::Credentials), told(problem).err());
+        file.write(text);
+        assert_eq!(client.digest(&wanted).await, reported(problem));
+        assert_eq!(credentials.last_error().map(RegistryError::Credentials), reported(problem).err());
     }
     assert!(server.seen().iter().all(|seen| seen.authorization().is_none()));
 
-    // What everybody may have is had.
-    let open = Server::start(|seen| store().answer(seen)).await;
-    client.metadata(&crate::image(&open.registry(), "a:v1")).await.unwrap();
-    assert_eq!(open.take().len(), 3);
-    let missing = client.digest(&crate::image(&open.registry(), "c:v1")).await;
-    assert_eq!(missing, Err(RegistryError::NotFound));
-    assert_eq!(open.take(), ["HEAD /v2/c/manifests/v1"]);
-
     // A good one counts at once; a broken one after it does not.
-    std::fs::write(
-        &path,
-        json!({"auths": for_server(&server, &json!({"username": "me", "password": "p"}))}).to_string(),
-    )
-    .unwrap();
-    client.digest(&image).await.unwrap();
+    file.write(&json!({"auths": {server.address.to_string(): login("p")}}).to_string());
+    client.digest(&wanted).await.unwrap();
     assert_eq!(credentials.last_error(), None);
-    std::fs::write(&path, "{").unwrap();
+    let mut copied = credentials.subscribe();
+    assert_eq!(copied.borrow_and_update().as_ref().unwrap().bytes, std::fs::read(&path).unwrap());
+    file.write("{");
     credentials.reload().await;
-    assert!(credentials.last_error().unwrap().contains("line 1, column 1: the JSON ends too early"));
-    client.digest(&image).await.unwrap();
+    assert!(credentials.last_error().unwrap().contains("the JSON ends too early (line 1, column 1)"));
+    assert!(!copied.has_changed().unwrap());
+    client.digest(&wanted).await.unwrap();
 }
 
 #[tokio::test]
-async fn the_default_file_is_used_as_far_as_it_goes() {
-    let store = store();
-    let server = Server::start(move |seen| store.guarded(seen, &basic("me", "pw"), "Basic")).await;
-    let file = ConfigFile::new(&json!({}));
-    let missing = file.directory.path().join("missing.json");
-    let default = CredentialFile::new(CredentialSource::Default(vec![missing, file.path()]));
-    let (client, image) = (with(default.clone()), image(&server.registry(), "a:v1"));
-    file.write("{");
-    assert_eq!(client.digest(&image).await, Err(RegistryError::Unauthorized));
-    assert!(default.last_error().is_some());
-    let auth = BASE64_STANDARD.encode("me:pw");
-    let auths = for_server(&server, &json!({ "auth": auth }));
+async fn dockers_own_file_is_used_as_far_as_it_goes() {
+    let server = by_password(&password("pw")).await;
+    let file = TempDir::config(&server, &login("pw"));
+    let default = CredentialSource::Default(Some(file.file())).watch();
+    let (client, image) = (with(default.clone()), image(&server, "a:v1"));
+    let auths = json!({server.address.to_string(): login("pw")});
     file.write(&json!({"auths": auths, "credsStore": "desktop"}).to_string());
     client.digest(&image).await.unwrap();
     assert_eq!(default.last_error(), None);
-    std::fs::remove_file(file.path()).unwrap();
+    std::fs::remove_file(file.file()).unwrap();
     default.reload().await;
     assert_eq!(client.digest(&image).await, Err(RegistryError::Unauthorized));
-}
-
-#[tokio::test]
-async fn who_copies_the_file_sees_each_good_content() {
-    let file = ConfigFile::new(&login("pl4nted"));
-    let credentials = file.private();
-    let mut content = credentials.subscribe();
-    assert!(content.borrow_and_update().is_none());
-    credentials.reload().await;
-    assert!(content.has_changed().unwrap());
-    let first = content.borrow_and_update().clone().unwrap();
-    assert_eq!(first.file.bytes, std::fs::read(file.path()).unwrap());
-    assert!(first.file.modified.is_some());
-    assert!(!format!("{first:?} {credentials:?}").contains("auths"));
-
-    credentials.reload().await;
-    file.write("broken");
-    credentials.reload().await;
-    assert!(!content.has_changed().unwrap());
-
-    file.write(&json!({"auths": login("other")}).to_string());
-    credentials.reload().await;
-    assert!(content.has_changed().unwrap());
-    assert_eq!(content.borrow().as_ref().unwrap().file.bytes, std::fs::read(file.path()).unwrap());
+    file.write("{");
+    let broken = with(CredentialSource::Default(Some(file.file())).watch());
+    let error = broken.digest(&image).await.unwrap_err().to_string();
+    assert!(
+        error.contains("config.json cannot be used: ") && error.contains("--enable-private-registries"),
+        "{error}"
+    );
 }

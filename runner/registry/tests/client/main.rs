@@ -4,8 +4,6 @@
 
 mod authentication;
 mod children;
-mod hidden;
-mod limits;
 mod places;
 mod requests;
 mod server;
@@ -13,20 +11,20 @@ mod store;
 mod transport;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use porch_fn_image::Image;
-use porch_fn_registry::{Client, CredentialFile, CredentialSource, LOOKUP_WITHIN, Options, Platform, Roots};
+use porch_fn_registry::{Client, CredentialFile, CredentialSource, Options, Platform, RegistryError, roots};
+use serde_json::{Value, json};
+
+use crate::server::{Server, fixture};
 
 /// No credentials, plain HTTP on loopback, linux/amd64.
 fn options() -> Options {
     Options {
         platform: Platform::parse("linux/amd64").unwrap(),
         insecure: vec!["127.0.0.1".into()],
-        credentials: CredentialFile::new(CredentialSource::Default(Vec::new())),
-        roots: Roots::system(),
-        user_agent: "porch-fn-test".into(),
-        within: LOOKUP_WITHIN,
+        credentials: CredentialSource::Default(None).watch(),
+        roots: roots(None),
     }
 }
 
@@ -34,42 +32,54 @@ fn client() -> Client {
     Client::new(options())
 }
 
-fn image(registry: &str, rest: &str) -> Image {
-    Image::parse(&format!("{registry}/{rest}"), "").unwrap()
+/// With these credentials.
+fn with(credentials: CredentialFile) -> Client {
+    Client::new(Options { credentials, ..options() })
 }
 
-/// A `config.json` of its own directory.
-struct ConfigFile {
-    directory: tempfile::TempDir,
+/// Of this registry, as `fn:v1`.
+fn image(server: &Server, rest: &str) -> Image {
+    Image::parse(&format!("{}/{rest}", server.address), "").unwrap()
 }
 
-impl ConfigFile {
-    fn new(auths: &serde_json::Value) -> Self {
-        let file = Self { directory: tempfile::tempdir().unwrap() };
-        file.write(&serde_json::json!({ "auths": auths }).to_string());
+fn malformed(what: &'static str, reason: &str) -> RegistryError {
+    RegistryError::Malformed { what, reason: reason.into() }
+}
+
+/// A `config.json` of its own directory, or a CA's certificate in one.
+struct TempDir(tempfile::TempDir);
+
+impl TempDir {
+    /// With this entry for the server.
+    fn config(server: &Server, entry: &Value) -> Self {
+        let file = Self(tempfile::tempdir().unwrap());
+        file.write(&json!({"auths": {server.address.to_string(): entry}}).to_string());
         file
     }
 
-    fn path(&self) -> PathBuf {
-        self.directory.path().join("config.json")
+    fn ca(certificate: &str) -> Self {
+        let directory = Self(tempfile::tempdir().unwrap());
+        directory.put("ca.crt", certificate);
+        directory
+    }
+
+    fn put(&self, name: &str, certificate: &str) {
+        std::fs::copy(fixture(certificate), self.path().join(name)).unwrap();
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.path().join("config.json")
     }
 
     fn write(&self, text: &str) {
-        std::fs::write(self.path(), text).unwrap();
+        std::fs::write(self.file(), text).unwrap();
     }
 
-    fn private(&self) -> CredentialFile {
-        private(&self.path())
+    fn credentials(&self) -> CredentialFile {
+        CredentialSource::Private(self.file()).watch()
     }
-}
-
-fn private(path: &Path) -> CredentialFile {
-    CredentialFile::new(CredentialSource::Private(path.to_owned()))
-}
-
-/// Lets time pass while no request is under way.
-async fn pass(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
 }

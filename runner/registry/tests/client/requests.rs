@@ -1,14 +1,22 @@
-//! What is asked of open registries, and what their answers mean.
+//! What is asked of open registries, what their answers mean, and how much of them is read.
+
+use std::sync::Arc;
 
 use porch_fn_registry::{Registry as _, RegistryError};
 use serde_json::json;
+use tokio::time::{Duration, sleep};
 
-use crate::server::{Reply, Server};
+use crate::server::{Body, Reply, Server};
 use crate::store::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Store, sha256};
-use crate::{client, image};
+use crate::{client, image, malformed};
 
-fn malformed(what: &'static str, reason: &str) -> RegistryError {
-    RegistryError::Malformed { what, reason: reason.into() }
+const GIB: u64 = 1 << 30;
+/// What sockets and the server hold when the client has read its fill.
+const IN_FLIGHT: u64 = 16 << 20;
+
+/// An open registry of these images.
+async fn open(store: Store) -> Server {
+    Server::start(move |seen| store.answer(seen)).await
 }
 
 #[tokio::test]
@@ -17,60 +25,51 @@ async fn an_image_takes_two_requests_and_an_index_three() {
         let mut store = Store::default();
         let amd64 = store.image("team/fn", "v1", manifest);
         let arm64 = store.image("team/fn", "arm", manifest);
-        let of_index = store.index(
-            "team/fn",
-            "multi",
-            index,
-            &[("sha256:none", "unknown", "unknown"), (&arm64, "linux", "arm64"), (&amd64, "linux", "amd64")],
-        );
-        let server = Server::start(move |seen| store.answer(seen)).await;
-        let (client, registry) = (client(), server.registry());
-
-        let metadata = client.metadata(&image(&registry, "team/fn:v1")).await.unwrap();
-        assert_eq!(
-            (&*metadata.digest, &metadata.command[..]),
-            (&*amd64, &["/function".to_owned(), "v1".to_owned()][..])
-        );
-        assert_eq!(server.take().len(), 2);
-
-        let metadata = client.metadata(&image(&registry, "team/fn:multi")).await.unwrap();
-        assert_eq!((&*metadata.digest, &*metadata.command[1]), (&*of_index, "v1"));
-        assert_eq!(server.take().len(), 3);
-
+        let platforms =
+            [("sha256:none", "unknown", "unknown"), (&arm64, "linux", "arm64"), (&amd64, "linux", "amd64")];
+        let of_index = store.index("team/fn", "multi", index, &platforms);
+        let server = open(store).await;
         // The digest beside a tag decides.
-        let by_digest = client.metadata(&image(&registry, &format!("team/fn:v1@{arm64}"))).await.unwrap();
-        assert_eq!((&*by_digest.digest, &*by_digest.command[1]), (&*arm64, "arm"));
-        assert_eq!(server.take().len(), 2);
+        let by_digest = format!("team/fn:v1@{arm64}");
+        for (name, digest, argument, requests) in [
+            ("team/fn:v1", &amd64, "v1", 2),
+            ("team/fn:multi", &of_index, "v1", 3),
+            (&by_digest, &arm64, "arm", 2),
+        ] {
+            let metadata = client().metadata(&image(&server, name)).await.unwrap();
+            assert_eq!(
+                (&*metadata.digest, metadata.command),
+                (&**digest, vec!["/function".into(), argument.into()])
+            );
+            assert_eq!(server.take().len(), requests);
+        }
     }
 }
 
 #[tokio::test]
 async fn one_index_within_another_is_followed_and_no_further_one() {
     let mut store = Store::default();
-    let image_digest = store.image("fn", "leaf", OCI_MANIFEST);
-    let one = store.index("fn", "one", OCI_INDEX, &[(&image_digest, "linux", "amd64")]);
+    let leaf = store.image("fn", "leaf", OCI_MANIFEST);
+    let one = store.index("fn", "one", OCI_INDEX, &[(&leaf, "linux", "amd64")]);
     let two = store.index("fn", "two", OCI_INDEX, &[(&one, "linux", "amd64")]);
     store.index("fn", "three", OCI_INDEX, &[(&two, "linux", "amd64")]);
-    let server = Server::start(move |seen| store.answer(seen)).await;
-    let (client, registry) = (client(), server.registry());
-    assert_eq!(client.metadata(&image(&registry, "fn:two")).await.unwrap().command[1], "leaf");
-    assert_eq!(
-        client.metadata(&image(&registry, "fn:three")).await,
-        Err(malformed("manifest", "it has indexes within indexes within indexes"))
-    );
+    let server = open(store).await;
+    assert_eq!(client().metadata(&image(&server, "fn:two")).await.unwrap().command[1], "leaf");
+    let expected = malformed("manifest", "it has indexes within indexes within indexes");
+    assert_eq!(client().metadata(&image(&server, "fn:three")).await, Err(expected));
 }
 
 #[tokio::test]
 async fn a_digest_takes_one_request_without_a_body() {
     let mut store = Store::default();
     let digest = store.image("fn", "v1", OCI_MANIFEST);
-    let server = Server::start(move |seen| store.answer(seen)).await;
-    let (client, registry) = (client(), server.registry());
-    assert_eq!(&*client.digest(&image(&registry, "fn:v1")).await.unwrap(), digest);
+    let server = open(store).await;
+    let client = client();
+    assert_eq!(&*client.digest(&image(&server, "fn:v1")).await.unwrap(), digest);
     assert_eq!(server.take(), ["HEAD /v2/fn/manifests/v1"]);
-    assert_eq!(&*client.digest(&image(&registry, &format!("fn:v1@{digest}"))).await.unwrap(), digest);
+    assert_eq!(&*client.digest(&image(&server, &format!("fn:v1@{digest}"))).await.unwrap(), digest);
     assert_eq!(server.take(), [""; 0]);
-    assert_eq!(client.digest(&image(&registry, "fn:v2")).await, Err(RegistryError::NotFound));
+    assert_eq!(client.digest(&image(&server, "fn:v2")).await, Err(RegistryError::NotFound));
 }
 
 #[tokio::test]
@@ -87,7 +86,7 @@ async fn a_registry_that_does_not_tell_digests_is_asked_for_the_manifest() {
             reply
         })
         .await;
-        let (client, image) = (client(), image(&server.registry(), "fn:v1"));
+        let (client, image) = (client(), image(&server, "fn:v1"));
         assert_eq!(&*client.digest(&image).await.unwrap(), digest);
         assert_eq!(server.take(), ["HEAD /v2/fn/manifests/v1", "GET /v2/fn/manifests/v1"]);
         assert_eq!(&*client.metadata(&image).await.unwrap().digest, digest);
@@ -95,33 +94,25 @@ async fn a_registry_that_does_not_tell_digests_is_asked_for_the_manifest() {
 }
 
 #[tokio::test]
-async fn content_that_is_not_what_its_digest_says_is_refused() {
-    let not_it = |what| malformed(what, "its content does not have its digest");
+async fn content_of_another_digest_is_refused() {
     for (changed, what) in [("/manifests/", "manifest"), ("/blobs/", "image configuration")] {
         let mut store = Store::default();
         let digest = store.image("fn", "v1", OCI_MANIFEST);
         let server = Server::start(move |seen| {
-            let mut reply = store.answer(seen);
             if seen.path.contains(changed) {
-                reply =
-                    Reply { headers: Vec::new(), ..Reply::json(&json!({"config": {"digest": "sha256:x"}})) };
+                Reply::json(&json!({"config": {"digest": "sha256:x"}}))
+            } else {
+                store.answer(seen)
             }
-            reply
         })
         .await;
-        let found = client().metadata(&image(&server.registry(), &format!("fn@{digest}"))).await;
-        assert_eq!(found, Err(not_it(what)));
+        let found = client().metadata(&image(&server, &format!("fn@{digest}"))).await;
+        assert_eq!(found, Err(malformed(what, "its content does not have its digest")));
     }
-
-    let mut store = Store::default();
-    store.image("fn", "v1", OCI_MANIFEST);
-    let server = Server::start(move |seen| {
-        let mut reply = store.answer(seen);
-        reply.headers.retain(|(name, _)| *name != "docker-content-digest");
-        reply.with("docker-content-digest", sha256(b"something else"))
-    })
-    .await;
-    assert_eq!(client().metadata(&image(&server.registry(), "fn:v1")).await, Err(not_it("manifest")));
+    let server =
+        Server::start(|_| Reply::json(&json!({})).with("docker-content-digest", sha256(b"other"))).await;
+    let found = client().metadata(&image(&server, "fn:v1")).await;
+    assert_eq!(found, Err(malformed("manifest", "its content does not have its digest")));
 }
 
 #[tokio::test]
@@ -130,10 +121,9 @@ async fn no_digest_of_a_manifest_becomes_another_path() {
         let mut store = Store::default();
         store.manifest("fn", "v1", OCI_MANIFEST, &json!({"schemaVersion": 2, "config": {"digest": digest}}));
         store.index("fn", "v2", OCI_INDEX, &[(digest, "linux", "amd64")]);
-        let server = Server::start(move |seen| store.answer(seen)).await;
-        let client = client();
+        let server = open(store).await;
         for tag in ["v1", "v2"] {
-            let found = client.metadata(&image(&server.registry(), &format!("fn:{tag}"))).await;
+            let found = client().metadata(&image(&server, &format!("fn:{tag}"))).await;
             assert!(matches!(found, Err(RegistryError::Malformed { .. })), "{found:?}");
         }
         assert_eq!(server.take(), ["GET /v2/fn/manifests/v1", "GET /v2/fn/manifests/v2"]);
@@ -147,14 +137,12 @@ async fn each_status_has_its_meaning() {
         (401, RegistryError::Unauthorized),
         (403, RegistryError::Unauthorized),
         (429, RegistryError::Busy { status: 429 }),
-        (500, RegistryError::Busy { status: 500 }),
         (503, RegistryError::Busy { status: 503 }),
         (418, malformed("manifest", "it came with status 418")),
         (204, malformed("manifest", "it came with status 204")),
     ] {
         let server = Server::start(move |_| Reply::new(status, "pl4nted")).await;
-        let found = client().metadata(&image(&server.registry(), "fn:v1")).await;
-        assert_eq!(found, Err(expected));
+        assert_eq!(client().metadata(&image(&server, "fn:v1")).await, Err(expected));
         assert_eq!(server.take().len(), 1, "{status}");
     }
 }
@@ -163,23 +151,18 @@ async fn each_status_has_its_meaning() {
 async fn tags_are_read_page_by_page() {
     let server = Server::start(|seen| {
         let (tags, next) = match seen.path.as_str() {
-            "/v2/team/fn/tags/list?n=1000" => (json!(["v1", "v2"]), Some("/v2/team/fn/tags/list?last=v2")),
-            "/v2/team/fn/tags/list?last=v2" => (json!(["v3"]), Some("?last=v3")),
-            "/v2/team/fn/tags/list?last=v3" => (json!(null), None),
-            "/v2/circle/tags/list?n=1000" => (json!(["v1"]), Some("?n=1")),
-            "/v2/circle/tags/list?n=1" => (json!(["v1"]), Some("?n=1000")),
-            "/v2/away/tags/list?n=1000" => (json!(["v1"]), Some("http://127.0.0.1:1/v2/away/tags/list?n=1")),
+            "/v2/team/fn/tags/list?n=1000" => (json!(["v1", "v2"]), "/v2/team/fn/tags/list?last=v2"),
+            "/v2/team/fn/tags/list?last=v2" => (json!(["v3"]), "?last=v3"),
+            "/v2/team/fn/tags/list?last=v3" => return Reply::json(&json!({"name": "x", "tags": null})),
+            "/v2/circle/tags/list?n=1000" => (json!(["v1"]), "?n=1"),
+            "/v2/circle/tags/list?n=1" => (json!(["v1"]), "?n=1000"),
+            "/v2/away/tags/list?n=1000" => (json!(["v1"]), "http://127.0.0.1:1/v2/away/tags/list?n=1"),
             _ => return Reply::new(404, ""),
         };
-        let reply = Reply::json(&json!({"name": "x", "tags": tags}));
-        match next {
-            Some(next) => reply.with("link", format!("<{next}>; rel=\"next\"")),
-            None => reply,
-        }
+        Reply::json(&json!({"name": "x", "tags": tags})).with("link", format!("<{next}>; rel=\"next\""))
     })
     .await;
-    let (client, registry) = (client(), server.registry());
-    let tags = async |name: &str| client.tags(&image(&registry, name)).await;
+    let tags = async |name: &str| client().tags(&image(&server, name)).await;
     assert_eq!(tags("team/fn").await.unwrap(), ["v1", "v2", "v3"]);
     assert_eq!(tags("none").await, Err(RegistryError::NotFound));
     assert_eq!(
@@ -192,4 +175,52 @@ async fn tags_are_read_page_by_page() {
         Err(malformed("tag list", "it has more than 100 pages, which are not read"))
     );
     assert_eq!(server.take().len(), 100);
+}
+
+#[tokio::test]
+async fn a_body_of_a_gibibyte_is_refused() {
+    for (at, what, limit) in [
+        ("/manifests/", "manifest", 1 << 20),
+        ("/blobs/", "image configuration", 2 << 20),
+        ("/tags/", "tag list", 2 << 20),
+        ("/token", "token", 64 << 10),
+    ] {
+        for announced in [true, false] {
+            let store = Store::of_images();
+            let server = Server::start(move |seen| {
+                if seen.path.contains(at) {
+                    let reply = Reply { body: Body::Endless, ..Reply::new(200, "") };
+                    return if announced { reply.with("content-length", GIB.to_string()) } else { reply };
+                }
+                if at == "/token" {
+                    let host = seen.headers["host"].to_str().unwrap();
+                    let challenge = format!("Bearer realm=\"http://{host}/token\"");
+                    return Reply::new(401, "").with("www-authenticate", challenge);
+                }
+                store.answer(seen)
+            })
+            .await;
+            let (client, image) = (client(), image(&server, "a:v1"));
+            let error = match what {
+                "tag list" => client.tags(&image).await.unwrap_err(),
+                _ => client.metadata(&image).await.unwrap_err(),
+            };
+            assert_eq!(error, RegistryError::TooLarge { what, limit });
+            let most = if announced { IN_FLIGHT } else { limit as u64 + IN_FLIGHT };
+            assert!(server.sent() <= most, "{what}: {} bytes", server.sent());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_registry_that_hangs_is_unreachable_in_time() {
+    let server = Server::start(|_| Reply { body: Body::Never, ..Reply::new(200, "") }).await;
+    let (client, image) = (Arc::new(client()), image(&server, "fn:v1"));
+    let lookup = tokio::spawn(async move { client.metadata(&image).await });
+    while server.seen().is_empty() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(20)).await;
+    assert_eq!(lookup.await.unwrap(), Err(RegistryError::Unreachable));
 }

@@ -1,10 +1,11 @@
-//! An HTTP server that says what a test wants, and remembers what it was asked.
+//! An HTTP server that answers as a test wants, and remembers what it was asked.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
@@ -64,12 +65,8 @@ impl Reply {
         Self::new(200, body.to_string()).with("content-type", "application/json")
     }
 
-    pub(crate) fn endless() -> Self {
-        Self { body: Body::Endless, ..Self::new(200, "") }
-    }
-
-    pub(crate) fn never() -> Self {
-        Self { body: Body::Never, ..Self::new(200, "") }
+    pub(crate) fn redirect(place: impl Into<String>) -> Self {
+        Self::new(307, "").with("location", place)
     }
 
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -147,9 +144,8 @@ impl Server {
         Self { address, state, accepting: accepting.abort_handle() }
     }
 
-    /// `127.0.0.1:PORT`.
-    pub(crate) fn registry(&self) -> String {
-        self.address.to_string()
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
@@ -214,4 +210,9 @@ async fn reply(
 
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// `Authorization: Basic`.
+pub(crate) fn basic(user: &str, password: &str) -> String {
+    format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")))
 }

@@ -1,4 +1,4 @@
-//! Images as a registry has them, and the ways in which it lets people in.
+//! Images as a registry has them.
 
 use std::collections::HashMap;
 
@@ -20,18 +20,23 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// The images `a` and `b` with the tags `v1` and `v2`.
+    pub(crate) fn of_images() -> Self {
+        let mut store = Self::default();
+        for (name, tag) in [("a", "v1"), ("a", "v2"), ("b", "v1"), ("b", "v2")] {
+            store.image(name, tag, OCI_MANIFEST);
+        }
+        store
+    }
+
     /// An image that runs `/function TAG`; its manifest's digest.
     pub(crate) fn image(&mut self, name: &str, tag: &str, media_type: &'static str) -> String {
         let config = json!({"os": "linux", "config": {"Entrypoint": ["/function"], "Cmd": [tag]}});
         let config = Bytes::from(config.to_string());
-        let config_digest = sha256(&config);
-        let manifest = json!({
-            "schemaVersion": 2,
-            "mediaType": media_type,
-            "config": {"digest": config_digest, "size": config.len()},
-            "layers": [],
-        });
-        self.at.insert(format!("/v2/{name}/blobs/{config_digest}"), ("application/octet-stream", config));
+        let digest = sha256(&config);
+        let manifest =
+            json!({"schemaVersion": 2, "mediaType": media_type, "config": {"digest": digest}, "layers": []});
+        self.at.insert(format!("/v2/{name}/blobs/{digest}"), ("application/octet-stream", config));
         self.manifest(name, tag, media_type, &manifest)
     }
 
@@ -43,12 +48,8 @@ impl Store {
         media_type: &'static str,
         entries: &[(&str, &str, &str)],
     ) -> String {
-        let manifests: Vec<_> = entries
-            .iter()
-            .map(|(digest, os, architecture)| {
-                json!({"digest": digest, "size": 1, "platform": {"os": os, "architecture": architecture}})
-            })
-            .collect();
+        let entry = |(digest, os, architecture): &(&str, &str, &str)| json!({"digest": digest, "size": 1, "platform": {"os": os, "architecture": architecture}});
+        let manifests: Vec<_> = entries.iter().map(entry).collect();
         let index = json!({"schemaVersion": 2, "mediaType": media_type, "manifests": manifests});
         self.manifest(name, tag, media_type, &index)
     }
@@ -62,27 +63,21 @@ impl Store {
     ) -> String {
         let manifest = Bytes::from(manifest.to_string());
         let digest = sha256(&manifest);
-        self.at.insert(format!("/v2/{name}/manifests/{tag}"), (media_type, manifest.clone()));
-        self.at.insert(format!("/v2/{name}/manifests/{digest}"), (media_type, manifest));
+        for reference in [tag, &digest] {
+            self.at.insert(format!("/v2/{name}/manifests/{reference}"), (media_type, manifest.clone()));
+        }
         digest
     }
 
-    /// As an open registry answers.
+    /// Answers like an open registry.
     pub(crate) fn answer(&self, seen: &Seen) -> Reply {
-        match self.at.get(&seen.path) {
-            Some((media_type, bytes)) => {
-                let reply = Reply::new(200, bytes.clone()).with("content-type", *media_type);
-                if seen.path.contains("/manifests/") {
-                    reply.with("docker-content-digest", sha256(bytes))
-                } else {
-                    reply
-                }
-            }
-            None => Reply::new(404, "{}"),
-        }
+        let Some((media_type, bytes)) = self.at.get(&seen.path) else { return Reply::new(404, "{}") };
+        let reply = Reply::new(200, bytes.clone()).with("content-type", *media_type);
+        let is_manifest = seen.path.contains("/manifests/");
+        if is_manifest { reply.with("docker-content-digest", sha256(bytes)) } else { reply }
     }
 
-    /// As one that wants this in `Authorization`, and says so with this challenge.
+    /// Answers like one that wants this in `Authorization`, and asks for it with this challenge.
     pub(crate) fn guarded(&self, seen: &Seen, authorization: &str, challenge: &str) -> Reply {
         if seen.authorization() == Some(authorization) {
             self.answer(seen)

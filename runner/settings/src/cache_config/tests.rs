@@ -1,10 +1,9 @@
-//! Pod cache configurations in both forms, and where broken ones are told to be broken.
+//! Pod cache configurations in both forms, and the places that errors name.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 
@@ -26,49 +25,41 @@ fn both_forms_are_read() {
     assert_eq!(entries[0].limits, expected);
     assert_eq!(entries[1].limits, Limits::default(), "unset means as for all");
 
-    let map = "set-namespace:v0.4.1: 10m\napply-setters:v0.2: 90s\nx:v1: 0s\n";
-    let entries = parse(map).unwrap();
+    let entries = parse("set-namespace:v0.4.1: 10m\napply-setters:v0.2: 90s\nx:v1: 0s\n").unwrap();
     let ttls: Vec<_> = entries.iter().map(|entry| entry.limits.ttl.map(|ttl| ttl.as_secs())).collect();
     assert_eq!(ttls, [Some(90), Some(600), None]);
-    assert!(entries.iter().all(|entry| entry.resources.is_none()));
     assert!(parse("").unwrap().is_empty());
 }
 
 #[test]
 fn replicas_are_read_and_agree() {
-    let one = |keys: &str| parse(&format!("- {{name: a:v1, {keys}}}")).map(|mut entries| entries.remove(0));
-    let limits = |keys: &str| one(keys).map(|entry| (entry.limits.min_pods, entry.limits.max_pods)).unwrap();
-    assert_eq!(limits("minReplicas: 2, maxReplicas: 3"), (Some(2), Some(3)));
-    assert_eq!(limits("minReplicas: 0, maxReplicas: 0"), (Some(0), None));
-    assert_eq!(limits("maxReplicas: 0, maxParallelPodsPerFunction: 5"), (None, Some(5)));
-    assert_eq!(limits("maxReplicas: 3, maxParallelPodsPerFunction: 5"), (None, Some(3)));
-    assert_eq!(
-        one("minReplicas: 4, maxReplicas: 3").unwrap_err(),
-        "line 1, column 10: entry \"a:v1\": minReplicas 4 is more than maxReplicas 3: write at most that"
-    );
-    assert_eq!(
-        one("minReplicas: 4, maxParallelPodsPerFunction: 3").unwrap_err(),
-        "line 1, column 10: entry \"a:v1\": minReplicas 4 is more than maxParallelPodsPerFunction 3: write at most that"
-    );
-    assert!(one("minReplicas: -1").unwrap_err().contains("line 1"));
+    let more = |key: &str| {
+        Err(format!(
+            "line 1, column 10: entry \"a:v1\": minReplicas 4 is more than {key} 3: write at most that"
+        ))
+    };
+    for (keys, expected) in [
+        ("minReplicas: 2, maxReplicas: 3", Ok((Some(2), Some(3)))),
+        ("minReplicas: 0, maxReplicas: 0", Ok((Some(0), None))),
+        ("maxReplicas: 0, maxParallelPodsPerFunction: 5", Ok((None, Some(5)))),
+        ("maxReplicas: 3, maxParallelPodsPerFunction: 5", Ok((None, Some(3)))),
+        ("minReplicas: 4, maxReplicas: 3", more("maxReplicas")),
+        ("minReplicas: 4, maxParallelPodsPerFunction: 3", more("maxParallelPodsPerFunction")),
+    ] {
+        let read = parse(&format!("- {{name: a:v1, {keys}}}"));
+        assert_eq!(read.map(|entries| (entries[0].limits.min_pods, entries[0].limits.max_pods)), expected);
+    }
 }
 
 #[test]
 fn resources_are_read() {
-    let list = "- name: a:v1\n  resources:\n    requests: {cpu: 10m, memory: 64Mi}\n    limits: {cpu: 1, memory: 0.5Gi}\n\
-                - name: b:v1\n  resources: {}\n- name: c:v1\n- name: d:v1\n  resources: null\n\
-                - name: e:v1\n  resources: {limits: {cpu: 1.5}}\n";
-    let read: Vec<_> = parse(list).unwrap().into_iter().map(|entry| entry.resources).collect();
-    let quantities = |pairs: &[(&str, &str)]| -> Option<BTreeMap<String, Quantity>> {
-        Some(pairs.iter().map(|&(name, text)| (name.to_owned(), Quantity(text.to_owned()))).collect())
-    };
-    let a = ResourceRequirements {
-        requests: quantities(&[("cpu", "10m"), ("memory", "64Mi")]),
-        limits: quantities(&[("cpu", "1"), ("memory", "0.5Gi")]),
-        claims: None,
-    };
-    let e = ResourceRequirements { limits: quantities(&[("cpu", "1.5")]), ..ResourceRequirements::default() };
-    assert_eq!(read, [Some(a), None, None, None, Some(e)]);
+    let list = "- {name: a:v1, resources: {requests: {cpu: 10m, memory: 64Mi}, limits: {cpu: 1, memory: 0.5Gi}}}\n\
+                - {name: b:v1, resources: {}}\n- name: c:v1\n- {name: d:v1, resources: null}\n\
+                - {name: e:v1, resources: {limits: {cpu: 1.5}}}\n";
+    let read = parse(list).unwrap().into_iter().map(|entry| serde_json::to_value(entry.resources).unwrap());
+    let a = json!({"limits": {"cpu": "1", "memory": "0.5Gi"}, "requests": {"cpu": "10m", "memory": "64Mi"}});
+    let e = json!({"limits": {"cpu": "1.5"}});
+    assert_eq!(read.collect::<Vec<_>>(), [a, Value::Null, Value::Null, Value::Null, e]);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! FunctionConfig objects field by field, as Porch's schema has them.
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
 
 const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
 
-pub(super) fn parse(object: &Value) -> Result<FunctionConfig, FunctionConfigError> {
+fn parse(object: &Value) -> Result<FunctionConfig, String> {
     FunctionConfig::parse(object, PREFIX, TagSemantics::Constraint)
 }
 
@@ -22,31 +23,16 @@ fn pod(pod: &Value) -> PodExecutor {
     spec(&json!({"image": "f", "podExecutor": pod})).pod.unwrap()
 }
 
-fn overrides(overrides: &Value) -> PodOverrides {
-    pod(&json!({"templateOverrides": overrides})).overrides
-}
-
-/// With these annotations and this podExecutor.
-fn annotated(annotations: &Value, pod: &Value) -> Result<FunctionConfig, FunctionConfigError> {
-    let metadata = json!({"name": "f", "annotations": annotations});
-    parse(&json!({"metadata": metadata, "spec": {"image": "f", "podExecutor": pod}}))
-}
-
 #[test]
 fn metadata_is_read() {
-    let metadata = json!({"name": "f", "generation": 7, "creationTimestamp": "2026-01-31T12:00:00Z",
+    let metadata = json!({"name": "f", "creationTimestamp": "2026-01-31T12:00:00Z",
         "annotations": {MIN_REPLICAS: "2", MAX_REPLICAS: "5", "other": "x"}});
     let config = parse(&json!({"metadata": metadata, "spec": {"image": "f", "podExecutor": {}}})).unwrap();
-    assert_eq!((config.name.as_str(), config.generation), ("f", 7));
+    assert_eq!(config.name, "f");
     assert_eq!(config.created, Some(Timestamp::from_second(1_769_860_800).unwrap()));
     assert_eq!((config.min_replicas, config.max_replicas), (Some(2), Some(5)));
-
     let bare = parse(&object(&json!({"image": "f", "podExecutor": {}}))).unwrap();
-    assert_eq!((bare.generation, bare.created, bare.min_replicas, bare.max_replicas), (0, None, None, None));
-    assert_eq!(bare.limits(), Limits::default());
-    for nameless in [json!(null), json!({}), json!({"metadata": {"name": ""}})] {
-        assert_eq!(parse(&nameless), Err(FunctionConfigError::NoName));
-    }
+    assert_eq!((bare.created, bare.limits()), (None, Limits::default()));
 }
 
 #[test]
@@ -72,29 +58,24 @@ fn repositories_are_the_image_under_each_prefix() {
 #[test]
 fn pods_are_read() {
     let read = pod(&json!({
-        "timeToLive": "1h30m", "maxParallelExecutions": 3, "preferredMaxQueueLength": 4,
-        "tags": ["v1", ">=2"],
+        "timeToLive": "1h30m", "maxParallelExecutions": 3, "preferredMaxQueueLength": 4, "tags": ["v1", ">=2"],
     }));
-    let tags = Tags::from(vec!["v1".to_owned(), ">=2".to_owned()]);
     let expected = PodExecutor {
-        tags,
+        tags: Tags::from(vec!["v1".to_owned(), ">=2".to_owned()]),
         ttl: Some(Duration::from_mins(90)),
         max_parallel: Some(3),
         queue_length: Some(4),
         overrides: PodOverrides::default(),
     };
     assert_eq!(read, expected);
-    let unset = [
+    for nothing in [
         json!({}),
         json!({"timeToLive": "", "maxParallelExecutions": 0, "preferredMaxQueueLength": null}),
         json!({"timeToLive": "0s", "templateOverrides": {
             "serviceAccountName": "", "securityContext": {}, "container": {"env": [], "resources": {}},
         }}),
-    ];
-    for nothing in unset {
-        let read = pod(&nothing);
-        assert_eq!((read.ttl, read.max_parallel, read.queue_length), (None, None, None));
-        assert!(read.overrides.is_empty());
+    ] {
+        assert_eq!(pod(&nothing), PodExecutor::default());
     }
 }
 
@@ -109,10 +90,11 @@ fn template_overrides_are_read() {
         "resources": {"requests": {"cpu": 1, "memory": "64Mi"}, "limits": {"cpu": 1.5}},
         "unknown": true,
     });
-    let read = overrides(&json!({
+    let overrides = json!({
         "serviceAccountName": "runner", "securityContext": {"runAsUser": 7, "unknown": 1},
         "container": container, "initContainer": {"env": [{"name": "C"}]},
-    }));
+    });
+    let read = pod(&json!({"templateOverrides": overrides})).overrides;
     // Part of a pod's version: another text would replace all pods.
     let expected = json!({
         "serviceAccount": "runner",
@@ -142,38 +124,39 @@ fn executables_are_read() {
 
 #[test]
 fn replicas_agree_with_parallel_executions() {
-    for (annotations, parallel, expected) in [
-        (json!({MIN_REPLICAS: "2", MAX_REPLICAS: "3"}), 0, (Some(2), Some(3))),
-        (json!({MIN_REPLICAS: "0", MAX_REPLICAS: "0"}), 0, (Some(0), None)),
-        (json!({MAX_REPLICAS: "3"}), 9, (None, Some(3))),
-        (json!({MAX_REPLICAS: "0"}), 9, (None, Some(9))),
-        (json!({MIN_REPLICAS: "9"}), 9, (Some(9), Some(9))),
-    ] {
-        let limits = annotated(&annotations, &json!({"maxParallelExecutions": parallel})).unwrap().limits();
-        assert_eq!((limits.min_pods, limits.max_pods), expected, "{annotations}");
-    }
-    let at = "FunctionConfig f: metadata.annotations";
+    let least = format!("[{MIN_REPLICAS}]: ");
     let whole = "is no number of pods: write a whole number from 0 to 4294967295";
-    for (annotations, expected) in [
+    for (least_pods, most_pods, parallel, expected) in [
+        ("2", "3", 0, Ok((Some(2), Some(3)))),
+        ("0", "0", 0, Ok((Some(0), None))),
+        ("0", "3", 9, Ok((Some(0), Some(3)))),
+        ("9", "0", 9, Ok((Some(9), Some(9)))),
         (
-            json!({MIN_REPLICAS: "4", MAX_REPLICAS: "3"}),
-            format!(
-                "{at}[{MIN_REPLICAS}]: 4 pods are more than the 3 of annotation {MAX_REPLICAS}: write at most that"
-            ),
+            "4",
+            "3",
+            5,
+            Err(format!(
+                "{least}4 pods are more than the 3 of annotation {MAX_REPLICAS}: write at most that"
+            )),
         ),
         (
-            json!({MIN_REPLICAS: "6"}),
-            format!(
-                "{at}[{MIN_REPLICAS}]: 6 pods are more than the 5 of spec.podExecutor.maxParallelExecutions: write at \
-                 most that"
-            ),
+            "6",
+            "0",
+            5,
+            Err(format!(
+                "{least}6 pods are more than the 5 of spec.podExecutor.maxParallelExecutions: write at most that"
+            )),
         ),
-        (json!({MIN_REPLICAS: "-1"}), format!("{at}[{MIN_REPLICAS}]: \"-1\" {whole}")),
-        (json!({MAX_REPLICAS: "two"}), format!("{at}[{MAX_REPLICAS}]: \"two\" {whole}")),
-        (json!({MAX_REPLICAS: "4294967296"}), format!("{at}[{MAX_REPLICAS}]: \"4294967296\" {whole}")),
+        ("-1", "0", 0, Err(format!("{least}\"-1\" {whole}"))),
+        ("0", "two", 0, Err(format!("[{MAX_REPLICAS}]: \"two\" {whole}"))),
+        ("0", "4294967296", 0, Err(format!("[{MAX_REPLICAS}]: \"4294967296\" {whole}"))),
     ] {
-        let error = annotated(&annotations, &json!({"maxParallelExecutions": 5})).unwrap_err();
-        assert_eq!(error.to_string(), expected);
+        let annotations = json!({MIN_REPLICAS: least_pods, MAX_REPLICAS: most_pods});
+        let spec = json!({"image": "f", "podExecutor": {"maxParallelExecutions": parallel}});
+        let read = parse(&json!({"metadata": {"name": "f", "annotations": annotations}, "spec": spec}));
+        let found = read.map(|config| (config.limits().min_pods, config.limits().max_pods));
+        let expected = expected.map_err(|text| format!("FunctionConfig f: metadata.annotations{text}"));
+        assert_eq!(found, expected);
     }
 }
 
@@ -249,7 +232,7 @@ fn a_wrong_field_is_named() {
         ),
     ] {
         let path = if path.starts_with("spec") { path.to_owned() } else { format!("{container}.{path}") };
-        let error = parse(&object(&spec)).unwrap_err().to_string();
+        let error = parse(&object(&spec)).unwrap_err();
         assert!(error.starts_with(&format!("FunctionConfig f: {path}: ")), "{error}");
         assert!(error.contains(reason), "{error}");
     }
@@ -257,7 +240,7 @@ fn a_wrong_field_is_named() {
         let error = parse(&object(&json!({"image": "f", "binaryExecutor": {"path": path}}))).unwrap_err();
         let expected =
             format!("FunctionConfig f: spec.binaryExecutor.path: {path:?} is no path of an executable: ");
-        assert!(error.to_string().starts_with(&expected), "{error}");
+        assert!(error.starts_with(&expected), "{error}");
     }
     let exact = FunctionConfig::parse(&object(&in_pod(tags)), PREFIX, TagSemantics::Exact).unwrap();
     assert!(exact.spec.pod.unwrap().tags.is_all(), "its tags are not read");
@@ -266,23 +249,71 @@ fn a_wrong_field_is_named() {
 #[test]
 fn error_texts_are_bounded_and_keep_their_end() {
     let long = "ö".repeat(100_000);
-    let in_pod = |pod: Value| object(&json!({"image": "f", "podExecutor": pod}));
-    let user = json!({"securityContext": {"runAsUser": long}});
-    let resources = json!({"container": {"resources": {"limits": {long.clone(): long}}}});
     for wrong in [
-        object(&json!({"image": long, "podExecutor": {}})),
-        object(&json!({"image": "f", "prefixes": [long], "podExecutor": {}})),
-        in_pod(json!({"tags": [long]})),
-        in_pod(json!({"timeToLive": long})),
-        in_pod(json!({"maxParallelExecutions": long})),
-        in_pod(json!({"templateOverrides": user})),
-        in_pod(json!({"templateOverrides": resources})),
-        object(&json!({"image": "f", "binaryExecutor": {"path": format!("../{long}")}})),
-        json!({"metadata": {"name": long, "creationTimestamp": long}}),
+        json!({"image": long, "podExecutor": {}}),
+        json!({"image": "f", "prefixes": [long], "podExecutor": {}}),
+        json!({"image": "f", "podExecutor": {"tags": [long]}}),
+        json!({"image": "f", "podExecutor": {"timeToLive": long}}),
+        json!({"image": "f", "podExecutor": {"templateOverrides": {
+            "container": {"resources": {"limits": {long.clone(): long}}},
+        }}}),
+        json!({"image": "f", "binaryExecutor": {"path": format!("../{long}")}}),
     ] {
-        let error = parse(&wrong).unwrap_err().to_string();
+        let error = parse(&json!({"metadata": {"name": long}, "spec": wrong})).unwrap_err();
         assert!(error.len() < 2000, "{}", error.len());
     }
-    let error = parse(&in_pod(json!({"templateOverrides": user}))).unwrap_err().to_string();
-    assert!(error.ends_with("expected i64"), "{error}");
+    let user = json!({"securityContext": {"runAsUser": long}});
+    let wrong = json!({"image": "f", "podExecutor": {"templateOverrides": user}});
+    let error = parse(&object(&wrong)).unwrap_err();
+    assert!(error.len() < 2000 && error.ends_with("expected i64"), "{error}");
+}
+
+/// JSON of any shape, with some of an object's keys.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "(v?[0-9]{1,2}(\\.[0-9x]){0,3}|f|quay\\.io|30m|>=1|\\PC{0,8})".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 60, 6, |inner| {
+        let key = "(image|tags|path|env|resources|name|valueFrom|other)";
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::btree_map(key, inner, 0..6).prop_map(|map| map.into_iter().collect()),
+        ]
+    })
+}
+
+proptest! {
+    /// The objects are right but for one field, which is anything.
+    #[test]
+    fn an_error_names_a_field(place in 0..12_usize, anything in any_json()) {
+        let mut object = json!({
+            "metadata": {"name": "f", "annotations": {}},
+            "spec": {
+                "image": "f",
+                "prefixes": [""],
+                "podExecutor": {"tags": ["v1"], "timeToLive": "1m",
+                    "templateOverrides": {"container": {"env": [{"name": "A"}]}}},
+                "binaryExecutor": {"tags": ["v1"], "path": "f"},
+            },
+        });
+        let place = [
+            "/spec", "/spec/image", "/spec/prefixes", "/spec/prefixes/0", "/spec/podExecutor",
+            "/spec/podExecutor/tags", "/spec/podExecutor/tags/0", "/spec/podExecutor/timeToLive",
+            "/spec/podExecutor/templateOverrides/container",
+            "/spec/podExecutor/templateOverrides/container/env/0", "/spec/binaryExecutor/path",
+            "/metadata/annotations",
+        ][place];
+        *object.pointer_mut(place).unwrap() = anything;
+        match parse(&object) {
+            Ok(config) => prop_assert!(!config.spec.repositories.is_empty()),
+            Err(text) => {
+                let field = text.strip_prefix("FunctionConfig f: ").unwrap();
+                prop_assert!(field.starts_with("spec") || field.starts_with("metadata"), "{}", text);
+            }
+        }
+    }
 }

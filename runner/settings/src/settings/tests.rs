@@ -89,23 +89,21 @@ fn porch(semantics: TagSemantics) -> Vec<FunctionConfig> {
 #[test]
 fn porchs_own_objects_are_used_in_both_semantics() {
     for semantics in [TagSemantics::Exact, TagSemantics::Constraint] {
-        let configs = porch(semantics);
-        assert_eq!(configs.len(), 19);
-        let settings = settings(flags_set(), "", "", configs);
+        let settings = settings(flags_set(), "", "", porch(semantics));
         for config in settings.functions().iter() {
             let (name, source) = (&config.name, config.source());
             assert_eq!(config.spec.repositories, [format!("{PREFIX}/{name}")], "both prefixes are the same");
             assert_eq!(settings.functions().problem(name), None);
+            let of = |text: String| settings.of(&image(&text));
             let tag = config.spec.pod.as_ref().unwrap().tags.texts().next().unwrap();
-            let effective = settings.of(&image(&format!("{name}:{tag}")));
+            let effective = of(format!("{name}:{tag}"));
             assert_eq!(effective.ttl, Setting::new(Duration::from_mins(30), source.clone()), "{name}");
             assert_eq!(effective.max_pods, Setting::new(5, Source::Flag("max-parallel-pods-per-function")));
             assert_eq!(effective.executable, None, "{name}");
-            let of_another_tag = settings.of(&image(&format!("{name}:v99"))).ttl.source;
             let is_any = semantics == TagSemantics::Exact;
-            assert_eq!(of_another_tag, if is_any { source.clone() } else { Source::Flag("pod-ttl") });
-            let foreign = format!("evil.io/{name}:{tag}");
-            assert_eq!(settings.of(&image(&foreign)).ttl.source, Source::Flag("pod-ttl"), "{foreign}");
+            let of_another_tag = if is_any { source.clone() } else { Source::Flag("pod-ttl") };
+            assert_eq!(of(format!("{name}:v99")).ttl.source, of_another_tag);
+            assert_eq!(of(format!("evil.io/{name}:{tag}")).ttl.source, Source::Flag("pod-ttl"));
             if let Some(binary) = &config.spec.binary {
                 let tag = binary.tags.texts().next().unwrap();
                 let expected = Some(Setting::new(Path::new("/functions").join(name), source));
@@ -336,30 +334,19 @@ fn executables_that_are_not_there_do_not_count() {
 /// Least and most pods, where one source alone would have more of the former.
 #[test]
 fn at_least_as_many_pods_as_are_kept() {
-    let six = "- {name: 'f:v1', minReplicas: 6}";
-    for (cache, annotations, flags, (min, min_from), (max, max_from)) in [
+    let (two, six) = ("- {name: 'f:v1', maxReplicas: 2}", "- {name: 'f:v1', minReplicas: 6}");
+    let default = Source::Default("max-parallel-pods-per-function");
+    for (cache, annotations, flags, min, max) in [
         ("", json!({MIN_REPLICAS: "3"}), flags(), (3, of_function()), (3, of_function())),
-        (
-            "- {name: 'f:v1', maxReplicas: 2}",
-            json!({MIN_REPLICAS: "3"}),
-            flags(),
-            (3, of_function()),
-            (3, of_function()),
-        ),
+        (two, json!({MIN_REPLICAS: "3"}), flags(), (3, of_function()), (3, of_function())),
         (six, json!({}), flags_set(), (6, of_cache()), (6, of_cache())),
         (six, json!({MAX_REPLICAS: "4"}), flags(), (4, of_function()), (4, of_function())),
-        (
-            six,
-            json!({MIN_REPLICAS: "0"}),
-            flags(),
-            (0, of_function()),
-            (1, Source::Default("max-parallel-pods-per-function")),
-        ),
+        (six, json!({MIN_REPLICAS: "0"}), flags(), (0, of_function()), (1, default)),
     ] {
         let function = object("fc", &annotations, &json!({"image": "f", "podExecutor": {"tags": ["*"]}}));
         let found = settings(flags, cache, "", vec![function]).of(&image("f:v1"));
-        assert_eq!(found.min_pods, Setting::new(min, min_from), "{cache} {annotations}");
-        assert_eq!(found.max_pods, Setting::new(max, max_from), "{cache} {annotations}");
+        let pair = |setting: Setting<u32>| (setting.value, setting.source);
+        assert_eq!((pair(found.min_pods), pair(found.max_pods)), (min, max), "{cache} {annotations}");
     }
 }
 
@@ -427,18 +414,15 @@ fn images_that_are_named_are_warmed_and_kept() {
     let expected =
         ["g:v1", "f:v1", "f:v2", "f", "quay.io/f:v1", "quay.io/f:v2", "quay.io/f", "h:v7"].map(image);
     assert_eq!(settings.warm(&Resolved::default()), expected);
-    let kept = |name: &str, pods| (image(name), pods);
-    assert_eq!(
-        settings.kept(&Resolved::default()),
-        [
-            kept("g:v1", 1),
-            kept("f:v1", 2),
-            kept("f:v2", 2),
-            kept("f", 2),
-            kept("quay.io/f:v1", 2),
-            kept("quay.io/f:v2", 2),
-            kept("quay.io/f", 2)
-        ],
-    );
+    let kept = [
+        ("g:v1", 1),
+        ("f:v1", 2),
+        ("f:v2", 2),
+        ("f", 2),
+        ("quay.io/f:v1", 2),
+        ("quay.io/f:v2", 2),
+        ("quay.io/f", 2),
+    ];
+    assert_eq!(settings.kept(&Resolved::default()), kept.map(|(name, pods)| (image(name), pods)));
     assert_eq!(settings.of(&image("h:v8")).min_pods.value, 4, "not by name, but when it is called");
 }

@@ -18,7 +18,7 @@ pub struct Range {
     pub constraint: String,
 }
 
-/// What registries have said.
+/// The images that registries have found for ranges.
 pub type Resolved = HashMap<Range, Image>;
 
 impl Settings {
@@ -37,8 +37,8 @@ impl Settings {
         allowed.filter(|image| seen.insert(image.clone())).collect()
     }
 
-    /// The images of FunctionConfigs to start a pod of as well, once a registry has said which they
-    /// are. Without `warm_up` they are those of which pods are kept.
+    /// The images of FunctionConfigs to start a pod of as well, once a registry has resolved which
+    /// they are. Without `warm_up` they are those of which pods are kept.
     pub fn ranges(&self, warm_up: bool) -> Vec<Range> {
         let allowed = |range: &Range| {
             self.flags.allowed_images.check(range.repository.as_str(), &range.constraint).is_ok()

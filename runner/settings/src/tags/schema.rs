@@ -1,4 +1,4 @@
-//! What the schema of FunctionConfigs says about their `tags`.
+//! Which meaning of `tags` the schema of FunctionConfigs describes.
 //!
 //! The two meanings that Porch has had differ in no type, pattern or field of the schema: the
 //! status field that Porch dropped went earlier, with another change. What differs are the
@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::TagSemantics;
 
 impl TagSemantics {
-    /// What an `OpenAPI` document of the API server says; `None` without the descriptions, which
-    /// some installers strip.
+    /// The meaning in an `OpenAPI` document of the API server; `None` without the descriptions,
+    /// which some installers strip.
     pub fn of_schema(document: &Value) -> Option<Self> {
         let is_of_kind = |schema: &&Value| {
             let names = schema["x-kubernetes-group-version-kind"].as_array();
@@ -38,41 +38,7 @@ mod tests {
 
     use super::*;
 
-    /// A schema with these descriptions of podExecutor's and binaryExecutor's tags, among others.
-    fn document(pods: Option<&str>, binaries: Option<&str>) -> Value {
-        let executor =
-            |description: Option<&str>| json!({"properties": {"tags": {"description": description}}});
-        let properties = json!({"podExecutor": executor(pods), "binaryExecutor": executor(binaries)});
-        let kind = |kind: &str| json!([{"kind": kind}]);
-        json!({"components": {"schemas": {
-            "a.FunctionConfig": {
-                "properties": {"spec": {"properties": properties}},
-                "x-kubernetes-group-version-kind": kind("FunctionConfig"),
-            },
-            "a.Repository": {
-                "properties": {"spec": {"description": "a constraint"}},
-                "x-kubernetes-group-version-kind": kind("Repository"),
-            },
-        }}})
-    }
-
-    #[test]
-    fn descriptions_tell_the_semantics() {
-        let old = "Image tags which the pod executor configuration will be applied to.";
-        for (pods, binaries, expected) in [
-            (Some(old), Some(old), Some(TagSemantics::Exact)),
-            (Some("Version CONSTRAINTS."), None, Some(TagSemantics::Constraint)),
-            (Some(old), Some("semver constraint strings"), Some(TagSemantics::Constraint)),
-            (None, None, None),
-        ] {
-            assert_eq!(TagSemantics::of_schema(&document(pods, binaries)), expected, "{pods:?} {binaries:?}");
-        }
-        for nothing in [json!(null), json!([]), json!({"components": {"schemas": {"x": 3}}})] {
-            assert_eq!(TagSemantics::of_schema(&nothing), None);
-        }
-    }
-
-    /// The schemas of both versions.
+    /// The schemas of both versions, and one without descriptions.
     #[test]
     fn the_schema_of_1_6_is_exact_and_that_of_the_next_version_is_not() {
         const V1_6: &str = include_str!(
@@ -81,12 +47,19 @@ mod tests {
         const NEXT: &str = include_str!(
             "../../../../tests/packages/porch/next/crds/config.porch.kpt.dev_functionconfigs.yaml"
         );
-        for (text, expected) in [(V1_6, TagSemantics::Exact), (NEXT, TagSemantics::Constraint)] {
+        let stripped = V1_6.replace("description:", "title:");
+        for (text, expected) in
+            [(V1_6, Some(TagSemantics::Exact)), (NEXT, Some(TagSemantics::Constraint)), (&stripped, None)]
+        {
             let crd: Value = crate::yaml::parse(text).unwrap();
             let mut schema = crd.pointer("/spec/versions/0/schema/openAPIV3Schema").unwrap().clone();
             schema["x-kubernetes-group-version-kind"] = json!([{"kind": "FunctionConfig"}]);
-            let document = json!({"components": {"schemas": {"x": schema}}});
-            assert_eq!(TagSemantics::of_schema(&document), Some(expected));
+            let mut other = schema.clone();
+            other["x-kubernetes-group-version-kind"] = json!([{"kind": "Repository"}]);
+            let document = json!({"components": {"schemas": {"other": {}, "it": schema}}});
+            assert_eq!(TagSemantics::of_schema(&document), expected);
+            assert_eq!(TagSemantics::of_schema(&json!({"components": {"schemas": {"x": other}}})), None);
         }
+        assert_eq!(TagSemantics::of_schema(&json!([])), None);
     }
 }

@@ -108,12 +108,10 @@ fn constraint_an_executable_is_also_for_a_request_that_is_a_constraint() {
 
 #[test]
 fn constraint_what_may_be_listed() {
-    for tags in [&[][..], &["v0.4.1"], &["v0.4.1", ">= v0.5.0 < v1.0.0", "*"], &["latest"]] {
-        assert!(owned(tags).of_pods(Constrained).is_ok(), "{tags:?}");
-        assert!(owned(tags).of_binaries(Constrained).is_ok(), "{tags:?}");
+    for tags in [&[][..], &["v0.4.1", ">= v0.5.0 < v1.0.0", "*"], &["latest"], &["v1"; MAX_TAGS]] {
+        assert!(owned(tags).of_pods(Constrained).is_ok() && owned(tags).of_binaries(Constrained).is_ok());
     }
-    assert!(owned(&[""]).of_pods(Constrained).is_ok());
-    assert!(owned(&[""]).of_binaries(Constrained).is_err());
+    assert!(owned(&[""]).of_pods(Constrained).is_ok() && owned(&[""]).of_binaries(Constrained).is_err());
     for wrong in ["not-a-constraint", ">> 1.0.0", "stable", " ", "a b", "1.2.3.4/5", "ä", "Latest"] {
         for (read, words) in
             [(Tags::of_pods as fn(_, _) -> _, r#""*", "", "latest""#), (Tags::of_binaries, r#""latest""#)]
@@ -124,7 +122,6 @@ fn constraint_what_may_be_listed() {
             assert!(read(owned(&[wrong]), Exact).is_ok(), "{wrong}");
         }
     }
-    assert!(owned(&["v1"; MAX_TAGS]).of_pods(Constrained).is_ok());
 }
 
 #[test]

@@ -147,7 +147,8 @@ impl ImageSource {
         if let Ok(parsed) = Image::parse(image.as_str(), "")
             && parsed.digest().is_none()
         {
-            self.images.revalidate(&parsed).await;
+            // A failure leaves what was known, and is remembered.
+            let _ = self.images.metadata(&parsed).await;
         }
     }
 

@@ -97,7 +97,7 @@ impl PullSecret {
         let (mut last, mut looks) = (None, 0_u32);
         let _ = timeout(FIRST_CONTENT_WITHIN, content.wait_for(Option::is_some)).await;
         loop {
-            let wanted = content.borrow_and_update().clone().map(|content| content.file.bytes);
+            let wanted = content.borrow_and_update().clone().map(|content| content.bytes);
             if wanted != last {
                 (last, looks, pause) = (wanted.clone(), 0, FIRST_PAUSE);
                 settled.send_replace(wanted.is_none());

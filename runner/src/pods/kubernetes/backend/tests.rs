@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::future::{Pending, pending};
-use std::num::NonZeroUsize;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
@@ -10,7 +9,7 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use kube::client::Body;
 use porch_fn_image::Image;
-use porch_fn_registry::{Images, ImagesOptions, Metadata, Registry};
+use porch_fn_registry::{Images, Metadata, Registry};
 use porch_fn_settings::CacheConfig;
 use tokio::sync::mpsc;
 use tonic::codegen::Service;
@@ -66,12 +65,7 @@ async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
     let flags = PodFlags { max_message: 1024, pull_secret: None };
     let settings = Arc::new(crate::settings::tests::settings(CacheConfig::default()));
     let blueprint = Blueprint::new(template, flags, settings, Time::default(), None);
-    let options = ImagesOptions {
-        ttl: Duration::from_mins(1),
-        negative_ttl: Duration::from_secs(1),
-        max_entries: NonZeroUsize::MIN,
-    };
-    let images = Images::new(Arc::new(Slow(registry)), options);
+    let images = Images::new(Arc::new(Slow(registry)), Duration::from_mins(1));
     let (events, _received) = mpsc::unbounded_channel();
     let (_blueprints, blueprint) = watch::channel(Arc::new(blueprint));
     let backend = KubernetesBackend::new(

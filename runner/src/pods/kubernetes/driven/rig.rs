@@ -2,7 +2,6 @@
 //! process.
 
 use std::net::IpAddr;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,7 +18,7 @@ use porch_fn_lifecycle::health::Health;
 use porch_fn_pool::{Config, Event, ImageKey, Override, Overrides};
 use porch_fn_proto::evaluator::EvaluateFunctionRequest;
 use porch_fn_proto::{Chunks, encode_request, frame};
-use porch_fn_registry::{Images, ImagesOptions, Metadata, Registry, RegistryError};
+use porch_fn_registry::{Images, Metadata, Registry, RegistryError};
 use porch_fn_settings::{CacheConfig, Settings};
 use porch_fn_telemetry::span::Span;
 use prometheus_client::registry::Registry as Metered;
@@ -59,12 +58,7 @@ impl Rig {
         let ip = IpAddr::from([127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255)]);
         serve_pods(ip, drained).await;
         let cluster = FakeCluster::new(ip);
-        let options = ImagesOptions {
-            ttl: Duration::from_hours(24),
-            negative_ttl: Duration::from_secs(1),
-            max_entries: NonZeroUsize::new(1000).unwrap(),
-        };
-        let images = Images::new(Arc::new(Everything), options);
+        let images = Images::new(Arc::new(Everything), Duration::from_hours(24));
         let images = Arc::new(ImageSource::new(Arc::default(), images));
         let settings = Arc::new(crate::settings::tests::settings(CacheConfig::default()));
         let blueprint = watch::Sender::new(blueprint(&settings, wrapper));

@@ -112,7 +112,7 @@ impl Objects {
         let read = FunctionConfig::parse(&object.content, &self.default_prefix, self.semantics.value);
         let (good, error) = match read {
             Ok(config) => (Some(config), None),
-            Err(error) => (good, Some(error.to_string())),
+            Err(error) => (good, Some(error)),
         };
         let report = match &error {
             Some(error) if last_error.as_ref() == Some(error) => None,

@@ -14,8 +14,6 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::codegen::Service;
 
-use porch_fn_files::FileContent;
-
 use super::*;
 
 const OLD: &str = r#"{"auths":{"a.b":{"auth":"b2xkOnBsYW50ZWQ="}}}"#;
@@ -25,8 +23,7 @@ const EVERY: Duration = Duration::from_mins(1);
 const MOMENT: Duration = Duration::from_millis(1);
 
 fn content(text: &'static str) -> CredentialsFileContent {
-    let file = FileContent { bytes: Bytes::from_static(text.as_bytes()), modified: None };
-    CredentialsFileContent::parse(file).unwrap()
+    CredentialsFileContent::parse(Bytes::from_static(text.as_bytes())).unwrap()
 }
 
 fn secret(text: &str) -> Secret {

@@ -3,7 +3,7 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::Image;
-use porch_fn_registry::{Images, ImagesOptions, Metadata, Registry, RegistryError};
+use porch_fn_registry::{Images, Metadata, Registry, RegistryError};
 use serde_json::{Value, json};
 
 use super::*;
@@ -42,12 +42,7 @@ struct Setup {
 impl Setup {
     async fn new() -> Self {
         let asked = Arc::new(Asked::default());
-        let options = ImagesOptions {
-            ttl: Duration::from_mins(10),
-            negative_ttl: Duration::from_secs(10),
-            max_entries: NonZeroUsize::MIN,
-        };
-        let images = Images::new(Arc::clone(&asked) as Arc<dyn Registry>, options);
+        let images = Images::new(Arc::clone(&asked) as Arc<dyn Registry>, Duration::from_mins(10));
         let images = Arc::new(ImageSource::new(Arc::default(), images));
         let (sender, events) = mpsc::unbounded_channel();
         let store = Store::new(Connect::PodIp, sender).doubting(Arc::clone(&images));

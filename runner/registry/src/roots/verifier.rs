@@ -6,26 +6,28 @@
 
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::verify_server_name;
-use rustls::crypto::CryptoProvider;
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-use crate::roots::Trusted;
+use super::Trusted;
 
 /// The TLS of all requests. The provider is named, since a process may have none, or another one.
 pub(crate) fn tls(trusted: &Trusted) -> Result<ClientConfig, Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(default_provider());
     let builder =
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
-    let mut config = if trusted.roots.is_empty() {
+    let roots = Arc::clone(&trusted.roots);
+    let mut config = if roots.is_empty() {
         // webpki makes no verifier without roots; this one trusts no registry.
-        builder.with_root_certificates(Arc::clone(&trusted.roots)).with_no_client_auth()
+        builder.with_root_certificates(roots).with_no_client_auth()
     } else {
-        let verifier = Verifier::new(trusted, provider)?;
+        let webpki = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+        let webpki = webpki.map_err(|error| Error::General(error.to_string()))?;
+        let verifier = Verifier { webpki, given: trusted.given.clone() };
         builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth()
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -36,15 +38,6 @@ pub(crate) fn tls(trusted: &Trusted) -> Result<ClientConfig, Error> {
 struct Verifier {
     webpki: Arc<WebPkiServerVerifier>,
     given: Vec<CertificateDer<'static>>,
-}
-
-impl Verifier {
-    fn new(trusted: &Trusted, provider: Arc<CryptoProvider>) -> Result<Self, Error> {
-        let webpki = WebPkiServerVerifier::builder_with_provider(Arc::clone(&trusted.roots), provider)
-            .build()
-            .map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { webpki, given: trusted.private.clone() })
-    }
 }
 
 impl ServerCertVerifier for Verifier {

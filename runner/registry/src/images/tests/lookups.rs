@@ -6,11 +6,11 @@ use crate::images::limiter::{MAX_LOOKUPS, MAX_PER_DOMAIN, MAX_PER_REGISTRY};
 #[tokio::test(start_paused = true)]
 async fn many_first_calls_ask_once_for_each_image() {
     let (fake, images) = images();
-    fake.takes(SECOND);
+    fake.0.lock().delay = SECOND;
     let all: Vec<Image> = (0..50).map(|index| image(&format!("a.b/fn-{index:02}:v1"))).collect();
     for image in &all {
-        fake.stands_for(image.as_str(), image.name());
-        fake.has_tags(image.repository(), Ok(&["v1"]));
+        fake.set_digest(image.as_str(), image.name());
+        fake.set_tags(image.repository(), Ok(&["v1"]));
     }
     let calls = (0..1000).map(|call| {
         let (images, image) = (&images, &all[call % all.len()]);
@@ -21,20 +21,17 @@ async fn many_first_calls_ask_once_for_each_image() {
         }
     });
     join_all(calls).await;
-    let expected: Vec<_> = ["metadata", "tags"]
-        .iter()
-        .flat_map(|what| {
-            let of = if *what == "tags" { Image::repository } else { Image::as_str };
-            all.iter().map(move |image| format!("1 {what} {}", of(image)))
-        })
-        .collect();
-    assert_eq!(fake.requests(), expected);
+    let requests = fake.requests();
+    assert!(
+        requests.len() == 100 && requests.iter().all(|request| request.starts_with("1 ")),
+        "{requests:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_so_many_questions_at_once() {
+async fn only_so_many_lookups_run_at_once() {
     let (fake, images) = images();
-    fake.takes(SECOND);
+    fake.0.lock().delay = SECOND;
     // Twice each, so that some find their turn taken.
     let ask = async |all: &[Image]| {
         let answers = join_all(all.iter().chain(all).map(|image| images.metadata(image))).await;
@@ -62,7 +59,7 @@ async fn many_names_of_a_domain_that_hangs_hold_up_no_other() {
     let (fake, images) = images();
     let hosts: Vec<_> = (0..16).map(|index| format!("r{index}.hung.example")).collect();
     fake.0.lock().hanging.clone_from(&hosts);
-    fake.stands_for("known.example/fn:v1", "one");
+    fake.set_digest("known.example/fn:v1", "one");
     images.metadata(&image("known.example/fn:v1")).await.unwrap();
     let began = Instant::now();
     let calls = (0..320).map(|index| {
@@ -79,7 +76,7 @@ async fn many_names_of_a_domain_that_hangs_hold_up_no_other() {
     let others = async {
         settle().await;
         for first in ["known.example/other:v1", "new.example/fn:v1", "r.another.example/fn:v1"] {
-            fake.stands_for(first, "two");
+            fake.set_digest(first, "two");
             images.metadata(&image(first)).await.unwrap();
         }
         assert_eq!(began.elapsed(), Duration::ZERO);
@@ -94,7 +91,7 @@ async fn many_names_of_a_domain_that_hangs_hold_up_no_other() {
 async fn a_registry_that_hung_is_left_alone_for_a_moment() {
     let (fake, images) = images();
     let (hung, other) = (image("hung.one/fn:v1"), image("hung.one/other:v1"));
-    fake.stands_for("hung.one/fn:v1", "one");
+    fake.set_digest("hung.one/fn:v1", "one");
     let known = images.metadata(&hung).await.unwrap();
     fake.0.lock().hanging = vec!["hung.one".into()];
     images.metadata(&other).await.unwrap_err();
@@ -106,7 +103,7 @@ async fn a_registry_that_hung_is_left_alone_for_a_moment() {
     assert_eq!(images.metadata(&hung).await.unwrap(), known);
     assert_eq!((asked.elapsed(), fake.requests()), (Duration::ZERO, vec![]));
 
-    // It works again.
+    // It answers again.
     fake.0.lock().hanging.clear();
     advance(SECOND).await;
     assert_eq!(images.metadata(&other).await, Err(RegistryError::NotFound));
@@ -119,17 +116,17 @@ async fn a_registry_that_refuses_at_once_is_asked_again() {
     let (fake, images) = images();
     for index in 0..10 {
         let image = image(&format!("a.b/fn-{index}:v1"));
-        fake.says(image.as_str(), Err(RegistryError::Unreachable));
+        fake.set(image.as_str(), Err(RegistryError::Unreachable));
         images.metadata(&image).await.unwrap_err();
     }
     assert_eq!(fake.requests().len(), 10);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_goes_away_leaves_its_question() {
+async fn a_caller_that_goes_away_leaves_its_lookup() {
     let (fake, images) = images();
-    fake.stands_for("a.b/fn:v1", "one");
-    fake.takes(SECOND);
+    fake.set_digest("a.b/fn:v1", "one");
+    fake.0.lock().delay = SECOND;
     let fn_v1 = image("a.b/fn:v1");
     assert!(timeout(SECOND / 2, images.metadata(&fn_v1)).await.is_err());
     let asked = Instant::now();
@@ -139,9 +136,9 @@ async fn a_caller_that_goes_away_leaves_its_question() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn questions_end_with_the_memory() {
+async fn lookups_end_with_the_memory() {
     let (fake, images) = images();
-    fake.takes(SECOND);
+    fake.0.lock().delay = SECOND;
     assert!(timeout(SECOND / 2, images.metadata(&image("a.b/fn:v1"))).await.is_err());
     assert!(timeout(SECOND / 4, images.resolve(&image("a.b/fn"), &constraint("*"))).await.is_err());
     let known = Arc::downgrade(&images.known);
@@ -152,9 +149,9 @@ async fn questions_end_with_the_memory() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_panics_can_be_asked_again() {
+async fn a_lookup_that_panics_can_be_asked_again() {
     let (fake, images) = images();
-    fake.stands_for("a.b/fn:v1", "one");
+    fake.set_digest("a.b/fn:v1", "one");
     fake.0.lock().panics = true;
     assert_eq!(images.metadata(&image("a.b/fn:v1")).await, Err(RegistryError::Unreachable));
     fake.0.lock().panics = false;

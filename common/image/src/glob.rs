@@ -1,0 +1,35 @@
+//! Texts with wildcards: `*` matches any text without a `/`, `**` any text.
+
+/// Whether all of `text` matches `glob`. Takes at most about the square of the text's length times
+/// the length of the glob, whatever both contain.
+pub fn glob_matches(glob: &str, text: &str) -> bool {
+    // Nearly every pattern of a long list ends here.
+    let (_, suffix) = glob.rsplit_once('*').unwrap_or(("", glob));
+    text.ends_with(suffix) && find_match(glob.as_bytes(), text.as_bytes())
+}
+
+/// Lets each wildcard match as little as possible, and goes back to the last one of each kind for
+/// more: the wildcards before it cannot help.
+fn find_match(mut glob: &[u8], mut text: &[u8]) -> bool {
+    // The glob after the wildcard, and the text that it may still take a byte of.
+    let (mut last_star, mut last_double) = (None, None);
+    loop {
+        if let [b'*', b'*', rest @ ..] = glob {
+            (glob, last_star, last_double) = (rest, None, Some((rest, text)));
+        } else if let [b'*', rest @ ..] = glob {
+            (glob, last_star) = (rest, Some((rest, text)));
+        } else if glob.is_empty() && text.is_empty() {
+            return true;
+        } else if !glob.is_empty() && glob.first() == text.first() {
+            (glob, text) = (&glob[1..], &text[1..]);
+        } else if let Some((after, [byte, rest @ ..])) = last_star
+            && *byte != b'/'
+        {
+            (glob, text, last_star) = (after, rest, Some((after, rest)));
+        } else if let Some((after, [_, rest @ ..])) = last_double {
+            (glob, text, last_star, last_double) = (after, rest, None, Some((after, rest)));
+        } else {
+            return false;
+        }
+    }
+}

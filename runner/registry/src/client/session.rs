@@ -1,0 +1,270 @@
+//! The authenticated requests of one lookup.
+//!
+//! Credentials for a registry are shown with the first request, like docker does: `/v2/` is asked
+//! once for the challenge, which is remembered. A registry without a challenge gets the user and
+//! password all the same: some are open, and answer 404 for private images. Without credentials the
+//! first request is anonymous, and its refusal has the challenge. After each refusal the
+//! credentials are read again, since they may have been rotated.
+
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
+use http::{HeaderMap, Method, StatusCode};
+use porch_fn_image::Image;
+use reqwest::{RequestBuilder, Response, Url};
+use tokio::time::Instant;
+
+use super::Client;
+use crate::RegistryError;
+use crate::auth::{BearerChallenge, Challenge, TOKEN, challenge, parse_token};
+use crate::credentials;
+use crate::docker_config::{Credential, DOCKER_HUB, path_of};
+use crate::secret::Secret;
+use crate::transport::{Http, read_body, same_origin};
+
+/// Names us to token servers.
+const CLIENT_ID: &str = "porch-fn";
+const MAX_TOKEN_BYTES: usize = 64 << 10;
+/// The first, one with what was asked for, one with a new token or challenge, one with new
+/// credentials.
+const MAX_ATTEMPTS: usize = 4;
+
+/// What a token is for, and the credential that it was got with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct TokenKey {
+    repository: String,
+    challenge: BearerChallenge,
+    credential: Option<Credential>,
+}
+
+/// One lookup at the registry of one image.
+pub(super) struct Session<'a> {
+    client: &'a Client,
+    image: &'a Image,
+    http: Http,
+    /// The image's repository: `…/v2/NAME/`.
+    base: Url,
+    /// What to show, or why the file with it cannot be used.
+    credential: Result<Option<Credential>, String>,
+}
+
+// === impl Session ===
+
+impl<'a> Session<'a> {
+    pub(super) async fn new(client: &'a Client, image: &'a Image) -> Result<Self, RegistryError> {
+        let http = client.http().await?;
+        let base = Url::parse(&format!("http://{}/v2/{}/", image.registry(), path_of(image)));
+        let mut base = base.map_err(|_| RegistryError::malformed("name", "it makes no URL"))?;
+        // Neither fails: both schemes are alike, and the host is a constant.
+        if !http.insecure.has(&base) {
+            let _ = base.set_scheme("https");
+        }
+        if image.registry() == DOCKER_HUB {
+            let _ = base.set_host(Some("registry-1.docker.io"));
+        }
+        let credential = credentials::lookup(&client.credentials, image).await;
+        Ok(Self { client, image, http, base, credential })
+    }
+
+    /// Sends, and sends again with what the registry wants to see. `path` is of checked parts, and
+    /// below the image's repository. The response is 200.
+    pub(super) async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        accept: &'static str,
+        what: &'static str,
+    ) -> Result<Response, RegistryError> {
+        let Client { challenges, tokens, .. } = self.client;
+        let registry = self.image.registry();
+        let url = self.url(path)?;
+        if !challenges.contains_key(registry) && !matches!(self.credential, Ok(None)) {
+            self.ask_for_challenge().await?;
+        }
+        for _ in 0..MAX_ATTEMPTS {
+            let challenge = challenges.get(registry);
+            let request = self.http.request(method.clone(), url.clone()).header(ACCEPT, accept);
+            let mut has_news = false;
+            match self.authorize(request, challenge.as_ref()).await {
+                Ok((request, kept_token)) => {
+                    let response = self.http.send(request, None).await?;
+                    let is_refusal =
+                        matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+                    // The registry's storage elsewhere does not know our credentials.
+                    if !is_refusal || !same_origin(response.url(), &self.base) {
+                        return self.check(response, challenge.as_ref(), what);
+                    }
+                    let wanted = self.challenge_of(&response).filter(|new| Some(new) != challenge.as_ref());
+                    has_news = wanted.is_some() || kept_token.is_some();
+                    if let Some(wanted) = wanted {
+                        challenges.insert(registry.to_owned(), wanted);
+                    }
+                    if let Some(revoked) = kept_token {
+                        tokens.invalidate(&revoked);
+                    }
+                }
+                // The token server refuses our credentials.
+                Err(RegistryError::Unauthorized) => {}
+                Err(error) => {
+                    // The registry may have another token server now.
+                    challenges.invalidate(registry);
+                    return Err(error);
+                }
+            }
+            if !self.reload_credentials().await && !has_news {
+                break;
+            }
+        }
+        Err(self.refused())
+    }
+
+    pub(super) fn url(&self, path: &str) -> Result<Url, RegistryError> {
+        // Alone `sha256:…` would be read as a scheme; no path begins so.
+        self.base.join(path).map_err(|_| RegistryError::malformed("name", "it makes no URL"))
+    }
+
+    /// Asks the registry's `/v2/` for its challenge.
+    async fn ask_for_challenge(&self) -> Result<(), RegistryError> {
+        let response = self.http.send(self.http.request(Method::GET, self.url("/v2/")?), None).await?;
+        let challenge = self.challenge_of(&response).filter(|_| same_origin(response.url(), &self.base));
+        let registry = self.image.registry().to_owned();
+        self.client.challenges.insert(registry, challenge.unwrap_or(Challenge::Open));
+        Ok(())
+    }
+
+    fn challenge_of(&self, response: &Response) -> Option<Challenge> {
+        challenge(texts(response.headers(), &WWW_AUTHENTICATE), self.http.class_of(response))
+    }
+
+    fn refused(&self) -> RegistryError {
+        match &self.credential {
+            Err(problem) => RegistryError::Credentials(problem.clone()),
+            Ok(_) => RegistryError::Unauthorized,
+        }
+    }
+
+    fn check(
+        &self,
+        response: Response,
+        challenge: Option<&Challenge>,
+        what: &'static str,
+    ) -> Result<Response, RegistryError> {
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            // The image may be there for the credentials that we cannot read.
+            StatusCode::NOT_FOUND if self.credential.is_err() && challenge == Some(&Challenge::Basic) => {
+                Err(self.refused())
+            }
+            StatusCode::NOT_FOUND => Err(RegistryError::NotFound),
+            status => Err(unexpected(status, what)),
+        }
+    }
+
+    /// Reads the credentials again. Returns whether they have changed.
+    async fn reload_credentials(&mut self) -> bool {
+        self.client.credentials.reload().await;
+        let credential = credentials::lookup(&self.client.credentials, self.image).await;
+        credential != std::mem::replace(&mut self.credential, credential.clone())
+    }
+
+    /// The request with what the registry wants to see. The key is of a token that an earlier
+    /// request got: the registry may have revoked it.
+    async fn authorize(
+        &self,
+        request: RequestBuilder,
+        challenge: Option<&Challenge>,
+    ) -> Result<(RequestBuilder, Option<TokenKey>), RegistryError> {
+        let credential = self.credential.as_ref().ok().and_then(Option::as_ref);
+        Ok(match (challenge, credential) {
+            (Some(_), Some(Credential::Bearer { token })) => (request.bearer_auth(token.expose()), None),
+            (Some(Challenge::Bearer(challenge)), _) => {
+                let key = TokenKey {
+                    repository: self.image.repository().to_owned(),
+                    challenge: challenge.clone(),
+                    credential: credential.cloned(),
+                };
+                match self.client.tokens.get(&key).filter(|(_, until)| Instant::now() < *until) {
+                    Some((token, _)) => (request.bearer_auth(token.expose()), Some(key)),
+                    None => (request.bearer_auth(self.fetch_token(key).await?.expose()), None),
+                }
+            }
+            (Some(_), Some(Credential::Basic { user, password })) => {
+                (request.basic_auth(user, Some(password.expose())), None)
+            }
+            _ => (request, None),
+        })
+    }
+
+    /// # Errors
+    /// [`RegistryError::Unauthorized`] if the token server refuses the credentials.
+    async fn fetch_token(&self, key: TokenKey) -> Result<Secret, RegistryError> {
+        let mut realm = self.realm(&key.challenge.realm)?;
+        let scope = format!("repository:{}:pull", path_of(self.image));
+        let service = key.challenge.service.as_deref().map(|service| ("service", service));
+        let mut pairs: Vec<(&str, &str)> = service.into_iter().chain([("scope", &*scope)]).collect();
+        let request = if let Some(Credential::Identity { token }) = &key.credential {
+            pairs.extend([
+                ("grant_type", "refresh_token"),
+                ("client_id", CLIENT_ID),
+                ("refresh_token", token.expose()),
+            ]);
+            // A form is written like a query.
+            let mut form = realm.clone();
+            form.query_pairs_mut().clear().extend_pairs(pairs);
+            let request = self.http.request(Method::POST, realm);
+            let request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+            request.body(form.query().unwrap_or_default().to_owned())
+        } else {
+            realm.query_pairs_mut().extend_pairs(pairs);
+            let request = self.http.request(Method::GET, realm);
+            match &key.credential {
+                Some(Credential::Basic { user, password }) => {
+                    request.basic_auth(user, Some(password.expose()))
+                }
+                _ => request,
+            }
+        };
+        let asked_at = Instant::now();
+        let response = self.http.send(request, Some(key.challenge.registry)).await?;
+        match response.status() {
+            StatusCode::OK => {}
+            // OAuth 2 answers 400 to a token that is no longer good.
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
+                return Err(RegistryError::Unauthorized);
+            }
+            status => return Err(unexpected(status, TOKEN)),
+        }
+        let (token, usable_for) = parse_token(&read_body(response, TOKEN, MAX_TOKEN_BYTES).await?)?;
+        self.client.tokens.insert(key, (token.clone(), asked_at + usable_for));
+        Ok(token)
+    }
+
+    /// Where tokens come from: never a place that credentials reach unencrypted, unless the user
+    /// allows it.
+    fn realm(&self, realm: &str) -> Result<Url, RegistryError> {
+        let malformed = |reason: &str| RegistryError::malformed(TOKEN, reason);
+        let url = Url::parse(realm).map_err(|_| malformed("the realm is not a URL"))?;
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(malformed("the realm names a user"));
+        }
+        match url.scheme() {
+            "https" => Ok(url),
+            "http" if self.base.scheme() == "http" || self.http.insecure.has(&url) => Ok(url),
+            _ => Err(malformed(
+                "its realm is not HTTPS, and credentials would be readable on their way; name the registry or the \
+                 realm's host in --insecure-registries if that is meant",
+            )),
+        }
+    }
+}
+
+fn unexpected(status: StatusCode, what: &'static str) -> RegistryError {
+    if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
+        RegistryError::Busy { status: status.as_u16() }
+    } else {
+        RegistryError::malformed(what, format!("it came with status {}", status.as_u16()))
+    }
+}
+
+/// The values of a header that are text.
+pub(super) fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
+}
