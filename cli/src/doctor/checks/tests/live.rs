@@ -2,8 +2,6 @@
 
 use super::*;
 
-type Addresses = &'static [&'static str];
-
 fn page(facts: &mut Facts, router: usize) -> &mut Status {
     &mut facts.routers[router].answer.as_mut().unwrap().page
 }
@@ -45,7 +43,7 @@ fn answers_of_the_programs_are_compared() {
             page(facts, 0).version = "1.1.0".to_owned();
         }),
         (Unknown, "runners", "pod runner-a is ready, and could not be asked how it is: forbidden", |facts| {
-            facts.runners[0].answer = Err(Silence::Failed("forbidden".to_owned()));
+            facts.runners[0].answer = Err("forbidden".to_owned());
         }),
     ];
     for (level, check, part, change) in cases {
@@ -60,7 +58,7 @@ fn routers_have_to_know_the_runners_that_are_ready_by_any_address() {
     const A: &[&str] = &["10.0.0.1", "fd00::1"];
     const B: &[&str] = &["10.0.0.2", "fd00::2"];
     let all_known = "1 routers have found the 2 runners that are ready";
-    let cases: [(Addresses, [Addresses; 2], &str); 10] = [
+    let cases: [(&[&str], [&[&str]; 2], &str); 10] = [
         (&["10.0.0.1:9445", "10.0.0.2:9445"], [A, B], all_known),
         // The pods' first address is of the other family.
         (&["[fd00::1]:9445", "[fd00::2]:9445"], [A, B], all_known),
@@ -94,8 +92,9 @@ fn templates_that_runners_refuse_have_their_names_and_are_not_ok() {
         (TemplateSource::Object, "", "base-pod-template or base-service-template"),
         (config_map, "mine", "--function-pod-template"),
     ] {
-        let args = json!([format!("--peers={DNS}"), format!("--function-pod-template={flag}")]);
-        let mut facts = Facts { template, ..changed(&[(RUNNER, args)]) };
+        let mut facts = Facts { template, ..facts() };
+        let flags = &mut facts.installed.runner.as_mut().unwrap().flags;
+        flags.as_mut().unwrap().function_pod_template = flag.to_owned();
         for runner in [0, 1] {
             replace(&mut facts, runner, "\"pod-cache-config\"} 1", "\"function-pod-template\"} 0");
         }
