@@ -23,7 +23,7 @@ use crate::cluster::{CALLED, ClusterArgs, GRPC, ROUTERS};
 use crate::failure::Failure;
 use crate::progress::Progress;
 
-/// Where a router is unless told otherwise.
+/// Where a router is unless `--address` is given.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:9445";
 /// Standing for standard input as a package.
 const STDIN: &str = "-";

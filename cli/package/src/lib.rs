@@ -51,7 +51,7 @@ pub use output::{Output, split};
 pub use read::read;
 pub use write::write;
 
-/// What is wrong, and what to do about it. No caller tells errors apart.
+/// What is wrong, and what to do about it. No caller distinguishes errors.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct Error(String);

@@ -41,7 +41,7 @@ pub(super) fn template(facts: &Facts, report: &mut Report) {
     };
     match &facts.template {
         TemplateSource::ConfigMap(name, Ok(warnings)) if warnings.is_empty() => {
-            ok(format!("ConfigMap {name}"), report)
+            ok(format!("ConfigMap {name}"), report);
         }
         TemplateSource::ConfigMap(name, Ok(warnings)) => {
             for text in warnings {

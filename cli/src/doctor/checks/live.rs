@@ -70,7 +70,7 @@ fn host(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host.trim_matches(['[', ']']))
 }
 
-/// What each router says of each runner.
+/// The state in which each router has each runner.
 pub(super) fn reachability(facts: &Facts, report: &mut Report) {
     let mut pairs = 0;
     for (router, answer) in answers(&facts.routers) {

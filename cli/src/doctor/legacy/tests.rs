@@ -102,7 +102,7 @@ fn what_a_running_porch_server_may_use_is_kept_with_its_service() {
 
 #[test]
 fn nothing_is_deleted_that_somebody_may_need() {
-    let says = |facts: &Facts, part: &str| {
+    let refuses = |facts: &Facts, part: &str| {
         let error = needed(facts).unwrap_err();
         assert!(error.contains(part), "{part}: {error}");
     };
@@ -110,17 +110,17 @@ fn nothing_is_deleted_that_somebody_may_need() {
         assert_eq!(needed(&alone(ours)), Ok(()));
     }
     let unknown = "what runs as function-runner may be Porch's own function runner";
-    says(&alone(&[]), unknown);
-    says(&alone(&[None]), unknown);
-    says(&alone(&[Some(true), None]), unknown);
-    says(&alone(&[Some(false)]), "Porch's own function runner runs, and needs them");
-    says(&alone(&[Some(true), Some(false)]), "Porch's own function runner runs, and needs them");
+    refuses(&alone(&[]), unknown);
+    refuses(&alone(&[None]), unknown);
+    refuses(&alone(&[Some(true), None]), unknown);
+    refuses(&alone(&[Some(false)]), "Porch's own function runner runs, and needs them");
+    refuses(&alone(&[Some(true), Some(false)]), "Porch's own function runner runs, and needs them");
     let nobody = Facts { installed: Installation::default(), ..alone(&[]) };
-    says(&nobody, "no runner of ours is known in namespace porch-system");
+    refuses(&nobody, "no runner of ours is known in namespace porch-system");
     let mut beside = alone(&[Some(true)]);
     beside.installed.originals =
         vec![original("older", 0, true), original("next", 1, false), original("old", 1, true)];
-    says(&beside, "kubectl -n porch-system scale deployment old --replicas=0");
+    refuses(&beside, "kubectl -n porch-system scale deployment old --replicas=0");
     beside.installed.originals.pop();
     assert_eq!(needed(&beside), Ok(()));
 }

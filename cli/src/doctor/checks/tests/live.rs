@@ -2,6 +2,8 @@
 
 use super::*;
 
+type Addresses = &'static [&'static str];
+
 fn page(facts: &mut Facts, router: usize) -> &mut Status {
     &mut facts.routers[router].answer.as_mut().unwrap().page
 }
@@ -58,7 +60,7 @@ fn routers_have_to_know_the_runners_that_are_ready_by_any_address() {
     const A: &[&str] = &["10.0.0.1", "fd00::1"];
     const B: &[&str] = &["10.0.0.2", "fd00::2"];
     let all_known = "1 routers have found the 2 runners that are ready";
-    let cases: [(&[&str], [&[&str]; 2], &str); 10] = [
+    let cases: [(Addresses, [Addresses; 2], &str); 10] = [
         (&["10.0.0.1:9445", "10.0.0.2:9445"], [A, B], all_known),
         // The pods' first address is of the other family.
         (&["[fd00::1]:9445", "[fd00::2]:9445"], [A, B], all_known),
