@@ -5,15 +5,11 @@ use std::process::ExitCode;
 use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use porch_fn_settings::Page;
-use serde_json::Value;
 
 use crate::admin::{AdminPort, DEFAULT_ADDRESS};
 use crate::cluster::{ADMIN, CALLED, ClusterArgs, SHARDS};
 use crate::failure::Failure;
 use crate::output::{Output, table};
-
-/// Longest value in the table, in characters.
-const MAX_VALUE: usize = 100;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConfigArgs {
@@ -56,7 +52,10 @@ async fn fetch(runner: &AdminPort, image: &str) -> Result<Result<(String, Page),
 }
 
 fn tables(page: &Page) -> String {
-    let rows = page.settings.iter().map(|row| vec![row.setting.clone(), shown(&row.value), row.from.clone()]);
+    let rows = page.settings.iter().map(|row| {
+        let value = row.value.as_str().map_or_else(|| row.value.to_string(), str::to_owned);
+        vec![row.setting.clone(), value, row.from.clone()]
+    });
     let settings = table(&["SETTING", "VALUE", "FROM"], rows.collect());
     let notes = match page.notes.as_slice() {
         [] => String::new(),
@@ -65,19 +64,10 @@ fn tables(page: &Page) -> String {
     format!("{}\n\n{settings}{notes}", page.image)
 }
 
-/// On one line.
-fn shown(value: &Value) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    match text.char_indices().nth(MAX_VALUE) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use porch_fn_settings::Row;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::serve;
@@ -107,7 +97,6 @@ mod tests {
              \nNOTES\none\ntwo\n"
         );
         assert!(tables(&Page { notes: vec![], ..page() }).ends_with("FunctionConfig f\n"));
-        assert_eq!(shown(&json!("\u{e4}".repeat(101))), format!("{}...", "\u{e4}".repeat(100)));
     }
 
     /// The answer of a runner that gives this one.

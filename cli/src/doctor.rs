@@ -75,8 +75,8 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
         findings = checks::all(&facts);
     }
     output::show(&match args.output {
-        Output::Table => finding::report(&findings),
-        Output::Json => finding::json(&findings) + "\n",
+        Output::Table => finding::text(&findings),
+        Output::Json => serde_json::to_string_pretty(&findings)? + "\n",
     });
     let has_problems = findings.iter().any(|finding| finding.level == Level::Problem);
     Ok(if has_problems { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -23,7 +23,7 @@ use crate::cluster::{CALLED, ClusterArgs, GRPC, ROUTERS};
 use crate::failure::Failure;
 use crate::progress::Progress;
 
-/// Where a router is unless told otherwise.
+/// Where a router is unless `--address` is given.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:9445";
 /// Standing for standard input as a package.
 const STDIN: &str = "-";
@@ -63,7 +63,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, default_value_t = 6_291_456)]
     max_request_body_size: usize,
     /// The function's arguments
-    #[arg(last = true, value_name = "KEY=VALUE")]
+    #[arg(last = true, value_name = "KEY=VALUE", conflicts_with = "fn_config")]
     arguments: Vec<String>,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -92,14 +92,10 @@ pub(crate) async fn run(args: EvalArgs) -> Result<ExitCode, Failure> {
 }
 
 fn function_config(args: &EvalArgs) -> Result<Option<FunctionConfig>, Failure> {
-    let config = match (&args.fn_config, args.arguments.as_slice()) {
-        (None, []) => return Ok(None),
-        (None, pairs) => FunctionConfig::from_pairs(pairs),
-        (Some(path), []) => FunctionConfig::from_file(path),
-        (Some(_), _) => {
-            let text = "give the function's config either with --fn-config or as key=value pairs";
-            return Err(Failure::usage(text));
-        }
+    let config = match &args.fn_config {
+        Some(path) => FunctionConfig::from_file(path),
+        None if args.arguments.is_empty() => return Ok(None),
+        None => FunctionConfig::from_pairs(&args.arguments),
     };
     config.map(Some).map_err(Failure::usage)
 }
@@ -123,13 +119,10 @@ fn read(args: &EvalArgs, config: Option<&FunctionConfig>) -> Result<(Option<Pack
         let text = format!("standard input is larger than {limit} bytes; see --max-request-body-size");
         return Err(Failure::new(text));
     }
-    let list = match config {
-        Some(config) => {
-            porch_fn_package::set_function_config(&list, config).map_err(|error| failed(&error))?.into()
-        }
-        None => list.into(),
-    };
-    Ok((None, list))
+    match config {
+        Some(config) => Ok((None, config.set_in(&list).map_err(|error| failed(&error))?.into())),
+        None => Ok((None, list.into())),
+    }
 }
 
 async fn call(args: &EvalArgs, list: Bytes) -> Result<Reply, Failure> {

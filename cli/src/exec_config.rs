@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use porch_fn_image::Image;
 use serde_json::{Value, json};
@@ -38,27 +37,18 @@ pub(crate) struct ExecConfigArgs {
     directory: PathBuf,
     /// The version of an executable that is not the one in Porch's image, or of another function of
     /// the catalog; may be repeated
-    #[arg(long = "tag", value_name = "NAME=TAG")]
+    #[arg(long = "tag", value_name = "NAME=TAG", value_parser = tagged)]
     tags: Vec<Tagged>,
 }
 
-/// An executable's version, as the user gives it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Tagged {
-    name: String,
-    tag: String,
-}
+/// The name and the version of an executable, as the user gives them.
+type Tagged = (String, String);
 
 /// Prints the `--config` of a folder.
 pub(crate) fn run(args: &ExecConfigArgs) -> Result<ExitCode, Failure> {
     let folder = args.directory.display();
     let executables = executables(&args.directory)?;
-    let mut missing: Vec<&str> = args.tags.iter().map(|tagged| tagged.name.as_str()).collect();
-    missing.retain(|name| !executables.iter().any(|executable| executable == name));
-    missing.sort_unstable();
-    missing.dedup();
-    if !missing.is_empty() {
-        let missing = missing.join(", ");
+    if let Some((missing, _)) = args.tags.iter().find(|(name, _)| !executables.contains(name)) {
         return Err(Failure::new(format!(
             "{folder} has no executable of this name: {missing}; correct --tag, or leave it out"
         )));
@@ -106,13 +96,14 @@ fn executables(directory: &Path) -> Result<Vec<String>, Failure> {
 fn functions<'a>(executables: &'a [String], tags: &[Tagged]) -> (Vec<Value>, Vec<&'a str>) {
     let (mut functions, mut unknown) = (Vec::new(), Vec::new());
     for name in executables {
-        let given = tags.iter().filter(|tagged| tagged.name == *name).map(|tagged| tagged.tag.as_str());
+        let of_name = |(of, _): &(&str, &str)| of == name;
+        let given = tags.iter().map(|(name, tag)| (name.as_str(), tag.as_str())).filter(of_name);
         let mut tags: Vec<_> = given.collect();
         if tags.is_empty() {
-            tags.extend(KNOWN.iter().filter(|(known, _)| known == name).map(|(_, tag)| *tag));
+            tags.extend(KNOWN.into_iter().filter(of_name));
         }
         // Porch has both spellings for one version.
-        let spellings = tags.iter().flat_map(|tag| std::iter::once(*tag).chain(tag.strip_prefix('v')));
+        let spellings = tags.iter().flat_map(|(_, tag)| std::iter::once(*tag).chain(tag.strip_prefix('v')));
         let images: Vec<_> = spellings.map(|tag| format!("{CATALOG}/{name}:{tag}")).collect();
         if images.is_empty() {
             unknown.push(name.as_str());
@@ -123,16 +114,10 @@ fn functions<'a>(executables: &'a [String], tags: &[Tagged]) -> (Vec<Value>, Vec
     (functions, unknown)
 }
 
-// === impl Tagged ===
-
-impl FromStr for Tagged {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, tag) = text.split_once('=').ok_or("write NAME=TAG, such as set-labels=v0.2.4")?;
-        Image::parse(&format!("{CATALOG}/{name}:{tag}"), "").map_err(|error| error.to_string())?;
-        Ok(Self { name: name.to_owned(), tag: tag.to_owned() })
-    }
+fn tagged(text: &str) -> Result<Tagged, String> {
+    let (name, tag) = text.split_once('=').ok_or("write NAME=TAG, such as set-labels=v0.2.4")?;
+    Image::parse(&format!("{CATALOG}/{name}:{tag}"), "").map_err(|error| error.to_string())?;
+    Ok((name.to_owned(), tag.to_owned()))
 }
 
 #[cfg(test)]
@@ -140,10 +125,6 @@ mod tests {
     use porch_fn_settings::ExecConfig;
 
     use super::*;
-
-    fn tagged(texts: &[&str]) -> Vec<Tagged> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
-    }
 
     #[test]
     fn known_executables_stand_for_their_images_and_others_are_named() {
@@ -161,14 +142,14 @@ mod tests {
     #[test]
     fn versions_that_are_given_win() {
         let names = ["mine", "set-labels"].map(str::to_owned);
-        let tags = tagged(&["set-labels=v0.1.5", "set-labels=v0.1", "mine=latest"]);
+        let tags = ["set-labels=v0.1.5", "set-labels=v0.1", "mine=latest"].map(|text| tagged(text).unwrap());
         let (found, unknown) = functions(&names, &tags);
         assert!(unknown.is_empty());
         assert_eq!(found[0]["images"], json!([format!("{CATALOG}/mine:latest")]));
         let expected = ["v0.1.5", "0.1.5", "v0.1", "0.1"].map(|tag| format!("{CATALOG}/set-labels:{tag}"));
         assert_eq!(found[1]["images"], json!(expected));
         for wrong in ["set-labels", "a=b c", "=v1", "a="] {
-            assert!(wrong.parse::<Tagged>().is_err(), "{wrong}");
+            assert!(tagged(wrong).is_err(), "{wrong}");
         }
     }
 
@@ -178,10 +159,10 @@ mod tests {
         let file = folder.path().join("set-labels");
         fs::write(&file, "").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        let tags = tagged(&["mine=v2", "set-lables=v0.1.5", "set-labels=v0.1", "mine=v1"]);
+        let tags = ["set-labels=v0.1", "set-lables=v0.1.5"].map(|text| tagged(text).unwrap()).to_vec();
         let error = run(&ExecConfigArgs { directory: folder.path().to_owned(), tags }).unwrap_err();
         let expected = format!(
-            "{} has no executable of this name: mine, set-lables; correct --tag, or leave it out",
+            "{} has no executable of this name: set-lables; correct --tag, or leave it out",
             folder.path().display()
         );
         assert_eq!(error.to_string(), expected);

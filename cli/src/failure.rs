@@ -1,4 +1,4 @@
-//! The one error of all subcommands: a text for the user and an exit code. No caller tells failures apart, so that any
+//! The one error of all subcommands: a text for the user and an exit code. No caller distinguishes failures, so that any
 //! error becomes one by `?`.
 
 use std::error::Error;

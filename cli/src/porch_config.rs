@@ -79,36 +79,44 @@ const SILENT_SCHEMA: &str = "the schema of this cluster's FunctionConfigs does n
     --functionconfig-tags=constraint; Porch 1.6 and before need no FunctionConfigs for this";
 
 pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
-    match action {
-        Action::Generate { functions, functionconfig_tags, place } => {
-            generate(functions, *functionconfig_tags, place).await?;
+    let (Action::Generate { place, .. } | Action::Remove { place }) = action;
+    let (cluster, namespace) = (place.cluster.connect().await?, &place.pod_namespace);
+    let (changes, notes) = match action {
+        Action::Generate { functions, functionconfig_tags, .. } => {
+            require_constraints(&schema(&cluster).await?, *functionconfig_tags)?;
+            let changes = changes::generate(&existing(&cluster, namespace).await?, functions, namespace)?;
+            let notes = if changes.objects.is_empty() { Vec::new() } else { generation_notes(&cluster) };
+            (changes, notes)
         }
-        Action::Remove { place } => remove(place).await?,
+        Action::Remove { .. } => {
+            let changes = changes::remove(&existing(&cluster, namespace).await?);
+            let notes = removal_notes(&changes, namespace);
+            (changes, notes)
+        }
+    };
+    if !changes.objects.is_empty() {
+        output::show(&yaml(&changes.objects)?);
+    }
+    for note in changes.notes.iter().chain(&notes) {
+        eprintln!("porch-fn porch-config: {note}");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn generate(functions: &[Function], tags: Tags, place: &Place) -> Result<(), Failure> {
-    let cluster = place.cluster.connect().await?;
-    require_constraints(&schema(&cluster).await?, tags)?;
-    let namespace = &place.pod_namespace;
-    let existing = existing(&cluster, namespace).await?;
-    let changes = changes::generate(&existing, functions, namespace)?;
-    show(&changes)?;
-    if !changes.objects.is_empty() {
-        let routers = format!("{ROUTERS}.{}:9445", cluster.namespace);
-        note(&format!(
-            "before they are applied, lead porch-server's --function-runner, and FUNCTION_RUNNER_ADDRESS of \
-             porch-controllers if it is set, to {routers}: Porch's own function runner has no such executables, and \
-             fails these calls"
-        ));
-        note("--warm-up-pod-cache=false on porch-server keeps it from starting pods for these functions");
-        note(
-            "porch-server and porch-controllers keep what they have read, even of objects that are gone, until they \
-             are restarted; functions without a FunctionConfig stay in porch-server",
-        );
-    }
-    Ok(())
+/// What to know before the objects are applied.
+fn generation_notes(cluster: &Cluster) -> Vec<String> {
+    let routers = format!("{ROUTERS}.{}:9445", cluster.namespace);
+    let first = format!(
+        "before they are applied, lead porch-server's --function-runner, and FUNCTION_RUNNER_ADDRESS of \
+         porch-controllers if it is set, to {routers}: Porch's own function runner has no such executables, and fails \
+         these calls"
+    );
+    let others = [
+        "--warm-up-pod-cache=false on porch-server keeps it from starting pods for these functions",
+        "porch-server and porch-controllers keep what they have read, even of objects that are gone, until they are \
+         restarted; functions without a FunctionConfig stay in porch-server",
+    ];
+    std::iter::once(first).chain(others.map(str::to_owned)).collect()
 }
 
 /// Refuses a Porch in whose FunctionConfigs `*` is no tag that means all.
@@ -118,17 +126,6 @@ fn require_constraints(schema: &Value, tags: Tags) -> Result<(), Failure> {
         (Tags::Auto, Some(TagSemantics::Exact)) => Err(Failure::new(NO_CONSTRAINTS)),
         (Tags::Auto, None) => Err(Failure::new(SILENT_SCHEMA)),
     }
-}
-
-async fn remove(place: &Place) -> Result<(), Failure> {
-    let cluster = place.cluster.connect().await?;
-    let namespace = &place.pod_namespace;
-    let changes = changes::remove(&existing(&cluster, namespace).await?);
-    show(&changes)?;
-    for text in removal_notes(&changes, namespace) {
-        note(&text);
-    }
-    Ok(())
 }
 
 /// What to know of the way back.
@@ -158,27 +155,12 @@ fn removal_notes(changes: &Changes, namespace: &str) -> Vec<String> {
     notes
 }
 
-/// The objects on standard output, the rest on standard error.
-fn show(changes: &Changes) -> Result<(), Failure> {
-    if !changes.objects.is_empty() {
-        output::show(&yaml(&changes.objects)?);
-    }
-    for text in &changes.notes {
-        note(text);
-    }
-    Ok(())
-}
-
 fn yaml(objects: &[Value]) -> Result<String, Failure> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     let yaml = serde_saphyr::to_string_multiple_with_options(objects, options);
     let yaml = yaml
         .map_err(|error| Failure::new(format!("the FunctionConfigs cannot be written as YAML: {error}")))?;
     Ok(format!("{}\n", yaml.trim_end()))
-}
-
-fn note(text: &str) {
-    eprintln!("porch-fn porch-config: {text}");
 }
 
 /// The API server's schema of the group. Unlike the CRD itself, everybody may read it.

@@ -4,7 +4,7 @@
 //! one that existing functions still read. They are added when a package is read and removed before
 //! it is written.
 
-use super::yaml::{Entry, Node, Yaml, rewrite, same, sequence_indent};
+use crate::yaml::{Entry, Node, Yaml, rewrite, same, sequence_indent};
 
 pub(super) const PATH: &str = "internal.config.kubernetes.io/path";
 pub(super) const INDEX: &str = "internal.config.kubernetes.io/index";

@@ -3,13 +3,16 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use thiserror::Error;
-
-use super::annotations;
-use super::yaml::{Body, Node, ParseError, Style, Yaml, document_ranges, indent, same};
+use crate::Error;
+use crate::annotations;
+use crate::function_config::FunctionConfig;
+use crate::yaml::{Body, Node, ParseError, Style, Yaml, document_ranges, indent, same};
 
 /// Kustomize's own files name neither kind nor apiVersion; kpt lets them pass.
 const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
+
+const NOT_PLAIN: &str = "it uses YAML that cannot be put into a ResourceList (such as a mapping as a key, or aliases \
+                         without end); write it in plainer YAML";
 
 /// A package as it was read.
 #[derive(Debug, Clone, Default)]
@@ -38,34 +41,6 @@ pub(super) struct Document {
     pub(super) item: String,
 }
 
-/// What is wrong with one document.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum DocumentError {
-    /// It is not YAML.
-    #[error("line {line}: {message}; correct the YAML")]
-    Syntax {
-        /// Line of the file, from 1.
-        line: usize,
-        /// What the parser says.
-        message: String,
-    },
-    /// It is YAML, but not a Kubernetes resource.
-    #[error("it has no {0}, so it is not a KRM resource; complete it, or list the file in .krmignore")]
-    NotKrm(&'static str),
-    /// `metadata` or its annotations hold something other than a mapping.
-    #[error("{0} is not a mapping, so no annotation can be added; correct it")]
-    NotAMapping(&'static str),
-    /// YAML that can neither be annotated in place nor be written anew.
-    #[error(
-        "it uses YAML that cannot be put into a ResourceList (such as a mapping as a key, or aliases \
-         without end); write it in plainer YAML"
-    )]
-    Unsupported,
-}
-
-/// The number of a bad document in its file, from 1, and what is wrong with it.
-pub(super) type BadDocument = (usize, DocumentError);
-
 // === impl Package ===
 
 impl Package {
@@ -79,6 +54,17 @@ impl Package {
         self.files.iter().map(|file| file.path.as_path())
     }
 
+    /// The package as a ResourceList in YAML: items in the order of their paths, each as its text
+    /// with the annotations for path and index added.
+    pub fn to_resource_list(&self, function_config: Option<&FunctionConfig>) -> String {
+        let items = self.files.iter().flat_map(|file| &file.documents).map(|document| document.item.as_str());
+        let mut list = String::from("apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems:");
+        list.push_str(if self.item_count() == 0 { " []\n" } else { "\n" });
+        list.extend(items);
+        list.extend(function_config.map(FunctionConfig::field));
+        list
+    }
+
     pub(super) fn file(&self, path: &Path) -> Option<&File> {
         let at = self.files.binary_search_by(|file| file.path.as_path().cmp(path)).ok()?;
         self.files.get(at)
@@ -88,44 +74,42 @@ impl Package {
 // === impl File ===
 
 impl File {
-    /// `path` is relative to the package and `name` is the same with slashes.
-    pub(super) fn parse(path: PathBuf, name: &str, text: String) -> Result<Self, BadDocument> {
+    /// `path` is relative to the package, with slashes.
+    pub(super) fn parse(path: &str, text: String) -> Result<Self, Error> {
         let mut documents: Vec<Document> = Vec::new();
         for range in document_ranges(&text) {
             let index = documents.len();
-            let document = document(&text, range, name, index).map_err(|error| (index + 1, error))?;
-            documents.extend(document);
+            documents.extend(
+                document(&text, range, path, index)
+                    .map_err(|error| Error(format!("{path}, document {}: {error}", index + 1)))?,
+            );
         }
-        Ok(Self { path, text, documents })
+        Ok(Self { path: PathBuf::from(path), text, documents })
     }
 }
 
-/// The document in `range`; `None` when it is empty.
-fn document(
-    file: &str,
-    range: Range<usize>,
-    path: &str,
-    index: usize,
-) -> Result<Option<Document>, DocumentError> {
+/// The document in `range`; `None` when it is empty. The error says what is wrong with it.
+fn document(file: &str, range: Range<usize>, path: &str, index: usize) -> Result<Option<Document>, String> {
     let text = file[range.clone()].replace("\r\n", "\n");
-    let syntax = |ParseError { line, message }: ParseError| DocumentError::Syntax {
-        line: file[..range.start].matches('\n').count() + line,
-        message,
+    let syntax = |ParseError { line, message }: ParseError| {
+        let line = file[..range.start].matches('\n').count() + line;
+        format!("{}; correct the YAML", ParseError { line, message })
     };
     if let Some(at) = text.find('\r') {
         let line = text[..at].matches('\n').count() + 1;
         return Err(syntax(ParseError { line, message: "a carriage return without a newline".to_owned() }));
     }
     let Some(document) = ending_with_newline(text).map_err(syntax)? else { return Ok(None) };
-    if let Some(missing) = missing_krm_field(&document.root)
-        && !is_kustomization(path)
-    {
-        return Err(DocumentError::NotKrm(missing));
+    if !is_kustomization(path) {
+        require_krm_fields(&document.root).map_err(|missing| {
+            let fix = "complete it, or list the file in .krmignore";
+            format!("it has no {missing}, so it is not a KRM resource; {fix}")
+        })?;
     }
-    let document = annotations::remove(document).ok_or(DocumentError::Unsupported)?;
+    let document = annotations::remove(document).ok_or(NOT_PLAIN)?;
     let annotated = annotations::add(&document, path, index)
-        .map_err(DocumentError::NotAMapping)?
-        .ok_or(DocumentError::Unsupported)?;
+        .map_err(|what| format!("{what} is not a mapping, so no annotation can be added; correct it"))?
+        .ok_or(NOT_PLAIN)?;
     let item = embedded(&annotated.text);
     // In the list, it must still mean the same.
     let list = Yaml::valid(item.as_str()).map(|list| list.root.body);
@@ -133,16 +117,15 @@ fn document(
         Some(Body::Sequence { items, .. }) if matches!(&items[..], [item] if same(item, &annotated.root)) => {
             Ok(Some(Document { range, text: document.text, item }))
         }
-        _ => Err(DocumentError::Unsupported),
+        _ => Err(NOT_PLAIN.to_owned()),
     }
 }
 
-/// The field without which a document is not a KRM resource.
-pub(super) fn missing_krm_field(root: &Node) -> Option<&'static str> {
-    ["apiVersion", "kind"].into_iter().find(|field| {
-        // Whatever its type: `apiVersion: 1` is for the function to complain about.
-        root.get(field).and_then(Node::text).is_none_or(str::is_empty)
-    })
+/// The error is the field without which a document is not a KRM resource.
+pub(super) fn require_krm_fields(root: &Node) -> Result<(), &'static str> {
+    // Whatever its type: `apiVersion: 1` is for the function to complain about.
+    let is_missing = |field: &&str| root.get(field).and_then(Node::text).is_none_or(str::is_empty);
+    ["apiVersion", "kind"].into_iter().find(is_missing).map_or(Ok(()), Err)
 }
 
 pub(super) fn is_kustomization(path: &str) -> bool {

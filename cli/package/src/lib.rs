@@ -7,7 +7,7 @@
 //! changes nothing leaves every file untouched, byte for byte.
 //!
 //! ```text
-//! read(dir) ──▶ Package ──to_resource_list──▶ function ──▶ split ──▶ Output ──write(dir)──▶ Changes
+//! read(dir) ──▶ Package ──to_resource_list──▶ function ──▶ split ──▶ Output ──write(dir)──▶ files
 //! ```
 //!
 //! # Libraries
@@ -36,7 +36,6 @@ mod function_config;
 mod list_items;
 mod output;
 mod read;
-mod resource_list;
 mod results;
 mod write;
 mod yaml;
@@ -44,9 +43,15 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-pub use file::{DocumentError, Package};
-pub use function_config::{FunctionConfig, FunctionConfigError};
-pub use output::{Item, Output, SplitError, split};
-pub use read::{ReadError, read};
-pub use resource_list::{ResourceListError, set_function_config};
-pub use write::{Changes, WriteError, write};
+use thiserror::Error;
+
+pub use file::Package;
+pub use function_config::FunctionConfig;
+pub use output::{Output, split};
+pub use read::read;
+pub use write::write;
+
+/// What is wrong, and what to do about it. No caller distinguishes errors.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct Error(String);

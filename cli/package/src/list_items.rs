@@ -3,7 +3,7 @@
 //! A comment line between two items belongs to the one above when it is indented as far as that
 //! item's keys, else to the one below: kpt's libraries and people place comments so.
 
-use super::yaml::{Body, Node, Yaml, column, dedent, line_end};
+use crate::yaml::{Body, Node, Yaml, column, dedent, line_end};
 
 /// Each item of `list` with its text, if it stands in lines of its own. `None`: `items` is no list.
 pub(super) fn list_items(list: &Yaml) -> Option<Vec<(&Node, Option<String>)>> {
@@ -27,24 +27,21 @@ fn item_end(text: &str, item: &Node) -> usize {
 /// The text of `item`, which stands behind `from`, and where it ends. `None`: it has no dash of its
 /// own.
 fn cut(text: &str, from: usize, item: &Node) -> Option<(usize, String)> {
-    let mut line_start = from;
-    let dash_line = text.get(from..item.span.start)?.split_inclusive('\n').find(|line| {
-        let content = line.trim_start_matches(' ');
-        let starts = content.strip_prefix('-');
-        let has_dash = starts.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\n']));
-        line_start += if has_dash { 0 } else { line.len() };
-        has_dash
-    })?;
-    let indentation = dash_line.len() - dash_line.trim_start_matches(' ').len();
     let keys = column(text, item.span.start);
+    let has_dash =
+        |line: &&str| matches!(line.trim_start_matches(' ').as_bytes(), [b'-', b' ' | b'\n', ..] | [b'-']);
+    let head = text.get(from..item.span.start)?;
+    let above: usize = head.split_inclusive('\n').take_while(|line| !has_dash(line)).map(str::len).sum();
+    let dash = above + head[above..].find('-')?;
+    let first_end = line_end(text, from + dash + 1);
     let end = end_with_comments(text, item_end(text, item), keys);
-    let first_end = line_end(text, line_start + indentation + 1);
-    let mut out = dedent(&text[from..line_start], indentation);
-    let first = text.get(line_start + indentation + 1..first_end)?;
-    if !first.trim().is_empty() {
-        out += &dedent(first, keys.saturating_sub(indentation + 1));
+    let mut lines = text.get(from..end)?.to_owned();
+    if text.get(from + dash + 1..first_end)?.trim().is_empty() {
+        lines.replace_range(above..first_end - from, "");
+    } else {
+        lines.replace_range(dash..=dash, " ");
     }
-    out += &dedent(text.get(first_end..end)?, keys);
+    let mut out = dedent(&lines, keys);
     if !out.ends_with('\n') {
         out.push('\n');
     }

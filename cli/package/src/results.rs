@@ -3,7 +3,7 @@
 //! Read leniently: a result that breaks the specification is displayed as far as possible, since
 //! hiding it would hide the reason of a failure.
 
-use super::yaml::{Body, Node};
+use crate::yaml::{Body, Node};
 
 /// The results under `node`, in kpt's format: `[severity] apiVersion/Kind/namespace/name field:
 /// message`. They are a list, or a mapping with the list in `items`, which older SDKs write.

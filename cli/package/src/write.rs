@@ -4,191 +4,118 @@
 //! answer are not to be trusted. Each file is then replaced as a whole or not at all.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
-use thiserror::Error;
+use crate::Error;
+use crate::file::{File, Package};
+use crate::output::Output;
+use crate::yaml::{Yaml, patch};
 
-use super::file::{File, Package};
-use super::output::{Item, Output};
-use super::yaml::{Yaml, patch};
-
-/// What [`write()`] did; the paths are relative to the package.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Changes {
-    /// Files that were not there before.
-    pub created: Vec<PathBuf>,
-    /// Files with new content.
-    pub updated: Vec<PathBuf>,
-    /// Files whose items the function dropped.
-    pub deleted: Vec<PathBuf>,
-}
-
-impl Changes {
-    /// True when every file is as it was.
-    pub fn is_empty(&self) -> bool {
-        self.created.is_empty() && self.updated.is_empty() && self.deleted.is_empty()
-    }
-}
-
-/// One line per file; "nothing changed" when there is none.
-impl fmt::Display for Changes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_empty() {
-            return f.write_str("nothing changed");
-        }
-        let lists = [("created", &self.created), ("updated", &self.updated), ("deleted", &self.deleted)];
-        let lines = lists.iter().flat_map(|(what, paths)| paths.iter().map(move |path| (what, path)));
-        for (at, (what, path)) in lines.enumerate() {
-            let newline = if at == 0 { "" } else { "\n" };
-            write!(f, "{newline}{what} {}", path.display())?;
-        }
-        Ok(())
-    }
-}
-
-/// Why nothing was written, or, for [`WriteError::Write`] and [`WriteError::Delete`], where it
-/// stopped.
-#[derive(Debug, Error)]
-pub enum WriteError {
-    /// A path leaves the package or points into `.git`.
-    #[error("the function wants to write {}, which is outside the package; nothing was written", path.display())]
-    Outside {
-        /// The path.
-        path: PathBuf,
-    },
-    /// A directory on the way to a file is a symbolic link or no directory.
-    #[error(
-        "the function wants to write {}, but {} is not a plain directory; nothing was written",
-        path.display(), parent.display()
-    )]
-    BadParent {
-        /// The path.
-        path: PathBuf,
-        /// What stands in its way.
-        parent: PathBuf,
-    },
-    /// Something that was not read as part of the package has that name.
-    #[error(
-        "the function wants to write {}, which exists but was not read as part of the package; move it away, \
-         nothing was written", path.display()
-    )]
-    NotRead {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Somebody changed a file while the function ran.
-    #[error("{} has changed since it was read; run the function again, nothing was written", path.display())]
-    ChangedMeanwhile {
-        /// The path.
-        path: PathBuf,
-    },
-    /// A file could not be written; those before it are.
-    #[error("cannot write {}: {error}; check permissions and space, then run the function again", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// A file could not be deleted; all others are written.
-    #[error("cannot delete {}: {error}; delete it yourself, since the function dropped its items", path.display())]
-    Delete {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-}
-
-/// Writes `output` into `dir`, from where `package` was read. Only files whose content changes are
+/// Writes `output` into `dir`, from where `package` was read, and returns a line for each file that
+/// was created, updated or deleted, or "nothing changed". Only files whose content changes are
 /// touched, and files whose items are all gone are deleted. Where an item was sent before, the
 /// values that changed are edited in the user's text, so that comments and layout stay; a
 /// function's own layout counts only for new items, for changes of order or of the length of a
 /// list, and when it adds comments. New files get mode 0666 less the umask, others keep theirs.
-pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<Changes, WriteError> {
+///
+/// # Errors
+///
+/// When a file cannot be written; then it says whether those before it are.
+pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<String, Error> {
     let mut changed = BTreeMap::new();
     for (path, items) in &output.files {
         check(dir, package, output, path)?;
         let file = package.file(path);
-        let new_file = File { path: path.clone(), ..File::default() };
-        let text = rebuilt(file.unwrap_or(&new_file), items);
+        let text = rebuilt(file.unwrap_or(&File { path: path.clone(), ..File::default() }), items);
         if file.is_none_or(|file| file.text != text) {
             changed.insert(path, text);
         }
     }
     let gone = |file: &&File| !file.documents.is_empty() && !output.files.contains_key(&file.path);
-    let deleted: Vec<&File> = package.files.iter().filter(gone).collect();
-    for path in changed.keys().copied().chain(deleted.iter().map(|file| &file.path)) {
+    let deleted: Vec<_> = package.files.iter().filter(gone).map(|file| &file.path).collect();
+    for path in changed.keys().chain(&deleted) {
         check_unchanged(dir, package, path)?;
     }
 
-    let mut changes = Changes::default();
+    let mut lines = Vec::new();
     for (path, text) in changed {
-        replace(&dir.join(path), &text).map_err(|error| WriteError::Write { path: path.clone(), error })?;
-        let list = if package.file(path).is_some() { &mut changes.updated } else { &mut changes.created };
-        list.push(path.clone());
+        let shown = path.display();
+        replace(&dir.join(path), &text).map_err(|error| {
+            Error(format!(
+                "cannot write {shown}: {error}; check permissions and space, then run the function again"
+            ))
+        })?;
+        let what = if package.file(path).is_some() { "updated" } else { "created" };
+        lines.push(format!("{what} {shown}"));
     }
-    for File { path, .. } in deleted {
-        fs::remove_file(dir.join(path)).map_err(|error| WriteError::Delete { path: path.clone(), error })?;
-        changes.deleted.push(path.clone());
+    for path in deleted {
+        let shown = path.display();
+        fs::remove_file(dir.join(path)).map_err(|error| {
+            let fix = "delete it yourself, since the function dropped its items";
+            Error(format!("cannot delete {shown}: {error}; {fix}"))
+        })?;
+        lines.push(format!("deleted {shown}"));
     }
-    Ok(changes)
+    Ok(if lines.is_empty() { "nothing changed".to_owned() } else { lines.join("\n") })
 }
 
 // === checks ===
 
-fn check(dir: &Path, package: &Package, output: &Output, path: &Path) -> Result<(), WriteError> {
+fn check(dir: &Path, package: &Package, output: &Output, path: &Path) -> Result<(), Error> {
+    let refused = |why: &str| {
+        Error(format!("the function wants to write {}, {why} nothing was written", path.display()))
+    };
+    // A path leaves the package or points into `.git`.
     let is_plain = |part| matches!(part, Component::Normal(name) if name != ".git");
     if path.as_os_str().is_empty() || !path.components().all(is_plain) {
-        return Err(WriteError::Outside { path: path.to_owned() });
+        return Err(refused("which is outside the package;"));
     }
     let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
     for parent in parents {
         let found = fs::symlink_metadata(dir.join(parent));
-        let is_bad = found.is_ok_and(|found| !found.is_dir());
-        if is_bad || output.files.contains_key(parent) {
-            return Err(WriteError::BadParent { path: path.to_owned(), parent: parent.to_owned() });
+        if found.is_ok_and(|found| !found.is_dir()) || output.files.contains_key(parent) {
+            return Err(refused(&format!("but {} is not a plain directory;", parent.display())));
         }
     }
     if package.file(path).is_none() && fs::symlink_metadata(dir.join(path)).is_ok() {
-        return Err(WriteError::NotRead { path: path.to_owned() });
+        return Err(refused("which exists but was not read as part of the package; move it away,"));
     }
     Ok(())
 }
 
-fn check_unchanged(dir: &Path, package: &Package, path: &Path) -> Result<(), WriteError> {
+/// Fails if somebody changed a file while the function ran.
+fn check_unchanged(dir: &Path, package: &Package, path: &Path) -> Result<(), Error> {
     let Some(file) = package.file(path) else { return Ok(()) };
     let is_file = fs::symlink_metadata(dir.join(path)).is_ok_and(|found| found.is_file());
-    let text = fs::read(dir.join(path)).unwrap_or_default();
-    if is_file && text == file.text.as_bytes() {
+    if is_file && fs::read(dir.join(path)).unwrap_or_default() == file.text.as_bytes() {
         return Ok(());
     }
-    Err(WriteError::ChangedMeanwhile { path: path.to_owned() })
+    let fix = "run the function again, nothing was written";
+    Err(Error(format!("{} has changed since it was read; {fix}", path.display())))
 }
 
 // === content ===
 
 /// A file with new items: what stood between its documents stays, and so does the text of an item
 /// that says nothing new.
-pub(super) fn rebuilt(file: &File, items: &[Item]) -> String {
+pub(super) fn rebuilt(file: &File, items: &BTreeMap<usize, String>) -> String {
     let windows_lines = file.text.contains("\r\n");
     let separator = if windows_lines { "---\r\n" } else { "---\n" };
     let mut out = String::with_capacity(file.text.len());
-    for (at, item) in items.iter().enumerate() {
-        let known = file.documents.get(item.index);
+    for (at, (&index, item)) in items.iter().enumerate() {
+        let known = file.documents.get(index);
         if !out.is_empty() && !out.ends_with('\n') {
             out.push('\n');
         }
         // The first item takes over what the file begins with.
-        let frame = if at == 0 { Some(frame(file, 0)) } else { known.map(|_| frame(file, item.index)) };
+        let frame = if at == 0 { Some(frame(file, 0)) } else { known.map(|_| frame(file, index)) };
         out.push_str(frame.filter(|frame| at == 0 || !frame.is_empty()).unwrap_or(separator));
         let new = match known {
-            Some(document) => merged(&document.text, &item.text),
-            None => Some(item.text.clone()),
+            Some(document) => merged(&document.text, item),
+            None => Some(item.clone()),
         };
         let Some(text) = new else {
             out.extend(known.map(|document| &file.text[document.range.clone()]));

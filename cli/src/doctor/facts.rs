@@ -22,7 +22,8 @@ pub(super) struct Facts {
     /// The namespace's Services, by name.
     pub(super) services: BTreeMap<String, ServiceSpec>,
     pub(super) routers: Vec<Asked<Status>>,
-    pub(super) runners: Vec<Asked<IsOurs>>,
+    /// Whether each is one of ours: Porch's own has no page that says so.
+    pub(super) runners: Vec<Asked<bool>>,
     /// Where function pods are.
     pub(super) functions: String,
     /// The pods there; `Err` says why they cannot be seen.
@@ -44,7 +45,8 @@ pub(super) struct Asked<T> {
     pub(super) ips: Vec<IpAddr>,
     /// As Kubernetes has it.
     pub(super) ready: bool,
-    pub(super) answer: Result<Answer<T>, Silence>,
+    /// `Err` says why there is none, as of those beyond [`MAX_ASKED`].
+    pub(super) answer: Result<Answer<T>, String>,
 }
 
 /// Pages of an admin port.
@@ -53,19 +55,6 @@ pub(super) struct Answer<T> {
     pub(super) page: T,
     /// `/metrics`; empty when that is turned off.
     pub(super) metrics: String,
-}
-
-/// Whether a runner is one of ours. Porch's own has no page that says so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct IsOurs(pub(super) bool);
-
-/// Why there is no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Silence {
-    /// It is one too many to ask.
-    NotAsked,
-    /// What was in the way.
-    Failed(String),
 }
 
 /// Where the template of function pods comes from.
@@ -78,17 +67,6 @@ pub(super) enum TemplateSource {
     ConfigMap(String, Result<Vec<String>, String>),
     /// It could not be looked at.
     Unknown(String),
-}
-
-/// What goes by the name of Porch's own function runner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Original {
-    /// Nothing, or ours in its place.
-    No,
-    /// That itself.
-    Yes,
-    /// Either: no pod of it says.
-    Unknown,
 }
 
 /// The pods that have answered.
@@ -107,21 +85,18 @@ impl Facts {
         self.installed.runner.as_ref()?.flags.as_ref().ok()
     }
 
-    /// Whether the runner that was found is Porch's.
-    pub(super) fn original(&self) -> Original {
+    /// Whether the runner that was found is Porch's own; `None` if no pod of it says.
+    pub(super) fn is_original(&self) -> Option<bool> {
         if !self.installed.runner.as_ref().is_some_and(|runner| runner.may_be_original) {
-            return Original::No;
+            return Some(false);
         }
-        let asked = self.runners.iter().filter(|runner| !matches!(runner.answer, Err(Silence::NotAsked)));
-        let ours: Vec<Option<IsOurs>> =
+        let asked = self.runners.iter().take(MAX_ASKED);
+        let ours: Vec<_> =
             asked.map(|runner| runner.answer.as_ref().ok().map(|answer| answer.page)).collect();
-        if ours.contains(&Some(IsOurs(false))) {
-            Original::Yes
-        } else if ours.is_empty() || ours.contains(&None) {
-            Original::Unknown
-        } else {
-            Original::No
+        if ours.contains(&Some(false)) {
+            return Some(true);
         }
+        (!ours.is_empty() && !ours.contains(&None)).then_some(false)
     }
 
     /// Whether Porch's own function runner runs beside ours, and needs its function pods.

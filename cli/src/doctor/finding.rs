@@ -6,6 +6,7 @@ use serde::Serialize;
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(serde::Deserialize))]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     /// As it should be.
@@ -33,85 +34,68 @@ pub(super) struct Finding {
     pub(super) fix: String,
 }
 
-// === impl Finding ===
+/// The findings of one check after the other.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) findings: Vec<Finding>,
+    check: &'static str,
+    /// How many findings there were before this check.
+    before: usize,
+}
 
-impl Finding {
-    /// A finding of a check whose name the table of checks adds.
-    pub(super) fn new(level: Level, text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { check: "", level, text: text.into(), fix: fix.into() }
+// === impl Report ===
+
+impl Report {
+    /// Begins a check.
+    pub(super) fn start(&mut self, check: &'static str) {
+        self.check = check;
+        self.before = self.findings.len();
     }
 
-    pub(super) fn ok(text: impl Into<String>) -> Self {
-        Self::new(Level::Ok, text, "")
+    /// Whether this check has found nothing yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.findings.len() == self.before
     }
 
-    pub(super) fn info(text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self::new(Level::Info, text, fix)
+    pub(super) fn add(&mut self, level: Level, text: impl Into<String>, fix: impl Into<String>) {
+        self.findings.push(Finding { check: self.check, level, text: text.into(), fix: fix.into() });
     }
 
-    pub(super) fn unknown(text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self::new(Level::Unknown, text, fix)
+    pub(super) fn ok(&mut self, text: impl Into<String>) {
+        self.add(Level::Ok, text, "");
     }
 
-    pub(super) fn warning(text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self::new(Level::Warning, text, fix)
+    pub(super) fn info(&mut self, text: impl Into<String>, fix: impl Into<String>) {
+        self.add(Level::Info, text, fix);
     }
 
-    pub(super) fn problem(text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self::new(Level::Problem, text, fix)
+    pub(super) fn unknown(&mut self, text: impl Into<String>, fix: impl Into<String>) {
+        self.add(Level::Unknown, text, fix);
+    }
+
+    pub(super) fn warning(&mut self, text: impl Into<String>, fix: impl Into<String>) {
+        self.add(Level::Warning, text, fix);
+    }
+
+    pub(super) fn problem(&mut self, text: impl Into<String>, fix: impl Into<String>) {
+        self.add(Level::Problem, text, fix);
     }
 }
 
 /// For people: each finding with its fix below, and a last line that counts.
-pub(super) fn report(findings: &[Finding]) -> String {
+pub(super) fn text(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or_default();
     let mut text = String::new();
-    for finding in findings {
-        let _ = writeln!(text, "{:<9}{:<width$}   {}", finding.level.word(), finding.check, finding.text);
-        if !finding.fix.is_empty() {
-            let what = if finding.level == Level::Info { "to change it" } else { "fix" };
-            let _ = writeln!(text, "{:<9}{:<width$}   {what}: {}", "", "", finding.fix);
+    for Finding { check, level, text: found, fix } in findings {
+        let word = ["ok", "info", "unknown", "warning", "PROBLEM"][*level as usize];
+        let _ = writeln!(text, "{word:<9}{check:<width$}   {found}");
+        if !fix.is_empty() {
+            let what = if *level == Level::Info { "to change it" } else { "fix" };
+            let _ = writeln!(text, "{:<9}{:<width$}   {what}: {fix}", "", "");
         }
     }
     let count = |level| findings.iter().filter(|finding| finding.level == level).count();
     let (problems, warnings, unknown) = (count(Level::Problem), count(Level::Warning), count(Level::Unknown));
     let _ = writeln!(text, "\nproblems: {problems}, warnings: {warnings}, not looked at: {unknown}");
     text
-}
-
-/// For programs: an array of findings.
-pub(super) fn json(findings: &[Finding]) -> String {
-    // Strings alone: serialising cannot fail.
-    serde_json::to_string_pretty(findings).unwrap_or_default()
-}
-
-// === impl Level ===
-
-impl Level {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Info => "info",
-            Self::Unknown => "unknown",
-            Self::Warning => "warning",
-            Self::Problem => "PROBLEM",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The report for people is that of the golden tests.
-    #[test]
-    fn programs_get_each_finding_with_its_fix() {
-        let findings = [Finding::ok("2 of 2 ready"), Finding::problem("they differ", "make them the same")];
-        let read: serde_json::Value = serde_json::from_str(&json(&findings)).unwrap();
-        let expected = serde_json::json!([
-            {"check": "", "level": "ok", "text": "2 of 2 ready"},
-            {"check": "", "level": "problem", "text": "they differ", "fix": "make them the same"},
-        ]);
-        assert_eq!(read, expected);
-    }
 }

@@ -17,7 +17,7 @@ use porch_fn_status_page::Status;
 use porch_fn_telemetry::Causes;
 use serde::de::DeserializeOwned;
 
-use super::facts::{Answer, Asked, Facts, IsOurs, MAX_ASKED, Silence, TemplateSource};
+use super::facts::{Answer, Asked, Facts, MAX_ASKED, TemplateSource};
 use super::installation::{Installation, Installed, installation};
 use super::porch::FUNCTIONS;
 use super::rights::{Right, needed};
@@ -90,14 +90,12 @@ async fn ask<F, T>(
     let asked = pods.iter().enumerate().map(|(index, pod)| async move {
         let answer = async {
             if index >= MAX_ASKED {
-                return Err(Silence::NotAsked);
+                return Err("it was not asked".to_owned());
             }
             let port = known_port.unwrap_or_else(|| ADMIN.of(None, pod));
-            let forward = cluster.forward_to(pod, port).await;
-            let forward = forward.map_err(|error| Silence::Failed(error.to_string()))?;
+            let forward = cluster.forward_to(pod, port).await.map_err(|error| error.to_string())?;
             let admin = AdminPort { kind: "router or runner", address: forward.address.to_string() };
-            let failed =
-                |error: Failure| Silence::Failed(forward.trouble().unwrap_or_else(|| error.to_string()));
+            let failed = |error: Failure| forward.trouble().unwrap_or_else(|| error.to_string());
             let page = question(&admin).await.map_err(failed)?;
             let (status, metrics) = admin.get("/metrics").await.map_err(failed)?;
             let metrics = if status == StatusCode::OK { metrics } else { Vec::new().into() };
@@ -118,8 +116,8 @@ async fn router(admin: &AdminPort) -> Result<Status, Failure> {
 }
 
 /// Our page asks for an image; Porch's runner has no such page.
-async fn runner(admin: &AdminPort) -> Result<IsOurs, Failure> {
-    Ok(IsOurs(admin.get("/config").await?.0 == StatusCode::BAD_REQUEST))
+async fn runner(admin: &AdminPort) -> Result<bool, Failure> {
+    Ok(admin.get("/config").await?.0 == StatusCode::BAD_REQUEST)
 }
 
 async fn rights(cluster: &Cluster, installed: &Installation) -> Result<Vec<Right>, String> {

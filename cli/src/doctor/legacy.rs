@@ -14,7 +14,7 @@ use porch_fn_runner::pods::kubernetes::names::{CONTAINER, IMAGE, MANAGED_BY, TEM
 use porch_fn_telemetry::Causes;
 use serde::de::DeserializeOwned;
 
-use super::facts::{Asked, Facts, IsOurs, Original};
+use super::facts::Facts;
 use super::gather::gather;
 use super::installation::evaluator_of;
 use super::porch::Evaluator;
@@ -158,11 +158,24 @@ async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
 }
 
 /// The porch-servers that may use some of what was found. `Err` says why nothing may be deleted: a function runner of
-/// Porch's may still need all of it.
+/// Porch's, in any namespace, may still need all of it.
 async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, String> {
     needed(facts)?;
+    let api: Api<Deployment> = Api::all(cluster.client.clone());
+    let mut evaluators = Vec::new();
+    let take = |deployment: Deployment| {
+        let evaluator = evaluator_of(&Workload::from(&deployment));
+        evaluators.extend(evaluator.filter(|one| one.may_use(&facts.functions)));
+    };
+    let read_all = each(&api, PAGE, MAX_PAGES, take).await.map_err(|error| {
+        let rights = "it takes a ClusterRole with the right to list deployments of group apps";
+        unlisted(&format!("{}; {rights}", Causes(&error)))
+    })?;
+    if !read_all {
+        return Err(unlisted(&format!("there are more than {}", PAGE * MAX_PAGES)));
+    }
     let mut servers = Vec::new();
-    for evaluator in everywhere(cluster, facts).await? {
+    for evaluator in evaluators {
         if evaluator.is_server {
             servers.extend(running(cluster, &evaluator, &facts.functions).await);
         } else {
@@ -181,11 +194,11 @@ fn needed(facts: &Facts) -> Result<(), String> {
             "no runner of ours is known in namespace {namespace}: see -n; while Porch's own runs, it needs these pods"
         ));
     };
-    if facts.original() == Original::Yes {
+    if facts.is_original() == Some(true) {
         return Err("Porch's own function runner runs, and needs them".to_owned());
     }
-    let is_ours = |runner: &Asked<_>| runner.answer.as_ref().is_ok_and(|answer| answer.page == IsOurs(true));
-    if facts.runners.is_empty() || !facts.runners.iter().all(is_ours) {
+    let mut answers = facts.runners.iter().map(|runner| &runner.answer);
+    if facts.runners.is_empty() || !answers.all(|answer| answer.as_ref().is_ok_and(|answer| answer.page)) {
         return Err(format!(
             "what runs as {} may be Porch's own function runner, which needs them: each of its pods has to say that \
              it is ours",
@@ -198,24 +211,6 @@ fn needed(facts: &Facts) -> Result<(), String> {
              deployment {deployment} --replicas=0"
         ))
     })
-}
-
-/// The evaluators of all namespaces that may have their pods in the same one.
-async fn everywhere(cluster: &Cluster, facts: &Facts) -> Result<Vec<Evaluator>, String> {
-    let api: Api<Deployment> = Api::all(cluster.client.clone());
-    let mut evaluators = Vec::new();
-    let take = |deployment: Deployment| {
-        let evaluator = evaluator_of(&Workload::from(&deployment));
-        evaluators.extend(evaluator.filter(|one| one.may_use(&facts.functions)));
-    };
-    match each(&api, PAGE, MAX_PAGES, take).await {
-        Ok(true) => Ok(evaluators),
-        Ok(false) => Err(unlisted(&format!("there are more than {}", PAGE * MAX_PAGES))),
-        Err(error) => Err(unlisted(&format!(
-            "{}; it takes a ClusterRole with the right to list deployments of group apps",
-            Causes(&error)
-        ))),
-    }
 }
 
 fn unlisted(reason: &str) -> String {

@@ -2,21 +2,17 @@
 
 /// The bytes of `128Mi`, `1G`, `1e9` or `1073741824`; `None` for what is none of these.
 pub(super) fn bytes(quantity: &str) -> Option<u64> {
-    const UNITS: [(&str, f64); 10] = [
-        ("Ki", 1024.0),
-        ("Mi", 1_048_576.0),
-        ("Gi", 1_073_741_824.0),
-        ("Ti", 1_099_511_627_776.0),
-        ("k", 1e3),
-        ("M", 1e6),
-        ("G", 1e9),
-        ("T", 1e12),
-        ("m", 1e-3),
-        ("", 1.0),
-    ];
-    let (number, unit) =
-        UNITS.iter().find_map(|(suffix, unit)| Some((quantity.strip_suffix(suffix)?, unit)))?;
-    let number: f64 = number.parse().ok()?;
+    let (text, base) = quantity.strip_suffix('i').map_or((quantity, 1000.0_f64), |text| (text, 1024.0));
+    let number = text.trim_end_matches(['k', 'K', 'M', 'G', 'T']);
+    let power = match &text[number.len()..] {
+        "" => 0,
+        "k" | "K" => 1,
+        "M" => 2,
+        "G" => 3,
+        "T" => 4,
+        _ => return None,
+    };
+    let (number, unit) = (number.parse::<f64>().ok()?, base.powi(power));
     // Larger than any machine's memory is as good as the largest number.
     (number.is_finite() && number >= 0.0).then_some((number * unit) as u64)
 }

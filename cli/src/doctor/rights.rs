@@ -4,7 +4,7 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 use porch_fn_discovery::Target;
 use porch_fn_runner::PodConnect;
 
-use super::finding::Finding;
+use super::finding::{Level, Report};
 use super::installation::Installation;
 
 const PORCH: &str = "config.porch.kpt.dev";
@@ -87,14 +87,14 @@ impl Right {
     /// The question for the API server. `home` is the service account's namespace.
     pub(super) fn review(&self, home: &str) -> SubjectAccessReview {
         let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
-        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        // An empty one is as good as none.
         let attributes = ResourceAttributes {
-            namespace: some(&self.namespace),
-            group: some(self.group),
-            resource: some(resource),
-            subresource: some(subresource),
-            name: some(&self.name),
-            verb: some(self.verb),
+            namespace: Some(self.namespace.clone()),
+            group: Some(self.group.to_owned()),
+            resource: Some(resource.to_owned()),
+            subresource: Some(subresource.to_owned()),
+            name: Some(self.name.clone()),
+            verb: Some(self.verb.to_owned()),
             ..ResourceAttributes::default()
         };
         let groups = ["system:authenticated", "system:serviceaccounts"].map(str::to_owned);
@@ -109,31 +109,35 @@ impl Right {
 }
 
 /// The rights that are missing.
-pub(super) fn check(rights: &Result<Vec<Right>, String>) -> Vec<Finding> {
+pub(super) fn check(rights: &Result<Vec<Right>, String>, report: &mut Report) {
     let rights = match rights {
         Ok(rights) => rights,
         Err(error) => {
             let fix = "ask somebody who may create subjectaccessreviews, or compare with deploy/rights.yaml";
-            return vec![Finding::unknown(error, fix)];
+            return report.unknown(error, fix);
         }
     };
-    let missing = rights.iter().filter(|right| !right.granted).map(|right| {
-        let Right { account, namespace, group, resource, verb, .. } = right;
+    for Right { account, namespace, group, resource, verb, .. } in
+        rights.iter().filter(|right| !right.granted)
+    {
+        let level = match *resource {
+            "pods" | "services" | "secrets" | "configmaps" => Level::Problem,
+            // The programs do without the others, or there is another way.
+            _ => Level::Warning,
+        };
         let group = if group.is_empty() { String::new() } else { format!(".{group}") };
         let text = format!("ServiceAccount {account} may not {verb} {resource}{group} in {namespace}");
         // Those of deploy/single-runner have another name.
-        let fix = "apply rights.yaml of deploy/ or deploy/single-runner, or the component that brings it";
-        match *resource {
-            "pods" | "services" | "secrets" | "configmaps" => Finding::problem(text, fix),
-            // The programs do without the others, or there is another way.
-            _ => Finding::warning(text, fix),
-        }
-    });
-    let missing: Vec<_> = missing.collect();
-    match (missing.is_empty(), rights.len()) {
-        (false, _) => missing,
-        (true, 0) => vec![Finding::ok("none needed")],
-        (true, count) => vec![Finding::ok(format!("all {count} granted"))],
+        report.add(
+            level,
+            text,
+            "apply rights.yaml of deploy/ or deploy/single-runner, or the component that brings it",
+        );
+    }
+    match rights.len() {
+        0 => report.ok("none needed"),
+        count if report.is_empty() => report.ok(format!("all {count} granted")),
+        _ => {}
     }
 }
 
@@ -141,7 +145,6 @@ pub(super) fn check(rights: &Result<Vec<Right>, String>) -> Vec<Finding> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use serde::Deserialize as _;
     use serde_json::Value;
 
     use super::*;
@@ -150,10 +153,7 @@ mod tests {
 
     #[test]
     fn they_are_those_of_the_manifests() {
-        let documents: Vec<Value> = MANIFEST
-            .split("\n---\n")
-            .map(|text| Value::deserialize(serde_saphyr::from_str::<Value>(text).unwrap()).unwrap())
-            .collect();
+        let documents: Vec<Value> = serde_saphyr::from_multiple(MANIFEST).unwrap();
         let role = documents.iter().find(|object| object["kind"] == "Role").unwrap();
         let texts = |value: &Value| -> Vec<String> {
             value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
@@ -186,13 +186,14 @@ mod tests {
             verb,
             granted,
         };
-        assert_eq!(check(&Ok(vec![right("patch", true)])), [Finding::ok("all 1 granted")]);
-        let found = check(&Ok(vec![right("patch", false), right("get", true)]));
-        assert_eq!(found.len(), 1);
-        assert_eq!(
-            found[0].text,
-            "ServiceAccount runner may not patch functionconfigs/status.config.porch.kpt.dev in functions"
-        );
+        let mut report = Report::default();
+        check(&Ok(vec![right("patch", true)]), &mut report);
+        report.start("");
+        check(&Ok(vec![right("patch", false), right("get", true)]), &mut report);
+        let texts: Vec<_> = report.findings.iter().map(|finding| finding.text.as_str()).collect();
+        let missing =
+            "ServiceAccount runner may not patch functionconfigs/status.config.porch.kpt.dev in functions";
+        assert_eq!(texts, ["all 1 granted", missing]);
         let attributes = right("patch", false).review("home").spec.resource_attributes.unwrap();
         assert_eq!(attributes.resource.as_deref(), Some("functionconfigs"));
         assert_eq!(attributes.subresource.as_deref(), Some("status"));

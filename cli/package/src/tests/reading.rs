@@ -4,10 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use tempfile::TempDir;
-
 use super::directory;
-use crate::{ReadError, read};
+use crate::read;
 
 const RESOURCE: &str = "apiVersion: v1\nkind: A\n";
 
@@ -17,8 +15,9 @@ fn paths(dir: &Path) -> Vec<String> {
 }
 
 #[track_caller]
-fn assert_error(dir: &TempDir, limit: u64, message: &str) {
-    assert_eq!(read(dir.path(), limit).unwrap_err().to_string(), message);
+fn assert_error(dir: &Path, limit: u64, part: &str) {
+    let error = read(dir, limit).unwrap_err().to_string();
+    assert!(error.contains(part), "{error}");
 }
 
 #[test]
@@ -81,31 +80,19 @@ fn the_size_is_bounded() {
     let dir = directory(&[("a.yaml", RESOURCE), ("b.yaml", RESOURCE)]);
     let size = 2 * RESOURCE.len() as u64;
     assert_eq!(read(dir.path(), size).unwrap().item_count(), 2);
-    assert_error(
-        &dir,
-        size - 1,
-        "the package is larger than 45 bytes; raise --max-request-body-size here and on the router and the \
-         runners, or list files in .krmignore",
-    );
+    assert_error(dir.path(), size - 1, "the package is larger than 45 bytes; raise --max-request-body-size");
 }
 
 #[test]
 fn errors_name_the_file_and_what_to_do() {
-    let dir = directory(&[("d/a.yaml", "---\napiVersion: v1\nkind: A\n---\nname: x\n")]);
-    assert_error(
-        &dir,
-        1 << 20,
-        "d/a.yaml, document 2: it has no apiVersion, so it is not a KRM resource; complete it, or list the file \
-         in .krmignore",
-    );
-    let dir = directory(&[("b.yaml", "")]);
-    fs::write(dir.path().join("b.yaml"), b"a: \xff\n").unwrap();
-    assert_error(&dir, 1 << 20, "b.yaml is not UTF-8; convert it, or list it in .krmignore");
-    let dir = directory(&[(".krmignore", "a{b")]);
-    assert!(matches!(read(dir.path(), 1), Err(ReadError::IgnoreFile { .. })));
-    let missing = dir.path().join("missing");
-    assert!(matches!(read(&missing, 1), Err(ReadError::List { path, .. }) if path == missing));
-    assert!(matches!(read(&dir.path().join(".krmignore"), 1), Err(ReadError::List { .. })));
+    let dir = directory(&[("d/a.yaml", "---\napiVersion: v1\nkind: A\n---\n# two\na: [\n")]);
+    assert_error(dir.path(), 1 << 20, "d/a.yaml, document 2: line 6: ");
+    fs::write(dir.path().join("d/a.yaml"), b"a: \xff\n").unwrap();
+    assert_error(dir.path(), 1 << 20, "d/a.yaml is not UTF-8; convert it, or list it in .krmignore");
+    fs::write(dir.path().join(".krmignore"), "a{b").unwrap();
+    assert_error(dir.path(), 1 << 20, "cannot use .krmignore: ");
+    assert_error(&dir.path().join("missing"), 1 << 20, "missing: No such file or directory");
+    assert_error(&dir.path().join(".krmignore"), 1 << 20, "cannot list ");
 }
 
 #[test]

@@ -15,8 +15,8 @@ const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 const MAX_COPIED_NODES: usize = 100_000;
 
 /// Why a text is not one document.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("{message}")]
+#[derive(Debug, Error)]
+#[error("line {line}: {message}")]
 pub(crate) struct ParseError {
     /// Line of the text, from 1.
     pub(crate) line: usize,
@@ -70,21 +70,17 @@ impl Yaml {
         Self::parse(text).ok().flatten()
     }
 
-    /// All comments in order.
-    pub(crate) fn comments(&self) -> impl Iterator<Item = &str> {
-        self.comments.iter().map(|range| self.text[range.clone()].trim_end())
-    }
-
     /// True when each comment of `other` is here as well.
     pub(crate) fn has_comments_of(&self, other: &Self) -> bool {
-        let mut left: HashMap<&str, usize> = HashMap::new();
-        for comment in self.comments() {
-            *left.entry(comment).or_default() += 1;
-        }
-        other.comments().all(|comment| {
-            let count = left.get_mut(comment).filter(|count| **count > 0);
-            count.map(|count| *count -= 1).is_some()
-        })
+        let mut ours = self.sorted_comments().into_iter();
+        other.sorted_comments().into_iter().all(|comment| ours.any(|our| our == comment))
+    }
+
+    fn sorted_comments(&self) -> Vec<&str> {
+        let comments = self.comments.iter().map(|range| self.text[range.clone()].trim_end());
+        let mut comments: Vec<_> = comments.collect();
+        comments.sort_unstable();
+        comments
     }
 }
 

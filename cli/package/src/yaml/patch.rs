@@ -95,40 +95,42 @@ impl Patch<'_> {
     fn mapping(&mut self, was: &[Entry], is: &[Entry], in_flow: bool, new_flow: bool) -> Option<()> {
         // Without entries, the mapping needs braces.
         is.first()?;
-        let mut kept: Vec<usize> = Vec::new();
+        let mut next = 0;
         for entry @ (key, new) in is {
-            let next = kept.last().map_or(0, |&last| last + 1);
-            let is_next = was.get(next).is_some_and(|(k, _)| same(k, key));
-            let at = if is_next { Some(next) } else { was.iter().position(|(k, _)| same(k, key)) };
-            match at {
-                // The order has changed as well.
-                Some(at) if at < next => return None,
-                Some(at) => {
-                    kept.push(at);
-                    let edits = self.edits.len();
-                    if self.value(&was[at].1, new, in_flow).is_none() {
-                        self.edits.truncate(edits);
-                        let text = self.lines(entry, new_flow).filter(|_| !in_flow)?;
-                        let (start, end) = (was[at].0.span.start, line_end(self.old, entry_end(&was[at])));
-                        let text = indent(&text, column(self.old, start));
-                        self.edits.push((start..end, text.trim_start().to_owned()));
-                    }
-                }
-                None => {
+            let is_same = |(other, _): &Entry| same(other, key);
+            if let Some(skipped) = was[next..].iter().position(is_same) {
+                let at = next + skipped;
+                self.remove(&was[next..at], in_flow)?;
+                next = at + 1;
+                let edits = self.edits.len();
+                if self.value(&was[at].1, new, in_flow).is_none() {
+                    self.edits.truncate(edits);
                     let text = self.lines(entry, new_flow).filter(|_| !in_flow)?;
-                    let above = &was[*kept.last()?];
-                    let at = line_end(self.old, entry_end(above));
-                    self.edits.push((at..at, indent(&text, column(self.old, above.0.span.start))));
+                    let (start, end) = (was[at].0.span.start, line_end(self.old, entry_end(&was[at])));
+                    let text = indent(&text, column(self.old, start));
+                    self.edits.push((start..end, text.trim_start().to_owned()));
                 }
+            } else if was[..next].iter().any(is_same) {
+                // The order has changed as well.
+                return None;
+            } else {
+                let text = self.lines(entry, new_flow).filter(|_| !in_flow)?;
+                let above = &was[next.checked_sub(1)?];
+                let at = line_end(self.old, entry_end(above));
+                self.edits.push((at..at, indent(&text, column(self.old, above.0.span.start))));
             }
         }
-        for (_, (key, value)) in was.iter().enumerate().filter(|(at, _)| kept.binary_search(at).is_err()) {
-            let start = line_start(self.old, key.span.start);
-            let stands_alone = self.old[start..key.span.start].bytes().all(|byte| byte == b' ');
+        self.remove(&was[next..], in_flow)
+    }
+
+    fn remove(&mut self, entries: &[Entry], in_flow: bool) -> Option<()> {
+        for entry in entries {
+            let start = line_start(self.old, entry.0.span.start);
+            let stands_alone = self.old[start..entry.0.span.start].bytes().all(|byte| byte == b' ');
             if in_flow || !stands_alone {
                 return None;
             }
-            self.edits.push((start..line_end(self.old, key.span.end.max(value.span.end)), String::new()));
+            self.edits.push((start..line_end(self.old, entry_end(entry)), String::new()));
         }
         Some(())
     }

@@ -20,7 +20,7 @@ struct Sequence {
 
 /// `compact` or `wide`, by the first sequence that is either, like in kyaml.
 pub(crate) fn sequence_indent(document: &Yaml) -> &'static str {
-    let found = sequences(document);
+    let found = sequences(&document.text, &document.root);
     if found.iter().map(|sequence| sequence.offset).find(|offset| matches!(offset, 0 | 2)) == Some(2) {
         "wide"
     } else {
@@ -31,7 +31,7 @@ pub(crate) fn sequence_indent(document: &Yaml) -> &'static str {
 /// The document with two more spaces before each line of each sequence that is level with its key.
 /// Unchanged when it indents some already: then the function kept the user's layout.
 pub(crate) fn widen(document: Yaml) -> Yaml {
-    let found = sequences(&document);
+    let found = sequences(&document.text, &document.root);
     if found.iter().any(|sequence| sequence.offset != 0) {
         return document;
     }
@@ -50,24 +50,17 @@ pub(crate) fn widen(document: Yaml) -> Yaml {
     Yaml::valid(text).filter(|wide| same(&wide.root, &document.root)).unwrap_or(document)
 }
 
-fn sequences(document: &Yaml) -> Vec<Sequence> {
-    let mut found = Vec::new();
-    collect(&document.text, &document.root, &mut found);
-    found
-}
-
-fn collect(text: &str, node: &Node, found: &mut Vec<Sequence>) {
+fn sequences(text: &str, node: &Node) -> Vec<Sequence> {
     match &node.body {
-        // The lines of an alias stand elsewhere.
-        _ if node.is_alias => {}
-        Body::Scalar(_) => {}
-        Body::Sequence { items, .. } => items.iter().for_each(|item| collect(text, item, found)),
-        Body::Mapping { entries, .. } => {
-            for (key, value) in entries {
-                found.extend(sequence(text, key, value));
-                collect(text, value, found);
-            }
+        Body::Sequence { items, .. } if !node.is_alias => {
+            items.iter().flat_map(|item| sequences(text, item)).collect()
         }
+        Body::Mapping { entries, .. } if !node.is_alias => entries
+            .iter()
+            .flat_map(|(key, value)| sequence(text, key, value).into_iter().chain(sequences(text, value)))
+            .collect(),
+        // The lines of an alias stand elsewhere.
+        _ => Vec::new(),
     }
 }
 

@@ -7,9 +7,9 @@ use porch_fn_discovery::Target;
 use porch_fn_flags::GoDuration;
 use porch_fn_grpc::inflight_limit;
 
-use super::super::destination::{Destination, destination, place};
+use super::super::destination::{Destination, destination, ours, place};
 use super::super::facts::Facts;
-use super::super::finding::{Finding, Level};
+use super::super::finding::{Level, Report};
 use super::super::quantity::shown;
 use super::super::workload::Workload;
 
@@ -29,174 +29,174 @@ struct Common<'a> {
     serves_tls: bool,
 }
 
-macro_rules! common {
-    ($installed:expr) => {
-        $installed.as_ref().and_then(|installed| {
-            let flags = installed.flags.as_ref().ok()?;
-            Some(Common {
-                workload: &installed.workload,
-                memory: installed.memory,
-                max_message: flags.max_request_body_size,
-                held: inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size).ok(),
-                drain: (flags.drain_delay, flags.drain_timeout),
-                serves_tls: flags.listen_tls_cert.is_some(),
-            })
-        })
-    };
-}
-
 /// Routers, then runners, as far as they start with their flags.
 fn programs(facts: &Facts) -> impl Iterator<Item = Common<'_>> {
+    macro_rules! common {
+        ($installed:expr) => {
+            $installed.as_ref().and_then(|installed| {
+                let flags = installed.flags.as_ref().ok()?;
+                Some(Common {
+                    workload: &installed.workload,
+                    memory: installed.memory,
+                    max_message: flags.max_request_body_size,
+                    held: inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size).ok(),
+                    drain: (flags.drain_delay, flags.drain_timeout),
+                    serves_tls: flags.listen_tls_cert.is_some(),
+                })
+            })
+        };
+    }
     let router = common!(facts.installed.router);
     router.into_iter().chain(common!(facts.installed.runner))
 }
 
 /// The largest message has to be the same all the way.
-pub(super) fn sizes(facts: &Facts) -> Vec<Finding> {
+pub(super) fn sizes(facts: &Facts, report: &mut Report) {
     let callers = facts.installed.callers.iter();
     let mut hops: Vec<_> = callers.map(|caller| (caller.deployment.as_str(), caller.max_message)).collect();
     // One that calls two addresses has one limit.
     hops.dedup();
     let callers = hops.len();
     hops.extend(programs(facts).map(|one| (one.workload.name.as_str(), one.max_message as u64)));
-    let Some(largest) = hops.iter().map(|(_, size)| *size).max() else { return vec![] };
+    let Some(largest) = hops.iter().map(|(_, size)| *size).max() else { return };
     if hops.iter().all(|&(_, size)| size == largest) {
-        return vec![Finding::ok(format!("{} everywhere", shown(largest)))];
+        return report.ok(format!("{} everywhere", shown(largest)));
     }
-    let all: Vec<_> = hops.iter().map(|(name, size)| format!("{name} {}", shown(*size))).collect();
-    let fix = format!(
-        "--max-request-body-size={largest} on all of them (Porch's controllers: \
-             --packagerevisions.max-grpc-message-size; Porch v1.5: --function-runner-grpc-max-message-size)"
-    );
     // Porch's own limit comes first: with a smaller one of its, no call fails that would not.
     let ours_are_largest = hops[callers..].iter().all(|&(_, size)| size == largest);
-    let level = if ours_are_largest { Level::Warning } else { Level::Problem };
-    vec![Finding::new(level, format!("they differ: {}", all.join(", ")), fix)]
+    let all: Vec<_> = hops.iter().map(|(name, size)| format!("{name} {}", shown(*size))).collect();
+    report.add(
+        if ours_are_largest { Level::Warning } else { Level::Problem },
+        format!("they differ: {}", all.join(", ")),
+        format!(
+            "--max-request-body-size={largest} on all of them (Porch's controllers: \
+             --packagerevisions.max-grpc-message-size; Porch v1.5: --function-runner-grpc-max-message-size)"
+        ),
+    );
 }
 
 /// Answers may take what is held to twice the limit.
-pub(super) fn memory(facts: &Facts) -> Vec<Finding> {
-    let finding = |one: Common<'_>| {
-        let (limit, held) = (one.memory?, (one.held? as u64).saturating_mul(2));
+pub(super) fn memory(facts: &Facts, report: &mut Report) {
+    for one in programs(facts) {
+        let (Some(limit), Some(held)) = (one.memory, one.held) else { continue };
+        let held = (held as u64).saturating_mul(2);
         let needed = held.saturating_add(BESIDE);
-        (limit < needed).then(|| {
-            let text = format!(
-                "Deployment {} has a memory limit of {} and may hold {} of messages",
-                one.workload.name,
-                shown(limit),
-                shown(held)
+        if limit < needed {
+            let (name, limit, held) = (&one.workload.name, shown(limit), shown(held));
+            report.warning(
+                format!("Deployment {name} has a memory limit of {limit} and may hold {held} of messages"),
+                format!("a limit of {} or more, or a smaller --max-inflight-bytes", shown(needed)),
             );
-            let fix = format!("a limit of {} or more, or a smaller --max-inflight-bytes", shown(needed));
-            Finding::warning(text, fix)
-        })
-    };
-    programs(facts).filter_map(finding).collect()
+        }
+    }
 }
 
 /// SIGKILL must not come while calls are being finished.
-pub(super) fn shutdown(facts: &Facts) -> Vec<Finding> {
-    let finding = |one: Common<'_>| {
+pub(super) fn shutdown(facts: &Facts, report: &mut Report) {
+    for one in programs(facts) {
         let (name, grace, (delay, timeout)) = (&one.workload.name, one.workload.grace, one.drain);
         let drain = Duration::from(delay).saturating_add(timeout.into()).as_secs();
-        (drain > u64::try_from(grace).unwrap_or_default()).then(|| {
-            let text = format!(
-                "Deployment {name} is killed after {grace}s, while it may take {delay} and {timeout} to finish its calls"
+        if drain > u64::try_from(grace).unwrap_or_default() {
+            report.warning(
+                format!(
+                    "Deployment {name} is killed after {grace}s, while it may take {delay} and {timeout} to finish its \
+                     calls"
+                ),
+                format!("terminationGracePeriodSeconds: {}", drain + 25),
             );
-            Finding::warning(text, format!("terminationGracePeriodSeconds: {}", drain + 25))
-        })
-    };
-    programs(facts).filter_map(finding).collect()
+        }
+    }
 }
 
 /// Whether programs start with their flags, and these agree.
-pub(super) fn flags(facts: &Facts) -> Vec<Finding> {
+pub(super) fn flags(facts: &Facts, report: &mut Report) {
     let installed = &facts.installed;
     let router = installed.router.as_ref().map(|one| (&one.workload.name, one.flags.as_ref().err()));
     let runner = installed.runner.as_ref().map(|one| (&one.workload.name, one.flags.as_ref().err()));
-    let mut findings = Vec::new();
     for (deployment, error) in [router, runner].into_iter().flatten() {
-        findings.extend(error.map(|error| {
-            Finding::problem(format!("Deployment {deployment} does not start: {error}"), "correct its args")
-        }));
-    }
-    findings.extend(callers_tls(facts));
-    findings.extend(router_count(facts));
-    if let (Some(router), Some(runner)) = (facts.router_flags(), facts.runner_flags()) {
-        findings.extend(differing(&facts.namespace, router, runner));
-        if findings.is_empty() && router.max_request_body_size == runner.max_request_body_size {
-            findings.push(Finding::ok("those of routers and runners agree"));
+        if let Some(error) = error {
+            report.problem(format!("Deployment {deployment} does not start: {error}"), "correct its args");
         }
     }
-    findings
+    callers_tls(facts, report);
+    router_count(facts, report);
+    if let (Some(router), Some(runner)) = (facts.router_flags(), facts.runner_flags()) {
+        differing(&facts.namespace, router, runner, report);
+        if report.is_empty() && router.max_request_body_size == runner.max_request_body_size {
+            report.ok("those of routers and runners agree");
+        }
+    }
 }
 
 /// Porch cannot speak TLS. A mesh that does it in its place cannot be seen; a proxy has another address.
-fn callers_tls(facts: &Facts) -> Option<Finding> {
+fn callers_tls(facts: &Facts, report: &mut Report) {
     // Those that Porch calls: the routers, or the runner that stands alone.
-    let called = if facts.installed.router.is_some() {
-        common!(facts.installed.router)
-    } else {
-        common!(facts.installed.runner)
-    };
-    let called = called.filter(|called: &Common<'_>| called.serves_tls)?;
+    let called = programs(facts).find(|one| ours(facts) == Some(one.workload) && one.serves_tls);
     let mut callers = facts.installed.callers.iter();
-    let caller = callers.find(|caller| destination(facts, &caller.address) == Destination::Ours)?;
-    let (name, caller) = (&called.workload.name, &caller.deployment);
-    let text = format!("{name} has --listen-tls-cert, and {caller} dials in plain text");
-    let fix = "unless a mesh speaks TLS for Porch: no --listen-tls-*, or a proxy that Porch calls instead";
-    Some(Finding::warning(text, fix))
+    let caller = callers.find(|caller| destination(facts, &caller.address) == Destination::Ours);
+    if let (Some(called), Some(caller)) = (called, caller) {
+        let (name, caller) = (&called.workload.name, &caller.deployment);
+        report.warning(
+            format!("{name} has --listen-tls-cert, and {caller} dials in plain text"),
+            "unless a mesh speaks TLS for Porch: no --listen-tls-*, or a proxy that Porch calls instead",
+        );
+    }
 }
 
 /// An HPA moves the number, that of components/hpa up to three times the flag's; near it will do. One is the default.
-fn router_count(facts: &Facts) -> Option<Finding> {
-    let workload = &facts.installed.router.as_ref()?.workload;
-    let flag = facts.router_flags()?.router_count;
-    let there = usize::try_from(workload.replicas).unwrap_or_default();
+fn router_count(facts: &Facts, report: &mut Report) {
+    let (Some(router), Some(flags)) = (&facts.installed.router, facts.router_flags()) else { return };
+    let (flag, name) = (flags.router_count, &router.workload.name);
+    let there = usize::try_from(router.workload.replicas).unwrap_or_default();
     let most = if flag == 1 { 1 } else { flag.saturating_mul(3) };
-    (there > 0 && (there > most || flag > there.saturating_mul(3))).then(|| {
+    if there > 0 && (there > most || flag > there.saturating_mul(3)) {
         let text = format!("--router-count is {flag}, and there are {there} routers");
-        Finding::warning(text, format!("--router-count={there} on Deployment {}", workload.name))
-    })
+        report.warning(text, format!("--router-count={there} on Deployment {name}"));
+    }
 }
 
 fn differing(
     namespace: &str,
     router: &porch_fn_router::Flags,
     runner: &porch_fn_runner::Flags,
-) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if router.default_image_prefix != runner.default_image_prefix {
-        let text = format!(
-            "--default-image-prefix differs: routers {:?}, runners {:?}",
-            router.default_image_prefix, runner.default_image_prefix
+    report: &mut Report,
+) {
+    let (of_routers, of_runners) = (&router.default_image_prefix, &runner.default_image_prefix);
+    if of_routers != of_runners {
+        report.problem(
+            format!("--default-image-prefix differs: routers {of_routers:?}, runners {of_runners:?}"),
+            "the same on both, as Porch has it",
         );
-        findings.push(Finding::problem(text, "the same on both, as Porch has it"));
     }
     let patterns = |patterns: &[String]| patterns.iter().cloned().collect::<BTreeSet<_>>();
     if patterns(&router.allowed_images) != patterns(&runner.allowed_images) {
-        let text = "--allowed-images differs between routers and runners";
-        findings.push(Finding::warning(text, "the same on both: what either refuses is refused"));
+        report.warning(
+            "--allowed-images differs between routers and runners",
+            "the same on both: what either refuses is refused",
+        );
     }
     if router.tls_cert.is_some() != runner.tls_cert.is_some() {
-        let text = "only one side has --tls-cert: routers and runners cannot talk to each other";
-        let fix = "--tls-cert, --tls-key, --tls-client-ca on both, or on neither";
-        findings.push(Finding::problem(text, fix));
+        report.problem(
+            "only one side has --tls-cert: routers and runners cannot talk to each other",
+            "--tls-cert, --tls-key, --tls-client-ca on both, or on neither",
+        );
     }
     if runner.listen_tls_cert.is_some() {
-        let text = "the runners have --listen-tls-cert, which is for callers other than routers";
-        findings.push(Finding::problem(text, "--tls-cert, --tls-key, --tls-client-ca instead"));
+        report.problem(
+            "the runners have --listen-tls-cert, which is for callers other than routers",
+            "--tls-cert, --tls-key, --tls-client-ca instead",
+        );
     }
     match Target::parse(&runner.peers, 9445) {
-        _ if runner.peers.is_empty() => {
-            let text = "the runners have no --peers: each takes itself for the owner of every function";
-            findings.push(Finding::warning(text, format!("--peers={}", router.runners)));
-        }
-        Ok(peers) if place(namespace, &peers) != place(namespace, &router.runners) => {
-            let text = format!("--runners is {}, --peers is {}: another ring", router.runners, runner.peers);
-            findings.push(Finding::warning(text, "the same target on both"));
-        }
+        _ if runner.peers.is_empty() => report.warning(
+            "the runners have no --peers: each takes itself for the owner of every function",
+            format!("--peers={}", router.runners),
+        ),
+        Ok(peers) if place(namespace, &peers) != place(namespace, &router.runners) => report.warning(
+            format!("--runners is {}, --peers is {}: another ring", router.runners, runner.peers),
+            "the same target on both",
+        ),
         // One that cannot be read keeps the runner from starting; its flags say so.
-        _ => (),
+        _ => {}
     }
-    findings
 }

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use porch_fn_runner::pods::kubernetes::names::{MANAGED_BY, MANAGER, WRAPPER_CONTAINER};
 
 use super::super::facts::{Facts, TemplateSource};
-use super::super::finding::{Finding, Level};
+use super::super::finding::Report;
 use super::super::legacy;
 use super::live;
 
@@ -24,50 +24,52 @@ const STUCK: [&str; 6] = [
 const MAX_TEXT: usize = 200;
 
 /// Where the wrapper-server in function pods comes from.
-pub(super) fn template(facts: &Facts) -> Vec<Finding> {
-    let mut findings = read_template(facts);
-    if live::refuses_template(facts) {
-        // "configuration" reports it: what doctor has read must not say the contrary.
-        findings.retain(|finding| finding.level != Level::Ok);
-    }
-    findings
-}
-
-fn read_template(facts: &Facts) -> Vec<Finding> {
-    let Some(flags) = facts.runner_flags().filter(|flags| flags.has_function_pods()) else { return vec![] };
+pub(super) fn template(facts: &Facts, report: &mut Report) {
+    let Some(flags) = facts.runner_flags().filter(|flags| flags.has_function_pods()) else { return };
     let image = &flags.wrapper_server_image;
     if flags.function_pod_template.is_empty() && image.is_empty() {
-        let text = "the runners have no wrapper image, and do not start";
-        return vec![Finding::problem(text, "WRAPPER_SERVER_IMAGE or --wrapper-server-image on the runners")];
+        return report.problem(
+            "the runners have no wrapper image, and do not start",
+            "WRAPPER_SERVER_IMAGE or --wrapper-server-image on the runners",
+        );
     }
-    vec![match &facts.template {
+    let ok = |text: String, report: &mut Report| {
+        // Otherwise "configuration" reports it: what doctor has read must not say the contrary.
+        if !live::refuses_template(facts) {
+            report.ok(text);
+        }
+    };
+    match &facts.template {
         TemplateSource::ConfigMap(name, Ok(warnings)) if warnings.is_empty() => {
-            Finding::ok(format!("ConfigMap {name}"))
+            ok(format!("ConfigMap {name}"), report);
         }
         TemplateSource::ConfigMap(name, Ok(warnings)) => {
-            let warning = |text| Finding::warning(format!("ConfigMap {name}: {text}"), "change it there");
-            return warnings.iter().map(warning).collect();
+            for text in warnings {
+                report.warning(format!("ConfigMap {name}: {text}"), "change it there");
+            }
         }
-        TemplateSource::ConfigMap(name, Err(error)) => Finding::problem(
+        TemplateSource::ConfigMap(name, Err(error)) => report.problem(
             format!("ConfigMap {name} of --function-pod-template cannot be used: {error}"),
             "correct that ConfigMap; until then the last good one is used, or no pod starts",
         ),
-        TemplateSource::Object => Finding::ok("Porch's base-pod-template"),
+        TemplateSource::Object => ok("Porch's base-pod-template".to_owned(), report),
         TemplateSource::BuiltIn => {
             let own = facts.installed.runner.as_ref().map_or("", |runner| &runner.image);
             match (tag(image), tag(own)) {
-                (Some(wrapper), Some(own)) if wrapper != own => {
-                    let text = format!("the wrapper image has tag {wrapper}, the runners' has {own}");
-                    Finding::warning(text, "images of one version, unless this is meant")
-                }
-                _ => Finding::ok(format!("built in, with wrapper image {image}")),
+                (Some(wrapper), Some(own)) if wrapper != own => report.warning(
+                    format!("the wrapper image has tag {wrapper}, the runners' has {own}"),
+                    "images of one version, unless this is meant",
+                ),
+                _ => ok(format!("built in, with wrapper image {image}"), report),
             }
         }
-        TemplateSource::Unknown(error) => Finding::unknown(
-            format!("it cannot be read: {error}"),
-            "the rights to get configmaps and podtemplates",
-        ),
-    }]
+        TemplateSource::Unknown(error) => {
+            report.unknown(
+                format!("it cannot be read: {error}"),
+                "the rights to get configmaps and podtemplates",
+            );
+        }
+    }
 }
 
 fn tag(image: &str) -> Option<&str> {
@@ -76,18 +78,18 @@ fn tag(image: &str) -> Option<&str> {
 }
 
 /// What keeps pods of ours from starting, each reason once.
-pub(super) fn pods(facts: &Facts) -> Vec<Finding> {
+pub(super) fn pods(facts: &Facts, report: &mut Report) {
+    let namespace = &facts.functions;
     let pods = match &facts.function_pods {
         Ok(pods) => pods,
         Err(error) => {
-            let text = format!("the pods of namespace {} cannot be listed: {error}", facts.functions);
-            return vec![Finding::unknown(text, "the right to list pods there; --pod-namespace")];
+            let text = format!("the pods of namespace {namespace} cannot be listed: {error}");
+            return report.unknown(text, "the right to list pods there; --pod-namespace");
         }
     };
-    let mut findings = Vec::new();
     if facts.more_function_pods {
-        let text = format!("only the first {} of namespace {} are looked at", pods.len(), facts.functions);
-        findings.push(Finding::unknown(text, "kubectl get pods there, with a selector"));
+        let text = format!("only the first {} of namespace {namespace} are looked at", pods.len());
+        report.unknown(text, "kubectl get pods there, with a selector");
     }
     let ours = || pods.iter().filter(|pod| pod.labels().get(MANAGED_BY).is_some_and(|by| by == MANAGER));
     let mut reasons: BTreeMap<_, usize> = BTreeMap::new();
@@ -95,14 +97,11 @@ pub(super) fn pods(facts: &Facts) -> Vec<Finding> {
         *reasons.entry(reason).or_default() += 1;
     }
     if reasons.is_empty() {
-        findings.push(Finding::ok(format!("{}, none stuck", ours().count())));
+        report.ok(format!("{}, none stuck", ours().count()));
     }
-    findings.extend(
-        reasons
-            .into_iter()
-            .map(|((reason, fix), count)| Finding::problem(format!("{count} cannot start: {reason}"), fix)),
-    );
-    findings
+    for ((reason, fix), count) in reasons {
+        report.problem(format!("{count} cannot start: {reason}"), fix);
+    }
 }
 
 /// The reason and what helps.
@@ -135,13 +134,14 @@ fn why_stuck(pod: &Pod) -> Option<(String, &'static str)> {
 
 /// Pods of Porch's evaluators, unless one of this namespace that runs may use them. One of another namespace may: only
 /// --clean-legacy looks for it.
-pub(super) fn leftovers(facts: &Facts) -> Vec<Finding> {
+pub(super) fn leftovers(facts: &Facts, report: &mut Report) {
     let pods = facts.function_pods.as_deref().unwrap_or_default();
     let count = legacy::leftovers(pods, &[], &facts.servers).pods.len();
-    if count == 0 || facts.needing_original().is_some() {
-        return vec![];
+    if count > 0 && facts.needing_original().is_none() {
+        let clean = format!("porch-fn doctor --clean-legacy -n {}", facts.namespace);
+        report.info(
+            format!("{count} pods of Porch's evaluators in {}", facts.functions),
+            format!("{clean} lists those that are dead, and deletes them"),
+        );
     }
-    let text = format!("{count} pods of Porch's evaluators in {}", facts.functions);
-    let clean = format!("porch-fn doctor --clean-legacy -n {}", facts.namespace);
-    vec![Finding::info(text, format!("{clean} lists those that are dead, and deletes them"))]
 }

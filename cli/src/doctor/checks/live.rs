@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::super::facts::{Asked, Facts, MAX_ASKED, Silence, answers};
-use super::super::finding::{Finding, Level};
+use super::super::facts::{Asked, Facts, MAX_ASKED, answers};
+use super::super::finding::{Level, Report};
 use super::super::metrics::{label, value, values};
 
 /// The metric of whether a runner can use a source of its configuration.
@@ -13,42 +13,35 @@ const VALID: &str = "porch_fn_runner_config_valid";
 const TEMPLATE: &str = "function-pod-template";
 
 /// The pods that doctor itself did not reach, by what was in the way.
-pub(super) fn unreached<T>(asked: &[Asked<T>]) -> Vec<Finding> {
+pub(super) fn unreached<T>(asked: &[Asked<T>], report: &mut Report) {
     let mut silent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for one in asked.iter().filter(|one| one.ready) {
-        if let Err(Silence::Failed(error)) = &one.answer {
+    for one in asked.iter().take(MAX_ASKED).filter(|one| one.ready) {
+        if let Err(error) = &one.answer {
             silent.entry(error).or_default().push(&one.pod);
         }
     }
-    let finding = |(error, pods): (&str, Vec<&str>)| {
+    for (error, pods) in silent {
         let text = match pods.as_slice() {
             [pod] => format!("pod {pod} is ready, and could not be asked how it is: {error}"),
             pods => format!("{} pods are ready, and could not be asked how they are: {error}", pods.len()),
         };
-        Finding::unknown(text, "the rights to get and create pods/portforward; --admin-port; the pods' logs")
-    };
-    let mut findings: Vec<_> = silent.into_iter().map(finding).collect();
-    let beyond = asked.iter().filter(|one| matches!(one.answer, Err(Silence::NotAsked))).count();
-    if beyond > 0 {
-        let all = asked.len();
-        let text = format!(
-            "{beyond} of {all} pods were not asked how they are: only the first {MAX_ASKED} by name are"
-        );
-        findings.push(Finding::unknown(text, ""));
+        report.unknown(text, "the rights to get and create pods/portforward; --admin-port; the pods' logs");
     }
-    findings
+    let (all, beyond) = (asked.len(), asked.len().saturating_sub(MAX_ASKED));
+    if beyond > 0 {
+        let of_all = format!("{beyond} of {all} pods were not asked how they are");
+        report.unknown(format!("{of_all}: only the first {MAX_ASKED} by name are"), "");
+    }
 }
 
 /// Whether each router has found exactly the runners that are ready.
-pub(super) fn discovery(facts: &Facts) -> Vec<Finding> {
+pub(super) fn discovery(facts: &Facts, report: &mut Report) {
     let ready: Vec<_> = facts.runners.iter().filter(|runner| runner.ready).collect();
-    let mut findings = Vec::new();
     let mut right = 0;
     for (router, answer) in answers(&facts.routers) {
         if let Some(error) = &answer.page.discovery_error {
             let text = format!("router {router} cannot look up its runners: {error}");
-            let fix = "its --runners; the Service's name and the cluster's DNS";
-            findings.push(Finding::problem(text, fix));
+            report.problem(text, "its --runners; the Service's name and the cluster's DNS");
             continue;
         }
         let hosts = answer.page.shards.iter().map(|shard| host(&shard.info.address).parse::<IpAddr>());
@@ -66,63 +59,57 @@ pub(super) fn discovery(facts: &Facts) -> Vec<Finding> {
             [] => format!("router {router} knows {} runners, and {} are ready", known.len(), ready.len()),
             _ => format!("router {router} does not know of {}", unknown.join(", ")),
         };
-        findings.push(Finding::warning(text, "its --runners, and the endpoints of the Service in it"));
+        report.warning(text, "its --runners, and the endpoints of the Service in it");
     }
-    if findings.is_empty() && right > 0 {
-        let text = format!("{right} routers have found the {} runners that are ready", ready.len());
-        findings.push(Finding::ok(text));
+    if report.is_empty() && right > 0 {
+        report.ok(format!("{right} routers have found the {} runners that are ready", ready.len()));
     }
-    findings
 }
 
 fn host(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host.trim_matches(['[', ']']))
 }
 
-/// What each router says of each runner.
-pub(super) fn reachability(facts: &Facts) -> Vec<Finding> {
-    let pairs = answers(&facts.routers)
-        .flat_map(|(router, answer)| answer.page.shards.iter().map(move |shard| (router, &shard.info)));
-    let pairs: Vec<_> = pairs.collect();
-    let unwell = pairs.iter().filter(|(_, shard)| shard.state != "well");
-    let findings: Vec<_> = unwell
-        .map(|(router, shard)| {
+/// The state in which each router has each runner.
+pub(super) fn reachability(facts: &Facts, report: &mut Report) {
+    let mut pairs = 0;
+    for (router, answer) in answers(&facts.routers) {
+        for shard in answer.page.shards.iter().map(|shard| &shard.info) {
+            pairs += 1;
             let text = format!("to router {router} runner {} is {}", shard.address, shard.state);
             match shard.state.as_str() {
-                "unreachable" => Finding::problem(
-                    text,
-                    "that runner's log; NetworkPolicies between them on port 9445; TLS flags",
-                ),
-                "passed over" => Finding::problem(
+                "well" => {}
+                "unreachable" => report
+                    .problem(text, "that runner's log; NetworkPolicies between them on port 9445; TLS flags"),
+                "passed over" => report.problem(
                     text,
                     "its calls fail or hang: the status page's recent failures, and that runner's log",
                 ),
-                _ => Finding::warning(text, "this passes by itself; look again in a minute"),
+                _ => report.warning(text, "this passes by itself; look again in a minute"),
             }
-        })
-        .collect();
-    if findings.is_empty() && !pairs.is_empty() {
-        return vec![Finding::ok("every router reaches every runner")];
+        }
     }
-    findings
+    if report.is_empty() && pairs > 0 {
+        report.ok("every router reaches every runner");
+    }
 }
 
 /// Whether all see the same ring.
-pub(super) fn ring(facts: &Facts) -> Vec<Finding> {
+pub(super) fn ring(facts: &Facts, report: &mut Report) {
     let routers = metric(&facts.routers, "porch_fn_router_ring_hash");
     let hashes = routers.chain(metric(&facts.runners, "porch_fn_runner_ring_hash"));
     // A runner without --peers has none.
-    let hashes = hashes.filter(|(_, hash)| *hash != "0").collect();
+    let hashes = hashes.filter(|(_, hash)| *hash != "0");
     let fix = "--runners and --peers differ, or a resolver answers of old";
-    same(hashes, "routers and runners see different runners", fix)
+    same(hashes, "routers and runners see different runners", fix, report);
 }
 
 /// Exec functions must be the same on every runner.
-pub(super) fn executables(facts: &Facts) -> Vec<Finding> {
-    let hashes = metric(&facts.runners, "porch_fn_runner_exec_config_hash").collect();
+pub(super) fn executables(facts: &Facts, report: &mut Report) {
+    let hashes = metric(&facts.runners, "porch_fn_runner_exec_config_hash");
     let fix = "the same --config and --functions, and --disable-runtimes, on every runner; FunctionConfigs that name \
                executables which only some images have";
-    same(hashes, "the exec runtimes are configured differently", fix)
+    same(hashes, "the exec runtimes are configured differently", fix, report);
 }
 
 /// A metric without labels, by pod.
@@ -130,34 +117,38 @@ fn metric<'a, T>(asked: &'a [Asked<T>], name: &'static str) -> impl Iterator<Ite
     answers(asked).filter_map(move |(pod, answer)| Some((pod, value(&answer.metrics, name)?)))
 }
 
-/// `Ok` when all pods have the same value, a problem that names the groups otherwise; nothing for fewer than two.
-fn same(values: Vec<(&str, &str)>, differ: &str, fix: &str) -> Vec<Finding> {
-    let count = values.len();
+/// `ok` when all pods have the same value, a problem that names the groups otherwise; nothing for fewer than two.
+fn same<'a>(values: impl Iterator<Item = (&'a str, &'a str)>, differ: &str, fix: &str, report: &mut Report) {
     let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (pod, value) in values {
         groups.entry(value).or_default().push(pod);
     }
-    if groups.len() > 1 {
-        let groups: Vec<_> = groups.values().map(|pods| pods.join(" ")).collect();
-        return vec![Finding::problem(format!("{differ}: {}", groups.join(" | ")), fix)];
+    let groups: Vec<_> = groups.into_values().collect();
+    match groups.as_slice() {
+        [] => {}
+        [pods] if pods.len() < 2 => {}
+        [_] => report.ok("the same everywhere"),
+        groups => {
+            let groups: Vec<_> = groups.iter().map(|pods| pods.join(" ")).collect();
+            report.problem(format!("{differ}: {}", groups.join(" | ")), fix);
+        }
     }
-    if count > 1 { vec![Finding::ok("the same everywhere")] } else { vec![] }
 }
 
 /// Neighbouring versions work together; more than one at a time is an upgrade.
-pub(super) fn versions(facts: &Facts) -> Vec<Finding> {
+pub(super) fn versions(facts: &Facts, report: &mut Report) {
     let pages = || answers(&facts.routers).map(|(_, answer)| &answer.page);
     let runners = pages().flat_map(|page| &page.shards).map(|shard| shard.version.as_str());
     let versions = pages().map(|page| page.version.as_str()).chain(runners);
     let versions: BTreeSet<_> = versions.filter(|version| !version.is_empty()).collect();
     let versions: Vec<_> = versions.into_iter().collect();
     match versions.as_slice() {
-        [] => vec![],
-        [version] => vec![Finding::ok(format!("{version} everywhere"))],
-        _ => {
-            let text = format!("several at once: {}", versions.join(", "));
-            vec![Finding::warning(text, "an upgrade that has not ended: kubectl rollout status")]
-        }
+        [] => {}
+        [version] => report.ok(format!("{version} everywhere")),
+        _ => report.warning(
+            format!("several at once: {}", versions.join(", ")),
+            "an upgrade that has not ended: kubectl rollout status",
+        ),
     }
 }
 
@@ -173,38 +164,36 @@ pub(super) fn refuses_template(facts: &Facts) -> bool {
 }
 
 /// What runners cannot use of their configuration.
-pub(super) fn configuration(facts: &Facts) -> Vec<Finding> {
+pub(super) fn configuration(facts: &Facts, report: &mut Report) {
     let of_objects = facts.runner_flags().is_some_and(|flags| flags.function_pod_template.is_empty());
-    let fault = |source: &str| match source {
-        // Without the flag it stands for the objects that a newer Porch has.
-        TEMPLATE if of_objects => "base-pod-template or base-service-template cannot be used".to_owned(),
-        _ => format!("--{source} cannot be used"),
-    };
     let pages = answers(&facts.runners).map(|(_, answer)| answer.metrics.as_str());
     let pages: Vec<_> = pages.filter(|metrics| !metrics.is_empty()).collect();
     let mut faults: BTreeMap<(Level, String), usize> = BTreeMap::new();
     for metrics in &pages {
+        let mut add = |level, fault| *faults.entry((level, fault)).or_default() += 1;
         // The number of FunctionConfigs with faults is a metric of its own.
-        let invalid = invalid(metrics).filter(|source| *source != "functionconfigs");
-        let mut found: Vec<_> = invalid.map(|source| (Level::Problem, fault(source))).collect();
+        for source in invalid(metrics).filter(|source| *source != "functionconfigs") {
+            // Without the flag it stands for the objects that a newer Porch has.
+            if source == TEMPLATE && of_objects {
+                add(Level::Problem, "base-pod-template or base-service-template cannot be used".to_owned());
+            } else {
+                add(Level::Problem, format!("--{source} cannot be used"));
+            }
+        }
         let count = |name| value(metrics, name).filter(|count| *count != "0");
         if let Some(count) = count("porch_fn_runner_function_config_problems") {
-            found.push((Level::Warning, format!("{count} FunctionConfigs have faults")));
+            add(Level::Warning, format!("{count} FunctionConfigs have faults"));
         }
         let is_listed = value(metrics, "porch_fn_runner_listed") != Some("0");
         if count("porch_fn_runner_peers").is_some() && !is_listed {
-            found.push((Level::Problem, "not found among its --peers: it owns nothing".to_owned()));
-        }
-        for fault in found {
-            *faults.entry(fault).or_default() += 1;
+            add(Level::Problem, "not found among its --peers: it owns nothing".to_owned());
         }
     }
     if faults.is_empty() && !pages.is_empty() {
-        return vec![Finding::ok("valid on every runner")];
+        return report.ok("valid on every runner");
     }
-    let finding = |((level, fault), count): ((Level, String), usize)| {
+    for ((level, fault), count) in faults {
         let fix = "the runners' logs say what is wrong; porch-fn config IMAGE -n NAMESPACE shows what holds";
-        Finding::new(level, format!("on {count} of {} runners: {fault}", pages.len()), fix)
-    };
-    faults.into_iter().map(finding).collect()
+        report.add(level, format!("on {count} of {} runners: {fault}", pages.len()), fix);
+    }
 }

@@ -4,8 +4,8 @@ use porch_fn_kubernetes::client;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::super::facts::{Answer, Silence, TemplateSource};
-use super::super::installation::{Installation, PorchRunner, installation};
+use super::super::checks::tests::alone;
+use super::super::installation::{Installation, PorchRunner};
 use super::*;
 use crate::testing::serve;
 
@@ -100,58 +100,27 @@ fn what_a_running_porch_server_may_use_is_kept_with_its_service() {
     assert_eq!(left.listed("functions"), expected);
 }
 
-/// What is known of a namespace in which a runner stands under the original's name.
-fn facts(answers: &[Result<bool, Silence>]) -> Facts {
-    let command = json!(["/server", "--pod-namespace=functions"]);
-    let deployment = json!({
-        "metadata": {"name": "function-runner"},
-        "spec": {"selector": {}, "template": {"spec": {"containers": [{"name": "x", "command": command}]}}},
-    });
-    let deployments: [Deployment; 1] = [serde_json::from_value(deployment).unwrap()];
-    let asked = |answer: &Result<bool, Silence>| Asked {
-        pod: String::new(),
-        ips: Vec::new(),
-        ready: true,
-        answer: answer.clone().map(|ours| Answer { page: IsOurs(ours), metrics: String::new() }),
-    };
-    Facts {
-        namespace: "home".to_owned(),
-        installed: installation(&deployments),
-        services: BTreeMap::new(),
-        routers: Vec::new(),
-        runners: answers.iter().map(asked).collect(),
-        functions: "functions".to_owned(),
-        function_pods: Ok(Vec::new()),
-        more_function_pods: false,
-        servers: Vec::new(),
-        rights: Ok(Vec::new()),
-        template: TemplateSource::BuiltIn,
-    }
-}
-
 #[test]
 fn nothing_is_deleted_that_somebody_may_need() {
-    let says = |facts: &Facts, part: &str| {
+    let refuses = |facts: &Facts, part: &str| {
         let error = needed(facts).unwrap_err();
         assert!(error.contains(part), "{part}: {error}");
     };
-    for ours in [&[Ok(true)][..], &[Ok(true), Ok(true)]] {
-        assert_eq!(needed(&facts(ours)), Ok(()));
+    for ours in [&[Some(true)][..], &[Some(true), Some(true)]] {
+        assert_eq!(needed(&alone(ours)), Ok(()));
     }
     let unknown = "what runs as function-runner may be Porch's own function runner";
-    says(&facts(&[]), unknown);
-    for silence in [Silence::Failed("forbidden".to_owned()), Silence::NotAsked] {
-        says(&facts(&[Err(silence.clone())]), unknown);
-        says(&facts(&[Ok(true), Err(silence)]), unknown);
-    }
-    says(&facts(&[Ok(false)]), "Porch's own function runner runs, and needs them");
-    says(&facts(&[Ok(true), Ok(false)]), "Porch's own function runner runs, and needs them");
-    let nobody = Facts { installed: Installation::default(), ..facts(&[]) };
-    says(&nobody, "no runner of ours is known in namespace home");
-    let mut beside = facts(&[Ok(true)]);
+    refuses(&alone(&[]), unknown);
+    refuses(&alone(&[None]), unknown);
+    refuses(&alone(&[Some(true), None]), unknown);
+    refuses(&alone(&[Some(false)]), "Porch's own function runner runs, and needs them");
+    refuses(&alone(&[Some(true), Some(false)]), "Porch's own function runner runs, and needs them");
+    let nobody = Facts { installed: Installation::default(), ..alone(&[]) };
+    refuses(&nobody, "no runner of ours is known in namespace porch-system");
+    let mut beside = alone(&[Some(true)]);
     beside.installed.originals =
         vec![original("older", 0, true), original("next", 1, false), original("old", 1, true)];
-    says(&beside, "kubectl -n home scale deployment old --replicas=0");
+    refuses(&beside, "kubectl -n porch-system scale deployment old --replicas=0");
     beside.installed.originals.pop();
     assert_eq!(needed(&beside), Ok(()));
 }
@@ -173,7 +142,7 @@ async fn answering(answers: Vec<(u16, Value)>) -> (Cluster, JoinHandle<Vec<Strin
     let answers = answers.into_iter().map(|(code, body)| (format!("{code} X"), body.to_string())).collect();
     let (address, asked) = serve(answers).await;
     let client = client(kube::Config::new(format!("http://{address}").parse().unwrap())).unwrap();
-    (Cluster { client, namespace: "home".to_owned() }, asked)
+    (Cluster { client, namespace: "porch-system".to_owned() }, asked)
 }
 
 /// A list of these objects, as the API server answers.
@@ -191,14 +160,16 @@ async fn asked(answers: Vec<(u16, Value)>, facts: &Facts) -> Result<Vec<String>,
 #[tokio::test]
 async fn all_namespaces_are_looked_through_before_anything_is_deleted() {
     let page = |next: &str, items: &[Value]| listed("DeploymentList", items, next);
-    let facts = facts(&[Ok(true)]);
+    let facts = alone(&[Some(true)]);
     let of_others = [other("a", "function-runner", "other-functions")];
-    let needing = [other("b", "function-runner", "functions")];
+    let needing = [other("b", "function-runner", "porch-fn-system")];
     let error = asked(vec![page("next", &of_others), page("", &needing)], &facts).await.unwrap_err();
     assert!(error.contains("kubectl -n b scale deployment function-runner --replicas=0"), "{error}");
-    for namespace in ["home", "b"] {
-        let others =
-            [other("home", "function-runner", "functions"), other(namespace, "renamed", "functions")];
+    for namespace in ["porch-system", "b"] {
+        let others = [
+            other("porch-system", "function-runner", "porch-fn-system"),
+            other(namespace, "renamed", "porch-fn-system"),
+        ];
         let answers = vec![page("", &others), listed("PodList", &[], "")];
         let error = asked(answers, &facts).await.unwrap_err();
         let start = format!("Deployment renamed in namespace {namespace} may be Porch's own");
@@ -226,26 +197,26 @@ async fn a_workload_that_is_scaled_to_0_needs_its_pods_until_it_has_terminated()
         let time = terminates.then_some("2026-01-01T00:00:00Z");
         json!({"metadata": {"name": "a", "deletionTimestamp": time}, "status": {"phase": phase}})
     };
-    let mut here = facts(&[Ok(true)]);
+    let mut here = alone(&[Some(true)]);
     here.installed.originals = vec![original("old", 0, true)];
     for (namespace, name, pods, is_needed) in [
-        ("home", "old", vec![pod("Running", true)], true),
+        ("porch-system", "old", vec![pod("Running", true)], true),
         ("b", "renamed", vec![pod("Running", true)], true),
-        ("home", "old", vec![], false),
-        ("home", "old", vec![pod("Failed", false), pod("Succeeded", true)], false),
+        ("porch-system", "old", vec![], false),
+        ("porch-system", "old", vec![pod("Failed", false), pod("Succeeded", true)], false),
         // It is ours, and the pod that terminates may have been Porch's.
-        ("home", "function-runner", vec![pod("Running", false), pod("Running", true)], true),
-        ("home", "function-runner", vec![pod("Running", false)], false),
+        ("porch-system", "function-runner", vec![pod("Running", false), pod("Running", true)], true),
+        ("porch-system", "function-runner", vec![pod("Running", false)], false),
     ] {
-        let deployment = scaled(other(namespace, name, "functions"));
+        let deployment = scaled(other(namespace, name, "porch-fn-system"));
         match asked(vec![deployment, listed("PodList", &pods, "")], &here).await {
             Err(error) => assert!(is_needed && error.contains("still terminate"), "{name}: {error}"),
             Ok(servers) => assert!(!is_needed && servers.is_empty(), "{namespace}/{name}: {pods:?}"),
         }
     }
-    let mut server = other("a", "porch-server", "functions");
+    let mut server = other("a", "porch-server", "porch-fn-system");
     server["spec"]["template"]["spec"]["containers"][0]["args"] =
-        json!(["--function-runner=a:9445", "--pod-namespace=functions"]);
+        json!(["--function-runner=a:9445", "--pod-namespace=porch-fn-system"]);
     let no_template = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404});
     for (pods, names) in [(vec![pod("Running", true)], vec!["a/porch-server"]), (vec![], vec![])] {
         let answers = vec![scaled(server.clone()), listed("PodList", &pods, ""), (404, no_template.clone())];

@@ -32,46 +32,19 @@ fn of(objects: &Value, address: &str, more: &[&str]) -> Vec<(Level, String)> {
 
 #[test]
 fn an_address_is_followed_to_the_pods_behind_it() {
-    let objects = beside_porch();
-    let with = |service: usize, spec: Value| {
-        let mut objects = objects.clone();
-        objects["services"][service]["spec"] = spec;
-        objects
-    };
-    let selects = |selector: Value| with(2, json!({"selector": selector, "ports": [{"port": 9445}]}));
-    // A Service of ours is known by its selector, whatever its name.
-    let taken_over = selects(json!({"app.kubernetes.io/name": "function-router"}));
-    let gone = selects(json!({"app": "gone"}));
-    let external = with(2, json!({"type": "ExternalName", "externalName": "example.com"}));
-    let unselective = selects(json!({}));
-    let no_port = ", a port that Service function-router does not have";
-    let outside = ", which is not a Service of namespace porch-system";
-    let nobody = ", and Service function-runner selects pods of no Deployment here";
-    let no_selector = ", and Service function-runner has no selector";
-    for (objects, level, address, end) in [
-        (&objects, Level::Ok, "function-router:9445", ""),
-        (&objects, Level::Ok, "function-router.porch-system:9445", ""),
-        (&objects, Level::Ok, "dns:///function-router.porch-system.svc.cluster.local.:9445", ""),
-        (&taken_over, Level::Ok, "function-runner:9445", ""),
-        (&taken_over, Level::Ok, "function-router.porch-system.svc:9445", ""),
-        (&objects, Level::Warning, "function-runner:9445", ", which is Porch's own function runner"),
-        (
-            &objects,
-            Level::Warning,
-            "function-runner-shards:9445",
-            ", which leads to Deployment function-runner-shards",
-        ),
-        (&objects, Level::Problem, "function-router:9446", no_port),
-        (&objects, Level::Problem, "function-router", no_port),
-        (&objects, Level::Warning, "proxy:9445", outside),
-        (&objects, Level::Warning, "function-router.other:9445", outside),
-        (&objects, Level::Warning, "function-router.porch-system.example.com:9445", outside),
-        (&objects, Level::Unknown, "$(RUNNER)", ""),
-        (&gone, Level::Warning, "function-runner:9445", nobody),
-        (&external, Level::Unknown, "function-runner:9445", no_selector),
-        (&unselective, Level::Unknown, "function-runner:9445", no_selector),
-    ] {
-        let found = of(objects, address, &[]);
+    #[derive(Deserialize)]
+    struct Case {
+        address: String,
+        spec: Option<Value>,
+        level: Level,
+        end: String,
+    }
+    for Case { address, spec, level, end } in data::<Vec<Case>>("addresses.yaml") {
+        let mut objects = beside_porch();
+        if let Some(spec) = spec {
+            objects["services"][2]["spec"] = spec;
+        }
+        let found = of(&objects, &address, &[]);
         let expected = (level, format!("porch-server calls {address} (--function-runner){end}"));
         assert_eq!(found.last(), Some(&expected));
         // Unless a call to it says so already.
@@ -79,7 +52,8 @@ fn an_address_is_followed_to_the_pods_behind_it() {
             found[0].1.starts_with("Porch's own function runner still runs: Deployment function-runner, 1");
         assert_eq!(still, !end.ends_with("Porch's own function runner"), "{found:?}");
     }
-    let ours = with(0, json!({"selector": {}, "ports": [{"port": 9445}]}));
+    let mut ours = objects();
+    ours["services"][0]["spec"] = json!({"selector": {}, "ports": [{"port": 9445}]});
     let found: Vec<_> = faults(&facts_of(&ours)).into_iter().filter(|fault| fault.1 == "services").collect();
     let text = "Service function-router has no selector".to_owned();
     assert_eq!(found, [(Level::Unknown, "services", text)]);

@@ -1,10 +1,9 @@
 //! The whole report on Porch 1.5, 1.6 and the next version: their real manifests with those of
 //! deploy/ beside them, as applied and after Porch was led to the routers.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::super::super::finding::report;
+use super::super::super::finding::text;
 use super::*;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -79,7 +78,7 @@ impl Cluster {
         facts.runners.push(runner("runner-c", "10.0.0.3"));
         let addresses = ["10.0.0.1:9445", "10.0.0.2:9445", "10.0.0.3:9445"];
         facts.routers = vec![router("router-a", &addresses), router("router-b", &addresses)];
-        let found = report(&all(&facts));
+        let found = text(&all(&facts));
         let file = format!("src/doctor/checks/tests/golden/{name}.txt");
         let expected =
             fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&file)).unwrap_or_default();

@@ -45,7 +45,7 @@ fn answers_of_the_programs_are_compared() {
             page(facts, 0).version = "1.1.0".to_owned();
         }),
         (Unknown, "runners", "pod runner-a is ready, and could not be asked how it is: forbidden", |facts| {
-            facts.runners[0].answer = Err(Silence::Failed("forbidden".to_owned()));
+            facts.runners[0].answer = Err("forbidden".to_owned());
         }),
     ];
     for (level, check, part, change) in cases {
@@ -94,8 +94,9 @@ fn templates_that_runners_refuse_have_their_names_and_are_not_ok() {
         (TemplateSource::Object, "", "base-pod-template or base-service-template"),
         (config_map, "mine", "--function-pod-template"),
     ] {
-        let args = json!([format!("--peers={DNS}"), format!("--function-pod-template={flag}")]);
-        let mut facts = Facts { template, ..changed(&[(RUNNER, args)]) };
+        let mut facts = Facts { template, ..facts() };
+        let flags = &mut facts.installed.runner.as_mut().unwrap().flags;
+        flags.as_mut().unwrap().function_pod_template = flag.to_owned();
         for runner in [0, 1] {
             replace(&mut facts, runner, "\"pod-cache-config\"} 1", "\"function-pod-template\"} 0");
         }
