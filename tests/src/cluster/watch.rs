@@ -198,27 +198,3 @@ impl<K> Drop for Recorder<K> {
         self.task.abort();
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::api::core::v1::Pod;
-
-    use super::*;
-
-    fn pod(name: &str) -> Pod {
-        Pod {
-            metadata: kube::api::ObjectMeta { name: Some(name.into()), ..Default::default() },
-            ..Default::default()
-        }
-    }
-
-    #[test]
-    fn the_most_at_once_is_not_the_most_in_all() {
-        use Change::{Applied, Deleted};
-        let changes =
-            [Applied(pod("a")), Applied(pod("b")), Applied(pod("b")), Deleted(pod("a")), Applied(pod("c"))];
-        assert_eq!(most_at_once(&changes, |_| true), 2);
-        assert_eq!(most_at_once(&changes, |pod| pod.name_any() != "b"), 1);
-        assert_eq!(most_at_once::<Pod>(&[], |_| true), 0);
-    }
-}

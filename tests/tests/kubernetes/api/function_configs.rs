@@ -1,0 +1,377 @@
+//! FunctionConfigs of newer Porch in a real API server: what the runner writes to them, and that they can always be
+//! deleted. The kind is the cluster's, and comes with the first test that needs it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use kube::ResourceExt;
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+};
+use porch_fn_tests::cluster::{Audit, Cluster, Mark, Namespace};
+use porch_fn_tests::process::{Sandbox, Server, eventually, figure};
+use porch_fn_tests::rights::{BASE, FUNCTIONS, Roles};
+use serde_json::{Value, json};
+use tokio::time::{Instant, interval};
+
+const GROUP: &str = "config.porch.kpt.dev";
+const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_functionconfigs.yaml";
+pub(crate) const KIND: &str = "crd/functionconfigs.config.porch.kpt.dev";
+/// As newer Porch's manifests have them.
+const OBJECTS: &str = include_str!("../../../packages/porch/1.6/23-function-configurations.yaml");
+pub(crate) const FINALIZER: &str = "config.porch.kpt.dev/functionconfig-function-runner";
+const SERVER_FINALIZER: &str = "config.porch.kpt.dev/functionconfig-porch-server";
+
+/// The FunctionConfigs of a namespace.
+pub(crate) struct Configs {
+    pub(crate) api: Api<DynamicObject>,
+}
+
+/// A namespace with FunctionConfigs.
+pub(crate) struct Stand {
+    pub(crate) configs: Configs,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) namespace: Namespace,
+}
+
+/// Installs the kind, if it is not there.
+pub(crate) async fn install(cluster: &Cluster, sandbox: &Sandbox) {
+    let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
+    let kubeconfig = cluster.kubeconfig();
+    let kubectl = async |args: &[&str]| {
+        let own = ["--kubeconfig", kubeconfig.to_str().unwrap()];
+        let ended = sandbox.run("kubectl", own.iter().chain(args), b"").await;
+        if !ended.status.success() {
+            eprintln!("kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        }
+        ended.status.success()
+    };
+    // Tests beside this one do the same, and one may be taking it away.
+    eventually("FunctionConfigs are installed", async || {
+        let applied =
+            kubectl(&["apply", "--server-side", "--force-conflicts", "-f", crd.to_str().unwrap()]).await;
+        let established = ["wait", "--for=condition=established", "--timeout=10s", KIND];
+        (applied && kubectl(&established).await).then_some(())
+    })
+    .await;
+}
+
+// === impl Configs ===
+
+impl Configs {
+    pub(crate) fn of(namespace: &Namespace) -> Self {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, "v1alpha1", "FunctionConfig"));
+        Self { api: Api::namespaced_with(namespace.cluster().client(), namespace.name(), &kind) }
+    }
+
+    /// Makes or changes one.
+    pub(crate) async fn apply(&self, name: &str, annotations: Value, spec: Value) -> DynamicObject {
+        let object = json!({
+            "apiVersion": format!("{GROUP}/v1alpha1"), "kind": "FunctionConfig",
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": spec,
+        });
+        let params = PatchParams::apply("tests").force();
+        self.api.patch(name, &params, &Patch::Apply(object)).await.unwrap()
+    }
+
+    pub(crate) async fn patch(&self, name: &str, patch: Value) -> DynamicObject {
+        self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
+    }
+
+    /// Writes its status, as another of Porch's components.
+    async fn patch_status(&self, name: &str, status: Value) {
+        let patch = Patch::Merge(json!({ "status": status }));
+        self.api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    pub(crate) async fn delete(&self, name: &str) {
+        self.api.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    pub(crate) async fn list(&self) -> Vec<DynamicObject> {
+        self.api.list(&ListParams::default()).await.unwrap().items
+    }
+
+    /// Waits until it looks so.
+    async fn until<T>(&self, name: &str, what: &str, look: impl Fn(&DynamicObject) -> Option<T>) -> T {
+        eventually(&format!("{name}: {what}"), async || look(&self.api.get(name).await.ok()?)).await
+    }
+
+    /// Waits until the status says that the present generation is in effect, and nothing is wrong.
+    pub(crate) async fn applied(&self, name: &str) {
+        self.until(name, "the present state is in effect", |object| {
+            (is_applied(object) && error(object).is_empty()).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until the status says that this is wrong.
+    pub(crate) async fn says(&self, name: &str, text: &str) -> DynamicObject {
+        self.until(name, &format!("the status says {text:?}"), |object| {
+            error(object).contains(text).then(|| object.clone())
+        })
+        .await
+    }
+
+    pub(crate) async fn gone(&self, name: &str) {
+        eventually(&format!("{name} is gone"), async || {
+            self.api.get_opt(name).await.unwrap().is_none().then_some(())
+        })
+        .await;
+    }
+}
+
+fn observed(object: &DynamicObject) -> Option<i64> {
+    object.data["status"]["functionRunnerObservedGeneration"].as_i64()
+}
+
+fn is_applied(object: &DynamicObject) -> bool {
+    object.metadata.generation.is_some() && observed(object) == object.metadata.generation
+}
+
+fn error(object: &DynamicObject) -> &str {
+    object.data["status"]["error"].as_str().unwrap_or_default()
+}
+
+pub(crate) fn pods_of(image: &str) -> Value {
+    json!({"image": image, "podExecutor": {}})
+}
+
+// === impl Stand ===
+
+impl Stand {
+    pub(crate) async fn new() -> Self {
+        let stand = Self::without_kind().await;
+        install(stand.namespace.cluster(), &stand.sandbox).await;
+        stand
+    }
+
+    pub(crate) async fn without_kind() -> Self {
+        let cluster = Cluster::connect().await;
+        let namespace = cluster.namespace().await;
+        Self { configs: Configs::of(&namespace), sandbox: Sandbox::new(), namespace }
+    }
+
+    pub(crate) async fn runner(&self) -> Server {
+        self.namespace.runner(&self.sandbox, &[], &["--scan-interval=1s"]).await
+    }
+
+    /// Runners that know each other, each with an account and an address of its own.
+    async fn runners(&self, network: &str, count: usize) -> Vec<Server> {
+        let addresses: Vec<_> = (1..=count).map(|last| format!("{network}.{last}")).collect();
+        let peers = addresses.iter().map(|address| format!("{address}:9445")).collect::<Vec<_>>().join(",");
+        let start = async |(number, address): (usize, &String)| {
+            let account = self.namespace.account(&format!("runner-{number}")).await;
+            account.allow(&self.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
+            let kubeconfig = account.kubeconfig(&self.sandbox).await;
+            let own = [
+                format!("--address={address}"),
+                "--port=9445".into(),
+                format!("--peers=static:///{peers}"),
+                format!("--shard-address={address}:9445"),
+                "--scan-interval=1s".into(),
+            ];
+            let flags: Vec<_> = own.iter().map(String::as_str).collect();
+            self.namespace.runner_as(&self.sandbox, kubeconfig, &[], &flags).await
+        };
+        join_all(addresses.iter().enumerate().map(start)).await
+    }
+
+    /// Who has written the status of which, each time.
+    async fn writers(&self, audit: &Audit, mark: &Mark) -> BTreeMap<String, Vec<String>> {
+        let mut writers: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for request in audit.since(mark).await {
+            if request.namespace == self.namespace.name() && request.resource == "functionconfigs/status" {
+                assert_eq!((request.verb.as_str(), request.code), ("patch", 200), "{request:?}");
+                writers.entry(request.name).or_default().push(request.user);
+            }
+        }
+        writers
+    }
+
+    /// Applies the objects of newer Porch's manifests.
+    async fn apply_the_originals(&self) {
+        let kubeconfig = self.namespace.cluster().kubeconfig();
+        let text = OBJECTS.replace("porch-fn-system", self.namespace.name());
+        let args = ["--kubeconfig", kubeconfig.to_str().unwrap(), "apply", "-f", "-"];
+        let ended = self.sandbox.run("kubectl", args, text.as_bytes()).await;
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_originals_objects_are_taken_and_go_again() {
+    let stand = Stand::new().await;
+    let audit = stand.namespace.cluster().audit();
+    let _runners = stand.runners("127.0.8", 3).await;
+    let mark = audit.mark().await;
+    let begin = Instant::now();
+    stand.apply_the_originals().await;
+    let all = eventually("all are in effect", async || {
+        let all = stand.configs.list().await;
+        all.iter().all(is_applied).then_some(all)
+    })
+    .await;
+    let took = begin.elapsed();
+    figure(&format!("{} FunctionConfigs applied and in effect in {took:.2?}", all.len()));
+    assert_eq!(all.len(), 19);
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    let errors: Vec<_> = all.iter().map(error).filter(|error| !error.is_empty()).collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    // No runner adds a finalizer.
+    assert!(all.iter().all(|object| object.finalizers().is_empty()));
+
+    // An edit of each, so that whoever would have written twice has had the time to.
+    for object in &all {
+        let edit = json!({"spec": {"podExecutor": {"maxParallelExecutions": 1}}});
+        stand.configs.patch(&object.name_any(), edit).await;
+    }
+    for object in &all {
+        stand.configs.applied(&object.name_any()).await;
+    }
+    let writers = stand.writers(&audit, &mark).await;
+    assert_eq!(writers.len(), 19);
+    for (name, users) in &writers {
+        assert!(users.iter().all(|user| *user == users[0]), "{name} has one writer: {users:?}");
+        // Once more where a runner has not heard of its own write for a second.
+        assert!((2..=3).contains(&users.len()), "{name} is written once for each generation: {users:?}");
+    }
+    let users: BTreeSet<_> = writers.values().flatten().collect();
+    assert_eq!(users.len(), 3, "the work is shared: {users:?}");
+
+    // As they are after the original's runner and server have seen them.
+    let finalizers = |number: usize| match number % 3 {
+        0 => json!([FINALIZER]),
+        1 => json!([SERVER_FINALIZER, FINALIZER]),
+        _ => json!([FINALIZER, SERVER_FINALIZER]),
+    };
+    for (number, object) in all.iter().enumerate() {
+        stand
+            .configs
+            .patch(&object.name_any(), json!({"metadata": {"finalizers": finalizers(number)}}))
+            .await;
+    }
+    for object in &all {
+        stand.configs.delete(&object.name_any()).await;
+    }
+    let left = eventually("only the server's finalizers are left", async || {
+        let left = stand.configs.list().await;
+        left.iter().all(|object| object.finalizers() == [SERVER_FINALIZER]).then_some(left)
+    })
+    .await;
+    assert_eq!(left.len(), 12);
+    for object in &left {
+        stand.configs.patch(&object.name_any(), json!({"metadata": {"finalizers": null}})).await;
+    }
+    for object in &all {
+        stand.configs.gone(&object.name_any()).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn what_is_broken_says_so_until_it_is_fixed() {
+    let stand = Stand::new().await;
+    let good = stand.configs.apply("a", json!({}), pods_of("a")).await;
+    let runner = stand.runner().await;
+    stand.configs.applied("a").await;
+    for (annotations, spec, text) in [
+        (json!({}), json!({"image": "Not An Image", "podExecutor": {}}), "spec.image"),
+        (json!({"fn.kpt.dev/min-replicas": "x"}), pods_of("a"), "fn.kpt.dev/min-replicas"),
+        (
+            json!({}),
+            json!({"image": "a", "podExecutor": {"maxParallelExecutions": -1}}),
+            "maxParallelExecutions",
+        ),
+    ] {
+        let before = observed(&stand.configs.api.get("a").await.unwrap());
+        let broken = stand.configs.apply("a", annotations, spec).await;
+        let object = stand.configs.says("a", text).await;
+        assert!(error(&object).starts_with("function-runner: "), "{}", error(&object));
+        // In effect is what was good.
+        assert_eq!(observed(&object), before);
+        assert_eq!(object.metadata.generation, broken.metadata.generation);
+        stand.configs.apply("a", json!({}), pods_of("a")).await;
+        stand.configs.applied("a").await;
+    }
+    assert!(runner.log().contains("kept=true"));
+    assert!(good.finalizers().is_empty());
+
+    // One that was never good can be deleted all the same.
+    stand.configs.apply("b", json!({"fn.kpt.dev/max-replicas": "many"}), pods_of("b")).await;
+    let never = stand.configs.says("b", "fn.kpt.dev/max-replicas").await;
+    assert_eq!(observed(&never), None);
+    stand.configs.patch("b", json!({"metadata": {"finalizers": [FINALIZER]}})).await;
+    stand.configs.delete("b").await;
+    stand.configs.gone("b").await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn who_loses_a_conflict_is_told_until_the_winner_is_gone() {
+    let stand = Stand::new().await;
+    let _runner = stand.runner().await;
+    let spec = json!({"image": "same", "podExecutor": {"tags": ["v1"]}});
+    // Of one second or not, its name comes first.
+    stand.configs.apply("a", json!({}), spec.clone()).await;
+    stand.configs.apply("b", json!({}), spec).await;
+    let loser = stand.configs.says("b", "FunctionConfig a counts").await;
+    assert!(is_applied(&loser), "it was looked at");
+    stand.configs.applied("a").await;
+    stand.configs.delete("a").await;
+    stand.configs.applied("b").await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn errors_of_other_components_stay() {
+    let stand = Stand::new().await;
+    let _runner = stand.runner().await;
+    stand.configs.apply("a", json!({}), pods_of("a")).await;
+    stand.configs.applied("a").await;
+    let theirs = "cannot load the plugin";
+    stand.configs.patch_status("a", json!({"error": theirs, "apiServerObservedGeneration": 1})).await;
+    let edited = json!({"image": "a", "podExecutor": {"timeToLive": "5m"}});
+    stand.configs.apply("a", json!({}), edited).await;
+    let object =
+        stand.configs.until("a", "in effect", |object| is_applied(object).then(|| object.clone())).await;
+    assert_eq!(error(&object), theirs);
+    assert_eq!(object.data["status"]["apiServerObservedGeneration"], 1);
+
+    // Even if there is one of ours, which comes when theirs goes.
+    let broken = json!({"image": "Not An Image", "podExecutor": {"timeToLive": "5m"}});
+    stand.configs.apply("a", json!({}), broken).await;
+    stand.configs.apply("b", json!({}), pods_of("b")).await;
+    stand.configs.applied("b").await;
+    assert_eq!(error(&stand.configs.api.get("a").await.unwrap()), theirs);
+    stand.configs.patch_status("a", json!({"error": null})).await;
+    stand.configs.says("a", "function-runner: ").await;
+}
+
+/// Porch's server and controller clear the field whenever the object changes, if only in its status.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn another_writer_makes_no_hot_loop() {
+    const LONG: Duration = Duration::from_secs(10);
+    let stand = Stand::new().await;
+    let _runner = stand.runner().await;
+    let broken = json!({"image": "Not An Image", "podExecutor": {}});
+    stand.configs.apply("a", json!({}), broken).await;
+    let begin = Instant::now();
+    let mut looks = interval(Duration::from_millis(20));
+    let mut cleared = 0;
+    while begin.elapsed() < LONG {
+        looks.tick().await;
+        if !error(&stand.configs.api.get("a").await.unwrap()).is_empty() {
+            stand.configs.patch_status("a", json!({"error": null})).await;
+            cleared += 1;
+        }
+    }
+    figure(&format!("an error that is cleared at once is written {cleared} times in {LONG:?}"));
+    // After 0, 1, 3 and 7 s.
+    assert!((2..=4).contains(&cleared), "{cleared}");
+}

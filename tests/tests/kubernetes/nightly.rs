@@ -1,0 +1,11 @@
+mod certificates;
+mod faults;
+mod fleet;
+mod migration;
+mod outage;
+mod overload;
+mod processes;
+mod scaling;
+mod sizing;
+mod two_evaluators;
+mod upgrade;
