@@ -7,5 +7,4 @@ mod overload;
 mod processes;
 mod scaling;
 mod sizing;
-mod two_evaluators;
 mod upgrade;

@@ -1,7 +1,9 @@
 //! A namespace with runners of its own, and what tests look for in it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Service};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -153,6 +155,30 @@ impl Bench {
         let template = format!("--function-pod-template={config_map}");
         let flags: Vec<_> = [own.as_str(), &template].into_iter().chain(more.iter().copied()).collect();
         self.runner_of(images, &flags).await
+    }
+
+    /// Runners that know each other, each on an address of its own in a network such as `127.0.7`: one for each
+    /// kubeconfig.
+    pub(crate) async fn fleet(
+        &self,
+        network: &str,
+        kubeconfigs: &[PathBuf],
+        images: &[&str],
+        more: &[&str],
+    ) -> Vec<Server> {
+        let addresses: Vec<_> = (1..=kubeconfigs.len()).map(|last| format!("{network}.{last}")).collect();
+        let peers = addresses.iter().map(|address| format!("{address}:9445")).collect::<Vec<_>>().join(",");
+        let start = async |(address, kubeconfig): (&String, &PathBuf)| {
+            let own = [
+                format!("--address={address}"),
+                "--port=9445".into(),
+                format!("--peers=static:///{peers}"),
+                format!("--shard-address={address}:9445"),
+            ];
+            let flags: Vec<_> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
+            self.namespace.runner_as(&self.sandbox, kubeconfig.clone(), images, &flags).await
+        };
+        join_all(addresses.iter().zip(kubeconfigs).map(start)).await
     }
 
     /// Writes a pod template into the ConfigMap `template`. JSON is YAML.

@@ -8,12 +8,12 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 use porch_fn_tests::client::{Answer, Client};
-use porch_fn_tests::cluster::{ApiProxy, Cluster, Fault, Namespace, Own, Recorder, Rule};
-use porch_fn_tests::process::{Sandbox, Server, figure};
+use porch_fn_tests::cluster::{ApiProxy, Cluster, Fault, Own, Recorder, Rule};
+use porch_fn_tests::process::{Server, figure};
 use tokio::time::{Instant, interval, timeout};
 use tonic::Code;
 
-use crate::rig::{CONNECTS, INPUT, until_count};
+use crate::rig::{Bench, CONNECTS, INPUT, until_count};
 
 /// What every call is given, and a first one needs by far not.
 const DEADLINE: Duration = Duration::from_secs(45);
@@ -28,9 +28,8 @@ pub(crate) struct Stand {
     pub(crate) runners: Vec<Server>,
     pub(crate) proxy: ApiProxy,
     record: Recorder<Pod>,
-    // Last, so that nothing works on them while they are taken away.
-    pub(crate) namespace: Namespace,
-    _sandbox: Sandbox,
+    // Last, so that nothing works on it while it is taken away.
+    pub(crate) bench: Bench,
 }
 
 // === impl Stand ===
@@ -38,35 +37,26 @@ pub(crate) struct Stand {
 impl Stand {
     /// Starts them with the rules in force.
     pub(crate) async fn start(
-        cluster: &Cluster,
         rules: Vec<Rule>,
         seed: u64,
         runners: usize,
         images: &[&str],
         more: &[&str],
     ) -> Self {
-        let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
-        let proxy = ApiProxy::start(cluster, seed).await;
+        let bench = Bench::new().await;
+        let proxy = ApiProxy::start(&bench.cluster, seed).await;
         proxy.set(rules);
-        let record = namespace.record::<Pod>().await;
-        let kubeconfig = proxy.kubeconfig(&sandbox);
+        let record = bench.namespace.record::<Pod>().await;
+        let kubeconfig = proxy.kubeconfig(&bench.sandbox);
+        let more = [&["--scan-interval=1s"], more].concat();
         // The network is the cluster's: with more than one runner, a test has it for itself.
-        let addresses: Vec<_> = (1..=runners).map(|number| format!("127.0.8.{number}")).collect();
-        let peers: Vec<_> = addresses.iter().map(|address| format!("{address}:9445")).collect();
-        let mut started = Vec::new();
-        for address in &addresses {
-            let own = [
-                format!("--address={address}"),
-                "--port=9445".into(),
-                format!("--peers=static:///{}", peers.join(",")),
-                format!("--shard-address={address}:9445"),
-            ];
-            let own = own.iter().map(String::as_str).filter(|_| runners > 1);
-            let flags: Vec<_> = own.chain(["--scan-interval=1s"]).chain(more.iter().copied()).collect();
-            started.push(namespace.runner_as(&sandbox, kubeconfig.clone(), images, &flags).await);
-        }
-        let clients = started.iter().map(|runner| Arc::new(Client::new(runner.address()))).collect();
-        Self { clients, runners: started, proxy, record, namespace, _sandbox: sandbox }
+        let runners = if runners == 1 {
+            vec![bench.namespace.runner_as(&bench.sandbox, kubeconfig, images, &more).await]
+        } else {
+            bench.fleet("127.0.8", &vec![kubeconfig; runners], images, &more).await
+        };
+        let clients = runners.iter().map(|runner| Arc::new(Client::new(runner.address()))).collect();
+        Self { clients, runners, proxy, record, bench }
     }
 
     /// A call at one of the runners, which is answered in time.
@@ -84,7 +74,7 @@ impl Stand {
 
     pub(crate) async fn delete(&self, pod: &Pod, params: &DeleteParams) {
         // Another may have been faster.
-        let _ = self.namespace.api::<Pod>().delete(&pod.name_any(), params).await;
+        let _ = self.bench.namespace.api::<Pod>().delete(&pod.name_any(), params).await;
     }
 
     /// Waits until every runner knows exactly the pods that there are, none of which is starting or going, and every
@@ -95,8 +85,8 @@ impl Stand {
             let mut looks = interval(Duration::from_millis(200));
             loop {
                 looks.tick().await;
-                let pods = self.namespace.pods().await;
-                let services = self.namespace.services().await;
+                let pods = self.bench.namespace.pods().await;
+                let services = self.bench.namespace.services().await;
                 let mut uneven = unowned(&pods, &services);
                 for runner in &self.runners {
                     let (mut ready, mut others) = (0, 0);
@@ -162,16 +152,15 @@ async fn a_pod_deleted_while_only_the_watch_is_cut_is_replaced_within_one_retry(
         for (how, fault) in [("cut", Fault::CutWatch), ("stalled", Fault::StallWatch)] {
             let what = format!("a pod deleted while the watch is {how}, by {connect}");
             let stand =
-                Stand::start(&cluster, Vec::new(), 0, 1, &[&image], &[&format!("--pod-connect={connect}")])
-                    .await;
+                Stand::start(Vec::new(), 0, 1, &[&image], &[&format!("--pod-connect={connect}")]).await;
             stand.succeeds(&what, 0, &image).await;
             for grace in [None, Some(0)] {
                 stand.proxy.set([Rule::new(fault)]);
-                let pod = stand.namespace.pods().await.remove(0);
+                let pod = stand.bench.namespace.pods().await.remove(0);
                 let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
                 stand.delete(&pod, &params).await;
                 let gone = |pods: &[Pod]| pods.iter().all(|other| other.uid() != pod.uid()).then_some(());
-                stand.namespace.until("the pod is gone", gone).await;
+                stand.bench.namespace.until("the pod is gone", gone).await;
                 let took = stand.succeeds(&what, 0, &image).await;
                 figure(&format!("{what}, grace {grace:?}: the next call took {took:.1?}"));
                 assert!(stand.proxy.done(fault) > 0, "{what}: nothing was done");
@@ -188,9 +177,9 @@ async fn a_pod_whose_end_is_not_heard_of_holds_nobody_up() {
     const BOUND: Duration = Duration::from_secs(20);
     let cluster = Cluster::connect().await;
     let image = cluster.function_image();
-    let stand = Stand::start(&cluster, Vec::new(), 0, 1, &[&image], &[]).await;
+    let stand = Stand::start(Vec::new(), 0, 1, &[&image], &[]).await;
     stand.succeeds("before", 0, &image).await;
-    let pod = stand.namespace.pods().await.remove(0);
+    let pod = stand.bench.namespace.pods().await.remove(0);
     let (client, long) = (&stand.clients[0], format!("{INPUT}# test-sleep-ms: 8000\n"));
     let meanwhile = async {
         until_count(&stand.runners[0], &image, "in_flight", 1).await;
@@ -201,11 +190,11 @@ async fn a_pod_whose_end_is_not_heard_of_holds_nobody_up() {
     let ((answer, _), ()) = tokio::join!(call(client, &image, &long), meanwhile);
     assert_eq!(answer.output(), &long);
     let gone = |pods: &[Pod]| pods.is_empty().then_some(());
-    stand.namespace.until("the pod is gone", gone).await;
+    stand.bench.namespace.until("the pod is gone", gone).await;
     let took = stand.succeeds("after", 0, &image).await;
     figure(&format!("a pod whose end was not heard of: the next call took {took:.1?}"));
     assert!(took < BOUND, "{took:?}");
-    assert_ne!(stand.namespace.pods().await[0].name_any(), pod.name_any(), "its name was still taken");
+    assert_ne!(stand.bench.namespace.pods().await[0].name_any(), pod.name_any(), "its name was still taken");
 }
 
 /// Drops all packets from and to a pod, as when its node is lost, until it is dropped.
@@ -250,9 +239,9 @@ async fn a_function_whose_only_pod_is_lost_is_back_within_seconds() {
     let image = cluster.function_image();
     for connect in CONNECTS {
         let flag = format!("--pod-connect={connect}");
-        let stand = Stand::start(&cluster, Vec::new(), 0, 1, &[&image], &[&flag]).await;
+        let stand = Stand::start(Vec::new(), 0, 1, &[&image], &[&flag]).await;
         stand.succeeds(connect, 0, &image).await;
-        let pod = stand.namespace.pods().await.remove(0);
+        let pod = stand.bench.namespace.pods().await.remove(0);
         let (client, long) = (&stand.clients[0], format!("{INPUT}# test-sleep-ms: 3000\n"));
         let lost = async {
             until_count(&stand.runners[0], &image, "in_flight", 1).await;

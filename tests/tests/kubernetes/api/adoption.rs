@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Service};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use porch_fn_image::{Image, pod_name_past};
+use porch_fn_image::{Image, pod_name, pod_name_past};
 use porch_fn_tests::process::{eventually, figure};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -159,13 +159,13 @@ async fn pods_stuck_in_termination_delay_nobody() {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn what_others_hold_the_name_with_is_reported_and_left_alone() {
     let bench = Bench::new().await;
-    let marker = bench.cluster.function_named("adoption/marker:v1").await;
+    let [marker, second] = ["marker", "second"].map(|name| format!("example.com/{name}:v1"));
     // With our labels, and never ready: ours to delete once its time is up, were it not another image's.
     let ours = json!({MANAGED_BY: MANAGER, "fn.kpt.dev/image": bench.name(0)});
     let other = json!({
         REFERENCE: "example.com/other:v1", "fn.kpt.dev/slot": "0", RECLAIM_AFTER: "2999-01-01T00:00:00Z",
     });
-    let runner = bench.runner_of(&[&bench.image, &marker], &["--pod-ready-timeout=10m"]).await;
+    let runner = bench.runner_of(&[&bench.image, &marker, &second], &["--pod-ready-timeout=10m"]).await;
     for (labels, annotations) in [(json!({"app": "other"}), json!({"a": "b"})), (ours, other)] {
         let foreign = bench.foreign_pod(&bench.name(0), labels, annotations).await;
         // Starts pause after a failure, and calls get the failure meanwhile.
@@ -183,16 +183,17 @@ async fn what_others_hold_the_name_with_is_reported_and_left_alone() {
         bench.untouched(&foreign).await;
         bench.delete(&foreign, &DeleteParams::default().grace_period(0)).await;
     }
-    let foreign = bench.service(&bench.name(0), json!({"app": "other"}), None).await;
-    eventually("the Service's name is reported as taken", async || {
-        let answer = runner.call(INPUT).await;
-        (answer.message == failed(&bench.image, SERVICE_NAME_TAKEN)).then_some(())
+    let name = pod_name(&Image::parse(&second, "").unwrap(), 0);
+    let foreign = bench.service(&name, json!({"app": "other"}), None).await;
+    let answer = runner.client.call(&second, INPUT).await;
+    answer.fails(Code::Unknown, &failed(&second, SERVICE_NAME_TAKEN));
+    let services = bench.namespace.api::<Service>();
+    assert_eq!(services.get(&name).await.unwrap(), foreign);
+    services.delete(&name, &DeleteParams::default()).await.unwrap();
+    eventually("the name is free", async || {
+        (runner.client.call(&second, INPUT).await.code == Code::Ok).then_some(())
     })
     .await;
-    let services = bench.namespace.api::<Service>();
-    assert_eq!(services.get(&foreign.name_any()).await.unwrap(), foreign);
-    services.delete(&foreign.name_any(), &DeleteParams::default()).await.unwrap();
-    eventually("the name is free", async || (runner.call(INPUT).await.code == Code::Ok).then_some(())).await;
 }
 
 #[tokio::test]

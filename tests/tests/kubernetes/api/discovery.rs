@@ -1,17 +1,15 @@
 //! Routers and runners that find runners by EndpointSlices, which are made by hand: nobody is there.
 
 use std::path::Path;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, Patch, PatchParams};
-use porch_fn_tests::cluster::{ApiProxy, Cluster, Namespace};
+use porch_fn_tests::cluster::{Cluster, Namespace};
 use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
 
 use crate::rig::logs;
 
@@ -77,15 +75,6 @@ impl Stand {
         });
         let apply = PatchParams::apply("tests").force();
         self.namespace.api::<EndpointSlice>().patch(name, &apply, &Patch::Apply(slice)).await.unwrap();
-    }
-
-    fn rights(group: &str, resource: &str) -> PolicyRule {
-        PolicyRule {
-            api_groups: Some(vec![group.to_owned()]),
-            resources: Some(vec![resource.to_owned()]),
-            verbs: ["get", "list", "watch"].map(str::to_owned).to_vec(),
-            ..PolicyRule::default()
-        }
     }
 }
 
@@ -163,41 +152,6 @@ async fn conditions_decide_who_is_on_the_ring() {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn pods_of_two_families_are_one_runner_each() {
-    let stand = Stand::new().await;
-    stand.slice("six", "IPv6", &[("fd00::1", READY), ("fd00::2", READY)]).await;
-    let router = stand.router(&stand.cluster.kubeconfig()).await;
-    knows(&router, &["[fd00::1]:9445", "[fd00::2]:9445"]).await;
-    stand.slice("four", "IPv4", &[("10.250.1.1", READY), ("10.250.1.2", READY)]).await;
-    knows(&router, &["10.250.1.1:9445", "10.250.1.2:9445"]).await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn without_the_api_server_the_last_set_stays() {
-    let stand = Stand::new().await;
-    stand.slice("one", "IPv4", &[("10.250.1.1", READY), ("10.250.1.2", READY)]).await;
-    let mut proxy = ApiProxy::start(&stand.cluster, 1).await;
-    let router = stand.router(&proxy.kubeconfig(&stand.sandbox)).await;
-    knows(&router, &["10.250.1.1:9445", "10.250.1.2:9445"]).await;
-
-    proxy.close().await;
-    logs(&router, "discovery fails: keeping the last endpoints").await;
-    stand.slice("one", "IPv4", &[("10.250.1.2", READY)]).await;
-    sleep(Duration::from_secs(3)).await;
-    assert_eq!(shards(&router).await, ["10.250.1.1:9445", "10.250.1.2:9445"]);
-
-    proxy.open().await;
-    let start = Instant::now();
-    knows(&router, &["10.250.1.2:9445"]).await;
-    let found = start.elapsed();
-    logs(&router, "discovery works again").await;
-    figure(&format!("after an API server that was away for 3 s, changes are known within {found:?}"));
-    assert_eq!(router.log().matches("discovery fails").count(), 1);
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
 async fn rights_to_endpoints_alone_do() {
     let stand = Stand::new().await;
     let endpoints = json!({
@@ -206,7 +160,13 @@ async fn rights_to_endpoints_alone_do() {
     });
     stand.namespace.make::<Endpoints>(endpoints).await;
     let account = stand.namespace.account("router").await;
-    account.allow(&stand.namespace, &[Stand::rights("", "endpoints")]).await;
+    let endpoints = PolicyRule {
+        api_groups: Some(vec![String::new()]),
+        resources: Some(vec!["endpoints".to_owned()]),
+        verbs: ["get", "list", "watch"].map(str::to_owned).to_vec(),
+        ..PolicyRule::default()
+    };
+    account.allow(&stand.namespace, &[endpoints]).await;
     let router = stand.router(&account.kubeconfig(&stand.sandbox).await).await;
     knows(&router, &["10.250.1.1:9445"]).await;
     let missing = format!(
@@ -215,50 +175,8 @@ async fn rights_to_endpoints_alone_do() {
     );
     logs(&router, &missing).await;
 
-    let more = json!({"subsets": [{
-        "addresses": [{"ip": "10.250.1.1"}, {"ip": "10.250.1.2"}], "notReadyAddresses": [{"ip": "10.250.1.3"}],
-        "ports": [{"port": 80}],
-    }]});
-    let api = stand.namespace.api::<Endpoints>();
-    api.patch("runners", &PatchParams::default(), &Patch::Merge(more)).await.unwrap();
-    knows(&router, &["10.250.1.1:9445", "10.250.1.2:9445"]).await;
     assert_eq!(router.log().matches(&missing).count(), 1);
     assert!(!router.log().contains("discovery fails"));
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn a_right_that_is_missing_is_named_and_can_be_given_later() {
-    let stand = Stand::new().await;
-    stand.slice("one", "IPv4", &[("10.250.1.1", READY)]).await;
-    let account = stand.namespace.account("router").await;
-    let router = stand.router(&account.kubeconfig(&stand.sandbox).await).await;
-    let missing = format!(
-        "the API server forbids it: grant this process's account get, list and watch on endpointslices.discovery.k8s.io \
-         in namespace {}",
-        stand.namespace.name()
-    );
-    logs(&router, &missing).await;
-    assert_eq!(router.page("/healthz").await.0, 200);
-    assert_ne!(router.page("/readyz").await.0, 200, "there was no answer");
-    account.allow(&stand.namespace, &[Stand::rights("discovery.k8s.io", "endpointslices")]).await;
-    knows(&router, &["10.250.1.1:9445"]).await;
-    assert_eq!(router.log().matches("discovery fails").count(), 1);
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn a_service_that_does_not_exist_is_named() {
-    let stand = Stand::new().await;
-    let target = format!("--runners=kubernetes:///{}/runers:9445", stand.namespace.name());
-    let kubeconfig = flag("kubeconfig", stand.cluster.kubeconfig());
-    let router = stand.sandbox.server("porch-fn-router", [target.into(), kubeconfig]).await;
-    let missing = format!(
-        "there is no Service \"runers\" in namespace {:?}; create it or correct the target",
-        stand.namespace.name()
-    );
-    logs(&router, &missing).await;
-    ready(&router).await;
 }
 
 #[tokio::test]

@@ -5,16 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use kube::ResourceExt;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
 };
-use porch_fn_tests::cluster::{Audit, Cluster, Mark, Namespace};
-use porch_fn_tests::process::{Sandbox, Server, eventually, figure};
+use porch_fn_tests::cluster::{Audit, Mark, Namespace};
+use porch_fn_tests::process::{Server, eventually, figure};
 use porch_fn_tests::rights::{BASE, FUNCTIONS, Roles};
 use serde_json::{Value, json};
 use tokio::time::{Instant, interval};
+
+use crate::rig::Bench;
 
 const GROUP: &str = "config.porch.kpt.dev";
 const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_functionconfigs.yaml";
@@ -32,30 +33,19 @@ pub(crate) struct Configs {
 /// A namespace with FunctionConfigs.
 pub(crate) struct Stand {
     pub(crate) configs: Configs,
-    pub(crate) sandbox: Sandbox,
-    pub(crate) namespace: Namespace,
+    pub(crate) bench: Bench,
 }
 
 /// Installs the kind, if it is not there.
-pub(crate) async fn install(cluster: &Cluster, sandbox: &Sandbox) {
+pub(crate) async fn install(bench: &Bench) {
     let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
-    let kubeconfig = cluster.kubeconfig();
-    let kubectl = async |args: &[&str]| {
-        let own = ["--kubeconfig", kubeconfig.to_str().unwrap()];
-        let ended = sandbox.run("kubectl", own.iter().chain(args), b"").await;
-        if !ended.status.success() {
-            eprintln!("kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
-        }
-        ended.status.success()
-    };
-    // Tests beside this one do the same, and one may be taking it away.
-    eventually("FunctionConfigs are installed", async || {
-        let applied =
-            kubectl(&["apply", "--server-side", "--force-conflicts", "-f", crd.to_str().unwrap()]).await;
-        let established = ["wait", "--for=condition=established", "--timeout=10s", KIND];
-        (applied && kubectl(&established).await).then_some(())
-    })
-    .await;
+    let crd = crd.to_str().unwrap();
+    bench.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", crd], "").await;
+    bench.kubectl(&["wait", "--for=condition=established", "--timeout=50s", KIND], "").await;
+    // Known to the API server a little later than it says.
+    let configs = Configs::of(&bench.namespace);
+    eventually("FunctionConfigs are served", async || configs.api.list(&ListParams::default()).await.ok())
+        .await;
 }
 
 // === impl Configs ===
@@ -145,60 +135,42 @@ pub(crate) fn pods_of(image: &str) -> Value {
 impl Stand {
     pub(crate) async fn new() -> Self {
         let stand = Self::without_kind().await;
-        install(stand.namespace.cluster(), &stand.sandbox).await;
+        install(&stand.bench).await;
         stand
     }
 
     pub(crate) async fn without_kind() -> Self {
-        let cluster = Cluster::connect().await;
-        let namespace = cluster.namespace().await;
-        Self { configs: Configs::of(&namespace), sandbox: Sandbox::new(), namespace }
+        let bench = Bench::new().await;
+        Self { configs: Configs::of(&bench.namespace), bench }
     }
 
     pub(crate) async fn runner(&self) -> Server {
-        self.namespace.runner(&self.sandbox, &[], &["--scan-interval=1s"]).await
+        self.bench.namespace.runner(&self.bench.sandbox, &[], &["--scan-interval=1s"]).await
     }
 
-    /// Runners that know each other, each with an account and an address of its own.
+    /// Runners that know each other, each with an account of its own.
     async fn runners(&self, network: &str, count: usize) -> Vec<Server> {
-        let addresses: Vec<_> = (1..=count).map(|last| format!("{network}.{last}")).collect();
-        let peers = addresses.iter().map(|address| format!("{address}:9445")).collect::<Vec<_>>().join(",");
-        let start = async |(number, address): (usize, &String)| {
-            let account = self.namespace.account(&format!("runner-{number}")).await;
-            account.allow(&self.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
-            let kubeconfig = account.kubeconfig(&self.sandbox).await;
-            let own = [
-                format!("--address={address}"),
-                "--port=9445".into(),
-                format!("--peers=static:///{peers}"),
-                format!("--shard-address={address}:9445"),
-                "--scan-interval=1s".into(),
-            ];
-            let flags: Vec<_> = own.iter().map(String::as_str).collect();
-            self.namespace.runner_as(&self.sandbox, kubeconfig, &[], &flags).await
-        };
-        join_all(addresses.iter().enumerate().map(start)).await
+        let mut kubeconfigs = Vec::new();
+        for number in 0..count {
+            let account = self.bench.namespace.account(&format!("runner-{number}")).await;
+            account.allow(&self.bench.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
+            kubeconfigs.push(account.kubeconfig(&self.bench.sandbox).await);
+        }
+        self.bench.fleet(network, &kubeconfigs, &[], &["--scan-interval=1s"]).await
     }
 
     /// Who has written the status of which, each time.
     async fn writers(&self, audit: &Audit, mark: &Mark) -> BTreeMap<String, Vec<String>> {
         let mut writers: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for request in audit.since(mark).await {
-            if request.namespace == self.namespace.name() && request.resource == "functionconfigs/status" {
+            if request.namespace == self.bench.namespace.name()
+                && request.resource == "functionconfigs/status"
+            {
                 assert_eq!((request.verb.as_str(), request.code), ("patch", 200), "{request:?}");
                 writers.entry(request.name).or_default().push(request.user);
             }
         }
         writers
-    }
-
-    /// Applies the objects of newer Porch's manifests.
-    async fn apply_the_originals(&self) {
-        let kubeconfig = self.namespace.cluster().kubeconfig();
-        let text = OBJECTS.replace("porch-fn-system", self.namespace.name());
-        let args = ["--kubeconfig", kubeconfig.to_str().unwrap(), "apply", "-f", "-"];
-        let ended = self.sandbox.run("kubectl", args, text.as_bytes()).await;
-        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     }
 }
 
@@ -206,11 +178,12 @@ impl Stand {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn the_originals_objects_are_taken_and_go_again() {
     let stand = Stand::new().await;
-    let audit = stand.namespace.cluster().audit();
+    let audit = stand.bench.cluster.audit();
     let _runners = stand.runners("127.0.8", 3).await;
     let mark = audit.mark().await;
     let begin = Instant::now();
-    stand.apply_the_originals().await;
+    let objects = OBJECTS.replace("porch-fn-system", stand.bench.namespace.name());
+    stand.bench.kubectl(&["apply", "-f", "-"], &objects).await;
     let all = eventually("all are in effect", async || {
         let all = stand.configs.list().await;
         all.iter().all(is_applied).then_some(all)

@@ -24,7 +24,7 @@ struct Function {
 impl Function {
     async fn new(name: &'static str) -> Self {
         let mut bench = Bench::new().await;
-        install(&bench.cluster, &bench.sandbox).await;
+        install(&bench).await;
         bench.image = bench.cluster.function_named(&format!("configs/{name}:v1")).await;
         Self { configs: Configs::of(&bench.namespace), bench, name }
     }

@@ -7,33 +7,12 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use porch_fn_tests::client::Client;
-use porch_fn_tests::process::{Server, eventually, figure};
+use porch_fn_tests::process::{eventually, figure};
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::rig::{Bench, CONNECTS, INPUT, alive, births, count, until_count};
-
-// === impl Bench ===
-
-impl Bench {
-    /// Three runners that know each other, each on an address of its own.
-    async fn three_runners(&self, network: &str, images: &[&str], more: &[&str]) -> Vec<Server> {
-        let addresses = [1, 2, 3].map(|last| format!("{network}.{last}"));
-        let peers = addresses.each_ref().map(|address| format!("{address}:9445")).join(",");
-        let start = async |address: &String| {
-            let own = [
-                format!("--address={address}"),
-                "--port=9445".into(),
-                format!("--peers=static:///{peers}"),
-                format!("--shard-address={address}:9445"),
-            ];
-            let flags: Vec<_> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
-            self.namespace.runner(&self.sandbox, images, &flags).await
-        };
-        join_all(addresses.iter().map(start)).await
-    }
-}
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
@@ -43,7 +22,8 @@ async fn first_calls_on_three_runners_at_once_share_the_limit_of_pods() {
     let bench = Bench::new().await;
     let image = &bench.image;
     let limit = format!("--max-parallel-pods-per-function={LIMIT}");
-    let runners = bench.three_runners("127.0.7", &[image], &[&limit]).await;
+    let kubeconfigs = [(); 3].map(|()| bench.cluster.kubeconfig());
+    let runners = bench.fleet("127.0.7", &kubeconfigs, &[image], &[&limit]).await;
     let record = bench.namespace.record::<Pod>().await;
 
     let calls = runners.iter().flat_map(|runner| {
@@ -128,7 +108,8 @@ async fn functions_take_turns_in_a_quota_of_pods() {
     bench.namespace.until("the quota is in force", in_force).await;
     let images = [0, 1, 2, 3].map(|number| format!("example.com/turns-{number}:v1"));
     let listed = images.each_ref().map(String::as_str);
-    let runners = bench.three_runners("127.0.6", &listed, &["--scan-interval=2s"]).await;
+    let kubeconfigs = [(); 3].map(|()| bench.cluster.kubeconfig());
+    let runners = bench.fleet("127.0.6", &kubeconfigs, &listed, &["--scan-interval=2s"]).await;
     let clients: Vec<_> = runners.iter().map(|runner| Client::new(runner.address())).collect();
     let mut slowest = Duration::ZERO;
     for round in 0..2 {

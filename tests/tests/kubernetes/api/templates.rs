@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use k8s_openapi::api::core::v1::PodTemplate;
 use kube::ResourceExt;
 use porch_fn_tests::process::eventually;
 use serde_json::json;
@@ -76,4 +77,11 @@ async fn the_objects_of_newer_porch_are_used_when_they_are_there() {
     let service = bench.service_of(&pod).await.spec.unwrap();
     assert_eq!(service.session_affinity.as_deref(), Some("ClientIP"));
     assert_eq!(service.selector.unwrap()["fn.kpt.dev/image"], pod.name_any());
+
+    // Porch's evaluator adopts pods whose version is the template's resourceVersion, and deletes those whose label is its
+    // id of an image, which ends in 8 digits of the digest: ours are neither.
+    let templates = bench.namespace.list::<PodTemplate>().await;
+    assert_ne!(pod.annotations()[VERSION], templates[0].resource_version().unwrap());
+    let (_, end) = pod.labels()["fn.kpt.dev/image"].rsplit_once('-').unwrap();
+    assert_ne!(end.len(), 8, "{end}");
 }

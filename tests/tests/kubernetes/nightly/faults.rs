@@ -36,19 +36,19 @@ async fn pods_are_collected_whatever_fails() {
 
 async fn collected(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
     let image = cluster.function_image();
-    let stand = Stand::start(cluster, rules, seed, 1, &[&image], &["--pod-ttl=1s"]).await;
+    let stand = Stand::start(rules, seed, 1, &[&image], &["--pod-ttl=1s"]).await;
     stand.succeeds(what, 0, &image).await;
     let start = Instant::now();
     if BLIND.contains(&what) {
         sleep(LIFETIME * 5 / 4).await;
-        assert_eq!(stand.namespace.pods().await.len(), 1, "{what}: collected");
+        assert_eq!(stand.bench.namespace.pods().await.len(), 1, "{what}: collected");
         stand.proxy.set([]);
     }
     let none = |pods: &[Pod]| pods.is_empty().then_some(());
-    stand.namespace.until_within(COLLECTED_WITHIN, "the pod is collected", none).await;
+    stand.bench.namespace.until_within(COLLECTED_WITHIN, "the pod is collected", none).await;
     let took = start.elapsed();
     let none = |services: &[Service]| services.is_empty().then_some(());
-    stand.namespace.until("its Service is collected", none).await;
+    stand.bench.namespace.until("its Service is collected", none).await;
     figure(&format!("{what}: an unused pod was collected after {took:.0?}"));
     stand.succeeds(what, 0, &image).await;
     stand.proxy.set([]);
@@ -93,7 +93,7 @@ async fn each_fault_alone_costs_no_call_and_leaves_nothing_behind() {
     let cluster = Cluster::connect().await;
     // The images are on the node from then on.
     let image = cluster.function_image();
-    let first = Stand::start(&cluster, Vec::new(), 0, 1, &[&image], &[]).await;
+    let first = Stand::start(Vec::new(), 0, 1, &[&image], &[]).await;
     first.succeeds("without a fault", 0, &image).await;
     drop(first);
     let tests = faults().into_iter().zip(1..).map(|((what, rules), seed)| alone(&cluster, what, rules, seed));
@@ -103,20 +103,20 @@ async fn each_fault_alone_costs_no_call_and_leaves_nothing_behind() {
 /// First calls, warm calls, a pod that is deleted, and one that fails and is collected.
 async fn alone(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
     let (image, bogus) = (cluster.function_image(), format!("{}/no/such-image:v1", cluster.registry()));
-    let stand = Stand::start(cluster, rules, seed, 1, &[&image, &bogus], &[]).await;
+    let stand = Stand::start(rules, seed, 1, &[&image, &bogus], &[]).await;
 
     let firsts = join_all((0..8).map(|_| stand.succeeds(what, 0, &image))).await;
     let warm = join_all((0..20).map(|_| stand.succeeds(what, 0, &image))).await;
-    let pod = stand.namespace.pods().await.remove(0);
+    let pod = stand.bench.namespace.pods().await.remove(0);
     stand.delete(&pod, &DeleteParams::default()).await;
     let there = |pods: &[Pod]| pods.iter().all(|other| other.uid() != pod.uid()).then_some(());
-    stand.namespace.until("the pod is gone", there).await;
+    stand.bench.namespace.until("the pod is gone", there).await;
     let after = stand.succeeds(what, 0, &image).await;
 
     let (answer, refused) = stand.call(0, &bogus).await;
     assert_ne!(answer.code, Code::Ok, "{what}");
     let collected = |pods: &[Pod]| (pods.len() == 1).then_some(());
-    stand.namespace.until("the failed pod is collected", collected).await;
+    stand.bench.namespace.until("the failed pod is collected", collected).await;
 
     let longest = |took: &[Duration]| took.iter().max().copied().unwrap_or_default();
     figure(&format!(
@@ -132,7 +132,7 @@ async fn alone(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
     stand.proxy.set([]);
     stand.settles(what).await;
     stand.never_more_than(what, 1, &[&image, &bogus]);
-    assert_eq!(stand.namespace.pods().await.len(), 1, "{what}");
+    assert_eq!(stand.bench.namespace.pods().await.len(), 1, "{what}");
     stand.succeeds(what, 0, &image).await;
 }
 
@@ -148,8 +148,7 @@ async fn mix(lasting: Duration, seed: u64) {
     }
     let images: Vec<_> = images.iter().map(String::as_str).collect();
     let limit = format!("--max-parallel-pods-per-function={LIMIT}");
-    let stand =
-        Stand::start(&cluster, Vec::new(), seed, 2, &images, &[&limit, "--max-waitlist-length=1"]).await;
+    let stand = Stand::start(Vec::new(), seed, 2, &images, &[&limit, "--max-waitlist-length=1"]).await;
     let seldom = [
         Fault::EndWatch,
         Fault::CutWatch,
@@ -222,7 +221,7 @@ async fn delete_pods(stand: &Stand, end: Instant) -> usize {
     let mut deleted = 0;
     while Instant::now() < end {
         sleep(Duration::from_secs(2)).await;
-        let pods = stand.namespace.pods().await;
+        let pods = stand.bench.namespace.pods().await;
         let alive: Vec<_> = pods.iter().filter(|pod| alive(pod)).collect();
         if !alive.is_empty() {
             stand.delete(alive[deleted * 7 % alive.len()], &DeleteParams::default()).await;

@@ -3,13 +3,9 @@
 
 use std::process::Output;
 
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use porch_fn_tests::process::{binary, eventually};
 use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Stand;
 use crate::rig::INPUT;
@@ -55,7 +51,7 @@ async fn finds(stand: &Stand, problems: &[&str]) {
     .await;
 }
 
-/// Calls and looks at an installation of three runners, breaks it, and has it mended again.
+/// Calls and looks at an installation of three runners, breaks it, and has it repaired.
 pub(crate) async fn looks_after(stand: &Stand) {
     let image = stand.images[0].as_str();
     let called = porch_fn(stand, &["eval", "--image", image, "--package", "-"], INPUT.as_ref()).await;
@@ -86,7 +82,6 @@ pub(crate) async fn looks_after(stand: &Stand) {
     assert_eq!(texts(&faults, "warning"), ["nothing in namespace porch-system calls a function runner"]);
 
     finds_what_is_broken(stand).await;
-    cleans_up_after_the_original(stand).await;
 }
 
 async fn finds_what_is_broken(stand: &Stand) {
@@ -105,75 +100,4 @@ async fn finds_what_is_broken(stand: &Stand) {
     stand.kubectl(&["-n", HOME, "patch", "service", "function-router", "-p", selector]).await;
     stand.kubectl(&["apply", "-k", DEPLOY]).await;
     finds(stand, &[]).await;
-}
-
-async fn cleans_up_after_the_original(stand: &Stand) {
-    // As Porch makes them for a call: the pod's name is generated from its label, which is the Service's name.
-    const ID: &str = "left-v1-1-01234567";
-    const NAME: &str = "left-v1-1-01234567-x7k2p";
-    let labels = json!({"fn.kpt.dev/image": ID});
-    let pod = json!({
-        "metadata": {
-            "name": NAME, "labels": labels, "annotations": {"fn.kpt.dev/template-version": "inline-v1"},
-        },
-        // It is never started: no node takes it.
-        "spec": {"containers": [{"name": "function", "image": "none"}], "nodeSelector": {"no": "where"}},
-    });
-    let service = json!({"metadata": {"name": ID}, "spec": {"selector": labels, "ports": [{"port": 9446}]}});
-    let pods: Api<Pod> = Api::namespaced(stand.cluster.client(), FUNCTIONS);
-    let services: Api<Service> = Api::namespaced(stand.cluster.client(), FUNCTIONS);
-    let before: Vec<_> = names(&pods).await;
-    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-    services.create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
-
-    let (faults, _) = doctor(stand).await;
-    assert!(
-        texts(&faults, "info").iter().any(|text| text.starts_with("1 pods of Porch's evaluators")),
-        "{faults:?}"
-    );
-    let listed = porch_fn(stand, &["doctor", "--clean-legacy"], b"").await;
-    assert!(listed.status.success());
-    assert_eq!(text(&listed.stdout), format!("pod/{NAME} in {FUNCTIONS}\nservice/{ID} in {FUNCTIONS}\n"));
-    assert!(pods.get_opt(NAME).await.unwrap().is_some(), "nothing is deleted unasked");
-    somebody_else_needs_them(stand).await;
-    assert!(pods.get_opt(NAME).await.unwrap().is_some(), "nothing is deleted that is in use");
-    let deleted = porch_fn(stand, &["doctor", "--clean-legacy", "--yes"], b"").await;
-    assert!(deleted.status.success(), "{}", text(&deleted.stderr));
-    eventually("the pod is gone, and its Service", async || {
-        let pod = pods.get_opt(NAME).await.unwrap();
-        let service = services.get_opt(ID).await.unwrap();
-        (pod.is_none() && service.is_none()).then_some(())
-    })
-    .await;
-    assert_eq!(names(&pods).await, before, "no other is touched");
-}
-
-/// While Porch's function runner in another namespace has its pods in the same one, nothing is deleted.
-async fn somebody_else_needs_them(stand: &Stand) {
-    const NAME: &str = "function-runner";
-    let labels = json!({"app": "porchs-own"});
-    let command = json!(["/home/nonroot/server", format!("--pod-namespace={FUNCTIONS}")]);
-    // It is never started: no node takes it.
-    let pod = json!({
-        "containers": [{"name": NAME, "image": "none", "command": command}], "nodeSelector": {"no": "where"},
-    });
-    let template = json!({"metadata": {"labels": labels}, "spec": pod});
-    let deployment = json!({
-        "metadata": {"name": NAME}, "spec": {"selector": {"matchLabels": labels}, "template": template},
-    });
-    let deployments: Api<Deployment> = Api::namespaced(stand.cluster.client(), "default");
-    let deployment = serde_json::from_value(deployment).unwrap();
-    deployments.create(&PostParams::default(), &deployment).await.unwrap();
-    let refused = porch_fn(stand, &["doctor", "--clean-legacy", "--yes"], b"").await;
-    deployments.delete(NAME, &DeleteParams::default()).await.unwrap();
-    assert!(!refused.status.success());
-    let reason = "Deployment function-runner in namespace default may be Porch's own function runner";
-    assert!(text(&refused.stderr).contains(reason), "{}", text(&refused.stderr));
-}
-
-async fn names(pods: &Api<Pod>) -> Vec<String> {
-    let mut names: Vec<_> =
-        pods.list(&ListParams::default()).await.unwrap().items.iter().map(Pod::name_any).collect();
-    names.sort();
-    names
 }
