@@ -8,7 +8,9 @@ mod own;
 mod proxy;
 mod watch;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -21,6 +23,8 @@ pub use namespace::{Account, Namespace};
 pub use own::Own;
 pub use proxy::{ApiProxy, Asked, Fault, Passed, Rule};
 pub use watch::{Change, Recorder, most_at_once, until};
+
+use crate::process::{PATIENCE, Sandbox};
 
 /// What `tests/cluster/cluster images` pushes.
 const WRAPPER: &str = "wrapper-server:test";
@@ -111,6 +115,14 @@ impl Cluster {
             assert!(ended.status.success(), "{image}: {}", String::from_utf8_lossy(&ended.stderr));
         }
         image
+    }
+
+    /// Runs kubectl to its end, however that is. What it waits for takes minutes on a busy machine.
+    pub async fn kubectl(&self, args: &[&str], input: &str) -> Output {
+        let kubeconfig = self.kubeconfig();
+        let own = [OsStr::new("--kubeconfig"), kubeconfig.as_os_str()];
+        let args = own.into_iter().chain(args.iter().map(OsStr::new));
+        Sandbox::new().run_within(6 * PATIENCE, "kubectl", args, input.as_bytes()).await
     }
 
     /// A namespace of the test's own, with a random name.

@@ -31,8 +31,6 @@ pub struct Mark {
 pub struct Request {
     /// Who: `admin`, `system:serviceaccount:NAMESPACE:NAME`.
     pub user: String,
-    /// With which program.
-    pub agent: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: String,
     /// `pods`, `pods/status`; empty for a path that is no resource.
@@ -127,7 +125,6 @@ fn event(line: &Value) -> Option<Event> {
         received: line["requestReceivedTimestamp"].as_str()?.to_owned(),
         request: Request {
             user: text(&line["user"]["username"]),
-            agent: text(&line["userAgent"]),
             verb: text(&line["verb"]),
             resource,
             namespace: text(&object["namespace"]),

@@ -15,6 +15,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use crate::process::PATIENCE;
+
 /// An object that a watch can follow.
 pub trait Object: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static {}
 
@@ -50,27 +52,13 @@ pub async fn until<K: Object, T>(
     within: Duration,
     mut look: impl FnMut(&[K]) -> Option<T>,
 ) -> T {
-    let mut objects = BTreeMap::new();
-    let found = timeout(within, async {
-        let mut changes = pin!(changes(api));
-        // What is told one by one at first is not yet the whole.
-        let mut whole = false;
-        while let Some(change) = changes.next().await {
-            match change {
-                Some(change) => apply(&mut objects, &change),
-                None => whole = true,
-            }
-            if whole {
-                let now: Vec<K> = objects.values().cloned().collect();
-                if let Some(found) = look(&now) {
-                    return found;
-                }
-            }
-        }
-        unreachable!("a watch has no end")
-    });
-    let found = found.await;
-    found.unwrap_or_else(|_| panic!("not within {within:?}: {what}; there is {:#?}", objects.values()))
+    let recorder = Recorder::start(api).await;
+    let found = timeout(within, recorder.find(&mut look)).await;
+    found.unwrap_or_else(|_| {
+        let mut objects = BTreeMap::new();
+        recorder.changes().iter().for_each(|(_, change)| apply(&mut objects, change));
+        panic!("not within {within:?}: {what}; there is {:#?}", objects.values())
+    })
 }
 
 /// The most objects that were there at once and `counted`, in all states that the changes went through.
@@ -151,7 +139,7 @@ impl<K: Object> Recorder<K> {
                 }
             }
         });
-        let begun = timeout(Duration::from_mins(1), beginning).await;
+        let begun = timeout(PATIENCE, beginning).await;
         begun.expect("the watch begins in a minute").expect("the watch goes on");
         Self { changes: all, recorded, task }
     }
@@ -161,24 +149,28 @@ impl<K: Object> Recorder<K> {
     /// # Panics
     /// When they are not in a minute.
     pub async fn all_gone(&self) {
-        let gone = async {
-            let mut objects = BTreeMap::new();
-            let mut seen = 0;
-            loop {
-                let mut more = pin!(self.recorded.notified());
-                more.as_mut().enable();
-                let changes = self.changes();
-                changes[seen..].iter().for_each(|(_, change)| apply(&mut objects, change));
-                seen = changes.len();
-                if objects.is_empty() {
-                    return;
-                }
-                more.await;
-            }
-        };
-        timeout(Duration::from_mins(1), gone)
+        let mut empty = |objects: &[K]| objects.is_empty().then_some(());
+        timeout(PATIENCE, self.find(&mut empty))
             .await
             .expect("the last object's deletion is heard of in a minute");
+    }
+
+    /// Waits until `look` finds something in the objects there are.
+    async fn find<T>(&self, look: &mut impl FnMut(&[K]) -> Option<T>) -> T {
+        let mut objects = BTreeMap::new();
+        let mut seen = 0;
+        loop {
+            let mut more = pin!(self.recorded.notified());
+            more.as_mut().enable();
+            let changes = self.changes();
+            changes[seen..].iter().for_each(|(_, change)| apply(&mut objects, change));
+            seen = changes.len();
+            let now: Vec<K> = objects.values().cloned().collect();
+            if let Some(found) = look(&now) {
+                return found;
+            }
+            more.await;
+        }
     }
 
     /// All changes until now, and when they were heard of.

@@ -193,9 +193,8 @@ impl Bench {
 
     /// `kubectl` in the namespace.
     pub(crate) async fn kubectl(&self, args: &[&str], stdin: &str) {
-        let kubeconfig = self.cluster.kubeconfig();
-        let own = ["--kubeconfig", kubeconfig.to_str().unwrap(), "--namespace", self.namespace.name()];
-        let ended = self.sandbox.run("kubectl", own.iter().chain(args), stdin.as_bytes()).await;
+        let args = [&["--namespace", self.namespace.name()], args].concat();
+        let ended = self.cluster.kubectl(&args, stdin).await;
         assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
     }
 

@@ -15,7 +15,7 @@ use kube::ResourceExt;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::{Audit, Cluster, Mark};
 use porch_fn_tests::load::{Load, Plan, Routers};
-use porch_fn_tests::process::{PATIENCE, Sandbox, eventually, figure};
+use porch_fn_tests::process::{Sandbox, eventually, figure};
 use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -66,15 +66,8 @@ impl Stand {
         stand
     }
 
-    /// However it ends. What it waits for takes minutes on a machine that is busy.
-    pub(crate) async fn ended(&self, args: &[&str]) -> Output {
-        let kubeconfig = self.cluster.kubeconfig();
-        let own = ["--kubeconfig", kubeconfig.to_str().unwrap()];
-        self.sandbox.run_within(6 * PATIENCE, "kubectl", own.iter().chain(args), b"").await
-    }
-
     pub(crate) async fn run(&self, args: &[&str]) -> Output {
-        let ended = self.ended(args).await;
+        let ended = self.cluster.kubectl(args, "").await;
         assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
         ended
     }
@@ -175,7 +168,12 @@ impl Stand {
         let kinds = kinds.replace("customresourcedefinition.apiextensions.k8s.io/", "");
         let kinds = kinds.lines().collect::<Vec<_>>().join(",");
         eventually("the kinds are served", async || {
-            self.ended(&["get", "--all-namespaces", &kinds]).await.status.success().then_some(())
+            self.cluster
+                .kubectl(&["get", "--all-namespaces", &kinds], "")
+                .await
+                .status
+                .success()
+                .then_some(())
         })
         .await;
     }

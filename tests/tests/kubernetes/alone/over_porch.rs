@@ -52,7 +52,8 @@ impl Stand {
 
     /// The fields in which a server-side apply of a folder conflicts with Porch's manager.
     async fn conflicts(&self, folder: &str) -> BTreeSet<String> {
-        let ended = self.ended(&["apply", "--server-side", "--dry-run=server", "-k", folder]).await;
+        let ended =
+            self.cluster.kubectl(&["apply", "--server-side", "--dry-run=server", "-k", folder], "").await;
         let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
         let fields = stderr.split(['\n', ' ']).filter(|word| word.starts_with(".spec"));
         let fields: BTreeSet<_> = fields.map(str::to_owned).collect();

@@ -12,10 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use super::push_before;
 use crate::alone::scaling::{Stand, functions};
-use crate::rig::INPUT;
+use crate::rig::{INPUT, REFERENCE};
 
-/// The image that a function's pod is for.
-const REFERENCE: &str = "fn.kpt.dev/image-reference";
 /// How long a rollout stands still with runners of both versions. An owner replaces after a minute.
 const BOTH: Duration = Duration::from_secs(150);
 /// How long it takes at most until all pods are replaced, after the rollout.
@@ -45,49 +43,20 @@ fn wrapper_of(pod: &Pod) -> Vec<&str> {
         .collect()
 }
 
-/// The version before's plan, and this one's.
-async fn plans(cluster: &Cluster, images: &[String]) -> (Plan, Plan) {
-    let (programs, wrapper) = push_before(cluster).await;
-    let after = Plan::new(cluster, Discovery::Dns, 3);
-    let before = Plan {
-        router_image: programs.clone(),
-        runner_image: programs,
-        wrapper_image: wrapper,
-        told_images: Some(images.to_vec()),
-        ..after.clone()
-    };
-    (before, after)
-}
-
-#[tokio::test]
-#[ignore = "needs the version before; tests/upgrade runs it"]
-async fn each_runner_uses_pods_with_the_others_wrapper() {
-    let cluster = Cluster::connect().await;
-    let images = functions(&cluster, "mixed").await;
-    let (before, after) = plans(&cluster, &images).await;
-    let mixed = [
-        (
-            "runners Before, wrapper This",
-            Plan { wrapper_image: after.wrapper_image.clone(), ..before.clone() },
-        ),
-        (
-            "runners This, wrapper Before",
-            Plan { wrapper_image: before.wrapper_image.clone(), ..after.clone() },
-        ),
-    ];
-    for (what, plan) in mixed {
-        let stand = Stand::start(&cluster, &plan, images.clone()).await;
-        stand.under_load(what, async || ()).await;
-        stand.no_pod_was_made().await;
-    }
-}
-
 #[tokio::test]
 #[ignore = "needs the version before; tests/upgrade runs it"]
 async fn a_rolling_upgrade_replaces_each_pod_once() {
     let cluster = Cluster::connect().await;
     let images = functions(&cluster, "upgraded").await;
-    let (before, after) = plans(&cluster, &images).await;
+    let (programs, wrapper) = push_before(&cluster).await;
+    let after = Plan::new(&cluster, Discovery::Dns, 3);
+    let before = Plan {
+        router_image: programs.clone(),
+        runner_image: programs,
+        wrapper_image: wrapper,
+        listed_images: Some(images.clone()),
+        ..after.clone()
+    };
     let stand = Stand::start(&cluster, &before, images).await;
     let installation = &stand.installation;
 
