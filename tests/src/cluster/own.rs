@@ -76,7 +76,7 @@ impl Own {
         let kill = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
             fs::read_to_string(entry.path().join("cgroup")).ok().filter(|groups| groups.contains(&group))?;
-            // The kernel kills the others with it. Before it, they would leave it the time to tell of their ends.
+            // The kernel kills the others with it. Before it, they would leave it the time to report their ends.
             fs::read_to_string(entry.path().join("status")).ok().filter(|status| is_first(status))?;
             let command = fs::read(entry.path().join("cmdline")).ok()?;
             let function = !command.is_empty() && !command.starts_with(b"/pause");

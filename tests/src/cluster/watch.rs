@@ -84,7 +84,7 @@ fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
     let mut known = BTreeMap::<String, K>::new();
     let mut listed = BTreeMap::new();
     watcher(api, watcher::Config::default()).default_backoff().flat_map(move |event| {
-        let mut told = Vec::new();
+        let mut news = Vec::new();
         match event {
             Err(_) => {}
             Ok(Event::Init) => listed.clear(),
@@ -94,20 +94,20 @@ fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
                 let gone = before
                     .into_iter()
                     .filter(|(name, object)| known.get(name).is_none_or(|now| now.uid() != object.uid()));
-                told.extend(gone.map(|(_, object)| Some(Change::Deleted(object))));
-                told.extend(known.values().cloned().map(Change::Applied).map(Some));
-                told.push(None);
+                news.extend(gone.map(|(_, object)| Some(Change::Deleted(object))));
+                news.extend(known.values().cloned().map(Change::Applied).map(Some));
+                news.push(None);
             }
             Ok(Event::Apply(object)) => {
                 known.insert(object.name_any(), object.clone());
-                told.push(Some(Change::Applied(object)));
+                news.push(Some(Change::Applied(object)));
             }
             Ok(Event::Delete(object)) => {
                 known.remove(&object.name_any());
-                told.push(Some(Change::Deleted(object)));
+                news.push(Some(Change::Deleted(object)));
             }
         }
-        futures_util::stream::iter(told)
+        futures_util::stream::iter(news)
     })
 }
 

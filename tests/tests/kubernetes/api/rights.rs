@@ -43,7 +43,7 @@ const NOT_SEEN: &str = "FunctionConfigs are not seen; grant the runner's service
                         manifests in the function namespace, with API group config.porch.kpt.dev: list and watch on \
                         functionconfigs";
 
-/// Without `get` on pods and Services, calls work, and callers are not told who holds a name. Without `list` on pods:
+/// Without `get` on pods and Services, calls work, and errors do not say who holds a name. Without `list` on pods:
 /// [`a_missing_list_of_pods_can_be_granted_later`].
 const TABLE: [(&str, &str, Seen); 19] = [
     ("create", "pods", Fails(MAY_NOT_CREATE)),

@@ -229,7 +229,7 @@ impl Fault {
     }
 }
 
-/// One more that nobody is told of yet.
+/// One more, which is not published yet.
 async fn add_unlisted(tier: &mut Tier, scale_out: bool) {
     if scale_out {
         let runner = tier.runner().await;

@@ -35,8 +35,8 @@ async fn a_wrapper_that_knows_nothing_of_ours_works() {
     let image = wrapper_of(&bench, &server).await;
     // It has Porch's flags and grpc-go's health service. Unlike Porch's it listens on 127.0.0.1 unless told otherwise.
     let command = "            - /wrapper-server-tools/wrapper-server\n";
-    let told = format!("{command}          args: [--address, 0.0.0.0]\n");
-    let text = DOCUMENTED.replace(WRAPPER, &image).replace(command, &told);
+    let with_args = format!("{command}          args: [--address, 0.0.0.0]\n");
+    let text = DOCUMENTED.replace(WRAPPER, &image).replace(command, &with_args);
     assert!(text.contains("0.0.0.0"));
     bench.kubectl(&["apply", "-f", "-"], &text).await;
     for connect in ["--pod-connect=pod-ip", "--pod-connect=service"] {
