@@ -1,17 +1,16 @@
-//! A real Kubernetes for tests: its API, namespaces of one's own, and the faults that only a cluster of our own may
-//! be given.
-//!
-//! `tests/cluster/run` starts a cluster and runs the tests in its network. A cluster of the user's is taken only when
-//! `PORCH_FN_TEST_KUBECONFIG` names it, never from where `kubectl` would find it, and no test breaks anything there.
+//! A real Kubernetes for tests: `tests/cluster/run` starts one and runs the tests in its network.
 
 mod audit;
 mod installation;
+mod kubelet;
 mod namespace;
 mod own;
 mod proxy;
 mod watch;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -25,6 +24,8 @@ pub use own::Own;
 pub use proxy::{ApiProxy, Asked, Fault, Passed, Rule};
 pub use watch::{Change, Recorder, most_at_once, until};
 
+use crate::process::{PATIENCE, Sandbox};
+
 /// What `tests/cluster/cluster images` pushes.
 const WRAPPER: &str = "wrapper-server:test";
 const FUNCTION: &str = "function:test";
@@ -33,34 +34,29 @@ const PROGRAMS: &str = "porch-fn:test";
 /// The entry point of the function's image.
 pub const ENTRYPOINT: &str = "/function";
 
-/// A cluster that tests may use.
+/// A cluster of the tests' own.
 #[derive(Clone)]
 pub struct Cluster {
-    kubeconfig: PathBuf,
     config: Config,
     client: Client,
     registry: String,
-    own: Option<Own>,
+    own: Own,
 }
 
 // === impl Cluster ===
 
 impl Cluster {
-    /// The cluster that the environment names.
+    /// The cluster in whose network this process is.
     ///
     /// # Panics
-    /// When it names none, since a test that cannot run must not pass; and when the cluster cannot be reached.
+    /// When there is none, since a test that cannot run must not pass; and when it cannot be reached.
     pub async fn connect() -> Self {
-        let (kubeconfig, own) = match Own::of_environment() {
-            Some(own) => (own.directory().join("admin.conf"), Some(own)),
-            None => (variable("PORCH_FN_TEST_KUBECONFIG").into(), None),
-        };
-        let registry = variable(if own.is_some() { "REGISTRY" } else { "PORCH_FN_TEST_REGISTRY" });
-        let config = config(&kubeconfig).await;
+        let own = Own::of_environment();
+        let config = config(&own.kubeconfig()).await;
         let client = Client::try_from(config.clone()).expect("a client of the cluster");
         let answer = tokio::time::timeout(Duration::from_secs(20), client.apiserver_version()).await;
         answer.expect("the cluster answers in 20 s").expect("the cluster answers");
-        Self { kubeconfig, config, client, registry, own }
+        Self { config, client, registry: variable("REGISTRY"), own }
     }
 
     /// A client with all rights.
@@ -69,8 +65,8 @@ impl Cluster {
     }
 
     /// The kubeconfig that has all rights.
-    pub fn kubeconfig(&self) -> &Path {
-        &self.kubeconfig
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.own.kubeconfig()
     }
 
     /// The cluster's registry, `HOST:PORT`.
@@ -78,9 +74,14 @@ impl Cluster {
         &self.registry
     }
 
-    /// What may be done to a cluster of our own. None for a user's: a test of faults ends there.
-    pub fn own(&self) -> Option<&Own> {
-        self.own.as_ref()
+    /// The cluster's processes and files.
+    pub fn own(&self) -> &Own {
+        &self.own
+    }
+
+    /// The API server's record of all requests.
+    pub fn audit(&self) -> Audit {
+        Audit::new(self.own.directory().join("log/audit.log"), self.client())
     }
 
     /// The wrapper-server's image. It has the program in `/wrapper-server` and `/home/nonroot/wrapper-server`,
@@ -89,8 +90,8 @@ impl Cluster {
         format!("{}/{WRAPPER}", self.registry)
     }
 
-    /// A function's image, which answers with its input; tests/cluster/images/function.c says what its input may
-    /// ask of it.
+    /// A function's image, which answers with its input. tests/cluster/images/function.c lists what an input can
+    /// ask for.
     pub fn function_image(&self) -> String {
         format!("{}/{FUNCTION}", self.registry)
     }
@@ -101,16 +102,27 @@ impl Cluster {
     }
 
     /// The function's image under another name, such as `set-image:v2`, which makes it another function.
+    /// Without a node nothing is pulled, and the name is enough.
     ///
     /// # Panics
     /// When it cannot be pushed.
     pub async fn function_named(&self, name: &str) -> String {
         let image = format!("{}/{name}", self.registry);
-        let mut crane = Command::new("crane");
-        crane.args(["copy", "--insecure", &self.function_image(), &image]).kill_on_drop(true);
-        let ended = crane.output().await.expect("crane is on PATH in the cluster's network");
-        assert!(ended.status.success(), "{image}: {}", String::from_utf8_lossy(&ended.stderr));
+        if self.own.has_node() {
+            let mut crane = Command::new("crane");
+            crane.args(["copy", "--insecure", &self.function_image(), &image]).kill_on_drop(true);
+            let ended = crane.output().await.expect("crane is on PATH in the cluster's network");
+            assert!(ended.status.success(), "{image}: {}", String::from_utf8_lossy(&ended.stderr));
+        }
         image
+    }
+
+    /// Runs kubectl to its end, however that is. What it waits for takes minutes on a busy machine.
+    pub async fn kubectl(&self, args: &[&str], input: &str) -> Output {
+        let kubeconfig = self.kubeconfig();
+        let own = [OsStr::new("--kubeconfig"), kubeconfig.as_os_str()];
+        let args = own.into_iter().chain(args.iter().map(OsStr::new));
+        Sandbox::new().run_within(6 * PATIENCE, "kubectl", args, input.as_bytes()).await
     }
 
     /// A namespace of the test's own, with a random name.

@@ -1,6 +1,5 @@
 //! OCI registries for tests: Debian's `docker-registry` as a child process, open or with a password, with TLS or
-//! without, which may be stopped, killed and started again; and [`RegistryProxy`], which counts what is asked of one and
-//! gives out tokens.
+//! without, which may be stopped, killed and started again.
 //!
 //! The tests' cluster has an open registry of its own; these stand beside it. With [`node`] its containerd finds
 //! them.
@@ -8,11 +7,10 @@
 mod authority;
 mod crane;
 pub mod node;
-mod proxy;
 
 use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use base64::Engine;
@@ -23,7 +21,6 @@ use tokio::process::Child;
 
 pub use authority::Authority;
 pub use crane::Crane;
-pub use proxy::{Asked, Auth, Kind, RegistryProxy};
 
 use crate::process::{Sandbox, eventually};
 
@@ -103,19 +100,6 @@ impl<'a> Registry<'a> {
         self.access.user = users.first().map(|user| (*user).clone());
     }
 
-    /// Gives the image of a tag many others, in the files of the registry: it has no request for that.
-    ///
-    /// # Panics
-    /// When there is no such tag.
-    pub fn tag_all(&self, repository: &str, tag: &str, others: impl IntoIterator<Item = String>) {
-        let tags = format!("{}/data/docker/registry/v2/repositories/{repository}/_manifests/tags", self.name);
-        let link = |tag: &str| format!("{tags}/{tag}/current/link");
-        let digest = fs::read(self.sandbox.path(&link(tag))).expect("a tag that was pushed");
-        for other in others {
-            self.sandbox.write(&link(&other), &digest);
-        }
-    }
-
     /// Stops it: connections are taken by the kernel and never answered.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
@@ -150,29 +134,16 @@ impl<'a> Registry<'a> {
 
 /// `{"auths": …}` as `docker login` writes it: a key is a registry, a value user and password.
 pub fn docker_config<'a>(auths: impl IntoIterator<Item = (&'a str, &'a User)>) -> String {
-    let auth = |(host, user): (&str, &User)| (host.to_owned(), json!({ "auth": basic(user) }));
+    let auth = |(host, user): (&str, &User)| {
+        (host.to_owned(), json!({"auth": base64(&format!("{}:{}", user.name, user.password))}))
+    };
     let auths: serde_json::Map<String, Value> = auths.into_iter().map(auth).collect();
     json!({ "auths": auths }).to_string()
-}
-
-/// `user:password` in base64.
-pub fn basic(user: &User) -> String {
-    base64(&format!("{}:{}", user.name, user.password))
 }
 
 /// Text in base64.
 pub fn base64(text: &str) -> String {
     STANDARD.encode(text)
-}
-
-/// Replaces a file at once, as the kubelet does with a mounted Secret: nobody reads half of it.
-///
-/// # Panics
-/// When it cannot be written.
-pub fn replace(path: &Path, content: impl AsRef<[u8]>) {
-    let draft = path.with_extension("draft");
-    fs::write(&draft, content).expect("a file");
-    fs::rename(&draft, path).expect("it can be renamed");
 }
 
 async fn write_users(sandbox: &Sandbox, name: &str, users: &[&User]) {
@@ -186,7 +157,7 @@ async fn write_users(sandbox: &Sandbox, name: &str, users: &[&User]) {
         lines.push(b'\n');
     }
     // The registry reads it again when its time has changed.
-    replace(&sandbox.path(&format!("{name}/htpasswd")), lines);
+    sandbox.write(&format!("{name}/htpasswd"), lines);
 }
 
 async fn spawn(sandbox: &Sandbox, name: &str, access: &Access, address: SocketAddr) -> (Child, SocketAddr) {

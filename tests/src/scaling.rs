@@ -8,7 +8,6 @@ mod host;
 mod runner;
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
@@ -16,8 +15,6 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use porch_fn_image::shard_key;
-use porch_fn_ring::{Identity, Ring};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -37,8 +34,6 @@ const SERVICE: &str = "shards";
 const DNS: &str = "10.250.0.1:53";
 /// The file of what images run.
 const METADATA: &str = "image-metadata.yaml";
-/// The default of `--default-image-prefix`.
-const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
 /// What warms a function up.
 const INPUT: &str = "kind: ResourceList\n";
 
@@ -151,11 +146,6 @@ impl Tier {
             namespace,
             sandbox,
         }
-    }
-
-    /// Where the function pods are.
-    pub fn namespace(&self) -> &Namespace {
-        &self.namespace
     }
 
     /// Starts a load at all routers, those that come later included.
@@ -330,19 +320,6 @@ impl Tier {
         assert!(answers.iter().all(|answer| answer.output() == INPUT));
     }
 
-    /// The functions, by place, of which this runner is the owner as long as all take part.
-    ///
-    /// # Panics
-    /// Never: there are few runners.
-    pub fn owned_by(&self, runner: usize) -> Vec<usize> {
-        let ring = Ring::new(self.runners.iter().map(|runner| Identity::from(runner.name().as_str())));
-        let (ring, own) = (ring.expect("a ring"), self.runners[runner].name());
-        let owned = |image: &String| {
-            ring.owner(&shard_key(image, None, PREFIX)).is_some_and(|owner| owner.as_str() == own)
-        };
-        (0..self.images.len()).filter(|&image| owned(&self.images[image])).collect()
-    }
-
     /// Function pods that there ever were.
     pub fn pods_made(&self) -> usize {
         let mut uids: Vec<_> = self
@@ -365,16 +342,6 @@ impl Tier {
             })
         };
         self.images.iter().map(most).max().unwrap_or_default()
-    }
-
-    /// Waits until no function pod is left, and nothing else of one.
-    pub async fn all_collected(&self, within: Duration) {
-        let none = |pods: &[Pod]| pods.is_empty().then_some(());
-        self.namespace.until_within(within, "all function pods are collected", none).await;
-        // The garbage collector comes after them.
-        let none =
-            |services: &[Service]| services.iter().all(|service| service.name_any() == SERVICE).then_some(());
-        self.namespace.until("all their Services are collected", none).await;
     }
 
     /// Ends it all, and waits until the function pods are gone, so that they are out of the way of other tests.

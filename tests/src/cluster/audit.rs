@@ -31,8 +31,6 @@ pub struct Mark {
 pub struct Request {
     /// Who: `admin`, `system:serviceaccount:NAMESPACE:NAME`.
     pub user: String,
-    /// With which program.
-    pub agent: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: String,
     /// `pods`, `pods/status`; empty for a path that is no resource.
@@ -127,7 +125,6 @@ fn event(line: &Value) -> Option<Event> {
         received: line["requestReceivedTimestamp"].as_str()?.to_owned(),
         request: Request {
             user: text(&line["user"]["username"]),
-            agent: text(&line["userAgent"]),
             verb: text(&line["verb"]),
             resource,
             namespace: text(&object["namespace"]),
@@ -135,44 +132,4 @@ fn event(line: &Value) -> Option<Event> {
             code: code.unwrap_or_default(),
         },
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn line(id: &str, second: u8, verb: &str) -> Event {
-        let line = json!({
-            "auditID": id, "verb": verb, "requestReceivedTimestamp": format!("2025-01-01T00:00:{second:02}.000000Z"),
-            "user": {"username": "u"}, "userAgent": "a", "responseStatus": {"code": 200},
-            "objectRef": {"resource": "pods", "subresource": "status", "namespace": "n", "name": "x"},
-        });
-        event(&line).unwrap()
-    }
-
-    #[test]
-    fn requests_count_once_and_by_when_they_came() {
-        let log =
-            || vec![line("1", 1, "watch"), line("2", 2, "watch"), line("3", 3, "get"), line("2", 2, "watch")];
-        let after = |second: u8| {
-            let from = format!("2025-01-01T00:00:{second:02}.000000Z");
-            let found = between(log(), &from, "2025-01-01T00:00:59.000000Z");
-            found.into_iter().map(|request| request.verb).collect::<Vec<_>>()
-        };
-        assert_eq!(after(1), ["watch", "get"]);
-        assert_eq!(after(2), ["get"]);
-        assert_eq!(between(log(), "2024", "2025-01-01T00:00:03.000000Z").len(), 2);
-    }
-
-    #[test]
-    fn an_event_is_read() {
-        let request = line("1", 1, "patch").request;
-        assert_eq!(
-            (request.resource.as_str(), request.name.as_str(), request.code),
-            ("pods/status", "x", 200)
-        );
-        assert!(event(&json!({"kind": "Event"})).is_none());
-    }
 }

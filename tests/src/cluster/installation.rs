@@ -5,19 +5,18 @@ mod objects;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::rbac::v1::PolicyRule;
 use porch_fn_image::shard_key;
 use porch_fn_ring::{Identity, Ring};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
 
 use super::{Cluster, Namespace};
 use crate::fleet::PREFIX;
-use crate::process::{PATIENCE, eventually, get};
+use crate::process::{eventually, get};
+use crate::rights::{BASE, FUNCTIONS, Roles};
 
 /// The routers' Deployment.
 pub const ROUTER: &str = "function-router";
@@ -26,6 +25,7 @@ pub const RUNNERS: &str = "function-runner-shards";
 /// The router's Service.
 const SERVICE: &str = "function-runner";
 const PORT: u16 = 9445;
+const ROUTERS: u32 = 2;
 const ADMIN_PORT: u16 = 9464;
 
 /// How routers and runners find the runners.
@@ -46,8 +46,6 @@ pub struct Plan {
     pub runner_image: String,
     /// The image with the wrapper-server.
     pub wrapper_image: String,
-    /// How many routers.
-    pub routers: u32,
     /// How many runners at first. An upgrade leaves as many as there are.
     pub runners: u32,
     /// How they are found.
@@ -56,8 +54,8 @@ pub struct Plan {
     pub router_flags: Vec<String>,
     /// More flags for runners.
     pub runner_flags: Vec<String>,
-    /// Images that `--image-metadata` tells runners of. None means that they ask the registry.
-    pub told_images: Option<Vec<String>>,
+    /// Images that `--image-metadata` lists. None means that runners ask the registry.
+    pub listed_images: Option<Vec<String>>,
 }
 
 /// An installation in namespaces of its own. Dropping it removes it.
@@ -77,12 +75,11 @@ impl Plan {
             router_image: cluster.programs_image(),
             runner_image: cluster.programs_image(),
             wrapper_image: cluster.wrapper_image(),
-            routers: 2,
             runners,
             discovery,
             router_flags: Vec::new(),
             runner_flags: Vec::new(),
-            told_images: None,
+            listed_images: None,
         }
     }
 }
@@ -98,7 +95,19 @@ impl Installation {
         let (home, functions) = (cluster.namespace().await, cluster.namespace().await);
         let nowhere = ([0, 0, 0, 0], PORT).into();
         let mut new = Self { functions, home, address: nowhere };
-        new.apply(&objects::rights(new.home.name(), new.functions.name())).await;
+        let slices = PolicyRule {
+            api_groups: Some(vec!["discovery.k8s.io".to_owned()]),
+            resources: Some(vec!["endpointslices".to_owned()]),
+            verbs: ["get", "list", "watch"].map(str::to_owned).to_vec(),
+            ..PolicyRule::default()
+        };
+        for name in [ROUTER, RUNNERS] {
+            let account = new.home.account(name).await;
+            account.allow(&new.home, std::slice::from_ref(&slices)).await;
+            if name == RUNNERS {
+                account.allow(&new.functions, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
+            }
+        }
         new.apply(&objects::services()).await;
         new.install(RUNNERS, plan).await;
         new.install(ROUTER, plan).await;
@@ -123,7 +132,7 @@ impl Installation {
 
     /// Applies one Deployment as planned. It is not waited for.
     pub async fn install(&self, deployment: &str, plan: &Plan) {
-        if let Some(images) = &plan.told_images {
+        if let Some(images) = &plan.listed_images {
             self.apply(&objects::image_metadata(images)).await;
         }
         let (home, functions) = (self.home.name(), self.functions.name());
@@ -203,7 +212,7 @@ impl Installation {
     /// When it fails.
     pub async fn kubectl(&self, args: &[&str]) -> String {
         let home = ["--namespace", self.home.name()];
-        self.run(&[&home, args].concat(), None).await
+        self.run(&[&home, args].concat(), "").await
     }
 
     /// Applies objects, by default in the namespace of the Deployments.
@@ -214,31 +223,14 @@ impl Installation {
                 object["metadata"]["namespace"] = json!(self.home.name());
             }
         }
-        self.run(&["apply", "--filename=-"], Some(list.to_string())).await;
+        self.run(&["apply", "--filename=-"], &list.to_string()).await;
     }
 
-    async fn run(&self, args: &[&str], input: Option<String>) -> String {
-        let mut command = Command::new("kubectl");
-        let kubeconfig = self.home.cluster().kubeconfig();
-        command.arg("--kubeconfig").arg(kubeconfig).args(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().expect("kubectl is on PATH in the cluster's network");
-        let mut stdin = child.stdin.take().expect("it is piped");
-        let ended = async {
-            // It may end without reading it, and then says why.
-            let _ = stdin.write_all(input.unwrap_or_default().as_bytes()).await;
-            drop(stdin);
-            child.wait_with_output().await.expect("it can be waited for")
-        };
-        let ended = tokio::time::timeout(6 * PATIENCE, ended).await;
-        let ended = ended.unwrap_or_else(|_| panic!("kubectl {args:?} did not end"));
-        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-        assert!(
-            ended.status.success(),
-            "kubectl {args:?}: {}\n{said}",
-            String::from_utf8_lossy(&ended.stderr)
-        );
-        said
+    async fn run(&self, args: &[&str], input: &str) -> String {
+        let ended = self.home.cluster().kubectl(args, input).await;
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "kubectl {args:?}: {stderr}");
+        String::from_utf8_lossy(&ended.stdout).into_owned()
     }
 
     /// Prints what a Deployment's pods have logged, when a test fails.

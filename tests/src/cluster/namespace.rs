@@ -13,15 +13,17 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::process::Command;
+use tokio::task::JoinHandle;
 
 use super::watch::Object;
-use super::{Cluster, ENTRYPOINT, Recorder, config, until};
+use super::{Cluster, ENTRYPOINT, Recorder, config, kubelet, until};
 use crate::process::{PATIENCE, Sandbox, Server, eventually, flag};
 
 /// A namespace of the test's own. Dropping it deletes it.
 pub struct Namespace {
     cluster: Cluster,
     name: String,
+    kubelet: Option<JoinHandle<()>>,
 }
 
 /// A `ServiceAccount`, which may do nothing at first.
@@ -37,13 +39,16 @@ impl Namespace {
         let all: Api<core::Namespace> = Api::all(cluster.client());
         let wish = object(json!({"metadata": {"generateName": "test-"}}));
         let made = all.create(&PostParams::default(), &wish).await.expect("a namespace can be made");
-        let namespace = Self { cluster, name: made.name_any() };
+        let mut namespace = Self { cluster, name: made.name_any(), kubelet: None };
         // Without it, pods of the namespace are refused.
         namespace
             .until("there is a default account", |accounts: &[ServiceAccount]| {
                 accounts.iter().any(|account| account.name_any() == "default").then_some(())
             })
             .await;
+        if !namespace.cluster.own().has_node() {
+            namespace.kubelet = Some(tokio::spawn(kubelet::run(namespace.api())));
+        }
         namespace
     }
 
@@ -132,7 +137,7 @@ impl Namespace {
 
     /// Starts a runner whose function pods live here, with all rights. `images` are functions that it may start.
     pub async fn runner(&self, sandbox: &Sandbox, images: &[&str], more: &[&str]) -> Server {
-        self.runner_as(sandbox, self.cluster.kubeconfig().to_owned(), images, more).await
+        self.runner_as(sandbox, self.cluster.kubeconfig(), images, more).await
     }
 
     /// The same, with a kubeconfig of one's own.
@@ -177,6 +182,9 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
+        if let Some(kubelet) = &self.kubelet {
+            kubelet.abort();
+        }
         // The test's own runtime may be ending, so another one does it.
         let config = self.cluster.config.clone();
         let name = self.name.clone();

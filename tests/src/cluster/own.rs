@@ -1,4 +1,4 @@
-//! What may be done to a cluster that was started for the tests alone.
+//! The processes and files of a cluster that `tests/cluster/cluster` has started.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Client, ResourceExt};
+use kube::ResourceExt;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 
-use super::{Audit, variable};
+use super::variable;
 
 /// A cluster of the tests' own.
 #[derive(Debug, Clone)]
@@ -23,9 +23,17 @@ pub struct Own {
 
 impl Own {
     /// The cluster in whose network this process is.
-    pub(super) fn of_environment() -> Option<Self> {
-        let name = std::env::var("PORCH_FN_TEST_CLUSTER").ok()?;
-        Some(Self { name, directory: variable("CLUSTER_DIR").into() })
+    pub(super) fn of_environment() -> Self {
+        Self { name: variable("PORCH_FN_TEST_CLUSTER"), directory: variable("CLUSTER_DIR").into() }
+    }
+
+    pub(super) fn kubeconfig(&self) -> PathBuf {
+        self.directory.join("admin.conf")
+    }
+
+    /// Whether pods run, on a real node.
+    pub(super) fn has_node(&self) -> bool {
+        self.directory.join("pids/kubelet").exists()
     }
 
     /// Its state: `log/` has a file per component.
@@ -68,18 +76,13 @@ impl Own {
         let kill = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
             fs::read_to_string(entry.path().join("cgroup")).ok().filter(|groups| groups.contains(&group))?;
-            // The kernel kills the others with it. Before it, they would leave it the time to tell of their ends.
+            // The kernel kills the others with it. Before it, they would leave it the time to report their ends.
             fs::read_to_string(entry.path().join("status")).ok().filter(|status| is_first(status))?;
             let command = fs::read(entry.path().join("cmdline")).ok()?;
             let function = !command.is_empty() && !command.starts_with(b"/pause");
             (function && kill_process(pid, Signal::KILL).is_ok()).then_some(())
         };
         fs::read_dir("/proc").expect("there is /proc").filter_map(|entry| kill(entry.ok()?)).count()
-    }
-
-    /// The API server's record of all requests.
-    pub fn audit(&self, client: Client) -> Audit {
-        Audit::new(self.directory.join("log/audit.log"), client)
     }
 
     async fn script<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Output {

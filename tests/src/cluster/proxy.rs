@@ -257,25 +257,3 @@ impl Asked {
         Self { verb, resource, name }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_are_told_apart() {
-        let table = [
-            (Method::GET, "/api/v1/namespaces/n/pods?labelSelector=a&watch=true", "watch pods "),
-            (Method::GET, "/api/v1/namespaces/n/pods?limit=500", "list pods "),
-            (Method::GET, "/api/v1/namespaces/n/services/s", "get services s"),
-            (Method::POST, "/api/v1/namespaces/n/pods?", "create pods "),
-            (Method::PATCH, "/api/v1/namespaces/n/pods/p?", "patch pods p"),
-            (Method::DELETE, "/api/v1/namespaces/n/pods/p", "delete pods p"),
-            (Method::GET, "/version", "list  "),
-        ];
-        for (method, uri, expected) in table {
-            let asked = Asked::of(&method, &uri.parse().unwrap());
-            assert_eq!(format!("{} {} {}", asked.verb, asked.resource, asked.name), expected);
-        }
-    }
-}

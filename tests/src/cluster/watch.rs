@@ -15,6 +15,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use crate::process::PATIENCE;
+
 /// An object that a watch can follow.
 pub trait Object: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static {}
 
@@ -50,27 +52,13 @@ pub async fn until<K: Object, T>(
     within: Duration,
     mut look: impl FnMut(&[K]) -> Option<T>,
 ) -> T {
-    let mut objects = BTreeMap::new();
-    let found = timeout(within, async {
-        let mut changes = pin!(changes(api));
-        // What is told one by one at first is not yet the whole.
-        let mut whole = false;
-        while let Some(change) = changes.next().await {
-            match change {
-                Some(change) => apply(&mut objects, &change),
-                None => whole = true,
-            }
-            if whole {
-                let now: Vec<K> = objects.values().cloned().collect();
-                if let Some(found) = look(&now) {
-                    return found;
-                }
-            }
-        }
-        unreachable!("a watch has no end")
-    });
-    let found = found.await;
-    found.unwrap_or_else(|_| panic!("not within {within:?}: {what}; there is {:#?}", objects.values()))
+    let recorder = Recorder::start(api).await;
+    let found = timeout(within, recorder.find(&mut look)).await;
+    found.unwrap_or_else(|_| {
+        let mut objects = BTreeMap::new();
+        recorder.changes().iter().for_each(|(_, change)| apply(&mut objects, change));
+        panic!("not within {within:?}: {what}; there is {:#?}", objects.values())
+    })
 }
 
 /// The most objects that were there at once and `counted`, in all states that the changes went through.
@@ -96,7 +84,7 @@ fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
     let mut known = BTreeMap::<String, K>::new();
     let mut listed = BTreeMap::new();
     watcher(api, watcher::Config::default()).default_backoff().flat_map(move |event| {
-        let mut told = Vec::new();
+        let mut news = Vec::new();
         match event {
             Err(_) => {}
             Ok(Event::Init) => listed.clear(),
@@ -106,20 +94,20 @@ fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
                 let gone = before
                     .into_iter()
                     .filter(|(name, object)| known.get(name).is_none_or(|now| now.uid() != object.uid()));
-                told.extend(gone.map(|(_, object)| Some(Change::Deleted(object))));
-                told.extend(known.values().cloned().map(Change::Applied).map(Some));
-                told.push(None);
+                news.extend(gone.map(|(_, object)| Some(Change::Deleted(object))));
+                news.extend(known.values().cloned().map(Change::Applied).map(Some));
+                news.push(None);
             }
             Ok(Event::Apply(object)) => {
                 known.insert(object.name_any(), object.clone());
-                told.push(Some(Change::Applied(object)));
+                news.push(Some(Change::Applied(object)));
             }
             Ok(Event::Delete(object)) => {
                 known.remove(&object.name_any());
-                told.push(Some(Change::Deleted(object)));
+                news.push(Some(Change::Deleted(object)));
             }
         }
-        futures_util::stream::iter(told)
+        futures_util::stream::iter(news)
     })
 }
 
@@ -151,7 +139,7 @@ impl<K: Object> Recorder<K> {
                 }
             }
         });
-        let begun = timeout(Duration::from_mins(1), beginning).await;
+        let begun = timeout(PATIENCE, beginning).await;
         begun.expect("the watch begins in a minute").expect("the watch goes on");
         Self { changes: all, recorded, task }
     }
@@ -161,24 +149,28 @@ impl<K: Object> Recorder<K> {
     /// # Panics
     /// When they are not in a minute.
     pub async fn all_gone(&self) {
-        let gone = async {
-            let mut objects = BTreeMap::new();
-            let mut seen = 0;
-            loop {
-                let mut more = pin!(self.recorded.notified());
-                more.as_mut().enable();
-                let changes = self.changes();
-                changes[seen..].iter().for_each(|(_, change)| apply(&mut objects, change));
-                seen = changes.len();
-                if objects.is_empty() {
-                    return;
-                }
-                more.await;
-            }
-        };
-        timeout(Duration::from_mins(1), gone)
+        let mut empty = |objects: &[K]| objects.is_empty().then_some(());
+        timeout(PATIENCE, self.find(&mut empty))
             .await
             .expect("the last object's deletion is heard of in a minute");
+    }
+
+    /// Waits until `look` finds something in the objects there are.
+    async fn find<T>(&self, look: &mut impl FnMut(&[K]) -> Option<T>) -> T {
+        let mut objects = BTreeMap::new();
+        let mut seen = 0;
+        loop {
+            let mut more = pin!(self.recorded.notified());
+            more.as_mut().enable();
+            let changes = self.changes();
+            changes[seen..].iter().for_each(|(_, change)| apply(&mut objects, change));
+            seen = changes.len();
+            let now: Vec<K> = objects.values().cloned().collect();
+            if let Some(found) = look(&now) {
+                return found;
+            }
+            more.await;
+        }
     }
 
     /// All changes until now, and when they were heard of.
@@ -196,29 +188,5 @@ impl<K: Object> Recorder<K> {
 impl<K> Drop for Recorder<K> {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::api::core::v1::Pod;
-
-    use super::*;
-
-    fn pod(name: &str) -> Pod {
-        Pod {
-            metadata: kube::api::ObjectMeta { name: Some(name.into()), ..Default::default() },
-            ..Default::default()
-        }
-    }
-
-    #[test]
-    fn the_most_at_once_is_not_the_most_in_all() {
-        use Change::{Applied, Deleted};
-        let changes =
-            [Applied(pod("a")), Applied(pod("b")), Applied(pod("b")), Deleted(pod("a")), Applied(pod("c"))];
-        assert_eq!(most_at_once(&changes, |_| true), 2);
-        assert_eq!(most_at_once(&changes, |pod| pod.name_any() != "b"), 1);
-        assert_eq!(most_at_once::<Pod>(&[], |_| true), 0);
     }
 }

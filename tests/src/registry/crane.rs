@@ -13,11 +13,6 @@ pub struct Crane<'a> {
 // === impl Crane ===
 
 impl<'a> Crane<'a> {
-    /// For open registries.
-    pub fn new(sandbox: &'a Sandbox) -> Self {
-        Self { sandbox, environment: Vec::new() }
-    }
-
     /// For this registry too, and open ones.
     pub fn of(registry: &Registry<'a>) -> Self {
         let Access { user, tls } = &registry.access;
@@ -35,11 +30,6 @@ impl<'a> Crane<'a> {
         Self { sandbox: registry.sandbox, environment }
     }
 
-    /// Puts an image, or an index with all of its images, under another name.
-    pub async fn copy(&self, from: &str, to: &str) {
-        self.run(&["copy", from, to]).await;
-    }
-
     /// Puts an image under another name, changed as the flags of `crane mutate` say. With a label of that name it is
     /// another image even where nothing else is changed.
     pub async fn change(&self, from: &str, to: &str, flags: &[&str]) {
@@ -48,30 +38,12 @@ impl<'a> Crane<'a> {
         self.run(&whole.into_iter().chain(flags.iter().copied()).collect::<Vec<_>>()).await;
     }
 
-    /// Makes an index of images, whose platforms are in their configurations.
-    pub async fn index(&self, to: &str, images: &[&str]) {
-        let mut args = vec!["index", "append", "--tag", to];
-        for image in images {
-            args.extend(["--manifest", image]);
-        }
-        self.run(&args).await;
-    }
-
-    /// Gives an image another tag in its repository.
-    pub async fn tag(&self, image: &str, tag: &str) {
-        self.run(&["tag", image, tag]).await;
-    }
-
     /// The digest of what a reference stands for: of an index its own.
     pub async fn digest(&self, image: &str) -> String {
         self.run(&["digest", image]).await.trim().to_owned()
     }
 
-    /// Runs it and returns what it says.
-    ///
-    /// # Panics
-    /// When it fails.
-    pub async fn run(&self, args: &[&str]) -> String {
+    async fn run(&self, args: &[&str]) -> String {
         let environment = self.environment.iter().map(|(name, value)| format!("{name}={value}"));
         let whole = environment.chain(["crane".into()]).chain(args.iter().map(ToString::to_string));
         let ended = self.sandbox.run("env", whole.chain(["--insecure".into()]), b"").await;

@@ -18,11 +18,6 @@ pub fn trusting(own: &Own, registry: SocketAddr, authority: &Path) {
     write(own, registry, &format!("https://{registry}"), Some(authority));
 }
 
-/// What images name is in truth asked of another, by plain HTTP: the node goes past a proxy.
-pub fn instead(own: &Own, registry: SocketAddr, asked: &str) {
-    write(own, registry, &format!("http://{asked}"), None);
-}
-
 fn write(own: &Own, registry: SocketAddr, url: &str, authority: Option<&Path>) {
     let folder = own.directory().join("certs.d").join(registry.to_string());
     let mut text =

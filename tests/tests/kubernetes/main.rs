@@ -1,32 +1,13 @@
-//! What needs a real Kubernetes: its API server's races and refusals, its kubelet's timing. `tests/cluster/run` starts
-//! one and runs these in its network.
+//! What needs a real Kubernetes. `tests/cluster/run` starts one and runs these in its network, group by group.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod calls;
-mod certificates;
-mod cold;
-mod command_line;
-mod deploy;
-mod discovery;
-mod failing;
-mod faults;
-mod fleet;
-mod function_configs;
-mod migration;
-mod moved_tags;
-mod outage;
-mod over_porch;
-mod parity;
-mod porch;
-mod registries;
-mod rights;
-mod rotation;
-mod scaling;
-mod scaling_processes;
-mod sharing;
-mod sizing;
-mod smoke;
-mod templates;
-mod two_evaluators;
-mod upgrade;
+/// Tests that disturb others or measure time: one at a time.
+mod alone;
+/// What an API server and its controllers decide: no pod runs.
+mod api;
+/// Runs of minutes, one at a time.
+mod nightly;
+/// Pods that a kubelet starts and stops.
+mod node;
+mod rig;

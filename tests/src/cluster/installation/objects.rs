@@ -2,49 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{ADMIN_PORT, Discovery, PORT, Plan, ROUTER, RUNNERS, SERVICE};
+use super::{ADMIN_PORT, Discovery, PORT, Plan, ROUTER, ROUTERS, RUNNERS, SERVICE};
 use crate::cluster::ENTRYPOINT;
 
 pub(super) const NAME_LABEL: &str = "app.kubernetes.io/name";
 const IMAGE_METADATA: &str = "image-metadata";
-
-/// Accounts: runners may do what the original's Roles say, and both may follow `EndpointSlices`.
-pub(super) fn rights(home: &str, functions: &str) -> Vec<Value> {
-    let rule = |group: &str, resources: &[&str], verbs: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
-    let role = |namespace: &str, name: &str, rules: Value| {
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-            "metadata": {"name": name, "namespace": namespace}, "rules": rules,
-        })
-    };
-    let binding = |namespace: &str, account: &str, role: &str| {
-        json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-            "metadata": {"name": format!("{account}-{role}"), "namespace": namespace},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": home}],
-        })
-    };
-    let pods = json!([
-        rule("", &["pods"], &["create", "delete", "get", "list", "patch", "watch"]),
-        rule("", &["services", "endpoints"], &["create", "delete", "get", "list", "watch"]),
-        rule("", &["secrets"], &["create", "delete", "get", "update"]),
-        rule("", &["podtemplates"], &["get"]),
-    ]);
-    let discovery = json!([rule("discovery.k8s.io", &["endpointslices"], &["get", "list", "watch"])]);
-    let account = |name| json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": home}});
-    vec![
-        account(ROUTER),
-        account(RUNNERS),
-        role(functions, "function-pods", pods),
-        binding(functions, RUNNERS, "function-pods"),
-        role(home, "configuration", json!([rule("", &["configmaps"], &["get", "list"])])),
-        binding(home, RUNNERS, "configuration"),
-        role(home, "discovery", discovery),
-        binding(home, RUNNERS, "discovery"),
-        binding(home, ROUTER, "discovery"),
-    ]
-}
 
 /// The Service that Porch calls, and the headless one of the runners.
 pub(super) fn services() -> Vec<Value> {
@@ -74,17 +36,16 @@ pub(super) fn image_metadata(images: &[String]) -> Vec<Value> {
 }
 
 pub(super) fn router(plan: &Plan, home: &str) -> Vec<Value> {
-    let mut flags =
-        vec![format!("--runners={}", target(plan, home)), format!("--router-count={}", plan.routers)];
+    let mut flags = vec![format!("--runners={}", target(plan, home)), format!("--router-count={}", ROUTERS)];
     flags.extend(plan.router_flags.iter().cloned());
     let container = container("router", "/porch-fn-router", &plan.router_image, &flags);
-    vec![deployment(ROUTER, Some(plan.routers), &container, &[])]
+    vec![deployment(ROUTER, Some(ROUTERS), &container, &[])]
 }
 
 pub(super) fn runners(plan: &Plan, home: &str, functions: &str, registry: &str) -> Vec<Value> {
     let mut flags = vec![format!("--peers={}", target(plan, home)), format!("--pod-namespace={functions}")];
     let mut volumes = Vec::new();
-    if plan.told_images.is_some() {
+    if plan.listed_images.is_some() {
         flags.push("--image-metadata=/etc/porch-fn/images.yaml".into());
         volumes.push(json!({"name": IMAGE_METADATA, "configMap": {"name": IMAGE_METADATA}}));
     } else {

@@ -184,38 +184,3 @@ fn fraction(state: &mut u64) -> f64 {
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     f64::from(((mixed ^ (mixed >> 31)) >> 32) as u32) / (f64::from(u32::MAX) + 1.0)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn asked(verb: &'static str) -> Asked {
-        Asked { verb, resource: "pods".to_owned(), name: String::new() }
-    }
-
-    #[test]
-    fn rules_hold_for_what_they_name_and_as_often_as_they_say() {
-        let rules = Rules::new(1);
-        rules.set(vec![
-            Rule::new(Fault::Conflict).only(|asked| asked.verb == "create").times(2),
-            Rule::new(Fault::ServerError).only(|asked| asked.resource == "services"),
-            Rule::new(Fault::CutWatch),
-        ]);
-        assert_eq!(rules.roll(&asked("list"), When::Asked), None);
-        for expected in [Some(Fault::Conflict), Some(Fault::Conflict), None] {
-            assert_eq!(rules.roll(&asked("create"), When::Asked), expected);
-        }
-        assert_eq!(rules.roll(&asked("watch"), When::Asked), None);
-        assert_eq!(rules.roll(&asked("watch"), When::Watching), Some(Fault::CutWatch));
-        rules.set(Vec::new());
-        assert_eq!(rules.roll(&asked("watch"), When::Watching), None);
-    }
-
-    #[test]
-    fn chances_are_as_they_say() {
-        let rules = Rules::new(7);
-        rules.set(vec![Rule::new(Fault::ServerError).chance(0.25)]);
-        let hits = (0..1000).filter(|_| rules.roll(&asked("get"), When::Asked).is_some()).count();
-        assert!((200..300).contains(&hits), "{hits}");
-    }
-}

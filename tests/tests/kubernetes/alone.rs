@@ -1,0 +1,8 @@
+mod cold;
+pub(crate) mod deploy;
+pub(crate) mod faults;
+mod function_configs;
+pub(crate) mod outage;
+mod over_porch;
+pub(crate) mod porch;
+pub(crate) mod scaling;

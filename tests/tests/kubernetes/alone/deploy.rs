@@ -1,0 +1,304 @@
+//! What deploy/ holds, as users apply it: the base unchanged, its components, the single runner, and what removing leaves.
+//!
+//! The cluster's node and DNS know the registry that the manifests name. Nothing enforces `NetworkPolicies`, and neither
+//! cert-manager nor the Prometheus operator runs here: of those components the API server checks the objects. With
+//! cert-manager's controllers, `certificates` tries the one that is for them.
+
+pub(crate) mod command_line;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Output;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use porch_fn_tests::client::Client;
+use porch_fn_tests::cluster::{Audit, Cluster, Mark};
+use porch_fn_tests::load::{Load, Plan, Routers};
+use porch_fn_tests::process::{Sandbox, eventually, figure};
+use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::rig::INPUT;
+
+const REGISTRY: &str = "porch-fn.example";
+pub(crate) const ROUTER: &str = "function-router";
+pub(crate) const RUNNERS: &str = "function-runner-shards";
+/// What the base's objects have, but for those that Porch has as well.
+pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of=porch-function-runner";
+const FUNCTION_PODS: &str = "app.kubernetes.io/managed-by=porch-fn-runner";
+/// All that can be had together: `take-over-1.5` stands for `take-over`.
+const COMPONENTS: [&str; 9] = [
+    "hpa",
+    "mtls",
+    "network-policies",
+    "pod-security",
+    "pod-template",
+    "private-registries",
+    "prometheus-operator",
+    "restricted",
+    "take-over",
+];
+const CALLERS: usize = 4;
+
+/// The cluster, as one who runs `kubectl` sees it.
+pub(crate) struct Stand {
+    pub(crate) cluster: Cluster,
+    pub(crate) sandbox: Sandbox,
+    pub(crate) images: Vec<String>,
+}
+
+impl Stand {
+    /// Removes what an earlier run has left.
+    pub(crate) async fn new(cluster: Cluster) -> Self {
+        let mut images = Vec::new();
+        for number in 0..4 {
+            let name = format!("deployed/function-{number}:v1");
+            cluster.function_named(&name).await;
+            images.push(format!("{REGISTRY}/{name}"));
+        }
+        let stand = Self { cluster, sandbox: Sandbox::new(), images };
+        stand.removes_all().await;
+        for namespace in [HOME, FUNCTIONS] {
+            stand.kubectl(&["create", "--save-config", "namespace", namespace]).await;
+        }
+        stand
+    }
+
+    pub(crate) async fn run(&self, args: &[&str]) -> Output {
+        let ended = self.cluster.kubectl(args, "").await;
+        assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        ended
+    }
+
+    /// What it prints. It has nothing to warn of.
+    pub(crate) async fn kubectl(&self, args: &[&str]) -> String {
+        let ended = self.run(args).await;
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "kubectl {args:?}");
+        String::from_utf8(ended.stdout).unwrap()
+    }
+
+    pub(crate) async fn rolled_out(&self, deployments: &[&str]) {
+        for deployment in deployments {
+            self.kubectl(&["-n", HOME, "rollout", "status", "deployment", deployment, "--timeout=5m"]).await;
+        }
+    }
+
+    async fn scaled(&self, deployment: &str, replicas: u32) {
+        let replicas = format!("--replicas={replicas}");
+        self.kubectl(&["-n", HOME, "scale", "deployment", deployment, &replicas]).await;
+        self.rolled_out(&[deployment]).await;
+    }
+
+    /// Where Porch calls.
+    async fn address(&self) -> SocketAddr {
+        self.address_of(ROUTER).await
+    }
+
+    async fn address_of(&self, service: &str) -> SocketAddr {
+        let ip = "jsonpath={.spec.clusterIP}";
+        let ip = self.kubectl(&["-n", HOME, "get", "service", service, "-o", ip]).await;
+        SocketAddr::new(ip.parse().unwrap(), 9445)
+    }
+
+    /// Waits until a Service takes connections. A pod is ready before the node's kube-proxy has heard of it, which
+    /// refuses them until then.
+    pub(crate) async fn leads_somewhere(&self, service: &str, port: u16) {
+        let mut address = self.address_of(service).await;
+        address.set_port(port);
+        eventually("the Service leads somewhere", async || TcpStream::connect(address).await.ok()).await;
+    }
+
+    /// A call of each function through the routers' Service.
+    pub(crate) async fn serves(&self, images: &[String]) {
+        self.serves_at(ROUTER, images).await;
+    }
+
+    /// A call of each function through a Service.
+    pub(crate) async fn serves_at(&self, service: &str, images: &[String]) {
+        self.leads_somewhere(service, 9445).await;
+        let client = Client::new(self.address_of(service).await);
+        for image in images {
+            assert_eq!(client.call(image, INPUT).await.output(), INPUT);
+        }
+    }
+
+    /// Load while something happens. No call fails.
+    pub(crate) async fn under_load(&self, what: &str, happens: impl AsyncFnOnce()) {
+        let routers = Routers::new([self.address().await]);
+        let load = Load::through(&routers, Plan::callers(CALLERS, &self.images[..2]));
+        let start = Instant::now();
+        happens().await;
+        let report = load.stop().await;
+        figure(&format!("{what} in {:.1?}: {report}", start.elapsed()));
+        report.all_succeeded();
+    }
+
+    /// A copy of deploy/ with some components turned on, as its comment says.
+    pub(crate) fn with(&self, components: &[&str]) -> String {
+        let copy = self.sandbox.path(&format!("with-{}", components.len()));
+        copy_folder(Path::new(DEPLOY), &copy);
+        let file = copy.join("kustomization.yaml");
+        let mut text = std::fs::read_to_string(&file).unwrap();
+        for component in components {
+            let line = format!("- components/{component}\n");
+            assert!(text.contains(&format!("# {line}")), "{component} is listed");
+            text = text.replace(&format!("# {line}"), &line);
+        }
+        std::fs::write(file, text).unwrap();
+        copy.to_str().unwrap().to_owned()
+    }
+
+    /// The kinds of object that the components need beside Kubernetes' own.
+    pub(crate) async fn defines_kinds(&self) {
+        let definitions = self.sandbox.run("crds", [""; 0], b"").await.stdout;
+        let definitions = self.sandbox.write("crds.yaml", definitions);
+        self.applies_kinds(&definitions).await;
+    }
+
+    /// Applies `CustomResourceDefinitions`, and waits until the API server serves them.
+    pub(crate) async fn applies_kinds(&self, definitions: &Path) {
+        let file = ["-f", definitions.to_str().unwrap()];
+        self.kubectl(&[&["apply", "--server-side"], &file[..]].concat()).await;
+        let established = ["wait", "--for=condition=established", "--timeout=1m"];
+        self.kubectl(&[&established, &file[..]].concat()).await;
+        // A kind is established before the API server names and serves it.
+        let kinds = self.kubectl(&[&["get", "-o", "name"], &file[..]].concat()).await;
+        let kinds = kinds.replace("customresourcedefinition.apiextensions.k8s.io/", "");
+        let kinds = kinds.lines().collect::<Vec<_>>().join(",");
+        eventually("the kinds are served", async || {
+            self.cluster
+                .kubectl(&["get", "--all-namespaces", &kinds], "")
+                .await
+                .status
+                .success()
+                .then_some(())
+        })
+        .await;
+    }
+
+    /// The API server takes deploy/ with these components.
+    async fn valid(&self, components: &[&str]) {
+        let folder = self.with(components);
+        self.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-k", &folder]).await;
+    }
+
+    /// Whether pods of a namespace break the strictest standard.
+    async fn is_restricted(&self, namespace: &str) {
+        let standard = "pod-security.kubernetes.io/enforce=restricted";
+        self.kubectl(&["label", "--dry-run=server", "--overwrite", "namespace", namespace, standard]).await;
+    }
+
+    /// Uninstalls what was applied from a folder, as the README says for a cluster in which Porch stays.
+    pub(crate) async fn uninstalls(&self, folder: &str) {
+        self.kubectl(&["delete", "-k", folder, "-l", PART_OF]).await;
+        self.kubectl(&["-n", FUNCTIONS, "delete", "pods,secrets", "-l", FUNCTION_PODS]).await;
+    }
+
+    /// Uninstalling beside Porch leaves nothing of ours.
+    pub(crate) async fn is_empty(&self) {
+        let kinds = "deployments,replicasets,pods,services,endpointslices,poddisruptionbudgets,roles,rolebindings,\
+                     configmaps,secrets";
+        eventually("nothing is left in the namespaces", async || {
+            for namespace in [HOME, FUNCTIONS] {
+                let all =
+                    self.kubectl(&["-n", namespace, "get", kinds, "-o", "name", "--ignore-not-found"]).await;
+                // The API server's, and Porch's Service, which the component take-over leaves.
+                let others =
+                    |line: &str| line == "configmap/kube-root-ca.crt" || line == "service/function-runner";
+                all.lines().all(others).then_some(())?;
+            }
+            let accounts = self.kubectl(&["-n", HOME, "get", "serviceaccounts", "-o", "name"]).await;
+            (accounts.trim() == "serviceaccount/default").then_some(())
+        })
+        .await;
+    }
+
+    /// Both namespaces. One whose pods end slowly may not be looked at again for 166 s: half of their grace
+    /// period.
+    pub(crate) async fn removes_all(&self) {
+        self.run(&["delete", "namespace", HOME, FUNCTIONS, "--ignore-not-found", "--timeout=5m"]).await;
+    }
+}
+
+/// What the accounts of an installation have asked for, since it was begun.
+async fn nothing_was_refused(audit: &Audit, mark: &Mark) {
+    let requests = audit.since(mark).await;
+    let prefix = format!("system:serviceaccount:{HOME}:");
+    let own: Vec<_> = requests.iter().filter(|request| request.user.starts_with(&prefix)).collect();
+    assert!(own.iter().all(|request| request.user.ends_with(RUNNERS)), "routers need nothing: {own:?}");
+    assert!(own.len() > 10, "{own:?}");
+    let refused: Vec<_> = own.iter().filter(|request| request.code == 403).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
+pub(crate) fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_manifests_install_serve_scale_upgrade_and_leave_nothing() {
+    let cluster = Cluster::connect().await;
+    let start = Instant::now();
+    let audit = cluster.audit();
+    let stand = Stand::new(cluster).await;
+
+    let mark = audit.mark().await;
+    stand.kubectl(&["apply", "-k", DEPLOY]).await;
+    stand.rolled_out(&[RUNNERS, ROUTER]).await;
+    figure(&format!("router and runners ready after {:.1?}", start.elapsed()));
+    stand.serves(&stand.images[..2]).await;
+    stand.is_restricted(HOME).await;
+    nothing_was_refused(&audit, &mark).await;
+    command_line::looks_after(&stand).await;
+    figure(&format!("looked after, {:.0?} since the start", start.elapsed()));
+
+    stand.defines_kinds().await;
+    stand.valid(&COMPONENTS).await;
+    stand.kubectl(&["apply", "--dry-run=server", "-f", &format!("{DEPLOY}/examples")]).await;
+    figure(&format!("checked after {:.0?}", start.elapsed()));
+
+    stand
+        .under_load("4 runners, then 2", async || {
+            stand.scaled(RUNNERS, 4).await;
+            stand.scaled(RUNNERS, 2).await;
+        })
+        .await;
+    let changed = stand.with(&["pod-template", "network-policies", "pod-security", "restricted"]);
+    stand
+        .under_load("an upgrade", async || {
+            stand.kubectl(&["apply", "-k", &changed]).await;
+            stand.kubectl(&["-n", HOME, "rollout", "restart", "deployment", ROUTER]).await;
+            stand.rolled_out(&[RUNNERS, ROUTER]).await;
+        })
+        .await;
+    // Its pod is made from the component's template, whose probe is the image's own.
+    stand.serves(&stand.images[2..3]).await;
+    let pods: kube::Api<Pod> = kube::Api::namespaced(stand.cluster.client(), FUNCTIONS);
+    let pods = pods.list(&kube::api::ListParams::default()).await.unwrap().items;
+    let reference =
+        |pod: &&Pod| pod.annotations().get("fn.kpt.dev/image-reference") == Some(&stand.images[2]);
+    let pod = pods.iter().find(reference).expect("the function has a pod");
+    assert!(pod.annotations()["fn.kpt.dev/template-version"].starts_with("configmap-"));
+
+    stand.uninstalls(&changed).await;
+    stand.is_empty().await;
+
+    let single = format!("{DEPLOY}/single-runner");
+    stand.kubectl(&["apply", "-k", &single]).await;
+    stand.rolled_out(&["function-runner"]).await;
+    stand.is_restricted(HOME).await;
+    stand.removes_all().await;
+    figure(&format!("all of it took {:.0?}", start.elapsed()));
+}

@@ -1,0 +1,103 @@
+//! porch-fn by kubeconfig, as those use it who look after an installation: the test of deploy/ calls this on what it has
+//! installed.
+
+use std::process::Output;
+
+use porch_fn_tests::process::{binary, eventually};
+use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
+use serde_json::Value;
+
+use super::Stand;
+use crate::rig::INPUT;
+
+/// Runs porch-fn; with the cluster's kubeconfig it is told of no namespace, Porch's is the default.
+async fn porch_fn(stand: &Stand, args: &[&str], stdin: &[u8]) -> Output {
+    let kubeconfig = stand.cluster.kubeconfig();
+    let way = ["--kubeconfig", kubeconfig.to_str().unwrap()];
+    let args = args[..1].iter().chain(&way).chain(&args[1..]);
+    stand.sandbox.run(binary("porch-fn"), args, stdin).await
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// What doctor finds that is not as it should be, and whether it calls that a failure.
+pub(crate) async fn doctor(stand: &Stand) -> (Vec<Value>, bool) {
+    let ended = porch_fn(stand, &["doctor", "-o", "json"], b"").await;
+    let findings: Vec<Value> =
+        serde_json::from_slice(&ended.stdout).unwrap_or_else(|_| panic!("{}", text(&ended.stderr)));
+    let faults = findings.into_iter().filter(|finding| finding["level"] != "ok");
+    (faults.collect(), ended.status.success())
+}
+
+/// The faults of one level.
+fn texts<'a>(faults: &'a [Value], level: &str) -> Vec<&'a str> {
+    let of_level = faults.iter().filter(|finding| finding["level"] == level);
+    of_level.map(|finding| finding["text"].as_str().unwrap()).collect()
+}
+
+/// Waits until doctor finds exactly these problems. Of a right that has been taken or given, the API server that it asks
+/// hears a moment later.
+async fn finds(stand: &Stand, problems: &[&str]) {
+    eventually(&format!("doctor finds {problems:?}"), async || {
+        let (faults, success) = doctor(stand).await;
+        let found = texts(&faults, "problem") == problems && success == problems.is_empty();
+        if !found {
+            eprintln!("doctor finds {faults:?}");
+        }
+        found.then_some(())
+    })
+    .await;
+}
+
+/// Calls and looks at an installation of three runners, breaks it, and has it repaired.
+pub(crate) async fn looks_after(stand: &Stand) {
+    let image = stand.images[0].as_str();
+    let called = porch_fn(stand, &["eval", "--image", image, "--package", "-"], INPUT.as_ref()).await;
+    assert!(called.status.success(), "{}", text(&called.stderr));
+    assert_eq!(called.stdout, INPUT.as_ref() as &[u8]);
+    let refused = porch_fn(stand, &["eval", "--image", "NO", "--package", "-"], INPUT.as_ref()).await;
+    assert!(!refused.status.success());
+
+    // Discovery may be seconds behind what has just been rolled out.
+    eventually("all three shards are well", async || {
+        let shards = porch_fn(stand, &["shards"], b"").await;
+        (text(&shards.stdout).matches("   well   ").count() == 3).then_some(())
+    })
+    .await;
+    let config = porch_fn(stand, &["config", image], b"").await;
+    assert!(text(&config.stdout).contains("--max-parallel-pods-per-function"), "{}", text(&config.stdout));
+    let nowhere = porch_fn(stand, &["shards", "-n", "default"], b"").await;
+    assert_eq!(
+        text(&nowhere.stderr),
+        "porch-fn shards: there is no Service function-router in namespace default: see -n, or apply deploy/\n"
+    );
+
+    let faults = eventually("the doctor finds nothing but that there is no Porch", async || {
+        let (faults, success) = doctor(stand).await;
+        (success && faults.len() == 1).then_some(faults)
+    })
+    .await;
+    assert_eq!(texts(&faults, "warning"), ["nothing in namespace porch-system calls a function runner"]);
+
+    finds_what_is_broken(stand).await;
+}
+
+async fn finds_what_is_broken(stand: &Stand) {
+    let selector = r#"{"spec": {"selector": {"app": "function-runner"}}}"#;
+    stand.kubectl(&["-n", HOME, "patch", "service", "function-router", "-p", selector]).await;
+    let role = r#"[{"op": "remove", "path": "/rules/0/verbs/0"}]"#;
+    let patch = ["-n", FUNCTIONS, "patch", "role", "function-runner-shards", "--type=json", "-p", role];
+    stand.kubectl(&patch).await;
+    let problems = [
+        "Service function-router does not lead to Deployment function-router",
+        "ServiceAccount function-runner-shards may not create pods in porch-fn-system",
+    ];
+    finds(stand, &problems).await;
+    // A selector is merged: the label that came in has to be taken out.
+    let selector = r#"{"spec": {"selector": {"app": null}}}"#;
+    stand.kubectl(&["-n", HOME, "patch", "service", "function-router", "-p", selector]).await;
+    stand.kubectl(&["apply", "-k", DEPLOY]).await;
+    finds(stand, &[]).await;
+}

@@ -1,0 +1,264 @@
+//! What breaks between runners and API server, with real pods behind it: callers get their answers in time, there are
+//! never more pods than allowed, and nothing is left behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use porch_fn_tests::client::{Answer, Client};
+use porch_fn_tests::cluster::{ApiProxy, Cluster, Fault, Own, Recorder, Rule};
+use porch_fn_tests::process::{Server, figure};
+use tokio::time::{Instant, interval, timeout};
+use tonic::Code;
+
+use crate::rig::{Bench, CONNECTS, INPUT, until_count};
+
+/// What every call is given, and a first one needs by far not.
+const DEADLINE: Duration = Duration::from_secs(45);
+/// How long after its deadline a call is answered at the latest.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long runners may take to see everything again: a watch that is dead is noticed after 75 s.
+const SETTLED_WITHIN: Duration = Duration::from_mins(2);
+
+/// Runners that reach the API server by a proxy. The test itself goes past it.
+pub(crate) struct Stand {
+    pub(crate) clients: Vec<Arc<Client>>,
+    pub(crate) runners: Vec<Server>,
+    pub(crate) proxy: ApiProxy,
+    record: Recorder<Pod>,
+    // Last, so that nothing works on it while it is taken away.
+    pub(crate) bench: Bench,
+}
+
+// === impl Stand ===
+
+impl Stand {
+    /// Starts them with the rules in force.
+    pub(crate) async fn start(
+        rules: Vec<Rule>,
+        seed: u64,
+        runners: usize,
+        images: &[&str],
+        more: &[&str],
+    ) -> Self {
+        let bench = Bench::new().await;
+        let proxy = ApiProxy::start(&bench.cluster, seed).await;
+        proxy.set(rules);
+        let record = bench.namespace.record::<Pod>().await;
+        let kubeconfig = proxy.kubeconfig(&bench.sandbox);
+        let more = [&["--scan-interval=1s"], more].concat();
+        // The network is the cluster's: with more than one runner, a test has it for itself.
+        let runners = if runners == 1 {
+            vec![bench.namespace.runner_as(&bench.sandbox, kubeconfig, images, &more).await]
+        } else {
+            bench.fleet("127.0.8", &vec![kubeconfig; runners], images, &more).await
+        };
+        let clients = runners.iter().map(|runner| Arc::new(Client::new(runner.address()))).collect();
+        Self { clients, runners, proxy, record, bench }
+    }
+
+    /// A call at one of the runners, which is answered in time.
+    pub(crate) async fn call(&self, runner: usize, image: &str) -> (Answer, Duration) {
+        call(&self.clients[runner], image, INPUT).await
+    }
+
+    /// The same, and it succeeds.
+    pub(crate) async fn succeeds(&self, what: &str, runner: usize, image: &str) -> Duration {
+        let (answer, took) = self.call(runner, image).await;
+        assert_eq!((answer.code, answer.message.as_str()), (Code::Ok, ""), "{what}, after {took:.1?}");
+        assert_eq!(answer.resource_list, INPUT, "{what}");
+        took
+    }
+
+    pub(crate) async fn delete(&self, pod: &Pod, params: &DeleteParams) {
+        // Another may have been faster.
+        let _ = self.bench.namespace.api::<Pod>().delete(&pod.name_any(), params).await;
+    }
+
+    /// Waits until every runner knows exactly the pods that there are, none of which is starting or going, and every
+    /// Service has its pod.
+    pub(crate) async fn settles(&self, what: &str) {
+        let mut seen = String::new();
+        let settled = timeout(SETTLED_WITHIN, async {
+            let mut looks = interval(Duration::from_millis(200));
+            loop {
+                looks.tick().await;
+                let pods = self.bench.namespace.pods().await;
+                let services = self.bench.namespace.services().await;
+                let mut uneven = unowned(&pods, &services);
+                for runner in &self.runners {
+                    let (mut ready, mut others) = (0, 0);
+                    for function in runner.json("/pods").await.as_array().unwrap() {
+                        ready += function["ready"].as_u64().unwrap();
+                        for field in ["starting", "terminating", "in_flight", "waiting"] {
+                            others += function[field].as_u64().unwrap();
+                        }
+                    }
+                    if (ready, others) != (pods.len() as u64, 0) {
+                        uneven.push(format!("a runner has {ready} ready pods and {others} of others"));
+                    }
+                }
+                if uneven.is_empty() {
+                    return;
+                }
+                seen = format!("{} pods, {} Services: {uneven:?}", pods.len(), services.len());
+            }
+        });
+        let start = Instant::now();
+        assert!(settled.await.is_ok(), "{what}: not settled after {SETTLED_WITHIN:?}: {seen}");
+        figure(&format!("{what}: settled {:.1?} after the faults' end", start.elapsed()));
+    }
+
+    /// At no time a function had more pods than this, and one that starts while the others end or are
+    /// silent: a pod whose delete is on its way takes no calls, but has no deletion timestamp yet.
+    pub(crate) fn never_more_than(&self, what: &str, limit: usize, images: &[&str]) {
+        for image in images {
+            let most = self.record.most_at_once(|pod| {
+                let of = pod.annotations().get("fn.kpt.dev/image-reference");
+                pod.metadata.deletion_timestamp.is_none() && of.is_some_and(|of| of == image)
+            });
+            assert!((1..=limit + 1).contains(&most), "{what}: {most} pods of {image}");
+        }
+    }
+}
+
+/// Calls with a deadline, and waits no longer than it.
+pub(crate) async fn call(client: &Client, image: &str, input: &str) -> (Answer, Duration) {
+    let start = Instant::now();
+    let answer = timeout(DEADLINE + GRACE, client.call_within(image, input.to_owned(), DEADLINE)).await;
+    let answer = answer.unwrap_or_else(|_| panic!("a call of {image} is lost"));
+    (answer, start.elapsed())
+}
+
+/// Pods without a Service, and Services without a pod.
+fn unowned(pods: &[Pod], services: &[Service]) -> Vec<String> {
+    let owner = |service: &Service| Some(service.owner_references().first()?.uid.clone());
+    let owned = |service: &&Service| pods.iter().all(|pod| pod.uid() != owner(service));
+    let served = |pod: &&Pod| services.iter().all(|service| owner(service) != pod.uid());
+    let services_left =
+        services.iter().filter(owned).map(|service| format!("Service {} has no pod", service.name_any()));
+    let pods_left = pods.iter().filter(served).map(|pod| format!("pod {} has no Service", pod.name_any()));
+    services_left.chain(pods_left).collect()
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_pod_deleted_while_only_the_watch_is_cut_is_replaced_within_one_retry() {
+    let cluster = Cluster::connect().await;
+    let image = cluster.function_image();
+    for connect in CONNECTS {
+        for (how, fault) in [("cut", Fault::CutWatch), ("stalled", Fault::StallWatch)] {
+            let what = format!("a pod deleted while the watch is {how}, by {connect}");
+            let stand =
+                Stand::start(Vec::new(), 0, 1, &[&image], &[&format!("--pod-connect={connect}")]).await;
+            stand.succeeds(&what, 0, &image).await;
+            for grace in [None, Some(0)] {
+                stand.proxy.set([Rule::new(fault)]);
+                let pod = stand.bench.namespace.pods().await.remove(0);
+                let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
+                stand.delete(&pod, &params).await;
+                let gone = |pods: &[Pod]| pods.iter().all(|other| other.uid() != pod.uid()).then_some(());
+                stand.bench.namespace.until("the pod is gone", gone).await;
+                let took = stand.succeeds(&what, 0, &image).await;
+                figure(&format!("{what}, grace {grace:?}: the next call took {took:.1?}"));
+                assert!(stand.proxy.done(fault) > 0, "{what}: nothing was done");
+            }
+            stand.never_more_than(&what, 1, &[&image]);
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_pod_whose_end_is_not_heard_of_holds_nobody_up() {
+    // Its grace and what a stuck pod is waited for would be 40 s.
+    const BOUND: Duration = Duration::from_secs(20);
+    let cluster = Cluster::connect().await;
+    let image = cluster.function_image();
+    let stand = Stand::start(Vec::new(), 0, 1, &[&image], &[]).await;
+    stand.succeeds("before", 0, &image).await;
+    let pod = stand.bench.namespace.pods().await.remove(0);
+    let (client, long) = (&stand.clients[0], format!("{INPUT}# test-sleep-ms: 8000\n"));
+    let meanwhile = async {
+        until_count(&stand.runners[0], &image, "in_flight", 1).await;
+        stand.delete(&pod, &DeleteParams::default()).await;
+        until_count(&stand.runners[0], &image, "terminating", 1).await;
+        stand.proxy.set([Rule::new(Fault::StallWatch)]);
+    };
+    let ((answer, _), ()) = tokio::join!(call(client, &image, &long), meanwhile);
+    assert_eq!(answer.output(), &long);
+    let gone = |pods: &[Pod]| pods.is_empty().then_some(());
+    stand.bench.namespace.until("the pod is gone", gone).await;
+    let took = stand.succeeds("after", 0, &image).await;
+    figure(&format!("a pod whose end was not heard of: the next call took {took:.1?}"));
+    assert!(took < BOUND, "{took:?}");
+    assert_ne!(stand.bench.namespace.pods().await[0].name_any(), pod.name_any(), "its name was still taken");
+}
+
+/// Drops all packets from and to a pod, as when its node is lost, until it is dropped.
+struct CutOff(Own);
+
+impl CutOff {
+    async fn cut(own: &Own, pod: &Pod) -> Self {
+        let ip = pod.status.as_ref().and_then(|status| status.pod_ip.clone()).expect("it runs");
+        let drop = |hook| {
+            format!(
+                "chain {hook} {{ type filter hook {hook} priority 0; ip saddr {ip} drop; ip daddr {ip} drop; }}"
+            )
+        };
+        let rules =
+            format!("table inet lost {{ {}; {}; {}; }}", drop("input"), drop("output"), drop("forward"));
+        own.node(&["nft", &rules]).await;
+        Self(own.clone())
+    }
+}
+
+impl Drop for CutOff {
+    fn drop(&mut self) {
+        let own = self.0.clone();
+        // The test's own runtime may be ending, so another one does it.
+        let joined = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(own.node(&["nft", "delete", "table", "inet", "lost"]));
+        });
+        if joined.join().is_err() {
+            eprintln!("a pod is left cut off");
+        }
+    }
+}
+
+/// The rig has one node, so that the pod is lost with its network and the next one starts beside it.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_function_whose_only_pod_is_lost_is_back_within_seconds() {
+    const BACK_WITHIN: Duration = Duration::from_secs(6);
+    let cluster = Cluster::connect().await;
+    let own = cluster.own();
+    let image = cluster.function_image();
+    for connect in CONNECTS {
+        let flag = format!("--pod-connect={connect}");
+        let stand = Stand::start(Vec::new(), 0, 1, &[&image], &[&flag]).await;
+        stand.succeeds(connect, 0, &image).await;
+        let pod = stand.bench.namespace.pods().await.remove(0);
+        let (client, long) = (&stand.clients[0], format!("{INPUT}# test-sleep-ms: 3000\n"));
+        let lost = async {
+            until_count(&stand.runners[0], &image, "in_flight", 1).await;
+            let lost = CutOff::cut(own, &pod).await;
+            (lost, stand.succeeds("the next call", 0, &image).await)
+        };
+        let ((answer, in_flight), (lost, next)) = tokio::join!(call(client, &image, &long), lost);
+        assert_eq!(answer.output(), &long);
+        let after = stand.succeeds("a later call", 0, &image).await;
+        figure(&format!(
+            "the only pod lost, by {connect}: the next call took {next:.1?}, a later one {after:.1?}, one of 3 s in flight \
+             {in_flight:.1?}"
+        ));
+        assert!(next < BACK_WITHIN, "{next:?}");
+        assert!(after < Duration::from_secs(1), "{after:?}");
+        assert!(in_flight < Duration::from_secs(25), "{in_flight:?}");
+        drop(lost);
+        stand.never_more_than("one is replaced", 1, &[&image]);
+    }
+}

@@ -1,0 +1,171 @@
+//! What deploy/ does to Porch's own objects, for each version of Porch's manifests and however those were applied: the
+//! API server says, by a dry run.
+
+use std::collections::BTreeSet;
+use std::process::Output;
+
+use porch_fn_tests::cluster::Cluster;
+use porch_fn_tests::rights::{DEPLOY, HOME};
+use serde_json::{Value, json};
+
+use super::deploy::{Stand, copy_folder};
+use super::porch::Version;
+
+const VERSIONS: [Version; 3] = [Version::V1_5, Version::V1_6, Version::Next];
+/// How Porch is installed: by `kubectl apply`, which leaves a note of what it applied, or by server-side apply as kpt,
+/// Flux and Config Sync do.
+const WAYS: [&[&str]; 2] = [&[], &["--server-side", "--field-manager=kpt"]];
+const DRY: [&str; 4] = ["apply", "--dry-run=server", "-o", "json"];
+
+/// Every object of a dry run's output.
+fn objects(ended: &Output) -> Vec<Value> {
+    let mut list: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    match list["items"].as_array_mut() {
+        Some(items) => std::mem::take(items),
+        None => vec![list],
+    }
+}
+
+fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let mut found =
+        objects.iter().filter(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+    found.next().unwrap_or_else(|| panic!("there is {kind} {name}"))
+}
+
+impl Stand {
+    /// Applies Porch's own manifests, without pods: their images are not here. Returns the file.
+    async fn has_manifests_of(&self, version: Version, way: &[&str]) -> String {
+        let mut all = version.objects();
+        for deployment in all.iter_mut().filter(|object| object["kind"] == "Deployment") {
+            deployment["spec"]["replicas"] = json!(0);
+        }
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": all}).to_string();
+        let file = self.sandbox.write("porch.json", list);
+        let file = file.to_str().unwrap().to_owned();
+        self.kubectl(&[&["apply", "-f", &file], way].concat()).await;
+        file
+    }
+
+    async fn object(&self, kind: &str, name: &str) -> Value {
+        serde_json::from_str(&self.kubectl(&["-n", HOME, "get", kind, name, "-o", "json"]).await).unwrap()
+    }
+
+    /// The fields in which a server-side apply of a folder conflicts with Porch's manager.
+    async fn conflicts(&self, folder: &str) -> BTreeSet<String> {
+        let ended =
+            self.cluster.kubectl(&["apply", "--server-side", "--dry-run=server", "-k", folder], "").await;
+        let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+        let fields = stderr.split(['\n', ' ']).filter(|word| word.starts_with(".spec"));
+        let fields: BTreeSet<_> = fields.map(str::to_owned).collect();
+        assert_eq!(ended.status.success(), fields.is_empty(), "{folder}: {stderr}");
+        fields
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn nothing_conflicts_no_port_is_renamed_and_no_probe_has_two_handlers() {
+    let cluster = Cluster::connect().await;
+    let stand = Stand::new(cluster).await;
+    for version in VERSIONS {
+        for way in WAYS {
+            let what = format!("{version}, {way:?}");
+            let porch = stand.has_manifests_of(version, way).await;
+
+            assert_eq!(stand.conflicts(DEPLOY).await, BTreeSet::new(), "{what}");
+            stand.run(&["apply", "--dry-run=server", "-k", DEPLOY]).await;
+            takes_over_the_service(&stand, version, way).await;
+            runs_one_runner(&stand, version, way, &porch).await;
+            if version == Version::Next {
+                leads_the_controllers_here(&stand, &what).await;
+            }
+            stand.kubectl(&["delete", "--wait", "-o", "name", "-f", &porch]).await;
+        }
+    }
+    stand.removes_all().await;
+}
+
+async fn takes_over_the_service(stand: &Stand, version: Version, way: &[&str]) {
+    let component = if version == Version::V1_5 { "take-over-1.5" } else { "take-over" };
+    let folder = stand.with(&[component]);
+    let ports = |service: &Value| -> BTreeSet<(String, String)> {
+        let ports = service["spec"]["ports"].as_array().unwrap();
+        ports.iter().map(|port| (port["port"].to_string(), port["name"].to_string())).collect()
+    };
+    let before = stand.object("service", "function-runner").await;
+    let applied = objects(&stand.run(&[&DRY[..], &["-k", &folder]].concat()).await);
+    let after = named(&applied, "Service", "function-runner");
+    assert_eq!(ports(after), ports(&before), "{version}");
+    assert_eq!(after["spec"]["selector"]["app.kubernetes.io/name"], "function-router", "{version}");
+    // It is Porch's object, and this its purpose. What kubectl itself has applied it takes as its own.
+    let selector = BTreeSet::from([".spec.selector".to_owned()]);
+    let conflicts = if way.is_empty() { BTreeSet::new() } else { selector };
+    assert_eq!(stand.conflicts(&folder).await, conflicts, "{version}");
+}
+
+async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &str) {
+    let what = format!("{version}, {way:?}");
+    let folder = format!("{DEPLOY}/single-runner");
+    let applied = objects(&stand.run(&[&DRY[..], &["-k", &folder]].concat()).await);
+    let runner = named(&applied, "Deployment", "function-runner");
+    let containers = runner["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    assert_eq!(containers.len(), 1, "{what}: the container is Porch's");
+    for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
+        let handlers = ["exec", "httpGet", "tcpSocket", "grpc"];
+        let there: Vec<_> =
+            handlers.iter().filter(|handler| !containers[0][probe][*handler].is_null()).collect();
+        assert_eq!(there, [&"exec"], "{what}: {probe}");
+    }
+    let ports = containers[0]["ports"].as_array().unwrap();
+    let numbers: BTreeSet<_> = ports.iter().map(|port| port["containerPort"].to_string()).collect();
+    assert_eq!(numbers.len(), ports.len(), "{what}: {ports:?}");
+    if !way.is_empty() {
+        // Another program is the purpose. Porch 1.5 and the next version have other flags as well. This test has scaled
+        // the Deployment.
+        let container = ".spec.template.spec.containers[name=\"function-runner\"]";
+        let mut fields = BTreeSet::from([".spec.replicas".to_owned(), format!("{container}.image")]);
+        if version != Version::Next {
+            fields.insert(format!("{container}.env[name=\"WRAPPER_SERVER_IMAGE\"].value"));
+        }
+        if version != Version::V1_6 {
+            fields.insert(format!("{container}.command"));
+        }
+        if version == Version::V1_5 {
+            fields.insert(format!("{container}.volumeMounts[mountPath=\"/pod-cache-config\"].name"));
+        }
+        assert_eq!(stand.conflicts(&folder).await, fields, "{what}");
+        return;
+    }
+    // And back, by Porch's manifest.
+    let before = stand.object("deployment", "function-runner").await;
+    stand.run(&["apply", "-k", &folder]).await;
+    stand.run(&["apply", "-f", porch]).await;
+    let after = stand.object("deployment", "function-runner").await;
+    assert_eq!(after["spec"], before["spec"], "{what}");
+}
+
+async fn leads_the_controllers_here(stand: &Stand, what: &str) {
+    let controllers = Version::Next.folder().join("9-controllers.yaml");
+    std::fs::copy(controllers, stand.sandbox.path("9-controllers.yaml")).unwrap();
+    let component = format!("{DEPLOY}/porch/pod-evaluator-address");
+    copy_folder(component.as_ref(), &stand.sandbox.path("pod-evaluator-address"));
+    stand.sandbox.write(
+        "kustomization.yaml",
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [9-controllers.yaml]\n\
+         components: [pod-evaluator-address]\n",
+    );
+    let folder = stand.sandbox.directory().to_str().unwrap();
+    let applied = objects(&stand.run(&[&DRY[..], &["-k", folder]].concat()).await);
+    let patch = format!("--patch-file={component}/patch.yaml");
+    let patched =
+        ["-n", HOME, "patch", "deployment", "porch-controllers", &patch, "--dry-run=server", "-o", "json"];
+    let patched = objects(&stand.run(&patched).await);
+    for all in [&applied, &patched] {
+        let deployment = named(all, "Deployment", "porch-controllers");
+        let variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
+        let mut addresses = variables.iter().filter(|one| one["name"] == "POD_EVALUATOR_ADDRESS");
+        let ours = "function-router.porch-system.svc.cluster.local:9445";
+        assert_eq!(addresses.next().unwrap()["value"], ours, "{what}");
+        assert_eq!(addresses.next(), None, "{what}");
+    }
+}

@@ -1,0 +1,266 @@
+//! Porch in the tests' cluster: the objects of its own manifests, version by version, with the stand-in of
+//! `tests/clients/go/cmd/porch` in the place of its programs. It calls and ends as they do; what became of its calls it
+//! reports to the test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use porch_fn_tests::process::{eventually, figure};
+use porch_fn_tests::rights::{FUNCTIONS, HOME, objects};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::deploy::Stand;
+
+/// A version of Porch, by the folder of its manifests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    V1_5,
+    V1_6,
+    Next,
+}
+
+/// Porch's programs, at work.
+pub(crate) struct Porch {
+    version: Version,
+    reports: Reports,
+}
+
+/// What the stand-ins report, by pod.
+#[derive(Debug, Clone, Default)]
+struct Reports(Arc<Mutex<BTreeMap<String, Report>>>);
+
+/// What became of a pod's calls so far.
+#[derive(Debug, Clone, Deserialize)]
+struct Report {
+    program: String,
+    pod: String,
+    calls: BTreeMap<String, usize>,
+    failed: usize,
+    texts: Option<Vec<String>>,
+    slowest_seconds: f64,
+    done: bool,
+    #[serde(skip)]
+    lost: bool,
+}
+
+/// Calls of each program to each address.
+pub(crate) type Counts = BTreeMap<(String, String), usize>;
+
+// === impl Version ===
+
+impl Version {
+    /// Where its manifests are.
+    pub(crate) fn folder(self) -> PathBuf {
+        let name = match self {
+            Self::V1_5 => "1.5",
+            Self::V1_6 => "1.6",
+            Self::Next => "next",
+        };
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch").join(name)
+    }
+
+    /// The objects of its manifests that are tried here, unchanged. The others are Porch's own API and database.
+    pub(crate) fn objects(self) -> Vec<Value> {
+        let mut all = Vec::new();
+        for file in [
+            "2-function-runner.yaml",
+            "3-porch-server.yaml",
+            "5-rbac.yaml",
+            "6-rbac-bind.yaml",
+            "9-controllers.yaml",
+        ] {
+            all.extend(objects(&self.folder().join(file)));
+        }
+        all.retain(|object| {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            match object["kind"].as_str().unwrap_or_default() {
+                "Role" | "RoleBinding" => ["porch-function-executor", "porch-fn-runner"].contains(&name),
+                kind => !kind.starts_with("ClusterRole"),
+            }
+        });
+        all
+    }
+
+    /// Its kind FunctionConfig, if it has one.
+    pub(crate) fn function_configs(self) -> Option<PathBuf> {
+        let file = self.folder().join("crds/config.porch.kpt.dev_functionconfigs.yaml");
+        file.is_file().then_some(file)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V1_5 => "Porch 1.5",
+            Self::V1_6 => "Porch 1.6",
+            Self::Next => "Porch next",
+        })
+    }
+}
+
+// === impl Porch ===
+
+impl Porch {
+    /// Installs it, and waits until all of it is ready. `images` are what its programs have evaluated.
+    pub(crate) async fn install(stand: &Stand, version: Version, images: &[String]) -> Self {
+        let node = stand.cluster.registry().split(':').next().unwrap();
+        let listener = TcpListener::bind((node, 0)).await.unwrap();
+        let report_to = listener.local_addr().unwrap().to_string();
+        let reports = Reports::default();
+        tokio::spawn(reports.clone().collect(listener));
+
+        if let Some(kinds) = version.function_configs() {
+            stand.applies_kinds(&kinds).await;
+        }
+        let mut all = version.objects();
+        all.extend(dependencies());
+        for object in all.iter_mut().filter(|object| object["kind"] == "Deployment") {
+            let image = format!("{}/porch:test", stand.cluster.registry());
+            stands_in(object, &image, images, &report_to);
+        }
+        // Who calls comes after who is called: the first calls must not fail.
+        let (controllers, rest): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|object| object["metadata"]["name"] == "porch-controllers");
+        let (server, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(|object| {
+            object["kind"] == "Deployment" && object["metadata"]["name"] == "porch-server"
+        });
+        for (part, deployment, service, port) in [
+            (rest, "function-runner", "function-runner", 9445),
+            (server, "porch-server", "api", if version == Version::Next { 9447 } else { 443 }),
+            (controllers, "porch-controllers", "function-runner", 9445),
+        ] {
+            let list = json!({"apiVersion": "v1", "kind": "List", "items": part}).to_string();
+            let file = stand.sandbox.write("porch.json", list);
+            let file = file.to_str().unwrap();
+            stand.kubectl(&["apply", "--server-side", "--field-manager=kpt", "-f", file]).await;
+            stand.rolled_out(&[deployment]).await;
+            stand.leads_somewhere(service, port).await;
+        }
+        Self { version, reports }
+    }
+
+    /// Waits until each program's calls go to exactly these addresses, and have for some time.
+    pub(crate) async fn calls(&self, wanted: &[(&str, &[&str])]) {
+        let wanted: BTreeSet<(String, String)> = wanted
+            .iter()
+            .flat_map(|(program, targets)| {
+                targets.iter().map(|target| ((*program).to_owned(), (*target).to_owned()))
+            })
+            .collect();
+        eventually(&format!("{}: calls go to {wanted:?}", self.version), async || {
+            let before = self.reports.counts();
+            // What a second of calls adds to.
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            let after = self.reports.counts();
+            let mut grown: BTreeSet<_> = after.keys().cloned().collect();
+            grown.retain(|key| after[key] > before.get(key).copied().unwrap_or_default() + 5);
+            (grown == wanted).then_some(())
+        })
+        .await;
+    }
+
+    /// No call has failed yet, and every pod that has ended has finished its calls.
+    pub(crate) fn nothing_failed(&self, what: &str) {
+        let reports = self.reports.all();
+        let calls: usize = reports.iter().flat_map(|report| report.calls.values()).sum();
+        let failed: usize = reports.iter().map(|report| report.failed).sum();
+        let slowest = reports.iter().map(|report| report.slowest_seconds).fold(0.0, f64::max);
+        figure(&format!(
+            "{}, {what}: {failed} of {calls} calls failed, slowest {slowest:.1} s",
+            self.version
+        ));
+        let texts: Vec<_> = reports.iter().flat_map(|report| report.texts.iter().flatten()).collect();
+        assert_eq!(failed, 0, "{}, {what}: {texts:#?}", self.version);
+        let lost: Vec<_> = reports.iter().filter(|report| report.lost).collect();
+        assert!(lost.is_empty(), "{}, {what}: killed while they called: {lost:#?}", self.version);
+        assert!(calls > 100, "{calls} calls say little");
+    }
+}
+
+// === impl Reports ===
+
+impl Reports {
+    async fn collect(self, listener: TcpListener) {
+        let mut pods = JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            let reports = self.clone();
+            pods.spawn(async move {
+                let mut lines = BufReader::new(stream).lines();
+                let mut last: Option<String> = None;
+                while let Ok(Some(line)) = lines.next_line().await {
+                    let report: Report = serde_json::from_str(&line).unwrap();
+                    last = Some(report.pod.clone());
+                    reports.0.lock().unwrap().insert(report.pod.clone(), report);
+                }
+                // A pod that is killed cannot say what became of its last calls.
+                if let Some(pod) = last
+                    && let Some(report) = reports.0.lock().unwrap().get_mut(&pod)
+                {
+                    report.lost = !report.done;
+                }
+            });
+        }
+    }
+
+    fn all(&self) -> Vec<Report> {
+        self.0.lock().unwrap().values().cloned().collect()
+    }
+
+    fn counts(&self) -> Counts {
+        let mut counts = Counts::new();
+        for report in self.all() {
+            for (target, calls) in report.calls {
+                *counts.entry((report.program.clone(), target)).or_default() += calls;
+            }
+        }
+        counts
+    }
+}
+
+/// What Porch's Deployments mount, from parts of Porch that are not here.
+fn dependencies() -> Vec<Value> {
+    let named = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": HOME}});
+    vec![
+        named("ConfigMap", "porch-db-config"),
+        named("Secret", "porch-db-secret"),
+        named("Secret", "porch-controllers-webhook-tls"),
+    ]
+}
+
+/// The stand-in in a Deployment of Porch's: flags, variables and probes stay.
+fn stands_in(deployment: &mut Value, image: &str, images: &[String], report_to: &str) {
+    let is_controllers = deployment["metadata"]["name"] == "porch-controllers";
+    if is_controllers {
+        deployment["spec"]["replicas"] = json!(3);
+    }
+    let pod = &mut deployment["spec"]["template"]["spec"];
+    // It goes on for 30 s.
+    pod["terminationGracePeriodSeconds"] = json!(60);
+    let container = &mut pod["containers"][0];
+    container["image"] = json!(image);
+    // The node is small, and the stand-in needs little.
+    container.as_object_mut().unwrap().remove("resources");
+    // Porch's controllers render 20 packages at once.
+    let (renders, pause) = if is_controllers { ("20", "1s") } else { ("4", "100ms") };
+    let variables = container["env"].as_array_mut().unwrap();
+    for (name, value) in
+        [("IMAGES", &*images.join(",")), ("RENDERS", renders), ("PAUSE", pause), ("REPORT_TO", report_to)]
+    {
+        variables.push(json!({"name": name, "value": value}));
+    }
+}
+
+/// A FunctionConfig of a function that runs in pods.
+pub(crate) fn function_config(name: &str, prefix: &str) -> Value {
+    json!({
+        "apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "FunctionConfig",
+        "metadata": {"name": name, "namespace": FUNCTIONS},
+        "spec": {"image": name, "prefixes": [prefix], "podExecutor": {"tags": ["*"]}},
+    })
+}

@@ -1,0 +1,10 @@
+mod adoption;
+mod calls;
+mod collecting;
+mod discovery;
+mod failing;
+pub(crate) mod function_configs;
+mod rights;
+mod settings;
+mod sharing;
+mod templates;

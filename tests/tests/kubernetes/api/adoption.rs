@@ -1,0 +1,254 @@
+//! Which pods and Services are taken over, made again, skipped, and left alone.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Service};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use porch_fn_image::{Image, pod_name, pod_name_past};
+use porch_fn_tests::process::{eventually, figure};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::rig::{
+    Bench, INPUT, MANAGED_BY, MANAGER, RECLAIM_AFTER, REFERENCE, VERSION, alive, births, failed,
+};
+
+const POD_NAME_TAKEN: &str = "a pod that this runner does not manage holds the name of the function's pod: remove it \
+                              from the function namespace";
+const SERVICE_NAME_TAKEN: &str = "a Service that this runner does not manage holds the name of the function's: remove it \
+                                  from the function namespace";
+
+// === impl Bench ===
+
+impl Bench {
+    /// A pod of somebody else's, under this name.
+    pub(super) async fn foreign_pod(&self, name: &str, labels: Value, annotations: Value) -> Pod {
+        let pod = json!({
+            "metadata": {"name": name, "labels": labels, "annotations": annotations},
+            "spec": {"containers": [{"name": "idle", "image": self.cluster.wrapper_image()}]},
+        });
+        self.namespace.make(pod).await
+    }
+
+    /// Asserts that nobody has changed or deleted what `foreign_pod` made.
+    pub(super) async fn untouched(&self, pod: &Pod) {
+        let now = self.namespace.api::<Pod>().get(&pod.name_any()).await.unwrap();
+        let parts = |pod: &Pod| (pod.uid(), pod.labels().clone(), pod.annotations().clone());
+        assert_eq!(parts(&now), parts(pod));
+        assert!(alive(&now));
+    }
+
+    /// A Service with or without an owner.
+    pub(super) async fn service(&self, name: &str, labels: Value, owner: Option<&Pod>) -> Service {
+        let owners: Vec<_> = owner
+            .iter()
+            .map(|pod| json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name_any(), "uid": pod.uid()}))
+            .collect();
+        let service = json!({
+            "metadata": {"name": name, "labels": labels, "ownerReferences": owners},
+            "spec": {"ports": [{"port": 9446}], "selector": {"fn.kpt.dev/image": "an-old-pod"}},
+        });
+        self.namespace.make(service).await
+    }
+
+    /// Deletes a pod, and keeps its object.
+    async fn hold(&self, pod: &Pod) {
+        self.patch(pod, json!({"metadata": {"finalizers": ["example.com/hold"]}})).await;
+        self.delete(pod, &DeleteParams::default().grace_period(1)).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_pod_is_made_with_its_service_and_adopted_by_others() {
+    let bench = Bench::new().await;
+    let record = bench.namespace.record::<Pod>().await;
+    // They race for the first pod.
+    let (first, second) = tokio::join!(bench.runner(&[]), bench.runner(&[]));
+    tokio::join!(first.succeeds(), second.succeeds(), first.succeeds(), second.succeeds());
+    drop((first, second));
+    let pod = bench.pod().await;
+    assert_eq!(pod.name_any(), bench.name(0));
+    assert_eq!(pod.labels()["fn.kpt.dev/image"], pod.name_any());
+    assert_eq!(pod.annotations()[REFERENCE], bench.image);
+    assert!(pod.annotations()[VERSION].starts_with("inline-"));
+    let service = bench.service_of(&pod).await;
+    let spec = service.spec.as_ref().unwrap();
+    assert_eq!(spec.type_.as_deref(), Some("ClusterIP"));
+    assert_eq!(spec.ports.as_ref().unwrap()[0].port, 9446);
+    assert_eq!(spec.selector.as_ref().unwrap()["fn.kpt.dev/image"], pod.name_any());
+
+    // A full quota hinders no adoption.
+    let full = json!({"metadata": {"name": "full"}, "spec": {"hard": {"pods": "1", "services": "1"}}});
+    bench.namespace.make::<ResourceQuota>(full).await;
+    let counted = |quotas: &[ResourceQuota]| {
+        let used = quotas.first()?.status.as_ref()?.used.as_ref()?;
+        (used.get("pods")?.0 == "1" && used.get("services")?.0 == "1").then_some(())
+    };
+    bench.namespace.until("the quota is full", counted).await;
+    bench.runner(&[]).await.succeeds().await;
+    assert_eq!(births(&record).len(), 1);
+    assert_eq!(bench.service_of(&pod).await.uid(), service.uid());
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_pod_that_is_gone_or_has_failed_is_replaced() {
+    let bench = Bench::new().await;
+    let runner = bench.runner(&[]).await;
+    for fails in [false, true] {
+        runner.succeeds().await;
+        let pod = bench.pod().await;
+        if fails {
+            let patch = Patch::Merge(json!({"status": {"phase": "Failed"}}));
+            let pods = bench.namespace.api::<Pod>();
+            pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await.unwrap();
+        } else {
+            bench.delete(&pod, &DeleteParams::default().grace_period(0)).await;
+        }
+        let other = eventually("there is another pod", async || {
+            runner.succeeds().await;
+            bench.pods().await.into_iter().find(|other| other.uid() != pod.uid())
+        })
+        .await;
+        bench.gone(&pod).await;
+        // The surge slot may serve while the old pod ends.
+        let name = other.name_any();
+        assert!([bench.name(0), bench.name(1)].contains(&name), "{name}");
+        bench.service_of(&other).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn pods_stuck_in_termination_delay_nobody() {
+    let bench = Bench::new().await;
+    let runner = bench.runner(&[]).await;
+    let mut stuck = Vec::new();
+    for slot in 0..2 {
+        let begin = Instant::now();
+        runner.succeeds().await;
+        assert!(begin.elapsed() < Duration::from_secs(6), "the next pod has another name");
+        let pod = bench.pods().await.into_iter().find(alive).expect("a pod");
+        assert_eq!(pod.name_any(), bench.name(slot));
+        bench.hold(&pod).await;
+        runner.counts("terminating", u64::from(slot) + 1).await;
+        stuck.push(pod);
+    }
+    runner.succeeds().await;
+    let pods = bench.pods().await;
+    assert_eq!(pods.len(), 3, "the finalizers hold two: {pods:#?}");
+    let other = pods.iter().find(|pod| alive(pod)).unwrap();
+    let image = Image::parse(&bench.image, "").unwrap();
+    assert_eq!(other.name_any(), pod_name_past(&image, 0, &stuck[0].uid().unwrap()));
+    bench.service_of(other).await;
+    let first = pods.iter().find(|pod| pod.uid() == stuck[0].uid()).unwrap();
+    let deleted = first.metadata.deletion_timestamp.as_ref().unwrap();
+    let after = other.creation_timestamp().unwrap().0.as_second() - deleted.0.as_second();
+    figure(&format!("a pod stuck in termination was skipped {after} s past its deletion timestamp"));
+    assert!((10..=40).contains(&after), "{after} s");
+    for pod in &stuck {
+        bench.patch(pod, json!({"metadata": {"finalizers": null}})).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn what_others_hold_the_name_with_is_reported_and_left_alone() {
+    let bench = Bench::new().await;
+    let [marker, second] = ["marker", "second"].map(|name| format!("example.com/{name}:v1"));
+    // With our labels, and never ready: ours to delete once its time is up, were it not another image's.
+    let ours = json!({MANAGED_BY: MANAGER, "fn.kpt.dev/image": bench.name(0)});
+    let other = json!({
+        REFERENCE: "example.com/other:v1", "fn.kpt.dev/slot": "0", RECLAIM_AFTER: "2999-01-01T00:00:00Z",
+    });
+    let runner = bench.runner_of(&[&bench.image, &marker, &second], &["--pod-ready-timeout=10m"]).await;
+    for (labels, annotations) in [(json!({"app": "other"}), json!({"a": "b"})), (ours, other)] {
+        let foreign = bench.foreign_pod(&bench.name(0), labels, annotations).await;
+        // Starts pause after a failure, and calls get the failure meanwhile.
+        eventually("the name is reported as taken", async || {
+            let answer = runner.call(INPUT).await;
+            (answer.message == failed(&bench.image, POD_NAME_TAKEN)).then_some(())
+        })
+        .await;
+        // Once a pod that came later is collected, this one was looked at too.
+        runner.client.call(&marker, INPUT).await.output();
+        let later = bench.pods().await.into_iter().find(|pod| pod.annotations()[REFERENCE] == marker);
+        let later = later.expect("the marker's pod");
+        bench.lapse(&later).await;
+        bench.gone(&later).await;
+        bench.untouched(&foreign).await;
+        bench.delete(&foreign, &DeleteParams::default().grace_period(0)).await;
+    }
+    let name = pod_name(&Image::parse(&second, "").unwrap(), 0);
+    let foreign = bench.service(&name, json!({"app": "other"}), None).await;
+    let answer = runner.client.call(&second, INPUT).await;
+    answer.fails(Code::Unknown, &failed(&second, SERVICE_NAME_TAKEN));
+    let services = bench.namespace.api::<Service>();
+    assert_eq!(services.get(&name).await.unwrap(), foreign);
+    services.delete(&name, &DeleteParams::default()).await.unwrap();
+    eventually("the name is free", async || {
+        (runner.client.call(&second, INPUT).await.code == Code::Ok).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_pod_gets_a_service_of_its_own() {
+    let bench = Bench::new().await;
+    let runner = bench.runner(&["--pod-connect=pod-ip"]).await;
+    runner.succeeds().await;
+    let pod = bench.pod().await;
+    assert_eq!(bench.namespace.services().await, []);
+    drop(runner);
+    // Those of an earlier pod and of nobody are replaced. An owner lives, or Kubernetes would delete its Service.
+    let owner = bench.foreign_pod("owner", json!({}), json!({})).await;
+    for earlier in [None, Some(None), Some(Some(&owner))] {
+        if let Some(owner) = earlier {
+            bench.service(&bench.name(0), json!({MANAGED_BY: MANAGER}), owner).await;
+        }
+        let runner = bench.runner(&[]).await;
+        runner.succeeds().await;
+        let services = bench.namespace.api::<Service>();
+        if earlier.is_none() {
+            let first = bench.service_of(&pod).await;
+            services.delete(&first.name_any(), &DeleteParams::default()).await.unwrap();
+            eventually("there is another Service", async || {
+                runner.succeeds().await;
+                let there = bench.namespace.services().await;
+                there.iter().any(|other| other.uid() != first.uid()).then_some(())
+            })
+            .await;
+        }
+        let service = bench.service_of(&pod).await;
+        drop(runner);
+        services.delete(&service.name_any(), &DeleteParams::default()).await.unwrap();
+    }
+    assert_eq!(bench.pod().await.uid(), pod.uid());
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn every_image_has_names_that_the_api_server_takes() {
+    let bench = Bench::new().await;
+    let long = format!("{}/{}:{}", "deep".repeat(10), "long-name.".repeat(9) + "end", "t".repeat(100));
+    let digest = format!("by/digest@sha256:{}", "0123456789abcdef".repeat(4));
+    let names = ["one/same:v1", "two/same:v1", "under_score.dot__name:V1.2_RC-3", "9lives", &long, &digest];
+    let images = names.map(|name| format!("{}/{name}", bench.cluster.registry()));
+    let runner = bench.runner_of(&images.each_ref().map(String::as_str), &[]).await;
+    for image in &images {
+        assert_eq!(runner.client.call(image, INPUT).await.output(), INPUT, "{image}");
+    }
+    let pods: BTreeSet<_> = bench.pods().await.iter().map(ResourceExt::name_any).collect();
+    let services = bench.namespace.services().await.iter().map(ResourceExt::name_any).collect();
+    assert_eq!(pods.len(), images.len(), "no two share a name");
+    assert_eq!(pods, services);
+    let begin = |text: &str| pods.iter().filter(|name| name.starts_with(text)).count();
+    // Without a tag it is `latest`; dots are dropped from a tag.
+    assert_eq!((begin("same-v1-0-"), begin("fn-9lives-latest-0-")), (2, 1), "{pods:?}");
+    assert_eq!(begin("under-score-dot--name-v12-rc-3-0-"), 1, "{pods:?}");
+}

@@ -1,0 +1,52 @@
+//! What the API server notices of calls.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use porch_fn_tests::process::figure;
+use porch_fn_tests::rights::{BASE, FUNCTIONS, Roles};
+use tokio::time::Instant;
+
+use crate::rig::{Bench, CONNECTS, INPUT, Runner};
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn warm_calls_ask_nothing_of_the_api_server() {
+    const CALLS: usize = 1000;
+    for connect in CONNECTS {
+        let bench = Bench::new().await;
+        let account = bench.namespace.account("runner").await;
+        account.allow(&bench.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
+        let kubeconfig = account.kubeconfig(&bench.sandbox).await;
+        let flag = format!("--pod-connect={connect}");
+        let server = bench.namespace.runner_as(&bench.sandbox, kubeconfig, &[&bench.image], &[&flag]).await;
+        let runner = Runner::new(server, &bench.image);
+        runner.succeeds().await;
+
+        let audit = bench.cluster.audit();
+        let mark = audit.mark().await;
+        let start = Instant::now();
+        for _ in 0..CALLS / 10 {
+            let answers = join_all((0..10).map(|_| runner.call(INPUT))).await;
+            assert!(answers.iter().all(|answer| answer.output() == INPUT));
+        }
+        let took = start.elapsed();
+        let mut asked: BTreeMap<String, usize> = BTreeMap::new();
+        for request in audit.since(&mark).await {
+            if request.user == account.user() {
+                *asked.entry(format!("{} {}", request.verb, request.resource)).or_default() += 1;
+            }
+        }
+        figure(&format!("{CALLS} warm calls by {connect} in {took:.1?}: API requests {asked:?}"));
+        // None of them is a call's: a renewed watch, reclaim-after pushed at most every 60 s, and what is read every
+        // --scan-interval, which is 60 s too.
+        let minutes = 1 + usize::try_from(took.as_secs() / 60).unwrap();
+        for (request, times) in asked {
+            let periodic =
+                ["patch pods", "watch ", "list functionconfigs", "get podtemplates", "get servicetemplates"];
+            let allowed = if periodic.iter().any(|begin| request.starts_with(begin)) { minutes } else { 0 };
+            assert!(times <= allowed, "{times} times: {request}");
+        }
+        assert_eq!(bench.pods().await.len(), 1);
+    }
+}

@@ -1,0 +1,95 @@
+//! Which pods and Services go when nobody needs them, and which stay.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::ResourceExt;
+use porch_fn_tests::cluster::Change;
+use serde_json::json;
+
+use crate::rig::{Bench, INPUT, LONG_AGO, MANAGED_BY, MANAGER, RECLAIM_AFTER, alive, births, sleeping};
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_lapsed_pod_goes_with_its_service_and_nothing_else_does() {
+    let bench = Bench::new().await;
+    let fresh = bench.cluster.function_named("collecting/fresh:v1").await;
+    // Porch's own pods look like this.
+    let original = json!({"fn.kpt.dev/image": "original"});
+    let original = bench.foreign_pod("original", original, json!({RECLAIM_AFTER: LONG_AGO})).await;
+    let bare = bench.foreign_pod("bare", json!({}), json!({})).await;
+    let images = [bench.image.as_str(), fresh.as_str()];
+    for restarted in [false, true] {
+        let runner = bench.runner_of(&images, &[]).await;
+        runner.succeeds().await;
+        let lapsed = bench.pod_of(&bench.image).await;
+        bench.service_of(&lapsed).await;
+        runner.client.call(&fresh, INPUT).await.output();
+        let kept = bench.pod_of(&fresh).await;
+        if restarted {
+            drop(runner);
+            bench.lapse(&lapsed).await;
+            let _nobody_has_called_it = bench.runner_of(&images, &[]).await;
+            bench.gone(&lapsed).await;
+        } else {
+            bench.lapse(&lapsed).await;
+            bench.gone(&lapsed).await;
+        }
+        let gone = |services: &[Service]| {
+            services.iter().all(|service| service.name_any() != lapsed.name_any()).then_some(())
+        };
+        bench.namespace.until("its Service is gone", gone).await;
+        bench.untouched(&original).await;
+        bench.untouched(&bare).await;
+        bench.service_of(&kept).await;
+        assert_eq!(bench.pod().await.uid(), kept.uid());
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_pod_in_use_stays() {
+    let bench = Bench::new().await;
+    let runner = bench.runner(&[]).await;
+    runner.succeeds().await;
+    let pod = bench.pod().await;
+    let record = bench.namespace.record::<Pod>().await;
+    let lapse = async {
+        runner.counts("in_flight", 1).await;
+        bench.lapse(&pod).await;
+        let pushed =
+            |pods: &[Pod]| pods.iter().any(|pod| pod.annotations()[RECLAIM_AFTER] != LONG_AGO).then_some(());
+        bench.namespace.until("the call pushes its pod's time", pushed).await;
+    };
+    let (answer, ()) = tokio::join!(runner.call(sleeping(Duration::from_secs(5))), lapse);
+    answer.output();
+    let deleted = |change: &Change<Pod>| match change {
+        Change::Applied(pod) => !alive(pod),
+        Change::Deleted(_) => true,
+    };
+    assert!(!record.changes().iter().any(|(_, change)| deleted(change)));
+    runner.succeeds().await;
+    assert_eq!(bench.pod().await.uid(), pod.uid());
+    assert_eq!(births(&record).len(), 1);
+}
+
+/// Kubernetes collects what its owner's end leaves behind; these are what it does not.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn services_without_a_pod_go_after_a_minute() {
+    let bench = Bench::new().await;
+    let owner = bench.foreign_pod("owner", json!({}), json!({})).await;
+    let ours = json!({MANAGED_BY: MANAGER});
+    bench.service("of-no-pod-of-ours", ours.clone(), Some(&owner)).await;
+    bench.service("of-nobody", ours, None).await;
+    bench.service("foreign", json!({}), None).await;
+    let runner = bench.runner(&[]).await;
+    runner.succeeds().await;
+    let own = bench.pod().await.name_any();
+    let look = |services: &[Service]| {
+        let mut left: Vec<_> = services.iter().map(ResourceExt::name_any).collect();
+        left.sort();
+        (left == ["foreign", &own]).then_some(())
+    };
+    bench.namespace.until_within(Duration::from_secs(100), "two Services are left", look).await;
+}

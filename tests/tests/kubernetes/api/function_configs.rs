@@ -1,0 +1,310 @@
+//! FunctionConfigs of newer Porch in a real API server: what the runner writes to them, and that they can always be
+//! deleted. The kind is the cluster's, and comes with the first test that needs it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+};
+use porch_fn_tests::cluster::{Audit, Mark, Namespace};
+use porch_fn_tests::process::{Server, eventually, figure};
+use porch_fn_tests::rights::{BASE, FUNCTIONS, Roles};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::rig::Bench;
+
+const GROUP: &str = "config.porch.kpt.dev";
+const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_functionconfigs.yaml";
+pub(crate) const KIND: &str = "crd/functionconfigs.config.porch.kpt.dev";
+/// As newer Porch's manifests have them.
+const OBJECTS: &str = include_str!("../../../packages/porch/1.6/23-function-configurations.yaml");
+pub(crate) const FINALIZER: &str = "config.porch.kpt.dev/functionconfig-function-runner";
+const SERVER_FINALIZER: &str = "config.porch.kpt.dev/functionconfig-porch-server";
+
+/// The FunctionConfigs of a namespace.
+pub(crate) struct Configs {
+    pub(crate) api: Api<DynamicObject>,
+}
+
+/// A namespace with FunctionConfigs.
+pub(crate) struct Stand {
+    pub(crate) configs: Configs,
+    pub(crate) bench: Bench,
+}
+
+/// Installs the kind, if it is not there.
+pub(crate) async fn install(bench: &Bench) {
+    let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
+    let crd = crd.to_str().unwrap();
+    bench.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", crd], "").await;
+    bench.kubectl(&["wait", "--for=condition=established", "--timeout=50s", KIND], "").await;
+    // Known to the API server a little later than it says.
+    let configs = Configs::of(&bench.namespace);
+    eventually("FunctionConfigs are served", async || configs.api.list(&ListParams::default()).await.ok())
+        .await;
+}
+
+// === impl Configs ===
+
+impl Configs {
+    pub(crate) fn of(namespace: &Namespace) -> Self {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, "v1alpha1", "FunctionConfig"));
+        Self { api: Api::namespaced_with(namespace.cluster().client(), namespace.name(), &kind) }
+    }
+
+    /// Makes or changes one.
+    pub(crate) async fn apply(&self, name: &str, annotations: Value, spec: Value) -> DynamicObject {
+        let object = json!({
+            "apiVersion": format!("{GROUP}/v1alpha1"), "kind": "FunctionConfig",
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": spec,
+        });
+        let params = PatchParams::apply("tests").force();
+        self.api.patch(name, &params, &Patch::Apply(object)).await.unwrap()
+    }
+
+    pub(crate) async fn patch(&self, name: &str, patch: Value) -> DynamicObject {
+        self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
+    }
+
+    /// Writes its status, as another of Porch's components.
+    async fn patch_status(&self, name: &str, status: Value) {
+        let patch = Patch::Merge(json!({ "status": status }));
+        self.api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    pub(crate) async fn delete(&self, name: &str) {
+        self.api.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    pub(crate) async fn list(&self) -> Vec<DynamicObject> {
+        self.api.list(&ListParams::default()).await.unwrap().items
+    }
+
+    /// Waits until it looks so.
+    async fn until<T>(&self, name: &str, what: &str, look: impl Fn(&DynamicObject) -> Option<T>) -> T {
+        eventually(&format!("{name}: {what}"), async || look(&self.api.get(name).await.ok()?)).await
+    }
+
+    /// Waits until the status says that the present generation is in effect, and nothing is wrong.
+    pub(crate) async fn applied(&self, name: &str) {
+        self.until(name, "the present state is in effect", |object| {
+            (is_applied(object) && error(object).is_empty()).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until the status says that this is wrong.
+    pub(crate) async fn has_error(&self, name: &str, text: &str) -> DynamicObject {
+        self.until(name, &format!("the status says {text:?}"), |object| {
+            error(object).contains(text).then(|| object.clone())
+        })
+        .await
+    }
+
+    pub(crate) async fn gone(&self, name: &str) {
+        eventually(&format!("{name} is gone"), async || {
+            self.api.get_opt(name).await.unwrap().is_none().then_some(())
+        })
+        .await;
+    }
+}
+
+fn observed(object: &DynamicObject) -> Option<i64> {
+    object.data["status"]["functionRunnerObservedGeneration"].as_i64()
+}
+
+fn is_applied(object: &DynamicObject) -> bool {
+    object.metadata.generation.is_some() && observed(object) == object.metadata.generation
+}
+
+fn error(object: &DynamicObject) -> &str {
+    object.data["status"]["error"].as_str().unwrap_or_default()
+}
+
+pub(crate) fn pods_of(image: &str) -> Value {
+    json!({"image": image, "podExecutor": {}})
+}
+
+// === impl Stand ===
+
+impl Stand {
+    pub(crate) async fn new() -> Self {
+        let stand = Self::without_kind().await;
+        install(&stand.bench).await;
+        stand
+    }
+
+    pub(crate) async fn without_kind() -> Self {
+        let bench = Bench::new().await;
+        Self { configs: Configs::of(&bench.namespace), bench }
+    }
+
+    pub(crate) async fn runner(&self) -> Server {
+        self.bench.namespace.runner(&self.bench.sandbox, &[], &["--scan-interval=1s"]).await
+    }
+
+    /// Runners that know each other, each with an account of its own.
+    async fn runners(&self, network: &str, count: usize) -> Vec<Server> {
+        let mut kubeconfigs = Vec::new();
+        for number in 0..count {
+            let account = self.bench.namespace.account(&format!("runner-{number}")).await;
+            account.allow(&self.bench.namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
+            kubeconfigs.push(account.kubeconfig(&self.bench.sandbox).await);
+        }
+        self.bench.fleet(network, &kubeconfigs, &[], &["--scan-interval=1s"]).await
+    }
+
+    /// Who has written the status of which, each time.
+    async fn writers(&self, audit: &Audit, mark: &Mark) -> BTreeMap<String, Vec<String>> {
+        let mut writers: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for request in audit.since(mark).await {
+            if request.namespace == self.bench.namespace.name()
+                && request.resource == "functionconfigs/status"
+            {
+                assert_eq!((request.verb.as_str(), request.code), ("patch", 200), "{request:?}");
+                writers.entry(request.name).or_default().push(request.user);
+            }
+        }
+        writers
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_originals_objects_are_taken_and_go_again() {
+    let stand = Stand::new().await;
+    let audit = stand.bench.cluster.audit();
+    let _runners = stand.runners("127.0.8", 3).await;
+    let mark = audit.mark().await;
+    let begin = Instant::now();
+    let objects = OBJECTS.replace("porch-fn-system", stand.bench.namespace.name());
+    stand.bench.kubectl(&["apply", "-f", "-"], &objects).await;
+    let all = eventually("all are in effect", async || {
+        let all = stand.configs.list().await;
+        all.iter().all(is_applied).then_some(all)
+    })
+    .await;
+    let took = begin.elapsed();
+    figure(&format!("{} FunctionConfigs applied and in effect in {took:.2?}", all.len()));
+    assert_eq!(all.len(), 19);
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    let errors: Vec<_> = all.iter().map(error).filter(|error| !error.is_empty()).collect();
+    assert!(errors.is_empty(), "{errors:?}");
+    // No runner adds a finalizer.
+    assert!(all.iter().all(|object| object.finalizers().is_empty()));
+
+    // An edit of each, so that whoever would have written twice has had the time to.
+    for object in &all {
+        let edit = json!({"spec": {"podExecutor": {"maxParallelExecutions": 1}}});
+        stand.configs.patch(&object.name_any(), edit).await;
+    }
+    for object in &all {
+        stand.configs.applied(&object.name_any()).await;
+    }
+    let writers = stand.writers(&audit, &mark).await;
+    assert_eq!(writers.len(), 19);
+    for (name, users) in &writers {
+        assert!(users.iter().all(|user| *user == users[0]), "{name} has one writer: {users:?}");
+        // Once more where a runner has not heard of its own write for a second.
+        assert!((2..=3).contains(&users.len()), "{name} is written once for each generation: {users:?}");
+    }
+    let users: BTreeSet<_> = writers.values().flatten().collect();
+    assert_eq!(users.len(), 3, "the work is shared: {users:?}");
+
+    // As they are after the original's runner and server have seen them.
+    let finalizers = |number: usize| match number % 3 {
+        0 => json!([FINALIZER]),
+        1 => json!([SERVER_FINALIZER, FINALIZER]),
+        _ => json!([FINALIZER, SERVER_FINALIZER]),
+    };
+    for (number, object) in all.iter().enumerate() {
+        stand
+            .configs
+            .patch(&object.name_any(), json!({"metadata": {"finalizers": finalizers(number)}}))
+            .await;
+    }
+    for object in &all {
+        stand.configs.delete(&object.name_any()).await;
+    }
+    let left = eventually("only the server's finalizers are left", async || {
+        let left = stand.configs.list().await;
+        left.iter().all(|object| object.finalizers() == [SERVER_FINALIZER]).then_some(left)
+    })
+    .await;
+    assert_eq!(left.len(), 12);
+    for object in &left {
+        stand.configs.patch(&object.name_any(), json!({"metadata": {"finalizers": null}})).await;
+    }
+    for object in &all {
+        stand.configs.gone(&object.name_any()).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn what_is_broken_says_so_until_it_is_fixed() {
+    let stand = Stand::new().await;
+    let good = stand.configs.apply("a", json!({}), pods_of("a")).await;
+    let runner = stand.runner().await;
+    stand.configs.applied("a").await;
+    for (annotations, spec, text) in [
+        (json!({}), json!({"image": "Not An Image", "podExecutor": {}}), "spec.image"),
+        (json!({"fn.kpt.dev/min-replicas": "x"}), pods_of("a"), "fn.kpt.dev/min-replicas"),
+        (
+            json!({}),
+            json!({"image": "a", "podExecutor": {"maxParallelExecutions": -1}}),
+            "maxParallelExecutions",
+        ),
+    ] {
+        let before = observed(&stand.configs.api.get("a").await.unwrap());
+        let broken = stand.configs.apply("a", annotations, spec).await;
+        let object = stand.configs.has_error("a", text).await;
+        assert!(error(&object).starts_with("function-runner: "), "{}", error(&object));
+        // In effect is what was good.
+        assert_eq!(observed(&object), before);
+        assert_eq!(object.metadata.generation, broken.metadata.generation);
+        stand.configs.apply("a", json!({}), pods_of("a")).await;
+        stand.configs.applied("a").await;
+    }
+    assert!(runner.log().contains("kept=true"));
+    assert!(good.finalizers().is_empty());
+
+    // One that was never good can be deleted all the same.
+    stand.configs.apply("b", json!({"fn.kpt.dev/max-replicas": "many"}), pods_of("b")).await;
+    let never = stand.configs.has_error("b", "fn.kpt.dev/max-replicas").await;
+    assert_eq!(observed(&never), None);
+    stand.configs.patch("b", json!({"metadata": {"finalizers": [FINALIZER]}})).await;
+    stand.configs.delete("b").await;
+    stand.configs.gone("b").await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn errors_of_other_components_stay() {
+    let stand = Stand::new().await;
+    let _runner = stand.runner().await;
+    stand.configs.apply("a", json!({}), pods_of("a")).await;
+    stand.configs.applied("a").await;
+    let theirs = "cannot load the plugin";
+    stand.configs.patch_status("a", json!({"error": theirs, "apiServerObservedGeneration": 1})).await;
+    let edited = json!({"image": "a", "podExecutor": {"timeToLive": "5m"}});
+    stand.configs.apply("a", json!({}), edited).await;
+    let object =
+        stand.configs.until("a", "in effect", |object| is_applied(object).then(|| object.clone())).await;
+    assert_eq!(error(&object), theirs);
+    assert_eq!(object.data["status"]["apiServerObservedGeneration"], 1);
+
+    // Even if there is one of ours, which comes when theirs goes.
+    let broken = json!({"image": "Not An Image", "podExecutor": {"timeToLive": "5m"}});
+    stand.configs.apply("a", json!({}), broken).await;
+    stand.configs.apply("b", json!({}), pods_of("b")).await;
+    stand.configs.applied("b").await;
+    assert_eq!(error(&stand.configs.api.get("a").await.unwrap()), theirs);
+    stand.configs.patch_status("a", json!({"error": null})).await;
+    stand.configs.has_error("a", "function-runner: ").await;
+}

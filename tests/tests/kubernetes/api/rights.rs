@@ -1,0 +1,270 @@
+//! The manifests grant what a runner asks for and nothing else, and what is seen when a right is missing.
+
+use std::collections::BTreeSet;
+
+use futures_util::{StreamExt, stream};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::ResourceExt;
+use porch_fn_image::{Image, pod_name};
+use porch_fn_tests::cluster::{Account, Namespace};
+use porch_fn_tests::process::eventually;
+use porch_fn_tests::registry::{User, base64, docker_config};
+use porch_fn_tests::rights::{BASE, FUNCTIONS, HOME, POD_TEMPLATE, PRIVATE_REGISTRIES, Right, Roles};
+use serde_json::json;
+use tonic::Code;
+
+use super::function_configs::{Configs, FINALIZER, install, pods_of};
+use crate::rig::{Bench, INPUT, MANAGED_BY, MANAGER, RECLAIM_AFTER, Runner, failed, logs, template};
+
+/// With the name that the manifests grant.
+const TEMPLATE: &str = "kpt-function-eval-pod-template";
+const COPY: &str = "auth-secret";
+
+/// What is seen without a right.
+enum Seen {
+    /// Calls are served, and the log has this text.
+    Logs(&'static str),
+    /// Calls fail for this reason.
+    Fails(&'static str),
+}
+
+use Seen::{Fails, Logs};
+
+const MAY_NOT_CREATE: &str = "the runner may not create pods and Services in the function namespace: grant its service \
+                              account the Role of the deployment manifests there";
+const NO_TEMPLATE: &str = "the runner may not read ConfigMap kpt-function-eval-pod-template of --function-pod-template: its \
+                           Role needs the verb get on configmaps in its own namespace";
+const EARLIER_SERVICE: &str = "the Service of an earlier pod holds the name of the function's, and the runner may not delete \
+                               it: grant its service account the Role of the deployment manifests in the function namespace";
+const MAY_NOT_WRITE: &str = "the runner may not write Secret auth-secret in the function namespace: its Role needs the verbs \
+                             create, delete, get and update on secrets there";
+const NOT_SEEN: &str = "FunctionConfigs are not seen; grant the runner's service account the Role of the deployment \
+                        manifests in the function namespace, with API group config.porch.kpt.dev: list and watch on \
+                        functionconfigs";
+
+/// Without `get` on pods and Services, calls work, and errors do not say who holds a name. Without `list` on pods:
+/// [`a_missing_list_of_pods_can_be_granted_later`].
+const TABLE: [(&str, &str, Seen); 19] = [
+    ("create", "pods", Fails(MAY_NOT_CREATE)),
+    ("delete", "pods", Logs("a pod was not deleted")),
+    ("watch", "pods", Logs("cannot watch resource")),
+    ("patch", "pods", Logs("reclaim-after of a pod was not written")),
+    ("create", "services", Fails(MAY_NOT_CREATE)),
+    ("delete", "services", Fails(EARLIER_SERVICE)),
+    ("list", "services", Logs("cannot list resource")),
+    ("watch", "services", Logs("cannot watch resource")),
+    ("get", "podtemplates", Logs("makes pods from the template that is built in")),
+    ("get", "servicetemplates", Logs("grant the runner's service account get on servicetemplates")),
+    ("get", "configmaps", Fails(NO_TEMPLATE)),
+    ("create", "secrets", Logs(MAY_NOT_WRITE)),
+    ("get", "secrets", Logs(MAY_NOT_WRITE)),
+    ("update", "secrets", Logs(MAY_NOT_WRITE)),
+    ("delete", "secrets", Logs(MAY_NOT_WRITE)),
+    ("list", "functionconfigs", Logs(NOT_SEEN)),
+    ("watch", "functionconfigs", Logs("FunctionConfigs are only listed now and then; grant")),
+    ("patch", "functionconfigs", Logs("so its finalizer keeps it from being deleted; grant")),
+    ("patch", "functionconfigs/status", Logs("so its status is old; grant")),
+];
+
+/// A runner with few rights, whose own namespace is not that of its functions.
+struct Limited<'a> {
+    bench: &'a Bench,
+    home: &'a Namespace,
+    account: Account<'a>,
+}
+
+// === impl Limited ===
+
+impl<'a> Limited<'a> {
+    async fn new(bench: &'a Bench, home: &'a Namespace, roles: &Roles) -> Self {
+        let limited = Self { bench, home, account: home.account("runner").await };
+        limited.allow(roles).await;
+        limited
+    }
+
+    async fn allow(&self, roles: &Roles) {
+        self.account.allow(&self.bench.namespace, &roles.rules(FUNCTIONS)).await;
+        self.account.allow(self.home, &roles.rules(HOME)).await;
+    }
+
+    async fn runner(&self, images: &[&str], more: &[&str]) -> Runner {
+        let kubeconfig = self.account.kubeconfig(&self.bench.sandbox).await;
+        let own = format!("--namespace={}", self.home.name());
+        let flags: Vec<_> = ["--scan-interval=1s", &own].into_iter().chain(more.iter().copied()).collect();
+        let server = self.bench.namespace.runner_as(&self.bench.sandbox, kubeconfig, images, &flags).await;
+        Runner::new(server, images[0])
+    }
+}
+
+fn all() -> Roles {
+    Roles::of(&[BASE, POD_TEMPLATE, PRIVATE_REGISTRIES])
+}
+
+/// The content of a file of credentials, and the flags that name the file.
+fn credentials(bench: &Bench, password: &str) -> (String, [String; 2]) {
+    let content = docker_config([("registry.example.com", &User::new("runner", password))]);
+    let file = bench.sandbox.write("config-secret/.dockerconfigjson", &content);
+    let path = format!("--registry-auth-secret-path={}", file.display());
+    (content, ["--enable-private-registries".to_owned(), path])
+}
+
+/// A copy of the credentials as an earlier runner has left it.
+async fn earlier_copy(bench: &Bench, immutable: bool) {
+    let secret = json!({
+        "metadata": {"name": COPY, "labels": {MANAGED_BY: MANAGER}},
+        "type": "kubernetes.io/dockerconfigjson", "immutable": immutable,
+        "data": {".dockerconfigjson": base64("{\"auths\": {}}")},
+    });
+    bench.namespace.make::<Secret>(secret).await;
+}
+
+async fn copied(bench: &Bench, content: &str) {
+    let look = |secrets: &[Secret]| {
+        let secret = secrets.iter().find(|secret| secret.name_any() == COPY)?;
+        (secret.data.as_ref()?.get(".dockerconfigjson")?.0 == content.as_bytes()).then_some(())
+    };
+    bench.namespace.until("the Secret is a copy of the file", look).await;
+}
+
+/// A FunctionConfig that Porch's runner has seen, and that is then deleted.
+async fn delete_with_finalizer(configs: &Configs, name: &str) {
+    configs.apply(name, json!({}), pods_of(name)).await;
+    configs.patch(name, json!({"metadata": {"finalizers": [FINALIZER]}})).await;
+    configs.delete(name).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_manifests_grant_what_is_asked_for_and_nothing_else() {
+    let bench = Bench::new().await;
+    let home = bench.cluster.namespace().await;
+    install(&bench).await;
+    bench.apply_base_templates().await;
+    let limited = Limited::new(&bench, &home, &all()).await;
+    let audit = bench.cluster.audit();
+    let mark = audit.mark().await;
+
+    // Names that others hold, and what an earlier runner has left.
+    let [of_pod, of_service] = ["pod", "service"].map(|name| format!("example.com/{name}:v1"));
+    let name = |image: &str| pod_name(&Image::parse(image, "").unwrap(), 0);
+    bench.foreign_pod(&name(&of_pod), json!({}), json!({})).await;
+    bench.service(&name(&of_service), json!({}), None).await;
+    bench.service(&bench.name(0), json!({MANAGED_BY: MANAGER}), None).await;
+    earlier_copy(&bench, true).await;
+    let (first, flags) = credentials(&bench, "one");
+    let images = [bench.image.as_str(), &of_pod, &of_service];
+    let runner = limited.runner(&images, &flags.each_ref().map(String::as_str)).await;
+    runner.succeeds().await;
+    for image in &images[1..] {
+        assert_ne!(runner.client.call(image, INPUT).await.code, Code::Ok);
+    }
+    copied(&bench, &first).await;
+    let (second, _) = credentials(&bench, "two");
+    copied(&bench, &second).await;
+    let configs = Configs::of(&bench.namespace);
+    delete_with_finalizer(&configs, "a").await;
+    configs.gone("a").await;
+    configs.apply("b", json!({}), pods_of("b")).await;
+    configs.applied("b").await;
+
+    // A use of a pod that is about to lapse pushes it first.
+    let pod = bench.pod_of(&bench.image).await;
+    let soon = (Timestamp::now() + SignedDuration::from_secs(25)).to_string();
+    bench.patch(&pod, json!({"metadata": {"annotations": {RECLAIM_AFTER: soon}}})).await;
+    eventually("a call pushes the pod", async || {
+        runner.succeeds().await;
+        (bench.pod_of(&bench.image).await.annotations()[RECLAIM_AFTER] != soon).then_some(())
+    })
+    .await;
+    bench.lapse(&pod).await;
+    bench.gone(&pod).await;
+    drop(runner);
+
+    let template = template(&bench.cluster, &["/tools/wrapper-server"]).to_string();
+    home.make::<ConfigMap>(json!({"metadata": {"name": TEMPLATE}, "data": {"template": template}})).await;
+    limited.runner(&images, &[&format!("--function-pod-template={TEMPLATE}")]).await.succeeds().await;
+    assert_eq!(bench.pod_of(&bench.image).await.labels()["team"], "network");
+
+    let mut own = audit.since(&mark).await;
+    own.retain(|request| request.user == limited.account.user() && !request.resource.is_empty());
+    let refused: Vec<_> = own.iter().filter(|request| request.code == 403).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+    let asked: BTreeSet<_> = own.into_iter().map(|request| (request.verb, request.resource)).collect();
+    let rights = all().rights();
+    let granted = rights.iter().map(Right::as_in_rule).map(|(verb, resource)| (verb.to_owned(), resource));
+    assert_eq!(asked, granted.collect());
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_missing_right_is_named() {
+    let bench = Bench::new().await;
+    install(&bench).await;
+    let rows = TABLE.iter().map(|(verb, resource, seen)| Box::pin(without(verb, resource, seen)));
+    stream::iter(rows).buffer_unordered(4).collect::<Vec<()>>().await;
+}
+
+async fn without(verb: &str, resource: &str, seen: &Seen) {
+    let bench = Bench::new().await;
+    let home = bench.cluster.namespace().await;
+    match (verb, resource) {
+        ("delete", "services") => {
+            bench.service(&bench.name(0), json!({MANAGED_BY: MANAGER}), None).await;
+        }
+        ("update", "secrets") => earlier_copy(&bench, false).await,
+        ("delete", "secrets") => earlier_copy(&bench, true).await,
+        ("get", "servicetemplates") => bench.apply_base_templates().await,
+        _ => {}
+    }
+    let flags = match (verb, resource) {
+        ("patch", "pods") => vec!["--scan-interval=1h".to_owned()],
+        (_, "configmaps") => vec![format!("--function-pod-template={TEMPLATE}")],
+        (_, "secrets") => credentials(&bench, "one").1.to_vec(),
+        _ => Vec::new(),
+    };
+    let configs = Configs::of(&bench.namespace);
+    configs.apply("a", json!({}), pods_of("a")).await;
+    delete_with_finalizer(&configs, "b").await;
+    let limited = Limited::new(&bench, &home, &all().without(&[(verb, resource)])).await;
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    let runner = limited.runner(&[&bench.image], &flags).await;
+    let text = match seen {
+        Fails(reason) => {
+            return runner.call(INPUT).await.fails(Code::Unknown, &failed(&bench.image, reason));
+        }
+        Logs(text) => text,
+    };
+    runner.succeeds().await;
+    bench.lapse(&bench.pod().await).await;
+    eventually(&format!("without {verb} {resource} the log has {text:?}"), async || {
+        // A call pushes its pod's time, and a pod without calls is deleted.
+        if (verb, resource) != ("delete", "pods") {
+            runner.succeeds().await;
+        }
+        runner.server.log().contains(text).then_some(())
+    })
+    .await;
+    runner.succeeds().await;
+}
+
+/// The list is tried again and again: a start that failed can be repaired without a restart.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_missing_list_of_pods_can_be_granted_later() {
+    let bench = Bench::new().await;
+    let home = bench.cluster.namespace().await;
+    let limited = Limited::new(&bench, &home, &all().without(&[("list", "pods")])).await;
+    let runner = limited.runner(&[&bench.image], &["--pod-ready-timeout=5s"]).await;
+    let text = format!(
+        "unable to get the grpc client to the pod for {}: no pod of this function was ready within 5s (the runner could \
+         not list the pods of the function namespace: check that it reaches the API server and that its Role has the \
+         verbs list and watch on pods): check that its image starts in that time, or raise --pod-ready-timeout",
+        bench.image
+    );
+    runner.call(INPUT).await.fails(Code::DeadlineExceeded, &text);
+    logs(&runner.server, "cannot list resource").await;
+    limited.allow(&all()).await;
+    eventually("the pods are listed", async || (runner.call(INPUT).await.code == Code::Ok).then_some(()))
+        .await;
+}

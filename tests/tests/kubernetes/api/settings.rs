@@ -1,0 +1,216 @@
+//! What each field of a FunctionConfig does to the functions of its images, and to no other.
+
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use porch_fn_tests::process::{eventually, figure};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::function_configs::{Configs, install};
+use crate::rig::{Bench, INPUT, LONG_AGO, RECLAIM_AFTER, Runner, alive, function, is_ours, template};
+
+/// One function's image, its FunctionConfig, and runners for it.
+struct Function {
+    bench: Bench,
+    configs: Configs,
+    name: &'static str,
+}
+
+// === impl Function ===
+
+impl Function {
+    async fn new(name: &'static str) -> Self {
+        let mut bench = Bench::new().await;
+        install(&bench).await;
+        bench.image = bench.cluster.function_named(&format!("configs/{name}:v1")).await;
+        Self { configs: Configs::of(&bench.namespace), bench, name }
+    }
+
+    /// Makes or changes the FunctionConfig.
+    async fn apply(&self, annotations: Value, executors: Value) {
+        let mut spec = json!({"image": self.name, "prefixes": [self.prefix()]});
+        spec.as_object_mut().unwrap().extend(executors.as_object().unwrap().clone());
+        self.configs.apply(self.name, annotations, spec).await;
+    }
+
+    fn prefix(&self) -> String {
+        format!("{}/configs", self.bench.cluster.registry())
+    }
+
+    async fn applied(&self) {
+        self.configs.applied(self.name).await;
+    }
+
+    /// The function's image with another tag, and the image of that name in another repository.
+    async fn others(&self) -> (String, String) {
+        let name = self.name;
+        let tag = self.bench.cluster.function_named(&format!("configs/{name}:v2")).await;
+        let foreign = self.bench.cluster.function_named(&format!("elsewhere/{name}:v1")).await;
+        (tag, foreign)
+    }
+}
+
+/// A setting of an image on the runner's page, and where it is from.
+async fn setting(runner: &Runner, image: &str, name: &str) -> Option<(Value, String)> {
+    let page = runner.server.json(&format!("/config?image={image}")).await;
+    let row = page["settings"].as_array()?.iter().find(|row| row["setting"] == name)?.clone();
+    Some((row["value"].clone(), row["from"].as_str()?.to_owned()))
+}
+
+/// How long the pod has from now on, in seconds.
+fn lifetime(pod: &Pod) -> i64 {
+    let end: Timestamp = pod.annotations()[RECLAIM_AFTER].parse().unwrap();
+    end.as_second() - Timestamp::now().as_second()
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn overrides_are_in_the_pods_of_the_image_alone() {
+    let function_of = Function::new("overridden").await;
+    let bench = &function_of.bench;
+    let (_, foreign) = function_of.others().await;
+    bench.namespace.make::<ServiceAccount>(json!({"metadata": {"name": "functions"}})).await;
+    bench.write_template(&template(&bench.cluster, &["/tools/wrapper-server"])).await;
+    let resources = json!({"limits": {"memory": "70Mi"}, "requests": {"cpu": "3m", "memory": "60Mi"}});
+    let overrides = json!({
+        "container": {"env": [{"name": "C", "value": "over"}, {"name": "NEW", "value": "n"}], "resources": resources},
+        "initContainer": {"env": [{"name": "I", "value": "i"}]},
+        "serviceAccountName": "functions",
+        "securityContext": {"fsGroup": 1234},
+    });
+    function_of.apply(json!({}), json!({"podExecutor": {"templateOverrides": overrides}})).await;
+    let runner = bench.runner_with("template", &[&bench.image, &foreign], &[]).await;
+    function_of.applied().await;
+    runner.succeeds().await;
+    runner.client.call(&foreign, INPUT).await.output();
+
+    let parts = async |image: &str| {
+        let pod = bench.pod_of(image).await;
+        let (function, spec) = (function(&pod), pod.spec.as_ref().unwrap());
+        let env: Vec<_> = function.env.iter().flatten().map(|one| one.name.clone()).collect();
+        let init = spec.init_containers.as_ref().unwrap()[0].env.as_ref().map(Vec::len);
+        let group = spec.security_context.as_ref().and_then(|context| context.fs_group);
+        // What is beside them is as in the template.
+        assert_eq!(pod.labels()["team"], "network");
+        (env, init, group, spec.service_account_name.clone(), json!(function.resources))
+    };
+    let (env, init, group, account, of_container) = parts(&bench.image).await;
+    assert_eq!((env, init, group), (vec!["C".to_owned(), "NEW".to_owned()], Some(1), Some(1234)));
+    assert_eq!((account.as_deref(), of_container), (Some("functions"), resources));
+    let (env, init, group, account, _) = parts(&foreign).await;
+    assert_eq!((env, init, group), (vec!["C".to_owned()], None, None));
+    assert_eq!(account.as_deref(), Some("default"));
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_time_to_live_is_that_of_the_tags_in_effect() {
+    // The kind that is installed is that of Porch 1.6.
+    for (name, flag, semantics, other) in [
+        (
+            "living",
+            "--functionconfig-tags=constraint",
+            ("constraint", "--functionconfig-tags"),
+            (2, "--pod-ttl"),
+        ),
+        (
+            "lasting",
+            "--functionconfig-tags=auto",
+            ("exact", "schema of the cluster's"),
+            (3, "FunctionConfig lasting"),
+        ),
+    ] {
+        let function_of = Function::new(name).await;
+        let bench = &function_of.bench;
+        let (tag, foreign) = function_of.others().await;
+        function_of.apply(json!({}), json!({"podExecutor": {"tags": ["v1"], "timeToLive": "3h"}})).await;
+        let images = [bench.image.as_str(), &tag, &foreign];
+        let runner = bench.runner_of(&images, &["--pod-ttl=2h", flag]).await;
+        function_of.applied().await;
+        // The API server may need a moment for the schema of a kind that has just come.
+        eventually("it is known what tags mean", async || {
+            let (value, source) = setting(&runner, images[0], "functionConfigTags").await?;
+            (value == semantics.0 && source.contains(semantics.1)).then_some(())
+        })
+        .await;
+        let own = format!("FunctionConfig {name}");
+        for (image, (hours, from)) in
+            [(images[0], (3, own.as_str())), (images[1], other), (images[2], (2, "--pod-ttl"))]
+        {
+            runner.client.call(image, INPUT).await.output();
+            let left = lifetime(&bench.pod_of(image).await);
+            assert!((hours * 3600 - 300..=hours * 3600).contains(&left), "{image}: {left}");
+            let (value, source) = setting(&runner, image, "ttl").await.unwrap();
+            assert_eq!(value, format!("{hours}h0m0s"), "{image}");
+            assert!(source.contains(from), "{image}: {source}");
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn an_executable_stands_for_the_named_tags() {
+    let function_of = Function::new("executable").await;
+    let bench = &function_of.bench;
+    let program = bench.sandbox.script("program", "cat > /dev/null; echo 'kind: Executed'");
+    let runner = bench.runner(&[]).await;
+    let image = format!("{}/executable:v9", function_of.prefix());
+    let foreign = format!("{}/elsewhere/executable:v9", bench.cluster.registry());
+    function_of.apply(json!({}), json!({"binaryExecutor": {"tags": ["v9"], "path": program}})).await;
+    function_of.applied().await;
+    eventually("the executable is run", async || {
+        let answer = runner.client.call(&image, INPUT).await;
+        (answer.code == Code::Ok).then(|| assert_eq!(answer.output(), "kind: Executed\n"))
+    })
+    .await;
+    runner.succeeds().await;
+    let answer = runner.client.call(&foreign, INPUT).await;
+    assert_ne!(answer.code, Code::Ok, "there is no such image");
+
+    function_of.configs.delete("executable").await;
+    eventually("the executable is no longer run", async || {
+        (runner.client.call(&image, INPUT).await.code != Code::Ok).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn replicas_are_kept_until_nobody_wants_them() {
+    let function_of = Function::new("kept").await;
+    let bench = &function_of.bench;
+    let runner = bench.runner(&[]).await;
+    let executors = json!({"podExecutor": {"tags": ["v1"]}});
+    let begin = Instant::now();
+    function_of.apply(json!({"fn.kpt.dev/min-replicas": "1"}), executors.clone()).await;
+    let pod = bench
+        .namespace
+        .until("there is a pod without a call", |pods: &[Pod]| pods.iter().find(|pod| is_ours(pod)).cloned())
+        .await;
+    figure(&format!("a pod is made {:.2?} after a FunctionConfig asks for one", begin.elapsed()));
+    runner.succeeds().await;
+    // Its time runs out again and again.
+    for _ in 0..3 {
+        bench.lapse(&bench.pod().await).await;
+        eventually("it is given more", async || (lifetime(&bench.pod().await) > 0).then_some(())).await;
+    }
+    assert_eq!(bench.pod().await.uid(), pod.uid());
+    function_of.apply(json!({}), executors).await;
+    // It has some minutes left, which are taken away as before.
+    let pods = bench.namespace.api::<Pod>();
+    eventually("it is collected", async || {
+        let there = pods.get_opt(&pod.name_any()).await.unwrap();
+        if !there.as_ref().is_some_and(alive) {
+            return Some(());
+        }
+        let lapsed = Patch::Merge(json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}}));
+        // It may be gone by now.
+        let _ = pods.patch(&pod.name_any(), &PatchParams::default(), &lapsed).await;
+        None
+    })
+    .await;
+    bench.gone(&pod).await;
+}

@@ -1,0 +1,85 @@
+//! Where the pods' templates come from: a ConfigMap, whole or broken, and the objects of newer Porch.
+
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::PodTemplate;
+use kube::ResourceExt;
+use porch_fn_tests::process::eventually;
+use serde_json::json;
+use tonic::Code;
+
+use crate::rig::{Bench, INPUT, VERSION, failed, function, logs, template};
+
+/// As newer Porch's manifests have them.
+const BASE: &str = include_str!("../../../../runner/src/pods/kubernetes/template/base-templates.yaml");
+const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
+const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_servicetemplates.yaml";
+
+// === impl Bench ===
+
+impl Bench {
+    /// Makes the objects of newer Porch. Their Services differ from those that come with the runner.
+    pub(super) async fn apply_base_templates(&self) {
+        let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
+        self.kubectl(&["apply", "--server-side", "-f", crd.to_str().unwrap()], "").await;
+        let established = "crd/servicetemplates.config.porch.kpt.dev";
+        self.kubectl(&["wait", "--for=condition=established", "--timeout=30s", established], "").await;
+        let text = BASE
+            .replace(WRAPPER, &self.cluster.wrapper_image())
+            .replace("porch-fn-system", self.namespace.name())
+            .replace("type: ClusterIP", "type: ClusterIP\n    sessionAffinity: ClientIP");
+        self.kubectl(&["apply", "-f", "-"], &text).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_broken_template_is_reported_and_replaces_no_good_one() {
+    let bench = Bench::new().await;
+    let other = bench.cluster.function_named("templates/other:v1").await;
+    let good = template(&bench.cluster, &["/tools/wrapper-server"]);
+    let mut broken = good.clone();
+    broken["spec"]["containers"][0]["name"] = json!("functions");
+    bench.write_template(&broken).await;
+    let runner = bench.runner_with("template", &[&bench.image, &other], &[]).await;
+    let answer = runner.call(INPUT).await;
+    let reason = "ConfigMap template of --function-pod-template: key template: no container is named \"function\" \
+                  (point 1 of";
+    assert_eq!(answer.code, Code::Unknown);
+    assert!(answer.message.starts_with(&failed(&bench.image, reason)), "{answer:?}");
+    assert_eq!(bench.pods().await, []);
+
+    bench.write_template(&good).await;
+    eventually("a good template is used", async || (runner.call(INPUT).await.code == Code::Ok).then_some(()))
+        .await;
+
+    bench.write_template(&broken).await;
+    logs(&runner.server, "kept=true").await;
+    runner.succeeds().await;
+    // Even new pods can be made, from the good one.
+    runner.client.call(&other, INPUT).await.output();
+    let pods = bench.pods().await;
+    let version = |place: usize| pods[place].annotations()[VERSION].as_str();
+    assert!(version(0).starts_with("configmap-") && version(0) == version(1), "{pods:#?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_objects_of_newer_porch_are_used_when_they_are_there() {
+    let bench = Bench::new().await;
+    bench.apply_base_templates().await;
+    bench.runner(&[]).await.succeeds().await;
+    let pod = bench.pod().await;
+    assert!(pod.annotations()[VERSION].starts_with("podtemplate-"), "{}", pod.annotations()[VERSION]);
+    let init = pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap();
+    assert_eq!(init[0].image, Some(bench.cluster.wrapper_image()));
+    assert_eq!(function(&pod).env.as_ref().unwrap()[0].name, "OTEL_METRICS_EXPORTER");
+    let service = bench.service_of(&pod).await.spec.unwrap();
+    assert_eq!(service.session_affinity.as_deref(), Some("ClientIP"));
+    assert_eq!(service.selector.unwrap()["fn.kpt.dev/image"], pod.name_any());
+
+    // Porch's evaluator adopts pods whose version is the template's resourceVersion, and deletes by a label that ends in
+    // digits of the image's digest: in ours they are of its reference.
+    let templates = bench.namespace.list::<PodTemplate>().await;
+    assert_ne!(pod.annotations()[VERSION], templates[0].resource_version().unwrap());
+}

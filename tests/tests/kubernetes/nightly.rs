@@ -1,0 +1,10 @@
+mod certificates;
+mod faults;
+mod fleet;
+mod migration;
+mod outage;
+mod overload;
+mod processes;
+mod scaling;
+mod sizing;
+mod upgrade;

@@ -1,0 +1,187 @@
+//! deploy/components/mtls with cert-manager's own controllers: what they issue is what routers and runners need, nobody
+//! else is let in, and a renewal costs no call. `tests/certificates` runs it: only here they are needed.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use porch_fn_lifecycle::tasks::Tasks;
+use porch_fn_tests::client::Client;
+use porch_fn_tests::cluster::Cluster;
+use porch_fn_tests::process::{eventually, figure};
+use porch_fn_tests::rights::HOME;
+use porch_fn_tls::{Files, Gauges};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Child;
+use tokio::time::{Instant, timeout};
+
+use crate::alone::deploy::{PART_OF, ROUTER, RUNNERS, Stand};
+use crate::rig::INPUT;
+
+/// A Certificate, and its Secret.
+const AUTHORITY: &str = "function-runner-ca";
+const ROUTER_SECRET: &str = "function-router-tls";
+const RUNNER_SECRET: &str = "function-runner-shards-tls";
+/// What routers look up, and the runners' certificate names.
+const NAME: &str = "function-runner-shards.porch-system";
+const PORT: u16 = 9445;
+/// The kubelet writes a changed Secret into a mount when it looks at the pod again, which takes up to 90 s; the program
+/// looks every 5 s.
+const TAKEN_UP_WITHIN: Duration = Duration::from_mins(2);
+
+// === impl Stand ===
+
+impl Stand {
+    /// cert-manager's controllers, until they are dropped. Their log is one of the cluster's, which are kept when a test
+    /// fails.
+    fn starts_cert_manager(&self) -> Child {
+        let own = self.cluster.own();
+        let log = File::create(own.directory().join("log/cert-manager.log")).unwrap();
+        let mut command = self.sandbox.command("cert-manager");
+        command.arg(HOME).env("KUBECONFIG", self.cluster.kubeconfig()).stdin(Stdio::null()).stderr(log);
+        command.spawn().expect("tests/certificates builds cert-manager")
+    }
+
+    async fn pods(&self, deployment: &str) -> Vec<Pod> {
+        let pods: Api<Pod> = Api::namespaced(self.cluster.client(), HOME);
+        let of = ListParams::default().labels(&format!("app.kubernetes.io/name={deployment}"));
+        pods.list(&of).await.unwrap().items
+    }
+
+    /// What cert-manager has put into a Secret: PEM texts by file.
+    async fn secret(&self, name: &str) -> BTreeMap<String, String> {
+        let secrets: Api<Secret> = Api::namespaced(self.cluster.client(), HOME);
+        let data = secrets.get(name).await.unwrap().data.unwrap();
+        data.into_iter().map(|(file, text)| (file, String::from_utf8(text.0).unwrap())).collect()
+    }
+
+    /// A client with the certificate of a Secret.
+    async fn client(&self, runner: SocketAddr, secret: &str) -> Client {
+        for (file, text) in self.secret(secret).await {
+            self.sandbox.write(&format!("{secret}/{file}"), text);
+        }
+        let path = |file: &str| Some(self.sandbox.path(&format!("{secret}/{file}")));
+        let files = Files::of("--tls", path("tls.crt"), path("tls.key"), path("ca.crt"), true);
+        let mut tasks = Tasks::new();
+        let connector = files.unwrap().unwrap().connector(Some(NAME), &Gauges::default(), &mut tasks);
+        Client::secured(runner, connector.unwrap())
+    }
+
+    /// A router's certificate opens a runner. A runner's, which is for servers, does not.
+    async fn lets_only_routers_in(&self) {
+        let runner = &self.pods(RUNNERS).await[0];
+        let ip = runner.status.as_ref().and_then(|status| status.pod_ip.as_ref());
+        let address = SocketAddr::new(ip.expect("it runs").parse().unwrap(), PORT);
+        let image = &self.images[0];
+        let router = self.client(address, ROUTER_SECRET).await;
+        assert_eq!(router.call(image, INPUT).await.output(), INPUT);
+        assert!(Client::new(address).try_call(image, INPUT, None).await.is_err(), "without a certificate");
+        let other = self.client(address, RUNNER_SECRET).await.try_call(image, INPUT, None).await;
+        assert!(other.is_err(), "{other:?}");
+        self.logs_of(runner, "extended key usage for client authentication").await;
+    }
+
+    /// Waits until a pod's log has a text.
+    async fn logs_of(&self, pod: &Pod, text: &str) {
+        let mut kubectl = self.sandbox.command("kubectl");
+        kubectl.args(["-n", HOME, "logs", "--follow", &pod.name_any()]).stdin(Stdio::null());
+        kubectl.env("KUBECONFIG", self.cluster.kubeconfig()).stdout(Stdio::piped());
+        let mut kubectl = kubectl.spawn().unwrap();
+        let mut lines = BufReader::new(kubectl.stdout.take().unwrap()).lines();
+        let said = async {
+            loop {
+                let line = lines.next_line().await.unwrap().expect("the pod goes on");
+                if line.contains(text) {
+                    return;
+                }
+            }
+        };
+        let said = timeout(TAKEN_UP_WITHIN, said).await;
+        said.unwrap_or_else(|_| panic!("not within {TAKEN_UP_WITHIN:?}: {text} in {}", pod.name_any()));
+    }
+
+    /// Has a certificate renewed, as `cmctl renew` does.
+    async fn renews(&self, certificate: &str) {
+        let asked = json!([{"op": "add", "path": "/status/conditions/-", "value": {
+            "type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "the test wants it",
+        }}])
+        .to_string();
+        let patch =
+            ["patch", "certificate", certificate, "--subresource=status", "--type=json", "-p", &asked];
+        self.kubectl(&[&["-n", HOME][..], &patch].concat()).await;
+        let renewed = ["wait", "certificate", certificate, "--for=jsonpath={.status.revision}=2"];
+        self.kubectl(&[&["-n", HOME][..], &renewed, &["--timeout=30s"]].concat()).await;
+    }
+
+    /// Has the certificate of one side renewed, until all its pods have taken it up.
+    async fn renews_side(&self, deployment: &str, secret: &str) {
+        let start = Instant::now();
+        let before = self.secret(secret).await;
+        self.renews(deployment).await;
+        let after = self.secret(secret).await;
+        assert_ne!(before["tls.crt"], after["tls.crt"]);
+        assert_ne!(before["tls.key"], after["tls.key"]);
+        assert_eq!(after["ca.crt"], self.secret(AUTHORITY).await["tls.crt"]);
+        let pods = self.pods(deployment).await;
+        let taken_up = pods.iter().map(async |pod| {
+            self.logs_of(pod, "certificates were read again").await;
+            start.elapsed()
+        });
+        let taken_up = join_all(taken_up).await;
+        figure(&format!("{deployment} has taken its new certificate up after {taken_up:.0?}"));
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster and cert-manager; tests/certificates runs it"]
+async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners() {
+    let cluster = Cluster::connect().await;
+    let stand = Stand::new(cluster).await;
+    stand.defines_kinds().await;
+    let _cert_manager = stand.starts_cert_manager();
+
+    let folder = stand.with(&["mtls", "network-policies", "restricted"]);
+    let start = Instant::now();
+    stand.kubectl(&["apply", "-k", &folder]).await;
+    let ready = ["wait", "certificates", "--all", "--for=condition=Ready", "--timeout=50s"];
+    stand.kubectl(&[&["-n", HOME][..], &ready].concat()).await;
+    figure(&format!("certificates issued after {:.1?}", start.elapsed()));
+    stand.rolled_out(&[RUNNERS, ROUTER]).await;
+    figure(&format!("router and runners ready after {:.1?}", start.elapsed()));
+    stand.serves(&stand.images[..2]).await;
+    stand.lets_only_routers_in().await;
+
+    // The runners' comes of the renewed authority while routers know the authority as it was.
+    for (deployment, secret) in [(RUNNERS, RUNNER_SECRET), (ROUTER, ROUTER_SECRET)] {
+        stand
+            .under_load(&format!("certificates of {deployment} renewed"), async || {
+                if deployment == RUNNERS {
+                    stand.renews(AUTHORITY).await;
+                }
+                stand.renews_side(deployment, secret).await;
+                // Connections stay when certificates change: new runners are dialled with what there is now.
+                stand.kubectl(&["-n", HOME, "rollout", "restart", "deployment", RUNNERS]).await;
+                stand.rolled_out(&[RUNNERS]).await;
+            })
+            .await;
+    }
+
+    stand.uninstalls(&folder).await;
+    stand.kubectl(&["-n", HOME, "delete", "secrets", "-l", PART_OF]).await;
+    stand.is_empty().await;
+    eventually("nothing of cert-manager's is left", async || {
+        let kinds = "certificates,certificaterequests,issuers,secrets";
+        let left = stand.kubectl(&["-n", HOME, "get", kinds, "-o", "name", "--ignore-not-found"]).await;
+        left.is_empty().then_some(())
+    })
+    .await;
+    stand.removes_all().await;
+    figure(&format!("all of it took {:.0?}", start.elapsed()));
+}

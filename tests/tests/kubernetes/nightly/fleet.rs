@@ -1,0 +1,293 @@
+//! Faults of a whole fleet under load, for each way of discovery: no call fails, and no runner gets
+//! more than twice its fair share of the calls for longer than two seconds.
+//!
+//! `tests/faults fleet` runs these and prints one table per way of discovery, which
+//! `docs/fleet-faults.md` has.
+
+mod shares;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use porch_fn_tests::cluster::Cluster;
+use porch_fn_tests::load::Plan;
+use porch_fn_tests::process::figure;
+use porch_fn_tests::scaling::{Discovery, Listed, Tier, Wish};
+use rustix::process::Signal;
+use tokio::time::{Instant, sleep};
+
+use self::shares::Shares;
+
+const CALLERS: usize = 64;
+const IMAGES: usize = 40;
+const RUNNERS: usize = 5;
+const KILLED: Range<usize> = 0..3;
+/// The port of runners, as [`Tier`] has it.
+const PORT: u16 = 9445;
+/// Before a fault.
+const CALM: Duration = Duration::from_secs(3);
+/// After a fault: what it left behind must show.
+const AFTER: Duration = Duration::from_secs(15);
+/// The most of its fair share that a runner may get.
+const MOST: f64 = 2.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    DiscoveryEmpty,
+    DiscoveryFlaps,
+    NetworkBlip,
+    OneByOne,
+    KilledInTurn,
+    ThreeKilled,
+    RouterRestarts,
+}
+
+/// What one fault did.
+struct Row {
+    fault: Fault,
+    scale_out: bool,
+    failed: String,
+    calls: usize,
+    share: Option<f64>,
+    p99: Duration,
+    slowest: Duration,
+}
+
+#[tokio::test]
+#[ignore = "takes minutes; tests/faults runs it"]
+async fn by_static() {
+    matrix("static", Discovery::Static).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster, takes minutes; tests/faults runs it"]
+async fn by_dns() {
+    matrix("dns", Discovery::Dns).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster, takes minutes; tests/faults runs it"]
+async fn by_slices() {
+    matrix("EndpointSlices", Discovery::Slices).await;
+}
+
+async fn matrix(name: &str, discovery: Discovery) {
+    let cluster = Cluster::connect().await;
+    let wish = Wish {
+        discovery,
+        images: IMAGES,
+        runners: RUNNERS,
+        routers: 2,
+        runner: &[],
+        router: &["--router-count=2"],
+    };
+    let mut tier = Tier::start(&cluster, wish).await;
+    let mut rows = Vec::new();
+    for fault in Fault::ALL {
+        // A fixed list is never empty and never flaps.
+        if discovery == Discovery::Static && fault.is_of_discovery() {
+            continue;
+        }
+        for scale_out in [false, true] {
+            let row = under_load(&mut tier, fault, scale_out).await;
+            figure(&format!("{name}: {}", row.line()));
+            rows.push(row);
+            if tier.runners.len() > RUNNERS {
+                tier.remove(RUNNERS..tier.runners.len()).await;
+            }
+            tier.know_each_other().await;
+        }
+    }
+    figure(&format!("{name}, {CALLERS} callers, {IMAGES} functions, {RUNNERS} runners, 2 routers:"));
+    figure(
+        "| Fault | Runner added meanwhile | Failed | Calls | Largest share / fair share | p99 | Slowest |",
+    );
+    figure("|---|---|---|---|---|---|---|");
+    for row in &rows {
+        figure(&row.line());
+    }
+    for Row { fault, scale_out, failed, share, .. } in &rows {
+        assert_eq!(failed, "0", "{fault:?}, runner added: {scale_out}");
+        let share = share.unwrap_or_default();
+        assert!(share <= MOST, "{fault:?}, runner added: {scale_out}: {share:.2} times the fair share");
+    }
+    tier.finish().await;
+}
+
+async fn under_load(tier: &mut Tier, fault: Fault, scale_out: bool) -> Row {
+    let mut shares = Shares::start(&tier.routers, RUNNERS);
+    let load = tier.load(Plan::callers(CALLERS, &tier.images));
+    sleep(CALM).await;
+    fault.strike(tier, scale_out, &mut shares).await;
+    sleep(AFTER).await;
+    let (share, report) = (shares.largest().await, load.stop().await);
+    let all = report.latencies(|_| true);
+    let failed: usize = report.failed.values().sum();
+    let failed = if failed == 0 { "0".to_owned() } else { format!("{failed}: {:?}", report.texts()) };
+    Row {
+        fault,
+        scale_out,
+        failed,
+        calls: all.count(),
+        share,
+        p99: all.percentile(0.99),
+        slowest: all.percentile(1.0),
+    }
+}
+
+// === impl Fault ===
+
+impl Fault {
+    const ALL: [Self; 7] = [
+        Self::DiscoveryEmpty,
+        Self::DiscoveryFlaps,
+        Self::NetworkBlip,
+        Self::OneByOne,
+        Self::KilledInTurn,
+        Self::ThreeKilled,
+        Self::RouterRestarts,
+    ];
+
+    fn is_of_discovery(self) -> bool {
+        matches!(self, Self::DiscoveryEmpty | Self::DiscoveryFlaps)
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::DiscoveryEmpty => "discovery empty for 10 s",
+            Self::DiscoveryFlaps => "discovery flaps for 12 s",
+            Self::NetworkBlip => "no packets to 5 of 5 runners for 5 s",
+            Self::OneByOne => "5 of 5 runners restarted one by one",
+            Self::KilledInTurn => "5 of 5 runners killed one after another",
+            Self::ThreeKilled => "3 of 5 runners killed at once",
+            Self::RouterRestarts => "both routers replaced by SIGTERM",
+        }
+    }
+
+    /// Lets it happen, and ends it. `shares` hears how many runners can serve.
+    async fn strike(self, tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
+        match self {
+            Self::DiscoveryEmpty => {
+                tier.publish_some(|_| false).await;
+                sleep(Duration::from_secs(5)).await;
+                add_unlisted(tier, scale_out).await;
+                sleep(Duration::from_secs(5)).await;
+                tier.publish().await;
+            }
+            Self::DiscoveryFlaps => {
+                for round in 0..12 {
+                    add_unlisted(tier, round == 6 && scale_out).await;
+                    match round % 4 {
+                        0 => tier.publish_some(|_| false).await,
+                        1 => tier.publish_some(|place| place % 2 == 0).await,
+                        2 => tier.publish().await,
+                        _ => tier.publish_some(|place| place % 2 == 1).await,
+                    }
+                    sleep(Duration::from_secs(1)).await;
+                }
+                tier.publish().await;
+            }
+            Self::NetworkBlip => cut_off(tier, scale_out, shares).await,
+            // Killed is what a call does that has a runner killed for its memory, and is sent again.
+            Self::OneByOne | Self::KilledInTurn => {
+                shares.serving(RUNNERS - 1);
+                for place in 0..RUNNERS {
+                    if self == Self::OneByOne {
+                        tier.runners[place].listed = Listed::Terminating;
+                        tier.publish().await;
+                        let status = tier.runners[place].server.terminate().await;
+                        assert!(status.success(), "{status}");
+                        tier.runners[place].listed = Listed::NotReady;
+                        tier.publish().await;
+                    } else {
+                        tier.runners[place].server.signal(Signal::KILL);
+                        tier.runners[place].server.ended().await;
+                    }
+                    tier.restart(place).await;
+                    tier.runners[place].listed = Listed::Ready;
+                    tier.publish().await;
+                    sleep(Duration::from_secs(2)).await;
+                    if place == RUNNERS / 2 && scale_out {
+                        tier.add(1).await;
+                    }
+                }
+                shares.serving(RUNNERS);
+            }
+            Self::ThreeKilled => kill_three(tier, scale_out, shares).await,
+            Self::RouterRestarts => {
+                for round in 0..2 {
+                    tier.add_router(&[]).await;
+                    shares.also(tier.routers.last());
+                    tier.remove_router().await;
+                    if round == 0 && scale_out {
+                        tier.add(1).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One more, which is not published yet.
+async fn add_unlisted(tier: &mut Tier, scale_out: bool) {
+    if scale_out {
+        let runner = tier.runner().await;
+        tier.runners.push(runner);
+    }
+}
+
+/// No packets between routers and runners for some seconds.
+async fn cut_off(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
+    let began = Instant::now();
+    shares.serving(0);
+    let hosts = tier.runners.iter().map(|runner| runner.host.cut_port(&tier.sandbox, PORT));
+    join_all(hosts).await;
+    sleep(Duration::from_secs(2)).await;
+    if scale_out {
+        tier.add(1).await;
+    }
+    sleep(Duration::from_secs(5).saturating_sub(began.elapsed())).await;
+    let cut = tier.runners[..RUNNERS].iter().map(|runner| runner.host.join(&tier.sandbox));
+    join_all(cut).await;
+    shares.serving(RUNNERS);
+}
+
+/// Several runners at once, which come back one after the other.
+async fn kill_three(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
+    shares.serving(RUNNERS - KILLED.len());
+    for runner in &tier.runners[KILLED] {
+        runner.server.signal(Signal::KILL);
+    }
+    for runner in &mut tier.runners[KILLED] {
+        runner.server.ended().await;
+        runner.listed = Listed::NotReady;
+    }
+    sleep(Duration::from_secs(1)).await;
+    tier.publish().await;
+    if scale_out {
+        tier.add(1).await;
+    }
+    sleep(Duration::from_secs(5)).await;
+    for place in KILLED {
+        tier.restart(place).await;
+        tier.runners[place].listed = Listed::Ready;
+        tier.publish().await;
+        sleep(Duration::from_secs(1)).await;
+    }
+    shares.serving(RUNNERS);
+}
+
+// === impl Row ===
+
+impl Row {
+    fn line(&self) -> String {
+        let Self { fault, scale_out, failed, calls, share, p99, slowest } = self;
+        let scale_out = if *scale_out { "yes" } else { "no" };
+        let share = share.map_or_else(|| "–".to_owned(), |share| format!("{share:.2}"));
+        format!(
+            "| {} | {scale_out} | {failed} | {calls} | {share} | {p99:.1?} | {slowest:.1?} |",
+            fault.title()
+        )
+    }
+}

@@ -1,0 +1,343 @@
+//! From Porch's function runner to this one and back without a failed call, for each version of Porch, by the very
+//! commands of the README's chapter.
+//!
+//! Porch's own programs are not here. Their Deployments, Services, accounts and Roles are, as its manifests have them,
+//! with a stand-in inside that calls and ends as they do: for 30 s after SIGTERM its calls go on, on the connection that
+//! they have, and a function runner that is stopped breaks what it runs.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::{Api, ResourceExt};
+use porch_fn_tests::cluster::Cluster;
+use porch_fn_tests::process::{binary, eventually};
+use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, objects};
+use serde_json::{Value, json};
+
+use crate::alone::deploy::command_line::doctor;
+use crate::alone::deploy::{ROUTER, Stand};
+use crate::alone::porch::{Porch, Version, function_config};
+
+const README: &str = include_str!("../../../../README.md");
+const CHAPTER: &str = "\n## Moving from Porch's function runner\n";
+/// Porch's runner.
+const ORIGINAL: &str = "function-runner";
+/// Where Porch's programs call before and after.
+const PORCHS: &str = "function-runner:9445";
+const OURS: &str = "function-router:9445";
+const OURS_IN_FULL: &str = "function-router.porch-system.svc.cluster.local:9445";
+/// What doctor says of every porch-server of the next version.
+const EXECUTABLES_ALONE: &str = "porch-server evaluates functions in pods of its own, except those whose FunctionConfig names an executable";
+const PORCH_SERVERS: &str = "api.porch-system.svc.cluster.local:9447";
+
+/// The commands under a heading of the chapter, in blocks.
+fn commands(heading: &str) -> Vec<&'static str> {
+    let (_, chapter) = README.split_once(CHAPTER).expect("the chapter is there");
+    let (chapter, _) = chapter.split_once("\n## ").expect("another follows");
+    let (_, section) =
+        chapter.split_once(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("{heading} is there"));
+    let section = section.split_once("\n### ").map_or(section, |(section, _)| section);
+    let blocks: Vec<_> =
+        section.split("```sh\n").skip(1).map(|block| block.split_once("```").unwrap().0).collect();
+    assert!(!blocks.is_empty(), "{heading} has commands");
+    blocks
+}
+
+// === impl Stand ===
+
+impl Stand {
+    /// Commands of the README, at the root of the repository.
+    async fn runs(&self, commands: &str) {
+        let script = format!("set -euo pipefail\ncd {DEPLOY}/..\n{commands}");
+        let mut command = self.sandbox.command("bash");
+        let programs = binary("porch-fn").parent().unwrap().to_owned();
+        let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+        command.args(["-c", &script]).env("KUBECONFIG", self.cluster.kubeconfig()).env("PATH", path);
+        let ended = command.output().await.unwrap();
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{commands}\n{stderr}");
+        // It notes objects that others than `kubectl apply` have made. Porch's stand-in starts no pods that could be
+        // waited for, and porch-fn says what has to be known.
+        let parts = [
+            "last-applied-configuration annotation",
+            "no matching resources found",
+            "porch-fn porch-config: ",
+        ];
+        let noted = |line: &&str| !parts.iter().any(|part| line.contains(part));
+        assert_eq!(stderr.lines().filter(noted).collect::<Vec<_>>(), Vec::<&str>::new(), "{commands}");
+    }
+
+    /// All blocks under a heading.
+    async fn follows(&self, heading: &str) {
+        for block in commands(heading) {
+            self.runs(block).await;
+        }
+    }
+
+    /// What Porch's evaluators leave of an image: a pod whose name is generated, and a Service named by the label.
+    async fn legacy_pod(&self, id: &str, template_version: &str) -> Pod {
+        let labels = json!({"fn.kpt.dev/image": id});
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "generateName": format!("{id}-"), "namespace": FUNCTIONS, "labels": labels,
+                "annotations": {"fn.kpt.dev/template-version": template_version},
+            },
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": [{
+                "name": "function", "image": self.cluster.wrapper_image(),
+                "command": ["/wrapper-server/wrapper-server", "--idle"],
+            }]},
+        });
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": id, "namespace": FUNCTIONS},
+            "spec": {"selector": labels, "ports": [{"port": 9446, "targetPort": 9446}]},
+        });
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": [pod, service]}).to_string();
+        let file = self.sandbox.write("legacy.json", list);
+        let made = self.kubectl(&["create", "-f", file.to_str().unwrap(), "-o", "name"]).await;
+        let name = made.lines().find_map(|line| line.strip_prefix("pod/")).unwrap();
+        self.function_pods().get(name).await.unwrap()
+    }
+
+    /// Whether a pod and its Service are there.
+    async fn has(&self, legacy: &Pod) -> (bool, bool) {
+        let services: Api<Service> = Api::namespaced(self.cluster.client(), FUNCTIONS);
+        let pod = self.function_pods().get_opt(&legacy.name_any()).await.unwrap();
+        let service = services.get_opt(&legacy.labels()["fn.kpt.dev/image"]).await.unwrap();
+        let alive = |pod: &Pod| pod.metadata.deletion_timestamp.is_none() && pod.uid() == legacy.uid();
+        (pod.is_some_and(|pod| alive(&pod)), service.is_some())
+    }
+
+    /// What doctor has to say of Porch, but for what is as it should be.
+    async fn doctor_says(&self, expected: &[&str]) {
+        eventually(&format!("doctor says {expected:?}"), async || {
+            let (findings, _) = doctor(self).await;
+            let of_porch = findings.iter().filter(|finding| finding["check"] == "Porch");
+            let texts: BTreeSet<_> = of_porch.map(|finding| finding["text"].as_str().unwrap()).collect();
+            let expected = expected.iter().copied().collect();
+            if texts != expected {
+                eprintln!("doctor says {findings:#?}");
+            }
+            (texts == expected).then_some(())
+        })
+        .await;
+    }
+
+    fn function_pods(&self) -> Api<Pod> {
+        Api::namespaced(self.cluster.client(), FUNCTIONS)
+    }
+
+    /// What FunctionConfigs ask for, by name.
+    async fn function_configs(&self) -> Vec<(Value, Value)> {
+        let list = self.kubectl(&["-n", FUNCTIONS, "get", "functionconfigs", "-o", "json"]).await;
+        let mut list: Value = serde_json::from_str(&list).unwrap();
+        let items = list["items"].as_array_mut().unwrap();
+        items.iter_mut().map(|item| (item["metadata"]["name"].take(), item["spec"].take())).collect()
+    }
+
+    /// Porch's pod template, with an image that is here. Returns its version.
+    async fn has_template(&self) -> String {
+        let file = Version::V1_6.folder().join("22-function-templates.yaml");
+        let mut template = objects(&file).remove(0);
+        template["template"]["spec"]["initContainers"][0]["image"] = json!(self.cluster.wrapper_image());
+        let file = self.sandbox.write("template.json", template.to_string());
+        let version = "jsonpath={.metadata.resourceVersion}";
+        self.kubectl(&["create", "-f", file.to_str().unwrap(), "-o", version]).await
+    }
+
+    /// The names of the ports of Porch's Service.
+    async fn ports(&self) -> Value {
+        let path = "jsonpath={.spec.ports[*].name}";
+        json!(self.kubectl(&["-n", HOME, "get", "service", ORIGINAL, "-o", path]).await)
+    }
+
+    /// Our own objects are gone, and Porch's are there.
+    async fn only_porch_is_left(&self) {
+        let left = self.kubectl(&["-n", HOME, "get", "deployments,services", "-o", "name"]).await;
+        assert!(!left.contains(ROUTER) && !left.contains("shards"), "{left}");
+        assert!(left.contains("deployment.apps/function-runner"), "{left}");
+    }
+}
+
+/// To the routers and back for Porch 1.5 and 1.6, by the settings of Porch.
+async fn by_setting(version: Version) {
+    let cluster = Cluster::connect().await;
+    let stand = Stand::new(cluster).await;
+    let porch = Porch::install(&stand, version, &stand.images[..2]).await;
+    // The controllers of 1.5 render nothing, and those of 1.6 only what is built in, unless they are told of a runner.
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    let controllers = version == Version::V1_6;
+    let legacy = stand.legacy_pod("function-0-v1-1-0123abcd", "inline-v1").await;
+
+    stand.follows("Install").await;
+    stand.serves(&stand.images[..2]).await;
+    stand
+        .doctor_says(&["porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner"])
+        .await;
+    stand.follows("Point porch-server at the routers (Porch 1.5 and 1.6)").await;
+    let ours: &[(&str, &[&str])] = &[("porch-server", &[OURS]), ("porch-controllers", &[OURS])];
+    if controllers {
+        stand.follows("Point porch-controllers at the routers (Porch 1.6)").await;
+    }
+    let ours = if controllers { ours } else { &ours[..1] };
+    porch.calls(ours).await;
+    let [stop, clean] = commands("Stop Porch's function runner").try_into().unwrap();
+    stand.runs(stop).await;
+    gone(&stand, "app=function-runner").await;
+    porch.calls(ours).await;
+    porch.nothing_failed("here");
+
+    stand.doctor_says(&[]).await;
+
+    // What Porch's runner has left was not touched.
+    assert_eq!(stand.has(&legacy).await, (true, true));
+    stand.runs(if controllers { "porch-fn doctor --clean-legacy --yes" } else { clean }).await;
+    eventually("they are gone", async || (stand.has(&legacy).await == (false, false)).then_some(())).await;
+
+    let [server, of_controllers] = commands("Roll back Porch 1.5 and 1.6").try_into().unwrap();
+    // What Porch's runner starts by itself, and is waited for.
+    stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
+    stand.runs(server).await;
+    if controllers {
+        stand.runs(of_controllers).await;
+    }
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    stand.follows("Remove").await;
+    stand.only_porch_is_left().await;
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    porch.nothing_failed("here and back");
+    stand.removes_all().await;
+}
+
+/// The same where the Service is taken over.
+async fn by_service(version: Version) {
+    let cluster = Cluster::connect().await;
+    let stand = Stand::new(cluster).await;
+    let porch = Porch::install(&stand, version, &stand.images[..2]).await;
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    let names = stand.ports().await;
+    // Why the Service is switched by itself.
+    let component = if version == Version::V1_5 { "take-over-1.5" } else { "take-over" };
+    let taken_over = stand.with(&[component]);
+    let selector = "jsonpath={.items[?(@.metadata.name==\"function-runner\")].spec.selector}";
+    let merged = stand.run(&["apply", "--dry-run=server", "-k", &taken_over, "-o", selector]).await.stdout;
+    let both = json!({"app": ORIGINAL, "app.kubernetes.io/name": ROUTER});
+    assert_eq!(serde_json::from_slice::<Value>(&merged).unwrap(), both);
+
+    stand.follows("Install").await;
+    let [there, back] = commands("Take over the Service instead").try_into().unwrap();
+    stand.runs(there).await;
+    gone(&stand, "app=function-runner").await;
+    // As it is kept.
+    stand.run(&["apply", "-k", &taken_over]).await;
+    assert_eq!(stand.ports().await, names, "no port is renamed");
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    porch.nothing_failed("by the Service");
+
+    stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
+    stand.runs(back).await;
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    stand.follows("Remove").await;
+    porch.calls(&[("porch-server", &[PORCHS])]).await;
+    porch.nothing_failed("by the Service and back");
+    stand.removes_all().await;
+}
+
+async fn gone(stand: &Stand, label: &str) {
+    stand.kubectl(&["-n", HOME, "wait", "pod", "-l", label, "--for=delete", "--timeout=5m"]).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn porch_1_5_is_led_here_and_back_without_a_failed_call() {
+    by_setting(Version::V1_5).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn porch_1_6_is_led_here_and_back_without_a_failed_call() {
+    by_setting(Version::V1_6).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
+    by_service(Version::V1_5).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_service_of_porch_1_6_is_taken_over_and_given_back() {
+    by_service(Version::V1_6).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
+    let cluster = Cluster::connect().await;
+    let stand = Stand::new(cluster).await;
+    // A template, a pod of an earlier one, and a pod that porch-server adopts when it starts.
+    let template = stand.has_template().await;
+    let dead = stand.legacy_pod("function-0-v1-1-0123abcd", "1").await;
+    let adopted = stand.legacy_pod("function-1-v1-1-0123abcd", &template).await;
+    let porch = Porch::install(&stand, Version::Next, &stand.images[..3]).await;
+    // The third function has none.
+    let configs: Vec<_> =
+        ["function-0", "function-1"].map(|name| function_config(name, "porch-fn.example/deployed")).into();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": configs}).to_string();
+    let file = stand.sandbox.write("function-configs.json", list);
+    stand.kubectl(&["apply", "-f", file.to_str().unwrap()]).await;
+    let before = stand.function_configs().await;
+    let as_shipped: &[(&str, &[&str])] =
+        &[("porch-server", &["itself"]), ("porch-controllers", &[PORCH_SERVERS])];
+    porch.calls(as_shipped).await;
+
+    stand.follows("Install").await;
+    stand.serves(&stand.images[..3]).await;
+    stand
+        .doctor_says(&[
+            "porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner, for \
+             executables alone",
+            "porch-controllers calls api.porch-system.svc.cluster.local:9447 (POD_EVALUATOR_ADDRESS), which is \
+             porch-server's own evaluator",
+            EXECUTABLES_ALONE,
+        ])
+        .await;
+    let [controllers, server] = commands("Point Porch's next version at the routers").try_into().unwrap();
+    stand.runs(controllers).await;
+    porch.calls(&[("porch-server", &["itself"]), ("porch-controllers", &[OURS_IN_FULL])]).await;
+    stand.runs(server).await;
+    porch.calls(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])]).await;
+    porch.nothing_failed("here");
+    // porch-server still evaluates, and uses what is of its template.
+    let idle = "Porch's own function runner still runs: Deployment function-runner, 1 replicas";
+    stand.doctor_says(&[idle, EXECUTABLES_ALONE]).await;
+    stand.runs("porch-fn doctor --clean-legacy --yes").await;
+    eventually("the dead one is gone", async || (!stand.has(&dead).await.0).then_some(())).await;
+    assert_eq!(stand.has(&adopted).await, (true, true));
+
+    stand.follows("Roll back Porch's next version").await;
+    porch.calls(as_shipped).await;
+    assert_eq!(stand.function_configs().await, before, "as they were");
+    stand.follows("Remove").await;
+    stand.only_porch_is_left().await;
+    porch.calls(as_shipped).await;
+    porch.nothing_failed("here and back");
+    stand.removes_all().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_single_runner_takes_the_place_of_porchs() {
+    let cluster = Cluster::connect().await;
+    for version in [Version::V1_5, Version::V1_6, Version::Next] {
+        let stand = Stand::new(cluster.clone()).await;
+        let _porch = Porch::install(&stand, version, &stand.images[..2]).await;
+        let names = stand.ports().await;
+        stand.runs(&format!("kubectl apply -k {DEPLOY}/single-runner")).await;
+        stand.rolled_out(&[ORIGINAL]).await;
+        assert_eq!(stand.ports().await, names, "{version}");
+        stand.serves_at(ORIGINAL, &stand.images[..2]).await;
+        stand.removes_all().await;
+    }
+}

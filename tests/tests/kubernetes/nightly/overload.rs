@@ -1,0 +1,105 @@
+//! Four times as many calls as can be served: as many are served as before, and the others are refused at once.
+//!
+//! A function sleeps for most of its time, and few calls run at once, so that calls and not the machine's processors are
+//! what there is too much of. What bounds bytes and memory is tested in tests/inflight.rs.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use porch_fn_tests::client::Client;
+use porch_fn_tests::cluster::Cluster;
+use porch_fn_tests::load::{Call, Failure, Plan, Report};
+use porch_fn_tests::process::figure;
+use porch_fn_tests::scaling::{Tier, Wish};
+use tokio::time::{Instant, sleep};
+use tonic::Code;
+
+use super::processes::wish;
+use crate::rig::sleeping;
+
+const IMAGES: usize = 2;
+const LIMIT: &str = "--max-queue-per-function";
+/// A runner runs 2 calls of a function, and 4 wait for those, none for longer than a second and a half.
+const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=2", "--max-queue-per-function=4"];
+const SLEEPS: Duration = Duration::from_millis(500);
+/// Enough for every pod of every runner to be busy. 24 calls are in the runners at most.
+const CALLERS: usize = 20;
+const OVER: f64 = 4.0;
+const LASTING: Duration = Duration::from_mins(1);
+const GOODPUT: f64 = 0.9;
+const REFUSED_WITHIN: Duration = Duration::from_millis(50);
+const RECOVERED_WITHIN: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+#[ignore = "takes minutes; tests/scaling runs it"]
+async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_once() {
+    let cluster = Cluster::connect().await;
+    let tier = Tier::start(&cluster, Wish { runner: &FLAGS, ..wish(2, IMAGES) }).await;
+    let clients: Vec<_> = (0..2).map(|router| tier.client(router)).collect();
+    let mut rounds = Vec::new();
+    for _ in 0..5 {
+        rounds.push(round(&tier, &clients).await);
+    }
+    rounds.sort();
+    let normal = rounds[2];
+
+    let load = tier.load(Plan::callers(CALLERS, &tier.images).input(sleeping(SLEEPS)));
+    // The router learns how much demand there is.
+    sleep(Duration::from_secs(10)).await;
+    let start = Instant::now();
+    sleep(Duration::from_secs(15)).await;
+    let capacity = served(&load.stop().await, &(start..Instant::now()));
+
+    let plan = Plan::per_second(OVER * capacity, &tier.images).input(sleeping(SLEEPS));
+    let load = tier.load(plan.longest(LASTING * 2));
+    let start = Instant::now();
+    sleep(LASTING).await;
+    let end = Instant::now();
+    let recovery = async {
+        loop {
+            let began = end.elapsed();
+            if round(&tier, &clients).await <= normal * 3 / 2 {
+                return began;
+            }
+        }
+    };
+    let (report, recovered) = tokio::join!(load.stop(), recovery);
+
+    let refused = report.latencies(|call| call.failure.is_some());
+    let goodput = served(&report, &(start..end));
+    figure(&format!(
+        "{OVER:.0} × a capacity of {capacity:.0} calls a second for {LASTING:?}: {goodput:.0} a second served, refused: \
+         {refused}; calls take {normal:.0?} normally, and again {recovered:.1?} after the end"
+    ));
+    assert!(goodput >= GOODPUT * capacity, "{goodput:.0} of {capacity:.0}");
+    let other = |failure: &Failure| *failure != Failure::Status(Code::ResourceExhausted);
+    let others: Vec<_> = report.calls.iter().filter_map(|call| call.failure).filter(other).collect();
+    assert!(others.is_empty(), "{others:?}");
+    let texts = report.texts();
+    assert!(texts.iter().all(|text| text.contains(LIMIT)), "{texts:?}");
+    assert!(refused.count() > 0, "there was no overload");
+    assert!(refused.percentile(1.0) <= REFUSED_WITHIN, "{refused}");
+    assert!(recovered <= RECOVERED_WITHIN, "{recovered:?}");
+    tier.finish().await;
+}
+
+/// One call of each function at each router, all at once; the longest time that one took, and for ever when one
+/// failed.
+async fn round(tier: &Tier, clients: &[Client]) -> Duration {
+    let calls = clients.iter().flat_map(|client| {
+        tier.images.iter().map(async move |image| {
+            let began = Instant::now();
+            let answer = client.call(image, sleeping(SLEEPS)).await;
+            if answer.code == Code::Ok { began.elapsed() } else { Duration::MAX }
+        })
+    });
+    join_all(calls).await.into_iter().max().unwrap_or_default()
+}
+
+/// Calls a second that were answered well in this time, whenever they were sent.
+fn served(report: &Report, time: &Range<Instant>) -> f64 {
+    let ended = |call: &Call| call.failure.is_none() && time.contains(&(call.began + call.took));
+    let calls = u32::try_from(report.latencies(ended).count()).unwrap();
+    f64::from(calls) / (time.end - time.start).as_secs_f64()
+}

@@ -1,0 +1,114 @@
+//! What function pods cost the API server. The README's sizing table is made of these figures.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use porch_fn_tests::client::Client;
+use porch_fn_tests::cluster::{Audit, Cluster, Mark};
+use porch_fn_tests::process::{Sandbox, eventually, figure};
+use porch_fn_tests::rights::{BASE, FUNCTIONS, Roles};
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+
+use crate::rig::INPUT;
+use crate::rig::{LONG_AGO, RECLAIM_AFTER};
+
+/// Function pods: the node takes 110.
+const PODS: usize = 40;
+/// Of those, as many as a small node ends within the patience of a test.
+const COLLECTED: usize = 20;
+const WARM_CALLS: usize = 2000;
+/// How long the runner is watched while nobody calls.
+const IDLE: Duration = Duration::from_mins(2);
+/// What a pod may cost from its making to its end: itself and its Service, twice, and as much again.
+const MOST: usize = 8;
+
+/// Requests of a user since `mark`, by verb and resource.
+async fn requests(audit: &Audit, mark: &Mark, user: &str, what: &str) -> usize {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for request in audit.since(mark).await {
+        if request.user == user {
+            *counts.entry(format!("{} {}", request.verb, request.resource)).or_default() += 1;
+        }
+    }
+    let total = counts.values().sum();
+    figure(&format!("{what}: {total} requests {counts:?}"));
+    total
+}
+
+#[tokio::test]
+#[ignore = "minutes; tests/sizing runs it"]
+async fn what_pods_cost_the_api_server() {
+    let cluster = Cluster::connect().await;
+    let audit = cluster.audit();
+    let (namespace, home, sandbox) = (cluster.namespace().await, cluster.namespace().await, Sandbox::new());
+    let account = home.account("runner").await;
+    account.allow(&namespace, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
+    let user = format!("system:serviceaccount:{}:runner", home.name());
+    let mut images = Vec::new();
+    for number in 0..PODS {
+        images.push(cluster.function_named(&format!("sized/function-{number}:v1")).await);
+    }
+    let all: Vec<_> = images.iter().map(String::as_str).collect();
+    let runner = async |more: &[&str]| {
+        let flags = [&["--pod-ready-timeout=5m"], more].concat();
+        let kubeconfig = account.kubeconfig(&sandbox).await;
+        Box::pin(namespace.runner_as(&sandbox, kubeconfig, &all, &flags)).await
+    };
+
+    let mark = audit.mark().await;
+    let first = runner(&[]).await;
+    let client = Client::new(first.address());
+    requests(&audit, &mark, &user, "a start without pods").await;
+
+    let mark = audit.mark().await;
+    calls(&client, images.iter()).await;
+    requests(&audit, &mark, &user, &format!("{PODS} pods made")).await;
+
+    let mark = audit.mark().await;
+    calls(&client, images.iter().cycle().take(WARM_CALLS)).await;
+    let warm = requests(&audit, &mark, &user, &format!("{WARM_CALLS} warm calls")).await;
+    assert!(warm <= PODS, "{warm}");
+
+    let mark = audit.mark().await;
+    sleep_until(Instant::now() + IDLE).await;
+    requests(&audit, &mark, &user, &format!("{IDLE:?} without calls")).await;
+    drop(first);
+    let mark = audit.mark().await;
+    let second = runner(&[]).await;
+    requests(&audit, &mark, &user, &format!("a start with {PODS} pods")).await;
+    drop(second);
+
+    let pods: Api<Pod> = namespace.api();
+    pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    let gone = async || {
+        eventually("no pod is left", async || {
+            pods.list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())
+        })
+        .await;
+    };
+    gone().await;
+    let mark = audit.mark().await;
+    let third = runner(&["--scan-interval=1s"]).await;
+    calls(&Client::new(third.address()), images.iter().take(COLLECTED)).await;
+    let lapsed = json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}});
+    for pod in pods.list(&ListParams::default()).await.unwrap() {
+        pods.patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(&lapsed)).await.unwrap();
+    }
+    gone().await;
+    let whole = requests(&audit, &mark, &user, &format!("{COLLECTED} pods made and collected")).await;
+    assert!(whole <= MOST * COLLECTED, "{whole}");
+    drop(third);
+    namespace.finish().await;
+}
+
+/// A call of each, some at once.
+async fn calls<'a>(client: &Client, images: impl Iterator<Item = &'a String>) {
+    let calls = images.map(|image| client.call(image, INPUT));
+    let answers: Vec<_> = stream::iter(calls).buffer_unordered(8).collect().await;
+    assert!(answers.iter().all(|answer| answer.output() == INPUT));
+}

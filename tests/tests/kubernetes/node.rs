@@ -1,0 +1,4 @@
+mod calls;
+mod failing;
+mod registries;
+mod templates;

@@ -1,0 +1,83 @@
+//! Pods that the node cannot start: callers get the reason as soon as it is known, in words that are the same each
+//! time, and nothing is left behind.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use porch_fn_tests::process::figure;
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::rig::{Bench, CONNECTS, INPUT, failed, template, until_count};
+
+/// The kubelet pulls and starts again 10 s after its first failures. On a quiet node it is under 2 s.
+const BEFORE_THE_NEXT: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn an_image_that_does_not_exist_fails_early() {
+    for connect in CONNECTS {
+        let bench = Bench::new().await;
+        let bogus = format!("{}/no/such-image:v1", bench.cluster.registry());
+        let runner = bench.runner_of(&[&bench.image, &bogus], &[&format!("--pod-connect={connect}")]).await;
+        // With it the wrapper's image is on the node, as it is after the first function.
+        runner.succeeds().await;
+        let reason = "the function's image was not found in its registry or may not be pulled: check its name and tag, \
+                      and the pull secrets of the function namespace";
+        // The next caller does not wait for another try.
+        for _ in 0..2 {
+            let start = Instant::now();
+            let answer = runner.client.call(&bogus, INPUT).await;
+            figure(&format!("an image that does not exist, by {connect}: {:.1?}", start.elapsed()));
+            answer.fails(Code::Unknown, &failed(&bogus, reason));
+            assert!(start.elapsed() < BEFORE_THE_NEXT, "{:?}", start.elapsed());
+            let gone = |pods: &[Pod]| (pods.len() == 1).then_some(());
+            bench.namespace.until("the pod is collected, and the other one is not", gone).await;
+        }
+        until_count(&runner.server, &bogus, "waiting", 0).await;
+        runner.succeeds().await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_container_that_cannot_run_is_given_up_with_its_last_lines_in_the_log() {
+    let remedy = "check that the pod template puts a wrapper-server for the node's platform where the container's command \
+                  says (WRAPPER_SERVER_IMAGE, --function-pod-template); the runner's log has its last lines";
+    for (command, what, last_line, restarted) in [
+        (
+            &["/tools/wrapper-server", "--max-concurrent-calls=many"][..],
+            "the container `function` ended with exit code 64",
+            "--max-concurrent-calls",
+            true,
+        ),
+        (
+            &["/tools/no-such-program"],
+            "the entrypoint of the container `function` could not be started",
+            "/tools/no-such-program",
+            false,
+        ),
+    ] {
+        let bench = Bench::new().await;
+        bench.write_template(&template(&bench.cluster, command)).await;
+        let record = bench.namespace.record::<Pod>().await;
+        let runner = bench.runner_with("template", &[&bench.image], &[]).await;
+        let start = Instant::now();
+        let answer = runner.call(INPUT).await;
+        figure(&format!("{command:?}: {:.1?}", start.elapsed()));
+        answer.fails(Code::Unknown, &failed(&bench.image, &format!("{what}: {remedy}")));
+        assert!(restarted || start.elapsed() < BEFORE_THE_NEXT, "{:?}", start.elapsed());
+        assert!(runner.server.log().contains(last_line), "{}", runner.server.log());
+        bench.namespace.until("the pod is collected", |pods: &[Pod]| pods.is_empty().then_some(())).await;
+        for field in ["starting", "waiting", "in_flight"] {
+            runner.counts(field, 0).await;
+        }
+        record.all_gone().await;
+        let restarts = |pod: &Pod| {
+            let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+            statuses.map(|status: &ContainerStatus| status.restart_count).max().unwrap_or_default()
+        };
+        assert!(!restarted || record.most_at_once(|pod| restarts(pod) >= 1) == 1, "one more start was made");
+        assert_eq!(record.most_at_once(|pod| restarts(pod) >= 2), 0, "and no other");
+    }
+}

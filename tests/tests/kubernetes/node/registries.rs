@@ -1,0 +1,224 @@
+//! Images from registries of all kinds, found by the runner and pulled by the node: no file lists what they run. What
+//! the runner asks of registries is tested in runner/registry.
+
+mod changes;
+mod outage;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::ResourceExt;
+use porch_fn_tests::client::Client;
+use porch_fn_tests::cluster::ENTRYPOINT;
+use porch_fn_tests::process::{Server, flag};
+use porch_fn_tests::registry::{Access, Authority, Crane, Registry, User, base64, docker_config, node};
+use serde_json::json;
+use tokio::process::Command;
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::rig::{Bench, INPUT, failed, function};
+
+/// The function logs its arguments.
+const ARGUMENTS: &str = "kind: ResourceList\n# test-args: yes\n";
+/// For a call that needs no pod. On a quiet node it takes a hundredth of it.
+const AT_ONCE: Duration = Duration::from_secs(10);
+/// The copy's name when no flag gives another.
+const COPY: &str = "auth-secret";
+const UNTRUSTED: &str = "the certificate of the image's registry is not trusted: add its CA with \
+                         --enable-private-registries-tls and --tls-secret-path, or name the registry in \
+                         --insecure-registries if it speaks plain HTTP";
+
+/// A registry, which the node finds.
+struct Place<'a> {
+    registry: Registry<'a>,
+    crane: Crane<'a>,
+    function: String,
+}
+
+// === impl Bench ===
+
+impl Bench {
+    async fn registry(&self, name: &str, access: Access) -> Place<'_> {
+        let ip: IpAddr = self.cluster.registry().parse::<SocketAddr>().unwrap().ip();
+        let authority = access.tls.clone();
+        let registry = Registry::start(&self.sandbox, name, ip, access).await;
+        match authority {
+            Some(authority) => node::trusting(self.cluster.own(), registry.address(), authority.path()),
+            None => node::plain(self.cluster.own(), registry.address()),
+        }
+        Place { crane: Crane::of(&registry), registry, function: self.cluster.function_image() }
+    }
+
+    /// A runner that has to ask registries. It takes no credentials but those that flags name.
+    async fn asking_runner(&self, more: &[String]) -> (Server, Client) {
+        let flags = [
+            "--pod-backend=kubernetes".into(),
+            flag("kubeconfig", self.cluster.kubeconfig()),
+            flag("pod-namespace", self.namespace.name()),
+        ];
+        let (wrapper, home) = (self.cluster.wrapper_image(), self.sandbox.path("no-docker-config"));
+        let prepare = |command: &mut Command| {
+            command.env("WRAPPER_SERVER_IMAGE", wrapper).env("DOCKER_CONFIG", home);
+        };
+        let flags = flags.into_iter().chain(more.iter().map(Into::into));
+        let runner = self.sandbox.server_with("porch-fn-runner", flags, prepare).await;
+        let client = Client::new(runner.address());
+        (runner, client)
+    }
+
+    /// Writes the file of credentials, and returns the flags that name it.
+    fn credentials(&self, config: &str) -> [String; 2] {
+        let file = self.sandbox.write("config-secret/.dockerconfigjson", config);
+        let path = format!("--registry-auth-secret-path={}", file.display());
+        ["--enable-private-registries".to_owned(), path]
+    }
+
+    /// Waits until the copy holds this.
+    async fn copied(&self, content: &str) -> Secret {
+        let copied = |secrets: &[Secret]| {
+            let secret = secrets.iter().find(|secret| secret.name_any() == COPY)?;
+            let data = secret.data.as_ref()?.get(".dockerconfigjson")?;
+            (data.0 == content.as_bytes()).then(|| secret.clone())
+        };
+        self.namespace.until("the pull secret has the file's content", copied).await
+    }
+
+    /// A Secret with these credentials, and a pod that pulls with it.
+    async fn pull(&self, name: &str, image: &str, user: &User) {
+        let config = docker_config([(image.split_once('/').unwrap().0, user)]);
+        let secret = json!({
+            "metadata": {"name": name}, "type": "kubernetes.io/dockerconfigjson",
+            "data": {".dockerconfigjson": base64(&config)},
+        });
+        self.namespace.make::<Secret>(secret).await;
+        let pod = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "restartPolicy": "Never", "imagePullSecrets": [{"name": name}],
+                "containers": [{"name": "function", "image": image}],
+            },
+        });
+        self.namespace.make::<Pod>(pod).await;
+    }
+
+    /// Waits until a pod's container waits for one of these reasons, or has ended for it.
+    async fn until_reason(&self, name: &str, reasons: &[&str]) {
+        let look = |pods: &[Pod]| {
+            let pod = pods.iter().find(|pod| pod.name_any() == name)?;
+            let state = pod.status.as_ref()?.container_statuses.as_ref()?.first()?.state.clone()?;
+            let waiting = state.waiting.and_then(|waiting| waiting.reason);
+            let ended = state.terminated.and_then(|terminated| terminated.reason);
+            reasons.contains(&ended.or(waiting)?.as_str()).then_some(())
+        };
+        self.namespace.until(&format!("the pod {name} is {reasons:?}"), look).await;
+    }
+}
+
+// === impl Place ===
+
+impl Place<'_> {
+    fn insecure(&self) -> String {
+        format!("--insecure-registries={}", self.registry.address())
+    }
+
+    /// A file's content with a user's credentials.
+    fn config(&self, user: &User) -> String {
+        docker_config([(self.registry.address().to_string().as_str(), user)])
+    }
+
+    /// Pushes the function with this word as its argument, and returns its reference.
+    async fn push(&self, name: &str, word: &str) -> String {
+        let image = self.registry.image(name);
+        self.crane.change(&self.function, &image, &[&format!("--cmd={word}")]).await;
+        image
+    }
+}
+
+fn user(password: &str) -> User {
+    User::new("runner", password)
+}
+
+/// The call succeeds, and the function was started with these arguments.
+async fn runs_with(client: &Client, image: &str, arguments: &str) {
+    let answer = client.call(image, ARGUMENTS).await;
+    assert_eq!(answer.output(), ARGUMENTS);
+    assert_eq!(answer.log(), format!("{ENTRYPOINT} {arguments}\n"));
+}
+
+/// That the node pulls from each kind of registry, and from none without credentials: what the other tests take for
+/// granted.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_node_pulls_from_every_kind_of_registry() {
+    let bench = Bench::new().await;
+    let user = user("a planted password");
+    let authority = Authority::create(&bench.sandbox, "ours").await;
+    for (name, access) in [
+        ("open", Access::default()),
+        ("password", Access { user: Some(user.clone()), tls: None }),
+        ("secure", Access { user: Some(user.clone()), tls: Some(authority) }),
+    ] {
+        let with_user = access.user.is_some();
+        let place = bench.registry(name, access).await;
+        bench.pull(name, &place.push("team/a:v1", "word").await, &user).await;
+        bench.until_reason(name, &["Completed"]).await;
+        if with_user {
+            // The node has the image of another tag not yet.
+            let (refused, wrong) = (format!("{name}-refused"), User::new("runner", "wrong"));
+            bench.pull(&refused, &place.push("team/b:v1", "word").await, &wrong).await;
+            bench.until_reason(&refused, &["ErrImagePull", "ImagePullBackOff"]).await;
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_private_registrys_images_run_with_a_copy_of_the_credentials_that_follows_the_file() {
+    let bench = Bench::new().await;
+    let access = Access { user: Some(user("a planted password")), tls: None };
+    let place = bench.registry("private", access).await;
+    let config = place.config(&user("a planted password"));
+    let flags = [&bench.credentials(&config)[..], &[place.insecure()]].concat();
+    let (first, second) = (place.push("team/a:v1", "--one,two").await, place.push("team/b:v1", "two").await);
+    let (runner, client) = bench.asking_runner(&flags).await;
+    runs_with(&client, &first, "--one two").await;
+    let secret = bench.copied(&config).await;
+    assert_eq!(secret.type_.as_deref(), Some("kubernetes.io/dockerconfigjson"));
+    let pod = bench.pod().await;
+    assert_eq!(function(&pod).image, Some(format!("{first}@{}", place.crane.digest(&first).await)));
+    let named = pod.spec.as_ref().unwrap().image_pull_secrets.iter().flatten();
+    assert_eq!(named.map(|secret| secret.name.as_str()).collect::<Vec<_>>(), [COPY]);
+
+    // The same content, also seen by another runner and after the file was written anew: nothing is written.
+    bench.credentials(&config);
+    let (other, another) = bench.asking_runner(&flags).await;
+    runs_with(&another, &second, "two").await;
+    assert_eq!(bench.copied(&config).await.resource_version(), secret.resource_version());
+    drop((other, runner));
+
+    let (_runner, _client) = bench.asking_runner(&flags).await;
+    let new = place.config(&user("another planted password"));
+    bench.credentials(&new);
+    assert_eq!(bench.copied(&new).await.uid(), secret.uid(), "it was changed in place");
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_private_authority_is_trusted_when_it_is_given() {
+    let bench = Bench::new().await;
+    let authority = Authority::create(&bench.sandbox, "ours").await;
+    let place = bench.registry("secure", Access { user: None, tls: Some(authority.clone()) }).await;
+    let image = place.push("team/a:v1", "word").await;
+    let (runner, client) = bench.asking_runner(&[]).await;
+    let start = Instant::now();
+    client.call(&image, INPUT).await.fails(Code::Unknown, &failed(&image, UNTRUSTED));
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    drop(runner);
+
+    bench.sandbox.write("trusted/ca.crt", std::fs::read(authority.path()).unwrap());
+    let path = format!("--tls-secret-path={}", bench.sandbox.path("trusted").display());
+    let (_runner, client) = bench.asking_runner(&["--enable-private-registries-tls".to_owned(), path]).await;
+    runs_with(&client, &image, "word").await;
+}

@@ -1,0 +1,100 @@
+//! A registry that is away: what is warm or was seen goes on, what is new fails with the reason.
+
+use kube::api::DeleteParams;
+use porch_fn_tests::load::Load;
+use porch_fn_tests::process::figure;
+use tokio::time::sleep;
+
+use super::*;
+use crate::rig::alive;
+
+const LASTING: Duration = Duration::from_secs(10);
+const UNREACHABLE: &str = "the image's registry cannot be reached: check it, and the runner's way to it (proxy, DNS, \
+                           firewall), and retry; the runner's log has the cause";
+/// What a question to a registry may take, whatever becomes of it.
+const LOOKUP: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_registry_that_refuses_connections_costs_no_call_of_an_image_seen_before() {
+    outage(true).await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_registry_that_hangs_costs_no_call_of_an_image_seen_before() {
+    outage(false).await;
+}
+
+/// Killed, it refuses connections; stopped, it takes them and does not answer.
+async fn outage(killed: bool) {
+    let bench = Bench::new().await;
+    let mut place = bench.registry("open", Access::default()).await;
+    let (warm, seen) = (place.push("warm:v1", "word").await, place.push("seen:v1", "word").await);
+    let new = place.push("new:v1", "word").await;
+    // So short that everything known is old during the outage.
+    let flags = [place.insecure(), "--image-metadata-ttl=1s".to_owned(), "--scan-interval=1s".to_owned()];
+    let (runner, client) = bench.asking_runner(&flags).await;
+    for image in [&warm, &seen] {
+        assert_eq!(client.call(image, INPUT).await.output(), INPUT);
+    }
+    let load = Load::start(runner.address(), 4, std::slice::from_ref(&warm));
+    let start = Instant::now();
+    let bound = if killed {
+        place.registry.kill().await;
+        Duration::from_secs(1)
+    } else {
+        place.registry.stop();
+        // Less than two questions.
+        LOOKUP + Duration::from_secs(10)
+    };
+    let asked = Instant::now();
+    client.call(&new, INPUT).await.fails(Code::Unknown, &failed(&new, UNREACHABLE));
+    assert!(asked.elapsed() < bound, "{:?}", asked.elapsed());
+
+    let mut made = 0;
+    while made < 2 || start.elapsed() < LASTING {
+        remove(&bench, &seen).await;
+        assert_eq!(client.call(&seen, INPUT).await.output(), INPUT);
+        made += 1;
+        sleep(Duration::from_millis(500)).await;
+    }
+    // A runner that starts reads what a pod was made from off the pods that there are.
+    let (fresh, caller) = bench.asking_runner(&flags).await;
+    assert_eq!(caller.call(&seen, INPUT).await.output(), INPUT, "by the pod that runs");
+    remove(&bench, &seen).await;
+    assert_eq!(caller.call(&seen, INPUT).await.output(), INPUT, "by a new one");
+    drop(fresh);
+
+    if killed {
+        place.registry.restart().await;
+    } else {
+        place.registry.go_on();
+    }
+    let back = Instant::now();
+    loop {
+        let answer = client.call(&new, INPUT).await;
+        if answer.code == Code::Ok {
+            break;
+        }
+        answer.fails(Code::Unknown, &failed(&new, UNREACHABLE));
+        assert!(back.elapsed() < Duration::from_secs(30), "it is not asked again");
+        sleep(Duration::from_millis(50)).await;
+    }
+    let report = load.stop().await;
+    figure(&format!(
+        "registry away, killed: {killed}: {report}; {made} pods made meanwhile; a new image runs {:.1?} after the end",
+        back.elapsed()
+    ));
+    report.all_succeeded();
+}
+
+/// Deletes the image's pods.
+async fn remove(bench: &Bench, image: &str) {
+    let of = |pod: &Pod| alive(pod) && function(pod).image.as_ref().is_some_and(|of| of.starts_with(image));
+    for pod in bench.pods().await.iter().filter(|pod| of(pod)) {
+        bench.delete(pod, &DeleteParams::default()).await;
+    }
+    let gone = |pods: &[Pod]| (!pods.iter().any(of)).then_some(());
+    bench.namespace.until("the pods go", gone).await;
+}

@@ -1,0 +1,281 @@
+//! A namespace with runners of its own, and what tests look for in it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Service};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use porch_fn_image::{Image, pod_name};
+use porch_fn_tests::client::{Answer, Client};
+use porch_fn_tests::cluster::{Change, Cluster, Namespace, Recorder};
+use porch_fn_tests::process::{Sandbox, Server, eventually};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+/// A package that functions return unchanged.
+pub(crate) const INPUT: &str = "kind: ResourceList\n";
+/// How pods are reached.
+pub(crate) const CONNECTS: [&str; 2] = ["service", "pod-ip"];
+pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+pub(crate) const MANAGER: &str = "porch-fn-runner";
+pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
+pub(crate) const REFERENCE: &str = "fn.kpt.dev/image-reference";
+pub(crate) const VERSION: &str = "fn.kpt.dev/template-version";
+/// When every pod's time has run out.
+pub(crate) const LONG_AGO: &str = "2001-01-01T00:00:00Z";
+/// Longer than any call of these tests takes.
+const DEADLINE: Duration = Duration::from_secs(100);
+
+/// One test's namespace, and what it starts there.
+pub(crate) struct Bench {
+    pub(crate) sandbox: Sandbox,
+    pub(crate) cluster: Cluster,
+    pub(crate) namespace: Namespace,
+    /// A function that is there.
+    pub(crate) image: String,
+}
+
+/// A runner and a caller.
+pub(crate) struct Runner {
+    pub(crate) client: Client,
+    pub(crate) server: Server,
+    image: String,
+}
+
+/// A package on which the function takes this long.
+pub(crate) fn sleeping(time: Duration) -> String {
+    format!("{INPUT}# test-sleep-ms: {}\n", time.as_millis())
+}
+
+/// The error text of a call whose function has no pod for this reason.
+pub(crate) fn failed(image: &str, reason: &str) -> String {
+    format!(
+        "unable to get the grpc client to the pod for {image}: the function's pod failed to start: {reason}"
+    )
+}
+
+/// When each pod was first seen, in that order, by uid.
+pub(crate) fn births(record: &Recorder<Pod>) -> Vec<(String, Instant)> {
+    let mut births: Vec<(String, Instant)> = Vec::new();
+    for (at, change) in record.changes() {
+        let (Change::Applied(pod) | Change::Deleted(pod)) = change;
+        let uid = pod.uid().unwrap();
+        if births.iter().all(|(known, _)| *known != uid) {
+            births.push((uid, at));
+        }
+    }
+    births
+}
+
+/// Whether nobody has deleted the pod.
+pub(crate) fn alive(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_none()
+}
+
+/// Whether a runner of ours has made the pod.
+pub(crate) fn is_ours(pod: &Pod) -> bool {
+    pod.labels().get(MANAGED_BY).is_some_and(|by| by == MANAGER)
+}
+
+/// The container that runs the function.
+pub(crate) fn function(pod: &Pod) -> &Container {
+    let containers = &pod.spec.as_ref().unwrap().containers;
+    containers.iter().find(|container| container.name == "function").unwrap()
+}
+
+/// A number of the function's entry on the runner's `/pods` page; zero when it has none.
+pub(crate) async fn count(runner: &Server, image: &str, field: &str) -> u64 {
+    let page = runner.json("/pods").await;
+    let entry = page.as_array().unwrap().iter().find(|function| function["image"] == image);
+    entry.map_or(0, |entry| entry[field].as_u64().unwrap())
+}
+
+/// Waits until the runner has that many.
+pub(crate) async fn until_count(runner: &Server, image: &str, field: &str, expected: u64) {
+    let what = format!("{field} of {image} is {expected}");
+    eventually(&what, async || (count(runner, image, field).await == expected).then_some(())).await;
+}
+
+/// Waits until the log has a text.
+pub(crate) async fn logs(server: &Server, text: &str) {
+    eventually(&format!("the log has {text:?}"), async || server.log().contains(text).then_some(())).await;
+}
+
+/// A small template of a user's: `cp` brings the wrapper-server, `command` is what the function's container runs.
+pub(crate) fn template(cluster: &Cluster, command: &[&str]) -> Value {
+    let mounts = json!([{"name": "tools", "mountPath": "/tools"}]);
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "not-kept", "labels": {"team": "network"}, "annotations": {"example.com/note": "kept"},
+        },
+        "spec": {
+            "terminationGracePeriodSeconds": 5,
+            "volumes": [{"name": "tools", "emptyDir": {}}],
+            "initContainers": [{
+                "name": "copy", "image": cluster.wrapper_image(), "volumeMounts": mounts,
+                "command": ["cp", "-a", "/wrapper-server/.", "/tools"],
+            }],
+            "containers": [{
+                "name": "function", "image": "replaced", "volumeMounts": mounts,
+                "command": command, "args": ["--verbosity", "4"], "env": [{"name": "C", "value": "D"}],
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+            }],
+        },
+    })
+}
+
+// === impl Bench ===
+
+impl Bench {
+    pub(crate) async fn new() -> Self {
+        let cluster = Cluster::connect().await;
+        let namespace = cluster.namespace().await;
+        let image = cluster.function_image();
+        Self { sandbox: Sandbox::new(), cluster, namespace, image }
+    }
+
+    /// A runner that collects every second.
+    pub(crate) async fn runner(&self, more: &[&str]) -> Runner {
+        self.runner_of(&[&self.image], more).await
+    }
+
+    /// The same for other functions, the first of which is called.
+    pub(crate) async fn runner_of(&self, images: &[&str], more: &[&str]) -> Runner {
+        let flags: Vec<_> = ["--scan-interval=1s"].into_iter().chain(more.iter().copied()).collect();
+        let server = self.namespace.runner(&self.sandbox, images, &flags).await;
+        Runner::new(server, images[0])
+    }
+
+    /// A runner that makes pods from a ConfigMap in the functions' namespace.
+    pub(crate) async fn runner_with(&self, config_map: &str, images: &[&str], more: &[&str]) -> Runner {
+        let own = format!("--namespace={}", self.namespace.name());
+        let template = format!("--function-pod-template={config_map}");
+        let flags: Vec<_> = [own.as_str(), &template].into_iter().chain(more.iter().copied()).collect();
+        self.runner_of(images, &flags).await
+    }
+
+    /// Runners that know each other, each on an address of its own in a network such as `127.0.7`: one for each
+    /// kubeconfig.
+    pub(crate) async fn fleet(
+        &self,
+        network: &str,
+        kubeconfigs: &[PathBuf],
+        images: &[&str],
+        more: &[&str],
+    ) -> Vec<Server> {
+        let addresses: Vec<_> = (1..=kubeconfigs.len()).map(|last| format!("{network}.{last}")).collect();
+        let peers = addresses.iter().map(|address| format!("{address}:9445")).collect::<Vec<_>>().join(",");
+        let start = async |(address, kubeconfig): (&String, &PathBuf)| {
+            let own = [
+                format!("--address={address}"),
+                "--port=9445".into(),
+                format!("--peers=static:///{peers}"),
+                format!("--shard-address={address}:9445"),
+            ];
+            let flags: Vec<_> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
+            self.namespace.runner_as(&self.sandbox, kubeconfig.clone(), images, &flags).await
+        };
+        join_all(addresses.iter().zip(kubeconfigs).map(start)).await
+    }
+
+    /// Writes a pod template into the ConfigMap `template`. JSON is YAML.
+    pub(crate) async fn write_template(&self, template: &Value) {
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "template"},
+            "data": {"template": template.to_string()},
+        });
+        let maps = self.namespace.api::<ConfigMap>();
+        maps.patch("template", &PatchParams::apply("tests").force(), &Patch::Apply(map)).await.unwrap();
+    }
+
+    /// `kubectl` in the namespace.
+    pub(crate) async fn kubectl(&self, args: &[&str], stdin: &str) {
+        let args = [&["--namespace", self.namespace.name()], args].concat();
+        let ended = self.cluster.kubectl(&args, stdin).await;
+        assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+
+    /// The name of the function's pod in a slot.
+    pub(crate) fn name(&self, slot: u32) -> String {
+        pod_name(&Image::parse(&self.image, "").unwrap(), slot)
+    }
+
+    /// The only function pod there is.
+    pub(crate) async fn pod(&self) -> Pod {
+        let mut pods = self.pods().await;
+        assert_eq!(pods.len(), 1, "{pods:#?}");
+        pods.remove(0)
+    }
+
+    /// All function pods.
+    pub(crate) async fn pods(&self) -> Vec<Pod> {
+        self.namespace.pods().await.into_iter().filter(is_ours).collect()
+    }
+
+    /// The only pod of an image.
+    pub(crate) async fn pod_of(&self, image: &str) -> Pod {
+        let mut pods = self.pods().await;
+        pods.retain(|pod| function(pod).image.as_deref() == Some(image));
+        assert_eq!(pods.len(), 1, "{image}: {pods:#?}");
+        pods.remove(0)
+    }
+
+    /// Waits until the Service of that name is the pod's.
+    pub(crate) async fn service_of(&self, pod: &Pod) -> Service {
+        let (name, uid) = (pod.name_any(), pod.uid().unwrap());
+        let owned = |service: &&Service| {
+            service.name_any() == name
+                && service.owner_references().iter().any(|owner| owner.uid == uid)
+                && service.metadata.deletion_timestamp.is_none()
+        };
+        let look = |services: &[Service]| services.iter().find(owned).cloned();
+        self.namespace.until(&format!("{name} has a Service of its own"), look).await
+    }
+
+    pub(crate) async fn delete(&self, pod: &Pod, params: &DeleteParams) {
+        self.namespace.api::<Pod>().delete(&pod.name_any(), params).await.unwrap();
+    }
+
+    /// Waits until no pod has this uid.
+    pub(crate) async fn gone(&self, pod: &Pod) {
+        let look = |pods: &[Pod]| pods.iter().all(|other| other.uid() != pod.uid()).then_some(());
+        self.namespace.until(&format!("pod {} is gone", pod.name_any()), look).await;
+    }
+
+    pub(crate) async fn patch(&self, pod: &Pod, patch: Value) {
+        let params = PatchParams::default();
+        self.namespace.api::<Pod>().patch(&pod.name_any(), &params, &Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// Makes the pod's time run out.
+    pub(crate) async fn lapse(&self, pod: &Pod) {
+        self.patch(pod, json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}})).await;
+    }
+}
+
+// === impl Runner ===
+
+impl Runner {
+    /// The caller calls `image`.
+    pub(crate) fn new(server: Server, image: &str) -> Self {
+        Self { client: Client::new(server.address()), server, image: image.to_owned() }
+    }
+
+    /// Calls the function.
+    pub(crate) async fn call(&self, input: impl Into<bytes::Bytes>) -> Answer {
+        self.client.call_within(&self.image, input, DEADLINE).await
+    }
+
+    /// Calls the function, which must succeed.
+    pub(crate) async fn succeeds(&self) {
+        assert_eq!(self.call(INPUT).await.output(), INPUT);
+    }
+
+    /// Waits until the pool counts so many calls or pods of the function in a state, such as `waiting`.
+    pub(crate) async fn counts(&self, state: &str, expected: u64) {
+        until_count(&self.server, &self.image, state, expected).await;
+    }
+}
