@@ -17,7 +17,7 @@ use tokio::process::Command;
 
 use super::{Cluster, Namespace};
 use crate::fleet::PREFIX;
-use crate::process::{PATIENCE, eventually, get};
+use crate::process::{PATIENCE, eventually, get, is_healthy};
 
 /// The routers' Deployment.
 pub const ROUTER: &str = "function-router";
@@ -173,7 +173,7 @@ impl Installation {
                     get(SocketAddr::new(ip(&router).parse().ok()?, ADMIN_PORT), "/shards").await;
                 let page: Value = serde_json::from_str(&page).ok().filter(|_| status == 200)?;
                 let shards = page["shards"].as_array()?;
-                let well = shards.iter().filter(|shard| shard["state"] == "well");
+                let well = shards.iter().filter(|shard| is_healthy(shard));
                 let well: BTreeSet<_> = well.filter_map(|shard| shard["address"].as_str()).collect();
                 if shards.len() != wanted.len() || !wanted.iter().map(String::as_str).eq(well) {
                     return None;

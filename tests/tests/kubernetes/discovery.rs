@@ -176,7 +176,7 @@ async fn conditions_decide_who_is_on_the_ring() {
     knows(&router, &[b1, c1]).await;
     stand.slice("two", "IPv4", &[(c, DRAINING)]).await;
     knows(&router, &[b1]).await;
-    // It is on the ring again, since it is held down by its runner's state and not by the ring.
+    // It is on the ring again, since it cools down by its runner's state and not by the ring.
     stand.slice("one", "IPv4", &[(a, READY), (b, READY)]).await;
     knows(&router, &[a1, b1]).await;
 
@@ -243,7 +243,7 @@ async fn a_deployment_is_scaled() {
         eventually(&format!("{replicas} are well"), async || {
             let page = router.json("/shards").await;
             let shards = page["shards"].as_array().unwrap();
-            let well = shards.iter().filter(|shard| shard["state"] == "well").count();
+            let well = shards.iter().filter(|shard| shard["state"] == "healthy").count();
             (shards.len() == replicas && well == replicas).then_some(())
         })
         .await;

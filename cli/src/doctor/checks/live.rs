@@ -84,16 +84,17 @@ pub(super) fn reachability(facts: &Facts) -> Vec<Finding> {
     let pairs = answers(&facts.routers)
         .flat_map(|(router, answer)| answer.page.shards.iter().map(move |shard| (router, &shard.info)));
     let pairs: Vec<_> = pairs.collect();
-    let unwell = pairs.iter().filter(|(_, shard)| shard.state != "well");
-    let findings: Vec<_> = unwell
+    let unhealthy = pairs.iter().filter(|(_, shard)| shard.state != "healthy");
+    let findings: Vec<_> = unhealthy
         .map(|(router, shard)| {
-            let text = format!("to router {router} runner {} is {}", shard.address, shard.state);
+            let text =
+                format!("to router {router} runner {} is {}", shard.address, shard.state.replace('_', " "));
             match shard.state.as_str() {
                 "unreachable" => Finding::problem(
                     text,
                     "that runner's log; NetworkPolicies between them on port 9445; TLS flags",
                 ),
-                "passed over" => Finding::problem(
+                "ejected" => Finding::problem(
                     text,
                     "its calls fail or hang: the status page's recent failures, and that runner's log",
                 ),

@@ -63,7 +63,7 @@ fn objects() -> Value {
 fn router(pod: &str, runners: &[&str]) -> Asked<Status> {
     let shard = |address: &&str| {
         json!({
-            "address": address, "state": "well", "in_flight": 0, "load": 0, "calls": 0, "failures": 0, "owned": 0,
+            "address": address, "state": "healthy", "in_flight": 0, "load": 0, "calls": 0, "failures": 0, "owned": 0,
             "share": 0.5, "pods": 0, "told": "yes", "version": "1.0.0", "exec_hash": "1",
         })
     };
