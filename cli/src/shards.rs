@@ -36,7 +36,7 @@ pub(crate) async fn run(args: ShardsArgs) -> Result<ExitCode, Failure> {
 
 /// The table of runners before any was asked for anything.
 pub(crate) fn starting_table(runners: impl Iterator<Item = SocketAddr>) -> String {
-    let rows = runners.map(|address| vec![address.to_string(), "up".to_owned()]).collect();
+    let rows = runners.map(|address| vec![address.to_string(), "healthy".to_owned()]).collect();
     table(&["RUNNER", "STATE"], rows)
 }
 
@@ -44,7 +44,7 @@ fn tables(page: &Shards) -> String {
     let rows = page.shards.iter().map(|shard| {
         vec![
             shard.address.clone(),
-            if shard.listed { shard.state.clone() } else { format!("{}, no longer listed", shard.state) },
+            shard.state.replace('_', " ") + if shard.listed { "" } else { ", no longer listed" },
             shard.owned.to_string(),
             shard.in_flight.to_string(),
             shard.load.to_string(),

@@ -1,5 +1,6 @@
 //! Wires the router: the only place that knows all of its parts.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +20,12 @@ use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_lifecycle::{App, AtEnd, DrainTimes};
 use porch_fn_ring::Ring;
-use porch_fn_ring::spill::Spill;
 use porch_fn_spans::Spans;
 use porch_fn_spans::otel::Otel;
 use porch_fn_tls::{Acceptor, Connector, Gauges, TlsError};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::config::Flags;
 use crate::members::Members;
@@ -85,40 +86,41 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let gauges = Gauges::new(registry.sub_registry_with_prefix("porch_fn_router"));
     let connector = connector(&flags, &gauges, &mut tasks)?;
     let acceptor = acceptor(&flags, &gauges, &mut tasks)?;
-    let connections = flags.connections();
     let health = Health::new();
     let (signal, drain) = drain::channel();
 
-    let source = Source::of(flags.runners, flags.kubeconfig.as_deref(), "porch-fn-router").await?;
+    let source = Source::of(flags.runners.clone(), flags.kubeconfig.as_deref(), "porch-fn-router").await?;
     let (discover, snapshots) = porch_fn_discovery::watch(source);
     let discovered = snapshots.clone();
     tasks.keep(tracing::info_span!("discovery"), discover);
 
     let empty = Ring::new([]).unwrap_or_else(|_| unreachable!("no runners are not too many"));
     let view = Arc::new(ArcSwap::from_pointee(View::new(empty, Vec::new())));
-    let (changed, heard) = watch::channel(());
-    let members = Members::new(
-        Arc::clone(&view),
-        Arc::new(changed),
-        health.clone(),
-        Arc::clone(&metrics),
+    let (changed, changes) = watch::channel(());
+    let members = Members {
+        view: Arc::clone(&view),
+        changed: Arc::new(changed),
+        health: health.clone(),
+        metrics: Arc::clone(&metrics),
+        connections: flags.connections(),
         connector,
-        connections,
-        LiveMembership::new(snapshots),
-    );
+        membership: LiveMembership::new(snapshots),
+        runners: BTreeMap::new(),
+        probers: JoinSet::new(),
+    };
     tasks.keep(tracing::info_span!("members"), members.run());
 
     let options = Options {
         default_prefix: flags.default_image_prefix,
         allowed_images,
         max_message: flags.max_request_body_size,
-        spill: Spill { routers: flags.router_count, ..Spill::default() },
+        routers: flags.router_count,
     };
-    let router = Arc::new(Router::new(options, Arc::clone(&view), heard, metrics));
+    let router = Arc::new(Router::new(options, Arc::clone(&view), changes, metrics));
     let shown = Arc::clone(&router);
     let pages = porch_fn_status_page::pages(move || {
-        let error = discovered.borrow().last_error.clone();
-        known(&view.load(), &shown, error.as_deref())
+        let error = discovered.borrow().last_error.as_deref().map(str::to_owned);
+        known(&view.load(), &shown, error)
     });
     let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
     tasks.keep(tracing::info_span!("admin"), porch_fn_admin::serve(admin_listener, admin));

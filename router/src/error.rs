@@ -1,5 +1,5 @@
-//! Why the router itself fails a call, and what the caller reads. What a runner answered ejections through
-//! unchanged and never comes here.
+//! Why the router itself fails a call, and what the caller reads. A runner's answer passes through unchanged
+//! and never comes here.
 
 use porch_fn_grpc::{Refused, Reply};
 use porch_fn_image::NotAllowed;

@@ -46,12 +46,11 @@ impl Attempt {
     }
 }
 
-/// Trailers by which our hops speak to each other; the caller never sees them.
+/// Trailers between our own programs. The caller never sees them.
 const OWN_PREFIX: &str = "porch-fn-";
 
 /// Sends `call` to `runner`: the identical bytes and metadata, except for what remains of the deadline.
-/// `limit` bounds the answer in bytes. Tells the runner that it answered, and `metrics` how it went. The runner's span will
-/// hang under `span`.
+/// `limit` bounds the answer in bytes. The runner's span gets `span` as its parent.
 pub(crate) async fn attempt(
     runner: &Runner,
     call: &Call,
@@ -65,7 +64,6 @@ pub(crate) async fn attempt(
     let answer = unary::call(runner.connection(), headers, &call.framed, limit, &call.charge);
     match metrics.client(&call.framed, call.deadline, answer).await {
         Ok(mut reply) => {
-            // Runners mark each answer by their load.
             let load = load_of(reply.status_headers());
             runner.answered(load);
             if load.is_none() && reply.code() == Code::Unavailable && runner.reports_load() {
@@ -78,7 +76,11 @@ pub(crate) async fn attempt(
         }
         Err(CallError::TooLarge { size, limit }) => {
             runner.answered(None);
-            Attempt::NotTaken(too_large(size, limit))
+            let text = format!(
+                "grpc: received message larger than max ({size} vs. {limit}): the function's answer is above the \
+                 router's --max-request-body-size; raise it on router and runners, and Porch's limit with it"
+            );
+            Attempt::NotTaken(Reply::failed(Code::ResourceExhausted, &text))
         }
         Err(CallError::Refused(refused)) => {
             runner.answered(None);
@@ -90,14 +92,6 @@ pub(crate) async fn attempt(
             Attempt::Broken(lost)
         }
     }
-}
-
-fn too_large(size: usize, limit: usize) -> Reply {
-    let text = format!(
-        "grpc: received message larger than max ({size} vs. {limit}): the function's answer is above the router's \
-         --max-request-body-size; raise it on router and runners, and Porch's limit with it"
-    );
-    Reply::failed(Code::ResourceExhausted, &text)
 }
 
 fn strip_own(trailers: &mut HeaderMap) {

@@ -31,7 +31,7 @@ const MAX_FAILURES: u32 = 5;
 const MAX_FAILED_PROBES: u32 = 2;
 
 /// Whether a runner may be picked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum HealthState {
     /// Yes.
     Healthy,
@@ -40,6 +40,7 @@ pub(crate) enum HealthState {
     /// Only when all others are unavailable: its calls fail.
     Ejected,
     /// Unavailable: it has not answered a first health check yet.
+    #[default]
     Starting,
     /// Unavailable: it cannot be dialled, or its connection broke.
     Unreachable,
@@ -67,8 +68,8 @@ pub(crate) enum Observation {
 pub(crate) enum CallFailure {
     /// The stream was refused or reset.
     Stream,
-    /// A call of the image with this hash was answered UNAVAILABLE, or ran into its deadline. A function can be slow,
-    /// and can be what ends its pods: one image alone proves nothing.
+    /// A call of the image with this hash was answered UNAVAILABLE, or ran into its deadline. A function can
+    /// be slow, and can be what ends its pods: one image alone proves nothing.
     Answer(u64),
 }
 
@@ -82,7 +83,7 @@ struct ConsecutiveFailures {
 }
 
 /// The health of one runner. Times are durations since an origin of the caller's choice.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default)]
 pub(crate) struct RunnerHealth {
     state: HealthState,
     /// It needs a cooldown: it has been healthy at some time, or was here before.
@@ -116,15 +117,25 @@ impl HealthState {
         next == Self::Ejected || (next == Self::Unreachable && self != Self::Draining)
     }
 
-    /// The word in errors, `/shards` and the label of metrics. Dashboards and alerts match it, so it stays.
+    /// The word in errors, `/shards` and the label of metrics.
     pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::CoolingDown => "cooling_down",
+            Self::Ejected => "ejected",
+            Self::Starting => "starting",
+            Self::Unreachable => "unreachable",
+            Self::Draining => "draining",
+        }
+    }
+
+    /// The word in the label of `porch_fn_router_shards`, which goes with the next version.
+    pub(crate) fn as_old_str(self) -> &'static str {
         match self {
             Self::Healthy => "well",
             Self::CoolingDown => "held down",
             Self::Ejected => "passed over",
-            Self::Starting => "starting",
-            Self::Unreachable => "unreachable",
-            Self::Draining => "draining",
+            state => state.as_str(),
         }
     }
 }
@@ -134,16 +145,7 @@ impl HealthState {
 impl RunnerHealth {
     /// Not seen yet. A runner that was here before (`is_known`) cools down first.
     pub(crate) fn new(is_known: bool) -> Self {
-        Self {
-            state: HealthState::Starting,
-            is_known,
-            cooldown_until: Duration::ZERO,
-            ejections: 0,
-            ejected_until: Duration::ZERO,
-            healthy_since: Duration::ZERO,
-            failures: ConsecutiveFailures::default(),
-            failed_probes: 0,
-        }
+        Self { is_known, ..Self::default() }
     }
 
     /// Whether it may be picked.
@@ -178,15 +180,10 @@ impl RunnerHealth {
         self.change(next, now)
     }
 
-    /// Ends the cooldown when its time has come.
+    /// Ends the cooldown when its time has come. Returns the new state if it changed.
     pub(crate) fn tick(&mut self, now: Duration) -> Option<HealthState> {
-        let over = self.next_tick().is_some_and(|at| at <= now);
+        let over = self.state == HealthState::CoolingDown && self.cooldown_until <= now;
         if over { self.change(HealthState::Healthy, now) } else { None }
-    }
-
-    /// When [`tick`](Self::tick) is due.
-    pub(crate) fn next_tick(&self) -> Option<Duration> {
-        (self.state == HealthState::CoolingDown).then_some(self.cooldown_until)
     }
 
     /// Whether it is ejected and a probe is due that may bring it back.
@@ -222,11 +219,6 @@ impl RunnerHealth {
     /// A call ended well.
     pub(crate) fn record_success(&mut self) {
         self.failures = ConsecutiveFailures::default();
-    }
-
-    /// Whether failures are counted, so that an answer or a success matters.
-    pub(crate) fn is_suspect(&self) -> bool {
-        self.failures.count > 0 || self.failed_probes > 0
     }
 
     fn change(&mut self, next: HealthState, now: Duration) -> Option<HealthState> {
@@ -385,13 +377,11 @@ mod tests {
             (&[Answer(1), Answer(1), Answer(1), Answer(1), Stream], "....x"),
         ] {
             let mut runner = RunnerHealth::new(false);
-            let found: String = failures
-                .iter()
-                .map(|&failure| if runner.record_failure(failure) { 'x' } else { '.' })
-                .collect();
-            assert_eq!(found, expected);
+            let ejects =
+                failures.iter().map(|&failure| if runner.record_failure(failure) { 'x' } else { '.' });
+            assert_eq!(ejects.collect::<String>(), expected);
             runner.record_success();
-            assert!(!runner.is_suspect() && !runner.record_failure(Stream));
+            assert!(!runner.record_failure(Stream), "a success begins the count anew");
         }
     }
 
@@ -405,7 +395,7 @@ mod tests {
             runner.tick(s(60));
         }];
         for reset in resets {
-            assert!(!runner.record_failed_probe() && runner.is_suspect());
+            assert!(!runner.record_failed_probe());
             reset(&mut runner);
         }
         assert!(!runner.record_failed_probe() && runner.record_failed_probe());

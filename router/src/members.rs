@@ -19,7 +19,6 @@ use porch_fn_ring::{Identity, Ring};
 use porch_fn_tls::Connector;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::metrics::Metrics;
@@ -30,50 +29,26 @@ use crate::view::View;
 /// The members and their probers.
 #[derive(Debug)]
 pub(crate) struct Members {
-    view: Arc<ArcSwap<View>>,
-    changed: Arc<watch::Sender<()>>,
-    health: Health,
-    metrics: Arc<Metrics>,
+    pub(crate) view: Arc<ArcSwap<View>>,
+    /// Sent to whenever a runner's health or the set changes.
+    pub(crate) changed: Arc<watch::Sender<()>>,
+    pub(crate) health: Health,
+    pub(crate) metrics: Arc<Metrics>,
     /// How their connections are secured, if they are.
-    connector: Option<Connector>,
-    connections: conn::Options,
-    origin: Instant,
-    membership: LiveMembership,
-    runners: BTreeMap<Identity, Member>,
-    probers: JoinSet<()>,
+    pub(crate) connector: Option<Connector>,
+    pub(crate) connections: conn::Options,
+    pub(crate) membership: LiveMembership,
+    pub(crate) runners: BTreeMap<Identity, Member>,
+    pub(crate) probers: JoinSet<()>,
 }
 
 #[derive(Debug)]
-struct Member {
+pub(crate) struct Member {
     runner: Arc<Runner>,
     prober: AbortHandle,
 }
 
 impl Members {
-    /// Nobody yet. `changed` is sent to whenever a runner's health or the set changes.
-    pub(crate) fn new(
-        view: Arc<ArcSwap<View>>,
-        changed: Arc<watch::Sender<()>>,
-        health: Health,
-        metrics: Arc<Metrics>,
-        connector: Option<Connector>,
-        connections: conn::Options,
-        membership: LiveMembership,
-    ) -> Self {
-        Self {
-            view,
-            changed,
-            health,
-            metrics,
-            connector,
-            connections,
-            origin: Instant::now(),
-            membership,
-            runners: BTreeMap::new(),
-            probers: JoinSet::new(),
-        }
-    }
-
     /// Follows discovery until it is dropped.
     pub(crate) async fn run(mut self) {
         let mut changed = self.changed.subscribe();
@@ -83,22 +58,22 @@ impl Members {
                 () = self.membership.changed(|name| answers(runners, name)) => {
                     // Readiness waits for the first answer, even an empty one.
                     self.health.set("", true);
-                    self.metrics.ready();
+                    self.metrics.ready.set(1);
                     self.publish();
-                    self.note_listed();
+                    self.record_listed();
                 }
                 // Never an error: this task holds a sender.
                 _ = changed.changed() => {
                     self.membership.retain_unlisted(|name| answers(runners, name));
                     self.publish();
-                    self.show();
+                    self.record_states();
                 }
                 Some(ended) = self.probers.join_next() => pass_on_panic(ended),
             }
         }
     }
 
-    fn note_listed(&self) {
+    fn record_listed(&self) {
         for (identity, member) in &self.runners {
             let listed = !self.membership.is_unlisted(identity.as_str());
             if member.runner.set_listed(listed) != listed {
@@ -113,32 +88,28 @@ impl Members {
         if self.runners.keys().eq(&names) {
             return;
         }
-        let health = &self.health;
-        self.runners.retain(|identity, member| {
-            let stays = names.contains(identity);
-            if !stays {
-                member.prober.abort();
-                health.remove(&health_name(identity));
-                tracing::info!(runner = %identity, "runner left");
-            }
-            stays
-        });
+        for (identity, member) in self.runners.extract_if(.., |identity, _| !names.contains(identity)) {
+            member.prober.abort();
+            self.health.remove(&health_name(&identity));
+            tracing::info!(runner = %identity, "runner left");
+        }
         for identity in names {
-            if !self.runners.contains_key(&identity) {
-                match self.start(identity.clone()) {
-                    Ok(member) => {
-                        tracing::info!(runner = %identity, "runner joined");
-                        self.runners.insert(identity, member);
-                    }
-                    Err(error) => tracing::error!(%error, "ignoring a runner; see --runners"),
+            if self.runners.contains_key(&identity) {
+                continue;
+            }
+            match self.start(identity.clone()) {
+                Ok(member) => {
+                    tracing::info!(runner = %identity, "runner joined");
+                    self.runners.insert(identity, member);
                 }
+                Err(error) => tracing::error!(%error, "ignoring a runner; see --runners"),
             }
         }
         match Ring::new(self.runners.keys().cloned()) {
             Ok(ring) => {
                 let runners = self.runners.values().map(|member| Arc::clone(&member.runner)).collect();
                 self.view.store(Arc::new(View::new(ring, runners)));
-                self.metrics.ring_changed();
+                self.metrics.ring_changes.inc();
             }
             Err(error) => tracing::error!(%error, "keeping the last ring"),
         }
@@ -148,27 +119,19 @@ impl Members {
     fn start(&mut self, identity: Identity) -> Result<Member, AddressError> {
         let span = tracing::info_span!("probe", runner = %identity);
         let is_known = self.membership.is_cooling_down(identity.as_str());
-        let runner = Arc::new(Runner::new(
-            identity,
-            is_known,
-            self.connections,
-            self.connector.clone(),
-            self.origin,
-            Arc::clone(&self.changed),
-        )?);
+        let (connector, changed) = (self.connector.clone(), Arc::clone(&self.changed));
+        let runner = Arc::new(Runner::new(identity, is_known, self.connections, connector, changed)?);
         let (probed, view) = (Arc::clone(&runner), Arc::clone(&self.view));
-        let prober = self
-            .probers
-            .spawn(test_panic::or("probe", async move { probe(&probed, &view).await }).instrument(span));
-        Ok(Member { runner, prober })
+        let probing = test_panic::or("probe", async move { probe(&probed, &view).await });
+        Ok(Member { runner, prober: self.probers.spawn(probing.instrument(span)) })
     }
 
     /// Mirrors health states to gRPC health and metrics.
-    fn show(&self) {
+    fn record_states(&self) {
         for (identity, member) in &self.runners {
             self.health.set(&health_name(identity), !member.runner.state().is_unavailable());
         }
-        self.metrics.show(&self.view.load());
+        self.metrics.update(&self.view.load());
     }
 }
 

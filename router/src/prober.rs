@@ -1,13 +1,14 @@
 //! Asks one runner for its health, for as long as it is a member.
 //!
-//! A gRPC health `Watch` costs nothing while nothing changes and tells a drain the moment it begins. It
+//! A gRPC health `Watch` costs nothing while nothing changes and reports a drain the moment it begins. It
 //! runs on the connection that the calls use, so what breaks the calls breaks it too.
 //!
-//! A health stream that ends while the connection lives is opened again at once: a proxy in between may limit how
-//! long streams live. It means something only if the next one fails, too.
+//! A health stream that ends while the connection lives is opened again at once: a proxy in between may
+//! limit how long streams live. It means something only if the next one fails, too.
 //!
-//! Health checks do not show a runner that takes calls and never answers. A runner from which nothing comes although
-//! it has calls is probed with an empty call: every runner answers that at once, if only with an error.
+//! Health checks do not show a runner that takes calls and never answers. A runner from which nothing comes
+//! although it has calls is probed with an empty call: every runner answers that at once, if only with an
+//! error.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use porch_fn_grpc::{Charge, format_timeout};
 use porch_fn_grpc_client::conn::Channel;
 use porch_fn_grpc_client::unary::{self, CallError};
 use porch_fn_proto::{Chunks, frame};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -36,29 +37,30 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pauses between attempts to reach an unavailable runner: they double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-
-/// How often to look whether a probe is due.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// How often to look whether a cooldown is over or a probe is due.
+const TICK: Duration = Duration::from_secs(1);
 /// Bound on the answer to a probe, in bytes: an error text.
 const MAX_PROBE_ANSWER: usize = 1024 * 1024;
 
 /// Probes `runner`, one of those in `view`, until the future is dropped.
 pub(crate) async fn probe(runner: &Runner, view: &ArcSwap<View>) {
-    tokio::join!(ask(runner), end_cooldowns(runner), probe_calls(runner, view));
+    tokio::join!(check_health(runner), probe_calls(runner, view));
 }
 
-async fn ask(runner: &Runner) {
+async fn check_health(runner: &Runner) {
     let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
     loop {
-        let began = Instant::now();
-        let (error, answered) = watch(runner).await;
-        let error = if error.code() == Code::Unimplemented { check(runner).await } else { error };
+        let (began, mut answered) = (Instant::now(), false);
+        let mut ended = watch(runner, &mut answered).await;
+        if matches!(&ended, Err(status) if status.code() == Code::Unimplemented) {
+            ended = check(runner).await;
+        }
+        let code = ended.map_or_else(|status| status.code(), |()| Code::Ok);
+        tracing::debug!(runner = %runner.identity(), ?code, "health stream ended");
         let lived = began.elapsed() > LAST_PAUSE;
         if answered && lived && runner.connection().is_up() && !runner.state().is_unavailable() {
-            tracing::debug!(runner = %runner.identity(), code = ?error.code(), "health stream ended: opening another");
             continue;
         }
-        tracing::debug!(runner = %runner.identity(), code = ?error.code(), "health stream ended");
         runner.observe(Observation::Unreachable);
         // A stream that lived for a while broke for a new reason.
         if lived {
@@ -68,14 +70,8 @@ async fn ask(runner: &Runner) {
     }
 }
 
-/// Follows the health stream. Returns why it ended, and whether it was answered before.
-async fn watch(runner: &Runner) -> (Status, bool) {
-    let mut answered = false;
-    let followed = follow(runner, &mut answered).await;
-    (followed.err().unwrap_or_else(|| Status::unavailable("the health stream ended")), answered)
-}
-
-async fn follow(runner: &Runner, answered: &mut bool) -> Result<(), Status> {
+/// Follows the health stream to its end. `answered` becomes true with the first answer.
+async fn watch(runner: &Runner, answered: &mut bool) -> Result<(), Status> {
     let mut client = client(runner).await?;
     let mut statuses = answer(client.watch(HealthCheckRequest::default())).await?.into_inner();
     let mut next = answer(statuses.message()).await?;
@@ -84,7 +80,7 @@ async fn follow(runner: &Runner, answered: &mut bool) -> Result<(), Status> {
         runner.observe(observed(message.status()));
         next = tokio::select! {
             next = statuses.message() => next?,
-            // The stream has nothing new to say of a runner that broke a call: ask again.
+            // The stream reports nothing new about a runner that broke a call: ask again.
             () = unreachable(runner) => return Err(Status::unavailable("a call broke")),
         };
     }
@@ -94,24 +90,15 @@ async fn follow(runner: &Runner, answered: &mut bool) -> Result<(), Status> {
 /// Returns when `runner` is unreachable because a call did not get through.
 async fn unreachable(runner: &Runner) {
     let mut changed = runner.changes();
-    while runner.state() != HealthState::Unreachable {
-        if changed.changed().await.is_err() {
-            return;
-        }
-    }
+    while runner.state() != HealthState::Unreachable && changed.changed().await.is_ok() {}
 }
 
 /// Asks again and again, for a runner without `Watch`.
-async fn check(runner: &Runner) -> Status {
+async fn check(runner: &Runner) -> Result<(), Status> {
     loop {
-        let asked = async {
-            let mut client = client(runner).await?;
-            answer(client.check(HealthCheckRequest::default())).await
-        };
-        match asked.await {
-            Ok(response) => runner.observe(observed(response.get_ref().status())),
-            Err(status) => return status,
-        }
+        let mut client = client(runner).await?;
+        let response = answer(client.check(HealthCheckRequest::default())).await?;
+        runner.observe(observed(response.get_ref().status()));
         sleep(CHECK_INTERVAL).await;
     }
 }
@@ -130,26 +117,11 @@ fn observed(status: ServingStatus) -> Observation {
     if status == ServingStatus::Serving { Observation::Serving } else { Observation::Draining }
 }
 
-async fn end_cooldowns(runner: &Runner) {
-    let mut changed = runner.changes();
-    loop {
-        match runner.next_tick() {
-            Some(due) => {
-                tokio::select! {
-                    () = sleep_until(due) => runner.tick(),
-                    _ = changed.changed() => (),
-                }
-            }
-            None if changed.changed().await.is_err() => return,
-            None => (),
-        }
-    }
-}
-
-/// Sends empty calls when they are due, and notes whether they are answered.
+/// Sends empty calls when they are due, and records whether they are answered.
 async fn probe_calls(runner: &Runner, view: &ArcSwap<View>) {
     loop {
-        sleep(PROBE_INTERVAL).await;
+        sleep(TICK).await;
+        runner.tick();
         if !runner.is_probe_due() || !runner.connection().is_up() {
             continue;
         }
@@ -157,7 +129,7 @@ async fn probe_calls(runner: &Runner, view: &ArcSwap<View>) {
         let probed = unary::call(runner.connection(), probe_headers(), &framed, MAX_PROBE_ANSWER, &free);
         match timeout(ANSWER, probed).await {
             Ok(Ok(_) | Err(CallError::TooLarge { .. })) => runner.probe_answered(),
-            // That it is unreachable the health stream tells.
+            // The health stream reports that it is unreachable.
             _ if !runner.connection().is_up() => (),
             _ => runner.probe_failed(|| view.load().may_eject()),
         }

@@ -1,13 +1,14 @@
 //! One runner as the router knows it: its connection, its load and whether it may be picked.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::{self, AddressError, Connection};
 use porch_fn_ring::Identity;
 use porch_fn_tls::Connector;
+use scopeguard::guard;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -17,67 +18,75 @@ use crate::health::{CallFailure, HealthState, Observation, RunnerHealth};
 const QUIET: Duration = Duration::from_secs(3);
 /// A reported load counts for this long.
 const LOAD_HOLDS: Duration = Duration::from_secs(5);
+/// [`Runner::others`] when no report of the load counts.
+const UNKNOWN: usize = usize::MAX;
 
-/// A runner. Shared by all calls; everything in it is atomic or held under a lock for nanoseconds.
+/// A runner. Shared by all calls.
 #[derive(Debug)]
 pub(crate) struct Runner {
     identity: Identity,
     connection: Arc<Connection>,
-    /// Discovery lists it.
-    listed: AtomicBool,
-    /// It has reported its load since it became reachable. Older versions do not.
-    reports_load: AtomicBool,
     in_flight: AtomicUsize,
-    calls: AtomicUsize,
-    failures: AtomicUsize,
-    /// Calls that were in flight on it when it was lost, until the retry budget has taken them.
-    lost: AtomicUsize,
-    /// Calls of other routers on it by its last answer, and when that was.
+    /// Calls of other routers on it, by its last answer, or [`UNKNOWN`].
     others: AtomicUsize,
-    load_reported_at: AtomicMillis,
-    /// Since when nothing has come back although calls are in flight.
-    quiet_since: AtomicMillis,
+    /// The state in `record`. Every call reads it of every runner.
+    state: AtomicU8,
+    record: Mutex<Record>,
     /// Its calls in flight had better be sent elsewhere.
     stalled: Notify,
-    health: Mutex<RunnerHealth>,
-    /// The state in `health`, for picking: every call reads it of every runner.
-    state: AtomicU8,
-    /// `health` counts failures. Most answers end none, and need no lock.
-    is_suspect: AtomicBool,
-    /// Bumped when the state of any runner changes: wakes calls that wait for a runner.
+    /// Sent to when the state of any runner changes: wakes calls that wait for a runner.
     changed: Arc<watch::Sender<()>>,
     origin: Instant,
+}
+
+/// What has happened to a runner. Locked for nanoseconds.
+#[derive(Debug)]
+struct Record {
+    health: RunnerHealth,
+    /// Discovery lists it.
+    listed: bool,
+    calls: usize,
+    failures: usize,
+    /// Calls that were in flight on it when it was lost, until the retry budget has taken them.
+    lost: usize,
+    /// When it last reported its load. Older versions never do.
+    reported_at: Option<Instant>,
+    /// When something last came back, or the first call was sent after a pause.
+    heard_at: Option<Instant>,
 }
 
 impl Runner {
     /// A runner that has not been asked for its health yet. A runner that was here before (`is_known`)
     /// cools down first.
+    ///
+    /// # Errors
+    /// [`AddressError`] when its identity is no address to connect to.
     pub(crate) fn new(
         identity: Identity,
         is_known: bool,
         options: conn::Options,
         connector: Option<Connector>,
-        origin: Instant,
         changed: Arc<watch::Sender<()>>,
     ) -> Result<Self, AddressError> {
+        let record = Record {
+            health: RunnerHealth::new(is_known),
+            listed: true,
+            calls: 0,
+            failures: 0,
+            lost: 0,
+            reported_at: None,
+            heard_at: None,
+        };
         Ok(Self {
             connection: Arc::new(Connection::new(identity.as_str(), options)?.secured(connector)?),
             identity,
-            listed: AtomicBool::new(true),
-            reports_load: AtomicBool::default(),
             in_flight: AtomicUsize::default(),
-            calls: AtomicUsize::default(),
-            failures: AtomicUsize::default(),
-            lost: AtomicUsize::default(),
-            others: AtomicUsize::default(),
-            load_reported_at: AtomicMillis::default(),
-            quiet_since: AtomicMillis::default(),
-            stalled: Notify::new(),
-            health: Mutex::new(RunnerHealth::new(is_known)),
+            others: AtomicUsize::new(UNKNOWN),
             state: AtomicU8::new(HealthState::Starting as u8),
-            is_suspect: AtomicBool::default(),
+            record: Mutex::new(record),
+            stalled: Notify::new(),
             changed,
-            origin,
+            origin: Instant::now(),
         })
     }
 
@@ -93,12 +102,12 @@ impl Runner {
 
     /// Whether discovery lists it. A runner that is no longer listed stays for a while if it answers.
     pub(crate) fn is_listed(&self) -> bool {
-        self.listed.load(Ordering::Relaxed)
+        self.record.lock().listed
     }
 
     /// Returns what was recorded before.
     pub(crate) fn set_listed(&self, listed: bool) -> bool {
-        self.listed.swap(listed, Ordering::Relaxed)
+        std::mem::replace(&mut self.record.lock().listed, listed)
     }
 
     /// This router's calls in flight on it.
@@ -108,23 +117,23 @@ impl Runner {
 
     /// All routers' calls in flight on it. Without a recent report each of `routers` is taken to have as many
     /// as this one.
-    pub(crate) fn load(&self, routers: usize, now: Instant) -> usize {
+    pub(crate) fn load(&self, routers: usize) -> usize {
         let own = self.in_flight();
-        match self.load_reported_at.ago(now.saturating_duration_since(self.origin)) {
-            Some(ago) if ago < LOAD_HOLDS => own.saturating_add(self.others.load(Ordering::Relaxed)),
-            _ => own.saturating_mul(routers.max(1)),
+        match self.others.load(Ordering::Relaxed) {
+            UNKNOWN => own.saturating_mul(routers.max(1)),
+            others => own.saturating_add(others),
         }
     }
 
     /// Calls sent to it so far, and how many of them broke.
     pub(crate) fn totals(&self) -> (usize, usize) {
-        (self.calls.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
+        let record = self.record.lock();
+        (record.calls, record.failures)
     }
 
     /// Whether it may be picked.
     pub(crate) fn state(&self) -> HealthState {
-        let state = HealthState::ALL.get(usize::from(self.state.load(Ordering::Relaxed)));
-        state.copied().unwrap_or(HealthState::Starting)
+        HealthState::ALL[usize::from(self.state.load(Ordering::Relaxed))]
     }
 
     /// Takes an observation of a health check or a call.
@@ -133,14 +142,13 @@ impl Runner {
         self.update(|health, now| health.observe(observation, now));
     }
 
-    /// Ends the cooldown when it is over.
+    /// Ends the cooldown and forgets the reported load when their time is over.
     pub(crate) fn tick(&self) {
         self.update(RunnerHealth::tick);
-    }
-
-    /// When [`tick`](Self::tick) is due.
-    pub(crate) fn next_tick(&self) -> Option<Instant> {
-        self.health.lock().next_tick().map(|at| self.origin + at)
+        let record = self.record.lock();
+        if record.reported_at.is_none_or(|at| at.elapsed() >= LOAD_HOLDS) {
+            self.others.store(UNKNOWN, Ordering::Relaxed);
+        }
     }
 
     /// Receives changes of state, its own and other runners'.
@@ -148,73 +156,60 @@ impl Runner {
         self.changed.subscribe()
     }
 
-    /// The runner answered a call, and reported how many other calls it has in flight if `load` is there. The call
-    /// that was answered still counts here.
+    /// The runner answered a call, and reported how many calls it has in flight if `load` is there. The call
+    /// that was answered still counts.
     pub(crate) fn answered(&self, load: Option<usize>) {
-        self.quiet_since.set_now(self.origin);
-        self.clear(RunnerHealth::record_answer);
+        let (mut record, now) = (self.record.lock(), Instant::now());
+        record.heard_at = Some(now);
+        record.health.record_answer();
         if let Some(load) = load {
-            if !self.reports_load() {
-                self.reports_load.store(true, Ordering::Relaxed);
-            }
+            record.reported_at = Some(now);
             let own = self.in_flight().saturating_sub(1);
             self.others.store(load.saturating_sub(own), Ordering::Relaxed);
-            self.load_reported_at.set_now(self.origin);
         }
     }
 
-    /// Whether an answer without a load is not its own, but a proxy's.
+    /// Whether it has reported its load since it became reachable. Then an answer without a load is a
+    /// proxy's.
     pub(crate) fn reports_load(&self) -> bool {
-        self.reports_load.load(Ordering::Relaxed)
+        self.record.lock().reported_at.is_some()
     }
 
     /// The answer was one that only a healthy runner gives.
     pub(crate) fn record_success(&self) {
-        self.clear(RunnerHealth::record_success);
+        self.record.lock().health.record_success();
     }
 
-    /// Forgets failures, if there are any.
-    fn clear(&self, clear: impl FnOnce(&mut RunnerHealth)) {
-        if self.is_suspect.load(Ordering::Relaxed) {
-            let mut health = self.health.lock();
-            clear(&mut health);
-            self.is_suspect.store(health.is_suspect(), Ordering::Relaxed);
-        }
-    }
-
-    /// Counts a call that did not get through. Without a connection the runner is unavailable until a health check
-    /// brings it back. A stream that was refused or reset means little by itself: then this returns a failure for
-    /// [`record_failure`](Self::record_failure).
-    pub(crate) fn record_broken_call(&self) -> Option<CallFailure> {
-        self.failures.fetch_add(1, Ordering::Relaxed);
+    /// Counts a call that did not get through. Without a connection the runner is unavailable until a health
+    /// check brings it back. A stream that was refused or reset means little by itself: it counts as a failure.
+    pub(crate) fn record_broken_call(&self, may_eject: impl FnOnce() -> bool) {
+        self.record.lock().failures += 1;
         if self.connection.is_up() {
-            return Some(CallFailure::Stream);
+            self.record_failure(CallFailure::Stream, may_eject);
+        } else {
+            self.observe(Observation::Unreachable);
         }
-        self.observe(Observation::Unreachable);
-        None
     }
 
     /// The calls that were in flight when it was lost, once.
     pub(crate) fn take_lost(&self) -> usize {
-        self.lost.swap(0, Ordering::Relaxed)
+        std::mem::take(&mut self.record.lock().lost)
     }
 
     /// Records a failure for which the runner may be to blame. Ejects it after some in a row, if `may_eject`.
     pub(crate) fn record_failure(&self, failure: CallFailure, may_eject: impl FnOnce() -> bool) {
-        let mut health = self.health.lock();
-        self.is_suspect.store(true, Ordering::Relaxed);
-        let enough = health.record_failure(failure);
-        drop(health);
+        let enough = self.record.lock().health.record_failure(failure);
         if enough && may_eject() {
             self.observe(Observation::Failing);
         }
     }
 
-    /// Whether it is time to probe it with a call: it is ejected and may come back, or nothing has come from it for
-    /// some time although calls are in flight.
+    /// Whether it is time to probe it with a call: it is ejected and may come back, or nothing has come from it
+    /// for some time although calls are in flight.
     pub(crate) fn is_probe_due(&self) -> bool {
-        let quiet = || self.quiet_since.ago(self.origin.elapsed()).is_some_and(|quiet| quiet >= QUIET);
-        (self.in_flight() > 0 && quiet()) || self.health.lock().is_probe_due(self.origin.elapsed())
+        let record = self.record.lock();
+        let quiet = record.heard_at.is_some_and(|at| at.elapsed() >= QUIET);
+        (quiet && self.in_flight() > 0) || record.health.is_probe_due(self.origin.elapsed())
     }
 
     /// A probe was answered. That says nothing of the calls that wait, so their failures still count.
@@ -223,13 +218,10 @@ impl Runner {
         self.observe(Observation::ProbeAnswered);
     }
 
-    /// A probe was not answered in time. After some in a row the runner is ejected, if `may_eject`, and its calls in
-    /// flight move on.
+    /// A probe was not answered in time. After some in a row the runner is ejected, if `may_eject`, and its
+    /// calls in flight move on.
     pub(crate) fn probe_failed(&self, may_eject: impl FnOnce() -> bool) {
-        let mut health = self.health.lock();
-        self.is_suspect.store(true, Ordering::Relaxed);
-        let enough = health.record_failed_probe();
-        drop(health);
+        let enough = self.record.lock().health.record_failed_probe();
         if enough && (self.state() == HealthState::Ejected || may_eject()) {
             self.observe(Observation::Failing);
             self.stalled.notify_waiters();
@@ -242,78 +234,41 @@ impl Runner {
     }
 
     /// Counts a call for as long as the guard lives.
-    pub(crate) fn enter(self: &Arc<Self>) -> InFlight {
-        self.calls.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn enter(&self) -> impl Drop {
+        let mut record = self.record.lock();
+        record.calls += 1;
         if self.in_flight.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.quiet_since.set_now(self.origin);
+            record.heard_at = Some(Instant::now());
         }
-        InFlight(Arc::clone(self))
+        guard(&self.in_flight, |in_flight| _ = in_flight.fetch_sub(1, Ordering::Relaxed))
     }
 
     fn update(&self, step: impl FnOnce(&mut RunnerHealth, Duration) -> Option<HealthState>) {
-        let mut health = self.health.lock();
-        let before = health.state();
-        let Some(state) = step(&mut health, self.origin.elapsed()) else { return };
-        // Stored before the lock is released, so that the last change wins here too.
-        self.state.store(state as u8, Ordering::Relaxed);
-        drop(health);
+        let mut record = self.record.lock();
+        let before = record.health.state();
+        let Some(state) = step(&mut record.health, self.origin.elapsed()) else { return };
         if state.is_unavailable() {
             // Another version may come in its place.
-            self.reports_load.store(false, Ordering::Relaxed);
+            record.reported_at = None;
             // The call that noticed it is not among them any more.
-            self.lost.store(self.in_flight() + 1, Ordering::Relaxed);
+            record.lost = self.in_flight() + 1;
         }
-        let reason = state.as_str();
+        // Stored before the lock is released, so that the last change wins here too.
+        self.state.store(state as u8, Ordering::Relaxed);
+        drop(record);
+        let (runner, reason) = (&self.identity, state.as_str());
         match state {
             HealthState::Ejected => tracing::warn!(
-                runner = %self.identity,
+                %runner,
                 "runner is ejected: it reports SERVING, but its calls fail or are not answered"
             ),
-            HealthState::Healthy => tracing::info!(runner = %self.identity, "runner is healthy"),
-            HealthState::CoolingDown => {
-                tracing::info!(runner = %self.identity, "runner is back, cooling down");
-            }
+            HealthState::Healthy => tracing::info!(%runner, "runner is healthy"),
+            HealthState::CoolingDown => tracing::info!(%runner, "runner is back, cooling down"),
             _ if before.is_unexpected_before(state) => {
-                tracing::warn!(runner = %self.identity, reason, "runner is unavailable");
+                tracing::warn!(%runner, reason, "runner is unavailable");
             }
-            _ => tracing::info!(runner = %self.identity, reason, "runner is unavailable"),
+            _ => tracing::info!(%runner, reason, "runner is unavailable"),
         }
         self.changed.send_replace(());
-    }
-}
-
-/// A moment after an origin, or none yet.
-#[derive(Debug)]
-struct AtomicMillis(AtomicU64);
-
-impl AtomicMillis {
-    fn set_now(&self, origin: Instant) {
-        self.0.store(millis(origin.elapsed()), Ordering::Relaxed);
-    }
-
-    /// How long before `now` it was, which is a time after the same origin.
-    fn ago(&self, now: Duration) -> Option<Duration> {
-        let at = Some(self.0.load(Ordering::Relaxed)).filter(|&at| at != u64::MAX)?;
-        Some(Duration::from_millis(millis(now).saturating_sub(at)))
-    }
-}
-
-impl Default for AtomicMillis {
-    fn default() -> Self {
-        Self(AtomicU64::new(u64::MAX))
-    }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX - 1)
-}
-
-/// A call in flight on a runner.
-#[derive(Debug)]
-pub(crate) struct InFlight(Arc<Runner>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -5,18 +5,18 @@ mod attempts;
 use std::hash::RandomState;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use lru::LruCache;
 use parking_lot::Mutex;
-use porch_fn_admin::failures::{Failure as Failed, Failures};
+use porch_fn_admin::failures::Failures;
 use porch_fn_grpc::{Call, Evaluate, Reply, code_name};
 use porch_fn_image::{AllowedImages, shard_key};
 use porch_fn_proto::{Chunks, peek};
-use porch_fn_ring::spill::{Demand, Spill};
+use porch_fn_ring::spill::Demand;
 use porch_fn_telemetry::span;
+use scopeguard::guard;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
@@ -38,7 +38,7 @@ const NO_RUNNER_MARGIN: Duration = Duration::from_millis(50);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Settings of the forwarding path.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Options {
     /// `--default-image-prefix`.
     pub(crate) default_prefix: String,
@@ -46,43 +46,30 @@ pub(crate) struct Options {
     pub(crate) allowed_images: AllowedImages,
     /// `--max-request-body-size` in bytes, for both directions.
     pub(crate) max_message: usize,
-    /// The spill rule, with `--router-count`.
-    pub(crate) spill: Spill,
+    /// `--router-count`: routers that share the runners.
+    pub(crate) routers: usize,
 }
 
 /// The router's evaluator. State is per process and soft: losing it costs locality for seconds.
 #[derive(Debug)]
 pub(crate) struct Router {
-    options: Options,
+    pub(crate) options: Options,
+    /// What calls of late went wrong here: those that the router failed, and attempts after which they moved
+    /// on. A runner reports its own.
+    pub(crate) failures: Failures,
     view: Arc<ArcSwap<View>>,
     /// Wakes calls that wait for a runner.
     changed: watch::Receiver<()>,
-    demand: Mutex<LruCache<Arc<str>, Entry>>,
-    /// Entries made so far.
-    entries: AtomicU64,
+    demand: Mutex<LruCache<Arc<str>, Arc<Mutex<Demand>>>>,
     budget: Mutex<RetryBudget>,
     metrics: Arc<Metrics>,
-    failures: Failures,
     origin: Instant,
     hasher: RandomState,
 }
 
-/// The demand for one image.
-#[derive(Debug, Default)]
-struct Entry {
-    demand: Demand,
-    /// Tells it from one that was there before and was forgotten.
-    number: u64,
-}
-
-/// An image that was asked for lately.
-#[derive(Debug, Clone)]
-pub(crate) struct ImageLoad {
-    /// Its shard key.
-    pub(crate) key: Arc<str>,
-    /// Its calls in flight through this router.
-    pub(crate) in_flight: usize,
-}
+/// How long a call had no runner to go to: before, and since when it waits now.
+#[derive(Default)]
+struct Waited(Duration, Option<Instant>);
 
 impl Router {
     /// A router over whatever `view` holds. `changed` is sent to when a runner's health changes.
@@ -94,70 +81,62 @@ impl Router {
     ) -> Self {
         Self {
             options,
+            failures: Failures::default(),
             view,
             changed,
             demand: Mutex::new(LruCache::new(MAX_IMAGES)),
-            entries: AtomicU64::default(),
             budget: Mutex::default(),
             metrics,
-            failures: Failures::default(),
             origin: Instant::now(),
             hasher: RandomState::new(),
         }
     }
 
-    /// Routers that share the runners (`--router-count`).
-    pub(crate) fn routers(&self) -> usize {
-        self.options.spill.routers
-    }
-
-    /// The images asked for lately, busiest first, at most `limit`.
-    pub(crate) fn images(&self, limit: usize) -> Vec<ImageLoad> {
-        let load = |(key, entry): (&Arc<str>, &Entry)| ImageLoad {
-            key: Arc::clone(key),
-            in_flight: entry.demand.in_flight(),
-        };
+    /// The shard keys of the images asked for lately and their calls in flight through this router, busiest
+    /// first, at most `limit`.
+    pub(crate) fn images(&self, limit: usize) -> Vec<(Arc<str>, usize)> {
+        let load =
+            |(key, demand): (&Arc<str>, &Arc<Mutex<Demand>>)| (Arc::clone(key), demand.lock().in_flight());
         let mut images: Vec<_> = self.demand.lock().iter().map(load).collect();
-        images.sort_by(|a, b| b.in_flight.cmp(&a.in_flight).then_with(|| a.key.cmp(&b.key)));
+        images.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         images.truncate(limit);
         images
     }
 
-    /// What of late went wrong here: calls that this router failed, and attempts after which they moved on. What a runner
-    /// failed, it tells itself.
-    pub(crate) fn failures(&self) -> Vec<Failed> {
-        self.failures.all()
-    }
-
     async fn route(&self, mut call: Call) -> Result<Reply, RouteError> {
         // Taken out: an inflated message is not needed any longer.
-        let key = self.key(&call.take_message()).inspect_err(|error| self.failed("", error))?;
+        let key = self.key(&call.take_message()).inspect_err(|error| self.note("", error))?;
         call.span.text(span::IMAGE, &key);
-        self.route_to(&key, call).await.inspect_err(|error| self.failed(&key, error))
+        self.route_to(&key, call).await.inspect_err(|error| self.note(&key, error))
     }
 
-    fn failed(&self, key: &str, error: &RouteError) {
+    fn note(&self, key: &str, error: &RouteError) {
         self.failures.note(key, "", code_name(error.code()), &error.to_string());
     }
 
     async fn route_to(&self, key: &str, mut call: Call) -> Result<Reply, RouteError> {
         call.charge.claim(key)?;
-        let load = self.enter(key);
+        self.budget.lock().deposit();
+        let demand = self.demand_of(key);
+        let estimate = demand.lock().start(self.origin.elapsed());
+        let _counted = guard(demand, |demand| demand.lock().end(self.origin.elapsed()));
         let mut changed = self.changed.clone();
-        let mut attempts = Attempts::default();
-        let mut waited = Waited { metrics: &self.metrics, before: Duration::ZERO, since: None };
+        let mut attempts = Attempts::new(self, key, &call, estimate);
+        // Also counted when the call is dropped.
+        let mut waited = guard(Waited::default(), |mut waited| {
+            waited.end();
+            if !waited.0.is_zero() {
+                self.metrics.waited.observe(waited.0.as_secs_f64());
+            }
+        });
         loop {
             changed.mark_unchanged();
-            if let Some(reply) = self.attempt_all(key, &call, load.estimate, &mut attempts).await? {
-                return Ok(reply);
-            }
-            // A runner that sheds load is healthy: its refusal is the answer when nobody else takes the call.
-            if let Some(reply) = attempts.take_refusal()? {
+            if let Some(reply) = attempts.run().await? {
                 return Ok(reply);
             }
             let give_up = *attempts.give_up.get_or_insert_with(|| give_up(call.deadline));
             let again = if self.view.load().usable().1 > 0 { Instant::now() + ASK_AGAIN } else { give_up };
-            waited.since = Some(Instant::now());
+            waited.1 = Some(Instant::now());
             let changed = timeout_at(again.min(give_up), changed.changed()).await;
             waited.end();
             // A closed channel: the router ends, and no runner comes any more.
@@ -183,86 +162,32 @@ impl Router {
         Ok(shard_key(&peeked.image, tag, &self.options.default_prefix).into_owned())
     }
 
-    /// Counts the call in, and says how busy its image was before it.
-    fn enter<'a>(&'a self, key: &'a str) -> Load<'a> {
-        self.budget.lock().deposit();
-        let now = self.origin.elapsed();
+    fn demand_of(&self, key: &str) -> Arc<Mutex<Demand>> {
         let mut images = self.demand.lock();
-        let new = || Entry { number: self.entries.fetch_add(1, Ordering::Relaxed), ..Entry::default() };
-        let entry = match images.get_mut(key) {
-            Some(entry) => entry,
-            None => images.get_or_insert_mut(Arc::from(key), new),
-        };
-        let estimate = entry.demand.estimate(now);
-        entry.demand.add(now);
-        Load { router: self, key, entry: entry.number, estimate }
+        match images.get(key) {
+            Some(demand) => Arc::clone(demand),
+            None => Arc::clone(images.get_or_insert(key.into(), Arc::default)),
+        }
     }
 }
 
 impl Evaluate for Router {
     async fn evaluate(&self, call: Call) -> Reply {
-        let mut ending =
-            Ending { metrics: &self.metrics, started: Instant::now(), deadline: call.deadline, code: None };
+        let (began, deadline) = (Instant::now(), call.deadline);
+        // Also counted when it is dropped: at its deadline, or because the caller is gone.
+        let mut code = guard(None, |code| {
+            let dropped = if Instant::now() < deadline { Code::Cancelled } else { Code::DeadlineExceeded };
+            self.metrics.record_call(code.unwrap_or(dropped), began.elapsed());
+        });
         let reply = self.route(call).await.unwrap_or_else(Reply::from);
-        ending.code = Some(reply.code());
+        *code = Some(reply.code());
         reply
     }
 }
 
-/// Counts how a call ended, also when it is dropped: at its deadline, or because the caller is gone.
-struct Ending<'a> {
-    metrics: &'a Metrics,
-    started: Instant,
-    deadline: Instant,
-    code: Option<Code>,
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        let dropped = if Instant::now() < self.deadline { Code::Cancelled } else { Code::DeadlineExceeded };
-        self.metrics.answered(self.code.unwrap_or(dropped), self.started.elapsed());
-    }
-}
-
-/// How long a call had no runner to go to. Counted when it is dropped, if it ever waited.
-struct Waited<'a> {
-    metrics: &'a Metrics,
-    before: Duration,
-    since: Option<Instant>,
-}
-
-/// A call in flight through the router, counted for its image.
-struct Load<'a> {
-    router: &'a Router,
-    key: &'a str,
-    entry: u64,
-    estimate: f64,
-}
-
-impl Drop for Load<'_> {
-    fn drop(&mut self) {
-        let mut images = self.router.demand.lock();
-        let entry = images.peek_mut(self.key).filter(|entry| entry.number == self.entry);
-        if let Some(entry) = entry {
-            entry.demand.sub(self.router.origin.elapsed());
-        }
-    }
-}
-
-// === impl Waited ===
-
-impl Waited<'_> {
+impl Waited {
     fn end(&mut self) {
-        self.before += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
-    }
-}
-
-impl Drop for Waited<'_> {
-    fn drop(&mut self) {
-        self.end();
-        if !self.before.is_zero() {
-            self.metrics.waited(self.before);
-        }
+        self.0 += self.1.take().map_or(Duration::ZERO, |since| since.elapsed());
     }
 }
 
@@ -281,39 +206,15 @@ mod tests {
 
     use super::*;
 
-    /// A router without runners, and what would tell it of some.
-    fn router() -> (Router, watch::Sender<()>) {
-        let view = Arc::new(ArcSwap::from_pointee(View::new(Ring::new([]).unwrap(), Vec::new())));
-        let (changed, heard) = watch::channel(());
-        let metrics = Metrics::new(&mut Registry::default(), &Inflight::new(1 << 20, Hop::Router));
-        let options = Options {
-            default_prefix: String::new(),
-            allowed_images: AllowedImages::default(),
-            max_message: 1 << 20,
-            spill: Spill::default(),
-        };
-        (Router::new(options, view, heard, Arc::new(metrics)), changed)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_counter_that_was_forgotten_and_came_back_counts_its_own_calls() {
-        let (router, _changed) = router();
-        let in_flight = || router.images(1).first().map(|image| (image.key.to_string(), image.in_flight));
-        let first = router.enter("a");
-        for other in 0..MAX_IMAGES.get() {
-            drop(router.enter(&other.to_string()));
-        }
-        let second = router.enter("a");
-        assert_eq!(in_flight(), Some(("a".to_owned(), 1)));
-        drop(first);
-        assert_eq!(in_flight(), Some(("a".to_owned(), 1)));
-        drop(second);
-        assert_eq!(in_flight().map(|(_, in_flight)| in_flight), Some(0));
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_router_that_ends_has_no_call_wait_for_a_runner() {
-        let (router, changed) = router();
+        let view = Arc::new(ArcSwap::from_pointee(View::new(Ring::new([]).unwrap(), Vec::new())));
+        let (changed, changes) = watch::channel(());
+        let metrics = Metrics::new(&mut Registry::default(), &Inflight::new(1 << 20, Hop::Router));
+        let allowed_images = AllowedImages::default();
+        let options =
+            Options { default_prefix: String::new(), allowed_images, max_message: 1 << 20, routers: 1 };
+        let router = Router::new(options, view, changes, Arc::new(metrics));
         let now = Instant::now();
         let call = || Call {
             headers: HeaderMap::new(),
@@ -331,5 +232,6 @@ mod tests {
         drop(changed);
         let ends = router.route_to("a", call()).await.unwrap_err();
         assert_eq!((now.elapsed(), text(ends.into()).starts_with(none)), (NO_RUNNER_WAIT, true));
+        assert_eq!(router.images(9), [("a".into(), 0)], "no call is counted any more");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use porch_fn_discovery::cooling_down_count;
 use porch_fn_ring::Ring;
 
-use crate::health::HealthState;
+use crate::health::HealthState::{self, CoolingDown, Ejected, Healthy};
 use crate::runner::Runner;
 
 /// Ring and runners of one moment.
@@ -17,28 +17,6 @@ pub(crate) struct View {
     ring: Arc<Ring>,
     /// Indexed as the ring's nodes are.
     runners: Vec<Arc<Runner>>,
-}
-
-/// Which runners may be picked, by their health state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tier {
-    Healthy,
-    HealthyAndCoolingDown,
-    /// What is left when a healthy runner has refused a call.
-    CoolingDown,
-    Ejected,
-}
-
-impl Tier {
-    /// Whether a runner of this state may be picked.
-    pub(crate) fn admits(self, state: HealthState) -> bool {
-        match state {
-            HealthState::Healthy => matches!(self, Self::Healthy | Self::HealthyAndCoolingDown),
-            HealthState::CoolingDown => matches!(self, Self::CoolingDown | Self::HealthyAndCoolingDown),
-            HealthState::Ejected => self == Self::Ejected,
-            _ => false,
-        }
-    }
 }
 
 impl View {
@@ -58,18 +36,18 @@ impl View {
         &self.runners
     }
 
-    /// Which runners may be picked now, and how many they are.
+    /// The states in which a runner may be picked now, and how many runners have them.
     ///
     /// Runners that cool down stand back for healthy ones, since one of them may flap. When
     /// [`cooling_down_count`] is true, both are used. Ejected runners are used when there are no others.
-    pub(crate) fn usable(&self) -> (Tier, usize) {
+    pub(crate) fn usable(&self) -> (&'static [HealthState], usize) {
         let [healthy, cooling_down, ejected, ..] = self.counts();
         match (healthy, cooling_down) {
-            (0, 0) => (Tier::Ejected, ejected),
+            (0, 0) => (&[Ejected], ejected),
             _ if cooling_down_count(healthy, cooling_down) => {
-                (Tier::HealthyAndCoolingDown, healthy + cooling_down)
+                (&[Healthy, CoolingDown], healthy + cooling_down)
             }
-            _ => (Tier::Healthy, healthy),
+            _ => (&[Healthy], healthy),
         }
     }
 
@@ -93,17 +71,18 @@ impl View {
     /// a commit.
     pub(crate) fn summary(&self) -> String {
         let known = self.runners.len();
-        let states = HealthState::ALL.into_iter().zip(self.counts());
-        let unavailable: Vec<_> =
-            states.filter(|(state, count)| state.is_unavailable() && *count > 0).collect();
-        let ready = known - unavailable.iter().map(|(_, count)| count).sum::<usize>();
-        let reasons: Vec<_> =
-            unavailable.iter().map(|(state, count)| format!("{count} {}", state.as_str())).collect();
-        match (known, reasons.is_empty()) {
-            (0, _) => "0 runners known".to_owned(),
-            (_, true) => format!("{ready} of {known} runners ready"),
-            _ => format!("{ready} of {known} runners ready: {}", reasons.join(", ")),
+        if known == 0 {
+            return "0 runners known".to_owned();
         }
+        let (mut ready, mut reasons) = (known, Vec::new());
+        for (state, count) in HealthState::ALL.into_iter().zip(self.counts()) {
+            if state.is_unavailable() && count > 0 {
+                ready -= count;
+                reasons.push(format!("{count} {}", state.as_str()));
+            }
+        }
+        let why = if reasons.is_empty() { "" } else { ": " };
+        format!("{ready} of {known} runners ready{why}{}", reasons.join(", "))
     }
 }
 
@@ -113,7 +92,6 @@ mod tests {
 
     use porch_fn_grpc_client::conn::Options;
     use porch_fn_ring::Identity;
-    use tokio::time::Instant;
 
     use super::*;
     use crate::health::Observation;
@@ -121,11 +99,10 @@ mod tests {
     fn serving(place: u16, returned: bool) -> Arc<Runner> {
         let second = Duration::from_secs(1);
         let options = Options { connect_timeout: second, ping: None, user_timeout: second, keepalive: None };
-        let (identity, changed) = (Identity::from(format!("10.0.0.{place}:9445")), Arc::default());
-        let runner = Runner::new(identity, returned, options, None, Instant::now(), changed);
-        let runner = Arc::new(runner.unwrap());
+        let identity = Identity::from(format!("10.0.0.{place}:9445"));
+        let runner = Runner::new(identity, returned, options, None, Arc::default()).unwrap();
         runner.observe(Observation::Serving);
-        runner
+        Arc::new(runner)
     }
 
     #[tokio::test(start_paused = true)]
@@ -133,10 +110,10 @@ mod tests {
         let runners = vec![serving(1, false), serving(2, false), serving(3, true), serving(4, false)];
         let ring = Ring::new(runners.iter().map(|runner| runner.identity().clone())).unwrap();
         let view = View::new(ring, runners);
-        assert_eq!(view.usable(), (Tier::Healthy, 3));
+        assert_eq!(view.usable(), (&[Healthy][..], 3));
         view.runners()[3].observe(Observation::Unreachable);
-        assert_eq!(view.usable(), (Tier::Healthy, 2));
+        assert_eq!(view.usable(), (&[Healthy][..], 2));
         view.runners()[3].observe(Observation::Serving);
-        assert_eq!(view.usable(), (Tier::HealthyAndCoolingDown, 4));
+        assert_eq!(view.usable(), (&[Healthy, CoolingDown][..], 4));
     }
 }

@@ -79,9 +79,26 @@ impl Caller {
     /// # Panics
     /// When the call fails.
     pub async fn runner_of(&self, image: &str) -> String {
-        let answer = self.evaluate(image, "package").await.expect("an echo").into_inner();
+        self.try_runner_of(image).await.expect("an echo")
+    }
+
+    /// The same of a call that may fail.
+    ///
+    /// # Errors
+    /// The status that the call ended with.
+    ///
+    /// # Panics
+    /// When the answer is no echo.
+    pub async fn try_runner_of(&self, image: &str) -> Result<String, Status> {
+        let answer = self.evaluate(image, "package").await?.into_inner();
         assert_eq!(answer.resource_list, "package");
-        String::from_utf8(answer.log.to_vec()).expect("a name")
+        Ok(String::from_utf8(answer.log.to_vec()).expect("a name"))
+    }
+
+    /// Begins a call of `image`, which ends with the name of the fake runner that echoed it.
+    pub fn spawn(&self, image: &str) -> JoinHandle<Result<String, Status>> {
+        let (caller, image) = (self.clone(), image.to_owned());
+        tokio::spawn(async move { caller.try_runner_of(&image).await })
     }
 }
 

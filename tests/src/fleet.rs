@@ -32,7 +32,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A router with its default flags in front of `count` runners, all of which it found well.
+    /// A router with its default flags in front of `count` runners, all of which it found healthy.
     pub async fn of(count: usize) -> Self {
         Self::with(count, &[]).await
     }
@@ -44,7 +44,7 @@ impl Fleet {
             runners.push(FakeRunner::start(&index.to_string()).await);
         }
         let fleet = Self::start(runners, flags).await;
-        fleet.wait_all("well").await;
+        fleet.wait_all("healthy").await;
         fleet
     }
 
@@ -135,6 +135,18 @@ impl Fleet {
     pub async fn wait_all(&self, state: &str) {
         let wanted: Vec<_> = (0..self.runners.len()).map(|index| (index, state)).collect();
         self.wait_states(&wanted).await;
+    }
+
+    /// Waits until so many calls are in the router.
+    pub async fn wait_calls(&self, calls: usize) {
+        let reached = async {
+            while self.shards().await.images.iter().map(|image| image.in_flight).sum::<usize>() != calls {
+                sleep(POLL).await;
+            }
+        };
+        soon(&format!("{calls} calls in the router"), reached).await;
+        let shards = self.shards().await.shards;
+        assert!(calls > 0 || shards.iter().all(|shard| shard.in_flight == 0), "{shards:?}");
     }
 
     /// Calls taken by each runner so far.

@@ -176,7 +176,7 @@ impl Server {
         eventually("the router knows all runners as well", async || {
             let page = self.json("/shards").await;
             let shards = page["shards"].as_array().filter(|shards| !shards.is_empty())?;
-            shards.iter().all(|shard| shard["state"] == "well").then_some(())
+            shards.iter().all(is_healthy).then_some(())
         })
         .await;
     }
@@ -244,6 +244,11 @@ fn addresses(line: &str) -> Option<(SocketAddr, Option<SocketAddr>)> {
 
 fn read_text(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+/// Whether a runner of `/shards` is healthy. A router of the version before calls that `well`.
+pub fn is_healthy(shard: &serde_json::Value) -> bool {
+    shard["state"] == "healthy" || shard["state"] == "well"
 }
 
 /// `--flag=value` with a path for a value.

@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::client::Client;
 use crate::cluster::{Change, Cluster, ENTRYPOINT, Namespace, Recorder};
 use crate::load::{Load, Plan, Routers};
-use crate::process::{Sandbox, Server, eventually, flag};
+use crate::process::{Sandbox, Server, eventually, flag, is_healthy};
 
 pub use host::Host;
 pub use runner::{Listed, Runner, resident};
@@ -299,7 +299,7 @@ impl Tier {
                 let page = router.json("/shards").await;
                 let shards = page["shards"].as_array()?.iter();
                 let mut well: Vec<_> = shards
-                    .filter(|shard| shard["state"] == "well")
+                    .filter(|shard| is_healthy(shard))
                     .filter_map(|shard| shard["address"].as_str())
                     .collect();
                 well.sort_unstable();

@@ -64,8 +64,8 @@ impl Stack {
         let router = router::start(flags).await.expect("a router");
         let admin = router.admin_address();
         let stack = Self { sandbox, router: Some(router), runners: started, admin, callers: JoinSet::new() };
-        eventually("all runners are well", async || {
-            stack.status().await.shards.iter().all(|shard| shard.info.state == "well").then_some(())
+        eventually("all runners are healthy", async || {
+            stack.status().await.shards.iter().all(|shard| shard.info.state == "healthy").then_some(())
         })
         .await;
         stack

@@ -226,7 +226,7 @@ async fn what_a_full_runner_sheds_another_takes() {
     let args = ["porch-fn-router", "--address=127.0.0.1", "--port=0", "--admin-port=0", &target];
     let flags: porch_fn_router::Flags = porch_fn_flags::parse(args.iter().map(Into::into)).unwrap();
     let router = porch_fn_router::start(flags).await.unwrap();
-    wait(router.admin_address(), "porch_fn_router_shards{state=\"well\"}", 2).await;
+    wait(router.admin_address(), "porch_fn_router_runners{state=\"healthy\"}", 2).await;
     let ring = Ring::new(addresses.iter().map(|address| Identity::from(address.clone()))).unwrap();
     let images = (0..20).map(|number| format!("example.com/quick{number}:v1"));
     let of_the_first = |image: &String| ring.owner(image).is_some_and(|owner| owner.as_str() == addresses[0]);

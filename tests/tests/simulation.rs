@@ -71,7 +71,7 @@ fn resident_kib(pid: i32) -> usize {
 /// How many runners the router's page shows well.
 async fn well(router: &process::Server) -> usize {
     let page = router.json("/shards").await;
-    page["shards"].as_array().unwrap().iter().filter(|shard| shard["state"] == "well").count()
+    page["shards"].as_array().unwrap().iter().filter(|shard| shard["state"] == "healthy").count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,7 +88,7 @@ async fn a_router_with_a_thousand_runners_and_a_hundred_thousand_images() {
     let began = Instant::now();
     let router =
         sandbox.server("porch-fn-router", [format!("--runners=static:///{}", addresses.join(","))]).await;
-    eventually("all runners are well", async || (well(&router).await == RUNNERS).then_some(())).await;
+    eventually("all runners are healthy", async || (well(&router).await == RUNNERS).then_some(())).await;
     let pid = router.pid().unwrap();
     figure(&format!("{RUNNERS} runners known, connected and well {:.1?} after the start", began.elapsed()));
     let connected = resident_kib(pid);

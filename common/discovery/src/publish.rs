@@ -1,9 +1,13 @@
-//! What discovery knows, as those who use it see it: complete sets, and what is wrong with them.
+//! What discovery knows, as its users see it: complete sets, and what is wrong with them.
 
-use std::{collections::BTreeSet, fmt::Display, sync::Arc, time::Duration};
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
 
 use porch_fn_backoff::{Backoff, spread};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// Mean waits between failures: from about the first to about the second, doubling.
@@ -17,23 +21,23 @@ pub struct Snapshot {
     pub generation: u64,
     /// `host:port`, an IPv6 address in brackets; sorted, each once.
     pub endpoints: Arc<[String]>,
-    /// What is wrong with the last answer: there was none, or it is of something that does not exist. A change of
-    /// this alone is visible to who looks, but wakes nobody.
+    /// What is wrong with the last answer: there was none, or it is of something that does not exist. A change
+    /// of this alone wakes no receiver.
     pub last_error: Option<Arc<str>>,
 }
 
-/// Publishes what one target's answers say, and logs what changes.
+/// Publishes the answers of one target, and logs what changes.
 #[derive(Debug)]
 pub(super) struct Publisher {
     /// The target, for the log.
     label: String,
     sender: Arc<watch::Sender<Snapshot>>,
     failing: Option<Failing>,
-    /// What the last good answer left to be wished for.
+    /// The hint of the last success.
     hint: Option<Arc<str>>,
 }
 
-/// A row of failures.
+/// Consecutive failures.
 #[derive(Debug)]
 struct Failing {
     since: Instant,
@@ -41,16 +45,12 @@ struct Failing {
     backoff: Backoff,
 }
 
-// === impl Snapshot ===
-
 impl Snapshot {
     /// Whether there was an answer, possibly an empty one. From then on a router may serve.
     pub fn is_answered(&self) -> bool {
         self.generation > 0
     }
 }
-
-// === impl Publisher ===
 
 impl Publisher {
     pub(super) fn new(label: String, sender: Arc<watch::Sender<Snapshot>>) -> Self {
@@ -66,59 +66,54 @@ impl Publisher {
         self.failing.is_some()
     }
 
-    /// Asking works. `hint` says why there is nothing to be had, if that is known.
-    pub(super) fn works(&mut self, hint: Option<Arc<str>>) {
+    /// Ends a row of failures. `hint` says why there are no endpoints, if that is known.
+    pub(super) fn record_success(&mut self, hint: Option<Arc<str>>) {
         if let Some(failing) = self.failing.take() {
             let (attempts, after) = (failing.attempts, failing.since.elapsed());
             info!(discovery = %self.label, attempts, ?after, "discovery works again");
         }
-        if let Some(hint) = hint.as_ref().filter(|_| self.hint.is_none()) {
+        if let (Some(hint), None) = (&hint, &self.hint) {
             warn!(discovery = %self.label, "no endpoints: {hint}");
         }
         self.hint.clone_from(&hint);
-        self.sender.send_if_modified(|snapshot| {
-            snapshot.last_error = hint;
-            false
-        });
+        self.set_error(hint);
     }
 
-    /// These are the endpoints, whether they changed or not.
-    pub(super) fn publish(&mut self, endpoints: Arc<[String]>) {
-        self.sender.send_if_modified(|snapshot| {
-            if snapshot.is_answered() && snapshot.endpoints == endpoints {
-                return false;
-            }
-            let (added, removed) = (
-                missing_from(&snapshot.endpoints, &endpoints),
-                missing_from(&endpoints, &snapshot.endpoints),
-            );
-            info!(discovery = %self.label, endpoints = endpoints.len(), added, removed, "endpoints changed");
-            snapshot.generation += 1;
-            snapshot.endpoints = endpoints;
-            true
-        });
-    }
-
-    /// Notes a failure; the last set stays. Returns how long to wait before the next attempt.
-    pub(super) fn failed(&mut self, error: &dyn Display) -> Duration {
-        let first = self.failing.is_none();
-        let failing = self.failing.get_or_insert_with(|| Failing {
-            since: Instant::now(),
-            attempts: 0,
-            backoff: Backoff::new(RETRY_FROM, RETRY_TO),
+    /// Counts a failure; the last set stays. Returns how long to wait before the next attempt.
+    pub(super) fn record_failure(&mut self, error: &dyn Display) -> Duration {
+        let failing = self.failing.get_or_insert_with(|| {
+            let kept = self.sender.borrow().endpoints.len();
+            warn!(discovery = %self.label, %error, kept, "discovery fails: keeping the last endpoints");
+            Failing { since: Instant::now(), attempts: 0, backoff: Backoff::new(RETRY_FROM, RETRY_TO) }
         });
         failing.attempts = failing.attempts.saturating_add(1);
         // Many routers must not come back to a recovering server at once.
         let wait = spread(failing.backoff.next_pause(), 0.5..1.5);
+        self.set_error(Some(error.to_string().into()));
+        wait
+    }
+
+    fn set_error(&self, error: Option<Arc<str>>) {
         self.sender.send_if_modified(|snapshot| {
-            if first {
-                let kept = snapshot.endpoints.len();
-                warn!(discovery = %self.label, %error, kept, "discovery fails: keeping the last endpoints");
-            }
-            snapshot.last_error = Some(error.to_string().into());
+            snapshot.last_error = error;
             false
         });
-        wait
+    }
+
+    /// Sends the endpoints if they changed.
+    pub(super) fn publish(&mut self, endpoints: Arc<[String]>) {
+        self.sender.send_if_modified(|snapshot| {
+            let before = std::mem::replace(&mut snapshot.endpoints, endpoints);
+            if snapshot.is_answered() && snapshot.endpoints == before {
+                return false;
+            }
+            let added = missing_from(&before, &snapshot.endpoints);
+            let removed = missing_from(&snapshot.endpoints, &before);
+            let endpoints = snapshot.endpoints.len();
+            info!(discovery = %self.label, endpoints, added, removed, "endpoints changed");
+            snapshot.generation += 1;
+            true
+        });
     }
 }
 

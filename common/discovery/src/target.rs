@@ -6,10 +6,8 @@
 #[cfg(test)]
 mod tests;
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Port of a DNS server when the target names none.
 const DNS_PORT: u16 = 53;
@@ -63,11 +61,8 @@ fn wrong(part: &str, problem: &str) -> TargetError {
     TargetError(format!("{part:?} {problem}; {ACCEPTED}"))
 }
 
-// === impl Target ===
-
 impl Target {
-    /// What the certificates of its servers name, as clients of gRPC have it: what was looked up. `None`: each its own
-    /// address.
+    /// The name in the certificates of its servers, as in gRPC: what was looked up. `None`: each its own address.
     pub fn server_name(&self) -> Option<String> {
         match self {
             Self::Static(_) => None,
@@ -82,38 +77,36 @@ impl Target {
     /// [`TargetError`] for everything else than the forms of [`Target`].
     pub fn parse(text: &str, default_port: u16) -> Result<Self, TargetError> {
         let target = text.trim();
-        let empty = || wrong(target, "names no host");
+        let wrong = |problem| wrong(target, problem);
         let Some((scheme, rest)) = target.split_once("://") else {
-            if target.is_empty() {
-                return Err(empty());
-            }
-            if let Some(scheme) = ["dns", "static", "kubernetes"]
-                .into_iter()
-                .find(|scheme| target.strip_prefix(scheme).is_some_and(|rest| rest.starts_with(":/")))
-            {
-                return Err(slashes(target, scheme));
-            }
-            return Ok(Self::Dns { server: None, name: HostPort::parse(target, default_port)? });
+            let name = HostPort::parse(target, default_port)?;
+            return Ok(Self::Dns { server: None, name });
         };
         if !matches!(scheme, "static" | "dns" | "kubernetes") {
-            return Err(wrong(target, &format!("has the unknown scheme {scheme:?}")));
+            return Err(wrong("has an unknown scheme"));
         }
-        let Some((authority, path)) = rest.split_once('/') else { return Err(slashes(target, scheme)) };
-        if path.is_empty() {
-            return Err(empty());
+        let (authority, path) = rest.split_once('/').ok_or_else(|| wrong(SLASHES))?;
+        if !authority.is_empty() && scheme != "dns" {
+            return Err(wrong(SLASHES));
         }
-        if scheme == "dns" {
-            let server = if authority.is_empty() { None } else { Some(parse_server(authority)?) };
-            return Ok(Self::Dns { server, name: HostPort::parse(path, default_port)? });
+        match scheme {
+            "static" => {
+                let hosts = path.split(',').map(|host| HostPort::parse(host.trim(), default_port));
+                hosts.collect::<Result<_, _>>().map(Self::Static)
+            }
+            "dns" => {
+                let server = if authority.is_empty() { None } else { Some(parse_server(authority)?) };
+                Ok(Self::Dns { server, name: HostPort::parse(path, default_port)? })
+            }
+            _ => {
+                let (namespace, service) = path.split_once('/').ok_or_else(|| wrong(UNNAMED))?;
+                let HostPort { host: service, port } = HostPort::parse(service, default_port)?;
+                if !is_object_name(namespace) || !is_object_name(&service) {
+                    return Err(wrong(UNNAMED));
+                }
+                Ok(Self::Kubernetes { namespace: namespace.to_owned(), service, port })
+            }
         }
-        if !authority.is_empty() {
-            return Err(slashes(target, scheme));
-        }
-        if scheme == "kubernetes" {
-            return parse_kubernetes(target, path, default_port);
-        }
-        let hosts = path.split(',').map(|host| HostPort::parse(host.trim(), default_port));
-        hosts.collect::<Result<_, _>>().map(Self::Static)
     }
 }
 
@@ -133,35 +126,11 @@ impl fmt::Display for Target {
     }
 }
 
-fn slashes(target: &str, scheme: &str) -> TargetError {
-    let hint = match scheme {
-        "static" => "HOST:PORT,HOST:PORT",
-        "kubernetes" => "NAMESPACE/SERVICE:PORT",
-        _ => "HOST:PORT",
-    };
-    TargetError(format!("{target:?} needs three slashes; write {scheme}:///{hint}"))
-}
-
 fn parse_server(authority: &str) -> Result<SocketAddr, TargetError> {
     let server = HostPort::parse(authority, DNS_PORT).ok();
-    server.and_then(|server| Some(SocketAddr::new(server.ip()?, server.port))).ok_or_else(|| {
-        TargetError(format!(
-            "{authority:?} is not the address of a DNS server; use dns://IP:PORT/HOST:PORT or dns:///HOST:PORT"
-        ))
-    })
+    let server = server.and_then(|server| Some(SocketAddr::new(server.ip()?, server.port)));
+    server.ok_or_else(|| wrong(authority, "is not the IP:PORT of a DNS server"))
 }
-
-fn parse_kubernetes(target: &str, path: &str, default_port: u16) -> Result<Target, TargetError> {
-    let unnamed = || wrong(target, "does not name a namespace and a Service");
-    let (namespace, service) = path.split_once('/').ok_or_else(unnamed)?;
-    let HostPort { host: service, port } = HostPort::parse(service, default_port)?;
-    if !is_object_name(namespace) || !is_object_name(&service) {
-        return Err(unnamed());
-    }
-    Ok(Target::Kubernetes { namespace: namespace.to_owned(), service, port })
-}
-
-// === impl HostPort ===
 
 impl HostPort {
     /// Parses `host:port`, `host`, `[::1]:port`, `[::1]` or `::1`. Without a port it gets `default_port`.
@@ -171,19 +140,17 @@ impl HostPort {
     pub fn parse(text: &str, default_port: u16) -> Result<Self, TargetError> {
         let wrong = |problem| wrong(text, problem);
         if text.is_empty() {
-            return Err(wrong("is not a host"));
+            return Err(wrong("names no host"));
         }
         if text.contains(',') {
             return Err(wrong("is a list, which only static:/// takes"));
         }
-        if let Some(rest) = text.strip_prefix('[') {
-            let (address, port) = rest.split_once(']').ok_or_else(|| wrong("lacks a closing bracket"))?;
-            let address: Ipv6Addr =
-                address.parse().map_err(|_| wrong("has no IPv6 address in its brackets"))?;
+        if let Some((address, port)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            let address: Ipv6Addr = address.parse().map_err(|_| wrong(BRACKETS))?;
             let port = match port.strip_prefix(':') {
                 Some(port) => parse_port(port).ok_or_else(|| wrong(PORT_PROBLEM))?,
                 None if port.is_empty() => default_port,
-                None => return Err(wrong("has text after its brackets")),
+                None => return Err(wrong(BRACKETS)),
             };
             return Ok(Self { host: address.to_string(), port });
         }
@@ -192,7 +159,7 @@ impl HostPort {
         }
         let (host, port) = match text.split_once(':') {
             Some((_, port)) if port.contains(':') => {
-                return Err(wrong("has too many colons: an IPv6 address with a port needs brackets"));
+                return Err(wrong(BRACKETS));
             }
             Some((host, port)) => (host, parse_port(port).ok_or_else(|| wrong(PORT_PROBLEM))?),
             None => (text, default_port),
@@ -219,7 +186,10 @@ impl fmt::Display for HostPort {
     }
 }
 
+const SLASHES: &str = "needs three slashes";
+const UNNAMED: &str = "does not name a namespace and a Service";
 const PORT_PROBLEM: &str = "has no port between 1 and 65535";
+const BRACKETS: &str = "has too many colons: write an IPv6 address with a port as [ADDRESS]:PORT";
 
 fn parse_port(text: &str) -> Option<u16> {
     // `u16::from_str` alone would take a plus sign.
@@ -242,7 +212,7 @@ fn is_host_name(name: &str) -> bool {
     name.len() <= MAX_NAME && name.split('.').all(is_label)
 }
 
-/// As Kubernetes has it for namespaces and Services: it becomes part of a request's path.
+/// The rule of Kubernetes for namespaces and Services: it becomes part of a request's path.
 fn is_object_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&name.len())

@@ -1,50 +1,53 @@
 //! Keeps a target's set of servers up to date.
 //!
-//! One task per target asks, and publishes complete sets through a `watch` channel, so that a reader that was busy
-//! sees the newest set and nothing in between. A name is looked up, and again when the answer's TTL is over; a Service
-//! is watched.
+//! One task per target asks, and publishes complete sets through a `watch` channel, so that a reader that
+//! was busy sees the newest set and nothing in between. A name is looked up, and again when the answer's TTL
+//! is over; a Service is watched.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-use std::{collections::BTreeSet, fmt, future::Future, net::IpAddr, path::Path, sync::Arc, time::Duration};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use hickory_resolver::net::NetError;
 use kube::Client;
-use tokio::sync::watch;
-
-use super::{
-    dns::{DnsResolver, DnsSetupError},
-    kubernetes::{self, ServiceRef},
-    publish::{Publisher, Snapshot, sorted},
-    resolver::{Family, Lookup, LookupError, MAX_VALID_FOR, MIN_VALID_FOR, Resolver},
-    target::{HostPort, Target},
-};
 use porch_fn_kubernetes::{ConnectError, connect};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::dns::{DnsResolver, Lookup, MAX_VALID_FOR, MIN_VALID_FOR, no_answer};
+use crate::kubernetes::{self, ServiceRef};
+use crate::publish::{Publisher, Snapshot, sorted};
+use crate::target::{HostPort, Target};
 
 /// A lookup without an answer for this long has failed.
-pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A target with what it takes to ask for its servers.
-pub struct Source<R = DnsResolver> {
+pub struct Source {
     /// The target, for the log.
     label: String,
-    means: Means<R>,
+    means: Means,
 }
 
-enum Means<R> {
+enum Means {
     /// Nobody is asked.
     Fixed(Vec<HostPort>),
-    Dns(HostPort, R),
+    Dns(HostPort, DnsResolver),
     Kubernetes(ServiceRef, Client),
 }
 
-/// Why a target's servers cannot be asked for. The user can mend it.
+/// Why a target's servers cannot be asked for. The user can fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// DNS cannot be used.
-    #[error(transparent)]
-    Dns(#[from] DnsSetupError),
+    /// hickory refused the configuration.
+    #[error("cannot set up DNS from /etc/resolv.conf: {0}; correct that file or use static:///HOST:PORT")]
+    Dns(#[from] NetError),
     /// There is no way to the API server.
     #[error("{target} needs the API server: {source}")]
     Kubernetes {
@@ -55,58 +58,12 @@ pub enum SetupError {
     },
 }
 
-/// Watches a target.
-///
-/// Returns the task that does it, for the caller to spawn, and the snapshots. The receiver is woken by the
-/// first answer, even an empty one, and then by each change of the set. A list, or a name that is an IP
-/// address, is answered from the start and never changes.
-///
-/// The task ends when no receiver is left. Receivers keep the last snapshot.
-pub fn watch<R: Resolver + 'static>(
-    source: Source<R>,
-) -> (impl Future<Output = ()> + Send + use<R>, watch::Receiver<Snapshot>) {
-    let Source { label, means } = source;
-    let first = match &means {
-        Means::Fixed(hosts) => Snapshot {
-            generation: 1,
-            endpoints: sorted(hosts.iter().map(ToString::to_string)),
-            last_error: None,
-        },
-        _ => Snapshot::default(),
-    };
-    let (sender, receiver) = watch::channel(first);
-    let sender = Arc::new(sender);
-    let publisher = Publisher::new(label, Arc::clone(&sender));
-    let updates: BoxFuture<'static, ()> = match means {
-        Means::Fixed(_) => std::future::pending().boxed(),
-        Means::Dns(name, resolver) => Lookups::new(name, resolver, publisher).run().boxed(),
-        Means::Kubernetes(service, client) => kubernetes::follow(service, client, publisher).boxed(),
-    };
-    let task = async move {
-        tokio::select! {
-            () = sender.closed() => {}
-            () = updates => {}
-        }
-    };
-    (task, receiver)
-}
-
-/// Looks up a name again and again.
-struct Lookups<R> {
-    name: HostPort,
-    resolver: R,
-    publisher: Publisher,
-    addresses: BTreeSet<IpAddr>,
-}
-
-// === impl Source ===
-
 impl Source {
-    /// For `target`, with its DNS server or the system's, and where it takes one the API server of `kubeconfig` or else
-    /// of the service account, which `program` asks.
+    /// For `target`, with its DNS server or the system's. Where it takes an API server, `program` asks that
+    /// of `kubeconfig` or else of the service account.
     ///
     /// # Errors
-    /// [`SetupError`]. That nobody answers is none.
+    /// [`SetupError`]. A server that does not answer is none.
     pub async fn of(target: Target, kubeconfig: Option<&Path>, program: &str) -> Result<Self, SetupError> {
         let label = target.to_string();
         let means = match target {
@@ -123,47 +80,70 @@ impl Source {
     }
 }
 
-impl<R> fmt::Debug for Source<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Source").field(&self.label).finish()
-    }
+/// Watches a target.
+///
+/// Returns the task that does it, for the caller to spawn, and the snapshots. The receiver is woken by the
+/// first answer, even an empty one, and then by each change of the set. A list, or a name that is an IP
+/// address, is answered from the start and never changes.
+///
+/// The task ends when no receiver is left. Receivers keep the last snapshot.
+pub fn watch(source: Source) -> (impl Future<Output = ()> + Send, watch::Receiver<Snapshot>) {
+    let (sender, receiver) = watch::channel(Snapshot::default());
+    let sender = Arc::new(sender);
+    let publisher = Publisher::new(source.label, Arc::clone(&sender));
+    let updates: BoxFuture<'static, ()> = match source.means {
+        Means::Fixed(hosts) => {
+            let endpoints = sorted(hosts.iter().map(ToString::to_string));
+            sender.send_replace(Snapshot { generation: 1, endpoints, last_error: None });
+            std::future::pending().boxed()
+        }
+        Means::Dns(name, resolver) => {
+            let mut addresses = Addresses { name, publisher, known: [Vec::new(), Vec::new()] };
+            let run = async move {
+                loop {
+                    let host = addresses.name.host.clone();
+                    sleep(addresses.update(resolver.lookup(&host)).await).await;
+                }
+            };
+            run.boxed()
+        }
+        Means::Kubernetes(service, client) => kubernetes::follow(service, client, publisher).boxed(),
+    };
+    let task = async move {
+        tokio::select! {
+            () = sender.closed() => {}
+            () = updates => {}
+        }
+    };
+    (task, receiver)
 }
 
-// === impl Lookups ===
+/// The addresses of a name.
+struct Addresses {
+    name: HostPort,
+    publisher: Publisher,
+    /// IPv4 and IPv6. A family that is not answered keeps its own.
+    known: [Vec<IpAddr>; 2],
+}
 
-impl<R: Resolver> Lookups<R> {
-    fn new(name: HostPort, resolver: R, publisher: Publisher) -> Self {
-        Self { name, resolver, publisher, addresses: BTreeSet::new() }
-    }
-
-    async fn run(mut self) {
-        loop {
-            let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.resolver.lookup(&self.name.host)).await;
-            let wait = match lookup {
-                Ok(Ok(lookup)) => self.answered(&lookup),
-                Ok(Err(error)) => self.publisher.failed(&error),
-                Err(_elapsed) => self.publisher.failed(&LookupError::timeout(&self.name.host)),
-            };
-            tokio::time::sleep(wait).await;
+impl Addresses {
+    /// Takes the answer of a lookup. Returns when to ask again.
+    async fn update(&mut self, lookup: impl Future<Output = Result<Lookup, String>>) -> Duration {
+        let HostPort { host, port } = &self.name;
+        let answer = timeout(LOOKUP_TIMEOUT, lookup).await.unwrap_or_else(|_| Err(no_answer(host)));
+        let lookup = match answer {
+            Ok(lookup) => lookup,
+            Err(error) => return self.publisher.record_failure(&error),
+        };
+        for (known, answered) in self.known.iter_mut().zip(lookup.addresses) {
+            *known = answered.unwrap_or_else(|| std::mem::take(known));
         }
-    }
-
-    /// Takes an answer over. Returns when to ask again.
-    fn answered(&mut self, lookup: &Lookup) -> Duration {
-        let hint = (!lookup.name_exists).then(|| {
-            format!("the name {:?} does not exist in DNS; correct the target", self.name.host).into()
-        });
-        self.addresses = merge(&self.addresses, lookup);
-        let port = self.name.port;
-        let endpoint = |address: &IpAddr| HostPort { host: address.to_string(), port }.to_string();
-        self.publisher.works(hint);
-        self.publisher.publish(sorted(self.addresses.iter().map(endpoint)));
+        let endpoint = |address: &IpAddr| HostPort { host: address.to_string(), port: *port }.to_string();
+        let endpoints = sorted(self.known.iter().flatten().map(endpoint));
+        let hint = (!lookup.name_exists)
+            .then(|| format!("the name {host:?} does not exist in DNS; correct the target").into());
+        self.publisher.record_success(hint);
+        self.publisher.publish(endpoints);
         lookup.valid_for.clamp(MIN_VALID_FOR, MAX_VALID_FOR)
     }
-}
-
-/// The addresses after an answer. A family that was not answered keeps its own.
-fn merge(last: &BTreeSet<IpAddr>, lookup: &Lookup) -> BTreeSet<IpAddr> {
-    let kept = last.iter().copied().filter(|address| Some(Family::of(*address)) == lookup.unanswered);
-    lookup.addresses.iter().copied().chain(kept).collect()
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 ///
 /// Compared and hashed by its bytes: two spellings of one address are two runners. Build it from a
 /// [`SocketAddr`] if there is one, because that has one spelling only.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity(Arc<str>);
 
 impl Identity {
@@ -41,12 +41,6 @@ impl From<SocketAddr> for Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-impl fmt::Debug for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
     }
 }
 

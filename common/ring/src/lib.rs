@@ -16,5 +16,5 @@ pub mod spill;
 
 pub use identity::Identity;
 pub use ring::{
-    FULL_LIST_NODES, HASH_SCHEME, MAX_NODES, Ring, RingError, SUCCESSORS, VIRTUAL_NODES, fingerprint,
+    FULL_LIST_NODES, HASH_SCHEME, MAX_NODES, Ring, SUCCESSORS, TooManyRunners, VIRTUAL_NODES, fingerprint,
 };

@@ -5,7 +5,6 @@
 //! preference order, which is computed once per membership change. A lookup is one hash, one binary
 //! search and one slice.
 
-use std::fmt;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use hashring::HashRing;
@@ -31,22 +30,15 @@ pub const SUCCESSORS: usize = 16;
 /// Largest number of runners on one ring: a preference order holds 16-bit indices.
 pub const MAX_NODES: usize = u16::MAX as usize;
 
-/// Why a ring could not be built.
+/// More distinct runners than a ring has indices for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RingError {
-    /// More distinct runners than indices.
-    #[error(
-        "{count} runners, but a ring holds at most {MAX_NODES}: split them over several routers' --runners"
-    )]
-    TooManyNodes {
-        /// How many distinct runners there were.
-        count: usize,
-    },
-}
+#[error("{0} runners, but a ring holds at most {MAX_NODES}: split them over several routers' --runners")]
+pub struct TooManyRunners(pub usize);
 
 /// An immutable hash ring over a set of runners; a change of membership builds a new one.
 ///
 /// Memory is about 14 MB at 1,000 runners and 1.6 MB at 50, at most.
+#[derive(Debug)]
 pub struct Ring {
     nodes: Vec<Identity>,
     points: HashRing<Point, BuildHasherDefault<PositionHasher>>,
@@ -55,14 +47,15 @@ pub struct Ring {
     row_len: usize,
 }
 
-/// A position on the ring: of a virtual node, or of a key that is looked up.
+/// A virtual node.
+#[derive(Debug)]
 struct Point {
     position: u64,
-    /// Index into [`Ring::preferences`], in rows. Not hashed; 0 for a key.
+    /// Index into [`Ring::preferences`], in rows. Not hashed.
     row: u32,
 }
 
-/// Returns the position that a [`Point`] writes: it is a hash already.
+/// Returns the position that a [`Point`] or a key writes: it is a hash already.
 #[derive(Default)]
 struct PositionHasher(u64);
 
@@ -70,13 +63,13 @@ impl Ring {
     /// Builds the ring of these runners. Duplicates count once and the order of the input does not matter.
     ///
     /// # Errors
-    /// [`RingError::TooManyNodes`] past [`MAX_NODES`] distinct runners.
-    pub fn new(nodes: impl IntoIterator<Item = Identity>) -> Result<Self, RingError> {
+    /// [`TooManyRunners`] past [`MAX_NODES`] distinct runners.
+    pub fn new(nodes: impl IntoIterator<Item = Identity>) -> Result<Self, TooManyRunners> {
         let mut nodes: Vec<Identity> = nodes.into_iter().collect();
         nodes.sort_unstable();
         nodes.dedup();
         if nodes.len() > MAX_NODES {
-            return Err(RingError::TooManyNodes { count: nodes.len() });
+            return Err(TooManyRunners(nodes.len()));
         }
 
         let row_len = if nodes.len() <= FULL_LIST_NODES { nodes.len() } else { SUCCESSORS };
@@ -99,8 +92,7 @@ impl Ring {
     /// Without some of its runners, the order is that of a ring without those runners. So a caller skips
     /// an unhealthy runner and keeps the ring.
     pub fn preference(&self, key: &str) -> &[u16] {
-        let key = Point { position: xxh3_64(key.as_bytes()), row: 0 };
-        let Some(point) = self.points.get(&key) else { return &[] };
+        let Some(point) = self.points.get(&xxh3_64(key.as_bytes())) else { return &[] };
         let start = point.row as usize * self.row_len;
         self.preferences.get(start..start + self.row_len).unwrap_or_default()
     }
@@ -116,12 +108,6 @@ impl Ring {
     pub fn owner(&self, key: &str) -> Option<&Identity> {
         let &first = self.preference(key).first()?;
         self.nodes.get(usize::from(first))
-    }
-}
-
-impl fmt::Debug for Ring {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ring").field("nodes", &self.nodes).finish_non_exhaustive()
     }
 }
 

@@ -9,24 +9,20 @@
 //! Bounded loads need 281 pairs.
 //!
 //! The caller keeps the state: the known load of each runner, and one [`Demand`] per image. A demand
-//! counts the requests of this router only; [`Spill::routers`] accounts for the others.
+//! counts the requests of this router only; [`Limits::new`] accounts for the others.
 
 use std::time::Duration;
+
+/// Requests in flight up to which nothing spills from a runner, even if the others are idle.
+const FLOOR: usize = 8;
 
 /// From this many requests of one image in flight, a sudden rise counts at once.
 const BURST: usize = 8;
 
-/// The rule's two settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spill {
-    /// Requests in flight up to which nothing spills from a runner, even if the others are idle: the
-    /// runner's real capacity if that is known.
-    pub floor: usize,
-    /// Routers that share the runners. Each sees its part of an image's demand.
-    pub routers: usize,
-}
+/// Time constant of the mean demand: about 20 calls of a typical function.
+const TIME_CONSTANT: Duration = Duration::from_secs(5);
 
-/// Which runners one request may use: see [`Spill::limits`].
+/// Which runners one request may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// A runner with this many requests in flight is full; at least 1.
@@ -46,44 +42,37 @@ pub struct Demand {
     updated: Duration,
 }
 
-impl Default for Spill {
-    /// A floor of 8 requests, one router.
-    fn default() -> Self {
-        Self { floor: 8, routers: 1 }
-    }
-}
-
-impl Spill {
+impl Limits {
     /// The limits for a request that arrives now, itself not counted yet.
     ///
     /// `in_flight` counts all requests of the runners, those of other routers included; `usable_nodes`
-    /// counts the runners that this router would send to; `demand` is the image's [`Demand::estimate`].
-    pub fn limits(&self, in_flight: usize, usable_nodes: usize, demand: f64) -> Limits {
+    /// counts the runners that this router would send to; `demand` is the image's [`Demand`] at this one of
+    /// `routers` that share the runners.
+    pub fn new(in_flight: usize, usable_nodes: usize, demand: f64, routers: usize) -> Self {
         // A quarter above the mean, the arriving request included: ceil(1.25 * (in_flight + 1) / nodes).
         let fair =
             in_flight.saturating_add(1).saturating_mul(5).div_ceil(usable_nodes.max(1).saturating_mul(4));
-        // At least 1, since `fair` is.
-        let cap = self.floor.max(fair);
+        let cap = fair.max(FLOOR);
         // One more runner for each quarter of `cap` of demand. The cast saturates, and NaN is 0.
-        let demand = demand * self.routers.max(1) as f64;
+        let demand = demand * routers.max(1) as f64;
         let width = (demand / (0.25 * cap as f64)).floor() as usize;
-        Limits { cap, width: width.saturating_add(1) }
+        Self { cap, width: width.saturating_add(1) }
     }
 }
 
 impl Demand {
-    /// Time constant of the mean: about 20 calls of a typical function.
-    pub const TIME_CONSTANT: Duration = Duration::from_secs(5);
-
-    /// Counts a request of this image that starts. Read the [`estimate`](Self::estimate) before: it must
-    /// not include this request.
-    pub fn add(&mut self, now: Duration) {
+    /// Counts a request of this image that starts. Returns the demand before it, in requests in flight:
+    /// their mean, or half of those in flight if that is more. With the mean alone, a cold image that turns
+    /// hot would overload its owner for seconds.
+    pub fn start(&mut self, now: Duration) -> f64 {
         self.advance(now);
-        self.in_flight = self.in_flight.saturating_add(1);
+        let in_flight = self.in_flight;
+        self.in_flight = in_flight.saturating_add(1);
+        if in_flight >= BURST { self.mean.max(in_flight as f64 / 2.0) } else { self.mean }
     }
 
-    /// Counts the end of a request that was added.
-    pub fn sub(&mut self, now: Duration) {
+    /// Counts the end of a request that was started.
+    pub fn end(&mut self, now: Duration) {
         self.advance(now);
         self.in_flight = self.in_flight.saturating_sub(1);
     }
@@ -93,24 +82,12 @@ impl Demand {
         self.in_flight
     }
 
-    /// The demand for [`Spill::limits`], in requests in flight: their mean, or half of those in flight now
-    /// if that is more. With the mean alone, a cold image that turns hot would overload its owner for
-    /// seconds.
-    pub fn estimate(&self, now: Duration) -> f64 {
-        let mean = self.mean(now);
-        if self.in_flight >= BURST { mean.max(self.in_flight as f64 / 2.0) } else { mean }
-    }
-
     /// The mean decays towards the number in flight, which is constant between two events.
-    fn mean(&self, now: Duration) -> f64 {
-        let elapsed = now.saturating_sub(self.updated).as_secs_f64();
-        let kept = (-elapsed / Self::TIME_CONSTANT.as_secs_f64()).exp();
-        let in_flight = self.in_flight as f64;
-        in_flight + (self.mean - in_flight) * kept
-    }
-
     fn advance(&mut self, now: Duration) {
-        self.mean = self.mean(now);
+        let elapsed = now.saturating_sub(self.updated).as_secs_f64();
+        let kept = (-elapsed / TIME_CONSTANT.as_secs_f64()).exp();
+        let in_flight = self.in_flight as f64;
+        self.mean = in_flight + (self.mean - in_flight) * kept;
         self.updated = self.updated.max(now);
     }
 }

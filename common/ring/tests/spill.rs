@@ -2,17 +2,8 @@
 
 use std::time::Duration;
 
-use porch_fn_ring::spill::{Demand, Limits, Spill, choose};
+use porch_fn_ring::spill::{Demand, Limits, choose};
 use proptest::prelude::*;
-
-fn seconds(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds)
-}
-
-#[track_caller]
-fn assert_near(a: f64, b: f64) {
-    assert!((a - b).abs() < 1e-9, "{a} {b}");
-}
 
 /// The runners of successive attempts of one request, with loads by node; `nodes` is the number of loads.
 fn order(preference: &[u16], loads: &[usize], limits: Limits, down: &[u16]) -> Vec<u16> {
@@ -28,24 +19,21 @@ fn order(preference: &[u16], loads: &[usize], limits: Limits, down: &[u16]) -> V
 }
 
 #[test]
-fn cap_is_the_floor_or_a_quarter_above_the_mean() {
-    for (floor, routers, in_flight, nodes, cap) in [
-        (8, 1, 0, 5, 8),
-        (8, 1, 31, 5, 8), // 1.25 * 32 / 5 = 8 exactly
-        (8, 1, 32, 5, 9), // 1.25 * 33 / 5 = 8.25
-        (8, 1, 79, 5, 20),
-        (8, 3, 0, 5, 8), // loads are those of all routers
-        (0, 0, 0, 0, 2), // 1.25 * 1 / 1, rounded up
-        (8, 1, usize::MAX, 2, usize::MAX.div_ceil(8)),
+fn cap_is_eight_or_a_quarter_above_the_mean() {
+    for (in_flight, nodes, cap) in [
+        (0, 0, 8),
+        (31, 5, 8), // 1.25 * 32 / 5 = 8 exactly
+        (32, 5, 9), // 1.25 * 33 / 5 = 8.25
+        (79, 5, 20),
+        (usize::MAX, 2, usize::MAX.div_ceil(8)),
     ] {
-        assert_eq!(Spill { floor, routers }.limits(in_flight, nodes, 0.0).cap, cap, "{in_flight} {nodes}");
+        assert_eq!(Limits::new(in_flight, nodes, 0.0, 3).cap, cap, "{in_flight} {nodes}");
     }
 }
 
 #[test]
 fn width_grows_by_one_for_each_quarter_of_the_cap() {
-    let width =
-        |routers, in_flight, demand| Spill { routers, ..Spill::default() }.limits(in_flight, 5, demand).width;
+    let width = |routers, in_flight, demand| Limits::new(in_flight, 5, demand, routers).width;
     for (demand, expected) in [(0.0, 1), (1.99, 1), (2.0, 2), (3.99, 2), (4.0, 3), (8.0, 5)] {
         assert_eq!(width(1, 0, demand), expected, "{demand}");
     }
@@ -55,44 +43,46 @@ fn width_grows_by_one_for_each_quarter_of_the_cap() {
 }
 
 #[test]
-fn demand_is_the_mean_over_time_of_requests_in_flight() {
-    let mut demand = Demand::default();
-    assert_near(demand.estimate(seconds(100.0)), 0.0);
-    demand.add(seconds(100.0));
-    demand.add(seconds(100.0));
-    assert_eq!(demand.in_flight(), 2);
-    assert_near(demand.estimate(seconds(100.0)), 0.0);
-    let one_constant = 1.0 - (-1.0_f64).exp();
-    assert_near(demand.estimate(seconds(105.0)), 2.0 * one_constant);
-    assert_near(demand.estimate(seconds(1000.0)), 2.0);
-
-    // The number of readings does not change it.
-    demand.sub(seconds(105.0));
-    let at_sub = 2.0 * one_constant;
-    assert_near(demand.estimate(seconds(110.0)), 1.0 + (at_sub - 1.0) * (1.0 - one_constant));
-    demand.sub(seconds(110.0));
-    assert!(demand.estimate(seconds(200.0)) < 1e-6, "an idle image forgets");
-}
-
-#[test]
-fn a_burst_counts_at_once() {
-    let mut demand = Demand::default();
-    (0..7).for_each(|_| demand.add(seconds(1.0)));
-    assert_near(demand.estimate(seconds(1.0)), 0.0);
-    demand.add(seconds(1.0));
-    assert_near(demand.estimate(seconds(1.0)), 4.0); // half of the 8 in flight
-    assert_near(demand.estimate(seconds(1e6)), 8.0); // the mean, once it is more
-}
-
-#[test]
-fn demand_bears_lost_and_late_events() {
-    let mut demand = Demand::default();
-    demand.sub(seconds(1.0));
-    assert_eq!(demand.in_flight(), 0, "the end of a request of an evicted entry");
-    demand.add(seconds(9.0));
-    demand.add(seconds(5.0));
-    assert_eq!(demand.in_flight(), 2);
-    assert_near(demand.estimate(seconds(9.0)), 0.0);
+fn demand_is_the_mean_over_time_of_requests_in_flight_or_half_of_a_burst() {
+    const START: fn(&mut Demand, Duration) -> Option<f64> = |demand, now| Some(demand.start(now));
+    const END: fn(&mut Demand, Duration) -> Option<f64> = |demand, now| {
+        demand.end(now);
+        None
+    };
+    let kept = (-1.0_f64).exp(); // of the mean, after its time constant of 5 s
+    // Events with their seconds, and the demand before each start.
+    for (what, events) in [
+        ("it grows", &[(100, START, 0.0), (100, START, 0.0), (105, START, 2.0 * (1.0 - kept))][..]),
+        ("it is the number in the end", &[(0, START, 0.0), (0, START, 0.0), (1000, START, 2.0)]),
+        (
+            "it decays",
+            &[(0, START, 0.0), (1000, END, 0.0), (1005, START, kept), (1005, END, 0.0), (2000, START, 0.0)],
+        ),
+        ("a late event counts as the latest", &[(9, START, 0.0), (5, START, 0.0), (9, START, 0.0)]),
+        ("an end too many is ignored", &[(1, END, 0.0), (1, START, 0.0), (1000, START, 1.0)]),
+        (
+            "eight count at once",
+            &[
+                (1, START, 0.0),
+                (1, START, 0.0),
+                (1, START, 0.0),
+                (1, START, 0.0),
+                (1, START, 0.0),
+                (1, START, 0.0),
+                (1, START, 0.0),
+                (1, START, 0.0),
+                (1, START, 4.0),
+                (1_000_000, START, 9.0),
+            ],
+        ),
+    ] {
+        let mut demand = Demand::default();
+        for (number, &(second, event, expected)) in events.iter().enumerate() {
+            if let Some(before) = event(&mut demand, Duration::from_secs(second)) {
+                assert!((before - expected).abs() < 1e-9, "{what}, event {number}: {before}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,3 @@
-
 // Words and numbers. Nothing here touches the page.
 
 const DASH = "–";
@@ -19,17 +18,10 @@ function percent(share) {
   return (value >= 9.95 ? value.toFixed(0) : value.toFixed(value >= 0.995 ? 1 : 2)) + "%";
 }
 
-// Calls per second.
-function rate(value) {
-  return value >= 99.5 ? number(Math.round(value)) : value.toFixed(1);
-}
-
 function age(milliseconds) {
   const seconds = Math.max(0, Math.round(milliseconds / 1000));
-  if (seconds < 60) return `${seconds} s ago`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
-  if (seconds < 48 * 3600) return `${Math.floor(seconds / 3600)} h ago`;
-  return `${Math.floor(seconds / 86400)} d ago`;
+  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"]].find(([size]) => seconds >= size) || [1, "s"];
+  return `${Math.floor(seconds / size)} ${unit} ago`;
 }
 
 function clock(date) {
@@ -44,24 +36,27 @@ function splitImage(image) {
 
 // How bad a state is: the class that colours it. An unknown one is worth a look.
 function severity(state) {
-  return { "well": "good", "starting": "idle", "unreachable": "bad" }[state] || "warn";
+  return { healthy: "good", starting: "idle", unreachable: "bad" }[state] || "warn";
+}
+
+// Orders states, the one that deserves the attention first.
+function worse(a, b) {
+  const order = ["bad", "warn", "idle", "good"];
+  return order.indexOf(severity(a)) - order.indexOf(severity(b));
 }
 
 // Whether calls are sent there at all.
 function isReady(state) {
-  return ["well", "held down", "passed over"].includes(state);
+  return ["healthy", "cooling_down", "ejected"].includes(state);
 }
 
-// Of several states the one that deserves the attention.
-function worst(states) {
-  return ["bad", "warn", "idle"].find((level) => states.some((state) => severity(state) === level)) || "good";
+function stateWords(state) {
+  return state.replaceAll("_", " ");
 }
 
-// The colour of a shard by its place. Cool ones only: warm ones mean trouble.
-const COLOURS = 8;
-
+// The colour of a runner by its place. Cool ones only: warm ones mean trouble.
 function colour(place) {
-  return `var(--c${place % COLOURS})`;
+  return `var(--c${place % 8})`;
 }
 
 function stateColour(state, place) {
@@ -71,8 +66,8 @@ function stateColour(state, place) {
 
 function podWords(image) {
   const words = [[image.ready, "ready"], [image.starting, "starting"], [image.terminating, "ending"]];
-  const said = words.filter(([count]) => count > 0).map(([count, word]) => `${number(count)} ${word}`);
-  return said.join(", ") || DASH;
+  const some = words.filter(([count]) => count > 0).map(([count, word]) => `${number(count)} ${word}`);
+  return some.join(", ") || DASH;
 }
 
 // A failure's text without the image, which stands beside it, in full or as the caller wrote it.
@@ -81,12 +76,12 @@ function failureWords(failure) {
   return failure.text.replace(named, (words, name) => (failure.image.endsWith(name) ? "the function" : words));
 }
 
-// What the header says of all shards.
+// What the header says of all runners.
 function summary(status) {
-  const shards = status.shards;
-  const off = shards.filter((shard) => shard.state !== "well");
-  if (shards.length === 0) return ["no shards", "bad"];
-  if (off.length === 0) return ["all shards well", "good"];
-  const level = shards.some((shard) => isReady(shard.state)) ? "warn" : "bad";
-  return [`${number(off.length)} of ${number(shards.length)} shards not well`, level];
+  const runners = status.shards;
+  const unhealthy = runners.filter((runner) => runner.state !== "healthy").length;
+  if (runners.length === 0) return ["no runners", "bad"];
+  if (unhealthy === 0) return ["all runners healthy", "good"];
+  const level = runners.some((runner) => isReady(runner.state)) ? "warn" : "bad";
+  return [`${number(unhealthy)} of ${number(runners.length)} runners unhealthy`, level];
 }

@@ -1,11 +1,10 @@
 //! The router's pages: the status page for people, its data `/status.json`, and `/shards`.
 //!
 //! The status page shows more than `/shards`: what the runners report of themselves. They are asked only while
-//! somebody looks. The page loads nothing but its own data, and changes nothing.
+//! somebody looks. The page loads nothing but its own files and data, and changes nothing.
 
 mod answers;
 mod ask;
-mod html;
 mod notes;
 mod picture;
 mod shards;
@@ -14,21 +13,41 @@ mod status;
 mod tests;
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::ready;
-use parking_lot::Mutex;
-use porch_fn_admin::failures::Failure;
+use http::HeaderValue;
+use porch_fn_admin::failures::{Failure, now_ms};
 use porch_fn_admin::{HTML, JSON, Page};
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_ring::{Identity, Ring};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 pub use self::answers::FailureInfo;
-use self::ask::Asker;
-use self::picture::Picture;
+use self::ask::ask;
 pub use self::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo, Shards};
 pub use self::status::{ImageStatus, RingStatus, ShardStatus, Status, Totals};
+
+/// How long all viewers get the same data.
+const HOLDS: Duration = Duration::from_secs(2);
+
+const PAGE: &str = include_str!("page.html");
+const SCRIPT: &str = concat!(
+    "\"use strict\";\n",
+    include_str!("format.js"),
+    include_str!("ring.js"),
+    include_str!("tables.js"),
+    include_str!("page.js")
+);
+
+/// The page's Content-Security-Policy: its own files and data, nothing else. Image names are callers' input: if a
+/// browser ever took one for HTML, nothing would run.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
+     base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+);
 
 /// What the router knows at one moment.
 #[derive(Debug)]
@@ -43,64 +62,50 @@ pub struct Known {
     pub failures: Vec<Failure>,
 }
 
-/// The pages for the admin port: `/`, `/status`, `/status.json` and `/shards`. `known` is called for each request.
+/// The data of the status page and when it was made. Locked while the runners are asked: viewers that come
+/// meanwhile wait for it.
+type Cache = Mutex<Option<(Instant, String)>>;
+
+/// The pages for the admin port. `known` is called for each request.
 pub fn pages(known: impl Fn() -> Known + Clone + Send + Sync + 'static) -> Vec<Page> {
-    let html = |path| Page {
+    let file = |path, content_type, policy, text: &'static str| Page {
         path,
-        content_type: HTML,
-        policy: Some(html::policy()),
-        content: Box::new(|_| ready(Ok(html::page())).boxed()),
+        content_type,
+        policy,
+        content: Box::new(move |_| ready(Ok(text.to_owned())).boxed()),
     };
     let json = |path, content| Page { path, content_type: JSON, policy: None, content };
     // Strings and numbers only: serialising cannot fail.
     let text = |known: Known| serde_json::to_string_pretty(&known.shards).unwrap_or_default();
     let (cache, status) = (Arc::new(Cache::default()), known.clone());
     vec![
-        html("/"),
-        html("/status"),
+        file("/", HTML, Some(POLICY), PAGE),
+        file("/status", HTML, Some(POLICY), PAGE),
+        file("/status.css", "text/css", None, include_str!("page.css")),
+        file("/status.js", "text/javascript", None, SCRIPT),
         json(
             "/status.json",
             Box::new(move |_| {
                 let (cache, known) = (Arc::clone(&cache), status.clone());
-                async move { Ok(cache.status(known).await) }.boxed()
+                async move { Ok(status_json(&cache, known).await) }.boxed()
             }),
         ),
         json("/shards", Box::new(move |_| ready(Ok(text(known()))).boxed())),
     ]
 }
 
-/// What is too expensive to make for each viewer.
-#[derive(Debug, Default)]
-struct Cache {
-    asker: Asker,
-    /// Of the ring that it was drawn for.
-    picture: Mutex<Option<(Arc<Ring>, Arc<Picture>)>>,
-}
-
-// === impl Cache ===
-
-impl Cache {
-    /// The data of this moment, as JSON.
-    async fn status(&self, known: impl Fn() -> Known) -> String {
-        let answers = self.asker.ask(known().reachable).await;
-        // Asking takes up to seconds: what the router knows is taken after it.
-        let known = known();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let at_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let picture = self.picture(&known.ring);
-        // Strings and numbers only: serialising cannot fail.
-        serde_json::to_string(&Status::of(known, &picture, &answers, at_ms)).unwrap_or_default()
+async fn status_json(cache: &Cache, known: impl Fn() -> Known) -> String {
+    let mut last = cache.lock().await;
+    if let Some((at, json)) = &*last
+        && at.elapsed() < HOLDS
+    {
+        return json.clone();
     }
-
-    fn picture(&self, ring: &Arc<Ring>) -> Arc<Picture> {
-        let mut drawn = self.picture.lock();
-        match &*drawn {
-            Some((of, picture)) if Arc::ptr_eq(of, ring) => Arc::clone(picture),
-            _ => {
-                let picture = Arc::new(Picture::of(ring));
-                *drawn = Some((Arc::clone(ring), Arc::clone(&picture)));
-                picture
-            }
-        }
-    }
+    let answers = ask(known().reachable).await;
+    // Asking takes up to seconds: what the router knows is taken after it.
+    let status = Status::of(known(), &answers, now_ms());
+    // Strings and numbers only: serialising cannot fail.
+    let json = serde_json::to_string(&status).unwrap_or_default();
+    *last = Some((Instant::now(), json.clone()));
+    json
 }

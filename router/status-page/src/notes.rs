@@ -13,8 +13,9 @@ pub(crate) fn notes(shards: &[ShardInfo], answers: &Answers) -> Vec<String> {
     let unlisted = shards.iter().filter(|shard| !shard.listed).count();
     if unlisted > 0 {
         notes.push(format!(
-            "Discovery no longer lists {unlisted} of {} runners, which answer health checks: they stay for up to 5 minutes \
-             when it lists none, and for 30 s when it lists others. Check the Service and the readiness of its pods.",
+            "Discovery no longer lists {unlisted} of {} runners, which answer health checks. They stay for up to \
+             5 minutes when it lists none, and for 30 s when it lists others. Check the Service and the readiness \
+             of its pods.",
             shards.len()
         ));
     }
@@ -28,8 +29,8 @@ pub(crate) fn notes(shards: &[ShardInfo], answers: &Answers) -> Vec<String> {
             .map(|(hash, count)| format!("{count} with {}", if hash.is_empty() { "none" } else { hash }))
             .collect();
         notes.push(format!(
-            "The runners' exec configurations differ ({}): which function runs depends on the runner that a call reaches. \
-             Give all of them the same --config, --functions and --disable-runtimes.",
+            "The runners' exec configurations differ ({}): which function runs depends on the runner that a call \
+             reaches. Give all of them the same --config, --functions and --disable-runtimes.",
             counts.join(", ")
         ));
     }
@@ -38,15 +39,16 @@ pub(crate) fn notes(shards: &[ShardInfo], answers: &Answers) -> Vec<String> {
     let others = reports.iter().filter(|report| report.ring.as_ref().is_some_and(differs)).count();
     if others > 0 {
         notes.push(format!(
-            "{others} of {} runners see other members on the ring than this router: so it is for a moment when runners come \
-             and go; if it stays, compare --peers with the router's --runners.",
+            "{others} of {} runners see other members on the ring than this router. This is normal for a moment \
+             when runners come and go; if it stays, compare --peers with the router's --runners.",
             shards.len()
         ));
     }
     let older = shards.iter().filter(|shard| answers.runners.get(&shard.address) == Some(&None)).count();
     if older > 0 {
         notes.push(format!(
-            "{older} of {} runners cannot tell what they hold: they are of an older version. Their pods are not shown.",
+            "{older} of {} runners cannot report what they hold: they are of an older version. Their pods are not \
+             shown.",
             shards.len()
         ));
     }

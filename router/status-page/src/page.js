@@ -1,4 +1,3 @@
-
 // Asks for the data every two seconds and shows it.
 
 const EVERY = 2000;
@@ -8,44 +7,39 @@ let shown = null;
 let calls = null;
 let answeredAt = new Date();
 
+// Calls per second since the last answer.
 function callRate(status) {
-  const now = { at: status.at_ms, total: status.shards.reduce((sum, shard) => sum + shard.calls, 0) };
   const before = calls;
-  calls = now;
+  calls = { at: status.at_ms, total: status.shards.reduce((sum, runner) => sum + runner.calls, 0) };
   // Counters start again with a runner that comes back; then there is no rate for one refresh.
-  if (!before || now.at <= before.at || now.total < before.total) return null;
-  return ((now.total - before.total) * 1000) / (now.at - before.at);
+  if (!before || calls.at <= before.at || calls.total < before.total) return null;
+  return ((calls.total - before.total) * 1000) / (calls.at - before.at);
 }
 
-function tile(id, value, note) {
+function tile(id, value, note = "") {
   const [number, small] = byId(id).children;
   setText(number, value);
-  setText(small, note || "");
+  setText(small, note);
 }
 
 function showTiles(status) {
-  const shards = status.shards;
-  const ready = shards.filter((shard) => isReady(shard.state)).length;
-  const perSecond = callRate(status);
+  const runners = status.shards;
   const totals = status.totals;
-  tile("tile-shards", number(ready), `of ${number(shards.length)}`);
-  tile("tile-flight", short(shards.reduce((sum, shard) => sum + shard.in_flight, 0)), "this router");
-  if (perSecond !== null) tile("tile-rate", rate(perSecond), "this router");
+  const rate = callRate(status);
+  tile("tile-shards", number(runners.filter((runner) => isReady(runner.state)).length), `of ${number(runners.length)}`);
+  tile("tile-flight", short(runners.reduce((sum, runner) => sum + runner.in_flight, 0)), "this router");
+  if (rate !== null) tile("tile-rate", rate >= 99.5 ? number(Math.round(rate)) : rate.toFixed(1), "this router");
   tile("tile-waiting", short(totals.waiting));
-  const coming = [[totals.starting, "starting"], [totals.terminating, "ending"]];
-  const notes = coming.filter(([count]) => count > 0).map(([count, word]) => `${short(count)} ${word}`);
-  tile("tile-pods", short(totals.ready), notes.join(", "));
+  const coming = podWords({ ready: 0, starting: totals.starting, terminating: totals.terminating });
+  tile("tile-pods", short(totals.ready), coming === DASH ? "" : coming);
   tile("tile-images", short(totals.images) + (status.truncated ? "+" : ""));
 }
 
 function showNotes(status) {
-  const notes = [...status.notes];
-  if (status.discovery_error) {
-    notes.unshift(`Discovery fails, and keeps the runners that it knew: ${status.discovery_error}`);
-  }
-  const box = byId("notes");
-  box.hidden = notes.length === 0;
-  box.replaceChildren(...notes.map((note) => element("p", "", note)));
+  const failing = `Discovery fails. The runners that were known stay in use: ${status.discovery_error}`;
+  const notes = status.discovery_error ? [failing, ...status.notes] : status.notes;
+  byId("notes").hidden = notes.length === 0;
+  byId("notes").replaceChildren(...notes.map((note) => Object.assign(document.createElement("p"), { textContent: note })));
 }
 
 function show(status) {
@@ -56,7 +50,7 @@ function show(status) {
   showNotes(status);
   showTiles(status);
   drawRing(status);
-  showShards(status);
+  showRunners(status);
   showImages(status, byId("filter").value);
   showFailures(status);
 }
@@ -84,7 +78,7 @@ async function refresh() {
 
 async function follow() {
   try {
-    // Nobody looks at a page in the background, and looking costs the runners a question.
+    // A page in the background asks nothing: each question goes on to all runners.
     if (!document.hidden) await refresh();
   } finally {
     setTimeout(follow, EVERY);

@@ -1,6 +1,6 @@
 //! The `/shards` page: ring, runners and images as JSON, for people, `porch-fn shards` and dashboards.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Images on a page at most, busiest first.
 pub const MAX_IMAGES: usize = 1000;
@@ -33,7 +33,8 @@ pub struct RingInfo {
 pub struct ShardInfo {
     /// Its address, which is its name on the ring.
     pub address: String,
-    /// `well`, `held down`, `passed over`, `starting`, `unreachable` or `draining`.
+    /// `healthy`, `cooling_down`, `ejected`, `starting`, `unreachable` or `draining`.
+    #[serde(deserialize_with = "current_state")]
     pub state: String,
     /// Whether discovery lists it. A runner that is no longer listed stays for a while if it answers.
     #[serde(default = "listed", skip_serializing_if = "Clone::clone")]
@@ -60,6 +61,17 @@ pub struct ImageInfo {
     pub owner: String,
     /// Its calls in flight through this router.
     pub in_flight: usize,
+}
+
+/// The state, also from the page of the version before, which had other words.
+fn current_state<'de, D: Deserializer<'de>>(page: D) -> Result<String, D::Error> {
+    let state = String::deserialize(page)?;
+    Ok(match state.as_str() {
+        "well" => "healthy".to_owned(),
+        "held down" => "cooling_down".to_owned(),
+        "passed over" => "ejected".to_owned(),
+        _ => state,
+    })
 }
 
 /// The page of an older router has no such field.

@@ -11,7 +11,7 @@ use tonic::Code;
 
 use crate::answers::{Answers, FailureInfo, MAX_FAILURES};
 use crate::notes::notes;
-use crate::picture::Picture;
+use crate::picture::{shares, slices};
 use crate::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo};
 use crate::{Known, Shards};
 
@@ -102,10 +102,10 @@ pub struct Totals {
     pub waiting: u64,
 }
 
-// === impl Status ===
-
 impl Status {
-    pub(crate) fn of(known: Known, picture: &Picture, answers: &Answers, at_ms: u64) -> Self {
+    pub(crate) fn of(known: Known, answers: &Answers, at_ms: u64) -> Self {
+        let points = known.ring.points();
+        let shares = shares(&points, known.ring.nodes().len());
         let Shards { ring: info, shards, images, discovery_error } = known.shards;
         let notes = notes(&shards, answers);
         // The router has left out images of its own when it shows as many as it may.
@@ -126,7 +126,7 @@ impl Status {
             let answer = answers.runners.get(&info.address);
             let report = answer.cloned().flatten().unwrap_or_default();
             ShardStatus {
-                share: picture.shares.get(node).copied().unwrap_or_default(),
+                share: shares.get(node).copied().unwrap_or_default(),
                 pods: pods.get(&info.address).copied().unwrap_or_default(),
                 info,
                 told: answer.map_or("no", |answer| if answer.is_some() { "yes" } else { "older" }).to_owned(),
@@ -137,7 +137,7 @@ impl Status {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             at_ms,
-            ring: RingStatus { info, slices: picture.slices.clone() },
+            ring: RingStatus { info, slices: slices(&points) },
             shards: shards.collect(),
             images,
             truncated,

@@ -3,10 +3,9 @@
 use porch_fn_proto::shard::{self, DescribeResponse, ImagePods};
 
 use super::*;
-use crate::answers::{Answer, Answers};
+use crate::answers::{Answers, MAX_FAILURES, MAX_OF_ONE, MAX_TEXT};
 
 const TIME_UP: &str = "DEADLINE_EXCEEDED";
-
 const IMAGE: &str = "example.com/fn/set-labels:v1";
 
 fn info(address: &str, state: &str) -> ShardInfo {
@@ -22,7 +21,7 @@ fn pods(image: &str, ready: u32) -> ImagePods {
     ImagePods { image: image.to_owned(), ready, starting: 1, terminating: 0, in_flight: 2, waiting: 3 }
 }
 
-fn told(images: Vec<ImagePods>) -> DescribeResponse {
+fn report(images: Vec<ImagePods>) -> DescribeResponse {
     DescribeResponse {
         version: "9.9.9".to_owned(),
         pods_scope: "all".to_owned(),
@@ -30,10 +29,6 @@ fn told(images: Vec<ImagePods>) -> DescribeResponse {
         images,
         ..DescribeResponse::default()
     }
-}
-
-fn answer(told: DescribeResponse) -> Answer {
-    Answer::Report(Box::new(told))
 }
 
 fn ring() -> Ring {
@@ -44,34 +39,32 @@ fn ring() -> Ring {
 fn status(images: Vec<ImageInfo>, answers: &Answers, failures: Vec<Failure>) -> Status {
     let shards = Shards {
         ring: RingInfo { scheme: 1, virtual_nodes: 256 },
-        shards: vec![info("a:1", "well"), info("b:1", "draining")],
+        shards: vec![info("a:1", "healthy"), info("b:1", "draining")],
         images,
         discovery_error: Some("no such name".to_owned()),
     };
     let known = Known { shards, ring: Arc::new(ring()), reachable: Vec::new(), failures };
-    let picture = Picture { shares: vec![0.25, 0.75], slices: vec![(0, 180), (1, 540)] };
-    Status::of(known, &picture, answers, 1000)
+    Status::of(known, answers, 1000)
 }
 
 #[test]
-fn a_shard_is_shown_with_what_it_told() {
+fn a_runner_is_shown_with_its_report() {
     let mut answers = Answers::default();
-    answers.add("a:1", answer(told(vec![pods(IMAGE, 2)])));
-    answers.add("b:1", Answer::Older);
+    answers.add("a:1", Some(report(vec![pods(IMAGE, 2)])));
+    answers.add("b:1", None);
     let owner = ring().owner(IMAGE).unwrap().to_string();
     let page = status(vec![known(IMAGE, &owner, 7)], &answers, Vec::new());
     let json = serde_json::to_value(&page).unwrap();
     let expected = serde_json::json!({
-        "address": "a:1", "state": "well", "in_flight": 1, "load": 2, "calls": 3, "failures": 4, "owned": 5,
-        "share": 0.25, "pods": if owner == "a:1" { 2 } else { 0 },
+        "address": "a:1", "state": "healthy", "in_flight": 1, "load": 2, "calls": 3, "failures": 4, "owned": 5,
+        "share": page.shards[0].share, "pods": if owner == "a:1" { 2 } else { 0 },
         "told": "yes", "version": "9.9.9", "exec_hash": "abc",
     });
     assert_eq!(json["shards"][0], expected);
-    assert_eq!((&json["shards"][1]["told"], &json["shards"][1]["share"]), (&"older".into(), &0.75.into()));
-    assert_eq!(
-        json["ring"],
-        serde_json::json!({"scheme": 1, "virtual_nodes": 256, "slices": [[0, 180], [1, 540]]})
-    );
+    assert_eq!(json["shards"][1]["told"], "older");
+    assert!((page.shards[0].share + page.shards[1].share - 1.0).abs() < 1e-9);
+    assert_eq!((&json["ring"]["scheme"], &json["ring"]["virtual_nodes"]), (&1.into(), &256.into()));
+    assert_eq!(page.ring.slices.iter().map(|(_, length)| length).sum::<u16>(), 720);
     let expected = serde_json::json!([{
         "image": IMAGE, "owner": owner, "in_flight": 7,
         "ready": 2, "starting": 1, "terminating": 0, "in_pods": 2, "waiting": 3,
@@ -87,7 +80,7 @@ fn a_shard_is_shown_with_what_it_told() {
 fn images_that_only_runners_know_have_the_owner_of_their_calls() {
     let mut answers = Answers::default();
     let (tagged, alone) = ("example.com/fn/set-labels:v1.2", "example.com/fn/other:v1");
-    answers.add("a:1", answer(told(vec![pods(tagged, 1), pods(alone, 1)])));
+    answers.add("a:1", Some(report(vec![pods(tagged, 1), pods(alone, 1)])));
     // Calls ask for the repository, with a constraint.
     let repository = "example.com/fn/set-labels";
     let owner = |key: &str| ring().owner(key).unwrap().to_string();
@@ -104,7 +97,7 @@ fn the_busiest_images_are_shown_and_all_are_counted() {
     let mut answers = Answers::default();
     for shard in 0..2 {
         let images = (0..900).map(|n| pods(&format!("example.com/f{shard}-{n}:v1"), 1)).collect();
-        answers.add(["a:1", "b:1"][shard], answer(told(images)));
+        answers.add(["a:1", "b:1"][shard], Some(report(images)));
     }
     let busy = "example.com/busy:v1";
     let page = status(vec![known(busy, "a:1", 100)], &answers, Vec::new());
@@ -121,10 +114,10 @@ fn failures_of_all_are_one_list_and_a_timeout_stands_in_it_once() {
         count: 1,
         image: image.to_owned(),
         code: code.to_owned(),
-        text: "told".to_owned(),
+        text: "report".to_owned(),
     };
     let failures = vec![failure(5, TIME_UP, IMAGE), failure(9, "INTERNAL", IMAGE)];
-    answers.add("a:1", answer(DescribeResponse { failures, ..told(Vec::new()) }));
+    answers.add("a:1", Some(DescribeResponse { failures, ..report(Vec::new()) }));
     let own = |at_ms, shard: &str, code| Failure {
         at_ms,
         count: 2,
@@ -147,23 +140,74 @@ fn failures_of_all_are_one_list_and_a_timeout_stands_in_it_once() {
 }
 
 #[test]
-fn what_runners_do_not_agree_on_is_said() {
+fn the_notes_name_what_runners_do_not_agree_on() {
     let ring = |members: &[&str]| members.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut answers = Answers::default();
-    let same = DescribeResponse { has_peers: true, ring: ring(&["a:1", "b:1"]), ..told(Vec::new()) };
-    answers.add("a:1", answer(same.clone()));
-    answers.add("b:1", answer(same.clone()));
+    let same = DescribeResponse { has_peers: true, ring: ring(&["a:1", "b:1"]), ..report(Vec::new()) };
+    answers.add("a:1", Some(same.clone()));
+    answers.add("b:1", Some(same.clone()));
     assert_eq!(status(Vec::new(), &answers, Vec::new()).notes, Vec::<String>::new());
 
     let other = DescribeResponse { exec_hash: String::new(), ring: ring(&["b:1"]), ..same };
-    answers.add("b:1", answer(other));
+    answers.add("b:1", Some(other));
     let notes = status(Vec::new(), &answers, Vec::new()).notes;
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(notes[0].contains("(1 with none, 1 with abc)"), "{}", notes[0]);
     assert!(notes[1].starts_with("1 of 2 runners see other members"), "{}", notes[1]);
 
-    answers.add("b:1", Answer::Older);
+    answers.add("b:1", None);
     let notes = status(Vec::new(), &answers, Vec::new()).notes;
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(notes[0].starts_with("1 of 2 runners cannot tell"), "{}", notes[0]);
+    assert!(notes[0].starts_with("1 of 2 runners cannot report"), "{}", notes[0]);
+}
+
+#[test]
+fn shared_pods_count_once_and_others_add_up() {
+    let mut answers = Answers::default();
+    // A runner that does not use a pod does not know whether it is ready.
+    for (runner, scope, ready) in
+        [("a", "cluster", 0), ("b", "cluster", 2), ("c", "other", 1), ("d", "", 1), ("e", "", 1)]
+    {
+        let report = DescribeResponse { pods_scope: scope.to_owned(), ..report(vec![pods("f", ready)]) };
+        answers.add(runner, Some(report));
+    }
+    let found = &answers.images["f"];
+    assert_eq!((found.pods(), found.in_flight, found.waiting), ([5, 4, 0], 10, 15));
+}
+
+#[test]
+fn answers_are_bounded() {
+    let mut answers = Answers::default();
+    for runner in 0..20 {
+        let images = (0..2 * MAX_OF_ONE).map(|n| pods(&format!("{runner}-{n}{}", "x".repeat(1000)), 1));
+        let failure = |at_ms| shard::Failure { at_ms, text: "y".repeat(5000), ..Default::default() };
+        let report = DescribeResponse {
+            images: images.collect(),
+            failures: (0..500).map(failure).collect(),
+            ring: (0..5000).map(|n| n.to_string()).collect(),
+            has_peers: true,
+            ..Default::default()
+        };
+        answers.add(&runner.to_string(), Some(report));
+    }
+    assert_eq!((answers.images.len(), answers.truncated), (crate::answers::MAX_IMAGES, true));
+    assert!(answers.images.keys().all(|name| name.len() == MAX_TEXT));
+    assert_eq!(answers.failures.len(), MAX_FAILURES);
+    // The latest of each runner.
+    assert!(answers.failures.iter().all(|one| one.at_ms >= 490 && one.text.len() == MAX_TEXT));
+    assert_eq!(answers.runners["3"].as_ref().unwrap().ring.as_ref().unwrap().len(), MAX_OF_ONE);
+}
+
+#[test]
+fn the_page_asks_nobody_else_and_makes_no_html_of_data() {
+    let page = [PAGE, SCRIPT, include_str!("page.css")].concat();
+    for word in
+        ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", " style=\"", "onclick="]
+    {
+        assert!(!page.contains(word), "{word}");
+    }
+    assert!(!PAGE.contains("<script>") && !PAGE.contains("<style>"), "the policy forbids them");
+    // The only address in it is a name: that of SVG.
+    let addresses: Vec<_> = page.split("://").skip(1).map(|rest| &rest[..18]).collect();
+    assert!(addresses.iter().all(|address| *address == "www.w3.org/2000/sv"), "{addresses:?}");
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{Cluster, Namespace};
 use crate::fleet::PREFIX;
-use crate::process::{eventually, get};
+use crate::process::{eventually, get, is_healthy};
 use crate::rights::{BASE, FUNCTIONS, Roles};
 
 /// The routers' Deployment.
@@ -182,7 +182,7 @@ impl Installation {
                     get(SocketAddr::new(ip(&router).parse().ok()?, ADMIN_PORT), "/shards").await;
                 let page: Value = serde_json::from_str(&page).ok().filter(|_| status == 200)?;
                 let shards = page["shards"].as_array()?;
-                let well = shards.iter().filter(|shard| shard["state"] == "well");
+                let well = shards.iter().filter(|shard| is_healthy(shard));
                 let well: BTreeSet<_> = well.filter_map(|shard| shard["address"].as_str()).collect();
                 if shards.len() != wanted.len() || !wanted.iter().map(String::as_str).eq(well) {
                     return None;

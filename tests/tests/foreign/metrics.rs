@@ -296,10 +296,11 @@ async fn the_dashboard_judges_each_installation_by_itself() {
                 "values": hash.to_string(),
             }));
         }
-        // Those that calls can be sent to, whatever they are preferred to, and one that is out.
-        for (state, count) in [("well", 0), ("held down", runners - 1), ("passed over", 1), ("draining", 1)] {
+        // Those that calls can be sent to, whatever they are preferred to, and one that is unavailable.
+        for (state, count) in [("healthy", 0), ("cooling_down", runners - 1), ("ejected", 1), ("draining", 1)]
+        {
             series.push(json!({
-                "series": format!("porch_fn_router_shards{{namespace=\"{namespace}\", state=\"{state}\"}}"),
+                "series": format!("porch_fn_router_runners{{namespace=\"{namespace}\", state=\"{state}\"}}"),
                 "values": count.to_string(),
             }));
         }

@@ -34,7 +34,7 @@ const FUNCTIONS: [(&str, &str); 12] = [
 const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=4", "--max-parallel-pods-per-function=2"];
 
 /// Which places in the ring are picked out, if any is.
-const PICKED: &str = "(document.querySelector('#ring.picked') && [...document.querySelectorAll('#ring.picked path.on')].map(path => path.dataset.nodes))";
+const PICKED: &str = "(document.querySelector('#ring.picked') && [...document.querySelectorAll('#ring.picked circle.on')].map(one => one.dataset.node))";
 
 /// A stack with calls of all functions under way.
 async fn busy(runners: usize) -> Stack {
@@ -86,11 +86,12 @@ async fn three_shards_with_traffic_are_shown_live() {
     // The ring and the shards, by the data.
     let data = stack.status().await;
     let shards = browser.value("[...document.querySelectorAll('#shards tbody tr')].map(row => row.cells[0].textContent + ' ' + row.cells[1].textContent)").await;
-    let expected: Vec<_> = data.shards.iter().map(|shard| format!("{} well", shard.info.address)).collect();
+    let expected: Vec<_> =
+        data.shards.iter().map(|shard| format!("{} healthy", shard.info.address)).collect();
     assert_eq!(shards, json!(expected));
-    assert_eq!(browser.value("document.querySelectorAll('#ring path.arc').length").await, 3);
-    assert_eq!(browser.value("document.querySelectorAll('#ring path.slice').length").await, 3);
-    assert_eq!(browser.value("document.getElementById('health').textContent").await, "all shards well");
+    assert_eq!(browser.value("document.querySelectorAll('#ring circle.arc').length").await, 3);
+    assert_eq!(browser.value("document.querySelectorAll('#ring circle.slice').length").await, 3);
+    assert_eq!(browser.value("document.getElementById('health').textContent").await, "all runners healthy");
     // Each image has its owner and its path.
     let owners = browser.value("Object.fromEntries([...document.querySelectorAll('#images tbody tr')].map(row => [row.dataset.key, row.cells[1].textContent]))").await;
     for image in &data.images {
@@ -112,7 +113,7 @@ async fn three_shards_with_traffic_are_shown_live() {
 
     // A row that is pointed at is picked out in the ring.
     browser.value("document.querySelector('#shards tbody tr').onmouseenter()").await;
-    assert_eq!(browser.value("document.querySelectorAll('#ring.picked path.on').length").await, 2);
+    assert_eq!(browser.value("document.querySelectorAll('#ring.picked circle.on').length").await, 2);
     browser.value("document.querySelector('#shards tbody tr').onmouseleave()").await;
     assert_eq!(browser.value(PICKED).await, Value::Null);
     // Also when others come and go, until it goes itself: nobody says then that the pointer has left it.
@@ -146,8 +147,8 @@ async fn three_shards_with_traffic_are_shown_live() {
     assert_eq!(browser.value("document.images.length").await, 0);
 
     // A thousand shards can be drawn, and trouble among them is seen.
-    let drawn = browser.value("(() => { const many = structuredClone(shown); many.shards = Array.from({length: 1000}, (_, n) => ({...shown.shards[0], address: `10.0.${n >> 8}.${n & 255}:9445`, share: 0.001, state: n === 777 ? 'unreachable' : 'well'})); show(many); return [document.querySelectorAll('#ring path.arc').length, document.querySelectorAll('#shards tbody tr').length, document.querySelector('#shards tbody tr').cells[0].textContent, [...document.querySelectorAll('#ring path.arc')].filter(path => path.style.fill === 'var(--bad)').length]; })()").await;
-    assert_eq!(drawn, json!([100, 200, "10.0.3.9:9445", 1]));
+    let drawn = browser.value("(() => { const many = structuredClone(shown); many.shards = Array.from({length: 1000}, (_, n) => ({...shown.shards[0], address: `10.0.${n >> 8}.${n & 255}:9445`, share: 0.001, state: n === 777 ? 'unreachable' : 'healthy'})); show(many); return [document.querySelectorAll('#ring circle.arc').length, document.querySelectorAll('#shards tbody tr').length, document.querySelector('#shards tbody tr').cells[0].textContent, [...document.querySelectorAll('#ring circle.arc')].filter(one => one.style.stroke === 'var(--bad)').length]; })()").await;
+    assert_eq!(drawn, json!([1000, 200, "10.0.3.9:9445", 1]));
     assert_quiet(&browser, &stack);
 
     // When the router is gone, the page says since when.
@@ -161,16 +162,16 @@ async fn of_fifty_shards_those_that_are_gone_stand_first() {
     let Some(program) = chromium() else { return };
     let mut stack = busy(50).await;
     let mut browser = page(&stack, &program).await;
-    assert_eq!(browser.value("document.querySelectorAll('#ring path.arc').length").await, 50);
+    assert_eq!(browser.value("document.querySelectorAll('#ring circle.arc').length").await, 50);
     assert_eq!(browser.value("document.querySelectorAll('#shards tbody tr').length").await, 50);
     browser.value("document.querySelectorAll('#shards tbody tr')[49].onmouseenter()").await;
     stack.runners.truncate(47);
-    browser.until("document.getElementById('health').textContent === '3 of 50 shards not well'").await;
+    browser.until("document.getElementById('health').textContent === '3 of 50 runners unhealthy'").await;
     let first =
         "[...document.querySelectorAll('#shards tbody tr')].slice(0, 4).map(row => row.cells[1].textContent)";
     let states = browser.value(first).await;
-    assert_eq!(states, json!(["unreachable", "unreachable", "unreachable", "well"]));
-    let red = "[...document.querySelectorAll('#ring path.arc')].filter(path => path.style.fill === 'var(--bad)').length";
+    assert_eq!(states, json!(["unreachable", "unreachable", "unreachable", "healthy"]));
+    let red = "[...document.querySelectorAll('#ring circle.arc')].filter(one => one.style.stroke === 'var(--bad)').length";
     assert_eq!(browser.value(red).await, 3);
     // What was pointed at before is still picked out.
     assert_eq!(browser.value(PICKED).await, json!(["49", "49"]));

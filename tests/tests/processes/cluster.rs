@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 const INPUT: &str = "kind: ResourceList\n";
 const CALLERS: usize = 64;
-const WELL: [&str; 3] = ["well"; 3];
+const WELL: [&str; 3] = ["healthy"; 3];
 const PREFIX: &str = "ghcr.io/kptdev/krm-functions-catalog";
 
 struct Cluster {
@@ -222,12 +222,12 @@ async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_hold_d
     report.all_succeeded();
     assert!(broken > 0, "the call that was on it was not sent again");
 
-    let without = cluster.answering(&cluster.router, ["well", "unreachable", "well"]).await;
+    let without = cluster.answering(&cluster.router, ["healthy", "unreachable", "healthy"]).await;
     for (owner, now) in owners.iter().zip(&without) {
         assert!(if *owner == 1 { *now != 1 } else { now == owner }, "{owner} to {now}");
     }
 
-    // Some of its images, so that all of these calls are made while it is held down.
+    // Some of its images, so that all of these calls are made while it cools down.
     let of_it = || (0..owners.len()).filter(|&image| owners[image] == 1).take(20);
     let images: Vec<_> = of_it().map(|image| cluster.images[image].clone()).collect();
     let without: Vec<_> = of_it().map(|image| without[image]).collect();
@@ -236,7 +236,7 @@ async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_hold_d
         let back = Instant::now();
         let port = cluster.runners[1].address().port();
         cluster.runners[1] = start_runner(&cluster.sandbox, 1, port).await;
-        cluster.until(1, "held down").await;
+        cluster.until(1, "cooling_down").await;
         if let Some(answering) = cluster.try_answering(&cluster.router, &images).await {
             assert_eq!(answering, without);
             break back;
@@ -247,7 +247,7 @@ async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_hold_d
         cluster.runners[1].ended().await;
         cluster.until(1, "unreachable").await;
     };
-    cluster.until(1, "well").await;
+    cluster.until(1, "healthy").await;
     figure(&format!("a runner that came back has its images again after {:.1?}", back.elapsed()));
     assert!(back.elapsed() >= Duration::from_secs(30), "{:?}", back.elapsed());
     assert_eq!(cluster.answering(&cluster.router, WELL).await, owners);
@@ -264,7 +264,7 @@ async fn a_rolling_restart_under_load_costs_no_call() {
         assert_eq!(cluster.runners[number].terminate().await.code(), Some(0));
         more(&load, 300).await;
         cluster.runners[number] = start_runner(&cluster.sandbox, number, port).await;
-        cluster.until(number, "held down").await;
+        cluster.until(number, "cooling_down").await;
     }
     more(&load, 300).await;
     let report = load.stop().await;

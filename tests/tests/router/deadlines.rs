@@ -1,5 +1,5 @@
-//! Who stops waiting when, what the caller reads, and that the runner hears of it. All on the wire itself: a
-//! client with a clock of its own would hide what the server says.
+//! Who stops waiting when, what the caller reads, and that the runner's call is cancelled. All on the wire
+//! itself: a client with a clock of its own would hide the server's answer.
 
 use bytes::Bytes;
 use porch_fn_grpc::parse_timeout;
@@ -18,16 +18,8 @@ async fn held(flags: &[&str]) -> Fleet {
     fleet
 }
 
-/// Waits until the router has nothing in flight.
-async fn wait_idle(fleet: &Fleet) {
-    while fleet.shards().await.shards.iter().any(|shard| shard.in_flight > 0) {
-        sleep(Duration::from_millis(5)).await;
-    }
-    assert!(fleet.shards().await.images.iter().all(|image| image.in_flight == 0));
-}
-
 #[tokio::test]
-async fn an_expired_deadline_is_deadline_exceeded_and_the_runner_hears_of_it() {
+async fn an_expired_deadline_is_deadline_exceeded_and_cancels_the_runners_call() {
     let fleet = held(&[]).await;
     let raw = fleet.raw().await;
     let started = Instant::now();
@@ -39,9 +31,9 @@ async fn an_expired_deadline_is_deadline_exceeded_and_the_runner_hears_of_it() {
     let waited = started.elapsed();
     assert!(waited >= Duration::from_millis(200), "{waited:?}");
     fleet.runners[0].wait("the cancellation", |log| log.abandoned == 1).await;
-    wait_idle(&fleet).await;
+    fleet.wait_calls(0).await;
     fleet.wait_metric("porch_fn_router_calls_total{code=\"DEADLINE_EXCEEDED\"}", 1).await;
-    fleet.wait_all("well").await;
+    fleet.wait_all("healthy").await;
 }
 
 #[tokio::test]
@@ -98,21 +90,20 @@ async fn a_cancelled_call_is_cancelled_at_the_runner() {
     fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
     call.cancel();
     fleet.runners[0].wait("the cancellation", |log| log.abandoned == 1).await;
-    wait_idle(&fleet).await;
+    fleet.wait_calls(0).await;
 
     // A caller that is gone altogether.
-    let caller = fleet.caller().await;
-    let calling = tokio::spawn(async move { caller.evaluate(IMAGE, "package").await.map(drop) });
+    let calling = fleet.caller().await.spawn(IMAGE);
     fleet.runners[0].wait("the call", |log| log.calls.len() == 2).await;
     calling.abort();
     fleet.runners[0].wait("the cancellation", |log| log.abandoned == 2).await;
-    wait_idle(&fleet).await;
+    fleet.wait_calls(0).await;
     fleet.wait_metric("porch_fn_router_calls_total{code=\"CANCELLED\"}", 2).await;
-    fleet.wait_all("well").await;
+    fleet.wait_all("healthy").await;
 }
 
 #[tokio::test]
-async fn a_runner_that_says_deadline_exceeded_itself_is_believed() {
+async fn a_runners_own_deadline_exceeded_is_the_answer() {
     let fleet = Fleet::of(2).await;
     let image = fleet.image(&[0, 1]);
     let reply = Reply::status(Code::DeadlineExceeded, "the function was stopped");

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use futures_util::future::join_all;
 use porch_fn_lifecycle::Drained;
-use porch_fn_tests::caller::{Caller, RawCaller, framed};
+use porch_fn_tests::caller::{Caller, framed};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fake_runner::{Gate, soon};
 use porch_fn_tests::fleet::{Fleet, get};
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
-use tonic::Code;
+use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -23,7 +23,7 @@ const IMAGE: &str = "set-image:v1";
 struct Draining {
     fleet: Fleet,
     gate: Gate,
-    held: JoinHandle<Result<(), tonic::Status>>,
+    held: JoinHandle<Result<String, Status>>,
 }
 
 impl Draining {
@@ -31,8 +31,7 @@ impl Draining {
         let fleet = Fleet::with(1, flags).await;
         let gate = Gate::new();
         fleet.runners[0].on(IMAGE, gate.echo());
-        let caller = fleet.caller().await;
-        let held = tokio::spawn(async move { caller.evaluate(IMAGE, "package").await.map(drop) });
+        let held = fleet.caller().await.spawn(IMAGE);
         fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
         Self { fleet, gate, held }
     }
@@ -45,7 +44,7 @@ async fn refused(address: SocketAddr) {
 }
 
 #[tokio::test]
-async fn a_drain_says_so_first_and_goes_on_taking_calls() {
+async fn a_drain_is_announced_first_and_goes_on_taking_calls() {
     // Long enough for everything here to happen within it.
     let fleet = Fleet::with(1, &["--drain-delay=1h"]).await;
     let (address, admin) = (fleet.router.address(), fleet.router.admin_address());
@@ -88,7 +87,7 @@ async fn after_its_delay_a_drain_closes_the_port_and_finishes_what_it_has() {
 }
 
 #[tokio::test]
-async fn what_is_not_finished_in_time_is_cut_off_and_the_runner_hears_of_it() {
+async fn calls_that_do_not_finish_in_time_are_cut_off_and_cancelled_at_the_runner() {
     let Draining { fleet, held, .. } = Draining::with(&["--drain-delay=0s", "--drain-timeout=200ms"]).await;
     let started = Instant::now();
     let drained = soon("the drain", fleet.router.drain()).await;
@@ -100,20 +99,14 @@ async fn what_is_not_finished_in_time_is_cut_off_and_the_runner_hears_of_it() {
 }
 
 #[tokio::test]
-async fn a_connection_that_never_spoke_does_not_hold_up_a_drain() {
+async fn connections_without_calls_do_not_hold_up_a_drain() {
     let fleet = Fleet::with(1, &["--drain-delay=0s"]).await;
     let address = fleet.router.address();
     let _silent = TcpStream::connect(address).await.unwrap();
-    // What HTTP/2 begins with, but for its end. The server's own first words show that it listens.
+    // The beginning of HTTP/2's preface. The server's own settings show that it listens.
     let mut halting = TcpStream::connect(address).await.unwrap();
     halting.write_all(b"PRI * HTTP/2.0\r\n\r\nSM").await.unwrap();
     soon("the settings", halting.read_u8()).await.unwrap();
-    assert_eq!(soon("the drain", fleet.router.drain()).await, Drained::Finished);
-}
-
-#[tokio::test]
-async fn idle_connections_and_health_streams_do_not_hold_up_a_drain() {
-    let fleet = Fleet::with(1, &["--drain-delay=0s"]).await;
     let idle = fleet.caller().await;
     idle.runner_of(IMAGE).await;
     let mut health = HealthClient::new(fleet.caller().await.channel());
@@ -171,7 +164,7 @@ async fn callers_do_not_notice_that_their_connections_are_ended() {
 #[tokio::test]
 async fn connections_are_kept_for_ever_with_an_age_of_zero() {
     let fleet = Fleet::with(1, &["--max-connection-age=0s"]).await;
-    let raw = RawCaller::connect(fleet.router.address()).await;
+    let raw = fleet.raw().await;
     for _ in 0..3 {
         assert_eq!(raw.call(&[], framed(IMAGE, "package")).await.code(), Code::Ok);
     }

@@ -1,7 +1,8 @@
 //! Error texts of every size, and requests that are none.
 
 use bytes::Bytes;
-use http::{HeaderMap, Method};
+use http::HeaderMap;
+use porch_fn_proto::EVALUATE_FUNCTION_PATH as PATH;
 use porch_fn_tests::caller::framed;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fake_runner::{Answer, FakeRunner, Reply, soon};
@@ -32,43 +33,23 @@ fn both_forms(headers: &HeaderMap) -> [Reply; 2] {
 }
 
 #[tokio::test]
-async fn long_error_texts_arrive_whole() {
+async fn long_error_texts_arrive_whole_and_longer_ones_cleanly_cut() {
     let fleet = Fleet::of(1).await;
     let caller = fleet.caller().await;
-    for size in [8 * 1024, 100 * 1024] {
-        let text = text_of(size);
-        assert_eq!(text.len(), size);
+    for (size, whole) in [(8 * 1024, true), (100 * 1024, true), (1024 * 1024, false)] {
+        let text = format!("the beginning\n{}\nthe end", text_of(size));
         for reply in both_forms(&status_headers(&text)) {
             fleet.runners[0].otherwise(Answer::Reply(reply));
             let status = caller.evaluate(IMAGE, "package").await.unwrap_err();
-            assert_eq!(status.code(), Code::Internal, "{:.200}", status.message());
-            assert!(status.message() == text, "{size} bytes arrived changed");
+            let message = status.message();
+            assert_eq!(status.code(), Code::Internal, "{message:.200}");
+            assert_eq!(message == text, whole, "{size}");
+            assert!(message.starts_with("the beginning\nFehler") && message.ends_with("\nthe end"));
+            assert_eq!(message.contains("bytes left out"), !whole);
+            assert!(message.len() <= porch_fn_grpc::MAX_MESSAGE_BYTES);
         }
     }
-    fleet.wait_all("well").await;
-}
-
-#[tokio::test]
-async fn an_error_text_of_a_mebibyte_arrives_cleanly_cut() {
-    let fleet = Fleet::of(1).await;
-    let caller = fleet.caller().await;
-    let text = format!("the beginning\n{}\nthe end", text_of(1024 * 1024));
-    let headers = status_headers(&text);
-    // Percent-encoding makes three bytes of one at most.
-    assert!(
-        headers["grpc-message"].len() <= 3 * porch_fn_grpc::MAX_MESSAGE_BYTES,
-        "our own servers cut it themselves"
-    );
-    for reply in both_forms(&headers) {
-        fleet.runners[0].otherwise(Answer::Reply(reply));
-        let status = caller.evaluate(IMAGE, "package").await.unwrap_err();
-        let message = status.message();
-        assert_eq!(status.code(), Code::Internal, "{message:.200}");
-        assert!(message.starts_with("the beginning\nFehler"), "{message:.200}");
-        assert!(message.ends_with("\nthe end") && message.contains("bytes left out"));
-        assert!(message.len() <= porch_fn_grpc::MAX_MESSAGE_BYTES);
-    }
-    fleet.wait_all("well").await;
+    fleet.wait_all("healthy").await;
 }
 
 #[tokio::test]
@@ -153,49 +134,36 @@ async fn what_is_no_call_of_ours_is_refused_in_clear_words() {
     let raw = fleet.raw().await;
     let no_call = "not a gRPC call: POST with content-type application/grpc is expected";
     let unknown = "unknown method; this server has evaluator.FunctionEvaluator/EvaluateFunction";
-    let uri = |path: &str| format!("http://{}{path}", fleet.router.address()).parse().unwrap();
-
-    let mut get = raw.head();
-    *get.method_mut() = Method::GET;
-    let mut json = raw.head();
-    json.headers_mut().insert("content-type", "application/json".parse().unwrap());
-    let mut lookalike = raw.head();
-    lookalike.headers_mut().insert("content-type", "application/grpcx".parse().unwrap());
-    let mut untyped = raw.head();
-    untyped.headers_mut().remove("content-type");
-    let mut method = raw.head();
-    *method.uri_mut() = uri("/evaluator.FunctionEvaluator/Other");
-    let mut service = raw.head();
-    *service.uri_mut() = uri("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo");
-    let mut root = raw.head();
-    *root.uri_mut() = uri("/");
-    let mut health = raw.head();
-    *health.uri_mut() = uri("/grpc.health.v1.Health/Other");
-
-    let cases = [
-        (get, Code::Internal, no_call),
-        (json, Code::Internal, no_call),
-        (lookalike, Code::Internal, no_call),
-        (untyped, Code::Internal, no_call),
-        (method, Code::Unimplemented, unknown),
-        (service, Code::Unimplemented, unknown),
-        (root, Code::Unimplemented, unknown),
-        (health, Code::Unimplemented, ""),
+    let cases: [(&str, &str, &str, Code, &str); 8] = [
+        ("GET", PATH, "application/grpc", Code::Internal, no_call),
+        ("POST", PATH, "application/json", Code::Internal, no_call),
+        ("POST", PATH, "application/grpcx", Code::Internal, no_call),
+        ("POST", PATH, "", Code::Internal, no_call),
+        ("POST", "/evaluator.FunctionEvaluator/Other", "application/grpc", Code::Unimplemented, unknown),
+        ("POST", "/", "application/grpc", Code::Unimplemented, unknown),
+        ("POST", "/grpc.health.v1.Health/Other", "application/grpc", Code::Unimplemented, ""),
+        (
+            "POST",
+            "/grpc.reflection.v1.ServerReflection/List",
+            "application/grpc",
+            Code::Unimplemented,
+            unknown,
+        ),
     ];
-    for (head, code, text) in cases {
-        let shown = format!("{head:?}");
+    let passing = ["application/grpc+proto", "application/grpc;charset=utf-8"];
+    let passing = passing.map(|content_type| ("POST", PATH, content_type, Code::Ok, ""));
+    for (method, path, content_type, code, text) in cases.into_iter().chain(passing) {
+        let mut head = raw.head();
+        *head.method_mut() = method.parse().unwrap();
+        *head.uri_mut() = format!("http://{}{path}", fleet.router.address()).parse().unwrap();
+        match content_type {
+            "" => drop(head.headers_mut().remove("content-type")),
+            content_type => drop(head.headers_mut().insert("content-type", content_type.parse().unwrap())),
+        }
         let mut call = raw.begin(head).await;
         call.send(framed(IMAGE, "package"), true);
         let answer = call.answer().await;
-        assert_eq!(answer.code(), code, "{shown}");
-        assert!(answer.message().starts_with(text), "{shown}: {}", answer.message());
-    }
-
-    for content_type in ["application/grpc+proto", "application/grpc;charset=utf-8"] {
-        let mut head = raw.head();
-        head.headers_mut().insert("content-type", content_type.parse().unwrap());
-        let mut call = raw.begin(head).await;
-        call.send(framed(IMAGE, "package"), true);
-        assert_eq!(call.answer().await.code(), Code::Ok, "{content_type}");
+        assert_eq!(answer.code(), code, "{method} {path} {content_type}");
+        assert!(answer.message().starts_with(text), "{method} {path}: {}", answer.message());
     }
 }

@@ -18,22 +18,19 @@ const LIMIT: usize = 64 * 1024;
 const LIMIT_FLAG: &str = "--max-request-body-size=65536";
 const IMAGE: &str = "set-image:v1";
 
-/// A request of exactly `size` bytes, without its prefix.
-fn request_of(size: usize) -> Bytes {
-    let message = (0..size)
-        .rev()
-        .map(|length| framed(IMAGE, vec![b'x'; length]))
-        .find(|message| message.len() == PREFIX_LEN + size);
-    message.expect("a length that fits")
+/// A message of exactly `size` bytes without its prefix, with some text in it.
+fn message_of(size: usize, message: impl Fn(Bytes) -> Bytes) -> Bytes {
+    let mut messages = (0..size).rev().map(|length| message(vec![b'x'; length].into()));
+    messages.find(|message| message.len() == PREFIX_LEN + size).expect("a length that fits")
 }
 
-/// An answer of exactly `size` bytes, without its prefix.
+fn request_of(size: usize) -> Bytes {
+    message_of(size, |text| framed(IMAGE, text))
+}
+
 fn answer_of(size: usize) -> Reply {
-    let reply = (0..size)
-        .rev()
-        .map(|length| Reply::ok(vec![b'x'; length].into(), ""))
-        .find(|reply| reply.body.len() == PREFIX_LEN + size);
-    reply.expect("a length that fits")
+    let body = message_of(size, |text| Reply::ok(text, "").body);
+    Reply { body, ..Reply::ok(Bytes::new(), "") }
 }
 
 fn gzip(plain: &[u8]) -> Vec<u8> {
@@ -85,11 +82,11 @@ async fn an_answer_at_the_limit_passes_and_one_byte_more_does_not() {
     assert!(text.starts_with("grpc: received message larger than max (65537 vs. 65536): "), "{text}");
     assert!(text.contains("--max-request-body-size") && text.contains("Porch"), "{text}");
     assert_eq!(fleet.taken(), [2, 0], "another runner would answer the same");
-    fleet.wait_all("well").await;
+    fleet.wait_all("healthy").await;
 }
 
 #[tokio::test]
-async fn an_oversized_request_is_refused_before_it_has_arrived() {
+async fn an_oversized_request_is_refused_before_it_has_arrived_and_its_client_reads_that() {
     let fleet = Fleet::of(1).await;
     let raw = fleet.raw().await;
     let mut call = raw.begin(raw.head()).await;
@@ -100,11 +97,7 @@ async fn an_oversized_request_is_refused_before_it_has_arrived() {
     assert!(answer.message().contains("(7340032 vs. 6291456)"), "{}", answer.message());
     // The connection has taken no harm.
     assert_eq!(raw.call(&[], framed(IMAGE, "package")).await.code(), Code::Ok);
-}
 
-#[tokio::test]
-async fn a_client_that_sends_seven_mebibytes_reads_the_refusal() {
-    let fleet = Fleet::of(1).await;
     let caller = fleet.caller().await;
     for _ in 0..3 {
         let status = caller.evaluate(IMAGE, vec![b'x'; 7 * 1024 * 1024]).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! A runner whose health is good and whose calls are not: it is passed over, and nobody waits for it.
+//! A runner that reports SERVING and fails its calls: it is ejected, and nobody waits for it.
 
 use h2::Reason;
 use porch_fn_tests::caller::framed;
@@ -8,11 +8,11 @@ use tokio::time::{Duration, Instant};
 use tonic::Code;
 
 const RESET: Answer = Answer::Break(Point::Start, How::Reset(Reason::INTERNAL_ERROR));
-/// Failures in a row after which a runner is passed over.
+/// Consecutive failures after which a runner is ejected.
 const ENOUGH: usize = 5;
 
 #[tokio::test]
-async fn a_runner_that_resets_its_streams_is_passed_over_after_five_and_no_call_fails() {
+async fn a_runner_that_resets_its_streams_is_ejected_after_five_and_no_call_fails() {
     let fleet = Fleet::of(3).await;
     let image = fleet.image(&[0, 1, 2]);
     fleet.runners[0].otherwise(RESET);
@@ -21,8 +21,8 @@ async fn a_runner_that_resets_its_streams_is_passed_over_after_five_and_no_call_
         assert_eq!(caller.runner_of(&image).await, "1");
     }
     assert_eq!(fleet.taken(), [ENOUGH, 20, 0]);
-    fleet.wait_states(&[(0, "passed over"), (1, "well"), (2, "well")]).await;
-    fleet.wait_metric("porch_fn_router_shards{state=\"passed over\"}", 1).await;
+    fleet.wait_states(&[(0, "ejected"), (1, "healthy"), (2, "healthy")]).await;
+    fleet.wait_metric("porch_fn_router_runners{state=\"ejected\"}", 1).await;
 }
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn an_answer_in_between_begins_the_count_anew() {
         }
         assert_eq!(caller.runner_of(&good).await, "0");
     }
-    fleet.wait_all("well").await;
+    fleet.wait_all("healthy").await;
 }
 
 #[tokio::test]
@@ -56,9 +56,9 @@ async fn failures_that_a_function_can_cause_are_the_runners_only_when_several_im
         for _ in 0..3 * ENOUGH {
             let _ = caller.evaluate(&first, "package").await;
         }
-        fleet.wait_all("well").await;
+        fleet.wait_all("healthy").await;
         let _ = caller.evaluate(&second, "package").await;
-        fleet.wait_states(&[(0, "passed over"), (1, "well"), (2, "well")]).await;
+        fleet.wait_states(&[(0, "ejected"), (1, "healthy"), (2, "healthy")]).await;
         assert_eq!(fleet.taken()[0], 3 * ENOUGH + 1);
         assert_eq!(caller.runner_of(&first).await, "1");
         assert_eq!(caller.runner_of(&second).await, "2");
@@ -66,7 +66,7 @@ async fn failures_that_a_function_can_cause_are_the_runners_only_when_several_im
 }
 
 #[tokio::test]
-async fn a_runner_that_has_too_much_to_do_is_well() {
+async fn a_runner_that_has_too_much_to_do_is_healthy() {
     let fleet = Fleet::of(3).await;
     let (first, second) = (fleet.image(&[0, 1, 2]), fleet.image(&[0, 2, 1]));
     fleet.runners[0].otherwise(Answer::Reply(Reply::shed(Code::ResourceExhausted, "full")));
@@ -75,12 +75,12 @@ async fn a_runner_that_has_too_much_to_do_is_well() {
         assert_eq!(caller.runner_of(&first).await, "1");
         assert_eq!(caller.runner_of(&second).await, "2");
     }
-    fleet.wait_all("well").await;
+    fleet.wait_all("healthy").await;
 }
 
-/// Its calls hang, and what a router tries it with does not.
+/// Its calls hang, and probes do not.
 #[tokio::test]
-async fn a_runner_whose_calls_run_into_their_deadlines_is_passed_over_though_it_answers_tries() {
+async fn a_runner_whose_calls_run_into_their_deadlines_is_ejected_though_it_answers_probes() {
     let fleet = Fleet::of(3).await;
     let images = [fleet.image(&[0, 1, 2]), fleet.image(&[0, 2, 1])];
     for image in &images {
@@ -90,21 +90,21 @@ async fn a_runner_whose_calls_run_into_their_deadlines_is_passed_over_though_it_
     let raw = fleet.raw().await;
     let mut waiting = raw.begin(raw.head()).await;
     waiting.send(framed(&images[0], "package"), true);
-    fleet.runners[0].wait("a try", |log| log.tries >= 1).await;
+    fleet.runners[0].wait("a probe", |log| log.tries >= 1).await;
     for image in images.iter().cycle().take(ENOUGH) {
         let answer = raw.call(&[("grpc-timeout", "1S")], framed(image, "package")).await;
         assert_eq!(answer.code(), Code::DeadlineExceeded);
         let tries = fleet.runners[0].log().tries;
-        fleet.runners[0].wait("one more try", |log| log.tries > tries).await;
+        fleet.runners[0].wait("one more probe", |log| log.tries > tries).await;
     }
-    fleet.wait_states(&[(0, "passed over"), (1, "well"), (2, "well")]).await;
+    fleet.wait_states(&[(0, "ejected"), (1, "healthy"), (2, "healthy")]).await;
     assert_eq!(caller.runner_of(&images[0]).await, "1");
     waiting.cancel();
 }
 
 /// When all seem to fail it is the calls: half of the runners stay, and the others are used when these are gone.
 #[tokio::test]
-async fn at_most_half_of_the_runners_are_passed_over_for_calls_that_fail() {
+async fn at_most_half_of_the_runners_are_ejected_for_calls_that_fail() {
     let mut fleet = Fleet::of(2).await;
     let image = fleet.image(&[0, 1]);
     fleet.runners.iter().for_each(|runner| runner.otherwise(RESET));
@@ -112,7 +112,7 @@ async fn at_most_half_of_the_runners_are_passed_over_for_calls_that_fail() {
     for _ in 0..4 * ENOUGH {
         assert_eq!(caller.evaluate(&image, "package").await.unwrap_err().code(), Code::Unavailable);
     }
-    fleet.wait_states(&[(0, "passed over"), (1, "well")]).await;
+    fleet.wait_states(&[(0, "ejected"), (1, "healthy")]).await;
 
     fleet.runners[0].otherwise(Answer::Echo);
     fleet.runners[1].crash().await;
@@ -125,19 +125,14 @@ async fn calls_that_a_stalled_runner_holds_move_on_within_seconds() {
     let fleet = Fleet::of(2).await;
     let image = fleet.image(&[0, 1]);
     fleet.runners[0].otherwise(Gate::new().echo());
-    let started = Instant::now();
-    let calls: Vec<_> = (0..5)
-        .map(|_| {
-            let (caller, image) = (fleet.caller(), image.clone());
-            async move { caller.await.runner_of(&image).await }
-        })
-        .collect();
-    let answers = soon("answers", futures_util::future::join_all(calls)).await;
-    assert_eq!(answers, ["1"; 5]);
+    let (started, caller) = (Instant::now(), fleet.caller().await);
+    for call in [(); 5].map(|()| caller.spawn(&image)) {
+        assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "1");
+    }
     let waited = started.elapsed();
     assert!(waited >= Duration::from_secs(3) && waited < Duration::from_secs(25), "{waited:?}");
-    fleet.wait_states(&[(0, "passed over"), (1, "well")]).await;
-    assert_eq!(fleet.caller().await.runner_of(&image).await, "1");
+    fleet.wait_states(&[(0, "ejected"), (1, "healthy")]).await;
+    assert_eq!(caller.runner_of(&image).await, "1");
     fleet.runners[0].wait("the calls given up", |log| log.abandoned >= 5).await;
 }
 
@@ -147,21 +142,17 @@ async fn a_slow_function_is_no_stalled_runner() {
     let image = fleet.image(&[0, 1]);
     let gate = Gate::new();
     fleet.runners[0].on(&image, gate.echo());
-    let caller = fleet.caller().await;
-    let call = tokio::spawn({
-        let (caller, image) = (caller.clone(), image.clone());
-        async move { caller.runner_of(&image).await }
-    });
+    let call = fleet.caller().await.spawn(&image);
     // Two, so that the first one's answer has been seen.
-    fleet.runners[0].wait("two tries", |log| log.tries >= 2).await;
-    fleet.wait_all("well").await;
+    fleet.runners[0].wait("two probes", |log| log.tries >= 2).await;
+    fleet.wait_all("healthy").await;
     gate.open();
-    assert_eq!(soon("the answer", call).await.unwrap(), "0");
+    assert_eq!(soon("the answer", call).await.unwrap().unwrap(), "0");
 }
 
 #[tokio::test]
 #[ignore = "takes 35 s; tests/scaling runs it"]
-async fn a_runner_that_answers_a_try_comes_back() {
+async fn a_runner_that_answers_a_probe_comes_back() {
     let fleet = Fleet::of(2).await;
     let image = fleet.image(&[0, 1]);
     fleet.runners[0].otherwise(RESET);
@@ -169,20 +160,15 @@ async fn a_runner_that_answers_a_try_comes_back() {
     for _ in 0..ENOUGH {
         assert_eq!(caller.runner_of(&image).await, "1");
     }
-    fleet.wait_states(&[(0, "passed over")]).await;
+    fleet.wait_states(&[(0, "ejected")]).await;
     fleet.runners[0].otherwise(Answer::Echo);
-    let tried = async {
-        fleet.runners[0].wait("a try", |log| log.tries >= 1).await;
-    };
-    // Longer than this file's patience.
-    tokio::time::timeout(Duration::from_secs(40), async {
+    // Longer than the patience of these tests.
+    let probed = async {
         while fleet.runners[0].log().tries == 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        tried.await;
-    })
-    .await
-    .expect("a try");
-    fleet.wait_all("well").await;
+    };
+    tokio::time::timeout(Duration::from_secs(40), probed).await.expect("a probe");
+    fleet.wait_all("healthy").await;
     assert_eq!(caller.runner_of(&image).await, "0");
 }

@@ -1,7 +1,6 @@
 //! What arrives at which runner, and that nothing of it is changed on the way.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -10,7 +9,7 @@ use porch_fn_image::shard_key;
 use porch_fn_proto::evaluator::EvaluateFunctionResponse;
 use porch_fn_proto::{Chunks, PREFIX_LEN, frame};
 use porch_fn_tests::caller::{framed, request};
-use porch_fn_tests::fake_runner::{Answer, Gate, How, Point, Reply, headers, soon};
+use porch_fn_tests::fake_runner::{Answer, FakeRunner, Gate, How, Point, Reply, headers, soon};
 use porch_fn_tests::fleet::{Fleet, PREFIX};
 use prost::Message;
 use tokio::time::{Duration, sleep};
@@ -151,34 +150,24 @@ async fn the_shards_page_shows_who_owns_what() {
     let fleet = Fleet::of(3).await;
     let caller = fleet.caller().await;
     let gate = Gate::new();
-    let held = fleet.image(&[1]);
+    let (held, other) = (fleet.image(&[1]), fleet.image(&[2]));
     fleet.runners[1].on(&held, gate.echo());
-    let other = fleet.image(&[2]);
     caller.runner_of(&other).await;
-    let waiting = tokio::spawn({
-        let (caller, held) = (caller.clone(), held.clone());
-        async move { caller.runner_of(&held).await }
-    });
+    let waiting = caller.spawn(&held);
     fleet.runners[1].wait("the call", |log| log.calls.len() == 1).await;
 
     let page = fleet.shards().await;
     let address = |index: usize| fleet.runners[index].address().to_string();
-    let images: HashMap<_, _> =
-        page.images.iter().map(|image| (&*image.image, (&*image.owner, image.in_flight))).collect();
-    assert_eq!(images[&*held], (&*address(1), 1));
-    assert_eq!(images[&*other], (&*address(2), 0));
-    let shards: HashMap<_, _> = page
-        .shards
-        .iter()
-        .map(|shard| {
-            (&*shard.address, (&*shard.state, shard.in_flight, shard.calls, shard.failures, shard.owned))
-        })
-        .collect();
-    assert_eq!(shards[&*address(0)], ("well", 0, 0, 0, 0));
-    assert_eq!(shards[&*address(1)], ("well", 1, 1, 0, 1));
-    assert_eq!(shards[&*address(2)], ("well", 0, 1, 0, 1));
+    let images: Vec<_> = page.images.iter().map(|one| (&*one.image, &*one.owner, one.in_flight)).collect();
+    assert_eq!(images, [(&*held, &*address(1), 1), (&*other, &*address(2), 0)], "busiest first");
+    for (index, expected) in
+        [("healthy", 0, 0, 0, 0), ("healthy", 1, 1, 0, 1), ("healthy", 0, 1, 0, 1)].iter().enumerate()
+    {
+        let one = page.shards.iter().find(|one| one.address == address(index)).unwrap();
+        assert_eq!((&*one.state, one.in_flight, one.calls, one.failures, one.owned), *expected);
+    }
     gate.open();
-    assert_eq!(waiting.await.unwrap(), "1");
+    assert_eq!(waiting.await.unwrap().unwrap(), "1");
 }
 
 #[tokio::test]
@@ -226,7 +215,7 @@ async fn what_is_no_image_is_forwarded_for_the_runner_to_refuse() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_calls_at_once_on_one_connection_all_get_their_own_answer() {
     const CALLS: usize = 200;
-    let fleet = Arc::new(Fleet::of(3).await);
+    let fleet = Fleet::of(3).await;
     let gate = Gate::new();
     fleet.runners.iter().for_each(|runner| runner.otherwise(gate.echo()));
     let caller = fleet.caller().await;
@@ -238,50 +227,79 @@ async fn two_hundred_calls_at_once_on_one_connection_all_get_their_own_answer() 
             assert_eq!(answer.unwrap().into_inner().resource_list, package);
         }
     });
-    let opener = async {
-        // All of them are held at once before the first is answered.
-        let all = async {
-            while fleet.taken().iter().sum::<usize>() < CALLS {
-                sleep(Duration::from_millis(1)).await;
-            }
-        };
-        soon("all calls at the runners", all).await;
+    let open = async {
+        fleet.wait_calls(CALLS).await;
         gate.open();
     };
-    tokio::join!(join_all(calls), opener);
+    tokio::join!(join_all(calls), open);
     assert_eq!(fleet.taken().iter().sum::<usize>(), CALLS);
     assert_eq!(fleet.metric("porch_fn_router_calls_total{code=\"OK\"}").await, CALLS as u64);
 }
 
-#[tokio::test]
-async fn a_busy_image_spills_and_the_others_stay_home() {
-    const HOT: usize = 40;
+/// An answer of a runner that has this many other calls in flight.
+fn loaded(load: usize) -> Answer {
+    let mut reply = Reply::ok("package".into(), "loaded");
+    reply.trailers.get_or_insert_default().extend(headers(&[("porch-fn-load", &load.to_string())]));
+    Answer::Reply(reply)
+}
+
+/// How many of 35 calls of an image, all in flight at once, each runner took, in the image's order. The second
+/// runner reports this load before each of them.
+async fn spread(load: Option<usize>) -> Vec<usize> {
     let fleet = Fleet::of(3).await;
-    let hot = fleet.image(&[0, 1]);
-    let cold = fleet.image(&[0, 2]);
-    assert_ne!(hot, cold);
+    let (hot, other, cold) = (fleet.image(&[0, 1, 2]), fleet.image(&[1, 0, 2]), fleet.image(&[0, 2]));
+    let caller = fleet.caller().await;
+    let sent = framed(&hot, "package");
+    let taken = || {
+        let count =
+            |runner: &FakeRunner| runner.log().calls.iter().filter(|call| call.framed == sent).count();
+        fleet.runners.iter().map(count).collect::<Vec<_>>()
+    };
     let gate = Gate::new();
     fleet.runners.iter().for_each(|runner| runner.on(&hot, gate.echo()));
-    let caller = fleet.caller().await;
     let mut calls = Vec::new();
-    for sent in 1..=HOT {
-        let (caller, hot) = (caller.clone(), hot.clone());
-        calls.push(tokio::spawn(async move { caller.runner_of(&hot).await }));
+    for sent in 1..=35 {
+        // A report counts for seconds only.
+        if let Some(load) = load {
+            fleet.runners[1].on(&other, loaded(load));
+            assert_eq!(caller.runner_of(&other).await, "loaded");
+        }
         // One after the other, so that each sees the load of those before it.
-        let arrived = async {
-            while fleet.taken().iter().sum::<usize>() < sent {
-                sleep(Duration::from_millis(1)).await;
-            }
-        };
-        soon("the call at a runner", arrived).await;
+        calls.push(caller.spawn(&hot));
+        while taken().iter().sum::<usize>() < sent {
+            tokio::task::yield_now().await;
+        }
     }
-    let taken = fleet.taken();
-    assert!(taken.iter().all(|&calls| calls <= HOT / 2), "more than half on one of three: {taken:?}");
     assert_eq!(caller.runner_of(&cold).await, "0", "a cold image is not pushed out by a hot one");
     gate.open();
     for call in calls {
-        soon("an answer", call).await.unwrap();
+        soon("an answer", call).await.unwrap().unwrap();
     }
+    taken()
+}
+
+#[tokio::test]
+async fn a_busy_image_spreads_and_passes_by_a_runner_that_is_busy_with_others_calls() {
+    let taken = spread(None).await;
+    assert!(taken.iter().all(|&calls| calls <= 20), "more than half on one of three: {taken:?}");
+    assert!(taken[1] > 0, "without reports, the next in order is the next: {taken:?}");
+    let taken = spread(Some(40)).await;
+    assert!(taken[1] == 0 && taken[2] > 0, "{taken:?}");
+}
+
+#[tokio::test]
+async fn an_image_without_demand_stays_on_its_owner_however_busy_that_is() {
+    let fleet = Fleet::of(3).await;
+    let image = fleet.image(&[0, 1, 2]);
+    fleet.runners[0].on(&image, loaded(1000));
+    let caller = fleet.caller().await;
+    for _ in 0..20 {
+        assert_eq!(caller.runner_of(&image).await, "loaded");
+    }
+    assert_eq!(fleet.taken(), [20, 0, 0]);
+    let page = fleet.shards().await;
+    let address = fleet.runners[0].address().to_string();
+    assert!(page.shards.iter().any(|shard| shard.address == address && shard.load == 1000), "{page:?}");
 }
 
 #[tokio::test]

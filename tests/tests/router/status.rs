@@ -43,8 +43,8 @@ async fn a_call_shows_with_its_image_and_owner() {
     assert_eq!(page.images[0].info.image, image);
     assert_eq!(page.images[0].info.owner, fleet.runners[1].address().to_string());
     let owner = page.shards.iter().find(|shard| shard.info.address == page.images[0].info.owner).unwrap();
-    assert_eq!((owner.info.owned, owner.info.calls, &*owner.info.state), (1, 1, "well"));
-    assert!(page.notes[0].starts_with("3 of 3 runners cannot tell"), "{:?}", page.notes);
+    assert_eq!((owner.info.owned, owner.info.calls, &*owner.info.state), (1, 1, "healthy"));
+    assert!(page.notes[0].starts_with("3 of 3 runners cannot report"), "{:?}", page.notes);
     assert!((page.shards.iter().map(|shard| shard.share).sum::<f64>() - 1.0).abs() < 1e-9);
     assert!(page.ring.slices.len() > 3, "{:?}", page.ring.slices);
     assert!(page.failures.is_empty(), "{:?}", page.failures);

@@ -76,12 +76,12 @@ pub(super) fn reachability(facts: &Facts, report: &mut Report) {
     for (router, answer) in answers(&facts.routers) {
         for shard in answer.page.shards.iter().map(|shard| &shard.info) {
             pairs += 1;
-            let text = format!("to router {router} runner {} is {}", shard.address, shard.state);
+            let text = format!("to router {router} runner {} is {}", shard.address, shard.state.replace('_', " "));
             match shard.state.as_str() {
-                "well" => {}
+                "healthy" => {}
                 "unreachable" => report
                     .problem(text, "that runner's log; NetworkPolicies between them on port 9445; TLS flags"),
-                "passed over" => report.problem(
+                "ejected" => report.problem(
                     text,
                     "its calls fail or hang: the status page's recent failures, and that runner's log",
                 ),

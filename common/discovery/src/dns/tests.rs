@@ -1,32 +1,19 @@
 //! The resolver against a DNS server on loopback, and against the system's hosts file.
 
-use super::{
-    super::{
-        target::Target,
-        watch::{Source, watch},
-    },
-    fake::{A, AAAA, FakeDns, NXDOMAIN, REFUSED, Reply, SERVFAIL},
-    *,
-};
+use RecordType::{A, AAAA};
+
+use super::fake::{FakeDns, Reply};
+use super::*;
+use crate::target::Target;
+use crate::watch::{Source, watch};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A resolver that asks `dns` alone, with a search list and `ndots`.
 fn resolver(dns: &FakeDns, search: &[&str], ndots: usize) -> DnsResolver {
-    build(dns, search, ndots, 5 * SECOND)
-}
-
-/// For the tests in which a question stays unanswered. Others are answered, which a busy machine needs time for.
-fn hasty_resolver(dns: &FakeDns) -> DnsResolver {
-    build(dns, &[], 1, 3 * SECOND)
-}
-
-fn build(dns: &FakeDns, search: &[&str], ndots: usize, timeout: Duration) -> DnsResolver {
     let search = search.iter().map(|domain| Name::from_ascii(domain).unwrap()).collect();
     let mut options = ResolverOpts::default();
-    options.ndots = ndots;
-    options.attempts = 1;
-    options.timeout = timeout;
+    (options.ndots, options.attempts, options.timeout) = (ndots, 1, 4 * SECOND);
     let config = ResolverConfig::from_parts(None, search, Vec::new());
     DnsResolver::build(Some(dns.address), config, options).unwrap()
 }
@@ -35,190 +22,130 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
+fn found(v4: &[&str], v6: &[&str], seconds: u32) -> Result<Lookup, String> {
+    let addresses = [v4, v6].map(|family| Some(family.iter().map(|address| ip(address)).collect()));
+    Ok(Lookup { addresses, valid_for: seconds * SECOND, name_exists: true })
+}
+
 async fn addresses(resolver: &DnsResolver, host: &str) -> Vec<IpAddr> {
-    let mut addresses = resolver.lookup(host).await.unwrap().addresses;
+    let mut addresses =
+        resolver.lookup(host).await.unwrap().addresses.into_iter().flatten().flatten().collect::<Vec<_>>();
     addresses.sort();
     addresses
 }
 
 #[tokio::test]
-async fn both_families_and_the_smallest_ttl() {
-    let dns = FakeDns::start().await;
-    dns.set("runners.test", A, Reply::Addresses(vec![(ip("10.0.0.1"), 20), (ip("10.0.0.2"), 7)]));
-    dns.set("runners.test", AAAA, Reply::Addresses(vec![(ip("fd00::1"), 9)]));
-    let resolver = resolver(&dns, &[], 1);
-    let lookup = resolver.lookup("runners.test").await.unwrap();
-    assert_eq!(lookup.valid_for, 7 * SECOND);
-    assert_eq!((lookup.name_exists, lookup.unanswered), (true, None));
-    assert_eq!(addresses(&resolver, "runners.test").await, ["10.0.0.1", "10.0.0.2", "fd00::1"].map(ip));
-}
-
-#[tokio::test]
-async fn one_family_alone_is_a_whole_answer() {
-    let dns = FakeDns::start().await;
-    dns.set_addresses("v4.test", &["10.0.0.1"], 5);
-    dns.set_addresses("v6.test", &["fd00::1"], 5);
-    let resolver = resolver(&dns, &[], 1);
-    assert_eq!(resolver.lookup("v4.test").await, Ok(Lookup::new(vec![ip("10.0.0.1")], 5 * SECOND)));
-    assert_eq!(resolver.lookup("v6.test.").await, Ok(Lookup::new(vec![ip("fd00::1")], 5 * SECOND)));
-}
-
-#[tokio::test]
-async fn a_change_is_seen_before_the_ttl_ends() {
+async fn an_answer_has_both_families_the_smallest_ttl_and_is_never_cached() {
     let dns = FakeDns::start().await;
     let resolver = resolver(&dns, &[], 1);
+    dns.set("both.test", A, Reply::Addresses(vec![(ip("10.0.0.1"), 20)]));
+    dns.set("both.test", AAAA, Reply::Addresses(vec![(ip("fd00::1"), 9)]));
+    assert_eq!(resolver.lookup("both.test").await, found(&["10.0.0.1"], &["fd00::1"], 9));
     for address in ["10.0.0.1", "10.0.0.2"] {
-        dns.set_addresses("runners.test", &[address], 3600);
-        assert_eq!(addresses(&resolver, "runners.test").await, [ip(address)]);
+        dns.set_addresses("v4.test", &[address], 3600);
+        assert_eq!(resolver.lookup("v4.test").await, found(&[address], &[], 10));
     }
-}
-
-#[tokio::test]
-async fn no_such_name_and_no_addresses_are_answers() {
-    let dns = FakeDns::start().await;
+    dns.set_addresses("v6.test", &["fd00::1"], 5);
+    assert_eq!(resolver.lookup("v6.test.").await, found(&[], &["fd00::1"], 5));
+    dns.set_addresses("my_runners.test", &["::ffff:10.0.0.1"], 5);
+    assert_eq!(resolver.lookup("my_runners.test").await, found(&[], &["10.0.0.1"], 5), "IPv4 in IPv6");
+    dns.set("alias.test", A, Reply::Alias("real.test", 3, vec![(ip("10.0.0.1"), 60)]));
+    dns.set("alias.test", AAAA, Reply::Alias("real.test", 4, Vec::new()));
+    dns.set_addresses("real.test", &[], 60);
+    assert_eq!(
+        resolver.lookup("alias.test").await,
+        found(&["10.0.0.1"], &[], 3),
+        "the TTL of an alias counts"
+    );
+    // No addresses, and no such name, are answers.
     dns.set_addresses("empty.test", &[], 30);
-    let resolver = resolver(&dns, &[], 1);
-    let empty = Lookup::new(Vec::new(), MIN_VALID_FOR);
-    assert_eq!(resolver.lookup("empty.test").await, Ok(empty.clone()));
-    assert_eq!(resolver.lookup("none.test").await, Ok(Lookup { name_exists: false, ..empty }));
+    assert_eq!(resolver.lookup("empty.test").await, found(&[], &[], 1));
+    let none = Lookup { name_exists: false, ..found(&[], &[], 1).unwrap() };
+    assert_eq!(resolver.lookup("none.test").await, Ok(none));
+    // Too long for UDP.
+    let many: Vec<IpAddr> = (0..200).map(|last| Ipv4Addr::new(10, 0, 0, last).into()).collect();
+    dns.set("many.test", A, Reply::Addresses(many.iter().map(|address| (*address, 5)).collect()));
+    assert_eq!(addresses(&resolver, "many.test").await, many);
 }
 
 #[tokio::test]
 async fn errors_and_silence_are_failures() {
     let dns = FakeDns::start().await;
-    let resolver = hasty_resolver(&dns);
-    for (code, text) in [(SERVFAIL, "Server Failure"), (REFUSED, "Query Refused")] {
-        dns.set("bad.test", A, Reply::Code(code));
-        dns.set("bad.test", AAAA, Reply::Code(code));
+    let resolver = resolver(&dns, &[], 1);
+    for (reply, text) in [
+        (Reply::Code(ResponseCode::ServFail), "Server Failure"),
+        (Reply::Code(ResponseCode::Refused), "Query Refused"),
+        (Reply::Silence, "no DNS server answered for \"bad.test\"; check"),
+    ] {
+        dns.set("bad.test", A, reply.clone());
+        dns.set("bad.test", AAAA, reply);
         let error = resolver.lookup("bad.test").await.unwrap_err();
-        assert!(error.to_string().contains(text), "{error}");
+        assert!(error.contains(text), "{error}");
     }
-    dns.set("bad.test", A, Reply::Silence);
-    dns.set("bad.test", AAAA, Reply::Silence);
-    assert_eq!(resolver.lookup("bad.test").await, Err(LookupError::timeout("bad.test")));
-    assert!(resolver.lookup("a..b").await.unwrap_err().to_string().contains("is not a DNS name"));
-}
-
-#[tokio::test]
-async fn a_server_that_is_not_there_is_a_failure() {
-    let dns = FakeDns::start().await;
-    let resolver = hasty_resolver(&dns);
+    assert!(resolver.lookup("a..b").await.unwrap_err().contains("is not a DNS name"));
+    // Half an answer.
+    for (known, failing, address, expected) in [
+        (A, AAAA, "10.0.0.1", [Some(vec![ip("10.0.0.1")]), None]),
+        (AAAA, A, "fd00::1", [None, Some(vec![ip("fd00::1")])]),
+    ] {
+        dns.set("half.test", known, Reply::Addresses(vec![(ip(address), 5)]));
+        dns.set("half.test", failing, Reply::Code(ResponseCode::ServFail));
+        assert_eq!(resolver.lookup("half.test").await.unwrap().addresses, expected);
+    }
+    dns.set("half.test", AAAA, Reply::Addresses(Vec::new()));
+    assert!(resolver.lookup("half.test").await.is_err(), "nothing is known about IPv4");
     drop(dns);
-    assert!(resolver.lookup("runners.test").await.is_err());
+    assert!(resolver.lookup("half.test").await.is_err(), "the server is gone");
 }
 
 #[tokio::test]
-async fn half_an_answer_is_told_from_a_whole_one() {
+async fn the_search_list_ndots_and_the_hosts_file_apply() {
     let dns = FakeDns::start().await;
-    let resolver = hasty_resolver(&dns);
-    dns.set_addresses("half.test", &["10.0.0.1"], 5);
-    dns.set("half.test", AAAA, Reply::Code(SERVFAIL));
-    let lookup = resolver.lookup("half.test").await.unwrap();
-    assert_eq!((lookup.addresses, lookup.unanswered), (vec![ip("10.0.0.1")], Some(Family::V6)));
-
-    dns.set_addresses("half.test", &["fd00::1"], 5);
-    dns.set("half.test", A, Reply::Silence);
-    let lookup = resolver.lookup("half.test").await.unwrap();
-    assert_eq!((lookup.addresses, lookup.unanswered), (vec![ip("fd00::1")], Some(Family::V4)));
-
-    // Nothing is known about IPv6, so it would be wrong to call the name empty.
-    dns.set_addresses("half.test", &[], 5);
-    dns.set("half.test", AAAA, Reply::Code(SERVFAIL));
-    assert!(resolver.lookup("half.test").await.is_err());
-}
-
-#[tokio::test]
-async fn the_search_list_and_ndots_apply() {
-    let dns = FakeDns::start().await;
-    let search = ["ns.svc.cluster.local", "svc.cluster.local"];
-    let resolver = resolver(&dns, &search, 2);
+    let mut resolver = resolver(&dns, &["ns.svc.cluster.local", "svc.cluster.local"], 2);
     dns.set_addresses("runners.ns.svc.cluster.local", &["10.0.0.1"], 5);
     assert_eq!(addresses(&resolver, "runners.ns").await, [ip("10.0.0.1")]);
-    assert_eq!(dns.asked(A), ["runners.ns.ns.svc.cluster.local", "runners.ns.svc.cluster.local"]);
+    assert_eq!(dns.asked(), ["runners.ns.ns.svc.cluster.local", "runners.ns.svc.cluster.local"]);
 
     dns.set_addresses("runners.ns", &["10.0.0.2"], 5);
     assert_eq!(addresses(&resolver, "runners.ns.").await, [ip("10.0.0.2")], "a final dot: no search");
 
-    // As many dots as `ndots`: as it is first, then the search list.
+    // As many dots as `ndots`: the name itself first, then the search list.
     dns.set_addresses("a.b.c.svc.cluster.local", &["10.0.0.3"], 5);
     assert_eq!(addresses(&resolver, "a.b.c").await, [ip("10.0.0.3")]);
-    assert_eq!(dns.asked(A)[3..], ["a.b.c", "a.b.c.ns.svc.cluster.local", "a.b.c.svc.cluster.local"]);
-}
+    assert_eq!(dns.asked()[3..], ["a.b.c", "a.b.c.ns.svc.cluster.local", "a.b.c.svc.cluster.local"]);
 
-#[tokio::test]
-async fn a_failure_in_the_search_list_is_never_taken_for_an_empty_answer() {
-    let dns = FakeDns::start().await;
-    let resolver = resolver(&dns, &["one.test", "two.test"], 2);
+    // A failure on the way is never taken for an empty answer.
     for kind in [A, AAAA] {
-        dns.set("runners.one.test", kind, Reply::Code(SERVFAIL));
-        dns.set("runners.two.test", kind, Reply::Code(NXDOMAIN));
+        dns.set("some.ns.svc.cluster.local", kind, Reply::Code(ResponseCode::ServFail));
     }
-    assert!(resolver.lookup("runners").await.is_err());
-    dns.set_addresses("runners.two.test", &["10.0.0.1"], 5);
-    assert_eq!(addresses(&resolver, "runners").await, [ip("10.0.0.1")], "the search goes on");
-}
+    assert!(resolver.lookup("some").await.is_err());
+    dns.set_addresses("some.svc.cluster.local", &["10.0.0.1"], 5);
+    assert_eq!(addresses(&resolver, "some").await, [ip("10.0.0.1")], "the search goes on");
 
-#[tokio::test]
-async fn an_alias_counts_with_its_ttl() {
-    let dns = FakeDns::start().await;
-    dns.set("alias.test", A, Reply::Alias("real.test", 3, vec![(ip("10.0.0.1"), 60)]));
-    dns.set("alias.test", AAAA, Reply::Alias("real.test", 4, Vec::new()));
-    dns.set_addresses("real.test", &[], 60);
-    let lookup = resolver(&dns, &[], 1).lookup("alias.test").await.unwrap();
-    assert_eq!((lookup.addresses, lookup.valid_for), (vec![ip("10.0.0.1")], 3 * SECOND));
-}
-
-#[tokio::test]
-async fn an_answer_too_long_for_udp_arrives_whole() {
-    let dns = FakeDns::start().await;
-    let many: Vec<IpAddr> = (0..200).map(|last| Ipv4Addr::new(10, 0, 0, last).into()).collect();
-    dns.set("many.test", A, Reply::Addresses(many.iter().map(|address| (*address, 5)).collect()));
-    dns.set("many.test", AAAA, Reply::Addresses(Vec::new()));
-    assert_eq!(addresses(&resolver(&dns, &[], 1), "many.test").await, many);
-}
-
-#[tokio::test]
-async fn names_with_underscores_and_ipv4_in_ipv6_work() {
-    let dns = FakeDns::start().await;
-    dns.set("my_runners.test", A, Reply::Addresses(Vec::new()));
-    dns.set("my_runners.test", AAAA, Reply::Addresses(vec![(ip("::ffff:10.0.0.1"), 5)]));
-    assert_eq!(addresses(&resolver(&dns, &[], 1), "my_runners.test").await, [ip("10.0.0.1")]);
-}
-
-/// Through the system's own configuration: its hosts file names localhost, whatever its DNS does.
-#[tokio::test]
-async fn localhost_needs_no_dns() {
-    let lookup = DnsResolver::new(None).unwrap().lookup("localhost").await.unwrap();
-    assert!(lookup.addresses.iter().all(IpAddr::is_loopback), "{lookup:?}");
-    assert!(!lookup.addresses.is_empty());
-}
-
-#[tokio::test]
-async fn a_name_in_the_hosts_file_is_not_asked_for() {
-    let dns = FakeDns::start().await;
-    let mut resolver = resolver(&dns, &["svc.test"], 1);
-    resolver.hosts.read_hosts_conf("10.0.0.9 pinned\nfd00::9 pinned6.svc.test".as_bytes()).unwrap();
+    let asked = dns.asked().len();
+    resolver.hosts.read_hosts_conf("10.0.0.9 pinned\nfd00::9 pinned6.svc.cluster.local".as_bytes()).unwrap();
     assert_eq!(addresses(&resolver, "pinned.").await, [ip("10.0.0.9")]);
+    assert_eq!(dns.asked().len(), asked, "a name in the hosts file is not asked for");
     assert_eq!(addresses(&resolver, "pinned6").await, [ip("fd00::9")]);
-    assert_eq!(dns.asked(A), [""; 0]);
-    assert_eq!(dns.asked(AAAA), [""; 0]);
+    let local = addresses(&DnsResolver::new(None).unwrap(), "localhost").await;
+    assert!(!local.is_empty() && local.iter().all(IpAddr::is_loopback), "{local:?}");
 }
 
-/// The whole way: a target that names its DNS server, watched through an addition, an outage and an end.
+/// The whole way: a target that names its DNS server, watched through an addition and an end.
 #[tokio::test]
 async fn a_watched_name_follows_dns() {
     let dns = FakeDns::start().await;
-    dns.set_addresses("runners.test", &["127.0.0.1"], 1);
     let target = Target::parse(&format!("dns://{}/runners.test.:9445", dns.address), 1).unwrap();
     let (task, mut snapshots) = watch(Source::of(target, None, "test").await.unwrap());
+    dns.set_addresses("runners.test", &["127.0.0.1"], 1);
     tokio::spawn(task);
-    let mut next = async || {
+    for (addresses, expected) in [
+        (&["127.0.0.1", "::1"][..], &["127.0.0.1:9445"][..]),
+        (&[], &["127.0.0.1:9445", "[::1]:9445"]),
+        (&[], &[]),
+    ] {
         tokio::time::timeout(30 * SECOND, snapshots.changed()).await.expect("no change").unwrap();
-        snapshots.borrow_and_update().endpoints.to_vec()
-    };
-    assert_eq!(next().await, ["127.0.0.1:9445"]);
-    dns.set_addresses("runners.test", &["127.0.0.1", "::1"], 1);
-    assert_eq!(next().await, ["127.0.0.1:9445", "[::1]:9445"]);
-    dns.set_addresses("runners.test", &[], 1);
-    assert_eq!(next().await, [""; 0]);
+        assert_eq!(*snapshots.borrow_and_update().endpoints, *expected);
+        dns.set_addresses("runners.test", addresses, 1);
+    }
 }

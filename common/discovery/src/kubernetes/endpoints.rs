@@ -4,7 +4,7 @@
 //! terminating and still serving, since calls had better reach a server that drains than none; and
 //! those that were ready before and are not any more. When the API server was away, nodes lose
 //! their leases and all of their pods count as not ready, although they serve: the caller's health
-//! checks tell.
+//! checks tell them apart.
 
 #[cfg(test)]
 mod tests;
@@ -20,14 +20,10 @@ use crate::publish::sorted;
 use crate::target::HostPort;
 
 /// An address, and what may be done with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Candidate {
-    address: IpAddr,
-    standing: Standing,
-}
+pub(super) type Candidate = (IpAddr, Readiness);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+pub(super) enum Readiness {
     Ready,
     /// Terminating, and serving until it has ended.
     Ending,
@@ -35,43 +31,39 @@ enum Standing {
     Unusable,
 }
 
-/// Keeps in `proven` the addresses that were ready at some time and are still listed.
-pub(super) fn remember_ready<'a>(
-    proven: &mut BTreeSet<IpAddr>,
-    candidates: &(impl Iterator<Item = &'a Candidate> + Clone),
-) {
-    let listed: BTreeSet<_> = candidates.clone().map(|candidate| candidate.address).collect();
-    proven.retain(|address| listed.contains(address));
-    let ready = candidates.clone().filter(|candidate| candidate.standing == Standing::Ready);
-    proven.extend(ready.map(|candidate| candidate.address));
-}
-
-/// The endpoints to be called, sorted. `proven` are those that were ready at some time. All are of
-/// one family, so that a pod of a dual-stack Service, which is in a slice of each, is one endpoint:
-/// IPv4 if there is any, in whatever state, so that the family does not change with states.
-pub(super) fn endpoints_of<'a>(
-    candidates: &(impl Iterator<Item = &'a Candidate> + Clone),
+/// The endpoints to be called, sorted. Keeps in `proven` the addresses that were ready at some time and are
+/// still listed. All are of one family, so that a pod of a dual-stack Service, which is in a slice of each,
+/// is one endpoint: IPv4 if there is any, however ready, so that the family does not change with readiness.
+pub(super) fn endpoints_of(
+    candidates: &[Candidate],
     port: u16,
-    proven: &BTreeSet<IpAddr>,
+    proven: &mut BTreeSet<IpAddr>,
 ) -> Arc<[String]> {
-    let v4 = candidates.clone().any(|candidate| candidate.address.is_ipv4());
-    let with = |standing| {
-        let candidates = candidates.clone();
-        candidates
-            .filter(move |candidate| candidate.address.is_ipv4() == v4 && candidate.standing == standing)
+    let listed: BTreeSet<_> = candidates.iter().map(|(address, _)| *address).collect();
+    let is_ready = |(_, readiness): &&Candidate| *readiness == Readiness::Ready;
+    proven.retain(|address| listed.contains(address));
+    proven.extend(candidates.iter().filter(is_ready).map(|(address, _)| *address));
+
+    let v4 = listed.iter().any(IpAddr::is_ipv4);
+    let endpoints = |wanted: &dyn Fn(IpAddr, Readiness) -> bool| {
+        let wanted = candidates.iter().filter(|(address, readiness)| wanted(*address, *readiness));
+        let of_family = wanted.filter(|(address, _)| address.is_ipv4() == v4);
+        // While slices are rearranged, an endpoint may be in two.
+        sorted(of_family.map(|(address, _)| HostPort { host: address.to_string(), port }.to_string()))
     };
-    let endpoint = |candidate: &Candidate| HostPort { host: candidate.address.to_string(), port }.to_string();
-    // While slices are rearranged, an endpoint may be in two.
-    let ready = sorted(with(Standing::Ready).map(endpoint));
+    let ready = endpoints(&|_, readiness| readiness == Readiness::Ready);
     if !ready.is_empty() {
         return ready;
     }
     // One that was never ready starts: it is waited for.
-    let known = with(Standing::NotReady).filter(|candidate| proven.contains(&candidate.address));
-    sorted(with(Standing::Ending).chain(known).map(endpoint))
+    endpoints(&|address, readiness| match readiness {
+        Readiness::NotReady => proven.contains(&address),
+        readiness => readiness == Readiness::Ending,
+    })
 }
 
-/// What a slice says. One of domain names says nothing: who makes such slices is not defined, nor what they mean.
+/// The endpoints of a slice. None of one of domain names: who makes such slices is not defined, nor what they
+/// mean.
 pub(super) fn of_slice(slice: &EndpointSlice) -> Vec<Candidate> {
     let parse = match slice.address_type.as_str() {
         "IPv4" => |text: &str| text.parse::<Ipv4Addr>().map(IpAddr::from).ok(),
@@ -83,29 +75,28 @@ pub(super) fn of_slice(slice: &EndpointSlice) -> Vec<Candidate> {
         let address = parse(endpoint.addresses.first()?)?;
         let conditions = endpoint.conditions.clone().unwrap_or_default();
         let ready = conditions.ready.unwrap_or(true);
-        let standing = if !conditions.terminating.unwrap_or(false) {
-            if ready { Standing::Ready } else { Standing::NotReady }
-        } else if conditions.serving.unwrap_or(ready) {
-            Standing::Ending
-        } else {
-            Standing::Unusable
+        let readiness = match (conditions.terminating.unwrap_or(false), ready) {
+            (false, true) => Readiness::Ready,
+            (false, false) => Readiness::NotReady,
+            (true, ready) if conditions.serving.unwrap_or(ready) => Readiness::Ending,
+            _ => Readiness::Unusable,
         };
-        Some(Candidate { address, standing })
+        Some((address, readiness))
     };
     slice.endpoints.iter().filter_map(candidate).collect()
 }
 
-/// What the older kind of object says. It has one family, a thousand addresses at most, and nothing of pods that end.
+/// The same of the older kind of object. It has one family, a thousand addresses at most, and nothing of pods
+/// that end.
 pub(super) fn of_endpoints(endpoints: &Endpoints) -> Vec<Candidate> {
-    let candidates = |addresses: &Option<Vec<EndpointAddress>>, standing| {
+    let candidates = |addresses: &Option<Vec<EndpointAddress>>, readiness| {
         let addresses = addresses.iter().flatten().filter_map(|address| address.ip.parse().ok());
-        addresses.map(move |address| Candidate { address, standing }).collect::<Vec<_>>()
+        addresses.map(move |address| (address, readiness)).collect::<Vec<_>>()
     };
-    let subsets = endpoints.subsets.iter().flatten();
-    let of_subset = |subset: &k8s_openapi::api::core::v1::EndpointSubset| {
-        let mut all = candidates(&subset.addresses, Standing::Ready);
-        all.extend(candidates(&subset.not_ready_addresses, Standing::NotReady));
-        all
-    };
-    subsets.flat_map(of_subset).collect()
+    let mut all = Vec::new();
+    for subset in endpoints.subsets.iter().flatten() {
+        all.extend(candidates(&subset.addresses, Readiness::Ready));
+        all.extend(candidates(&subset.not_ready_addresses, Readiness::NotReady));
+    }
+    all
 }

@@ -2,346 +2,256 @@
 
 mod fake;
 
-use std::collections::BTreeSet;
-use std::io;
-use std::sync::Mutex;
-
 use porch_fn_kubernetes::{BETWEEN_WATCHES, READ_TIMEOUT, WATCH_SECONDS};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use self::fake::{Down, ENDPOINTS, Fake, SLICES};
 use super::*;
 use crate::publish::Snapshot;
+use crate::watch::tests::Log;
 
-const RIGHTS: &str = "the API server forbids it: grant this process's account get, list and watch on \
-                      endpointslices.discovery.k8s.io in namespace ns";
+const SECOND: Duration = Duration::from_secs(1);
 
-/// Follows the Service `runners` of namespace `ns`, for ever.
-fn spawn(api: &Fake) -> watch::Receiver<Snapshot> {
-    let (sender, receiver) = watch::channel(Snapshot::default());
-    let publisher = Publisher::new("kubernetes:///ns/runners:9445".to_owned(), Arc::new(sender));
-    let service = ServiceRef { namespace: "ns".to_owned(), name: "runners".to_owned(), port: 9445 };
-    tokio::spawn(follow(service, Client::new(api.clone(), "default"), publisher));
-    receiver
+/// Follows the Service `runners` of namespace `ns`.
+struct Rig {
+    api: Fake,
+    receiver: watch::Receiver<Snapshot>,
+    _task: JoinSet<()>,
 }
 
-async fn changed(receiver: &mut watch::Receiver<Snapshot>) -> Vec<String> {
-    timeout(Duration::from_hours(1), receiver.changed()).await.expect("no change").expect("ended");
-    receiver.borrow_and_update().endpoints.to_vec()
+impl Rig {
+    fn with(api: Fake) -> Self {
+        let (sender, receiver) = watch::channel(Snapshot::default());
+        let publisher = Publisher::new("kubernetes:///ns/runners:9445".to_owned(), Arc::new(sender));
+        let service = ServiceRef { namespace: "ns".to_owned(), name: "runners".to_owned(), port: 9445 };
+        let mut task = JoinSet::new();
+        task.spawn(follow(service, Client::new(api.clone(), "default"), publisher));
+        Self { api, receiver, _task: task }
+    }
+
+    /// One that has found a slice `a` of this address, and watches.
+    async fn watching(address: &str) -> Self {
+        let api = Fake::default();
+        api.slice("a", &[address]);
+        let mut rig = Self::with(api);
+        rig.finds(&[address], SECOND).await;
+        rig
+    }
+
+    /// Waits until the set changes, which must be to this within `time`.
+    async fn finds(&mut self, addresses: &[&str], time: Duration) {
+        let expected: Vec<_> = addresses.iter().map(|address| format!("{address}:9445")).collect();
+        let changed = timeout(time, self.receiver.changed()).await;
+        assert!(changed.is_ok(), "{addresses:?} within {time:?}");
+        assert_eq!(*self.receiver.borrow_and_update().endpoints, *expected);
+        settle().await;
+    }
+
+    /// The set does not change for this time.
+    async fn keeps(&mut self, time: Duration) {
+        assert!(timeout(time, self.receiver.changed()).await.is_err(), "{:?}", self.receiver.borrow());
+    }
+
+    fn error(&self) -> Option<String> {
+        self.receiver.borrow().last_error.as_deref().map(str::to_owned)
+    }
+
+    fn lists(&self) -> usize {
+        self.api.asked("list endpointslices").len()
+    }
 }
 
-/// Lets the watcher run for a while; true if it sent something.
-async fn within(receiver: &mut watch::Receiver<Snapshot>, time: Duration) -> bool {
-    timeout(time, receiver.changed()).await.is_ok()
-}
-
-/// Lets it do what is due.
+/// Lets the watcher do what is due.
 async fn settle() {
     sleep(Duration::from_millis(2)).await;
 }
 
-fn last_error(receiver: &watch::Receiver<Snapshot>) -> Option<String> {
-    receiver.borrow().last_error.as_deref().map(str::to_owned)
-}
-
-fn gaps(asked: &[Instant]) -> Vec<Duration> {
-    asked.windows(2).map(|pair| pair[1] - pair[0]).collect()
+#[tokio::test(start_paused = true)]
+async fn every_change_publishes_the_whole_set_at_once() {
+    let mut rig = Rig::watching("10.0.0.2").await;
+    let soon = Duration::from_millis(10);
+    rig.api.slice("b", &["10.0.0.3", "10.0.0.2"]);
+    rig.finds(&["10.0.0.2", "10.0.0.3"], soon).await;
+    rig.api.state().delete(SLICES, "a");
+    settle().await;
+    assert!(!rig.receiver.has_changed().unwrap(), "the other slice still has it");
+    rig.api.state().delete(SLICES, "b");
+    rig.finds(&[], soon).await;
+    assert_eq!((rig.receiver.borrow().generation, rig.lists()), (3, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_change_publishes_the_whole_set() {
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.2", "10.0.0.1"]);
-    let mut receiver = spawn(&api);
-    assert_eq!(changed(&mut receiver).await, ["10.0.0.1:9445", "10.0.0.2:9445"]);
-    settle().await;
-    let start = Instant::now();
-    api.slice("b", &["10.0.0.3", "10.0.0.1"]);
-    assert_eq!(changed(&mut receiver).await, ["10.0.0.1:9445", "10.0.0.2:9445", "10.0.0.3:9445"]);
-    api.slice("a", &["10.0.0.2"]);
-    settle().await;
-    assert!(!receiver.has_changed().unwrap(), "the other slice has it still");
-    api.state().delete(SLICES, "b");
-    assert_eq!(changed(&mut receiver).await, ["10.0.0.2:9445"]);
-    assert!(start.elapsed() < Duration::from_millis(10), "{:?}", start.elapsed());
-    assert_eq!(receiver.borrow().generation, 3);
-    assert_eq!(last_error(&receiver), None);
-    assert_eq!(api.asked("list endpointslices").len(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_a_watch_missed_is_found_by_the_next_list() {
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.1"]);
-    let mut receiver = spawn(&api);
-    changed(&mut receiver).await;
-    settle().await;
-    for number in 2..6 {
-        let _open = api.forget_watches();
-        let address = format!("10.0.0.{number}");
-        api.slice("a", &[&address]);
-        // The watch that is silent is given up before that.
-        api.state().watches_end = true;
-        timeout(RESYNC, changed(&mut receiver)).await.expect("within that time");
-        api.state().watches_end = false;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn all_is_listed_again_now_and_then() {
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.1"]);
-    let mut receiver = spawn(&api);
-    changed(&mut receiver).await;
-    // As the API server does.
-    let renewing = api.clone();
+async fn all_is_listed_again_within_five_minutes_and_finds_what_a_watch_missed() {
+    let mut rig = Rig::watching("10.0.0.1").await;
+    let renewing = rig.api.clone();
     tokio::spawn(async move {
         loop {
-            sleep(Duration::from_secs(u64::from(WATCH_SECONDS))).await;
-            renewing.end_watches(false);
+            sleep(WATCH_SECONDS * SECOND).await;
+            renewing.end_watches(|| None);
         }
     });
-    assert!(!within(&mut receiver, Duration::from_hours(1)).await, "nothing changed");
-    let gaps = gaps(&api.asked("list endpointslices"));
+    rig.keeps(60 * 60 * SECOND).await;
+    let lists = rig.api.asked("list endpointslices");
+    let gaps: Vec<_> = lists.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.iter().all(|gap| (RESYNC.mul_f64(0.8)..=RESYNC).contains(gap)), "{gaps:?}");
-    assert!(gaps.len() >= 11 && gaps.iter().collect::<BTreeSet<_>>().len() > 5, "{gaps:?}");
-    let watches = api.asked("watch endpointslices").len();
+    assert!(gaps.iter().collect::<BTreeSet<_>>().len() > 5, "they are spread: {gaps:?}");
+    let watches = rig.api.asked("watch endpointslices").len();
     assert!((60..=90).contains(&watches), "{watches}");
-    assert_eq!(last_error(&receiver), None);
+    assert_eq!(rig.error(), None);
+
+    let _silent = std::mem::take(&mut rig.api.state().watches);
+    rig.api.slice("a", &["10.0.0.2"]);
+    rig.api.state().watches_end = true;
+    rig.finds(&["10.0.0.2"], RESYNC).await;
+    let before = rig.api.asked("watch endpointslices").len();
+    rig.keeps(100 * SECOND).await;
+    let flood = rig.api.asked("watch endpointslices").len() - before;
+    assert!(flood <= 101, "watches that end at once: {flood}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_that_end_at_once_are_no_flood() {
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.1"]);
-    api.state().watches_end = true;
-    let mut receiver = spawn(&api);
-    changed(&mut receiver).await;
-    within(&mut receiver, Duration::from_secs(100)).await;
-    assert!(api.asked("watch endpointslices").len() <= 101);
-}
+async fn a_watch_that_goes_silent_breaks_or_expires_is_replaced() {
+    let mut rig = Rig::watching("10.0.0.1").await;
+    let _silent = std::mem::take(&mut rig.api.state().watches);
+    rig.api.slice("a", &["10.0.0.2"]);
+    rig.finds(&["10.0.0.2"], READ_TIMEOUT + SECOND).await;
 
-#[tokio::test(start_paused = true)]
-async fn a_watch_that_goes_silent_is_given_up() {
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.1"]);
-    let mut receiver = spawn(&api);
-    changed(&mut receiver).await;
-    settle().await;
-    let _open = api.forget_watches();
-    api.slice("a", &["10.0.0.2"]);
-    let start = Instant::now();
-    assert_eq!(changed(&mut receiver).await, ["10.0.0.2:9445"]);
-    assert!(start.elapsed() <= READ_TIMEOUT + Duration::from_secs(1), "{:?}", start.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_version_that_is_too_old_and_a_watch_that_breaks_are_listed_anew() {
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.1"]);
-    let mut receiver = spawn(&api);
-    changed(&mut receiver).await;
-    settle().await;
-    api.end_watches(true);
-    let start = Instant::now();
-    settle().await;
-    assert!(last_error(&receiver).is_some());
-    api.slice("a", &["10.0.0.2"]);
-    assert_eq!(changed(&mut receiver).await, ["10.0.0.2:9445"]);
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     sleep(2 * LIVED).await;
-    assert_eq!(last_error(&receiver), None);
+    rig.api.break_watches();
+    settle().await;
+    assert!(rig.error().is_some());
+    rig.api.slice("a", &["10.0.0.3"]);
+    rig.finds(&["10.0.0.3"], SECOND).await;
+    sleep(2 * LIVED).await;
+    assert_eq!(rig.error(), None);
 
-    // The second follows the first at once, and yet there is no flood.
-    for number in 3..5 {
-        api.expire_watches();
-        let start = Instant::now();
-        api.slice("a", &[&format!("10.0.0.{number}")]);
-        assert_eq!(changed(&mut receiver).await, [format!("10.0.0.{number}:9445")]);
-        assert!(start.elapsed() <= BETWEEN_WATCHES, "{:?}", start.elapsed());
-        settle().await;
-        assert_eq!(last_error(&receiver), None, "it is no failure");
+    // The second expires when it is opened, and yet there is no flood.
+    for address in ["10.0.0.4", "10.0.0.5"] {
+        rig.api.expire_watches();
+        rig.api.slice("a", &[address]);
+        rig.finds(&[address], BETWEEN_WATCHES).await;
+        assert_eq!(rig.error(), None, "it is no failure");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_keeps_the_last_set_and_is_logged_once() {
     let (log, _guard) = Log::new();
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.1", "10.0.0.2"]);
-    let mut receiver = spawn(&api);
-    changed(&mut receiver).await;
-    settle().await;
-    for down in [Down::Refuses, Down::Hangs] {
-        api.state().down = Some(down);
-        api.end_watches(true);
-        let before = api.asked("list endpointslices").len();
-        assert!(!within(&mut receiver, Duration::from_mins(10)).await, "the set was not kept");
-        assert_eq!(receiver.borrow().endpoints.len(), 2);
-        let error = last_error(&receiver).unwrap();
-        let expected = if down == Down::Hangs { "no list within 10s" } else { "connection refused" };
-        assert!(error.contains(expected), "{error}");
-        let lists = &api.asked("list endpointslices")[before..];
-        assert!((25..=125).contains(&lists.len()), "{}", lists.len());
-        api.state().down = None;
-        assert!(!within(&mut receiver, Duration::from_secs(40)).await, "the same set was sent again");
-        assert_eq!(last_error(&receiver), None);
+    let mut rig = Rig::watching("10.0.0.1").await;
+    for (down, text) in [(Down::Refuses, "connection refused"), (Down::Hangs, "no list within 10s")] {
+        rig.api.state().down = Some(down);
+        rig.api.break_watches();
+        let before = rig.lists();
+        rig.keeps(600 * SECOND).await;
+        assert_eq!(rig.receiver.borrow().endpoints.len(), 1);
+        let error = rig.error().unwrap();
+        assert!(error.contains(text), "{error}");
+        let lists = rig.lists() - before;
+        assert!((25..=125).contains(&lists), "{lists}");
+        rig.api.state().down = None;
+        rig.keeps(40 * SECOND).await;
+        assert_eq!(rig.error(), None);
     }
     for (text, times) in [
         ("discovery fails: keeping the last endpoints", 2),
-        ("kept=2", 2),
+        ("kept=1", 2),
         ("discovery works again", 2),
         ("endpoints changed", 1),
     ] {
-        assert_eq!(log.count(text), times, "{text}\n{log:?}");
+        assert_eq!(log.count(text), times, "{text}\n{}", log.text());
     }
-}
 
-#[tokio::test(start_paused = true)]
-async fn a_server_that_breaks_every_watch_is_logged_once_and_asked_ever_less() {
-    let (log, _guard) = Log::new();
-    let api = Fake::default();
-    api.slice("a", &["10.0.0.1"]);
-    let mut receiver = spawn(&api);
-    changed(&mut receiver).await;
-    let breaking = api.clone();
+    // Watches that break again and again are one failure, and lists come ever less often.
+    let (before, breaking) = (rig.lists(), rig.api.clone());
     tokio::spawn(async move {
         loop {
             sleep(LIVED / 2).await;
-            breaking.end_watches(true);
+            breaking.break_watches();
         }
     });
-    within(&mut receiver, Duration::from_mins(10)).await;
-    assert_eq!(log.count("discovery fails"), 1, "{log:?}");
-    assert_eq!(log.count("discovery works again"), 0, "{log:?}");
-    assert!(api.asked("list endpointslices").len() < 100);
+    rig.keeps(600 * SECOND).await;
+    assert_eq!((log.count("discovery fails"), log.count("discovery works again")), (3, 2), "{}", log.text());
+    assert!(rig.lists() - before < 100);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_rights_to_slices_endpoints_do() {
-    let (log, _guard) = Log::new();
+async fn rights_that_are_missing_are_named_once_and_used_when_they_are_given() {
+    let rights = format!("{RIGHTS} ns");
+    let forbidden = format!("the API server forbids it: {rights}");
+    let (list, watch) = (("list", SLICES), ("watch", SLICES));
+
+    // Endpoints instead of slices.
+    let (log, guard) = Log::new();
     let api = Fake::default();
     api.slice("a", &["10.0.0.9"]);
     api.endpoints(&["10.0.0.1"]);
-    api.state().forbidden.extend([("list", SLICES), ("watch", SLICES)]);
-    let mut receiver = spawn(&api);
-    assert_eq!(changed(&mut receiver).await, ["10.0.0.1:9445"]);
-    assert_eq!(last_error(&receiver), None);
-    settle().await;
-    api.endpoints(&["10.0.0.1", "10.0.0.2"]);
-    assert_eq!(changed(&mut receiver).await, ["10.0.0.1:9445", "10.0.0.2:9445"]);
-    within(&mut receiver, Duration::from_mins(20)).await;
-    let told = "EndpointSlices may not be seen, trying endpoints instead: grant this process's account get, list and watch on \
-                endpointslices.discovery.k8s.io in namespace ns";
-    assert_eq!(log.count(told), 1, "{log:?}");
+    api.state().forbidden.extend([list, watch]);
+    let mut rig = Rig::with(api);
+    rig.finds(&["10.0.0.1"], SECOND).await;
+    rig.api.endpoints(&["10.0.0.1", "10.0.0.2"]);
+    rig.finds(&["10.0.0.1", "10.0.0.2"], SECOND).await;
+    rig.keeps(1200 * SECOND).await;
+    assert_eq!(rig.error(), None);
+    assert_eq!(log.count(&format!("trying endpoints instead: {rights}")), 1, "{}", log.text());
+    rig.api.state().forbidden.clear();
+    rig.finds(&["10.0.0.9"], RESYNC + READ_TIMEOUT).await;
+    drop((rig, guard));
 
-    // The right is given.
-    api.state().forbidden.clear();
-    assert!(within(&mut receiver, RESYNC + READ_TIMEOUT).await);
-    assert_eq!(*receiver.borrow_and_update().endpoints, ["10.0.0.9:9445"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_any_right_it_says_which_and_goes_on_when_it_is_given() {
-    let (log, _guard) = Log::new();
+    // No right at all, and then all of them.
+    let (log, guard) = Log::new();
     let api = Fake::default();
     api.slice("a", &["10.0.0.1"]);
-    api.state().forbidden.extend([("list", SLICES), ("list", ENDPOINTS)]);
-    let mut receiver = spawn(&api);
-    assert!(!within(&mut receiver, Duration::from_mins(5)).await);
-    assert!(!receiver.borrow().is_answered());
-    assert_eq!(last_error(&receiver).as_deref(), Some(RIGHTS));
-    assert_eq!(log.count(RIGHTS), 1, "{log:?}");
-    api.state().forbidden.clear();
-    assert!(within(&mut receiver, Duration::from_secs(15)).await);
+    api.state().forbidden.extend([list, ("list", ENDPOINTS)]);
+    let mut rig = Rig::with(api);
+    rig.keeps(300 * SECOND).await;
+    assert!(!rig.receiver.borrow().is_answered());
+    assert_eq!(rig.error().as_ref(), Some(&forbidden));
+    assert_eq!(log.count(&forbidden), 1, "{}", log.text());
+    rig.api.state().forbidden.clear();
+    rig.finds(&["10.0.0.1"], 15 * SECOND).await;
     sleep(2 * LIVED).await;
-    assert_eq!(last_error(&receiver), None);
-    assert_eq!(log.count("discovery works again"), 1, "{log:?}");
-}
+    assert_eq!(rig.error(), None);
+    assert_eq!(log.count("discovery works again"), 1, "{}", log.text());
+    drop((rig, guard));
 
-#[tokio::test(start_paused = true)]
-async fn lists_do_where_no_watch_is_allowed() {
+    // Lists do where no watch is allowed.
     let (log, _guard) = Log::new();
     let api = Fake::default();
     api.slice("a", &["10.0.0.1"]);
-    api.state().forbidden.extend([("watch", SLICES), ("list", ENDPOINTS)]);
-    let mut receiver = spawn(&api);
-    changed(&mut receiver).await;
-    within(&mut receiver, Duration::from_mins(5)).await;
-    assert_eq!(last_error(&receiver).as_deref(), Some(RIGHTS));
-    api.slice("a", &["10.0.0.2"]);
-    let start = Instant::now();
-    assert_eq!(changed(&mut receiver).await, ["10.0.0.2:9445"]);
-    assert!(start.elapsed() <= Duration::from_secs(15), "{:?}", start.elapsed());
-    assert_eq!((log.count("discovery fails"), log.count("discovery works again")), (1, 0), "{log:?}");
+    api.state().forbidden.extend([watch, ("list", ENDPOINTS)]);
+    let mut rig = Rig::with(api);
+    rig.finds(&["10.0.0.1"], SECOND).await;
+    rig.keeps(300 * SECOND).await;
+    assert_eq!(rig.error().as_ref(), Some(&forbidden));
+    rig.api.slice("a", &["10.0.0.2"]);
+    rig.finds(&["10.0.0.2"], 15 * SECOND).await;
+    assert_eq!((log.count("discovery fails"), log.count("discovery works again")), (1, 0), "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_does_not_exist_is_told_from_one_without_endpoints() {
+async fn a_missing_service_is_reported_and_one_without_endpoints_is_not() {
     let (log, _guard) = Log::new();
-    let api = Fake::default();
-    let mut receiver = spawn(&api);
-    assert!(changed(&mut receiver).await.is_empty(), "the first answer counts even if empty");
-    settle().await;
+    let mut rig = Rig::with(Fake::default());
+    rig.finds(&[], SECOND).await;
     let hint = "there is no Service \"runners\" in namespace \"ns\"; create it or correct the target";
-    assert_eq!(last_error(&receiver).as_deref(), Some(hint));
-    api.service();
-    api.slice("a", &[]);
+    assert_eq!(rig.error().as_deref(), Some(hint));
+    rig.api.service();
+    rig.api.slice("a", &[]);
     settle().await;
-    assert_eq!(last_error(&receiver), None);
-    api.slice("a", &["10.0.0.1"]);
-    changed(&mut receiver).await;
-    api.state().delete(SLICES, "a");
-    assert!(changed(&mut receiver).await.is_empty());
-    settle().await;
-    assert_eq!(last_error(&receiver), None, "the Service is there");
-    assert_eq!(log.count(hint), 1, "{log:?}");
+    assert_eq!(rig.error(), None);
+    rig.api.slice("a", &["10.0.0.1"]);
+    rig.finds(&["10.0.0.1"], SECOND).await;
+    rig.api.state().delete(SLICES, "a");
+    rig.finds(&[], SECOND).await;
+    assert_eq!(rig.error(), None, "the Service is there");
+    assert_eq!(log.count(hint), 1, "{}", log.text());
 
-    // Nor is it an error when that may not be looked at.
+    // Nor is it an error when the Service may not be read.
     let api = Fake::default();
     api.state().forbidden.insert(("get", "services"));
-    let mut receiver = spawn(&api);
-    assert!(changed(&mut receiver).await.is_empty());
-    settle().await;
-    assert_eq!(last_error(&receiver), None);
-}
-
-/// The log of one test.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn new() -> (Self, impl Sized) {
-        let log = Self::default();
-        let writer = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-
-    fn count(&self, text: &str) -> usize {
-        self.text().matches(text).count()
-    }
-}
-
-impl fmt::Debug for Log {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text())
-    }
-}
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    let mut rig = Rig::with(api);
+    rig.finds(&[], SECOND).await;
+    assert_eq!(rig.error(), None);
 }

@@ -53,7 +53,7 @@ async fn routers_with_different_views_keep_to_the_limit_of_pods() {
         eventually("the router knows its runners as well", async || {
             let page = router.json("/shards").await;
             let shards = page["shards"].as_array()?;
-            (shards.len() == 3 && shards.iter().all(|shard| shard["state"] == "well")).then_some(())
+            (shards.len() == 3 && shards.iter().all(|shard| porch_fn_tests::process::is_healthy(shard))).then_some(())
         })
         .await;
     }

@@ -12,62 +12,44 @@ const ENDING: &str = r#"{"ready": false, "serving": false, "terminating": true}"
 
 /// A slice of endpoints, each an address and its conditions.
 fn slice(family: &str, endpoints: &[(&str, &str)]) -> EndpointSlice {
-    let endpoints: Vec<_> = endpoints
-        .iter()
-        .map(|(address, conditions)| {
-            let conditions: Value = serde_json::from_str(conditions).unwrap();
-            json!({"addresses": [address], "conditions": conditions})
-        })
-        .collect();
-    serde_json::from_value(json!({"addressType": family, "endpoints": endpoints, "ports": [{"port": 80}]}))
-        .unwrap()
+    let endpoint = |(address, conditions): &(&str, &str)| {
+        let conditions: Value = serde_json::from_str(conditions).unwrap();
+        json!({"addresses": [address], "conditions": conditions})
+    };
+    let endpoints: Vec<_> = endpoints.iter().map(endpoint).collect();
+    serde_json::from_value(json!({"addressType": family, "endpoints": endpoints})).unwrap()
 }
 
 fn of(slices: &[EndpointSlice]) -> Vec<String> {
-    after(&[], slices)
-}
-
-fn after(proven: &[&str], slices: &[EndpointSlice]) -> Vec<String> {
     let candidates: Vec<_> = slices.iter().flat_map(of_slice).collect();
-    let proven = proven.iter().map(|address| address.parse().unwrap()).collect();
-    endpoints_of(&candidates.iter(), 9445, &proven).to_vec()
+    endpoints_of(&candidates, 9445, &mut BTreeSet::new()).to_vec()
 }
 
 #[test]
-fn one_that_was_ready_is_remembered_for_as_long_as_it_is_listed() {
+fn an_address_that_was_ready_is_remembered_for_as_long_as_it_is_listed() {
     let mut proven = BTreeSet::new();
-    let mut seen = |endpoints: &[(&str, &str)]| {
-        let candidates = of_slice(&slice("IPv4", endpoints));
-        remember_ready(&mut proven, &candidates.iter());
-        endpoints_of(&candidates.iter(), 9445, &proven).to_vec()
-    };
-    let both = ["10.0.0.1:9445", "10.0.0.2:9445"];
-    assert_eq!(seen(&[("10.0.0.1", READY), ("10.0.0.2", READY), ("10.0.0.3", NOT_READY)]), both);
-    // One after the other, as they are patched when their node is lost.
-    assert_eq!(seen(&[("10.0.0.1", NOT_READY), ("10.0.0.2", READY), ("10.0.0.3", NOT_READY)]), both[1..]);
-    assert_eq!(seen(&[("10.0.0.1", NOT_READY), ("10.0.0.2", NOT_READY), ("10.0.0.3", NOT_READY)]), both);
-    assert_eq!(seen(&[("10.0.0.2", NOT_READY)]), both[1..]);
-    assert_eq!(
-        seen(&[("10.0.0.1", NOT_READY), ("10.0.0.2", NOT_READY)]),
-        both[1..],
-        "the first is a new one"
-    );
+    // The readiness of four addresses, one after the other as they are patched when their node is lost; and
+    // which of them are called.
+    for (what, conditions, expected) in [
+        ("two are ready", [READY, READY, NOT_READY, NOT_READY], &[0, 1][..]),
+        ("one is left", [NOT_READY, READY, NOT_READY, NOT_READY], &[1]),
+        ("none is left: those that were ready", [NOT_READY, NOT_READY, NOT_READY, NOT_READY], &[0, 1]),
+        ("and those that drain", [NOT_READY, ENDING, DRAINING, NOT_READY], &[0, 2]),
+        ("the first is not listed", ["", NOT_READY, NOT_READY, NOT_READY], &[1]),
+        ("it is a new one", [NOT_READY, NOT_READY, NOT_READY, NOT_READY], &[1]),
+        ("one that is ready is enough", [NOT_READY, NOT_READY, DRAINING, READY], &[3]),
+    ] {
+        let addresses = [0, 1, 2, 3].map(|last| format!("10.0.0.{last}"));
+        let listed = addresses.iter().map(String::as_str).zip(conditions);
+        let listed: Vec<_> = listed.filter(|(_, conditions)| !conditions.is_empty()).collect();
+        let found = endpoints_of(&of_slice(&slice("IPv4", &listed)), 9445, &mut proven);
+        let expected: Vec<_> = expected.iter().map(|last| format!("10.0.0.{last}:9445")).collect();
+        assert_eq!(*found, *expected, "{what}");
+    }
 }
 
 #[test]
-fn those_that_were_ready_count_when_none_is_any_more() {
-    let before = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
-    let tainted = slice(
-        "IPv4",
-        &[("10.0.0.1", NOT_READY), ("10.0.0.2", DRAINING), ("10.0.0.3", ENDING), ("10.0.0.4", NOT_READY)],
-    );
-    assert_eq!(after(&before, std::slice::from_ref(&tainted)), ["10.0.0.1:9445", "10.0.0.2:9445"]);
-    let one_is_back = slice("IPv4", &[("10.0.0.4", READY)]);
-    assert_eq!(after(&before, &[tainted, one_is_back]), ["10.0.0.4:9445"]);
-}
-
-#[test]
-fn those_that_are_ready_count() {
+fn an_endpoint_counts_by_its_conditions() {
     let table: [(&str, bool, bool); 10] = [
         // Conditions; alone; beside one that is ready.
         (READY, true, true),
@@ -80,7 +62,7 @@ fn those_that_are_ready_count() {
         // The Service publishes addresses that are not ready.
         (r#"{"ready": true, "serving": true, "terminating": true}"#, true, false),
         (r#"{"ready": true, "serving": false, "terminating": true}"#, false, false),
-        // Before the condition `serving` there was.
+        // Before the condition `serving` existed.
         (r#"{"ready": true, "terminating": true}"#, true, false),
     ];
     for (conditions, alone, beside) in table {
@@ -90,54 +72,36 @@ fn those_that_are_ready_count() {
         assert_eq!(both.contains(&"10.0.0.1:9445".to_owned()), beside, "{conditions}");
         assert!(both.contains(&"10.0.0.2:9445".to_owned()), "{conditions}");
     }
-    let without: EndpointSlice =
-        serde_json::from_value(json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}]}))
-            .unwrap();
-    assert_eq!(of(&[without]), ["10.0.0.1:9445"]);
-    assert_eq!(of(&[]), [""; 0]);
+    let several = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1", "10.0.0.9"]}, {"addresses": []}]});
+    assert_eq!(of(&[serde_json::from_value(several).unwrap()]), ["10.0.0.1:9445"], "no conditions");
 }
 
 #[test]
 fn a_pod_of_two_families_is_one_endpoint() {
-    let v4 = [("10.0.0.1", READY), ("10.0.0.2", READY)];
-    let v6 = [("fd00::1", READY), ("fd00::2", READY)];
-    assert_eq!(of(&[slice("IPv6", &v6), slice("IPv4", &v4)]), ["10.0.0.1:9445", "10.0.0.2:9445"]);
-    assert_eq!(of(&[slice("IPv6", &v6), slice("IPv4", &[])]), ["[fd00::1]:9445", "[fd00::2]:9445"]);
-    // One slice is told of before the other: the family stays.
-    let later = slice("IPv4", &[("10.0.0.1", NOT_READY)]);
-    assert_eq!(of(&[slice("IPv6", &v6[..1]), later]), [""; 0]);
-    // As routers spell it.
-    assert_eq!(of(&[slice("IPv6", &[("2001:DB8:0:0::3", READY)])]), ["[2001:db8::3]:9445"]);
-}
-
-#[test]
-fn what_is_no_address_is_passed_over() {
-    for (family, address) in [
-        ("FQDN", "runner.example"),
-        ("FQDN", "10.0.0.1"),
-        ("IPv4", "fd00::1"),
-        ("IPv6", "10.0.0.1"),
-        ("IPv4", ""),
-    ] {
+    let v4 = slice("IPv4", &[("10.0.0.1", READY), ("10.0.0.2", READY)]);
+    let v6 = slice("IPv6", &[("fd00::1", READY), ("2001:DB8:0:0::3", READY)]);
+    assert_eq!(of(&[v6.clone(), v4]), ["10.0.0.1:9445", "10.0.0.2:9445"]);
+    assert_eq!(of(&[v6.clone(), slice("IPv4", &[])]), ["[2001:db8::3]:9445", "[fd00::1]:9445"]);
+    assert_eq!(of(&[v6, slice("IPv4", &[("10.0.0.1", NOT_READY)])]), [""; 0], "the family stays");
+    for (family, address) in [("FQDN", "10.0.0.1"), ("IPv4", "fd00::1"), ("IPv6", "10.0.0.1"), ("IPv4", "")] {
         assert_eq!(of(&[slice(family, &[(address, READY)])]), [""; 0], "{family} {address}");
     }
-    let several = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1", "10.0.0.9"]}, {"addresses": []}]});
-    assert_eq!(of(&[serde_json::from_value(several).unwrap()]), ["10.0.0.1:9445"]);
 }
 
 #[test]
-fn the_older_kind_says_the_same() {
-    let endpoints: Endpoints = serde_json::from_value(json!({"subsets": [
+fn the_older_kind_means_the_same() {
+    let of = |subsets: Value, proven: &str| {
+        let endpoints = serde_json::from_value(json!({"subsets": subsets})).unwrap();
+        endpoints_of(&of_endpoints(&endpoints), 7, &mut BTreeSet::from([proven.parse().unwrap()])).to_vec()
+    };
+    let ready = json!([
         {"addresses": [{"ip": "10.0.0.2"}, {"ip": "10.0.0.1"}], "notReadyAddresses": [{"ip": "10.0.0.3"}]},
         {"addresses": [{"ip": "10.0.0.2"}], "ports": [{"port": 80}]},
-    ]}))
-    .unwrap();
-    let all = of_endpoints(&endpoints);
-    assert_eq!(*endpoints_of(&all.iter(), 7, &BTreeSet::new()), ["10.0.0.1:7", "10.0.0.2:7"]);
-    assert!(of_endpoints(&Endpoints::default()).is_empty());
-    let none_ready = json!({"subsets": [{"notReadyAddresses": [{"ip": "10.0.0.3"}, {"ip": "10.0.0.4"}]}]});
-    let all = of_endpoints(&serde_json::from_value(none_ready).unwrap());
-    assert_eq!(*endpoints_of(&all.iter(), 7, &BTreeSet::from(["10.0.0.3".parse().unwrap()])), ["10.0.0.3:7"]);
+    ]);
+    assert_eq!(of(ready, "10.0.0.3"), ["10.0.0.1:7", "10.0.0.2:7"]);
+    let none_ready = json!([{"notReadyAddresses": [{"ip": "10.0.0.3"}, {"ip": "10.0.0.4"}]}]);
+    assert_eq!(of(none_ready, "10.0.0.3"), ["10.0.0.3:7"]);
+    assert_eq!(of(json!([]), "10.0.0.3"), [""; 0]);
 }
 
 fn any_slice() -> impl Strategy<Value = EndpointSlice> {
@@ -165,15 +129,5 @@ proptest! {
         other.extend(slices.get(again).cloned());
         prop_assert_eq!(of(&other), expected.clone());
         prop_assert!(expected.is_sorted());
-
-        // What an observer of single endpoints would say.
-        let families = || slices.iter().flat_map(|slice| slice.endpoints.iter().map(|endpoint| endpoint.addresses[0].contains('.')));
-        let v4 = families().any(|v4| v4);
-        prop_assert!(expected.iter().all(|endpoint| endpoint.contains('.') == v4));
-        let of_family = || slices.iter().flat_map(|slice| &slice.endpoints).filter(|endpoint| endpoint.addresses[0].contains('.') == v4);
-        let condition = |endpoint: &Endpoint| endpoint.conditions.clone().unwrap_or_default();
-        let ready = of_family().any(|endpoint| condition(endpoint).ready.unwrap_or(true));
-        let draining = of_family().any(|endpoint| condition(endpoint).serving.unwrap_or(true));
-        prop_assert_eq!(expected.is_empty(), !(ready || draining));
     }
 }

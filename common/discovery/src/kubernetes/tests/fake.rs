@@ -1,4 +1,4 @@
-//! An API server of a few objects, without a network: so a paused clock does for it too.
+//! An API server of a few objects, without a network, so that it runs on a paused clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt, pending, ready};
 use futures_util::stream;
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
@@ -21,9 +21,7 @@ use tower_service::Service;
 
 /// The server. Its clones are the same one.
 #[derive(Clone, Default)]
-pub(super) struct Fake {
-    state: Arc<Mutex<State>>,
-}
+pub(super) struct Fake(Arc<Mutex<State>>);
 
 #[derive(Default)]
 pub(super) struct State {
@@ -33,11 +31,12 @@ pub(super) struct State {
     /// Verbs and resources.
     pub(super) forbidden: BTreeSet<(&'static str, &'static str)>,
     pub(super) down: Option<Down>,
-    /// A watch ends as soon as it is open.
+    /// A watch ends when it is opened.
     pub(super) watches_end: bool,
-    watches: Vec<(&'static str, UnboundedSender<io::Result<Bytes>>)>,
+    /// Taken out, they stay open and report nothing any more.
+    pub(super) watches: Vec<(&'static str, UnboundedSender<io::Result<Bytes>>)>,
     /// `VERB RESOURCE`, and when.
-    pub(super) asked: Vec<(Instant, String)>,
+    asked: Vec<(Instant, String)>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -50,13 +49,11 @@ pub(super) const SLICES: &str = "endpointslices";
 pub(super) const ENDPOINTS: &str = "endpoints";
 const SERVICES: &str = "services";
 
-type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
-
-// === impl Fake ===
+type Answer = BoxFuture<'static, io::Result<Response<UnsyncBoxBody<Bytes, io::Error>>>>;
 
 impl Fake {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.0.lock().unwrap()
     }
 
     /// A slice of ready addresses.
@@ -75,28 +72,22 @@ impl Fake {
         self.state().put(SERVICES, "runners", json!({}));
     }
 
-    /// Who watches does not hear of the next changes.
-    pub(super) fn forget_watches(&self) -> impl Sized + use<> {
-        std::mem::take(&mut self.state().watches)
-    }
-
-    /// All watches end, or break off.
-    pub(super) fn end_watches(&self, broken: bool) {
+    /// All watches end after this, if there is something.
+    pub(super) fn end_watches(&self, last: impl Fn() -> Option<io::Result<Bytes>>) {
         for (_, watch) in self.state().watches.drain(..) {
-            if broken {
-                let _ = watch.send(Err(io::ErrorKind::ConnectionReset.into()));
-            }
+            let _ = last().map(|last| watch.send(last));
         }
     }
 
-    /// All watches hear that their version is too old.
+    /// All watches break.
+    pub(super) fn break_watches(&self) {
+        self.end_watches(|| Some(Err(io::ErrorKind::ConnectionReset.into())));
+    }
+
+    /// All watches are told that their version is too old.
     pub(super) fn expire_watches(&self) {
-        let expired = json!({"type": "ERROR", "object": {
-            "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "too old", "reason": "Expired", "code": 410,
-        }});
-        for (_, watch) in self.state().watches.drain(..) {
-            let _ = watch.send(Ok(format!("{expired}\n").into()));
-        }
+        let expired = json!({"type": "ERROR", "object": status(410, "Expired")});
+        self.end_watches(|| Some(Ok(format!("{expired}\n").into())));
     }
 
     /// When it was asked that.
@@ -106,85 +97,79 @@ impl Fake {
 }
 
 impl Service<Request<Body>> for Fake {
-    type Response = Answer;
+    type Response = Response<UnsyncBoxBody<Bytes, io::Error>>;
     type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Answer>>;
+    type Future = Answer;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, request: Request<Body>) -> Answer {
         self.state().answer(request.uri())
     }
 }
-
-// === impl State ===
 
 impl State {
     fn put(&mut self, resource: &'static str, name: &str, mut object: Value) {
         self.version += 1;
         object["metadata"] = json!({"name": name, "resourceVersion": self.version.to_string()});
-        let before = self.objects.insert((resource, name.to_owned()), object.clone());
-        self.tell(resource, if before.is_some() { "MODIFIED" } else { "ADDED" }, &object);
+        self.objects.insert((resource, name.to_owned()), object.clone());
+        self.report(resource, "MODIFIED", &object);
     }
 
     pub(super) fn delete(&mut self, resource: &'static str, name: &str) {
         self.version += 1;
         let mut object = self.objects.remove(&(resource, name.to_owned())).expect("it is there");
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.tell(resource, "DELETED", &object);
+        self.report(resource, "DELETED", &object);
     }
 
-    fn tell(&mut self, resource: &str, what: &str, object: &Value) {
+    fn report(&mut self, resource: &str, what: &str, object: &Value) {
         let line = Bytes::from(format!("{}\n", json!({"type": what, "object": object})));
         self.watches.retain(|(watched, watch)| *watched != resource || watch.send(Ok(line.clone())).is_ok());
     }
 
-    fn answer(&mut self, uri: &http::Uri) -> BoxFuture<'static, io::Result<Answer>> {
-        let query = uri.query().unwrap_or_default().to_owned();
+    fn answer(&mut self, uri: &Uri) -> Answer {
+        let query = uri.query().unwrap_or_default();
         let parts: Vec<_> = uri.path().rsplit('/').collect();
-        let (verb, resource) = match parts[..] {
-            ["runners", "services", "ns", ..] => ("get", SERVICES),
-            [SLICES, "ns", ..] if query.contains("labelSelector=kubernetes.io%2Fservice-name%3Drunners") => {
-                (if query.contains("watch=true") { "watch" } else { "list" }, SLICES)
-            }
-            [ENDPOINTS, "ns", ..] if query.contains("fieldSelector=metadata.name%3Drunners") => {
-                (if query.contains("watch=true") { "watch" } else { "list" }, ENDPOINTS)
-            }
+        let (resource, selector) = match parts[..] {
+            ["runners", "services", "ns", ..] => (SERVICES, ""),
+            [SLICES, "ns", ..] => (SLICES, "labelSelector=kubernetes.io%2Fservice-name%3Drunners"),
+            [ENDPOINTS, "ns", ..] => (ENDPOINTS, "fieldSelector=metadata.name%3Drunners"),
             _ => panic!("{uri}"),
         };
+        assert!(query.contains(selector), "{uri}");
+        let watches = if query.contains("watch=true") { "watch" } else { "list" };
+        let verb = if resource == SERVICES { "get" } else { watches };
         self.asked.push((Instant::now(), format!("{verb} {resource}")));
         match self.down {
             Some(Down::Refuses) => return ready(Err(io::ErrorKind::ConnectionRefused.into())).boxed(),
             Some(Down::Hangs) => return pending().boxed(),
+            None if self.forbidden.contains(&(verb, resource)) => {
+                return whole(403, &status(403, "Forbidden"));
+            }
             None => {}
         }
-        if self.forbidden.contains(&(verb, resource)) {
-            return failure(403, "Forbidden");
-        }
+        let objects = self.objects.iter().filter(|((of, _), _)| *of == resource).map(|(_, object)| object);
         match verb {
-            "get" => match self.objects.get(&(resource, "runners".to_owned())) {
+            "get" => match objects.last() {
                 Some(object) => whole(200, object),
-                None => failure(404, "NotFound"),
+                None => whole(404, &status(404, "NotFound")),
             },
             "list" => {
-                let items: Vec<_> = self.objects.iter().filter(|((of, _), _)| *of == resource).collect();
-                let items: Vec<_> = items.into_iter().map(|(_, object)| object.clone()).collect();
                 let metadata = json!({"resourceVersion": self.version.to_string()});
-                whole(200, &json!({"metadata": metadata, "items": items}))
+                whole(200, &json!({"metadata": metadata, "items": objects.collect::<Vec<_>>()}))
             }
             _ => {
                 assert!(query.contains("timeoutSeconds=60"), "{query}");
                 let (sender, receiver) = mpsc::unbounded_channel();
                 if !self.watches_end {
-                    // As after the version that is asked for.
                     let since = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="));
                     let since: u64 = since.unwrap().parse().unwrap();
-                    for ((of, _), object) in &self.objects {
-                        let version: u64 =
-                            object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
-                        if *of == resource && version > since {
+                    for object in objects {
+                        let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+                        if version.parse::<u64>().unwrap() > since {
                             let line = format!("{}\n", json!({"type": "MODIFIED", "object": object}));
                             let _ = sender.send(Ok(line.into()));
                         }
@@ -200,14 +185,14 @@ impl State {
     }
 }
 
-fn whole(code: u16, value: &Value) -> BoxFuture<'static, io::Result<Answer>> {
-    let body = Full::from(value.to_string()).map_err(|never: Infallible| match never {}).boxed_unsync();
-    ready(Ok(Response::builder().status(code).body(body).unwrap())).boxed()
+fn status(code: u16, reason: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": reason, "reason": reason, "code": code,
+    })
 }
 
-fn failure(code: u16, reason: &str) -> BoxFuture<'static, io::Result<Answer>> {
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": reason, "reason": reason, "code": code,
-    });
-    whole(code, &status)
+fn whole(code: u16, value: &Value) -> Answer {
+    let body = Full::from(value.to_string()).map_err(|never: Infallible| match never {}).boxed_unsync();
+    ready(Ok(Response::builder().status(code).body(body).unwrap())).boxed()
 }

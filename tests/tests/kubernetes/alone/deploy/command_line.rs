@@ -63,7 +63,7 @@ pub(crate) async fn looks_after(stand: &Stand) {
     // Discovery may be seconds behind what has just been rolled out.
     eventually("all three shards are well", async || {
         let shards = porch_fn(stand, &["shards"], b"").await;
-        (text(&shards.stdout).matches("   well   ").count() == 3).then_some(())
+        (text(&shards.stdout).matches("   healthy   ").count() == 3).then_some(())
     })
     .await;
     let config = porch_fn(stand, &["config", image], b"").await;
