@@ -197,9 +197,11 @@ impl Charge {
     /// When they are too many.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
         let Some(inflight) = &self.inflight else { return Ok(()) };
-        inflight.step(|ledger| match self.answer {
-            true => ledger.take_answer(bytes),
-            false => ledger.take(bytes, self.image.as_ref(), Instant::now()),
+        inflight.step(|ledger| {
+            if self.answer {
+                return ledger.take_answer(bytes);
+            }
+            ledger.take(bytes, self.image.as_ref(), Instant::now())
         })?;
         self.bytes += bytes;
         Ok(())

@@ -87,7 +87,7 @@ mod tests {
         let idle_for_less = open(&mut connections, false);
         assert!(connections.make_room());
         tokio::task::yield_now().await;
-        let ended = [&busy, &idle, &idle_for_less].map(|task| task.is_finished());
+        let ended = [&busy, &idle, &idle_for_less].map(AbortHandle::is_finished);
         assert_eq!((ended, connections.open.len()), ([false, true, false], 2));
         open(&mut connections, true);
         busy.abort();
