@@ -7,29 +7,36 @@ use std::ops::Range;
 
 use bytes::{Buf, Bytes};
 
-/// An immutable sequence of bytes in one or more reference-counted slices.
-///
-/// Cloning and slicing copy no payload. Offsets are found by binary search, so a read near the end of
-/// a large message costs the same as a read near its start.
+/// An immutable sequence of bytes in one or more reference-counted slices. Cloning and slicing copy
+/// no payload.
 #[derive(Clone, Debug, Default)]
 pub struct Chunks {
+    /// None of them is empty.
     parts: Vec<Bytes>,
-    /// `ends[i]` is the offset after `parts[i]`.
-    ends: Vec<usize>,
+    len: usize,
+}
+
+/// What is left to read of a message.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    parts: &'a [Bytes],
+    /// Bytes of the first part that were read.
+    read: usize,
+    remaining: usize,
 }
 
 impl Chunks {
     /// Appends a slice; an empty one is left out.
     pub fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
-            self.ends.push(self.len() + part.len());
+            self.len += part.len();
             self.parts.push(part);
         }
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
+        self.len
     }
 
     /// Whether there are no bytes.
@@ -45,20 +52,21 @@ impl Chunks {
     /// The bytes of `range`, cut off at the end of the message. Shares the payload.
     pub fn slice(&self, range: Range<usize>) -> Chunks {
         let mut out = Chunks::default();
-        let mut at = range.start;
-        while at < range.end.min(self.len()) {
-            let (index, within) = self.locate(at);
-            let part = &self.parts[index];
-            let part = part.slice(within..part.len().min(within + (range.end - at)));
-            at += part.len();
-            out.push(part);
+        let mut start = 0;
+        for part in &self.parts {
+            let end = start + part.len();
+            let (from, to) = (range.start.clamp(start, end), range.end.clamp(start, end));
+            if from < to {
+                out.push(part.slice(from - start..to - start));
+            }
+            start = end;
         }
         out
     }
 
     /// Reads from the first byte on.
-    pub(crate) fn reader(&self) -> Reader<'_> {
-        Reader { chunks: self, offset: 0 }
+    pub fn reader(&self) -> Reader<'_> {
+        Reader { parts: &self.parts, read: 0, remaining: self.len }
     }
 
     /// All bytes as one slice. Copies only if there is more than one part.
@@ -68,43 +76,27 @@ impl Chunks {
             parts => parts.concat().into(),
         }
     }
-
-    /// The part with the byte at `offset`, and the byte's index in it. There must be such a byte.
-    fn locate(&self, offset: usize) -> (usize, usize) {
-        let index = match self.ends[..] {
-            // The common cases: a small message or the start of a large one, and the fields after a package.
-            [first, ..] if offset < first => 0,
-            [.., before, _] if offset >= before => self.ends.len() - 1,
-            _ => self.ends.partition_point(|&end| end <= offset),
-        };
-        (index, offset + self.parts[index].len() - self.ends[index])
-    }
-}
-
-/// A message from an offset on. To skip bytes costs a binary search at most.
-#[derive(Debug)]
-pub(crate) struct Reader<'a> {
-    chunks: &'a Chunks,
-    /// At most the message's length.
-    offset: usize,
 }
 
 impl Buf for Reader<'_> {
     fn remaining(&self) -> usize {
-        self.chunks.len() - self.offset
+        self.remaining
     }
 
     fn chunk(&self) -> &[u8] {
-        if self.remaining() == 0 {
-            return &[];
-        }
-        let (index, within) = self.chunks.locate(self.offset);
-        &self.chunks.parts[index][within..]
+        self.parts.first().map_or(&[], |part| &part[self.read..])
     }
 
     fn advance(&mut self, count: usize) {
-        assert!(count <= self.remaining(), "past the end of a message");
-        self.offset += count;
+        assert!(count <= self.remaining, "past the end of a message");
+        self.remaining -= count;
+        self.read += count;
+        while let [first, rest @ ..] = self.parts
+            && self.read >= first.len()
+        {
+            self.read -= first.len();
+            self.parts = rest;
+        }
     }
 }
 

@@ -9,7 +9,7 @@ mod frame;
 mod message;
 mod peek;
 
-pub use chunks::Chunks;
+pub use chunks::{Chunks, Reader};
 pub use frame::{FrameError, FrameReader, PREFIX_LEN, frame};
 pub use message::{encode_request, encode_response};
 pub use peek::{Peek, PeekError, peek};

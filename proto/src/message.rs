@@ -11,32 +11,25 @@ const LOG_FIELD: u32 = 2;
 
 /// An `EvaluateFunctionRequest` in wire format; empty fields are left out, as proto3 has it.
 pub fn encode_request(resource_list: Chunks, image: &str, tag: &str) -> Chunks {
-    let mut out = Chunks::default();
-    put(&mut out, RESOURCE_LIST_FIELD, resource_list);
-    put(&mut out, IMAGE_FIELD, Bytes::copy_from_slice(image.as_bytes()).into());
-    put(&mut out, TAG_FIELD, Bytes::copy_from_slice(tag.as_bytes()).into());
-    out
+    let text = |text: &str| Bytes::copy_from_slice(text.as_bytes()).into();
+    encode([(RESOURCE_LIST_FIELD, resource_list), (IMAGE_FIELD, text(image)), (TAG_FIELD, text(tag))])
 }
 
 /// An `EvaluateFunctionResponse` in wire format; empty fields are left out, as proto3 has it.
 pub fn encode_response(resource_list: Chunks, log: Bytes) -> Chunks {
-    let mut out = Chunks::default();
-    put(&mut out, RESOURCE_LIST_FIELD, resource_list);
-    put(&mut out, LOG_FIELD, log.into());
-    out
+    encode([(RESOURCE_LIST_FIELD, resource_list), (LOG_FIELD, log.into())])
 }
 
-fn put(out: &mut Chunks, field: u32, value: Chunks) {
-    if value.is_empty() {
-        return;
+fn encode<const N: usize>(fields: [(u32, Chunks); N]) -> Chunks {
+    let mut out = Chunks::default();
+    for (field, value) in fields.into_iter().filter(|(_, value)| !value.is_empty()) {
+        let mut head = BytesMut::with_capacity(16);
+        encode_key(field, WireType::LengthDelimited, &mut head);
+        encode_varint(value.len() as u64, &mut head);
+        out.push(head.freeze());
+        value.into_iter().for_each(|part| out.push(part));
     }
-    let mut head = BytesMut::with_capacity(16);
-    encode_key(field, WireType::LengthDelimited, &mut head);
-    encode_varint(value.len() as u64, &mut head);
-    out.push(head.freeze());
-    for part in value {
-        out.push(part);
-    }
+    out
 }
 
 #[cfg(test)]

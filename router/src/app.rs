@@ -129,7 +129,6 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
         max_message: flags.max_request_body_size,
         default_timeout: flags.request_timeout.into(),
         max_timeout: flags.max_timeout.into(),
-        default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
         inflight: Some(inflight),
         places: None,
         tell_load: false,

@@ -241,7 +241,6 @@ fn server_options(
         max_message: flags.max_request_body_size,
         default_timeout: flags.request_timeout.into(),
         max_timeout: flags.max_timeout.into(),
-        default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
         inflight: Some(inflight),
         // Calls wait in line instead.
         places: None,

@@ -1,5 +1,5 @@
-//! The failures of late, for status pages: a few, since each holds what a caller sent, and since a flood of one failure
-//! must not drive the others out.
+//! The last failures, for status pages. Only a few, since each contains a caller's input. Equal ones
+//! are one entry, so that a flood of one failure does not displace the others.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use porch_fn_text::cut;
 
 /// Failures remembered.
-pub const MAX_FAILURES: usize = 50;
+const MAX_FAILURES: usize = 50;
 /// Longest text, in bytes.
-pub const MAX_TEXT: usize = 200;
+const MAX_TEXT: usize = 200;
 /// Longest image name, in bytes.
 const MAX_IMAGE: usize = 300;
 
@@ -23,15 +23,15 @@ pub struct Failure {
     pub count: u64,
     /// The image, cut to a bound.
     pub image: String,
-    /// The runner that it happened at, if it is another's to say.
+    /// The runner where it happened, if another server reports it.
     pub shard: String,
-    /// A gRPC code's name, or one word for what is none.
+    /// A gRPC code's name, or one word for a failure without a code.
     pub code: &'static str,
-    /// The first line of the message, cut to [`MAX_TEXT`].
+    /// The first line of the message, cut to a bound.
     pub text: String,
 }
 
-/// The failures of late, one entry for those that are the same.
+/// The last failures, with one entry for equal ones.
 #[derive(Debug, Default)]
 pub struct Failures(Mutex<VecDeque<Failure>>);
 
@@ -42,23 +42,23 @@ impl Failures {
     }
 
     fn note_at(&self, at_ms: u64, image: &str, shard: &str, code: &'static str, text: &str) {
-        let (image, text) = (cut(image, MAX_IMAGE, ""), cut(first_line(text), MAX_TEXT, ""));
+        let mut failure = Failure {
+            at_ms,
+            count: 1,
+            image: cut(image, MAX_IMAGE, "").into_owned(),
+            shard: shard.to_owned(),
+            code,
+            text: cut(first_line(text), MAX_TEXT, "").into_owned(),
+        };
         let mut failures = self.lock();
         let same = failures.iter().position(|known| {
-            known.code == code && known.image == image && known.shard == shard && known.text == text
+            let Failure { image, shard, code, text, .. } = known;
+            (image, shard, code, text) == (&failure.image, &failure.shard, &failure.code, &failure.text)
         });
-        // The latest stands last.
-        let failure = match same.and_then(|place| failures.remove(place)) {
-            Some(known) => Failure { at_ms, count: known.count.saturating_add(1), ..known },
-            None => Failure {
-                at_ms,
-                count: 1,
-                image: image.into_owned(),
-                shard: shard.to_owned(),
-                code,
-                text: text.into_owned(),
-            },
-        };
+        // The latest is last.
+        if let Some(known) = same.and_then(|place| failures.remove(place)) {
+            failure.count = known.count.saturating_add(1);
+        }
         if failures.len() >= MAX_FAILURES {
             failures.pop_front();
         }
@@ -82,7 +82,7 @@ pub fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The first line with something on it.
+/// The first line that is not blank.
 fn first_line(text: &str) -> &str {
     text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }
@@ -91,19 +91,14 @@ fn first_line(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn told(failures: &Failures) -> Vec<(u64, u64, String, String)> {
-        failures.all().into_iter().map(|one| (one.at_ms, one.count, one.image, one.text)).collect()
-    }
-
     #[test]
-    fn the_same_failure_is_one_entry_and_moves_to_the_end() {
+    fn equal_failures_are_one_entry_which_moves_to_the_end() {
         let failures = Failures::default();
-        failures.note_at(1, "a", "", "INTERNAL", "boom");
-        failures.note_at(2, "b", "", "INTERNAL", "boom");
-        failures.note_at(3, "a", "", "INTERNAL", "boom");
-        let expected = [(2, 1, "b".into(), "boom".into()), (3, 2, "a".into(), "boom".into())];
-        assert_eq!(told(&failures), expected);
-        // What differs in anything is another one.
+        for (at_ms, image) in [(1, "a"), (2, "b"), (3, "a")] {
+            failures.note_at(at_ms, image, "", "INTERNAL", "boom");
+        }
+        let all = failures.all().into_iter().map(|one| (one.at_ms, one.count, one.image));
+        assert_eq!(all.collect::<Vec<_>>(), [(2, 1, "b".to_owned()), (3, 2, "a".to_owned())]);
         for (image, shard, code, text) in [
             ("c", "", "INTERNAL", "boom"),
             ("a", "s", "INTERNAL", "boom"),
@@ -112,32 +107,20 @@ mod tests {
         ] {
             failures.note_at(4, image, shard, code, text);
         }
-        assert_eq!(failures.all().len(), 6);
+        assert_eq!(failures.all().len(), 6, "any difference makes another entry");
     }
 
     #[test]
-    fn a_flood_keeps_what_others_left_and_all_is_bounded() {
+    fn number_and_texts_are_bounded() {
         let failures = Failures::default();
-        failures.note_at(1, "quiet", "", "INTERNAL", "once");
-        for at in 0..1000 {
-            failures.note_at(at, "loud", "", "INTERNAL", "again");
-        }
-        assert_eq!(failures.all().len(), 2);
         for number in 0..1000 {
-            failures.note_at(2000, &format!("{number}"), "", "INTERNAL", "other");
+            failures.note_at(1, &number.to_string(), "", "INTERNAL", "other");
         }
+        let long = format!("\n  {}\nsecond", "ž".repeat(300));
+        failures.note_at(2, &"ž".repeat(400), "", "INTERNAL", &long);
         let all = failures.all();
-        assert_eq!((all.len(), &*all[0].image, &*all[MAX_FAILURES - 1].image), (MAX_FAILURES, "950", "999"));
-    }
-
-    #[test]
-    fn texts_are_a_first_line_of_bounded_length() {
-        let failures = Failures::default();
-        failures.note_at(1, &"ž".repeat(400), "", "INTERNAL", &format!("\n  {}\nsecond", "ž".repeat(300)));
-        failures.note_at(2, "", "", "INTERNAL", "");
-        let all = failures.all();
-        assert_eq!(all[0].text, "ž".repeat(MAX_TEXT / 2));
-        assert_eq!(all[0].image, "ž".repeat(MAX_IMAGE / 2));
-        assert_eq!((&*all[1].image, &*all[1].text), ("", ""));
+        assert_eq!((all.len(), &*all[0].image, &*all[MAX_FAILURES - 2].image), (MAX_FAILURES, "951", "999"));
+        let last = &all[MAX_FAILURES - 1];
+        assert_eq!((&last.text, &last.image), (&"ž".repeat(MAX_TEXT / 2), &"ž".repeat(MAX_IMAGE / 2)));
     }
 }

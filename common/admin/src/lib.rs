@@ -1,5 +1,5 @@
-//! The admin port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and pages of the
-//! server's own. Read-only, HTTP/1.1, no secrets.
+//! The admin port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and pages of each
+//! server. Read-only, HTTP/1.1, no secrets.
 
 pub mod failures;
 pub mod rpc_metrics;
@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use porch_fn_lifecycle::health::Health;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
@@ -25,17 +26,15 @@ use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::Instrument;
 
-use porch_fn_lifecycle::health::Health;
-
-/// Connections served at once. For one more the oldest ends, one without a request first: a probe
-/// always gets through.
+/// Connections served at once. One more ends the oldest, those without a request first, so that
+/// probes always get through.
 const MAX_CONNECTIONS: usize = 256;
 /// How long each connection is kept in any case, so that a burst of others does not end it before
 /// its request arrives. With [`MAX_CONNECTIONS`], 2,560 connections are accepted per second.
 const GRACE: Duration = Duration::from_millis(100);
 /// How long a client may take to send a request's headers.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection, which is good for one request, may take.
+/// How long a connection, which serves one request, may take.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Content type of `/metrics`.
@@ -45,26 +44,26 @@ pub const JSON: &str = "application/json";
 /// Content type of pages for people.
 pub const HTML: &str = "text/html; charset=utf-8";
 
-/// What a browser may load and run for a page: nothing. A page for people has a policy of its own.
+/// A browser may load and run nothing for a page. A page for people has a policy of its own.
 const NOTHING: HeaderValue = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
 
-/// A page of the server's own, made anew on each request.
+/// A page of the server, made for each request.
 pub struct Page {
-    /// Where it is.
+    /// Its path.
     pub path: &'static str,
-    /// What it is, such as [`JSON`].
+    /// Its content type, such as [`JSON`].
     pub content_type: &'static str,
-    /// Its Content-Security-Policy. `None` lets a browser load and run nothing, which suits what is no HTML.
+    /// Its Content-Security-Policy. With `None` a browser loads and runs nothing.
     pub policy: Option<HeaderValue>,
-    /// Makes its content for a request's query (what follows the `?`, or nothing). An error is what is wrong with
-    /// the query: it is answered with 400 and this text, in the same content type.
+    /// Makes its content for a request's query, which may be empty. An error describes a wrong query:
+    /// it is answered with 400 and this text, in the same content type.
     pub content: Content,
 }
 
 /// See [`Page::content`].
 pub type Content = Box<dyn Fn(&str) -> BoxFuture<'static, Result<String, String>> + Send + Sync>;
 
-/// What the admin port shows.
+/// The content of the admin port.
 pub struct Admin {
     health: Health,
     registry: Option<Registry>,
@@ -118,12 +117,6 @@ impl Admin {
     }
 }
 
-impl std::fmt::Debug for Admin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Admin").finish_non_exhaustive()
-    }
-}
-
 const TEXT: &str = "text/plain; charset=utf-8";
 
 fn respond(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
@@ -131,7 +124,7 @@ fn respond(status: StatusCode, content_type: &'static str, body: String) -> Resp
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    // What pages show is callers' input in part: a browser must not make more of it than it is.
+    // Pages contain callers' input: a browser must not interpret it.
     headers.insert(header::CONTENT_SECURITY_POLICY, NOTHING);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
@@ -139,8 +132,7 @@ fn respond(status: StatusCode, content_type: &'static str, body: String) -> Resp
     response
 }
 
-/// Serves the admin port for as long as the process lives: probes and metrics are wanted most while it
-/// drains. Its owner drops the future.
+/// Serves the admin port until the future is dropped: probes and metrics matter most during a drain.
 pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
     let mut connections = JoinSet::new();
     let mut open: VecDeque<Open> = VecDeque::new();

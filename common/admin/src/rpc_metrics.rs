@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use porch_fn_grpc::{Observe, Reply};
+use porch_fn_grpc_client::unary::CallError;
 use porch_fn_proto::{Chunks, PREFIX_LEN};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -12,10 +14,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
 use tonic::Code;
-
-use porch_fn_grpc::Observe;
-use porch_fn_grpc::Reply;
-use porch_fn_grpc_client::unary::CallError;
 
 /// Bounds of every histogram, as OpenTelemetry has them by default.
 const BUCKETS: [f64; 15] =

@@ -46,68 +46,51 @@ impl<const TOLERATED: u32> FileSource for Number<TOLERATED> {
     }
 }
 
-fn path(directory: &TempDir) -> PathBuf {
-    directory.path().join("number")
-}
-
-fn number<const TOLERATED: u32>(directory: &TempDir) -> Number<TOLERATED> {
-    Number { path: path(directory), parsed: Arc::default() }
-}
-
-/// With a file that says 10, which was read.
-fn watched<const TOLERATED: u32>() -> (TempDir, WatchedFiles<Number<TOLERATED>>) {
+/// A directory, a file in it that does not exist yet, and how often it was parsed.
+fn number<const TOLERATED: u32>() -> (TempDir, PathBuf, Number<TOLERATED>, Arc<AtomicUsize>) {
     let directory = tempdir().unwrap();
-    fs::write(path(&directory), "10").unwrap();
-    let files = WatchedFiles::read(number(&directory)).unwrap();
-    (directory, files)
+    let (path, parsed) = (directory.path().join("number"), Arc::<AtomicUsize>::default());
+    (directory, path.clone(), Number { path, parsed: Arc::clone(&parsed) }, parsed)
 }
 
 #[tokio::test]
 async fn only_another_meaning_is_news_and_a_broken_file_changes_nothing() {
-    let (directory, files) = watched::<0>();
+    let (_directory, path, source, parsed) = number::<0>();
+    fs::write(&path, "10").unwrap();
+    let files = WatchedFiles::read(source).unwrap();
     let mut values = files.subscribe();
-    // What the file says, whether that is news, the value and the error after it.
-    for (text, is_news, value, error) in [
-        ("10", false, 10, None),
-        ("12", false, 10, None),
-        ("20", true, 20, None),
-        ("x", false, 20, Some("x is no number")),
-        ("y", false, 20, Some("y is no number")),
-        ("20", false, 20, None),
-        ("z", false, 20, Some("z is no number")),
-        ("30", true, 30, None),
+    // The file's content, whether that is news, and value, error and number of parses after it.
+    for (text, is_news, value, error, parses) in [
+        ("10", false, 10, None, 1),
+        ("12", false, 10, None, 2),
+        ("20", true, 20, None, 3),
+        ("20", false, 20, None, 3),
+        ("x", false, 20, Some("x is no number"), 4),
+        ("y", false, 20, Some("y is no number"), 5),
+        ("20", false, 20, None, 5),
+        ("z", false, 20, Some("z is no number"), 6),
+        ("30", true, 30, None, 7),
     ] {
-        fs::write(path(&directory), text).unwrap();
+        fs::write(&path, text).unwrap();
         files.reload().await;
         assert_eq!(values.has_changed().unwrap(), is_news, "{text}");
         assert_eq!((*values.borrow_and_update(), files.last_error().as_deref()), (value, error), "{text}");
+        assert_eq!(parsed.load(Ordering::Relaxed), parses, "{text}");
     }
-    fs::remove_file(path(&directory)).unwrap();
+    fs::remove_file(&path).unwrap();
     files.reload().await;
     assert_eq!((files.value(), files.last_error().is_some()), (30, true), "it vanished");
 }
 
 #[tokio::test]
-async fn a_good_content_is_parsed_once() {
-    let directory = tempdir().unwrap();
-    let source = number::<0>(&directory);
-    let parsed = Arc::clone(&source.parsed);
-    fs::write(path(&directory), "10").unwrap();
+async fn a_single_failure_may_be_tolerated() {
+    let (_directory, path, source, _) = number::<1>();
+    fs::write(&path, "10").unwrap();
     let files = WatchedFiles::read(source).unwrap();
-    for (text, times) in [("10", 1), ("12", 2), ("12", 2), ("20", 3), ("20", 3)] {
-        fs::write(path(&directory), text).unwrap();
-        files.reload().await;
-        assert_eq!(parsed.load(Ordering::Relaxed), times);
-    }
-}
-
-#[tokio::test]
-async fn a_failure_that_passes_may_be_tolerated() {
-    let (directory, files) = watched::<1>();
     for (text, is_error) in
         [("x", false), ("20", false), ("x", false), ("y", true), ("y", true), ("20", false)]
     {
-        fs::write(path(&directory), text).unwrap();
+        fs::write(&path, text).unwrap();
         files.reload().await;
         assert_eq!(files.last_error().is_some(), is_error, "{text}");
     }
@@ -115,23 +98,20 @@ async fn a_failure_that_passes_may_be_tolerated() {
 
 #[tokio::test]
 async fn files_are_read_when_they_are_first_needed() {
-    let directory = tempdir().unwrap();
-    let source = number::<0>(&directory);
-    let parsed = Arc::clone(&source.parsed);
+    let (_directory, path, source, parsed) = number::<0>();
     let files = WatchedFiles::unread(source, 0);
     let value = || files.value_or_reload(|&number| number > 0);
     assert_eq!((value().await, files.last_error().is_some()), (0, true));
-    fs::write(path(&directory), "10").unwrap();
+    fs::write(&path, "10").unwrap();
     assert_eq!((tokio::join!(value(), value()), files.last_error()), ((10, 10), None));
-    fs::write(path(&directory), "20").unwrap();
-    assert_eq!(value().await, 10);
-    assert_eq!(parsed.load(Ordering::Relaxed), 1);
+    fs::write(&path, "20").unwrap();
+    assert_eq!((value().await, parsed.load(Ordering::Relaxed)), (10, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_config_maps_mount_is_followed() {
-    // As a kubelet does it: the name leads to `..data`, and that to the version.
-    let directory = tempdir().unwrap();
+    // Like a kubelet: the name leads to `..data`, and that to the version.
+    let (directory, path, source, _) = number::<0>();
     let version = |name: &str, text: &str| {
         let version = directory.path().join(name);
         fs::create_dir(&version).unwrap();
@@ -140,8 +120,8 @@ async fn a_config_maps_mount_is_followed() {
         fs::rename(directory.path().join("..new"), directory.path().join("..data")).unwrap();
     };
     version("..1", "10");
-    symlink("..data/number", path(&directory)).unwrap();
-    let files = WatchedFiles::read(number::<0>(&directory)).unwrap();
+    symlink("..data/number", path).unwrap();
+    let files = WatchedFiles::read(source).unwrap();
     let mut values = files.subscribe();
     let (sender, mut reports) = mpsc::unbounded_channel();
     let start = Instant::now();
@@ -160,16 +140,15 @@ async fn a_config_maps_mount_is_followed() {
 
 #[test]
 fn a_read_is_bounded_and_its_text_is_utf_8() {
-    let directory = tempdir().unwrap();
-    let read = || read(&path(&directory), 3);
+    let (_directory, path, ..) = number::<0>();
+    let read = || read(&path, 3);
     assert_eq!(read().unwrap_err().kind(), io::ErrorKind::NotFound);
-    fs::write(path(&directory), "abc").unwrap();
+    fs::write(&path, "abc").unwrap();
     let content = read().unwrap();
-    assert_eq!(content.text().unwrap(), "abc");
-    assert!(content.modified.is_some());
+    assert_eq!((content.text().unwrap(), content.modified.is_some()), ("abc", true));
     assert!(format!("{content:?}").starts_with("FileContent { bytes: [3 bytes], "), "{content:?}");
-    fs::write(path(&directory), "abcd").unwrap();
+    fs::write(&path, "abcd").unwrap();
     assert_eq!(read().unwrap_err().kind(), io::ErrorKind::FileTooLarge);
-    fs::write(path(&directory), b"\xff").unwrap();
+    fs::write(&path, b"\xff").unwrap();
     assert_eq!(read().unwrap().text().unwrap_err().kind(), io::ErrorKind::InvalidData);
 }

@@ -10,17 +10,17 @@ pub struct GoDuration(pub Duration);
 
 /// A text that is not a duration we accept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DurationError {
-    /// Not in Go's form.
-    #[error("{} is not a duration; use forms such as 30m, 1h30m, 500ms", quote(.0))]
-    Syntax(String),
-    /// Below zero, which none of our flags can mean.
-    #[error("{} is negative; use 0 or forms such as 30m, 1h30m, 500ms", quote(.0))]
-    Negative(String),
-    /// Past what Go's type holds, about 292 years.
-    #[error("{} is too long; use at most 2562047h", quote(.0))]
-    TooLong(String),
+#[error("{} {problem}", quote(text))]
+pub struct DurationError {
+    text: String,
+    problem: &'static str,
 }
+
+const SYNTAX: &str = "is not a duration; use forms such as 30m, 1h30m, 500ms";
+/// None of our flags can mean it.
+const NEGATIVE: &str = "is negative; use 0 or forms such as 30m, 1h30m, 500ms";
+/// Past Go's type, which holds about 292 years.
+const TOO_LONG: &str = "is too long; use at most 2562047h";
 
 /// Go's units in seconds. Both spellings of micro are Go's.
 const UNITS: [(&str, f64); 8] = [
@@ -42,10 +42,9 @@ const MAX: Duration = Duration::from_nanos(i64::MAX as u64);
 /// # Errors
 /// [`DurationError`], whose text quotes the input and names forms that are accepted.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
-    let syntax = || DurationError::Syntax(text.to_owned());
-    let too_long = || DurationError::TooLong(text.to_owned());
+    let error = |problem| DurationError { text: text.to_owned(), problem };
     if text.starts_with('-') {
-        return Err(DurationError::Negative(text.to_owned()));
+        return Err(error(NEGATIVE));
     }
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -57,10 +56,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
         let (number, after) = rest.split_at(rest.find(|c| !is_number(c)).unwrap_or(rest.len()));
         let (unit, after) = after.split_at(after.find(is_number).unwrap_or(after.len()));
         // Only digits and points: neither a sign, nor an exponent, nor a word.
-        let number: f64 = number.parse().map_err(|_| syntax())?;
-        let (_, seconds) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(syntax)?;
-        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| too_long())?;
-        total = total.checked_add(part).filter(|total| *total <= MAX).ok_or_else(too_long)?;
+        let number: f64 = number.parse().map_err(|_| error(SYNTAX))?;
+        let (_, seconds) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(|| error(SYNTAX))?;
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| error(TOO_LONG))?;
+        total = total.checked_add(part).filter(|total| *total <= MAX).ok_or_else(|| error(TOO_LONG))?;
         rest = after;
         if rest.is_empty() {
             return Ok(total);
@@ -143,29 +142,17 @@ mod tests {
             assert_eq!(parse_duration(text), Ok(expected), "{text}");
             assert_eq!(GoDuration(expected).to_string(), printed);
         }
-        for text in [
-            "",
-            "+",
-            "3",
-            "00",
-            "s",
-            ".",
-            ".s",
-            "1.2.3s",
-            "1h 30m",
-            "30 minutes",
-            "1x",
-            "1e3s",
-            "1s2",
-            "+-5s",
+        for (texts, problem) in [
+            (
+                &["", "+", "3", "00", "s", ".", ".s", "1.2.3s", "1h 30m", "1x", "1e3s", "1s2", "+-5s"][..],
+                SYNTAX,
+            ),
+            (&["-1s", "-", "-0", "-x"], NEGATIVE),
+            (&["2562047h47m16.854775808s", "2562048h", "99999999999999999999s"], TOO_LONG),
         ] {
-            assert!(matches!(parse_duration(text), Err(DurationError::Syntax(_))), "{text}");
-        }
-        for text in ["-1s", "-", "-0", "-x"] {
-            assert!(matches!(parse_duration(text), Err(DurationError::Negative(_))), "{text}");
-        }
-        for text in ["2562047h47m16.854775808s", "2562048h", "99999999999999999999s"] {
-            assert!(matches!(parse_duration(text), Err(DurationError::TooLong(_))), "{text}");
+            for text in texts {
+                assert_eq!(parse_duration(text).unwrap_err().problem, problem, "{text}");
+            }
         }
     }
 

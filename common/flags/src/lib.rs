@@ -32,7 +32,7 @@
 //! # Ok::<(), porch_fn_flags::FlagError>(())
 //! ```
 //!
-//! A `Vec` field collects every occurrence, as clap does; use [`CommaList`] where the last one shall count.
+//! A `Vec` field collects every occurrence, as in clap; in a [`CommaList`] the last one counts.
 
 mod duration;
 mod normalise;
@@ -47,13 +47,13 @@ use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, parser::ValueS
 
 pub use self::{
     duration::{DurationError, GoDuration, parse_duration, positive},
-    values::{BoolError, CommaList, parse_bool},
+    values::{CommaList, parse_bool},
 };
 
 /// Exit code of a usage error: `EX_USAGE` of sysexits.h.
 pub const EXIT_USAGE: u8 = 64;
 
-/// Why [`parse`] gave no flags: the user asked for a text, or made a mistake.
+/// Why [`parse`] returned no flags: the user requested a text, or made a mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlagError {
     /// `--help` or `--version`: not a mistake. The text goes to stdout and the process ends with 0.
@@ -69,12 +69,13 @@ pub enum FlagError {
     },
 }
 
-/// The flags that the user set, on the command line or by an environment variable.
+/// The flags, those of subcommands apart, that the user set on the command line or by an environment
+/// variable.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetFlags(BTreeSet<String>);
 
-/// Arguments that [`parse_leniently`] left out. It holds no values, which may be secrets: a word
-/// behind an unknown flag may be its value.
+/// Arguments that [`parse_leniently`] left out, without values, which may be secrets: a word behind an
+/// unknown flag may be its value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ignored {
     /// The names of unknown flags, with their dashes.
@@ -91,7 +92,7 @@ pub fn parse<T: clap::Parser>(args: impl IntoIterator<Item = OsString>) -> Resul
     parse_with_set(args).map(|(flags, _)| flags)
 }
 
-/// Like [`parse`], and says which flags the user set, as opposed to defaults.
+/// Like [`parse`], and returns which flags the user set, as opposed to defaults.
 ///
 /// # Errors
 /// As [`parse`].
@@ -101,8 +102,8 @@ pub fn parse_with_set<T: clap::Parser>(
     parse_normalised(args, None)
 }
 
-/// Like [`parse`], but arguments before `--` that the program does not know are no mistake: they
-/// are left out, and noted in what is returned.
+/// Like [`parse`], but arguments before `--` that the program does not know are left out, and returned
+/// as [`Ignored`].
 ///
 /// # Errors
 /// As [`parse`].
@@ -128,7 +129,7 @@ fn parse_normalised<T: clap::Parser>(
     command
         .clone()
         .try_get_matches_from(argv)
-        .and_then(|matches| Ok((T::from_arg_matches(&matches)?, SetFlags::collect(&command, &matches))))
+        .and_then(|matches| Ok((T::from_arg_matches(&matches)?, SetFlags::of(&command, &matches))))
         .map_err(|error| match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => FlagError::Text(error.render().to_string()),
             _ => FlagError::usage(&program, describe(&error)),
@@ -178,13 +179,13 @@ fn go_bool(arg: Arg) -> Arg {
 // === impl FlagError ===
 
 impl FlagError {
-    /// A usage error that is found after parsing, such as a named file that does not exist. `message` is
-    /// one line that starts with the flag and says what is accepted.
+    /// A usage error that is found after parsing, such as a file that does not exist. `message` is one
+    /// line that begins with the flag and names what is accepted.
     pub fn usage(program: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Usage { program: program.into(), message: message.into() }
     }
 
-    /// What the process shall end with: 0 for a text that was asked for, else [`EXIT_USAGE`].
+    /// The process's exit code: 0 for a text that was requested, else [`EXIT_USAGE`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Text(_) => 0,
@@ -206,28 +207,17 @@ impl FlagError {
 // === impl SetFlags ===
 
 impl SetFlags {
-    fn collect(command: &Command, matches: &ArgMatches) -> Self {
-        let mut set = Self::default();
-        set.add(command, matches);
-        set
-    }
-
-    fn add(&mut self, command: &Command, matches: &ArgMatches) {
-        for arg in command.get_arguments() {
+    fn of(command: &Command, matches: &ArgMatches) -> Self {
+        let is_set = |arg: &&Arg| {
             let id = arg.get_id().as_str();
             // Help and version are arguments without a place in the matches.
-            let source = matches!(matches.try_contains_id(id), Ok(true)).then(|| matches.value_source(id));
-            if let (Some(Some(ValueSource::CommandLine | ValueSource::EnvVariable)), Some(long)) =
-                (source, arg.get_long())
-            {
-                self.0.insert(long.to_owned());
-            }
-        }
-        if let Some((name, matches)) = matches.subcommand()
-            && let Some(command) = command.find_subcommand(name)
-        {
-            self.add(command, matches);
-        }
+            matches.try_contains_id(id).is_ok_and(|contains| contains)
+                && matches!(
+                    matches.value_source(id),
+                    Some(ValueSource::CommandLine | ValueSource::EnvVariable)
+                )
+        };
+        Self(command.get_arguments().filter(is_set).filter_map(Arg::get_long).map(str::to_owned).collect())
     }
 
     /// Whether the user set the flag `long` (written without dashes).
@@ -235,8 +225,7 @@ impl SetFlags {
         self.0.contains(long)
     }
 
-    /// Those of `names` that the user set, each once and in the order given. For flags that are accepted
-    /// for compatibility but have no effect yet: warn about each that comes back.
+    /// Returns those of `names` that the user set, in the order given.
     pub fn among<'a>(&self, names: &[&'a str]) -> Vec<&'a str> {
         names.iter().copied().filter(|name| self.contains(name)).collect()
     }

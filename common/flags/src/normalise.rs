@@ -89,23 +89,14 @@ fn split_flag(arg: &OsStr) -> Result<Option<(&OsStr, Option<&OsStr>)>, NotAFlag>
     Ok(Some((OsStr::from_bytes(name), value)))
 }
 
-/// The flag with this long or one-letter name or alias, and how clap reads it.
+/// The flag with this long or one-letter name, and clap's spelling of it.
 fn find<'a>(command: &'a Command, name: &str) -> Option<(&'a Arg, OsString)> {
-    let is_long = |arg: &&Arg| {
-        arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|all| all.contains(&name))
+    let is_named = |arg: &&Arg| {
+        let short = arg.get_short().map(|letter| letter.to_string());
+        arg.get_long() == Some(name) || short.as_deref() == Some(name)
     };
-    if let Some(arg) = command.get_arguments().find(is_long) {
-        return Some((arg, format!("--{name}").into()));
-    }
-    let mut letters = name.chars();
-    let (Some(letter), None) = (letters.next(), letters.next()) else { return None };
-    let is_short = |arg: &&Arg| {
-        arg.get_short() == Some(letter)
-            || arg.get_all_short_aliases().is_some_and(|all| all.contains(&letter))
-    };
-    let arg = command.get_arguments().find(is_short)?;
-    let spelled = arg.get_long().map_or_else(|| format!("-{letter}"), |long| format!("--{long}"));
-    Some((arg, spelled.into()))
+    let arg = command.get_arguments().find(is_named)?;
+    Some((arg, arg.get_long().map_or_else(|| format!("-{name}"), |long| format!("--{long}")).into()))
 }
 
 /// Whether the next argument is this flag's value when none is attached.

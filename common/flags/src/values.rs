@@ -1,4 +1,4 @@
-//! Values other than durations, and how a value is quoted in an error.
+//! Values other than durations, and quotes for errors.
 
 use std::{borrow::Cow, convert::Infallible, fmt, ops::Deref, str::FromStr};
 
@@ -26,20 +26,15 @@ fn clip(text: &str, limit: usize) -> Cow<'_, str> {
     cut(text, limit, "\u{2026}")
 }
 
-/// A text that is not a boolean.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{} is not a boolean; use true or false", quote(.0))]
-pub struct BoolError(String);
-
-/// Parses a boolean as Go's `strconv.ParseBool` does.
+/// Parses a boolean like Go's `strconv.ParseBool`.
 ///
 /// # Errors
-/// [`BoolError`] for anything else than `1 t T TRUE true True 0 f F FALSE false False`.
-pub fn parse_bool(text: &str) -> Result<bool, BoolError> {
+/// A text for anything else than `1 t T TRUE true True 0 f F FALSE false False`.
+pub fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        _ => Err(BoolError(text.to_owned())),
+        _ => Err(format!("{} is not a boolean; use true or false", quote(text))),
     }
 }
 

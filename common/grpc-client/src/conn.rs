@@ -18,16 +18,15 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use porch_fn_grpc::serve::Stream;
+use porch_fn_grpc::{Body, MAX_ANSWER_HEADER_LIST_BYTES};
+use porch_fn_tls::Connector;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 use tracing::Instrument;
-
-use porch_fn_grpc::{Body, MAX_ANSWER_HEADER_LIST_BYTES};
-use porch_fn_tls::Connector;
 
 /// Flow-control windows for answers, which are held whole as well.
 const STREAM_WINDOW: u32 = 1024 * 1024;
@@ -35,7 +34,7 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// Streams that we reset and that the peer may still send on.
 const MAX_RESET_STREAMS: usize = 4096;
 
-/// How to dial and watch over a connection.
+/// How to dial and monitor a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Bound on lookup, connect and handshake together.
@@ -50,7 +49,7 @@ pub struct Options {
     pub keepalive: Option<(Duration, Duration)>,
 }
 
-/// What was given is not `host:port`.
+/// The address is not `host:port`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an address: HOST:PORT is expected, with IPv6 in brackets")]
 pub struct AddressError(Arc<str>);
@@ -85,8 +84,8 @@ pub struct Connection {
     origin: Uri,
     options: Options,
     tls: Option<Connector>,
-    /// What was wrong with TLS, as the log was told. A peer is dialled again and again.
-    told: Mutex<Option<String>>,
+    /// The TLS error that is in the log. A peer is dialled again and again.
+    logged: Mutex<Option<String>>,
     state: Mutex<State>,
 }
 
@@ -145,9 +144,9 @@ impl Connection {
         options: Options,
     ) -> Result<Self, AddressError> {
         let (address, authority) = (address.into(), authority.into());
-        parse_authority(&address)?;
-        let origin = origin("http", parse_authority(&authority)?)?;
-        Ok(Self { address, origin, options, tls: None, told: Mutex::default(), state: Mutex::default() })
+        origin("http", &address)?;
+        let origin = origin("http", &authority)?;
+        Ok(Self { address, origin, options, tls: None, logged: Mutex::default(), state: Mutex::default() })
     }
 
     /// The same with TLS. Without a connector it changes nothing.
@@ -156,7 +155,7 @@ impl Connection {
     /// [`AddressError`], which its address has passed already.
     pub fn secured(mut self, connector: Option<Connector>) -> Result<Self, AddressError> {
         if connector.is_some() {
-            self.origin = origin("https", parse_authority(&self.address)?)?;
+            self.origin = origin("https", &self.address)?;
         }
         Ok(Self { tls: connector, ..self })
     }
@@ -193,8 +192,11 @@ impl Connection {
                 State::Up(_) | State::Idle | State::Dialing(_) => {}
             }
             state.dialing().unwrap_or_else(|| {
-                let dialing =
-                    dial(Arc::clone(&self.address), self.tls.clone(), self.options).boxed().shared();
+                let dial = dial(Arc::clone(&self.address), self.tls.clone(), self.options);
+                let dialing = timeout(self.options.connect_timeout, dial)
+                    .map(|dialed| dialed.unwrap_or(Err(ConnectError::Timeout)))
+                    .boxed()
+                    .shared();
                 // Some, since it was not polled yet.
                 *state = dialing.downgrade().map_or(State::Idle, State::Dialing);
                 dialing
@@ -212,13 +214,13 @@ impl Connection {
         if state.dialing().is_some_and(|current| current.ptr_eq(&dialing)) {
             *state = dialed.as_ref().map_or(State::Idle, |dialed| State::Up(dialed.clone()));
             drop(state);
-            self.tell(&dialed);
+            self.log_tls(&dialed);
         }
         dialed.map(|dialed| dialed.sender)
     }
 
-    /// Tells the log what is wrong with TLS, once.
-    fn tell(&self, dialed: &Result<Dialed, ConnectError>) {
+    /// Logs a TLS error once.
+    fn log_tls(&self, dialed: &Result<Dialed, ConnectError>) {
         let error = match dialed {
             Err(ConnectError::Tls(error)) => Some(error.to_string()),
             Err(_) => return,
@@ -226,11 +228,11 @@ impl Connection {
         };
         // The text of an expired certificate contains the time.
         let reason = error.as_ref().map(|text| text.replace(|letter: char| letter.is_ascii_digit(), ""));
-        let mut told = self.told.lock();
-        if let Some(error) = error.filter(|_| *told != reason) {
+        let mut logged = self.logged.lock();
+        if let Some(error) = error.filter(|_| *logged != reason) {
             tracing::warn!(peer = &*self.address, error, "TLS failed; see --tls-cert, --tls-client-ca");
         }
-        *told = reason;
+        *logged = reason;
     }
 }
 
@@ -263,50 +265,34 @@ impl Service<Request<tonic::body::Body>> for Channel {
     }
 }
 
-fn parse_authority(text: &Arc<str>) -> Result<Authority, AddressError> {
-    let authority = Authority::from_str(text).ok().filter(|authority| authority.port().is_some());
-    authority.ok_or_else(|| AddressError(Arc::clone(text)))
-}
-
-fn origin(scheme: &str, authority: Authority) -> Result<Uri, AddressError> {
-    let named = AddressError(authority.as_str().into());
-    Uri::builder().scheme(scheme).authority(authority).path_and_query("/").build().map_err(|_| named)
+fn origin(scheme: &str, address: &Arc<str>) -> Result<Uri, AddressError> {
+    let error = || AddressError(Arc::clone(address));
+    let authority = Authority::from_str(address).ok().filter(|authority| authority.port().is_some());
+    let origin = Uri::builder().scheme(scheme).authority(authority.ok_or_else(error)?).path_and_query("/");
+    origin.build().map_err(|_| error())
 }
 
 async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
-    timeout(options.connect_timeout, connect(&address, tls, options))
-        .await
-        .unwrap_or(Err(ConnectError::Timeout))
-}
-
-async fn connect(address: &str, tls: Option<Connector>, options: Options) -> Result<Dialed, ConnectError> {
     let addresses: Vec<SocketAddr> =
-        lookup_host(address).await.map_err(|error| ConnectError::Lookup(Arc::new(error)))?.collect();
+        lookup_host(&*address).await.map_err(|error| ConnectError::Lookup(Arc::new(error)))?.collect();
     let stream =
         TcpStream::connect(&addresses[..]).await.map_err(|error| ConnectError::Connect(Arc::new(error)))?;
-    // All of these only sharpen what works without them.
+    // Connections work without these, too.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(options.user_timeout));
     if let Some((idle, interval)) = options.keepalive {
         let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval);
         let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
     }
-    match tls {
-        None => handshake(address, stream, options).await,
+    let stream: Box<dyn Stream> = match tls {
+        None => Box::new(stream),
         Some(connector) => {
-            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
             let host = host.trim_start_matches('[').trim_end_matches(']');
             let secured = connector.connect(stream, host).await;
-            let stream = secured.map_err(|error| ConnectError::Tls(Arc::new(error)))?;
-            handshake(address, stream, options).await
+            Box::new(secured.map_err(|error| ConnectError::Tls(Arc::new(error)))?)
         }
-    }
-}
-
-async fn handshake<S>(address: &str, stream: S, options: Options) -> Result<Dialed, ConnectError>
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
+    };
     let closed = CancellationToken::new();
     let mut builder = Builder::new(UntilClosed(closed.clone()));
     builder
@@ -323,7 +309,7 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(|error| ConnectError::Handshake(Arc::new(error)))?;
-    let span = tracing::debug_span!("connection", peer = address);
+    let span = tracing::debug_span!("connection", peer = &*address);
     // Owned by its handles: it ends when the last of them is dropped and its calls are done.
     tokio::spawn(
         async move {
@@ -338,50 +324,49 @@ where
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+
     use super::*;
-    use tokio::net::TcpSocket;
+
+    const OPTIONS: Options = Options {
+        connect_timeout: Duration::from_secs(20),
+        ping: None,
+        user_timeout: Duration::from_secs(30),
+        keepalive: None,
+    };
 
     /// A peer that hangs keeps its connections open.
     #[tokio::test]
     async fn closing_ends_the_calls_on_it_for_ever() {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let second = Duration::from_secs(1);
-        let options =
-            Options { connect_timeout: second * 20, ping: None, user_timeout: second * 20, keepalive: None };
-        let connection = Connection::new(listener.local_addr().unwrap().to_string(), options).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connection = Connection::new(listener.local_addr().unwrap().to_string(), OPTIONS).unwrap();
         let mut sender = connection.sender().await.unwrap();
         let _hangs = listener.accept().await.unwrap();
         let request =
             Request::get(connection.origin()).body(Body::message(Vec::new().into_iter().collect(), None));
         let mut call = std::pin::pin!(sender.try_send_request(request.unwrap()));
-        assert!(timeout(second / 10, &mut call).await.is_err());
+        assert!(timeout(Duration::from_millis(100), &mut call).await.is_err());
         connection.close();
-        let failed = timeout(second * 20, call).await.expect("it ends").unwrap_err();
+        let failed = timeout(OPTIONS.connect_timeout, call).await.expect("it ends").unwrap_err();
         assert!(failed.message().is_none(), "it was sent, and the peer may have begun");
         assert!(matches!(connection.sender().await, Err(ConnectError::Closed)));
         assert!(!connection.is_up());
     }
 
-    /// A caller that gives up in the middle of a dial, with nobody else waiting for it, must not leave its
-    /// dial behind: whoever comes later would find its time over.
+    /// A caller that gives up during a dial for which nobody else waits must not leave its dial
+    /// behind: the next caller would find its time over.
     #[tokio::test]
-    async fn a_dial_that_nobody_waits_for_is_given_up() {
+    async fn a_dial_without_callers_is_given_up() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         // The kernel keeps one connection for us and lets further ones wait.
         let listener = socket.listen(0).unwrap();
         let address = listener.local_addr().unwrap();
         let _first = TcpStream::connect(address).await.unwrap();
-        let options = Options {
-            connect_timeout: Duration::from_secs(20),
-            ping: None,
-            user_timeout: Duration::from_secs(30),
-            keepalive: None,
-        };
-        let connection = Connection::new(address.to_string(), options).unwrap();
+        let connection = Connection::new(address.to_string(), OPTIONS).unwrap();
         assert!(connection.sender().now_or_never().is_none());
         tokio::time::pause();
-        tokio::time::advance(options.connect_timeout * 2).await;
+        tokio::time::advance(OPTIONS.connect_timeout * 2).await;
         tokio::time::resume();
         listener.accept().await.unwrap();
         connection.sender().await.unwrap();

@@ -4,19 +4,19 @@
 //! elsewhere when the peer dies halfway. The error says what retrying needs to know: whether the peer may
 //! have begun.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, uri::PathAndQuery};
 use hyper::body::Incoming;
+use porch_fn_grpc::{
+    Arrived, Body, Charge, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes, receive,
+};
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError};
 use tonic::Code;
 
 use crate::conn::{ConnectError, Connection, Sender};
-use porch_fn_grpc::{
-    Arrived, Body, Charge, ReceiveError, Refused, Reply, bound_message, code_of, header_bytes, receive,
-};
 
 /// Most bytes of an answer's headers and trailers, but for the status message. Ours have some 200.
 const MAX_ANSWER_METADATA_BYTES: usize = 64 * 1024;
@@ -37,7 +37,7 @@ pub enum CallError {
         lost: Lost,
         /// What the connection reported.
         #[source]
-        error: Box<dyn std::error::Error + Send + Sync>,
+        error: Box<dyn Error + Send + Sync>,
     },
     /// The answer is larger than was allowed.
     #[error("the answer of {size} bytes is larger than {limit} bytes")]
@@ -65,7 +65,7 @@ pub enum Lost {
 }
 
 impl Lost {
-    fn by(error: &(dyn std::error::Error + 'static)) -> Self {
+    fn by(error: &(dyn Error + 'static)) -> Self {
         let mut lost = Self::Stream;
         let mut next = Some(error);
         while let Some(error) = next {
@@ -93,7 +93,7 @@ fn is_silence(kind: ErrorKind) -> bool {
 }
 
 impl CallError {
-    fn broken(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+    fn broken(error: impl Error + Send + Sync + 'static) -> Self {
         Self::Broken { lost: Lost::by(&error), error: error.into() }
     }
 

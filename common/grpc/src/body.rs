@@ -34,8 +34,8 @@ struct Message {
     held_back: Option<oneshot::Receiver<()>>,
 }
 
-/// Answers up to this size, in bytes, are sent in one go: most are, and what is not read of them is
-/// not worth a wait.
+/// Answers up to this size, in bytes, are not held back: most are that small, and their unread part
+/// is not worth a wait.
 const SMALL: usize = 16 * 1024;
 
 impl Body {

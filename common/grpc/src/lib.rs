@@ -28,10 +28,11 @@ pub use status::{
 };
 pub use timeout::{format_timeout, parse_timeout};
 
-/// Header list of a request that every hop accepts, and that our answers stay below, in bytes. A status message of [`MAX_MESSAGE_BYTES`] takes up to
-/// three times its length when it is percent-encoded, and must fit with room for metadata.
+/// Header list of a request that every hop accepts, and that our answers stay below, in bytes. A
+/// status message of [`MAX_MESSAGE_BYTES`] takes up to three times its length when it is
+/// percent-encoded, and must fit with room for metadata.
 pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 
-/// Header list of an answer that we accept, in bytes: what grpc-go accepts. Servers that are not ours, such as
-/// Porch's own wrapper-server, do not bound their messages; `unary` does it for them.
+/// Header list of an answer that we accept, in bytes, like grpc-go. Servers that are not ours, such as
+/// Porch's own wrapper-server, do not bound their messages; the client does that.
 pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 16 * 1024 * 1024;

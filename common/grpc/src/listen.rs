@@ -1,4 +1,4 @@
-//! Binds ports, eagerly, so that port 0 works and a conflict is an error before anything else starts.
+//! Binds ports before anything else starts, so that port 0 works and a conflict is an early error.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,8 +15,10 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Listens on `address`, or on all interfaces of both families when there is none. `flag` is named in the
-/// error.
+/// Listens on `address`, or on all interfaces of both families without one.
+///
+/// # Errors
+/// When the port cannot be bound. The text names `flag`.
 pub async fn listen(
     address: Option<IpAddr>,
     port: u16,
@@ -41,11 +43,11 @@ pub async fn listen(
     Ok((bound, address))
 }
 
-/// Raises the soft limit of open files to the hard one, as Go's runtime does: each connection needs
-/// one, and many systems begin with 1,024.
+/// Raises the soft limit of open files to the hard one, like Go's runtime: each connection needs one
+/// file, and many systems begin with 1,024.
 pub fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    // Without it there is room for less.
+    // Without it there is room for fewer connections.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 

@@ -10,10 +10,10 @@ use tokio::time::timeout;
 
 use super::inflight::{Arrived, Refused};
 
-/// What a body held.
+/// The content of a body.
 #[derive(Debug)]
 pub struct Received {
-    /// The message with its prefix, as the slices it arrived in. Empty when the body had no bytes.
+    /// The message with its prefix, as the slices it arrived in. Empty if the body had no bytes.
     pub framed: Chunks,
     /// Whether the message is compressed.
     pub compressed: bool,
@@ -21,49 +21,52 @@ pub struct Received {
     pub trailers: Option<HeaderMap>,
 }
 
-/// A good part of a message, in bytes.
+/// `arrived` is called again for each part of this size, in bytes.
 const PART: usize = 256 * 1024;
 
-/// Why a body could not be taken.
+/// Why a body was not received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
     /// It is not one whole message within the limit.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// It is not taken, as large as it is announced to be.
+    /// It is refused for its announced size, or because it came too slowly.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// Nothing of it came for this long.
     #[error("nothing of the message came for {0:?}")]
     Silent(Duration),
-    /// The stream or its connection broke.
-    #[error("the body broke off")]
+    /// The stream or its connection failed.
+    #[error("the body was interrupted")]
     Body(#[source] hyper::Error),
 }
 
 /// Reads `body` to its end. Holds at most `limit` bytes of message, and fails as soon as the prefix
-/// announces more, or when nothing comes for `silence`. `arrived` is told what is there, and may
-/// refuse it.
+/// announces more, or when nothing comes for `silence`. `arrived` is called with what has arrived, and
+/// may refuse it.
+///
+/// # Errors
+/// [`ReceiveError`].
 pub async fn receive(
     mut body: Incoming,
     limit: usize,
     silence: Duration,
     mut arrived: impl FnMut(Arrived) -> Result<(), Refused>,
 ) -> Result<Received, ReceiveError> {
-    // Bytes that were there when `arrived` was told the last time.
-    let mut told = None;
+    // Bytes that were held when `arrived` was called last.
+    let mut reported = None;
     let mut reader = FrameReader::new(limit);
     let mut trailers = None;
     while let Some(frame) = timeout(silence, body.frame()).await.map_err(|_| ReceiveError::Silent(silence))? {
         match frame.map_err(ReceiveError::Body)?.into_data() {
             Ok(data) => {
                 reader.push(data)?;
-                match (reader.announced(), told) {
+                match (reader.announced(), reported) {
                     (Some(size), None) => arrived(Arrived::Prefix(size))?,
-                    (Some(_), Some(told)) if reader.held() >= told + PART => arrived(Arrived::Part)?,
+                    (Some(_), Some(reported)) if reader.held() >= reported + PART => arrived(Arrived::Part)?,
                     _ => continue,
                 }
-                told = Some(reader.held());
+                reported = Some(reader.held());
             }
             Err(other) => trailers = other.into_trailers().ok(),
         }

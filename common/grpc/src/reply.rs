@@ -17,9 +17,9 @@ pub struct Reply {
     pub headers: HeaderMap,
     /// The message with its prefix; empty when the call failed.
     pub framed: Chunks,
-    /// `None` is gRPC's "trailers-only" answer: the status stands among the headers.
+    /// `None` is gRPC's "trailers-only" answer: the status is among the headers.
     pub trailers: Option<HeaderMap>,
-    /// What is held for it.
+    /// The bytes that are held for it.
     pub charge: Charge,
 }
 
@@ -40,7 +40,7 @@ impl Reply {
         Self { headers, framed: Chunks::default(), trailers: None, charge: Charge::default() }
     }
 
-    /// Failure before any work was done: the hop before may try elsewhere.
+    /// Failure before any work was done: the hop before may try another one.
     pub fn shed(code: Code, message: &str) -> Self {
         let mut reply = Self::failed(code, message);
         reply.headers.insert(SHED_TRAILER, HeaderValue::from_static(SHED_VALUE));

@@ -1,7 +1,7 @@
-//! Accepts HTTP/2 connections and ends them in order.
+//! Accepts HTTP/2 connections and drains them.
 //!
-//! Porch holds one connection for ever, so connections are given a maximum age: a GOAWAY makes the
-//! caller dial again, which spreads callers over routers. Calls in flight are not touched by it.
+//! Porch keeps one connection for ever, so connections have a maximum age: a GOAWAY makes the caller
+//! dial again, which spreads callers over routers. Calls in flight go on.
 
 mod connections;
 #[cfg(test)]
@@ -12,31 +12,32 @@ use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, OptionFuture};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use porch_fn_lifecycle::drain;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tokio_util::either::Either;
 use tokio_util::io::InspectReader;
 use tracing::Instrument;
 
 use self::connections::Connections;
 use crate::streams::{Activity, Streams};
 use crate::{Body, MAX_HEADER_LIST_BYTES};
-use porch_fn_lifecycle::drain;
 
-/// Calls at once on one connection: Porch sends all of its calls over one, and a router those of all its callers. More
-/// would wait on the other side, unseen and in no fair order, so this is no less than what bytes in flight bound by
-/// default: 512 MiB of calls that are charged 16 KiB at least.
+/// Calls at once on one connection: Porch sends all of its calls over one, and a router those of all
+/// its callers. More would wait on the other side, unseen and in no fair order, so this is no less
+/// than the default bound of bytes in flight: 512 MiB of calls that are charged 16 KiB at least.
 const MAX_CONCURRENT_STREAMS: u32 = 32 * 1024;
 /// Flow-control window of a stream: messages are held whole before they are used, so a small window
 /// would only add round trips. What a connection may have in flight is bounded by its own window.
@@ -48,11 +49,10 @@ const KEEP_ALIVE: Duration = Duration::from_mins(1);
 const PREFACE_LEN: u64 = 24;
 /// Callers that give up on many calls at once are not an attack here.
 const MAX_PENDING_RESETS: usize = MAX_CONCURRENT_STREAMS as usize;
-/// Connections are refused for want of TLS as often as their peers try; the log is told this often of each reason, and of
-/// so many reasons.
-const TELL_INTERVAL: Duration = Duration::from_secs(10);
-const MAX_TOLD: usize = 10;
-/// Pause after accept fails, for example for want of file descriptors.
+/// Refused connections are logged this often for each reason, and for so many reasons.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+const MAX_LOGGED: usize = 10;
+/// Pause after accept fails, for example because file descriptors are missing.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What bounds connections.
@@ -60,60 +60,34 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Options {
     /// Age after which a connection is asked to dial again.
     pub max_age: Option<Duration>,
-    /// Connections at once (`--max-connections`). For one more the one that has been idle for
-    /// longest ends; when all are busy, the new one is refused.
+    /// Connections at once (`--max-connections`). One more ends the one that has been idle for
+    /// longest; when all are busy, the new one is refused.
     pub max_connections: usize,
 }
 
-/// What a connection goes through before HTTP/2.
-pub trait Accept: Clone + Send + 'static {
-    /// The connection after it.
-    type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+/// A connection as bytes.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-    /// Goes through it.
-    fn accept(&self, stream: TcpStream) -> impl Future<Output = io::Result<Self::Stream>> + Send;
-}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Nothing: HTTP/2 in plain text.
-#[derive(Debug, Clone, Copy)]
-pub struct Plain;
+/// The handshake of a connection before HTTP/2, such as TLS.
+pub type Acceptor = Arc<dyn Fn(TcpStream) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync>;
 
-impl Accept for Plain {
-    type Stream = TcpStream;
-
-    async fn accept(&self, stream: TcpStream) -> io::Result<TcpStream> {
-        Ok(stream)
-    }
-}
-
-/// Goes through it if there is one.
-impl<A: Accept + Sync> Accept for Option<A> {
-    type Stream = Either<TcpStream, A::Stream>;
-
-    async fn accept(&self, stream: TcpStream) -> io::Result<Self::Stream> {
-        match self {
-            Some(accept) => Ok(Either::Right(accept.accept(stream).await?)),
-            None => Ok(Either::Left(stream)),
-        }
-    }
-}
-
-/// Serves connections of `listener`, each after `accept`, with `handler` until the drain begins, then sends GOAWAY on each and
-/// returns when the last has finished. Dropping the future cuts them off.
-pub async fn serve<A, H, F>(
+/// Serves connections of `listener` with `handler` until the drain begins, then sends GOAWAY on each
+/// and returns when the last has finished. Without `accept` they are plain text. Dropping the future
+/// ends them at once.
+pub async fn serve<H, F>(
     listener: TcpListener,
-    accept: A,
+    accept: Option<Acceptor>,
     options: Options,
     handler: H,
     mut drain: drain::Watch,
 ) where
-    A: Accept,
     H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     let mut connections = JoinSet::new();
     let mut open = Connections::new(options.max_connections);
-    let origin = Instant::now();
     let refusals = Arc::new(Refusals::default());
     loop {
         let accepted = tokio::select! {
@@ -124,24 +98,28 @@ pub async fn serve<A, H, F>(
         match accepted {
             Ok((stream, peer)) => {
                 if !open.make_room() {
-                    refusals.note_busy(peer);
+                    if refusals.is_news("busy".to_owned()) {
+                        tracing::warn!(%peer, "refused a connection: all of --max-connections have calls");
+                    }
                     continue;
                 }
                 let span = tracing::debug_span!("connection", %peer);
                 let age = options.max_age.map(jittered);
-                let activity = Activity::new(origin);
+                let activity = Activity::new();
                 let (accept, handler, drain) = (accept.clone(), handler.clone(), drain.clone());
                 let (refusals, watched) = (Arc::clone(&refusals), Arc::clone(&activity));
                 let served = async move {
-                    if let Some(stream) = admit(stream, accept, drain.clone(), &refusals, peer).await {
-                        connection(stream, age, watched, handler, drain).await;
+                    match admit(stream, accept, drain.clone()).await {
+                        Ok(Some(stream)) => connection(stream, age, watched, handler, drain).await,
+                        Ok(None) => {}
+                        Err(error) => refusals.log_tls(peer, &error),
                     }
                 };
                 open.push(activity, connections.spawn(served.instrument(span)));
             }
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
-                // Most likely there are no file descriptors left.
+                // Most likely no file descriptors are left.
                 open.end_idle();
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -151,70 +129,60 @@ pub async fn serve<A, H, F>(
     while connections.join_next().await.is_some() {}
 }
 
-/// What was refused of late and why, for the log.
+/// Why connections were refused in the last [`LOG_INTERVAL`].
 #[derive(Debug, Default)]
 struct Refusals(Mutex<BTreeMap<String, Instant>>);
 
 impl Refusals {
-    fn note(&self, peer: SocketAddr, error: &io::Error) {
+    fn log_tls(&self, peer: SocketAddr, error: &io::Error) {
         // The text of an expired certificate contains the time.
-        let reason = error.to_string().replace(|letter: char| letter.is_ascii_digit(), "");
-        if self.is_news(reason) {
+        if self.is_news(error.to_string().replace(|letter: char| letter.is_ascii_digit(), "")) {
             tracing::warn!(%peer, %error, "refused a connection: TLS failed; see --tls-client-ca and the peer's certificate");
         } else {
             tracing::debug!(%peer, %error, "refused a connection: TLS failed");
         }
     }
 
-    fn note_busy(&self, peer: SocketAddr) {
-        if self.is_news("busy".to_owned()) {
-            tracing::warn!(%peer, "refused a connection: all of --max-connections have calls");
-        }
-    }
-
     fn is_news(&self, reason: String) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|_, at| at.elapsed() < TELL_INTERVAL);
-        let news = told.len() < MAX_TOLD && !told.contains_key(&reason);
-        if news {
-            told.insert(reason, Instant::now());
+        let mut logged = self.0.lock();
+        logged.retain(|_, at| at.elapsed() < LOG_INTERVAL);
+        let is_news = logged.len() < MAX_LOGGED && !logged.contains_key(&reason);
+        if is_news {
+            logged.insert(reason, Instant::now());
         }
-        news
+        is_news
     }
 }
 
-/// The connection once it may speak HTTP/2.
-async fn admit<A: Accept>(
+/// The connection once it may speak HTTP/2; `None` if the peer sent nothing.
+async fn admit(
     stream: TcpStream,
-    accept: A,
+    accept: Option<Acceptor>,
     mut drain: drain::Watch,
-    refusals: &Refusals,
-    peer: SocketAddr,
-) -> Option<A::Stream> {
+) -> io::Result<Option<Box<dyn Stream>>> {
     // Small frames follow large ones in every answer; Nagle would hold the trailers back.
     let _ = stream.set_nodelay(true);
     // A peer that closes without sending a byte (a TCP probe) is not counted as a TLS failure.
     let mut first = [0];
     tokio::select! {
-        read = stream.peek(&mut first) => if !matches!(read, Ok(1..)) { return None },
-        () = drain.draining() => return None,
-        () = sleep(KEEP_ALIVE) => return None,
+        read = stream.peek(&mut first) => if !matches!(read, Ok(1..)) { return Ok(None) },
+        () = drain.draining() => return Ok(None),
+        () = sleep(KEEP_ALIVE) => return Ok(None),
     }
-    let accepted = tokio::select! {
-        accepted = accept.accept(stream) => accepted,
-        () = drain.draining() => return None,
-    };
-    accepted.inspect_err(|error| refusals.note(peer, error)).ok()
+    let Some(accept) = accept else { return Ok(Some(Box::new(stream))) };
+    tokio::select! {
+        accepted = accept(stream) => accepted.map(Some),
+        () = drain.draining() => Ok(None),
+    }
 }
 
-async fn connection<S, H, F>(
-    stream: S,
+async fn connection<H, F>(
+    stream: Box<dyn Stream>,
     age: Option<Duration>,
     activity: Arc<Activity>,
     handler: H,
     mut drain: drain::Watch,
 ) where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     H: Fn(Request<Incoming>) -> F,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
@@ -228,7 +196,7 @@ async fn connection<S, H, F>(
         let answer = handler(request);
         async move { Ok::<_, Infallible>(answer.await) }
     });
-    let connection = http2::Builder::new(Streams::new(Arc::clone(&activity)))
+    let connection = http2::Builder::new(Streams(Arc::clone(&activity)))
         .timer(TokioTimer::new())
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
@@ -240,12 +208,7 @@ async fn connection<S, H, F>(
         .auto_date_header(false)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    let old = async {
-        match age {
-            Some(age) => sleep(age).await,
-            None => pending().await,
-        }
-    };
+    let old = OptionFuture::from(age.map(sleep));
     let silent = async {
         sleep(KEEP_ALIVE).await;
         if has_preface() {
@@ -255,8 +218,8 @@ async fn connection<S, H, F>(
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = silent => return,
-        () = async { tokio::select! { () = drain.draining() => (), () = old => () } } => {
-            // hyper ends a connection in order only after that.
+        () = async { tokio::select! { () = drain.draining() => (), Some(()) = old => () } } => {
+            // hyper drains a connection only after that.
             if !has_preface() {
                 return;
             }

@@ -1,5 +1,5 @@
-//! The server side of a unary call: limits, deadline and compression before the handler, one place for
-//! all three of our servers.
+//! The server side of a unary call: limits, deadline and compression before the evaluator, the same
+//! for all three servers.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -10,22 +10,22 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
+use porch_fn_lifecycle::health::Health;
 use porch_fn_proto::{Chunks, EVALUATE_FUNCTION_PATH, FrameError, PREFIX_LEN};
+use porch_fn_telemetry::span::{Span, Tracer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service;
 
-use super::body::Body;
-use super::compression::{InflateError, inflate};
-use super::inflight::{Charge, Inflight};
-use super::receive::{ReceiveError, receive};
-use super::reply::Reply;
-use super::status::{header_bytes, set_load};
-use super::timeout::parse_timeout;
-use porch_fn_lifecycle::health::Health;
-use porch_fn_telemetry::span::{Span, Tracer};
+use crate::body::Body;
+use crate::compression::{InflateError, inflate_apart};
+use crate::inflight::{Charge, Inflight};
+use crate::receive::{ReceiveError, receive};
+use crate::reply::Reply;
+use crate::status::{header_bytes, set_load};
+use crate::timeout::parse_timeout;
 
 /// A call whose message is in.
 #[derive(Debug)]
@@ -38,11 +38,11 @@ pub struct Call {
     pub message: Chunks,
     /// When the caller stops waiting.
     pub deadline: Instant,
-    /// What is held for it. The hop that learns its image claims it.
+    /// The bytes that are held for it. The hop that reads its image claims them.
     pub charge: Charge,
     /// Its span, under which `headers` have the next hop's.
     pub span: Span,
-    /// With [`Options::places`]: its place, to be held for as long as anything of it is.
+    /// Its place with [`Options::places`]: to be held as long as any part of the call.
     pub place: Option<Place>,
 }
 
@@ -58,25 +58,18 @@ pub struct Places {
 }
 
 impl Places {
-    /// So many places (zero counts as one), and what a caller reads who gets none. The hop before may try elsewhere.
+    /// So many places (zero counts as one), and the text for callers that get none. The hop before may
+    /// try elsewhere.
     pub fn new(count: usize, refusal: impl Into<Arc<str>>) -> Self {
         let count = count.clamp(1, Semaphore::MAX_PERMITS);
         Self { free: Arc::new(Semaphore::new(count)), refusal: refusal.into() }
-    }
-
-    fn take(&self) -> Option<Place> {
-        Arc::clone(&self.free).try_acquire_owned().ok()
-    }
-
-    fn refuse(&self) -> Reply {
-        Reply::shed(Code::ResourceExhausted, &self.refusal)
     }
 }
 
 impl Call {
     /// Takes the message out, for a hop that only reads it and then forwards `framed`.
     pub fn take_message(&mut self) -> Chunks {
-        // What was inflated shares nothing with what is forwarded, and was charged on top of it.
+        // An inflated message shares no bytes with `framed`, and was charged in addition.
         if self.framed.parts().first().is_some_and(|part| part[0] == 1) {
             self.charge.shrink(self.message.len());
         }
@@ -87,19 +80,23 @@ impl Call {
 /// What a server does with a call.
 pub trait Evaluate: Send + Sync + 'static {
     /// Answers one call. The future is dropped at the deadline and when the caller goes away, and must
-    /// then let go of everything it started.
+    /// then end everything it started.
     fn evaluate(&self, call: Call) -> impl Future<Output = Reply> + Send;
 }
 
-/// Hears of calls that have ended.
+/// Records calls that have ended.
 pub trait Observe: fmt::Debug + Send + Sync {
-    /// How it ended, the sizes in bytes of request (inflated) and answer where there were any, and how long it took.
+    /// A call ended with `code`. Sizes are in bytes, of the request inflated, where there are any.
     fn ended(&self, code: Code, request: Option<usize>, response: Option<usize>, took: Duration);
 }
 
 /// How long a caller may send nothing of its message.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
-/// What a caller reads whose deadline was further away than is allowed.
+/// The texts of calls that take too long: by the caller's own deadline, as grpc-go has it, and by
+/// our flags.
+const DEADLINE_TEXT: &str = "context deadline exceeded";
+const DEFAULT_TIMEOUT_TEXT: &str =
+    "no answer within --request-timeout, which bounds calls without a deadline";
 const MAX_TIMEOUT_TEXT: &str = "no answer within --max-timeout, which bounds all calls";
 
 /// Limits of a server.
@@ -107,22 +104,20 @@ const MAX_TIMEOUT_TEXT: &str = "no answer within --max-timeout, which bounds all
 pub struct Options {
     /// Largest message in bytes (`--max-request-body-size`).
     pub max_message: usize,
-    /// How long a call may take whose caller set no deadline.
+    /// How long a call without a deadline may take (`--request-timeout`).
     pub default_timeout: Duration,
-    /// What a caller reads when that time is up: names the flag.
-    pub default_timeout_text: &'static str,
-    /// How long a call may take whatever its caller says (`--max-timeout`).
+    /// How long any call may take (`--max-timeout`).
     pub max_timeout: Duration,
-    /// What all messages may hold. `None` sets no limit.
+    /// The bytes that messages may hold. `None` sets no limit.
     pub inflight: Option<Arc<Inflight>>,
     /// How many calls there may be at once. `None` sets no limit.
     pub places: Option<Places>,
-    /// Whether answers say how many calls are in flight.
+    /// Whether answers report how many calls are in flight.
     pub tell_load: bool,
-    /// Who hears of the calls.
+    /// What records the calls.
     pub observer: Option<Arc<dyn Observe>>,
-    /// Who makes their spans.
-    pub tracer: Option<Arc<dyn Tracer>>,
+    /// What makes their spans.
+    pub tracer: Option<Tracer>,
 }
 
 /// Routes requests to the evaluator or to health.
@@ -144,12 +139,12 @@ impl<E: Evaluate> Server<E> {
     pub async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path();
         if path == EVALUATE_FUNCTION_PATH {
-            let calls = Entered::new(&self.calls);
-            let mut seen = Seen::new(self.options.observer.as_deref());
-            let mut reply = self.call(request, &mut seen).await;
-            seen.answered(&reply);
+            let mut ended = Ended::new(&self.calls, self.options.observer.as_deref());
+            let mut reply = self.call(request, &mut ended).await;
+            ended.code = reply.code();
+            ended.response = reply.framed.len().checked_sub(PREFIX_LEN);
             if self.options.tell_load {
-                set_load(reply.status_headers_mut(), calls.others());
+                set_load(reply.status_headers_mut(), self.calls.load(Ordering::Relaxed).saturating_sub(1));
             }
             reply.into_response()
         } else if path.starts_with("/grpc.health.v1.Health/") {
@@ -163,62 +158,60 @@ impl<E: Evaluate> Server<E> {
         }
     }
 
-    async fn call(&self, request: Request<Incoming>, seen: &mut Seen<'_>) -> Reply {
-        let started = seen.started;
+    async fn call(&self, request: Request<Incoming>, ended: &mut Ended<'_>) -> Reply {
         let (head, body) = request.into_parts();
         if head.method != Method::POST || !is_grpc(&head.headers) {
             let text = "not a gRPC call: POST with content-type application/grpc is expected";
             return Reply::failed(Code::Internal, text);
         }
-        let asked = parse_timeout(&head.headers);
-        let Options { max_timeout, default_timeout, default_timeout_text, .. } = self.options;
-        let (time, time_is_up) = match asked {
-            None if default_timeout > max_timeout => (max_timeout, MAX_TIMEOUT_TEXT),
-            None => (default_timeout, default_timeout_text),
-            Some(asked) if asked > max_timeout => (max_timeout, MAX_TIMEOUT_TEXT),
-            Some(asked) => (asked, DEADLINE_TEXT),
+        let Options { max_timeout, default_timeout, .. } = self.options;
+        let (time, timeout_text) = match parse_timeout(&head.headers) {
+            Some(time) if time <= max_timeout => (time, DEADLINE_TEXT),
+            None if default_timeout <= max_timeout => (default_timeout, DEFAULT_TIMEOUT_TEXT),
+            _ => (max_timeout, MAX_TIMEOUT_TEXT),
         };
-        let deadline = started + time;
+        let deadline = ended.started + time;
         let answer = async {
             let mut place = None;
-            if let Some(places) = &self.options.places {
-                place = places.take();
+            if let Some(Places { free, refusal }) = &self.options.places {
+                place = Arc::clone(free).try_acquire_owned().ok();
                 if place.is_none() {
-                    return places.refuse();
+                    return Reply::shed(Code::ResourceExhausted, refusal);
                 }
             }
-            let Read { framed, message, charge } = match self.read(&head.headers, body).await {
+            let (framed, message, charge) = match self.read(&head.headers, body).await {
                 Ok(read) => read,
                 Err(reply) => {
-                    self.trace(&head.headers, seen);
+                    self.trace(&head.headers, ended);
                     return reply;
                 }
             };
             let mut headers = head.headers;
             if message.is_empty() {
-                // A router's question whether this server answers: nobody's call.
-                seen.observer = None;
+                // A router's probe: nobody's call.
+                ended.observer = None;
             } else {
-                seen.request = Some(message.len());
-                self.trace(&headers, seen);
-                seen.span.inject(&mut headers);
+                ended.request = Some(message.len());
+                self.trace(&headers, ended);
+                ended.span.inject(&mut headers);
             }
-            let call = Call { headers, framed, message, deadline, charge, span: seen.span.clone(), place };
+            let call = Call { headers, framed, message, deadline, charge, span: ended.span.clone(), place };
             // Boxed: as long as its message is not in, a call holds little.
             Box::pin(self.evaluator.evaluate(call)).await
         };
         let answered = timeout_at(deadline, answer).await;
-        answered.unwrap_or_else(|_| Reply::failed(Code::DeadlineExceeded, time_is_up))
+        answered.unwrap_or_else(|_| Reply::failed(Code::DeadlineExceeded, timeout_text))
     }
 
     /// Begins the span of a call.
-    fn trace(&self, headers: &HeaderMap, seen: &mut Seen<'_>) {
+    fn trace(&self, headers: &HeaderMap, ended: &mut Ended<'_>) {
         if let Some(tracer) = &self.options.tracer {
-            seen.span = tracer.begin(headers, seen.started.elapsed());
+            ended.span = tracer.begin(headers, ended.started.elapsed());
         }
     }
 
-    async fn read(&self, headers: &HeaderMap, body: Incoming) -> Result<Read, Reply> {
+    /// Reads [`Call::framed`], [`Call::message`] and [`Call::charge`].
+    async fn read(&self, headers: &HeaderMap, body: Incoming) -> Result<(Chunks, Chunks, Charge), Reply> {
         let limit = self.options.max_message;
         let mut charge = match &self.options.inflight {
             Some(inflight) => inflight.enter(header_bytes(headers))?,
@@ -233,62 +226,21 @@ impl<E: Evaluate> Server<E> {
         if received.framed.is_empty() {
             return Err(Reply::failed(Code::Internal, "a unary call without a message"));
         }
-        let message = received.framed.slice(PREFIX_LEN..received.framed.len());
-        let message = if received.compressed {
+        let mut message = received.framed.slice(PREFIX_LEN..received.framed.len());
+        if received.compressed {
             if headers.get("grpc-encoding").is_none_or(|encoding| encoding != "gzip") {
                 return Err(unknown_encoding());
             }
-            // The charge goes along, since nothing ends the thread when the caller goes away.
-            let inflated = tokio::task::spawn_blocking(move || {
-                let inflated = inflate(&message, limit, &mut charge);
-                inflated.map(|plain| (plain, charge))
-            });
-            let plain;
-            (plain, charge) = match inflated.await {
-                Ok(Ok(inflated)) => inflated,
-                Ok(Err(InflateError::TooLarge(limit))) => return Err(too_large(None, limit)),
-                Ok(Err(InflateError::Refused(refused))) => return Err(refused.into()),
-                Ok(Err(error)) => return Err(Reply::failed(Code::Internal, &error.to_string())),
-                Err(_) => return Err(Reply::failed(Code::Internal, "inflating the message failed")),
-            };
-            plain.into()
-        } else {
-            message
-        };
-        Ok(Read { framed: received.framed, message, charge })
+            (message, charge) = inflate_apart(message, limit, charge).await.map_err(refuse_inflated)?;
+        }
+        Ok((received.framed, message, charge))
     }
 }
 
-/// What came after a call's headers: see [`Call`].
-struct Read {
-    framed: Chunks,
-    message: Chunks,
-    charge: Charge,
-}
-
-/// A call in flight.
-struct Entered<'a>(&'a AtomicUsize);
-
-impl<'a> Entered<'a> {
-    fn new(calls: &'a AtomicUsize) -> Self {
-        calls.fetch_add(1, Ordering::Relaxed);
-        Self(calls)
-    }
-
-    /// The other calls.
-    fn others(&self) -> usize {
-        self.0.load(Ordering::Relaxed).saturating_sub(1)
-    }
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// What an observer is told of a call at its end. One that is dropped before was given up by its caller.
-struct Seen<'a> {
+/// Counts a call while it is in flight, and reports its end. A call that is dropped before it is
+/// answered was cancelled by its caller.
+struct Ended<'a> {
+    calls: &'a AtomicUsize,
     observer: Option<&'a dyn Observe>,
     started: Instant,
     request: Option<usize>,
@@ -297,29 +249,23 @@ struct Seen<'a> {
     span: Span,
 }
 
-impl<'a> Seen<'a> {
-    fn new(observer: Option<&'a dyn Observe>) -> Self {
+impl<'a> Ended<'a> {
+    fn new(calls: &'a AtomicUsize, observer: Option<&'a dyn Observe>) -> Self {
+        calls.fetch_add(1, Ordering::Relaxed);
         let (started, span) = (Instant::now(), Span::default());
-        Self { observer, started, request: None, response: None, code: Code::Cancelled, span }
-    }
-
-    fn answered(&mut self, reply: &Reply) {
-        self.code = reply.code();
-        self.response = reply.framed.len().checked_sub(PREFIX_LEN);
+        Self { calls, observer, started, request: None, response: None, code: Code::Cancelled, span }
     }
 }
 
-impl Drop for Seen<'_> {
+impl Drop for Ended<'_> {
     fn drop(&mut self) {
+        self.calls.fetch_sub(1, Ordering::Relaxed);
         self.span.ended(self.code);
         if let Some(observer) = self.observer {
             observer.ended(self.code, self.request, self.response, self.started.elapsed());
         }
     }
 }
-
-/// What grpc-go's servers say at the deadline.
-const DEADLINE_TEXT: &str = "context deadline exceeded";
 
 fn is_grpc(headers: &HeaderMap) -> bool {
     headers
@@ -340,7 +286,15 @@ fn refuse_body(error: ReceiveError) -> Reply {
             Reply::failed(Code::DeadlineExceeded, &text)
         }
         // The caller went away; nobody reads this.
-        ReceiveError::Body(_) => Reply::failed(Code::Cancelled, "the request broke off"),
+        ReceiveError::Body(_) => Reply::failed(Code::Cancelled, "the request was interrupted"),
+    }
+}
+
+fn refuse_inflated(error: InflateError) -> Reply {
+    match error {
+        InflateError::TooLarge(limit) => too_large(None, limit),
+        InflateError::Refused(refused) => refused.into(),
+        error => Reply::failed(Code::Internal, &error.to_string()),
     }
 }
 

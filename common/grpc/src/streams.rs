@@ -1,18 +1,17 @@
-//! The streams of a connection: how many there are, and an end to those whose answer nobody reads.
+//! The streams of a connection: their number, and an end to those whose answer is not read.
 //!
 //! hyper takes the next part of an answer once the caller has made room for it. A stream whose
-//! answer makes no progress for [`UNREAD`] is dropped: that resets it, and frees what waits in
-//! HTTP/2 as well.
+//! answer makes no progress for [`UNREAD`] is dropped, which resets it and frees HTTP/2's buffers.
 
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hyper::rt::Executor;
+use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use tokio::task_local;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -24,7 +23,7 @@ task_local! {
     static STREAM: Stream;
 }
 
-/// The stream that this runs on.
+/// The current stream.
 struct Stream {
     /// When its answer last made progress.
     asked: Cell<Option<Instant>>,
@@ -32,29 +31,24 @@ struct Stream {
     open: Cell<Option<Open>>,
 }
 
-/// The answer of the stream that this runs on is asked for more.
+/// The current stream's answer is asked for more.
 pub(crate) fn asked_for_more() {
     // Bodies that are sent to others are on no stream of ours.
     let _ = STREAM.try_with(|stream| stream.asked.set(Some(Instant::now())));
 }
 
-/// The stream that this runs on is no call, but one of health: a connection with no other is idle.
+/// The current stream is no call but a health check: a connection with no other is idle.
 pub(crate) fn is_no_call() {
     let _ = STREAM.try_with(|stream| stream.open.take());
 }
 
-/// What goes on on a connection.
+/// The activity on a connection: how many streams it has, and when the last one ended.
 #[derive(Debug)]
-pub(crate) struct Activity {
-    streams: AtomicUsize,
-    /// Milliseconds from `origin` to when the last stream ended.
-    idle_since: AtomicU64,
-    origin: Instant,
-}
+pub(crate) struct Activity(Mutex<(usize, Instant)>);
 
 /// Runs the streams of one connection.
 #[derive(Debug, Clone)]
-pub(crate) struct Streams(Arc<Activity>);
+pub(crate) struct Streams(pub(crate) Arc<Activity>);
 
 struct Open(Arc<Activity>);
 
@@ -71,17 +65,15 @@ pin_project! {
 // === impl Activity ===
 
 impl Activity {
-    /// No stream yet. `origin` is the same for all connections that are compared.
-    pub(crate) fn new(origin: Instant) -> Arc<Self> {
-        let idle_since = AtomicU64::new(millis(origin));
-        Arc::new(Self { streams: AtomicUsize::new(0), idle_since, origin })
+    /// Without a stream.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new((0, Instant::now()))))
     }
 
     /// Returns when it has had no stream for [`UNREAD`].
     pub(crate) async fn idle_for_long(&self) {
         loop {
-            let idle = self.idle_since().map(Duration::from_millis);
-            let due = idle.map_or_else(Instant::now, |idle| self.origin + idle) + UNREAD;
+            let due = self.idle_since().unwrap_or_else(Instant::now) + UNREAD;
             if due <= Instant::now() {
                 return;
             }
@@ -89,24 +81,14 @@ impl Activity {
         }
     }
 
-    /// Since when it has no stream, if it has none.
-    pub(crate) fn idle_since(&self) -> Option<u64> {
-        let idle = self.streams.load(Ordering::Relaxed) == 0;
-        idle.then(|| self.idle_since.load(Ordering::Relaxed))
+    /// When its last stream ended, if it has none now.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let (streams, idle_since) = *self.0.lock();
+        (streams == 0).then_some(idle_since)
     }
-}
-
-fn millis(origin: Instant) -> u64 {
-    u64::try_from(origin.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 // === impl Streams ===
-
-impl Streams {
-    pub(crate) fn new(activity: Arc<Activity>) -> Self {
-        Self(activity)
-    }
-}
 
 impl<S: Future<Output = ()> + Send + 'static> Executor<S> for Streams {
     fn execute(&self, stream: S) {
@@ -145,16 +127,15 @@ impl<S: Future<Output = ()>> Future for WhileRead<S> {
 
 impl Open {
     fn new(activity: &Arc<Activity>) -> Self {
-        activity.streams.fetch_add(1, Ordering::Relaxed);
+        activity.0.lock().0 += 1;
         Self(Arc::clone(activity))
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let Self(activity) = self;
-        activity.idle_since.store(millis(activity.origin), Ordering::Relaxed);
-        activity.streams.fetch_sub(1, Ordering::Relaxed);
+        let mut activity = self.0.0.lock();
+        *activity = (activity.0.saturating_sub(1), Instant::now());
     }
 }
 
@@ -187,24 +168,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_idle_while_it_has_no_stream() {
-        let origin = Instant::now();
-        sleep(Duration::from_millis(5)).await;
-        let activity = Activity::new(origin);
-        assert_eq!(activity.idle_since(), Some(5));
-        let streams = Streams::new(Arc::clone(&activity));
+        let second = Duration::from_secs(1);
+        let (start, activity) = (Instant::now(), Activity::new());
+        assert_eq!(activity.idle_since(), Some(start));
+        let streams = Streams(Arc::clone(&activity));
         for seconds in [1, 2] {
-            streams.execute(sleep(Duration::from_secs(seconds)));
+            streams.execute(sleep(second * seconds));
         }
+        sleep(second * 3 / 2).await;
         assert_eq!(activity.idle_since(), None);
-        sleep(Duration::from_millis(1500)).await;
-        assert_eq!(activity.idle_since(), None);
-        sleep(Duration::from_secs(1)).await;
-        assert_eq!(activity.idle_since(), Some(2005));
+        sleep(second).await;
+        assert_eq!(activity.idle_since(), Some(start + second * 2));
         streams.execute(async {
             is_no_call();
             sleep(UNREAD).await;
         });
-        sleep(Duration::from_secs(1)).await;
-        assert_eq!(activity.idle_since(), Some(2505), "a health stream is no call");
+        sleep(second).await;
+        assert_eq!(activity.idle_since(), Some(start + second * 5 / 2), "a health stream is no call");
     }
 }

@@ -55,22 +55,26 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn parse(text: &str) -> Option<Duration> {
-        let mut headers = HeaderMap::new();
-        headers.insert(HEADER, text.parse().unwrap());
-        parse_timeout(&headers)
-    }
-
     #[test]
-    fn reads_every_unit_and_ignores_noise() {
-        assert_eq!(parse("2H"), Some(Duration::from_hours(2)));
-        assert_eq!(parse("3M"), Some(Duration::from_mins(3)));
-        assert_eq!(parse("4S"), Some(Duration::from_secs(4)));
-        assert_eq!(parse("500m"), Some(Duration::from_millis(500)));
-        assert_eq!(parse("6u"), Some(Duration::from_micros(6)));
-        assert_eq!(parse("99999999n"), Some(Duration::from_nanos(99_999_999)));
+    fn every_unit_is_read_and_anything_else_ignored() {
+        let parse = |text: &str| {
+            parse_timeout(&HeaderMap::from_iter([(
+                http::HeaderName::from_static(HEADER),
+                text.parse().ok()?,
+            )]))
+        };
+        for (text, time) in [
+            ("2H", Duration::from_hours(2)),
+            ("3M", Duration::from_mins(3)),
+            ("4S", Duration::from_secs(4)),
+            ("500m", Duration::from_millis(500)),
+            ("6u", Duration::from_micros(6)),
+            ("99999999n", Duration::from_nanos(99_999_999)),
+        ] {
+            assert_eq!(parse(text), Some(time));
+        }
         for bad in ["", "S", "1", "1s", "-1S", "123456789n", "1.5S", "é"] {
-            assert_eq!(HeaderValue::try_from(bad).ok().and_then(|_| parse(bad)), None, "{bad}");
+            assert_eq!(parse(bad), None, "{bad}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Follows objects: a list, and the watch after it.
 //!
 //! A [`Follower`] reports its first error and ends: the caller makes another one, which lists again,
-//! so that nothing is missed for good. kube's watcher resumes after an error where it was, and never
+//! so that no change is lost. kube's watcher resumes after an error where it was, and never
 //! reports again that its objects are complete; collecting pods needs that.
 
 use std::fmt;
@@ -73,7 +73,10 @@ pub struct Follower<K> {
     selection: Selection,
     page: Page,
     trim: fn(&mut K),
-    state: State<K>,
+    /// Where the next watch starts; `None`: list first.
+    version: Option<String>,
+    /// The open watch, and when it has been silent for too long.
+    watch: Option<(BoxStream<'static, kube::Result<WatchEvent<K>>>, Instant)>,
     listed_at: Option<Instant>,
     /// When the next watch request may start, or the next list if the version expired.
     not_before: Instant,
@@ -86,13 +89,6 @@ pub struct Page {
     pub limit: Option<u32>,
     /// How long one page may take.
     pub timeout: Duration,
-}
-
-/// Where a follower is.
-enum State<K> {
-    List,
-    Unwatched { version: String },
-    Watched { version: String, events: BoxStream<'static, kube::Result<WatchEvent<K>>>, silent_at: Instant },
 }
 
 /// Pauses between followers that fail: from 0.2 to 5 s, doubling.
@@ -151,12 +147,13 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
     /// Follows the objects of `api` in this selection. `trim` removes from listed objects what the
     /// caller does not need: a list is held whole.
     pub fn new(api: Api<K>, selection: Selection, page: Page, trim: fn(&mut K)) -> Self {
-        Self { api, selection, page, trim, state: State::List, listed_at: None, not_before: Instant::now() }
+        let not_before = Instant::now();
+        Self { api, selection, page, trim, version: None, watch: None, listed_at: None, not_before }
     }
 
     /// Whether a watch is open.
     pub fn is_watching(&self) -> bool {
-        matches!(self.state, State::Watched { .. })
+        self.watch.is_some()
     }
 
     /// The time since the first list; `None` before it.
@@ -170,62 +167,47 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
     /// [`FollowError`]: changes may have been missed. Start anew with another follower.
     pub async fn next(&mut self) -> Result<Change<K>, FollowError> {
         loop {
-            match &mut self.state {
-                State::List => {
-                    sleep_until(self.not_before).await;
-                    let (objects, version) = list(&self.api, &self.selection, self.page, self.trim).await?;
-                    self.state = State::Unwatched { version };
-                    self.listed_at.get_or_insert_with(Instant::now);
-                    return Ok(Change::Listed(objects));
+            let Some(version) = &mut self.version else {
+                sleep_until(self.not_before).await;
+                let (objects, version) = list(&self.api, &self.selection, self.page, self.trim).await?;
+                self.version = Some(version);
+                self.listed_at.get_or_insert_with(Instant::now);
+                return Ok(Change::Listed(objects));
+            };
+            let Some((events, silent_at)) = &mut self.watch else {
+                sleep_until(self.not_before).await;
+                let params = WatchParams {
+                    label_selector: self.selection.labels.clone(),
+                    field_selector: self.selection.fields.clone(),
+                    timeout: Some(WATCH_SECONDS),
+                    ..WatchParams::default()
+                };
+                let opened = Instant::now();
+                self.not_before = opened + BETWEEN_WATCHES;
+                match bounded(self.api.watch(&params, version)).await {
+                    Ok(events) => self.watch = Some((events.boxed(), opened + READ_TIMEOUT)),
+                    Err(error) if error.code() == Some(EXPIRED) => self.version = None,
+                    Err(error) => return Err(error.into()),
                 }
-                State::Unwatched { version } => {
-                    sleep_until(self.not_before).await;
-                    let params = WatchParams {
-                        label_selector: self.selection.labels.clone(),
-                        field_selector: self.selection.fields.clone(),
-                        timeout: Some(WATCH_SECONDS),
-                        ..WatchParams::default()
-                    };
-                    let opened = Instant::now();
-                    self.not_before = opened + BETWEEN_WATCHES;
-                    match bounded(self.api.watch(&params, version)).await {
-                        Ok(events) => {
-                            let version = std::mem::take(version);
-                            let silent_at = opened + READ_TIMEOUT;
-                            self.state = State::Watched { version, events: events.boxed(), silent_at };
-                        }
-                        Err(error) if error.code() == Some(EXPIRED) => self.state = State::List,
-                        Err(error) => return Err(error.into()),
-                    }
+                continue;
+            };
+            let event = timeout_at(*silent_at, events.next()).await;
+            match event.map_err(|_| FollowError::Silent)?.transpose()? {
+                Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
+                    *version = object.resource_version().unwrap_or_default();
+                    return Ok(Change::Applied(object));
                 }
-                State::Watched { version, events, silent_at } => {
-                    let event = timeout_at(*silent_at, events.next()).await;
-                    let change = match event.map_err(|_| FollowError::Silent)?.transpose()? {
-                        Some(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
-                            *version = object.resource_version().unwrap_or_default();
-                            Change::Applied(object)
-                        }
-                        Some(WatchEvent::Deleted(object)) => {
-                            *version = object.resource_version().unwrap_or_default();
-                            Change::Deleted(object)
-                        }
-                        Some(WatchEvent::Bookmark(bookmark)) => {
-                            *version = bookmark.metadata.resource_version;
-                            continue;
-                        }
-                        Some(WatchEvent::Error(status)) if status.code == EXPIRED => {
-                            self.state = State::List;
-                            continue;
-                        }
-                        Some(WatchEvent::Error(status)) => return Err(kube::Error::Api(status).into()),
-                        // Its time was over.
-                        None => {
-                            self.state = State::Unwatched { version: std::mem::take(version) };
-                            continue;
-                        }
-                    };
-                    return Ok(change);
+                Some(WatchEvent::Deleted(object)) => {
+                    *version = object.resource_version().unwrap_or_default();
+                    return Ok(Change::Deleted(object));
                 }
+                Some(WatchEvent::Bookmark(bookmark)) => *version = bookmark.metadata.resource_version,
+                Some(WatchEvent::Error(status)) if status.code == EXPIRED => {
+                    (self.version, self.watch) = (None, None);
+                }
+                Some(WatchEvent::Error(status)) => return Err(kube::Error::Api(status).into()),
+                // Its time was over.
+                None => self.watch = None,
             }
         }
     }

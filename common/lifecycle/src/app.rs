@@ -16,7 +16,7 @@ use crate::tasks::{Failed, Tasks};
 /// The two times of a drain.
 #[derive(Debug, Clone, Copy)]
 pub struct DrainTimes {
-    /// How long the server goes on accepting after it said `NOT_SERVING` (`--drain-delay`).
+    /// How long the server still accepts after it reported `NOT_SERVING` (`--drain-delay`).
     pub delay: Duration,
     /// How long calls in flight may take after that (`--drain-timeout`).
     pub timeout: Duration,
@@ -34,7 +34,7 @@ pub enum Drained {
 /// Something to do once a server's tasks have ended.
 pub type AtEnd = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// A running server. Dropping it cuts everything off; [`drain`](Self::drain) ends it in order.
+/// A running server. Dropping it ends everything at once; see [`drain`](Self::drain).
 pub struct App {
     /// Where calls are taken.
     pub address: SocketAddr,
@@ -42,13 +42,13 @@ pub struct App {
     pub admin_address: Option<SocketAddr>,
     /// Its gRPC health.
     pub health: Health,
-    /// Tells its tasks to finish.
+    /// Makes its tasks finish.
     pub signal: Signal,
     /// How long they may take.
     pub drain_times: DrainTimes,
-    /// What it is made of.
+    /// Its tasks.
     pub tasks: Tasks,
-    /// What comes after its tasks have ended, in this order.
+    /// To be done after its tasks have ended, in this order.
     pub at_end: Vec<AtEnd>,
 }
 
@@ -68,7 +68,7 @@ impl App {
         self.tasks.failed().await
     }
 
-    /// Stops in order: unready, stop accepting, finish calls until the deadline, end all tasks.
+    /// Drains: unready, stop accepting, finish calls until the deadline, end all tasks.
     pub async fn drain(mut self) -> Drained {
         let times = self.drain_times;
         tracing::info!(delay = ?times.delay, timeout = ?times.timeout, "draining");
@@ -97,7 +97,7 @@ impl fmt::Debug for App {
     }
 }
 
-/// Runs the server that `start` starts until SIGTERM or SIGINT comes or one of its tasks fails, and then drains it.
+/// Runs the server that `start` starts until SIGTERM, SIGINT or a failed task, and then drains it.
 /// Returns the process's exit code; that of an error is `exit_code`'s.
 pub async fn run<E: Display>(
     program: &str,
@@ -135,37 +135,23 @@ mod tests {
         let (signal, watch) = drain::channel();
         let health = Health::new();
         health.set("", true);
-        let (address, tasks) = (([127, 0, 0, 1], 0).into(), Tasks::new());
-        let app = App {
-            address,
-            admin_address: None,
-            health,
-            signal,
-            drain_times: TIMES,
-            tasks,
-            at_end: Vec::new(),
-        };
-        (app, watch)
+        let (address, tasks, at_end) = (([127, 0, 0, 1], 0).into(), Tasks::new(), Vec::new());
+        (App { address, admin_address: None, health, signal, drain_times: TIMES, tasks, at_end }, watch)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn goes_unready_before_it_stops_accepting() {
-        let (app, mut watch) = app();
-        let (start, observer) = (Instant::now(), app.health.clone());
+    async fn a_drain_goes_unready_then_stops_accepting_then_gives_up() {
+        let start = Instant::now();
+        let (server, mut watch) = app();
+        let observer = server.health.clone();
         let task = tokio::spawn(async move {
             watch.draining().await;
-            (Instant::now(), observer.is_serving())
+            (start.elapsed(), observer.is_serving())
         });
-        assert_eq!(app.drain().await, Drained::Finished);
-        let (stopped, serving) = task.await.unwrap();
-        assert_eq!((stopped - start, serving), (TIMES.delay, false));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn gives_up_after_the_timeout() {
-        let (app, _held) = app();
-        let start = Instant::now();
-        assert_eq!(app.drain().await, Drained::TimedOut);
+        assert_eq!(server.drain().await, Drained::Finished);
+        assert_eq!(task.await.unwrap(), (TIMES.delay, false));
+        let ((server, _held), start) = (app(), Instant::now());
+        assert_eq!(server.drain().await, Drained::TimedOut);
         assert_eq!(start.elapsed(), TIMES.delay + TIMES.timeout);
     }
 }

@@ -1,20 +1,20 @@
-//! Orderly stop: one signal that every task hears, and a way to wait until the last one is done.
+//! The drain of a server: one signal for all tasks, and a way to wait until the last one has finished.
 //!
-//! A task keeps a [`Watch`] for as long as it has work in hand. [`Signal::drained`] returns when the
-//! last watch is gone, so nothing needs to be counted.
+//! A task keeps a [`Watch`] as long as it has work. [`Signal::drained`] returns when the last watch is
+//! dropped, so nothing is counted.
 
 use std::convert::Infallible;
 
 use tokio::sync::{mpsc, watch};
 
-/// The end that says "stop". Held by the wiring alone.
+/// The end that starts the drain.
 #[derive(Debug)]
 pub struct Signal {
     draining: watch::Sender<bool>,
     done: mpsc::Receiver<Infallible>,
 }
 
-/// The end that hears "stop", and holds up the exit while it lives.
+/// The end that is notified of the drain, and delays its end while it lives.
 #[derive(Debug, Clone)]
 pub struct Watch {
     draining: watch::Receiver<bool>,
@@ -50,11 +50,12 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use futures_util::FutureExt;
 
+    use super::*;
+
     #[tokio::test]
-    async fn drained_waits_for_the_last_watch() {
+    async fn every_watch_is_notified_and_the_last_one_ends_the_drain() {
         let (mut signal, watch) = channel();
         let mut second = watch.clone();
         assert!(second.draining().now_or_never().is_none());
@@ -64,10 +65,6 @@ mod tests {
         assert!(signal.drained().now_or_never().is_none());
         drop(second);
         signal.drained().await;
-    }
-
-    #[tokio::test]
-    async fn a_lost_signal_drains() {
         let (signal, mut watch) = channel();
         drop(signal);
         watch.draining().await;

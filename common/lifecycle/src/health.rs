@@ -1,4 +1,4 @@
-//! gRPC health (`grpc.health.v1`), by name and with true state.
+//! gRPC health (`grpc.health.v1`), by name.
 //!
 //! tonic-health ends the `Watch` stream of a name it does not know. The protocol says that the stream
 //! stays open with `SERVICE_UNKNOWN`, as for a runner that the router does not know yet; hence this small
@@ -40,7 +40,7 @@ impl Health {
         Self { state: Arc::new(watch::Sender::new(State { serving, ..State::default() })) }
     }
 
-    /// Sets the health of `name` and tells its watchers if it changed.
+    /// Sets the health of `name`, and sends it to its watchers if it changed.
     pub fn set(&self, name: &str, serving: bool) {
         self.state.send_if_modified(|state| {
             let serving = serving && !(name == SERVER && state.stopping);
@@ -52,7 +52,7 @@ impl Health {
         });
     }
 
-    /// Forgets `name`: its watchers hear `SERVICE_UNKNOWN`.
+    /// Removes `name`: its watchers get `SERVICE_UNKNOWN`.
     pub fn remove(&self, name: &str) {
         self.state.send_if_modified(|state| state.serving.remove(name).is_some());
     }
@@ -140,13 +140,14 @@ impl HealthService for Health {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use futures_util::{FutureExt, StreamExt};
     use tonic::Code;
 
-    async fn check(health: &Health, name: &str) -> Result<i32, Code> {
+    use super::*;
+
+    async fn check(health: &Health, name: &str) -> Result<ServingStatus, Code> {
         let request = Request::new(HealthCheckRequest { service: name.to_owned() });
-        health.check(request).await.map(|r| r.get_ref().status).map_err(|s| s.code())
+        health.check(request).await.map(|answer| answer.get_ref().status()).map_err(|status| status.code())
     }
 
     async fn watch(health: &Health, name: &str) -> impl Stream<Item = ServingStatus> + use<> {
@@ -156,17 +157,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn check_answers_by_name() {
+    async fn the_watch_of_an_unknown_name_stays_open() {
         let health = Health::new();
-        assert_eq!(check(&health, "").await, Ok(ServingStatus::NotServing as i32));
-        health.set("", true);
-        assert_eq!(check(&health, "").await, Ok(ServingStatus::Serving as i32));
         assert_eq!(check(&health, "shard/x").await, Err(Code::NotFound));
-    }
-
-    #[tokio::test]
-    async fn watch_of_an_unknown_name_stays_open() {
-        let health = Health::new();
         let mut seen = watch(&health, "shard/x").await;
         assert_eq!(seen.next().await, Some(ServingStatus::ServiceUnknown));
         assert!(seen.next().now_or_never().is_none());
@@ -181,7 +174,9 @@ mod tests {
     #[tokio::test]
     async fn a_drain_is_pushed_and_then_ends_the_streams() {
         let health = Health::new();
+        assert_eq!(check(&health, "").await, Ok(ServingStatus::NotServing));
         health.set("", true);
+        assert_eq!(check(&health, "").await, Ok(ServingStatus::Serving));
         let mut seen = watch(&health, "").await;
         assert_eq!(seen.next().await, Some(ServingStatus::Serving));
         health.stop();

@@ -1,16 +1,17 @@
-//! The tasks that a server is made of. None of them may end unseen: a server whose discovery or
-//! pool is dead would look healthy and serve by what it knew last.
+//! The tasks of a server. None of them may end unseen: a server whose discovery or pool has ended
+//! would look healthy and serve with old data.
 //!
-//! [`Tasks::failed`] says which one ended, and the process drains and exits with code 1, so that it
-//! is restarted. Tasks of single connections and calls are not among them: a panic there ends one
-//! of those.
+//! [`Tasks::failed`] names the task that ended, and the process drains and exits with code 1, so
+//! that it is restarted. Tasks of single connections and calls are not among them: a panic there
+//! ends one of those.
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::future::{Future, pending};
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use tokio::task::{Id, JoinError, JoinSet};
+use futures_util::FutureExt;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tracing::{Instrument, Span};
 
@@ -18,17 +19,17 @@ use tracing::{Instrument, Span};
 /// this time.
 const CAUSE_WAIT: Duration = Duration::from_secs(1);
 
-/// What a server is made of. Dropping it ends all.
+/// The tasks of a server. Dropping it ends all.
 #[derive(Debug, Default)]
 pub struct Tasks {
-    running: JoinSet<()>,
-    known: HashMap<Id, Task>,
+    running: JoinSet<Ended>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Task {
-    name: &'static str,
+/// A task that ended, as a panic or in order.
+struct Ended {
+    task: &'static str,
     may_end: bool,
+    result: Result<(), Box<dyn Any + Send>>,
 }
 
 /// A task ended that should not have.
@@ -39,7 +40,7 @@ pub enum Failed {
     Panicked {
         /// Its name.
         task: &'static str,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
     /// It returned.
@@ -58,7 +59,7 @@ impl Tasks {
         Self::default()
     }
 
-    /// Starts a task that lives as long as the server. It is named as its span is.
+    /// Starts a task that lives as long as the server, with the name of its span.
     pub fn keep(&mut self, span: Span, task: impl Future<Output = ()> + Send + 'static) {
         self.start(span, task, false);
     }
@@ -68,11 +69,10 @@ impl Tasks {
         self.start(span, task, true);
     }
 
-    fn start(&mut self, span: Span, task: impl Future<Output = ()> + Send + 'static, may_end: bool) {
-        let name = span.metadata().map_or("task", |metadata| metadata.name());
-        let task = test_panic::or(name, task);
-        let id = self.running.spawn(task.instrument(span)).id();
-        self.known.insert(id, Task { name, may_end });
+    fn start(&mut self, span: Span, future: impl Future<Output = ()> + Send + 'static, may_end: bool) {
+        let task = span.metadata().map_or("task", |metadata| metadata.name());
+        let future = AssertUnwindSafe(test_panic::or(task, future)).catch_unwind();
+        self.running.spawn(async move { Ended { task, may_end, result: future.await } }.instrument(span));
     }
 
     /// Returns when a task ended that should not have. If a panic follows at once, the panic is named: it
@@ -95,18 +95,13 @@ impl Tasks {
     }
 
     async fn next_failed(&mut self) -> Failed {
-        while let Some(ended) = self.running.join_next_with_id().await {
-            let id = ended.as_ref().map_or_else(JoinError::id, |(id, ())| *id);
-            let Some(Task { name, may_end }) = self.known.remove(&id) else { continue };
+        while let Some(ended) = self.running.join_next().await {
             match ended {
-                Ok(_) if may_end => {}
-                Ok(_) => return Failed::Ended { task: name },
-                Err(error) => match error.try_into_panic() {
-                    Ok(payload) => {
-                        return Failed::Panicked { task: name, message: message(&*payload).to_owned() };
-                    }
-                    Err(_cancelled) => {}
-                },
+                Ok(Ended { task, result: Err(panic), .. }) => {
+                    return Failed::Panicked { task, message: message(&*panic).to_owned() };
+                }
+                Ok(Ended { task, may_end: false, .. }) => return Failed::Ended { task },
+                Ok(_) | Err(_) => {}
             }
         }
         pending().await
@@ -172,7 +167,6 @@ pub mod test_panic {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
     use tokio::sync::oneshot;
     use tracing::info_span;
 

@@ -1,30 +1,28 @@
-//! OpenTelemetry spans of calls, sent to a collector by OTLP. A crate of its own since it brings OpenTelemetry's SDK along,
-//! which the wrapper-server must do without: every function pod gets a copy of that.
+//! OpenTelemetry spans of calls, sent to a collector by OTLP. Only this crate needs OpenTelemetry's
+//! SDK, which the wrapper-server must do without: every function pod gets a copy of that.
 //!
-//! The SDK reads most of OpenTelemetry's environment variables itself: sampler, resource, limits, the batches' size and
-//! pace. A collector that is slow or away costs calls nothing: what does not fit into the queue is dropped.
+//! The SDK reads most of OpenTelemetry's environment variables itself: sampler, resource, limits,
+//! size and interval of batches. A collector that is slow or away costs calls nothing: what does
+//! not fit into the queue is dropped.
 
 mod collector;
 pub mod otel;
-mod record;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::otel::Otel;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector};
-use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use opentelemetry_sdk::trace::SdkTracerProvider;
 use porch_fn_telemetry::span::Tracer;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::collector::Collector;
-use crate::record::Recorder;
+use crate::otel::Otel;
 
 /// How long a server that ends waits for its last spans to be taken.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
@@ -40,16 +38,15 @@ enum SpansError {
     Tls(#[from] rustls::Error),
 }
 
-/// The spans of one server. Dropping this loses spans that have not been sent; [`flush`](Self::flush) sends them.
+/// The spans of one server. A drop loses spans that are not sent yet; [`flush`](Self::flush) sends them.
 #[derive(Debug)]
 pub struct Spans {
     provider: SdkTracerProvider,
-    tracer: SdkTracer,
 }
 
 impl Spans {
-    /// Starts the spans of a server of this version, if `otel` asks for them: to be called in a runtime. `name` is used
-    /// when no variable names the service. A failure is logged.
+    /// Starts the spans of a server of this version in the current runtime, if `otel` asks for them.
+    /// `name` is used when no variable names the service. A failure is logged.
     pub fn start(otel: &Otel, name: &'static str, version: &'static str) -> Option<Self> {
         if !otel.traces {
             return None;
@@ -71,13 +68,12 @@ impl Spans {
             .with_resource(resource(otel.service_name.as_deref(), name, version))
             .with_batch_exporter(exporter)
             .build();
-        let tracer = provider.tracer("porch-fn");
-        Ok(Self { provider, tracer })
+        Ok(Self { provider })
     }
 
     /// What makes a server's spans.
-    pub fn tracer(&self) -> Arc<dyn Tracer> {
-        Arc::new(Recorder::new(self.tracer.clone()))
+    pub fn tracer(&self) -> Tracer {
+        Tracer::new(self.provider.tracer("porch-fn"))
     }
 
     /// Sends what is left. Takes two seconds at most; spans that are made later are not sent.

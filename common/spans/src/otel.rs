@@ -1,5 +1,5 @@
-//! OpenTelemetry's environment variables. Porch's manifests set them on the function runner that this replaces. The log
-//! warns of each request that is not met.
+//! OpenTelemetry's environment variables. Porch's manifests set them on the function runner that
+//! this replaces. The log warns of each request that is not met.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -9,19 +9,21 @@ use prometheus_client::registry::Registry;
 
 /// Longest value that is quoted, in characters.
 const MAX_QUOTED: usize = 100;
-/// How long a collector may take for its answer unless a variable says so, as OpenTelemetry has it.
+/// OpenTelemetry's default of the time that a collector may take for its answer.
 const TRACES_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the variables say.
+/// What the variables request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Otel {
-    /// `OTEL_METRICS_EXPORTER`: whether metrics are shown. Only `none` is no.
+    /// `OTEL_METRICS_EXPORTER`: whether metrics are served. Only `none` turns them off.
     pub metrics: bool,
-    /// `OTEL_EXPORTER_PROMETHEUS_HOST`: where the admin port listens unless a flag says so; `None` is everywhere.
+    /// `OTEL_EXPORTER_PROMETHEUS_HOST`: where the admin port listens without a flag; `None` is
+    /// everywhere.
     pub admin_host: Option<IpAddr>,
     /// `OTEL_TRACES_EXPORTER`: whether spans are made and sent to a collector.
     pub traces: bool,
-    /// `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT` or `OTEL_EXPORTER_OTLP_TIMEOUT`: how long a collector may take for its answer.
+    /// `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT` or `OTEL_EXPORTER_OTLP_TIMEOUT`: how long a collector may
+    /// take for its answer.
     pub traces_timeout: Duration,
     /// `OTEL_SERVICE_NAME`.
     pub service_name: Option<String>,
@@ -30,13 +32,13 @@ pub struct Otel {
 }
 
 impl Otel {
-    /// Those of this process.
+    /// Reads the variables of this process.
     pub fn from_env() -> Self {
-        // One that is no UTF-8 names nothing that is known here.
+        // A value that is not UTF-8 names nothing that is known here.
         Self::read(|name| std::env::var(name).ok())
     }
 
-    /// Those that `variable` has. An empty one counts as none, as OpenTelemetry has it.
+    /// Reads the variables by `variable`. An empty one counts as none, as OpenTelemetry has it.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let given =
             |name| variable(name).map(|value| value.trim().to_owned()).filter(|text| !text.is_empty());
@@ -45,34 +47,30 @@ impl Otel {
             let value: String = value.chars().take(MAX_QUOTED).collect();
             warnings.push(format!("{name}={value:?}: {why}"));
         };
-        let is = |value: &Option<String>, text| {
-            value.as_ref().is_some_and(|value| value.eq_ignore_ascii_case(text))
-        };
-        // An exporter: the one that there is, or none.
+        // Whether the known exporter is requested, or none.
         let mut exporter = |name, known, why| {
-            let given = given(name);
-            if let Some(other) = &given
-                && !is(&given, "none")
-                && !is(&given, known)
-            {
-                warn(name, other, why);
+            let value = given(name)?;
+            let is_known = value.eq_ignore_ascii_case(known);
+            if is_known || value.eq_ignore_ascii_case("none") {
+                return Some(is_known);
             }
-            given
+            warn(name, &value, why);
+            None
         };
-        let of_metrics = exporter(
+        let metrics = exporter(
             "OTEL_METRICS_EXPORTER",
             "prometheus",
             "metrics are for Prometheus to read at /metrics of the admin port, nowhere else",
         );
-        let of_traces = exporter(
+        let traces = exporter(
             "OTEL_TRACES_EXPORTER",
             "otlp",
             "spans are made for otlp, nothing else; the trace context of calls is passed on",
         );
-        let traces = is(&of_traces, "otlp") && !is(&given("OTEL_SDK_DISABLED"), "true");
+        let is_disabled = given("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"));
+        let traces = traces == Some(true) && !is_disabled;
         let protocols = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
-        let protocol = protocols.iter().find_map(|name| Some((name, given(name)?)));
-        if let Some((name, protocol)) = protocol
+        if let Some((name, protocol)) = protocols.iter().find_map(|name| Some((name, given(name)?)))
             && traces
             && protocol != "http/protobuf"
         {
@@ -82,17 +80,18 @@ impl Otel {
         }
         let timeouts = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];
         let traces_timeout = timeouts.iter().find_map(|name| given(name)?.parse().ok());
-        let name = "OTEL_EXPORTER_PROMETHEUS_HOST";
-        let host = given(name);
-        let admin_host = match host.as_deref() {
-            None => None,
-            Some("localhost") => Some(Ipv4Addr::LOCALHOST.into()),
-            Some(host) => {
-                host.parse().inspect_err(|_| warn(name, host, "not an IP address: it is ignored")).ok()
-            }
-        };
+        let admin_host = given("OTEL_EXPORTER_PROMETHEUS_HOST").and_then(|host| match host.as_str() {
+            "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+            host => host.parse().map_or_else(
+                |_| {
+                    warn("OTEL_EXPORTER_PROMETHEUS_HOST", host, "not an IP address: it is ignored");
+                    None
+                },
+                Some,
+            ),
+        });
         Self {
-            metrics: !is(&of_metrics, "none"),
+            metrics: metrics != Some(false),
             admin_host: admin_host.filter(|host: &IpAddr| !host.is_unspecified()),
             traces,
             traces_timeout: traces_timeout.map_or(TRACES_TIMEOUT, Duration::from_millis),
@@ -108,8 +107,8 @@ impl Otel {
         }
     }
 
-    /// Registers `target_info`, by which OpenTelemetry's Prometheus exporter says whose metrics these are. `name` is that
-    /// of a service without one.
+    /// Registers `target_info`, by which OpenTelemetry's Prometheus exporter names the service.
+    /// `name` is used when no variable names it.
     pub fn register(&self, registry: &mut Registry, name: &str, version: &str) {
         let name = self.service_name.as_deref().unwrap_or(name);
         let labels = [("service_name", name), ("service_version", version)];
@@ -124,6 +123,13 @@ mod tests {
 
     use super::*;
 
+    const METRICS: &str = "OTEL_METRICS_EXPORTER";
+    const TRACES: &str = "OTEL_TRACES_EXPORTER";
+    const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
+    const TIMEOUT: &str = "OTEL_EXPORTER_OTLP_TIMEOUT";
+    const HOST: &str = "OTEL_EXPORTER_PROMETHEUS_HOST";
+    const ON: (&str, &str) = (TRACES, "otlp");
+
     fn read(variables: &[(&str, &str)]) -> Otel {
         Otel::read(|name| {
             let found = variables.iter().find(|(known, _)| *known == name);
@@ -132,8 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn porchs_manifests_ask_for_what_there_is() {
-        let nothing = Otel {
+    fn each_request_is_met_or_warned_of() {
+        let none = Otel {
             metrics: true,
             admin_host: None,
             traces: false,
@@ -141,100 +147,49 @@ mod tests {
             service_name: None,
             warnings: Vec::new(),
         };
-        assert_eq!(read(&[]), nothing);
-        let porch = [
-            ("OTEL_METRICS_EXPORTER", "prometheus"),
-            ("OTEL_EXPORTER_PROMETHEUS_HOST", "0.0.0.0"),
-            ("OTEL_TRACES_EXPORTER", "none"),
-            ("OTEL_SERVICE_NAME", "porch-function-runner"),
-        ];
-        assert_eq!(
-            read(&porch),
-            Otel { service_name: Some("porch-function-runner".to_owned()), ..nothing.clone() }
-        );
-        let empty = porch.map(|(name, _)| (name, " "));
-        assert_eq!(read(&empty), nothing);
-    }
-
-    #[test]
-    fn only_none_turns_metrics_off() {
-        for (value, metrics, warnings) in [
-            ("none", false, 0),
-            ("None", false, 0),
-            ("Prometheus", true, 0),
-            ("otlp", true, 1),
-            ("prometheus,otlp", true, 1),
-            ("none,otlp", true, 1),
-        ] {
-            let read = read(&[("OTEL_METRICS_EXPORTER", value)]);
-            assert_eq!((read.metrics, read.warnings.len()), (metrics, warnings), "{value}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_done_is_said() {
-        let read = read(&[("OTEL_TRACES_EXPORTER", "zipkin"), ("OTEL_EXPORTER_PROMETHEUS_HOST", "here")]);
-        let expected = [
-            "OTEL_TRACES_EXPORTER=\"zipkin\": spans are made for otlp, nothing else; the trace context of calls is passed on",
-            "OTEL_EXPORTER_PROMETHEUS_HOST=\"here\": not an IP address: it is ignored",
-        ];
-        assert_eq!(read.warnings, expected);
-        assert_eq!(read.admin_host, None);
-    }
-
-    #[test]
-    fn spans_are_made_for_otlp_unless_it_is_all_off() {
-        let on = ("OTEL_TRACES_EXPORTER", "otlp");
-        for (variables, traces, warned) in [
-            (vec![on], true, None),
-            (vec![("OTEL_TRACES_EXPORTER", "none")], false, None),
-            (vec![("OTEL_TRACES_EXPORTER", "otlp,console")], false, Some("OTEL_TRACES_EXPORTER")),
-            (vec![on, ("OTEL_SDK_DISABLED", "True")], false, None),
-            (vec![on, ("OTEL_SDK_DISABLED", "false")], true, None),
-            (vec![on, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")], true, None),
-            (vec![on, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")], true, Some("OTEL_EXPORTER_OTLP_PROTOCOL")),
-            (vec![("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")], false, None),
+        let name = "porch-function-runner";
+        let no_metrics = Otel { metrics: false, ..none.clone() };
+        let traced = Otel { traces: true, ..none.clone() };
+        let at = |host: [u8; 4]| Otel { admin_host: Some(host.into()), ..none.clone() };
+        let within = |millis| Otel { traces_timeout: Duration::from_millis(millis), ..none.clone() };
+        let porch =
+            [(METRICS, "prometheus"), (HOST, "0.0.0.0"), (TRACES, "none"), ("OTEL_SERVICE_NAME", name)];
+        let named = Otel { service_name: Some(name.to_owned()), ..none.clone() };
+        for (variables, expected, warned) in [
+            (&[][..], &none, None),
+            (&porch, &named, None),
+            (&porch.map(|(name, _)| (name, " ")), &none, None),
+            (&[(METRICS, "none")], &no_metrics, None),
+            (&[(METRICS, "None")], &no_metrics, None),
+            (&[(METRICS, "Prometheus")], &none, None),
+            (&[(METRICS, "none,otlp")], &none, Some(METRICS)),
+            (&[ON], &traced, None),
+            (&[(TRACES, "otlp,console")], &none, Some(TRACES)),
+            (&[ON, ("OTEL_SDK_DISABLED", "True")], &none, None),
+            (&[ON, ("OTEL_SDK_DISABLED", "false")], &traced, None),
+            (&[ON, (PROTOCOL, "http/protobuf")], &traced, None),
+            (&[ON, (PROTOCOL, "grpc")], &traced, Some(PROTOCOL)),
+            (&[(PROTOCOL, "grpc")], &none, None),
             (
-                vec![
-                    on,
-                    ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
-                    ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
-                ],
-                true,
+                &[ON, ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"), (PROTOCOL, "grpc")],
+                &traced,
                 None,
             ),
+            (&[("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "500"), (TIMEOUT, "700")], &within(500), None),
+            (&[("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "soon"), (TIMEOUT, "700")], &within(700), None),
+            (&[(HOST, "10.0.0.1")], &at([10, 0, 0, 1]), None),
+            (&[(HOST, "localhost")], &at([127, 0, 0, 1]), None),
+            (&[(HOST, "::")], &none, None),
+            (&[(HOST, "here")], &none, Some(HOST)),
         ] {
-            let read = read(&variables);
-            let named = read.warnings.first().and_then(|text| Some(text.split_once('=')?.0));
-            assert_eq!((read.traces, named), (traces, warned), "{variables:?}");
+            let mut found = read(variables);
+            let warnings = std::mem::take(&mut found.warnings);
+            let names: Vec<_> = warnings.iter().filter_map(|text| Some(text.split_once('=')?.0)).collect();
+            assert_eq!((&found, names), (expected, Vec::from_iter(warned)), "{variables:?}");
         }
-    }
-
-    #[test]
-    fn a_collector_has_its_time() {
-        let (own, all) = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT");
-        for (variables, milliseconds) in [
-            (vec![(own, "500"), (all, "700")], 500),
-            (vec![(own, "soon"), (all, "700")], 700),
-            (vec![], 10_000),
-        ] {
-            let timeout = read(&variables).traces_timeout;
-            assert_eq!(timeout, Duration::from_millis(milliseconds), "{variables:?}");
-        }
-    }
-
-    #[test]
-    fn the_host_is_an_address() {
-        for (value, host) in [
-            ("127.0.0.1", Some("127.0.0.1")),
-            ("localhost", Some("127.0.0.1")),
-            ("::1", Some("::1")),
-            ("::", None),
-        ] {
-            let read = read(&[("OTEL_EXPORTER_PROMETHEUS_HOST", value)]);
-            assert_eq!(read.admin_host, host.map(|host| host.parse().unwrap()), "{value}");
-            assert!(read.warnings.is_empty(), "{value}");
-        }
+        let expected = "OTEL_TRACES_EXPORTER=\"zipkin\": spans are made for otlp, nothing else; the trace context of calls \
+                        is passed on";
+        assert_eq!(read(&[(TRACES, "zipkin")]).warnings, [expected]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is recorded, and what the next hop is told.
+//! What is recorded, and the parent that the next hop gets.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -35,13 +35,13 @@ impl Ended {
 }
 
 /// A tracer that samples as a server does without variables.
-fn tracer() -> (Recorder, Ended) {
+fn tracer() -> (Tracer, Ended) {
     let ended = Ended::default();
     let provider = SdkTracerProvider::builder()
         .with_sampler(Sampler::ParentBased(Box::new(Sampler::AlwaysOn)))
         .with_simple_exporter(ended.clone())
         .build();
-    (Recorder::new(provider.tracer("test")), ended)
+    (Tracer::new(provider.tracer("test")), ended)
 }
 
 fn headers(traceparent: &str) -> HeaderMap {
@@ -51,8 +51,8 @@ fn headers(traceparent: &str) -> HeaderMap {
     headers
 }
 
-/// Trace, span and flags that `span` has the next hop hang under.
-fn told(span: &Span) -> [String; 3] {
+/// Trace, span and flags of the parent that the next hop gets.
+fn parent(span: &Span) -> [String; 3] {
     let mut headers = HeaderMap::new();
     span.inject(&mut headers);
     let text = headers["traceparent"].to_str().unwrap();
@@ -73,9 +73,10 @@ fn spans_hang_under_each_other_and_under_the_callers() {
     let (age, before) = (Duration::from_mins(1), SystemTime::now());
     let server = tracer.begin(&sent, age);
     server.text("image", "f:v1");
+    server.text("long", &format!("x{}", "é".repeat(512)));
     let call = server.call();
     call.number("attempt", 2);
-    let [trace, next, flags] = told(&call);
+    let [trace, next, flags] = parent(&call);
     assert_eq!((&*trace, &*flags), (TRACE, "01"));
     call.ended(Code::NotFound);
     drop(server.stage("wait"));
@@ -106,6 +107,7 @@ fn spans_hang_under_each_other_and_under_the_callers() {
         ("rpc.method", "EvaluateFunction"),
         ("rpc.grpc.status_code", "5"),
         ("image", "f:v1"),
+        ("long", &format!("x{}", "é".repeat(255))),
     ] {
         assert_eq!(attribute(&server, key).as_deref(), Some(value), "{key}");
     }
@@ -118,7 +120,7 @@ fn a_call_of_no_trace_begins_one() {
     let (tracer, ended) = tracer();
     for sent in [HeaderMap::new(), headers("00-1-2-01"), headers(&format!("00-{TRACE}-{:016}-01", 0))] {
         let server = tracer.begin(&sent, Duration::ZERO);
-        let [trace, ..] = told(&server);
+        let [trace, ..] = parent(&server);
         server.ended(Code::Unavailable);
         let [span]: [SpanData; 1] = ended.take().try_into().unwrap();
         assert_eq!(span.parent_span_id, SpanId::INVALID);
@@ -134,7 +136,7 @@ fn what_the_caller_does_not_sample_is_not_recorded() {
     let server = tracer.begin(&headers(&format!("00-{TRACE}-{PARENT}-00")), Duration::ZERO);
     let call = server.call();
     for span in [&server, &call] {
-        let [trace, next, flags] = told(span);
+        let [trace, next, flags] = parent(span);
         assert_eq!((&*trace, &*flags), (TRACE, "00"));
         assert_ne!(next, PARENT);
     }

@@ -1,9 +1,9 @@
-//! What an error says of why it came to be.
+//! An error with its causes.
 
 use std::error::Error;
 use std::fmt;
 
-/// An error with all its causes, for the log: of a connection that fails, the first alone says next to nothing.
+/// An error with all its causes, for the log: the first error of a failed connection alone says little.
 #[derive(Debug)]
 pub struct Causes<'a>(pub &'a dyn Error);
 
@@ -11,15 +11,15 @@ pub struct Causes<'a>(pub &'a dyn Error);
 
 impl fmt::Display for Causes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told = self.0.to_string();
-        f.write_str(&told)?;
+        let mut last = self.0.to_string();
+        f.write_str(&last)?;
         let mut cause = self.0.source();
         while let Some(error) = cause {
             let text = error.to_string();
-            // Many say what their cause says.
-            if !told.contains(&text) {
+            // Many errors contain the text of their cause.
+            if !last.contains(&text) {
                 write!(f, ": {text}")?;
-                told = text;
+                last = text;
             }
             cause = error.source();
         }
@@ -36,7 +36,7 @@ mod tests {
     struct Because(&'static str, #[source] Option<Box<Because>>);
 
     #[test]
-    fn causes_are_told_once() {
+    fn each_cause_is_displayed_once() {
         let refused = Because("connection refused", None);
         let connect = Because("client error (Connect)", Some(Box::new(refused)));
         let service = Because("ServiceError: client error (Connect)", Some(Box::new(connect)));

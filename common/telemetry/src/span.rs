@@ -1,19 +1,23 @@
-//! Spans of calls. A trait hides the recorder, so that a server without spans needs no OpenTelemetry: every function pod
-//! gets a copy of the wrapper-server, and its size matters.
+//! Spans of calls, as OpenTelemetry's gRPC instrumentation makes them, which Porch uses.
 //!
-//! These are no `tracing` spans. With `tracing-opentelemetry` every call would make spans for the log's subscriber too,
-//! also when nothing is exported; attributes would have to be declared up front; and the wrapper would need this anyway.
+//! They need OpenTelemetry's API alone: every function pod gets a copy of the wrapper-server, which
+//! must do without the SDK. They are no spans of `tracing`, which would be made for the log too.
 
 use std::borrow::Cow;
-use std::fmt::Debug;
+use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue};
+use opentelemetry::global::{BoxedTracer, ObjectSafeTracer};
+use opentelemetry::trace::{
+    SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt, TraceFlags, TraceState, Tracer as _,
+};
+use opentelemetry::{Context, KeyValue};
 use porch_fn_text::cut;
 use tonic::Code;
 
-use crate::trace_context;
+use crate::trace_context::{is_traced, set_parent};
 
 /// Attribute: the function's image. A runner has it from the call, a router from the ring's key.
 pub const IMAGE: &str = "porch_fn.image";
@@ -23,74 +27,110 @@ pub const QUEUE_WAIT: &str = "queue wait";
 pub const EVALUATION: &str = "evaluation";
 /// Longest text of an attribute, in bytes. Some are caller input.
 const MAX_TEXT: usize = 512;
+/// There is one method.
+const SERVICE: &str = "evaluator.FunctionEvaluator";
+const METHOD: &str = "EvaluateFunction";
+const NAME: &str = "evaluator.FunctionEvaluator/EvaluateFunction";
 
 /// Makes the spans of a server.
-pub trait Tracer: Debug + Send + Sync {
-    /// Begins the span of a call that came in with `headers`, `age` ago.
-    fn begin(&self, headers: &HeaderMap, age: Duration) -> Span;
-}
+#[derive(Debug, Clone)]
+pub struct Tracer(Arc<BoxedTracer>);
 
-/// A span that is recorded. It ends when it is dropped, unless it ended before.
-pub trait Record: Debug + Send + Sync {
-    /// Begins the span of a call that is made for this one.
-    fn call(&self) -> Span;
-    /// Begins the span of a stage of this one.
-    fn stage(&self, name: &'static str) -> Span;
-    /// Sets an attribute to a text.
-    fn text(&self, key: &'static str, value: &str);
-    /// Sets an attribute to a number.
-    fn number(&self, key: &'static str, value: i64);
-    /// The parent of the next hop's spans.
-    fn traceparent(&self) -> Option<HeaderValue>;
-    /// Ends it as a call that ended with `code`.
-    fn ended(&self, code: Code);
-}
-
-/// A span, or none when none are recorded: then all of this does nothing. Clones are one span.
+/// A span, or none when none are recorded: then all of this does nothing. Clones are one span,
+/// which ends with the last of them, unless it ended before.
 #[derive(Debug, Clone, Default)]
-pub struct Span(Option<Arc<dyn Record>>);
+pub struct Span(Option<Recorded>);
 
-impl Span {
-    /// One that `record` makes.
-    pub fn new(record: impl Record + 'static) -> Self {
-        Self(Some(Arc::new(record)))
+#[derive(Debug, Clone)]
+struct Recorded {
+    tracer: Tracer,
+    kind: SpanKind,
+    context: Context,
+}
+
+// === impl Tracer ===
+
+impl Tracer {
+    /// Makes spans by `tracer`.
+    pub fn new(tracer: impl ObjectSafeTracer + Send + Sync + 'static) -> Self {
+        Self(Arc::new(BoxedTracer::new(Box::new(tracer))))
     }
 
+    /// Begins the span of a call that came in with `headers`, `age` ago.
+    pub fn begin(&self, headers: &HeaderMap, age: Duration) -> Span {
+        let mut parent = Context::new();
+        if let Some(remote) = remote_parent(headers) {
+            parent = parent.with_remote_span_context(remote);
+        }
+        let now = SystemTime::now();
+        let started = now.checked_sub(age).unwrap_or(now);
+        self.span(SpanKind::Server, self.rpc(SpanKind::Server).with_start_time(started), &parent)
+    }
+
+    fn rpc(&self, kind: SpanKind) -> SpanBuilder {
+        let attributes = [("rpc.system", "grpc"), ("rpc.service", SERVICE), ("rpc.method", METHOD)];
+        let attributes = attributes.map(|(key, value)| KeyValue::new(key, value));
+        self.0.span_builder(NAME).with_kind(kind).with_attributes(attributes)
+    }
+
+    fn span(&self, kind: SpanKind, builder: SpanBuilder, parent: &Context) -> Span {
+        let context = parent.with_span(self.0.build_with_context(builder, parent));
+        Span(Some(Recorded { tracer: self.clone(), kind, context }))
+    }
+}
+
+// === impl Span ===
+
+impl Span {
     /// Begins the span of a call that is made for this one.
     pub fn call(&self) -> Self {
-        self.0.as_ref().map(|record| record.call()).unwrap_or_default()
+        let Some(Recorded { tracer, context, .. }) = &self.0 else { return Self::default() };
+        tracer.span(SpanKind::Client, tracer.rpc(SpanKind::Client), context)
     }
 
     /// Begins the span of a stage of this one.
     pub fn stage(&self, name: &'static str) -> Self {
-        self.0.as_ref().map(|record| record.stage(name)).unwrap_or_default()
+        let Some(Recorded { tracer, context, .. }) = &self.0 else { return Self::default() };
+        let builder = tracer.0.span_builder(name).with_kind(SpanKind::Internal);
+        tracer.span(SpanKind::Internal, builder, context)
     }
 
     /// Sets an attribute to a text, the beginning of it if it is long.
     pub fn text(&self, key: &'static str, value: &str) {
-        if let Some(record) = &self.0 {
-            record.text(key, &cut(value, MAX_TEXT, ""));
+        if let Some(Recorded { context, .. }) = &self.0 {
+            context.span().set_attribute(KeyValue::new(key, cut(value, MAX_TEXT, "").into_owned()));
         }
     }
 
     /// Sets an attribute to a number.
     pub fn number(&self, key: &'static str, value: usize) {
-        if let Some(record) = &self.0 {
-            record.number(key, i64::try_from(value).unwrap_or(i64::MAX));
+        if let Some(Recorded { context, .. }) = &self.0 {
+            let value = i64::try_from(value).unwrap_or(i64::MAX);
+            context.span().set_attribute(KeyValue::new(key, value));
         }
     }
 
     /// Ends it as a call that ended with `code`. What has no code ends when it is dropped.
     pub fn ended(&self, code: Code) {
-        if let Some(record) = &self.0 {
-            record.ended(code);
+        let Some(Recorded { kind, context, .. }) = &self.0 else { return };
+        let span = context.span();
+        span.set_attribute(KeyValue::new("rpc.grpc.status_code", i64::from(i32::from(code))));
+        if is_error(kind, code) {
+            // The call's message stays out: it may have parts of packages.
+            span.set_status(Status::error(""));
         }
+        span.end();
     }
 
     /// Makes this span the parent of what these headers reach.
     pub fn inject(&self, headers: &mut HeaderMap) {
-        if let Some(parent) = self.0.as_ref().and_then(|record| record.traceparent()) {
-            trace_context::set_parent(parent, headers);
+        let Some(Recorded { context, .. }) = &self.0 else { return };
+        let span = context.span();
+        let own = span.span_context();
+        let sampled = own.trace_flags() & TraceFlags::SAMPLED;
+        let parent = format!("00-{}-{}-{sampled:02x}", own.trace_id(), own.span_id());
+        if let (true, Ok(parent)) = (own.is_valid(), HeaderValue::try_from(parent)) {
+            set_parent(parent, headers);
         }
     }
 
@@ -104,67 +144,31 @@ impl Span {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use super::*;
-
-    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-
-    /// Notes what it is told.
-    #[derive(Debug, Default, Clone)]
-    struct Noting(Arc<Mutex<Vec<String>>>);
-
-    impl Record for Noting {
-        fn call(&self) -> Span {
-            Span::new(self.clone())
-        }
-
-        fn stage(&self, _: &'static str) -> Span {
-            Span::new(self.clone())
-        }
-
-        fn text(&self, key: &'static str, value: &str) {
-            self.0.lock().unwrap().push(format!("{key}={value}"));
-        }
-
-        fn number(&self, key: &'static str, value: i64) {
-            self.0.lock().unwrap().push(format!("{key}={value}"));
-        }
-
-        fn traceparent(&self) -> Option<HeaderValue> {
-            Some(HeaderValue::from_static(PARENT))
-        }
-
-        fn ended(&self, code: Code) {
-            self.0.lock().unwrap().push(format!("{code:?}"));
-        }
+/// The caller's span, if the headers name one.
+fn remote_parent(headers: &HeaderMap) -> Option<SpanContext> {
+    if !is_traced(headers) {
+        return None;
     }
+    let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-').skip(1);
+    let trace = opentelemetry::TraceId::from_hex(parts.next()?).ok()?;
+    let span = opentelemetry::SpanId::from_hex(parts.next()?).ok()?;
+    let flags = TraceFlags::new(u8::from_str_radix(parts.next()?, 16).ok()?) & TraceFlags::SAMPLED;
+    let state = headers.get("tracestate").and_then(|state| TraceState::from_str(state.to_str().ok()?).ok());
+    let parent = SpanContext::new(trace, span, flags, true, state.unwrap_or_default());
+    parent.is_valid().then_some(parent)
+}
 
-    #[test]
-    fn headers_of_no_span_stay_where_they_are() {
-        let mut headers = HeaderMap::new();
-        headers.insert("tracestate", HeaderValue::from_static("a=1"));
-        let none = Span::default().call();
-        assert!(matches!(none.injected(&headers), Cow::Borrowed(_)));
-        none.inject(&mut headers);
-        assert_eq!(headers.len(), 1);
-        let some = Span::new(Noting::default());
-        assert_eq!(some.injected(&headers)["traceparent"], PARENT);
-    }
-
-    #[test]
-    fn texts_are_cut_between_characters() {
-        let noting = Noting::default();
-        let span = Span::new(noting.clone());
-        span.text("short", "é");
-        span.text("long", &format!("x{}", "é".repeat(MAX_TEXT)));
-        span.number("number", usize::MAX);
-        span.call().ended(Code::Ok);
-        let noted = noting.0.lock().unwrap();
-        assert_eq!(noted[0], "short=é");
-        assert_eq!(noted[1].len(), "long=".len() + MAX_TEXT - 1);
-        assert_eq!(noted[2..], [format!("number={}", i64::MAX), "Ok".to_owned()]);
+/// Whether a call that ended so failed, by OpenTelemetry's conventions for gRPC: a server answers
+/// for some of the codes only.
+fn is_error(kind: &SpanKind, code: Code) -> bool {
+    match code {
+        Code::Ok => false,
+        Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss => true,
+        _ => *kind != SpanKind::Server,
     }
 }

@@ -1,4 +1,4 @@
-//! The files that TLS flags name, and what rustls makes of them.
+//! The files that TLS flags name, and rustls' configuration of them.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::sync::watch;
 
-use crate::{Acceptor, Connector, Gauges};
+use crate::{Acceptor, Connector, Gauges, acceptor};
 
 /// How often the files are read.
 const READ_INTERVAL: Duration = Duration::from_secs(5);
@@ -42,15 +42,15 @@ pub enum TlsError {
         flag: String,
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The name that the runners' certificates must have is no name.
+    /// The name that the runners' certificates must have is not valid.
     #[error("--tls-server-name {name:?} is neither a DNS name nor an IP address")]
     Name {
-        /// What was given.
+        /// The flag's value.
         name: String,
-        /// What is wrong.
+        /// The reason.
         source: InvalidDnsNameError,
     },
 }
@@ -58,7 +58,7 @@ pub enum TlsError {
 /// A certificate, its key, and the CA that the other side's certificate must come from.
 #[derive(Debug, Clone)]
 pub struct Files {
-    /// What the flags begin with: `--tls` or `--listen-tls`.
+    /// The beginning of the flags: `--tls` or `--listen-tls`.
     flags: &'static str,
     certificate: PemFile,
     key: PemFile,
@@ -75,14 +75,14 @@ struct PemFile {
 struct ConfigFiles<C> {
     files: Files,
     gauges: Gauges,
-    build: fn(&Files, &Parsed) -> Result<C, TlsError>,
+    build: fn(&Files, Parsed) -> Result<C, TlsError>,
 }
 
-/// What is in the files.
+/// The parsed files.
 struct Parsed {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    client_ca: Option<Arc<RootCertStore>>,
+    client_ca: Option<RootCertStore>,
 }
 
 // === impl PemFile ===
@@ -100,16 +100,12 @@ impl PemFile {
         }
     }
 
-    fn roots(&self, content: &[u8]) -> Result<Arc<RootCertStore>, TlsError> {
+    fn roots(&self, content: &[u8]) -> Result<RootCertStore, TlsError> {
         let mut roots = RootCertStore::empty();
         for certificate in self.certificates(content)? {
             roots.add(certificate).map_err(|error| self.error(error))?;
         }
-        Ok(roots.into())
-    }
-
-    fn key(&self, content: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
-        PrivateKeyDer::from_pem_slice(content).map_err(|error| self.pem_error(&error, "a private key"))
+        Ok(roots)
     }
 
     fn pem_error(&self, error: &pem::Error, expected: &str) -> TlsError {
@@ -124,11 +120,11 @@ impl PemFile {
 // === impl Files ===
 
 impl Files {
-    /// The files of the flags that begin with `flags`, or `None` when none was given.
+    /// The files of the flags that begin with `flags`, or `None` without any of them.
     ///
     /// # Errors
-    /// When there is a certificate without a key or the other way round, or a CA without both; when there is no CA
-    /// although `mutual` asks for one.
+    /// When there is a certificate without a key or the other way round, or a CA without both; when
+    /// there is no CA although `mutual` asks for one.
     pub fn of(
         flags: &'static str,
         certificate: Option<PathBuf>,
@@ -152,20 +148,20 @@ impl Files {
         }
     }
 
-    /// For a listener. A task keeps it in step with the files, and `gauges` with it.
+    /// For a listener. A task follows the files and updates `gauges`.
     ///
     /// # Errors
     /// When a file cannot be read or used.
     pub fn acceptor(self, gauges: &Gauges, tasks: &mut Tasks) -> Result<Acceptor, TlsError> {
         let flags = self.flags;
-        Ok(Acceptor { config: self.follow(Self::server, gauges, tasks)?, flags })
+        Ok(acceptor(self.follow(Self::server, gauges, tasks)?, flags))
     }
 
-    /// For connections to peers whose certificates name `name`, or else their own address. A task keeps it in step with
-    /// the files, and `gauges` with it.
+    /// For connections to peers whose certificates name `name`, or else their own address. A task
+    /// follows the files and updates `gauges`.
     ///
     /// # Errors
-    /// When a file cannot be read or used, or `name` is not one.
+    /// When a file cannot be read or used, or `name` is not valid.
     pub fn connector(
         self,
         name: Option<&str>,
@@ -182,7 +178,7 @@ impl Files {
 
     fn follow<C: Send + Sync + 'static>(
         self,
-        build: fn(&Self, &Parsed) -> Result<C, TlsError>,
+        build: fn(&Self, Parsed) -> Result<C, TlsError>,
         gauges: &Gauges,
         tasks: &mut Tasks,
     ) -> Result<watch::Receiver<Arc<C>>, TlsError> {
@@ -195,21 +191,19 @@ impl Files {
         Ok(config)
     }
 
-    fn server(&self, parsed: &Parsed) -> Result<ServerConfig, TlsError> {
+    fn server(&self, parsed: Parsed) -> Result<ServerConfig, TlsError> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|error| self.certificate.error(error))?;
-        let builder = match (&self.client_ca, &parsed.client_ca) {
+        let builder = match (&self.client_ca, parsed.client_ca) {
             (Some(file), Some(roots)) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider());
-                let verifier = verifier.build().map_err(|error| file.error(error))?;
-                builder.with_client_cert_verifier(verifier)
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider());
+                builder.with_client_cert_verifier(verifier.build().map_err(|error| file.error(error))?)
             }
             _ => builder.with_no_client_auth(),
         };
-        let mut config = builder
-            .with_single_cert(parsed.chain.clone(), parsed.key.clone_key())
-            .map_err(|error| self.certificate.error(error))?;
+        let config = builder.with_single_cert(parsed.chain, parsed.key);
+        let mut config = config.map_err(|error| self.certificate.error(error))?;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         // A client that resumed a session would not send its certificate, which may have expired.
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -217,13 +211,12 @@ impl Files {
         Ok(config)
     }
 
-    fn client(&self, parsed: &Parsed) -> Result<ClientConfig, TlsError> {
-        let roots = parsed.client_ca.clone().unwrap_or_else(|| Arc::new(RootCertStore::empty()));
+    fn client(&self, parsed: Parsed) -> Result<ClientConfig, TlsError> {
         let mut config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|error| self.certificate.error(error))?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(parsed.chain.clone(), parsed.key.clone_key())
+            .with_root_certificates(parsed.client_ca.unwrap_or_else(RootCertStore::empty))
+            .with_client_auth_cert(parsed.chain, parsed.key)
             .map_err(|error| self.certificate.error(error))?;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         config.resumption = Resumption::disabled();
@@ -255,13 +248,13 @@ impl<C: Send + Sync + 'static> FileSource for ConfigFiles<C> {
     fn parse(&self, content: &Self::Content, _: Option<&Arc<C>>) -> Result<Arc<C>, TlsError> {
         let ((certificate, key, client_ca), files) = (content, &self.files);
         let client_ca = files.client_ca.as_ref().zip(client_ca.as_ref());
-        let parsed = Parsed {
-            client_ca: client_ca.map(|(file, content)| file.roots(content)).transpose()?,
-            chain: files.certificate.certificates(certificate)?,
-            key: files.key.key(key)?,
-        };
-        let config = (self.build)(files, &parsed)?;
-        self.gauges.uses(files.flags, &parsed.chain);
+        let client_ca = client_ca.map(|(file, content)| file.roots(content)).transpose()?;
+        let chain = files.certificate.certificates(certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|error| files.key.pem_error(&error, "a private key"))?;
+        let expiring = chain.first().cloned();
+        let config = (self.build)(files, Parsed { chain, key, client_ca })?;
+        self.gauges.uses(files.flags, expiring.as_ref());
         Ok(Arc::new(config))
     }
 }

@@ -1,4 +1,4 @@
-//! When certificates expire, and whether the files that are there now are those in use: connections outlive both, so that
+//! When certificates expire, and whether the current files are in use: connections outlive both, so
 //! nothing else shows it before the next rollout.
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -40,17 +40,17 @@ impl Gauges {
         gauges
     }
 
-    /// This chain is in use from now on.
-    pub(super) fn uses(&self, flags: &'static str, chain: &[CertificateDer<'_>]) {
-        // A certificate that rustls takes and that cannot be read here: better no time than a false one.
-        if let Some(expiry) = chain.first().and_then(expiry) {
+    /// Sets the expiry of the certificate in use.
+    pub(super) fn uses(&self, flags: &'static str, certificate: Option<&CertificateDer<'_>>) {
+        // For a certificate that rustls accepts and that cannot be read here, no time is better.
+        if let Some(expiry) = certificate.and_then(expiry) {
             self.expiry.get_or_create(&label(flags)).set(expiry);
         } else {
             self.expiry.remove(&label(flags));
         }
     }
 
-    /// Whether the files can be used.
+    /// Sets whether the files can be used.
     pub(super) fn valid(&self, flags: &'static str, valid: bool) {
         self.valid.get_or_create(&label(flags)).set(i64::from(valid));
     }

@@ -1,5 +1,5 @@
-//! TLS between the hops, and on listeners by choice. Files are read again when they change, as in a mounted Secret after
-//! its certificate was renewed; open connections stay.
+//! TLS between the hops, and on listeners by choice. Files are read again when they change, such as
+//! those of a mounted Secret; open connections stay.
 //!
 //! Between router and runner TLS is mutual: each side sends a certificate and trusts those of one CA. A runner's
 //! certificate must also name the Service; of a router any certificate of the CA is accepted.
@@ -13,28 +13,21 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use porch_fn_grpc::serve::Acceptor;
+use porch_fn_grpc::serve::Stream;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, InvalidMessage, ServerConfig};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client};
 
 pub use self::files::{Files, TlsError};
 pub use self::gauges::Gauges;
-use porch_fn_grpc::serve::Accept;
 
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The server's side. Clones share the last good files.
-#[derive(Debug, Clone)]
-pub struct Acceptor {
-    config: watch::Receiver<Arc<ServerConfig>>,
-    /// What the flags begin with: `--tls` or `--listen-tls`.
-    flags: &'static str,
-}
 
 /// The client's side. Clones share the last good files.
 #[derive(Debug, Clone)]
@@ -44,36 +37,34 @@ pub struct Connector {
     name: Option<ServerName<'static>>,
 }
 
-// === impl Acceptor ===
-
-impl Accept for Acceptor {
-    type Stream = server::TlsStream<TcpStream>;
-
-    /// Fails if the client sends no valid certificate where one is required, or takes longer than 10 s.
-    async fn accept(&self, stream: TcpStream) -> io::Result<Self::Stream> {
-        let acceptor = TlsAcceptor::from(self.config.borrow().clone());
-        let accepted = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
-        accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|error| self.in_words(error))
-    }
+/// The server's side, for the flags that begin with `flags`. It fails if the client sends no valid
+/// certificate where one is required, or takes too long.
+fn acceptor(config: watch::Receiver<Arc<ServerConfig>>, flags: &'static str) -> Acceptor {
+    Arc::new(move |stream| {
+        let acceptor = TlsAcceptor::from(config.borrow().clone());
+        Box::pin(async move {
+            let accepted = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+            match accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+                Ok(stream) => Ok(Box::new(stream) as Box<dyn Stream>),
+                Err(error) => Err(explained(error, flags)),
+            }
+        })
+    })
 }
 
-impl Acceptor {
-    /// The most frequent mistake in words: rustls calls plain text corrupt.
-    fn in_words(&self, error: io::Error) -> io::Error {
-        match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
-                io::Error::other(match self.flags {
-                    "--listen-tls" => {
-                        "the peer speaks plain text, and --listen-tls-cert has callers speak TLS; Porch needs a mesh or a \
-                         proxy in between"
-                    }
-                    _ => {
-                        "the peer speaks plain text; a router needs --tls-cert, --tls-key and --tls-client-ca"
-                    }
-                })
-            }
-            _ => error,
+/// Explains the most frequent mistake: rustls calls plain text corrupt.
+fn explained(error: io::Error, flags: &str) -> io::Error {
+    match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+        Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            io::Error::other(match flags {
+                "--listen-tls" => {
+                    "the peer speaks plain text, and --listen-tls-cert has callers speak TLS; Porch needs a mesh or a \
+                     proxy in between"
+                }
+                _ => "the peer speaks plain text; a router needs --tls-cert, --tls-key and --tls-client-ca",
+            })
         }
+        _ => error,
     }
 }
 

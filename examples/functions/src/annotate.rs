@@ -7,10 +7,10 @@ use crate::resource_list::{FunctionError, ResourceList, is_local_config};
 /// Sets the annotations given as the data of a ConfigMap on every item, except those that are local config.
 pub fn annotate(list: &mut ResourceList) -> Result<bool, FunctionError> {
     let data = list.config_data().filter(|data| !data.is_empty()).cloned().ok_or_else(|| {
-        FunctionError::Config("no annotations given: pass them as key=value pairs behind --".to_owned())
+        FunctionError("no annotations given: pass them as key=value pairs behind --".to_owned())
     })?;
     let mut changed = 0;
-    for item in list.items_mut().iter_mut().filter(|item| !is_local_config(item)) {
+    for item in list.list_mut("items").into_iter().flatten().filter(|item| !is_local_config(item)) {
         let Some(metadata) = object(item, "metadata") else { continue };
         let Some(annotations) = object(metadata, "annotations") else { continue };
         for (name, value) in &data {
@@ -45,21 +45,17 @@ mod tests {
         let items = "[{kind: A}, {kind: B, metadata: {annotations: {owner: old, x: y}}}, \
                      {kind: C, metadata: {annotations: {config.kubernetes.io/local-config: 'true'}}}]";
         let list = run(items, "functionConfig: {data: {owner: me, n: 1}}").unwrap();
-        let annotations = |index: usize| list.items()[index]["metadata"]["annotations"].clone();
+        let annotations = |index: usize| list.list("items")[index]["metadata"]["annotations"].clone();
         assert_eq!(annotations(0), json!({"owner": "me", "n": "1"}));
         assert_eq!(annotations(1), json!({"owner": "me", "x": "y", "n": "1"}));
         assert_eq!(annotations(2), json!({"config.kubernetes.io/local-config": "true"}));
     }
 
     #[test]
-    fn without_annotations_it_says_how_to_give_them() {
-        assert!(run("[]", "").unwrap_err().to_string().contains("key=value"));
-    }
-
-    #[test]
-    fn odd_items_are_left_alone() {
+    fn odd_items_stay_and_missing_annotations_are_an_error() {
         let items = "[3, {metadata: 4}, {metadata: {annotations: []}}]";
         let list = run(items, "functionConfig: {data: {owner: me}}").unwrap();
-        assert_eq!(list.items()[1], json!({"metadata": 4}));
+        assert_eq!(list.list("items")[1], json!({"metadata": 4}));
+        assert!(run("[]", "").unwrap_err().to_string().contains("key=value"));
     }
 }

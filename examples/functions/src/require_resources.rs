@@ -17,13 +17,15 @@ const WORKLOADS: [(&str, &str); 6] = [
 /// Refuses workloads whose containers request no cpu or memory; warns about missing memory limits.
 pub fn require_resources(list: &mut ResourceList) -> Result<bool, FunctionError> {
     let results: Vec<Value> =
-        list.items().iter().filter(|item| !is_local_config(item)).flat_map(check).collect();
+        list.list("items").iter().filter(|item| !is_local_config(item)).flat_map(check).collect();
     let errors = results.iter().filter(|result| result["severity"] == "error").count();
     if errors > 0 {
         eprintln!("{errors} resource requests are missing");
     }
-    for result in results {
-        list.add_result(result);
+    if !results.is_empty()
+        && let Some(all) = list.list_mut("results")
+    {
+        all.extend(results);
     }
     Ok(errors == 0)
 }
@@ -81,7 +83,7 @@ mod tests {
     fn run(item: &str) -> (bool, Vec<Value>) {
         let mut list = ResourceList::parse(&format!("kind: ResourceList\nitems:\n- {item}")).unwrap();
         let accepted = require_resources(&mut list).unwrap();
-        (accepted, list.results().to_vec())
+        (accepted, list.list("results").to_vec())
     }
 
     const BARE: &str = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop, annotations: \

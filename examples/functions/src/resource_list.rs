@@ -4,20 +4,8 @@ use serde_json::{Map, Value, json};
 
 /// Why a function cannot do its work. Results of its work are in the list, not here.
 #[derive(Debug, thiserror::Error)]
-pub enum FunctionError {
-    /// The input is not YAML.
-    #[error("the input is not YAML: {0}")]
-    Parse(String),
-    /// The input is YAML, but no ResourceList.
-    #[error("the input is not a ResourceList with a list of items")]
-    NotAResourceList,
-    /// The function's config is missing or of another shape.
-    #[error("{0}")]
-    Config(String),
-    /// The output cannot be written as YAML.
-    #[error("writing the output: {0}")]
-    Emit(String),
-}
+#[error("{0}")]
+pub struct FunctionError(pub(crate) String);
 
 /// Items, config and results of one call.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,52 +23,43 @@ impl ResourceList {
             budget: serde_saphyr::budget! { max_nodes: 20_000_000, max_events: 40_000_000, max_depth: 256 },
         };
         let value: Value = serde_saphyr::from_str_with_options(text, options)
-            .map_err(|error| FunctionError::Parse(error.to_string()))?;
-        let Value::Object(mut list) = value else { return Err(FunctionError::NotAResourceList) };
-        let items = list.entry("items").or_insert_with(|| json!([]));
-        if items.is_null() {
-            *items = json!([]);
+            .map_err(|error| FunctionError(format!("the input is not YAML: {error}")))?;
+        match value {
+            Value::Object(mut list) if list.get("kind") == Some(&json!("ResourceList")) => {
+                let items = list.entry("items").or_insert(Value::Null);
+                if items.is_null() {
+                    *items = json!([]);
+                }
+                items.is_array().then_some(Self(list))
+            }
+            _ => None,
         }
-        if list.get("kind") != Some(&json!("ResourceList")) || !list["items"].is_array() {
-            return Err(FunctionError::NotAResourceList);
-        }
-        Ok(Self(list))
+        .ok_or_else(|| FunctionError("the input is not a ResourceList with a list of items".to_owned()))
     }
 
     /// As YAML.
     pub fn to_yaml(&self) -> Result<String, FunctionError> {
-        serde_saphyr::to_string(&self.0).map_err(|error| FunctionError::Emit(error.to_string()))
+        serde_saphyr::to_string(&self.0)
+            .map_err(|error| FunctionError(format!("writing the output: {error}")))
     }
 
-    /// The items.
-    pub fn items(&self) -> &[Value] {
-        self.0.get("items").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    /// The items, or the results.
+    pub(crate) fn list(&self, key: &str) -> &[Value] {
+        self.0.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 
-    /// The items, to change.
-    pub fn items_mut(&mut self) -> &mut [Value] {
-        self.0.get_mut("items").and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
+    /// The same, to change.
+    pub(crate) fn list_mut(&mut self, key: &str) -> Option<&mut Vec<Value>> {
+        let list = self.0.entry(key).or_insert(Value::Null);
+        if !list.is_array() {
+            *list = json!([]);
+        }
+        list.as_array_mut()
     }
 
     /// The data of a ConfigMap given as the function's config.
     pub fn config_data(&self) -> Option<&Map<String, Value>> {
         self.0.get("functionConfig")?.get("data")?.as_object()
-    }
-
-    /// Adds a result about `item`.
-    pub fn add_result(&mut self, result: Value) {
-        let results = self.0.entry("results").or_insert_with(|| json!([]));
-        if !results.is_array() {
-            *results = json!([]);
-        }
-        if let Some(results) = results.as_array_mut() {
-            results.push(result);
-        }
-    }
-
-    /// The results so far.
-    pub fn results(&self) -> &[Value] {
-        self.0.get("results").and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -100,12 +79,13 @@ mod tests {
 
     #[test]
     fn only_resource_lists_are_taken() {
-        assert!(ResourceList::parse("kind: ResourceList").unwrap().items().is_empty());
-        assert!(ResourceList::parse("kind: ResourceList\nitems: null").unwrap().items().is_empty());
+        assert!(ResourceList::parse("kind: ResourceList").unwrap().list("items").is_empty());
+        assert!(ResourceList::parse("kind: ResourceList\nitems: null").unwrap().list("items").is_empty());
         for other in ["kind: List", "[]", "3", "kind: ResourceList\nitems: 3", ""] {
             assert!(ResourceList::parse(other).is_err(), "{other}");
         }
-        assert!(matches!(ResourceList::parse("a: ["), Err(FunctionError::Parse(_))));
+        let error = ResourceList::parse("a: [").unwrap_err().to_string();
+        assert!(error.starts_with("the input is not YAML: "), "{error}");
     }
 
     #[test]
@@ -115,7 +95,7 @@ mod tests {
         let expected = json!({
             "mode": 420, "octal": 15, "hex": 31, "yes": "on", "y": "n", "binary": "aGk=", "merged": {"a": 1},
         });
-        assert_eq!(list.items(), [expected]);
+        assert_eq!(list.list("items"), [expected]);
     }
 
     #[test]

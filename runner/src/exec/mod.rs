@@ -87,10 +87,7 @@ impl ExecRuntime {
         let program = program.with_variables(trace_context::environment(headers));
         // The server drops this future at the deadline, which ends the process.
         let ran = run(&program, resource_list, &outcome::limits(self.max_message), None).await;
-        match outcome::judge_apart(outcome::judge_exit, image, ran, self.max_message, ()).await {
-            Ok(evaluated) => Reply::evaluated(evaluated.resource_list.into(), evaluated.log),
-            Err(failure) => Reply::failed(failure.code, &failure.message),
-        }
+        outcome::reply(outcome::judge_exit, image, ran, self.max_message, ()).await
     }
 }
 

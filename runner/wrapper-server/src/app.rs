@@ -30,16 +30,13 @@ const MAX_CONNECTIONS: usize = 1000;
 /// Binds the port and serves.
 ///
 /// # Errors
-/// Only for the port: a function that cannot be found is told to each caller.
+/// Only for the port: if the function is not found, each caller gets that error.
 pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     let (listener, address) = listen(flags.address, flags.port, "--port").await?;
     let (signal, drain) = drain::channel();
     let health = Health::new();
-    let (name, args) = flags
-        .entrypoint
-        .split_first()
-        .map_or((OsString::new(), &[][..]), |(name, args)| (name.clone(), args));
-    let program = Program::new(name, args, Environment::Inherit);
+    let mut words = flags.entrypoint.iter().cloned();
+    let program = Program::new(words.next().unwrap_or_default(), words, Environment::Inherit);
     if let Err(error) = program.executable() {
         tracing::error!(%error, "the function's entry point cannot be run");
     }
@@ -47,10 +44,9 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     let options = porch_fn_grpc::Options {
         max_message: flags.max_request_body_size,
         default_timeout: flags.request_timeout.into(),
-        // Its runner says how long.
+        // Its runner sets the deadlines.
         max_timeout: Duration::MAX,
-        default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
-        // Its places bound what is held.
+        // Its places bound the bytes that are held.
         inflight: None,
         places: Some(Wrapper::places(flags.max_concurrent_calls)),
         tell_load: false,
@@ -64,7 +60,7 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     };
     let mut tasks = Tasks::new();
     let listening = serve::Options { max_age: None, max_connections: MAX_CONNECTIONS };
-    tasks.keep(tracing::info_span!("serve"), serve::serve(listener, serve::Plain, listening, handler, drain));
+    tasks.keep(tracing::info_span!("serve"), serve::serve(listener, None, listening, handler, drain));
     health.set("", true);
     // Nothing routes to a wrapper but its runner, which sees the pod terminate: no delay.
     let drain_times = DrainTimes { delay: Duration::ZERO, timeout: flags.drain_timeout.into() };
@@ -94,13 +90,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         );
     }
     if let Some(directory) = &flags.copy_to {
-        return match copy_to(directory) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("wrapper-server: {error}");
-                ExitCode::FAILURE
-            }
-        };
+        return copy_to(directory);
     }
     if flags.idle {
         return idle();

@@ -9,19 +9,19 @@ use std::str::FromStr;
 
 use clap::Parser;
 use porch_fn_flags::GoDuration;
-use porch_fn_proto::{FrameReader, PREFIX_LEN, frame};
+use porch_fn_proto::{PREFIX_LEN, frame};
 use prost::Message;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::codegen::Bytes;
-use tonic::codegen::http::Request;
+use tonic::codegen::http::{HeaderValue, Method, Request, Uri};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 /// The name under which the binary is the probe.
 pub(crate) const NAME: &str = "grpc-health-probe";
 
-/// Largest answer in bytes. A health check's has two.
+/// Largest answer in bytes. A health check's has seven.
 const MAX_ANSWER: usize = 100;
 
 /// Asks a gRPC server for its health.
@@ -51,26 +51,8 @@ struct Flags {
 #[derive(Debug, Clone)]
 struct Target(Vec<SocketAddr>);
 
-#[derive(Debug, thiserror::Error)]
-#[error("{0:?} is neither IP:PORT (IPv6 in brackets) nor localhost:PORT")]
-struct TargetError(String);
-
-/// The exit codes are those of the tool of this name.
-#[derive(Debug, thiserror::Error)]
-enum ProbeError {
-    #[error("no connection: {0}")]
-    Connect(#[from] io::Error),
-    #[error("no answer within -rpc-timeout")]
-    Timeout,
-    #[error("the call was interrupted, or the server does not speak HTTP/2: {0}")]
-    Call(#[from] h2::Error),
-    #[error(
-        "the server refuses the call: it does not know that service, or implements no gRPC health (grpc.health.v1.Health)"
-    )]
-    Refused,
-    #[error("the server is not healthy: {0}")]
-    Unhealthy(&'static str),
-}
+/// An exit code, which is that of the tool of this name, and the reason.
+type Failure = (u8, String);
 
 /// The whole process, from its arguments to its exit code.
 pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -82,37 +64,50 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map_err(ProbeError::from).and_then(|runtime| runtime.block_on(check(flags))) {
+    match runtime.map_err(no_connection).and_then(|runtime| runtime.block_on(check(flags))) {
         Ok(()) => {
             println!("status: SERVING");
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            eprintln!("{NAME}: {error}");
-            ExitCode::from(match error {
-                ProbeError::Connect(_) => 2,
-                ProbeError::Timeout | ProbeError::Call(_) | ProbeError::Refused => 3,
-                ProbeError::Unhealthy(_) => 4,
-            })
+        Err((code, problem)) => {
+            eprintln!("{NAME}: {problem}");
+            ExitCode::from(code)
         }
     }
 }
 
-async fn check(flags: Flags) -> Result<(), ProbeError> {
-    let connect = timeout(flags.connect_timeout.into(), TcpStream::connect(&flags.addr.0[..]));
-    let stream = connect.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-    let answer = timeout(flags.rpc_timeout.into(), call(stream, flags.service));
-    match answer.await.map_err(|_| ProbeError::Timeout)??.status() {
-        ServingStatus::Serving => Ok(()),
-        status => Err(ProbeError::Unhealthy(status.as_str_name())),
-    }
+async fn check(flags: Flags) -> Result<(), Failure> {
+    let connected = timeout(flags.connect_timeout.into(), TcpStream::connect(&flags.addr.0[..])).await;
+    let stream = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(no_connection)?;
+    let answered = timeout(flags.rpc_timeout.into(), call(stream, flags.service)).await;
+    let problem = match answered {
+        Err(_) => "no answer within -rpc-timeout".to_owned(),
+        Ok(Err(error)) => {
+            format!("the call was interrupted, or the server does not speak HTTP/2: {error}")
+        }
+        Ok(Ok(None)) => {
+            "the server refuses the call: it does not know that service, or implements no gRPC health \
+             (grpc.health.v1.Health)"
+                .to_owned()
+        }
+        Ok(Ok(Some(ServingStatus::Serving))) => return Ok(()),
+        Ok(Ok(Some(status))) => {
+            return Err((4, format!("the server is not healthy: {}", status.as_str_name())));
+        }
+    };
+    Err((3, problem))
 }
 
-async fn call(stream: TcpStream, service: String) -> Result<HealthCheckResponse, ProbeError> {
-    let uri = format!("http://{}/grpc.health.v1.Health/Check", stream.peer_addr()?);
-    let request = Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
-    // The path of an address is always valid.
-    let request = request.body(()).map_err(io::Error::other)?;
+fn no_connection(error: io::Error) -> Failure {
+    (2, format!("no connection: {error}"))
+}
+
+async fn call(stream: TcpStream, service: String) -> Result<Option<ServingStatus>, h2::Error> {
+    let mut request = Request::new(());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = Uri::from_static("http://localhost/grpc.health.v1.Health/Check");
+    request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    request.headers_mut().insert("te", HeaderValue::from_static("trailers"));
     let message = Bytes::from(HealthCheckRequest { service }.encode_to_vec());
 
     let (client, connection) = h2::client::handshake(stream).await?;
@@ -120,27 +115,28 @@ async fn call(stream: TcpStream, service: String) -> Result<HealthCheckResponse,
     let (response, mut body) = client.ready().await?.send_request(request, false)?;
     body.send_data(frame(message.into()).contiguous(), true)?;
     let mut body = response.await?.into_body();
-    let mut reader = FrameReader::new(MAX_ANSWER);
+    let mut answer = Vec::new();
     while let Some(data) = body.data().await {
-        reader.push(data?).map_err(|_| ProbeError::Refused)?;
+        answer.extend(data?.into_iter().take(MAX_ANSWER));
+        answer.truncate(MAX_ANSWER);
     }
-    // There is no message if the status is an error. The status itself is in headers, which say no more.
-    let (answer, _) = reader.finish().map_err(|_| ProbeError::Refused)?;
-    let answer = answer.slice(PREFIX_LEN..answer.len()).contiguous();
-    HealthCheckResponse::decode(answer).map_err(|_| ProbeError::Refused)
+    // If the status is an error there is no message, and the status itself adds nothing.
+    let answer = answer.get(PREFIX_LEN..).and_then(|answer| HealthCheckResponse::decode(answer).ok());
+    Ok(answer.map(|answer| answer.status()))
 }
 
 impl FromStr for Target {
-    type Err = TargetError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, TargetError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         if let Ok(address) = text.parse() {
             return Ok(Self(vec![address]));
         }
         // Go dials this machine if the host is left out.
         let port = text.strip_prefix("localhost").unwrap_or(text).strip_prefix(':');
-        let port: u16 =
-            port.and_then(|port| port.parse().ok()).ok_or_else(|| TargetError(text.to_owned()))?;
+        let port: Option<u16> = port.and_then(|port| port.parse().ok());
+        let wrong = || format!("{text:?} is neither IP:PORT (IPv6 in brackets) nor localhost:PORT");
+        let port = port.ok_or_else(wrong)?;
         Ok(Self(vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]))
     }
 }

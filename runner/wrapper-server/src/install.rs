@@ -26,24 +26,15 @@ pub(crate) const CP: &str = "cp";
 const CP_USAGE: &str = "usage: cp [-a|-r|-R|-p] SOURCE... DESTINATION; directories are always copied whole, and \
                         permission bits of files and symbolic links are always kept";
 
-/// Why there is no copy.
-#[derive(Debug, thiserror::Error)]
-#[error("--copy-to {directory}: {error}; mount a writable volume there")]
-pub(crate) struct CopyToError {
-    directory: PathBuf,
-    error: io::Error,
-}
-
 /// Copies this executable into `directory`, executable for all users.
-///
-/// # Errors
-/// A [`CopyToError`] if the directory cannot be written.
-pub(crate) fn copy_to(directory: &Path) -> Result<(), CopyToError> {
+pub(crate) fn copy_to(directory: &Path) -> ExitCode {
     let target = directory.join(FILE);
-    std::env::current_exe()
+    let copied = std::env::current_exe()
         .and_then(|executable| replace(&executable, &target))
-        .and_then(|()| fs::set_permissions(&target, Permissions::from_mode(0o755)))
-        .map_err(|error| CopyToError { directory: directory.to_owned(), error })
+        .and_then(|()| fs::set_permissions(&target, Permissions::from_mode(0o755)));
+    let Err(error) = copied else { return ExitCode::SUCCESS };
+    eprintln!("wrapper-server: --copy-to {}: {error}; mount a writable volume there", directory.display());
+    ExitCode::FAILURE
 }
 
 /// Does nothing until SIGTERM or SIGINT.
@@ -57,15 +48,9 @@ pub(crate) fn idle() -> ExitCode {
             Ok(())
         })
     });
-    match waited {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!(
-                "wrapper-server: --idle cannot catch SIGTERM and SIGINT: {error}; raise the pod's limits"
-            );
-            ExitCode::FAILURE
-        }
-    }
+    let Err(error) = waited else { return ExitCode::SUCCESS };
+    eprintln!("wrapper-server: --idle cannot catch SIGTERM and SIGINT: {error}; raise the pod's limits");
+    ExitCode::FAILURE
 }
 
 /// The whole process of `cp`, from the arguments after its name to its exit code.

@@ -14,7 +14,9 @@
 //! | deadline | `DEADLINE_EXCEEDED` | `context deadline exceeded` |
 
 use bytes::Bytes;
-use tonic::{Code, Status};
+use porch_fn_grpc::Reply;
+use tokio::task::spawn_blocking;
+use tonic::Status;
 
 use crate::go_text::{go_exit_text, go_quote};
 use crate::process::{Finished, Limits, MARKER_LIMIT, RunError, Stderr};
@@ -31,20 +33,8 @@ pub struct Evaluated {
     pub warning: Option<String>,
 }
 
-/// A call that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// The status code.
-    pub code: Code,
-    /// The status message; the same for the same input and output, and a few hundred KiB at most.
-    pub message: String,
-}
-
-impl From<Failure> for Status {
-    fn from(failure: Failure) -> Self {
-        Self::new(failure.code, failure.message)
-    }
-}
+/// [`judge`] or [`judge_exit`].
+pub type Judge = fn(&str, Result<Finished, RunError>, usize) -> Result<Evaluated, Status>;
 
 /// The limits that keep an answer within a gRPC message of `max_message` bytes.
 pub fn limits(max_message: usize) -> Limits {
@@ -71,7 +61,7 @@ const IMAGE_LIMIT: usize = 1024;
 /// Judges a call of the function `image` that was run within [`limits`] of `max_message`.
 ///
 /// Reads the whole output, which takes about 30 ms of CPU time per MiB.
-pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -> Result<Evaluated, Failure> {
+pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -> Result<Evaluated, Status> {
     let function = go_quote(&bounded(image, IMAGE_LIMIT));
     let Finished { status, stdout, stderr } =
         ran.map_err(|error| not_finished(&function, &error, max_message))?;
@@ -80,13 +70,13 @@ pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -
         Ok(results) if status.success() => results,
         Ok(results) => {
             let stderr = stderr.into_text();
-            return Err(internal(format!(
+            return Err(Status::internal(format!(
                 "failed to evaluate function {function} with structured results: {results} and stderr: {stderr}"
             )));
         }
         Err(invalid) => {
             let stderr = stderr.into_text();
-            return Err(internal(format!(
+            return Err(Status::internal(format!(
                 "failed to parse the output of function {function} with stderr '{stderr}': {invalid}"
             )));
         }
@@ -103,7 +93,7 @@ pub fn judge_exit(
     image: &str,
     ran: Result<Finished, RunError>,
     max_message: usize,
-) -> Result<Evaluated, Failure> {
+) -> Result<Evaluated, Status> {
     let function = go_quote(&bounded(image, IMAGE_LIMIT));
     let Finished { status, stdout, stderr } =
         ran.map_err(|error| not_finished(&function, &error, max_message))?;
@@ -111,7 +101,7 @@ pub fn judge_exit(
         let failure = not_executed(&function, &go_exit_text(status), &stderr.into_text());
         return Err(match resource_list::check(&stdout) {
             Ok(results) if !results.text.is_empty() => {
-                internal(format!("{} with structured results: {results}", failure.message))
+                Status::internal(format!("{} with structured results: {results}", failure.message()))
             }
             _ => failure,
         });
@@ -122,32 +112,35 @@ pub fn judge_exit(
     Ok(evaluated(stdout, stderr, None, max_message))
 }
 
-/// Outputs up to this size, in bytes, are judged at once. Larger ones take milliseconds and would delay
-/// other calls.
+/// Outputs up to this size, in bytes, are judged at once. Larger ones take milliseconds and would
+/// delay other calls.
 const JUDGED_INLINE: usize = 64 * 1024;
 
-/// [`judge`] or [`judge_exit`].
-pub type Judge = fn(&str, Result<Finished, RunError>, usize) -> Result<Evaluated, Failure>;
-
-/// Judges large outputs in a thread for blocking work. `held` is dropped after that, even if this future is
-/// dropped before.
-pub async fn judge_apart(
+/// Judges a call and returns its answer. Large outputs are judged in a thread for blocking work.
+/// `held` is dropped after that, even if this future is dropped before.
+pub async fn reply(
     judge: Judge,
     image: &str,
     ran: Result<Finished, RunError>,
     max_message: usize,
     held: impl Send + 'static,
-) -> Result<Evaluated, Failure> {
-    if ran.as_ref().map_or(0, |finished| finished.stdout.len()) <= JUDGED_INLINE {
-        return judge(image, ran, max_message);
+) -> Reply {
+    let judged = if ran.as_ref().map_or(0, |finished| finished.stdout.len()) <= JUDGED_INLINE {
+        judge(image, ran, max_message)
+    } else {
+        let image = image.to_owned();
+        let judged = spawn_blocking(move || (judge(&image, ran, max_message), held).0).await;
+        judged.unwrap_or_else(|_| Err(Status::internal("the function's output could not be judged")))
+    };
+    match judged {
+        Ok(Evaluated { resource_list, log, warning }) => {
+            if let Some(warning) = warning {
+                tracing::warn!("{warning}");
+            }
+            Reply::evaluated(resource_list.into(), log)
+        }
+        Err(status) => status.into(),
     }
-    let image = image.to_owned();
-    let judged = tokio::task::spawn_blocking(move || {
-        let _held = held;
-        judge(&image, ran, max_message)
-    });
-    let judged = judged.await;
-    judged.unwrap_or_else(|_| Err(internal("the function's output could not be judged".to_owned())))
 }
 
 fn evaluated(stdout: Bytes, stderr: Stderr, warning: Option<String>, max_message: usize) -> Evaluated {
@@ -156,31 +149,22 @@ fn evaluated(stdout: Bytes, stderr: Stderr, warning: Option<String>, max_message
     Evaluated { resource_list: stdout, log, warning }
 }
 
-fn not_finished(function: &str, error: &RunError, max_message: usize) -> Failure {
+fn not_finished(function: &str, error: &RunError, max_message: usize) -> Status {
     match error {
-        RunError::Lookup(_) | RunError::Start { .. } | RunError::Io { .. } => {
-            not_executed(function, &error.to_string(), "")
-        }
-        RunError::StdoutTooLarge { .. } => Failure {
-            code: Code::ResourceExhausted,
-            // The function was ended at once, so the length of its whole output is not known.
-            message: format!(
-                "grpc: trying to send message larger than max ({} vs. {max_message}): the output of function \
-                 {function} is too long; raise --max-request-body-size of router, runner and wrapper-server, and \
-                 Porch's --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), to one value",
-                max_message.saturating_add(1)
-            ),
-        },
-        RunError::Deadline => Failure { code: Code::DeadlineExceeded, message: error.to_string() },
+        RunError::Lookup(_) | RunError::Io { .. } => not_executed(function, &error.to_string(), ""),
+        // The function was ended at once, so the length of its whole output is not known.
+        RunError::StdoutTooLarge { .. } => Status::resource_exhausted(format!(
+            "grpc: trying to send message larger than max ({} vs. {max_message}): the output of function {function} \
+             is too long; raise --max-request-body-size of router, runner and wrapper-server, and Porch's \
+             --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), to one value",
+            max_message.saturating_add(1)
+        )),
+        RunError::Deadline => Status::deadline_exceeded(error.to_string()),
     }
 }
 
-fn not_executed(function: &str, reason: &str, stderr: &str) -> Failure {
-    internal(format!("Failed to execute function {function}: {reason} ({stderr})"))
-}
-
-fn internal(message: String) -> Failure {
-    Failure { code: Code::Internal, message }
+fn not_executed(function: &str, reason: &str, stderr: &str) -> Status {
+    Status::internal(format!("Failed to execute function {function}: {reason} ({stderr})"))
 }
 
 #[cfg(test)]

@@ -9,13 +9,12 @@
 //! ([`adopt_orphans`]). Else it outlives the call. It cannot delay a call, unless it keeps stdout open.
 
 mod group;
-mod pidfd;
 mod program;
 mod reaper;
 mod stderr;
 
+use std::borrow::Cow;
 use std::convert::Infallible;
-use std::ffi::OsString;
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read as _};
@@ -65,14 +64,6 @@ pub enum RunError {
     /// There is no such program.
     #[error(transparent)]
     Lookup(#[from] LookupError),
-    /// The system refused to start the program.
-    #[error("fork/exec {}: {}", executable.display(), go_os_error(source))]
-    Start {
-        /// The absolute path of the program.
-        executable: OsString,
-        /// The system's reason.
-        source: io::Error,
-    },
     /// Stdout grew past its limit; the process was ended at once.
     #[error("the function wrote more than {limit} bytes to stdout; raise --max-request-body-size")]
     StdoutTooLarge {
@@ -82,11 +73,11 @@ pub enum RunError {
     /// The deadline passed; the process was ended.
     #[error("context deadline exceeded")]
     Deadline,
-    /// A pipe or the process could not be waited for.
+    /// The system refused to start the program, or an operation on a pipe or the process failed.
     #[error("{operation}: {}", go_os_error(source))]
     Io {
         /// The operation that failed.
-        operation: &'static str,
+        operation: Cow<'static, str>,
         /// The system's reason.
         source: io::Error,
     },
@@ -210,7 +201,7 @@ async fn passed(deadline: Option<Instant>) {
 }
 
 fn io_error(operation: &'static str) -> impl Fn(io::Error) -> RunError {
-    move |source| RunError::Io { operation, source }
+    move |source| RunError::Io { operation: operation.into(), source }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use porch_fn_proto::peek;
 use porch_fn_telemetry::trace_context;
 use tonic::Code;
 
-use crate::outcome::{self, Evaluated, Failure};
+use crate::outcome;
 use crate::process::{Limits, Program, run};
 
 /// The wrapper's evaluator.
@@ -31,30 +31,20 @@ impl Wrapper {
         );
         Places::new(max_calls, text)
     }
+}
 
-    async fn run(&self, call: Call) -> Result<Evaluated, Failure> {
-        let peeked = peek(&call.message)
-            .map_err(|error| Failure { code: Code::Internal, message: error.to_string() })?;
+impl Evaluate for Wrapper {
+    async fn evaluate(&self, call: Call) -> Reply {
+        let peeked = match peek(&call.message) {
+            Ok(peeked) => peeked,
+            Err(error) => return Reply::failed(Code::Internal, &error.to_string()),
+        };
         let stdin = call.message.slice(peeked.resource_list);
         // Free the request's other parts while the function runs.
         drop((call.message, call.framed));
         let program = self.program.clone().with_variables(trace_context::environment(&call.headers));
         let limits = Limits { join_lines: self.flatten_log, ..outcome::limits(self.max_message) };
         let ran = run(&program, stdin, &limits, Some(call.deadline)).await;
-        outcome::judge_apart(outcome::judge, &peeked.image, ran, self.max_message, call.place).await
-    }
-}
-
-impl Evaluate for Wrapper {
-    async fn evaluate(&self, call: Call) -> Reply {
-        match self.run(call).await {
-            Ok(evaluated) => {
-                if let Some(warning) = evaluated.warning {
-                    tracing::warn!("{warning}");
-                }
-                Reply::evaluated(evaluated.resource_list.into(), evaluated.log)
-            }
-            Err(failure) => Reply::failed(failure.code, &failure.message),
-        }
+        outcome::reply(outcome::judge, &peeked.image, ran, self.max_message, call.place).await
     }
 }

@@ -64,7 +64,6 @@ async fn pods(drain: drain::Watch) {
         max_message: 1024 * 1024,
         default_timeout: Duration::from_mins(1),
         max_timeout: Duration::MAX,
-        default_timeout_text: "",
         inflight: None,
         places: None,
         tell_load: false,
@@ -77,7 +76,7 @@ async fn pods(drain: drain::Watch) {
         async move { server.handle(request).await }
     };
     let options = serve::Options { max_age: None, max_connections: 60_000 };
-    tokio::spawn(serve::serve(listener, serve::Plain, options, handler, drain));
+    tokio::spawn(serve::serve(listener, None, options, handler, drain));
 }
 
 /// A runner under measurement.

@@ -62,47 +62,41 @@ mod tests {
 
     use hyper::rt::Executor;
     use tokio::task::JoinSet;
-    use tokio::time::{Instant, sleep};
+    use tokio::time::sleep;
 
     use super::*;
     use crate::streams::Streams;
 
     #[tokio::test(start_paused = true)]
-    async fn the_one_that_is_idle_for_longest_goes_and_a_busy_one_stays() {
-        let (origin, mut tasks) = (Instant::now(), JoinSet::new());
+    async fn the_connection_that_is_idle_for_longest_ends_and_a_busy_one_stays() {
+        let mut tasks = JoinSet::new();
         let mut connections = Connections::new(3);
-        for name in ["busy", "idle", "idle for less"] {
-            assert!(connections.make_room());
-            let activity = Activity::new(origin);
-            if name == "busy" {
-                Streams::new(Arc::clone(&activity)).execute(pending());
+        let mut open = |connections: &mut Connections, busy: bool| {
+            let activity = Activity::new();
+            if busy {
+                Streams(Arc::clone(&activity)).execute(pending());
             }
-            let task = tasks.spawn(async move {
-                pending::<()>().await;
-                name
-            });
-            connections.push(activity, task);
-            sleep(Duration::from_secs(1)).await;
+            let task = tasks.spawn(pending::<()>());
+            connections.push(activity, task.clone());
+            task
+        };
+        let busy = open(&mut connections, true);
+        sleep(Duration::from_secs(1)).await;
+        let idle = open(&mut connections, false);
+        sleep(Duration::from_secs(1)).await;
+        let idle_for_less = open(&mut connections, false);
+        assert!(connections.make_room());
+        tokio::task::yield_now().await;
+        let ended = [&busy, &idle, &idle_for_less].map(AbortHandle::is_finished);
+        assert_eq!((ended, connections.open.len()), ([false, true, false], 2));
+        open(&mut connections, true);
+        busy.abort();
+        tokio::task::yield_now().await;
+        assert!(connections.make_room());
+        assert!(!idle_for_less.is_finished(), "one that has ended makes room");
+        for all_busy in [false, true] {
+            open(&mut connections, true);
+            assert_eq!(connections.make_room(), !all_busy);
         }
-        assert!(connections.make_room());
-        let ended = tasks.join_next().await.unwrap();
-        assert!(ended.unwrap_err().is_cancelled());
-        assert_eq!(connections.open.len(), 2);
-        let activity = Activity::new(origin);
-        Streams::new(Arc::clone(&activity)).execute(pending());
-        connections.push(activity, tasks.spawn(async { "ends" }));
-        let ended = tasks.join_next().await.unwrap();
-        assert_eq!(ended.unwrap(), "ends");
-        assert!(connections.make_room());
-        assert_eq!(connections.open.len(), 2, "one that has ended takes no room");
-        let activity = Activity::new(origin);
-        Streams::new(Arc::clone(&activity)).execute(pending());
-        connections.push(activity, tasks.spawn(pending()));
-        assert!(connections.make_room());
-        assert_eq!(connections.open.len(), 2);
-        let activity = Activity::new(origin);
-        Streams::new(Arc::clone(&activity)).execute(pending());
-        connections.push(activity, tasks.spawn(pending()));
-        assert!(!connections.make_room(), "all are busy");
     }
 }

@@ -56,7 +56,6 @@ impl Stand {
         let options = crate::Options {
             max_message: 1 << 20,
             default_timeout: Duration::from_hours(1),
-            default_timeout_text: "",
             max_timeout: Duration::from_mins(30),
             inflight: Some(Arc::clone(&inflight)),
             places: None,
@@ -81,7 +80,7 @@ impl Stand {
     async fn listen(&mut self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        self.tasks.spawn(serve(listener, Plain, OPTIONS, self.handler(), self.drain.clone()));
+        self.tasks.spawn(serve(listener, None, OPTIONS, self.handler(), self.drain.clone()));
         address
     }
 
@@ -89,8 +88,8 @@ impl Stand {
     /// `window` bytes of an answer.
     async fn caller(&mut self, window: u32) -> Caller {
         let (stream, served) = duplex(64 * 1024);
-        let activity = Activity::new(Instant::now());
-        self.tasks.spawn(connection(served, None, activity, self.handler(), self.drain.clone()));
+        let activity = Activity::new();
+        self.tasks.spawn(connection(Box::new(served), None, activity, self.handler(), self.drain.clone()));
         speak(stream, window).await
     }
 }

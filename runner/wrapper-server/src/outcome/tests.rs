@@ -1,5 +1,7 @@
 //! The codes and texts for a function's exit and output, as Porch knows them.
 
+use tonic::Code;
+
 use super::*;
 use crate::process::{Environment, Program, run};
 
@@ -7,51 +9,44 @@ const MAX: usize = 6 << 20;
 const IMAGE: &str = "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1";
 const OK: &str = r"printf 'kind: ResourceList\nitems: []\n'";
 
-async fn evaluate_within(script: &str, max_message: usize) -> Result<Evaluated, Failure> {
+async fn ran(script: &str, max_message: usize) -> Result<Finished, RunError> {
     let program = Program::new("sh", ["-c", script], Environment::Inherit);
-    let input = [Bytes::from_static(b"kind: ResourceList\n")];
-    judge(IMAGE, run(&program, input, &limits(max_message), None).await, max_message)
+    run(&program, [Bytes::from_static(b"kind: ResourceList\n")], &limits(max_message), None).await
 }
 
-async fn evaluate(script: &str) -> Result<Evaluated, Failure> {
-    evaluate_within(script, MAX).await
+async fn evaluate(script: &str, max_message: usize) -> Result<Evaluated, Status> {
+    judge(IMAGE, ran(script, max_message).await, max_message)
+}
+
+async fn execute(script: &str) -> Result<Evaluated, Status> {
+    judge_exit(IMAGE, ran(script, MAX).await, MAX)
 }
 
 #[track_caller]
-fn fails(outcome: Result<Evaluated, Failure>, code: Code, message: &str) {
-    let failure = outcome.unwrap_err();
-    assert_eq!((failure.code, failure.message), (code, message.replace("IMAGE", IMAGE)));
+fn fails(outcome: Result<Evaluated, Status>, code: Code, message: &str) {
+    let status = outcome.unwrap_err();
+    assert_eq!((status.code(), status.message()), (code, &*message.replace("IMAGE", IMAGE)));
 }
 
 #[tokio::test]
 async fn exit_0_with_a_resource_list_is_the_answer() {
-    let evaluated = evaluate("cat; echo note >&2").await.unwrap();
-    assert_eq!(
-        evaluated,
-        Evaluated {
-            resource_list: Bytes::from_static(b"kind: ResourceList\n"),
-            log: Bytes::from_static(b"note\n"),
-            warning: None
-        }
-    );
-}
-
-#[tokio::test]
-async fn exit_0_with_an_error_result_is_an_answer_with_a_warning() {
-    let evaluated =
-        evaluate("cat; echo 'results: [{severity: error, message: bad}]'; printf '\\377' >&2").await.unwrap();
-    assert_eq!(
-        &evaluated.resource_list[..],
-        b"kind: ResourceList\nresults: [{severity: error, message: bad}]\n"
-    );
-    assert_eq!(&evaluated.log[..], b"\xff");
+    let bad = "results: [{severity: error, message: bad}]\n";
     let warning = format!("function \"{IMAGE}\" succeeded but reported an error: [error]: bad");
-    assert_eq!(evaluated.warning, Some(warning));
-    assert_eq!(evaluate("cat; echo 'results: [{severity: warning}]'").await.unwrap().warning, None);
+    for (results, warning) in [("", None), ("results: [{severity: warning}]\n", None), (bad, Some(warning))] {
+        let script = format!("cat; printf '{results}'; printf '\\377' >&2");
+        let resource_list = format!("kind: ResourceList\n{results}").into();
+        let expected = Evaluated { resource_list, log: Bytes::from_static(b"\xff"), warning };
+        assert_eq!(evaluate(&script, MAX).await.unwrap(), expected);
+    }
+    // Of an executable's success nothing is asked but an output.
+    let prose = execute("cat; echo 'results: [{severity: error}]'; echo prose").await.unwrap();
+    assert_eq!(prose.warning, None);
+    let empty = "Failed to execute function \"IMAGE\": it wrote nothing to standard output (why\n)";
+    fails(execute("echo why >&2").await, Code::Internal, empty);
 }
 
 #[tokio::test]
-async fn anything_else_is_internal() {
+async fn any_other_end_is_internal() {
     let results = "results: [{severity: error, message: bad, resourceRef: {apiVersion: v1, kind: Pod, namespace: ns, name: n}, \
                    field: {path: spec.x}}, {message: look}]";
     let empty = "failed to parse the output of function \"IMAGE\" with stderr 'why\n': \
@@ -80,110 +75,80 @@ async fn anything_else_is_internal() {
             "failed to evaluate function \"IMAGE\" with structured results:  and stderr: ",
         ),
     ] {
-        fails(evaluate(script).await, Code::Internal, expected);
+        fails(evaluate(script, MAX).await, Code::Internal, expected);
     }
-}
-
-async fn execute(script: &str) -> Result<Evaluated, Failure> {
-    let program = Program::new("sh", ["-c", script], Environment::Inherit);
-    let input = [Bytes::from_static(b"kind: ResourceList\n")];
-    let ran = run(&program, input, &limits(MAX), None).await;
-    judge_apart(judge_exit, IMAGE, ran, MAX, ()).await
-}
-
-#[tokio::test]
-async fn an_executable_that_fails_shows_its_results_behind_porchs_text() {
-    let results =
-        "results: [{severity: error, message: bad, resourceRef: {kind: Pod, name: n}}, {message: look}]";
     let text = "Failed to execute function \"IMAGE\": exit status 1 (why\n)";
-    let with_results = format!("{text} with structured results: [error] Pod/n: bad\n\n[info]: look");
-    let large = "head -c 100000 /dev/zero | tr '\\0' '#'";
+    let with_results =
+        format!("{text} with structured results: [error] v1/Pod/ns/n spec.x: bad\n\n[info]: look");
     for (output, expected) in [
         (format!("cat; echo '{results}'"), with_results.as_str()),
-        (format!("cat; echo '{results}'; {large}"), &with_results),
-        ("cat".to_owned(), text),
         ("cat; echo 'results: []'".to_owned(), text),
         (format!("echo prose; echo '{results}'"), text),
-        ("cat; echo 'results: 3'".to_owned(), text),
-        (large.to_owned(), text),
         ("true".to_owned(), text),
     ] {
         let script = format!("{output}; echo why >&2; exit 1");
         fails(execute(&script).await, Code::Internal, expected);
     }
-    // A function that succeeds is not asked for more than an output.
-    let succeeded = format!("cat; echo '{results}'; echo prose");
-    assert_eq!(execute(&succeeded).await.unwrap().warning, None);
 }
 
 #[tokio::test]
-async fn a_function_that_cannot_be_started_is_internal() {
+async fn a_call_without_an_end_has_its_code_and_text() {
     let program = Program::new("no-such-function", [""; 0], Environment::Inherit);
-    let ran = run(&program, Vec::new(), &limits(MAX), None).await;
-    fails(
-        judge(IMAGE, ran, MAX),
-        Code::Internal,
-        "Failed to execute function \"IMAGE\": exec: \"no-such-function\": executable file not found in $PATH ()",
-    );
+    let not_found = "Failed to execute function \"IMAGE\": exec: \"no-such-function\": executable file not found in $PATH ()";
+    fails(judge(IMAGE, run(&program, [], &limits(MAX), None).await, MAX), Code::Internal, not_found);
+    let too_long = "grpc: trying to send message larger than max (1001 vs. 1000): the output of function \"IMAGE\" is too \
+                    long; raise --max-request-body-size of router, runner and wrapper-server, and Porch's \
+                    --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), to one value";
+    fails(evaluate("yes", 1000).await, Code::ResourceExhausted, too_long);
+    let deadline = judge(IMAGE, Err(RunError::Deadline), MAX);
+    fails(deadline, Code::DeadlineExceeded, "context deadline exceeded");
 }
 
 #[tokio::test]
-async fn too_long_an_output_exhausts_the_limit() {
-    fails(
-        evaluate_within("yes", 1000).await,
-        Code::ResourceExhausted,
-        "grpc: trying to send message larger than max (1001 vs. 1000): the output of function \"IMAGE\" is too long; \
-         raise --max-request-body-size of router, runner and wrapper-server, and Porch's --max-request-body-size \
-         (--function-runner-grpc-max-message-size in v1.5), to one value",
-    );
-}
-
-#[test]
-fn a_passed_deadline_has_gos_text() {
-    fails(judge(IMAGE, Err(RunError::Deadline), MAX), Code::DeadlineExceeded, "context deadline exceeded");
+async fn a_large_output_is_judged_as_a_small_one() {
+    for size in [10, 100_000] {
+        let script = format!("{OK}; head -c {size} /dev/zero | tr '\\0' '#'");
+        for (end, code) in [("", Code::Ok), ("; exit 1", Code::Internal)] {
+            let ran = ran(&(script.clone() + end), MAX).await;
+            assert_eq!(reply(judge, IMAGE, ran, MAX, ()).await.code(), code, "{size}");
+        }
+    }
 }
 
 #[tokio::test]
 async fn answer_and_log_fit_into_one_message() {
     // The size of the message that carries both.
     let size = |evaluated: &Evaluated| {
-        let field = |bytes: &Bytes| {
-            if bytes.is_empty() {
-                0
-            } else {
-                1 + (64 - (bytes.len() as u64).leading_zeros()).div_ceil(7) as usize + bytes.len()
-            }
-        };
-        field(&evaluated.resource_list) + field(&evaluated.log)
+        porch_fn_proto::encode_response(evaluated.resource_list.clone().into(), evaluated.log.clone()).len()
     };
     for padding in [0, 3_000, 5_800, 5_900] {
         let script = format!(
             "{OK}; head -c {padding} /dev/zero | tr '\\0' '#'; (echo first; yes; echo last) 2>/dev/null | head -c 5000 >&2"
         );
-        let evaluated = evaluate_within(&script, 6_000).await.unwrap();
+        let evaluated = evaluate(&script, 6_000).await.unwrap();
         assert!(size(&evaluated) <= 6_000, "{padding}");
         assert_eq!(evaluated.resource_list.len(), 29 + padding);
         let log = String::from_utf8(evaluated.log.into()).unwrap();
         assert_eq!(log.contains("left out"), (3_000..5_900).contains(&padding), "{padding}");
         assert_eq!(log.starts_with("first"), padding < 5_900, "{padding}");
     }
-    // Just as much as fits, and one byte more.
+    // As much as fits, and one byte more.
     let of = |length: usize| format!("{OK}; head -c {} /dev/zero | tr '\\0' '#'", length - 29);
-    let evaluated = evaluate_within(&of(5_995), 6_000).await.unwrap();
-    assert!(size(&evaluated) <= 6_000);
-    assert_eq!(evaluate_within(&of(5_996), 6_000).await.unwrap_err().code, Code::ResourceExhausted);
+    assert!(size(&evaluate(&of(5_995), 6_000).await.unwrap()) <= 6_000);
+    assert_eq!(evaluate(&of(5_996), 6_000).await.unwrap_err().code(), Code::ResourceExhausted);
 }
 
 #[tokio::test]
 async fn messages_are_bounded() {
     let script = "echo kind: ResourceList; echo results:; yes -- '- message: é' | head -n 100000; head -c 1000000 /dev/urandom >&2; exit 1";
-    for failure in [evaluate(script).await.unwrap_err(), execute(script).await.unwrap_err()] {
+    for failure in [evaluate(script, MAX).await.unwrap_err(), execute(script).await.unwrap_err()] {
         // Bytes that are not UTF-8 become replacement characters, of three bytes.
-        assert!(failure.message.len() < 3 * (STDERR_HEAD + STDERR_TAIL) + resource_list::TEXT_LIMIT + 1_000);
+        let most = 3 * (STDERR_HEAD + STDERR_TAIL) + resource_list::TEXT_LIMIT + 1_000;
+        assert!(failure.message().len() < most);
         for text in ["more results left out", "bytes of stderr left out"] {
-            assert!(failure.message.contains(text), "{text}");
+            assert!(failure.message().contains(text), "{text}");
         }
     }
     let failure = judge(&"\u{1}".repeat(MAX), Err(RunError::StdoutTooLarge { limit: MAX }), MAX).unwrap_err();
-    assert!(failure.message.len() < 4 * IMAGE_LIMIT + 1_000);
+    assert!(failure.message().len() < 4 * IMAGE_LIMIT + 1_000);
 }

@@ -7,13 +7,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 
 use super::reaper::InFlight;
-use super::{Program, RunError, pidfd};
+use super::{Program, RunError, io_error};
 
 /// A running process group. Dropping it kills every process in it and spawns a task that reaps them.
 pub(super) struct Group {
@@ -47,9 +48,10 @@ impl Group {
         let mut command = program.command()?;
         let call = InFlight::begin();
         call.mark(&mut command);
-        let mut child = command
-            .spawn()
-            .map_err(|source| RunError::Start { executable: command.get_program().into(), source })?;
+        let mut child = command.spawn().map_err(|source| {
+            let operation = format!("fork/exec {}", command.get_program().display()).into();
+            RunError::Io { operation, source }
+        })?;
         let pgid = Pid::from_child(&child);
         call.started(pgid);
         match attach(&mut child, pgid) {
@@ -61,10 +63,7 @@ impl Group {
                 kill(pgid);
                 // A process that was just killed does not block its parent.
                 let _ = child.wait();
-                Err(RunError::Io {
-                    operation: "watching the function's process (needs Linux 5.3 or newer)",
-                    source,
-                })
+                Err(io_error("watching the function's process (needs Linux 5.3 or newer)")(source))
             }
         }
     }
@@ -114,13 +113,19 @@ fn attach(child: &mut Child, pid: Pid) -> io::Result<(AsyncFd<OwnedFd>, Pipes)> 
     fn piped<T: Into<OwnedFd>>(end: Option<T>) -> io::Result<OwnedFd> {
         end.map(Into::into).ok_or_else(|| io::ErrorKind::BrokenPipe.into())
     }
-    let pidfd = pidfd::open(pid)?;
+    let pidfd = pidfd(pid)?;
     let pipes = Pipes {
         stdin: pipe::Sender::from_owned_fd(piped(child.stdin.take())?)?,
         stdout: pipe::Receiver::from_owned_fd(piped(child.stdout.take())?)?,
         stderr: pipe::Receiver::from_owned_fd(piped(child.stderr.take())?)?,
     };
     Ok((pidfd, pipes))
+}
+
+/// Becomes readable once the process has exited. Does not reap it.
+#[expect(deprecated, reason = "the successor is unsafe; every OwnedFd meets its conditions")]
+pub(super) fn pidfd(pid: Pid) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)
 }
 
 fn kill(pgid: Pid) {

@@ -123,72 +123,51 @@ fn check_executable(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 
-    fn looked_up(name: &str, path: Option<&str>) -> Result<String, String> {
-        match look_up(name.as_ref(), path.map(AsRef::as_ref)) {
-            Ok(executable) => Ok(executable.to_string_lossy().into_owned()),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
     #[test]
-    fn finds_the_first_executable_regular_file_on_path() {
+    fn programs_are_found_like_in_go() {
         let root = tempfile::tempdir().unwrap();
         let at = |relative: &str| root.path().join(relative).to_string_lossy().into_owned();
-        for directory in ["directory/function", "plain", "executable", "later"] {
-            std::fs::create_dir_all(at(directory)).unwrap();
-        }
-        for (file, mode) in
-            [("plain/function", 0o644), ("executable/function", 0o755), ("later/function", 0o755)]
-        {
-            std::fs::write(at(file), "").unwrap();
-            std::fs::set_permissions(at(file), std::fs::Permissions::from_mode(mode)).unwrap();
+        fs::create_dir_all(at("directory/function")).unwrap();
+        for (directory, mode) in [("plain", 0o644), ("executable", 0o755), ("later", 0o755)] {
+            fs::create_dir(at(directory)).unwrap();
+            let file = at(directory) + "/function";
+            fs::write(&file, "").unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
         }
         let path = ["missing", "directory", "plain", "executable", "later"].map(at).join(":");
-
-        assert_eq!(looked_up("function", Some(&path)), Ok(at("executable/function")));
-        assert_eq!(
-            looked_up("function", Some(&at("plain"))),
-            Err(r#"exec: "function": executable file not found in $PATH"#.to_owned())
-        );
-        let plain = at("plain/function");
-        assert_eq!(looked_up(&plain, None), Err(format!("exec: \"{plain}\": permission denied")));
-        assert_eq!(looked_up(&at("plain"), None), Err(format!("exec: \"{}\": is a directory", at("plain"))));
-        let missing = at("missing");
-        assert_eq!(
-            looked_up(&missing, Some(&path)),
-            Err(format!("exec: \"{missing}\": stat {missing}: no such file or directory"))
-        );
-    }
-
-    #[test]
-    fn finds_nothing_without_a_path_or_a_name() {
-        for (name, path) in
-            [("sh", None), ("sh", Some("")), ("", Some("/")), (".", Some("/")), ("..", Some("/"))]
-        {
-            assert_eq!(
-                looked_up(name, path),
-                Err(format!("exec: \"{name}\": executable file not found in $PATH"))
-            );
-        }
-    }
-
-    #[test]
-    fn refuses_what_a_relative_entry_of_path_finds() {
-        let directory = tempfile::tempdir().unwrap();
-        let function = directory.path().join("function");
-        std::fs::write(&function, "").unwrap();
-        std::fs::set_permissions(&function, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (function, plain, missing) = (at("executable/function"), at("plain/function"), at("missing"));
         // To the root and down again.
-        let relative = format!("{}{}", "../".repeat(64), &directory.path().to_str().unwrap()[1..]);
-        assert_eq!(
-            looked_up("function", Some(&format!(":/missing:{relative}"))),
-            Err("exec: \"function\": cannot run executable found relative to current directory".to_owned())
-        );
-        let found = looked_up(&format!("{relative}/function"), None).unwrap();
-        assert!(found.starts_with('/') && found.ends_with("/function"), "{found}");
+        let relative = format!("{}{}", "../".repeat(64), &at("executable")[1..]);
+        let not_found = Err("executable file not found in $PATH".to_owned());
+        for (name, path, expected) in [
+            ("function", Some(&*path), Ok(&function)),
+            ("function", Some(&*at("plain")), not_found.as_ref()),
+            (&plain, None, Err(&"permission denied".to_owned())),
+            (&at("plain"), None, Err(&"is a directory".to_owned())),
+            (&missing, Some(&path), Err(&format!("stat {missing}: no such file or directory"))),
+            ("sh", None, not_found.as_ref()),
+            ("sh", Some(""), not_found.as_ref()),
+            ("", Some("/"), not_found.as_ref()),
+            (".", Some("/"), not_found.as_ref()),
+            ("..", Some("/"), not_found.as_ref()),
+            (
+                "function",
+                Some(&format!(":/missing:{relative}")),
+                Err(&"cannot run executable found relative to current directory".to_owned()),
+            ),
+        ] {
+            let found = look_up(name.as_ref(), path.map(AsRef::as_ref));
+            let found =
+                found.map(|path| path.to_string_lossy().into_owned()).map_err(|error| error.to_string());
+            let expected = expected.map(Clone::clone).map_err(|reason| format!("exec: \"{name}\": {reason}"));
+            assert_eq!(found, expected);
+        }
+        let found = look_up(format!("{relative}/function").as_ref(), None).unwrap();
+        assert!(found.is_absolute() && found.ends_with("executable/function"), "{found:?}");
     }
 }

@@ -5,18 +5,16 @@ use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 
-use super::Invalid;
+use super::{EMPTY, Invalid};
 
 /// The limit of Go's YAML library. (The parser itself rejects flow collections at 255.)
 const MAX_DEPTH: usize = 10_000;
 
-/// A position in the function's stdout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Position {
-    /// The line, from 1.
-    pub line: usize,
-    /// The column in characters, from 1.
-    pub column: usize,
+/// A position in the function's stdout: line and column in characters, both from 1.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Position {
+    line: usize,
+    column: usize,
 }
 
 impl fmt::Display for Position {
@@ -35,10 +33,15 @@ pub(super) struct Text<'a> {
 impl<'a> Text<'a> {
     pub(super) fn new(output: &'a [u8]) -> Result<Self, Invalid> {
         let line_of = |end: usize| output[..end].split(|&byte| byte == b'\n').count();
-        let text = std::str::from_utf8(output)
-            .map_err(|error| Invalid::Encoding { line: line_of(error.valid_up_to()) })?;
+        let text = std::str::from_utf8(output).map_err(|error| {
+            let line = line_of(error.valid_up_to());
+            Invalid(format!("invalid UTF-8 in line {line}: the function must write UTF-8 to stdout"))
+        })?;
         if let Some((at, character)) = control_character(text) {
-            return Err(Invalid::ControlCharacter { line: line_of(at), code: character.into() });
+            let (code, line) = (u32::from(character), line_of(at));
+            return Err(Invalid(format!(
+                "control characters are not allowed, U+{code:04X} in line {line}: it must be escaped in double quotes"
+            )));
         }
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         if !text.starts_with('{') {
@@ -92,7 +95,10 @@ impl Node<'_> {
             Value::List => "list",
             Value::Mapping => "mapping",
         };
-        if found == expected { Ok(()) } else { Err(Invalid::Type { part, expected, found, at: self.at }) }
+        if found == expected {
+            return Ok(());
+        }
+        Err(Invalid(format!("{part} must be a {expected}, found a {found} at {}", self.at)))
     }
 }
 
@@ -125,7 +131,11 @@ impl<'a> Events<'a> {
         loop {
             match self.next()? {
                 (Event::StreamEnd, _) => return Ok(()),
-                (Event::DocumentStart(_), at) => return Err(Invalid::AnotherDocument(at)),
+                (Event::DocumentStart(_), at) => {
+                    return Err(Invalid(format!(
+                        "expected exactly one object, got another at {at}: only the ResourceList may go to stdout"
+                    )));
+                }
                 _ => {}
             }
         }
@@ -189,11 +199,13 @@ impl<'a> Events<'a> {
         let (event, span) = match self.parser.next_event() {
             Some(Ok(next)) => next,
             Some(Err(error)) => {
-                let at = self.position(error.marker());
-                return Err(Invalid::Syntax { at, problem: error.info().to_owned() });
+                let (at, problem) = (self.position(error.marker()), error.info());
+                return Err(Invalid(format!(
+                    "invalid YAML at {at}: {problem}: only the ResourceList may go to stdout, all else to stderr"
+                )));
             }
             // Only after the end of the stream, where no walk continues.
-            None => return Err(Invalid::Empty),
+            None => return Err(Invalid(EMPTY.to_owned())),
         };
         let at = self.position(&span.start);
         match event {
@@ -202,7 +214,7 @@ impl<'a> Events<'a> {
             _ => {}
         }
         if self.depth > MAX_DEPTH {
-            return Err(Invalid::TooDeep { at, limit: MAX_DEPTH });
+            return Err(Invalid(format!("invalid YAML at {at}: nested more than {MAX_DEPTH} levels deep")));
         }
         Ok((event, at))
     }

@@ -191,7 +191,6 @@ async fn serve_pods(ip: IpAddr, drain: drain::Watch) {
         max_message: 1 << 20,
         default_timeout: Duration::from_mins(1),
         max_timeout: Duration::MAX,
-        default_timeout_text: "",
         inflight: None,
         places: None,
         tell_load: false,
@@ -204,5 +203,5 @@ async fn serve_pods(ip: IpAddr, drain: drain::Watch) {
         async move { server.handle(request).await }
     };
     let options = serve::Options { max_age: None, max_connections: 1000 };
-    tokio::spawn(serve::serve(listener, serve::Plain, options, handler, drain));
+    tokio::spawn(serve::serve(listener, None, options, handler, drain));
 }

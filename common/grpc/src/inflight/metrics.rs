@@ -1,0 +1,52 @@
+//! The metrics of what is in flight, read when they are scraped.
+
+use std::fmt::Error;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::{Inflight, Why};
+
+impl Inflight {
+    /// Registers in `registry` the bytes held, the limit and refusals.
+    pub fn register(self: &Arc<Self>, registry: &mut Registry) {
+        registry.register_collector(Box::new(Arc::clone(self)));
+    }
+}
+
+impl Collector for Inflight {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let (held, refused) = {
+            let ledger = self.ledger.lock();
+            (ledger.held(), ledger.refused())
+        };
+        let gauges = [
+            ("inflight", "Messages held, with what their calls need beside them", held),
+            ("inflight_limit", "Messages that may come in before calls are refused", self.limit),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            let unit = Some(&Unit::Bytes);
+            gauge.encode(encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?)?;
+        }
+        let help =
+            "Calls refused for bytes in flight: all held, an image's share held, no room for the answer";
+        let mut family = encoder.encode_descriptor("inflight_refused", help, None, MetricType::Counter)?;
+        for why in Why::ALL {
+            let reason = match why {
+                Why::Limit => "limit",
+                Why::Share => "share",
+                Why::Answer => "answer",
+                Why::Slow => "slow",
+            };
+            let counter = ConstCounter::new(refused[why as usize]);
+            counter.encode(family.encode_family(&[("reason", reason)])?)?;
+        }
+        Ok(())
+    }
+}
