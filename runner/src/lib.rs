@@ -11,7 +11,7 @@ mod config;
 mod describe;
 mod environment;
 mod evaluate;
-pub mod exec;
+mod exec;
 mod metrics;
 mod ownership;
 pub mod pods;
@@ -20,6 +20,4 @@ mod settings_file;
 
 pub use app::{AppError, Pods, start};
 pub use config::{Flags, PodBackend, PodConnect};
-pub use evaluate::Runner;
-pub use metrics::Metrics;
 pub use porch_fn_lifecycle::App;

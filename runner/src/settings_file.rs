@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,31 +16,13 @@ use crate::clock::{now, time};
 /// Largest file that is read, in bytes.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// Why a file cannot be used. The texts name flag and file, and line and column or the entry.
+/// Why a file cannot be used: the system's reason, or the line and column or the entry that is wrong.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// It cannot be read.
-    #[error("--{flag} {path}: {source}")]
-    Read {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// It is not what was expected.
-    #[error("--{flag} {path}: {reason}; {expected}")]
-    Parse {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-        /// The form.
-        expected: &'static str,
-    },
+#[error("--{flag} {path}: {reason}")]
+pub struct FileError {
+    flag: &'static str,
+    path: PathBuf,
+    reason: String,
 }
 
 /// Reads a text; the error says what is wrong with it.
@@ -55,7 +38,7 @@ pub(crate) struct SettingsFile<T> {
     pub(crate) expected: &'static str,
 }
 
-/// What a file says. Cheap to clone.
+/// A file's value. Cheap to clone.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Content<T> {
     pub(crate) value: Arc<T>,
@@ -84,30 +67,28 @@ impl<T> Clone for Content<T> {
 
 impl<T> SettingsFile<T> {
     /// Reads the file this once.
+    ///
+    /// # Errors
+    /// When it cannot be read or used.
     pub(crate) fn load(&self) -> Result<T, FileError> {
-        self.value(&self.bytes()?)
+        self.value(&self.bytes().map_err(|error| self.error(error))?)
     }
 
-    fn bytes(&self) -> Result<FileContent, FileError> {
-        read(&self.path, MAX_BYTES).map_err(|source| self.unreadable(source))
+    fn bytes(&self) -> io::Result<FileContent> {
+        read(&self.path, MAX_BYTES)
     }
 
     fn value(&self, content: &FileContent) -> Result<T, FileError> {
-        let text = content.text().map_err(|source| self.unreadable(source))?;
-        (self.parse)(text).map_err(|reason| FileError::Parse {
-            flag: self.flag,
-            path: self.path.clone(),
-            reason,
-            expected: self.expected,
-        })
+        let text = content.text().map_err(|error| self.error(error))?;
+        (self.parse)(text).map_err(|reason| self.error(format!("{reason}; {}", self.expected)))
     }
 
-    fn unreadable(&self, source: io::Error) -> FileError {
-        FileError::Read { flag: self.flag, path: self.path.clone(), source }
+    fn error(&self, reason: impl Display) -> FileError {
+        FileError { flag: self.flag, path: self.path.clone(), reason: reason.to_string() }
     }
 }
 
-/// `None` is the content of a file that never was there. One that vanishes is an error.
+/// `None` is the content of a file that never existed. One that vanishes is an error.
 impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile<T> {
     type Content = Option<FileContent>;
     type Value = Content<T>;
@@ -120,10 +101,8 @@ impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile
     fn read(&self, last: Option<&Option<FileContent>>) -> Result<Option<FileContent>, FileError> {
         let existed = last.is_some_and(Option::is_some);
         match self.bytes() {
-            Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound && !existed => {
-                Ok(None)
-            }
-            content => content.map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound && !existed => Ok(None),
+            content => content.map(Some).map_err(|error| self.error(error)),
         }
     }
 
@@ -145,8 +124,8 @@ impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile
     }
 }
 
-/// When a content was written that follows `last` and is seen `now`. A copy may bring the time of
-/// its original along, and so does the way back to an older file.
+/// When a content was written that follows `last` and is seen `now`. A copy may keep the time of its
+/// original, and so does a return to an older file.
 fn changed_at<T>(modified: Option<Time>, last: &Content<T>, now: Time) -> Time {
     let earliest = last.seen.max(last.modified.unwrap_or_default());
     modified.filter(|&modified| modified > earliest).unwrap_or(now.max(earliest))

@@ -1,5 +1,5 @@
-//! The actor around the pure pool: one task owns it, feeds it events and time, and carries out what it
-//! decides. Calls talk to it through [`Handle`].
+//! The actor around the pure pool: one task owns it, feeds it events and time, and carries out what
+//! it decides. Calls reach it through [`Handle`].
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -22,13 +22,12 @@ use crate::metrics::Metrics;
 use crate::pods::backend::{Backend, Order};
 use crate::pods::starts::Starts;
 
-/// What callers and the wiring ask of the driver.
+/// What callers and the wiring send to the driver.
 #[derive(Debug)]
 enum Command {
     Request { id: RequestId, image: ImageKey, shard_key: ShardKey, deadline: Instant, answer: Answer },
-    Cancel { id: RequestId },
-    Finished { id: RequestId, verdict: Verdict },
-    Stats { answer: oneshot::Sender<Vec<FunctionStats>> },
+    Event(Event),
+    Stats(oneshot::Sender<Vec<FunctionStats>>),
 }
 
 type Answer = oneshot::Sender<Result<Arc<Connection>, AcquireError>>;
@@ -62,7 +61,7 @@ impl AcquireError {
     }
 }
 
-/// A cloneable way to the driver. Its queue is unbounded because dropping a call must never wait; it is
+/// Sends to the driver. Its queue is unbounded because dropping a call must never wait; it is
 /// bounded by the calls in flight, each of which sends two commands for each pod that it tries.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
@@ -70,101 +69,86 @@ pub(crate) struct Handle {
     next_id: Arc<AtomicU64>,
 }
 
-/// A pod that a call may use. Dropping it without [`finish`](Self::finish) tells the pool that the caller
-/// went away, or that the call's deadline has come.
+/// A call's place in the pool, waiting or granted. When it is dropped without
+/// [`finish`](Self::finish), the pool learns that the caller went away, or that the call's deadline
+/// has come.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    connection: Arc<Connection>,
-    ticket: Ticket,
-}
-
-/// What runs on a lease.
-#[derive(Debug)]
-struct Running {
-    deadline: Instant,
-    message: Chunks,
+    id: RequestId,
+    commands: mpsc::UnboundedSender<Command>,
+    finished: bool,
+    /// What runs in the pod, and its deadline.
+    running: Option<(Chunks, Instant)>,
 }
 
 /// A caller and this runner have the same deadline, and the caller may be the first to notice.
 const EARLY: Duration = Duration::from_millis(100);
 
-/// A call's place in the pool, waiting or granted.
-#[derive(Debug)]
-struct Ticket {
-    id: RequestId,
-    commands: mpsc::UnboundedSender<Command>,
-    finished: bool,
-    running: Option<Running>,
-}
+// === impl Handle ===
 
 impl Handle {
-    /// Waits for a pod of `image`. Dropping the future gives the place back.
+    /// Waits for a pod of `image` that may be used while the lease lives. Dropping the future gives
+    /// the place back.
+    ///
+    /// # Errors
+    /// When there is no pod for the call.
     pub(crate) async fn acquire(
         &self,
         image: ImageKey,
         shard_key: ShardKey,
         deadline: Instant,
-    ) -> Result<Lease, AcquireError> {
+    ) -> Result<(Arc<Connection>, Lease), AcquireError> {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (answer, granted) = oneshot::channel();
-        let mut ticket = Ticket { id, commands: self.commands.clone(), finished: false, running: None };
+        let mut lease = Lease { id, commands: self.commands.clone(), finished: false, running: None };
         let request = Command::Request { id, image, shard_key, deadline, answer };
         self.commands.send(request).map_err(|_| AcquireError::Stopped)?;
-        match granted.await {
-            Ok(Ok(connection)) => Ok(Lease { connection, ticket }),
-            Ok(Err(error)) => {
-                // The pool has forgotten a rejected call, and the driver has ended one whose pod vanished.
-                ticket.finished = true;
-                Err(error)
-            }
-            Err(_) => Err(AcquireError::Stopped),
-        }
+        let granted = granted.await.map_err(|_| AcquireError::Stopped)?;
+        // The pool has forgotten a rejected call, and the driver has ended one whose pod vanished.
+        lease.finished = granted.is_err();
+        Ok((granted?, lease))
     }
 
     /// What the pool holds, per function.
     pub(crate) async fn stats(&self) -> Vec<FunctionStats> {
         let (answer, stats) = oneshot::channel();
-        let _ = self.commands.send(Command::Stats { answer });
+        let _ = self.commands.send(Command::Stats(answer));
         stats.await.unwrap_or_default()
     }
 }
 
-impl Lease {
-    /// The connection to the pod.
-    pub(crate) fn connection(&self) -> &Connection {
-        &self.connection
-    }
+// === impl Lease ===
 
-    /// Says what is going to run in the pod: should it not end by its deadline, the pod may be why.
+impl Lease {
+    /// Notes what is going to run in the pod: should it not end by its deadline, the pod may be why.
     pub(crate) fn begin(&mut self, message: Chunks, deadline: Instant) {
-        self.ticket.running = Some(Running { deadline, message });
+        self.running = Some((message, deadline));
     }
 
     /// Gives the pod back with what the call showed about it.
     pub(crate) fn finish(mut self, verdict: Verdict) {
-        self.ticket.finished = true;
-        let _ = self.ticket.commands.send(Command::Finished { id: self.ticket.id, verdict });
+        self.finished = true;
+        let _ = self.commands.send(Command::Event(Event::Finished { id: self.id, verdict }));
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Lease {
     fn drop(&mut self) {
         if self.finished {
             return;
         }
-        let late = self.running.take().filter(|running| running.deadline <= Instant::now() + EARLY);
-        let _ = self.commands.send(match late {
-            Some(running) => Command::Finished {
-                id: self.id,
-                verdict: Verdict::Late { package: digest(&running.message) },
-            },
-            None => Command::Cancel { id: self.id },
-        });
+        let id = self.id;
+        let _ = self.commands.send(Command::Event(match &self.running {
+            Some((message, deadline)) if *deadline <= Instant::now() + EARLY => {
+                Event::Finished { id, verdict: Verdict::Late { package: hash(message) } }
+            }
+            _ => Event::Cancel(id),
+        }));
     }
 }
 
-/// Tells one package from another.
-fn digest(message: &Chunks) -> u64 {
+/// Distinguishes packages.
+fn hash(message: &Chunks) -> u64 {
     let mut hasher = DefaultHasher::new();
     message.parts().iter().for_each(|part| hasher.write(part));
     hasher.finish()
@@ -182,8 +166,10 @@ pub(crate) struct Driver<B> {
     starts: Starts,
 }
 
+// === impl Driver ===
+
 impl<B: Backend> Driver<B> {
-    /// A driver of an empty pool over `backend`, and the way to it.
+    /// A driver of an empty pool over `backend`.
     pub(crate) fn new(
         config: Config,
         backend: B,
@@ -191,14 +177,13 @@ impl<B: Backend> Driver<B> {
         metrics: Arc<Metrics>,
     ) -> (Self, Handle) {
         let (sender, commands) = mpsc::unbounded_channel();
-        let clock = Clock::new(backend.clock_ahead());
         let driver = Self {
+            clock: Clock::new(backend.clock_ahead()),
             pool: Pool::new(config),
             backend,
             events,
             commands,
             waiting: HashMap::new(),
-            clock,
             metrics,
             starts: Starts::default(),
         };
@@ -230,12 +215,13 @@ impl<B: Backend> Driver<B> {
                 self.waiting.insert(id, answer);
                 Event::Request { id, image, shard_key, deadline: self.clock.time(deadline) }
             }
-            Command::Cancel { id } => {
-                self.waiting.remove(&id);
-                Event::Cancel(id)
+            Command::Event(event) => {
+                if let Event::Cancel(id) = &event {
+                    self.waiting.remove(id);
+                }
+                event
             }
-            Command::Finished { id, verdict } => Event::Finished { id, verdict },
-            Command::Stats { answer } => {
+            Command::Stats(answer) => {
                 let _ = answer.send(self.pool.stats());
                 return None;
             }
@@ -317,8 +303,8 @@ impl<B: Backend> Driver<B> {
     }
 }
 
-/// The pool's wall clock, which follows tokio's, so that tests can pause it and a step of the system clock
-/// cannot end deadlines.
+/// The pool's wall clock. It follows tokio's, so that tests can pause it and a step of the system
+/// clock cannot end deadlines.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     origin: Instant,

@@ -1,5 +1,6 @@
 //! Asks pods for their health: the wrapper itself says when it serves, not the kubelet's second-grained view.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::sync::Arc;
@@ -105,8 +106,11 @@ pub(super) async fn until_serving(pods: &impl Locate, uid: &Uid) {
                     Err(obstacle) => obstacle,
                 }
             }
-            Ok(None) => Obstacle::NoAddress,
-            Err(NoPod) => Obstacle::NoPod,
+            Ok(None) => {
+                "it has no address, or its Service has none: look at the pod's events and at the Service"
+                    .into()
+            }
+            Err(NoPod) => "the pod is not there".into(),
         };
         if !told && begin.elapsed() > TELL_AFTER {
             told = true;
@@ -128,36 +132,27 @@ pub(super) async fn answers(pods: &impl Locate, uid: &Uid, within: Duration) -> 
     timeout(within, ask).await.unwrap_or(false)
 }
 
-/// Why a pod does not serve, for the log.
-#[derive(Debug, thiserror::Error)]
-enum Obstacle {
-    #[error("the pod is not there")]
-    NoPod,
-    #[error("it has no address, or its Service has none: look at the pod's events and at the Service")]
-    NoAddress,
-    #[error("its wrapper-server cannot be dialled ({0}): look at NetworkPolicies and the Service's selector")]
-    Dial(String),
-    #[error("its wrapper-server does not answer a health check ({0})")]
-    Check(String),
-    #[error("its wrapper-server says that it is {0:?}")]
-    NotServing(ServingStatus),
-}
-
 fn client(connection: &Connection, sender: Sender) -> HealthClient<Channel> {
     HealthClient::with_origin(Channel(sender), connection.origin().clone())
 }
 
-/// Asks once.
-async fn check(connection: &Connection, dial_timeout: Duration) -> Result<(), Obstacle> {
-    let sender = match timeout(dial_timeout, connection.sender()).await {
-        Ok(Ok(sender)) => sender,
-        Ok(Err(error)) => return Err(Obstacle::Dial(error.to_string())),
-        Err(_) => return Err(Obstacle::Dial("no connection in time".to_owned())),
+/// Asks once. The error is for the log.
+async fn check(connection: &Connection, dial_timeout: Duration) -> Result<(), Cow<'static, str>> {
+    let dial = timeout(dial_timeout, connection.sender()).await;
+    let sender = dial
+        .map_err(|_| "no connection in time".to_owned())
+        .and_then(|dialled| dialled.map_err(|error| error.to_string()));
+    let sender = sender.map_err(|error| {
+        format!(
+            "its wrapper-server cannot be dialled ({error}): look at NetworkPolicies and the Service's selector"
+        )
+    })?;
+    let ask = timeout(ANSWER_TIMEOUT, client(connection, sender).check(HealthCheckRequest::default())).await;
+    let error = match ask.as_ref().map(|answer| answer.as_ref().map(|answer| answer.get_ref().status())) {
+        Ok(Ok(ServingStatus::Serving)) => return Ok(()),
+        Ok(Ok(status)) => return Err(format!("its wrapper-server says that it is {status:?}").into()),
+        Ok(Err(status)) => status.message(),
+        Err(_) => "no answer in time",
     };
-    match timeout(ANSWER_TIMEOUT, client(connection, sender).check(HealthCheckRequest::default())).await {
-        Ok(Ok(answer)) if answer.get_ref().status() == ServingStatus::Serving => Ok(()),
-        Ok(Ok(answer)) => Err(Obstacle::NotServing(answer.get_ref().status())),
-        Ok(Err(status)) => Err(Obstacle::Check(status.message().to_owned())),
-        Err(_) => Err(Obstacle::Check("no answer in time".to_owned())),
-    }
+    Err(format!("its wrapper-server does not answer a health check ({error})").into())
 }

@@ -1,15 +1,11 @@
 //! What the pool hears, and in which order: with half a configuration it would start and collect the
 //! wrong pods.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use porch_fn_image::Constraint;
 use porch_fn_settings::CacheConfig;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::super::backend::Unresolved;
 use super::*;
-use crate::settings::tests::settings;
+use crate::pods::tests::Everything;
 
 /// Pods that are made from nothing.
 struct Nothing;
@@ -24,22 +20,8 @@ impl Origins for Nothing {
     }
 }
 
-#[derive(Debug)]
-struct Everything;
-
-impl Catalog for Everything {
-    fn knows(&self, _: &Image) -> bool {
-        true
-    }
-
-    fn resolve<'a>(&'a self, _: &'a Image, _: &'a Constraint) -> BoxFuture<'a, Result<Image, Unresolved>> {
-        std::future::ready(Err(Unresolved::NoMatch)).boxed()
-    }
-}
-
 fn current(cache: &str, complete: bool) -> CurrentSettings {
-    let cache = CacheConfig::parse(cache, "example.com").unwrap();
-    CurrentSettings { settings: Arc::new(settings(cache)), time: None, complete }
+    crate::settings::tests::current(CacheConfig::parse(cache, "example.com").unwrap(), complete)
 }
 
 async fn max_pods(events: &mut UnboundedReceiver<Event>) -> u32 {

@@ -7,7 +7,7 @@ use porch_fn_settings::{
     CacheConfig, FunctionConfig, FunctionConfigs, Setting, Settings, Source, TagSemantics,
 };
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::super::super::backend::Unresolved;
 use super::*;
@@ -66,9 +66,10 @@ fn current(objects: &[(&str, &str)]) -> CurrentSettings {
     let configs = objects.iter().enumerate().map(object).collect();
     let semantics = Setting::new(TagSemantics::Constraint, Source::Schema);
     let functions = Arc::new(FunctionConfigs::new(configs, semantics, None));
-    let flags = crate::settings::tests::settings(CacheConfig::default()).flags().clone();
+    let current = crate::settings::tests::current(CacheConfig::default(), true);
+    let flags = current.settings.flags().clone();
     let settings = Settings::new(flags, Arc::default(), Arc::default(), functions, |_| true);
-    CurrentSettings { settings: Arc::new(settings), time: None, complete: true }
+    CurrentSettings { settings: Arc::new(settings), ..current }
 }
 
 struct Rig {

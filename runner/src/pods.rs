@@ -6,9 +6,10 @@ mod driver;
 mod error;
 pub mod kubernetes;
 pub mod local;
-mod page;
 mod probe;
 mod starts;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +22,12 @@ use porch_fn_grpc_client::unary::{self, CallError, Lost};
 use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key};
 use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
 use porch_fn_proto::frame;
-use porch_fn_telemetry::span;
-use porch_fn_telemetry::trace_context;
+use porch_fn_telemetry::{span, trace_context};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub use backend::{Backend, Catalog, Order, Unresolved};
 pub(crate) use driver::Handle;
-pub(crate) use page::page;
 pub(crate) use starts::Step;
 
 use crate::metrics::{Metrics, Runtime};
@@ -63,8 +62,7 @@ impl PodRuntime {
         metrics: Arc<Metrics>,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (driver, pool) = Driver::new(config, backend, events, Arc::clone(&metrics));
-        let max_retries = 0;
-        (Self { pool, catalog, default_prefix, max_message, max_retries, metrics }, driver.run())
+        (Self { pool, catalog, default_prefix, max_message, max_retries: 0, metrics }, driver.run())
     }
 
     /// The same, which runs a call again in so many more pods when a pod dies while it runs the
@@ -74,7 +72,7 @@ impl PodRuntime {
         Self { max_retries: usize::try_from(max_retries).unwrap_or(usize::MAX), ..self }
     }
 
-    /// A way to the pool, for status pages.
+    /// Sends to the pool, for status pages.
     pub(crate) fn pool(&self) -> Handle {
         self.pool.clone()
     }
@@ -130,8 +128,9 @@ impl PodRuntime {
         let mut again = None;
         while broken <= self.max_retries && gone < MAX_PODS_GONE {
             let (waits, waiting) = (self.metrics.waits(Runtime::Pod), call.span.stage(span::QUEUE_WAIT));
-            let mut lease = match self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await {
-                Ok(lease) => lease,
+            let granted = self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await;
+            let (connection, mut lease) = match granted {
+                Ok(granted) => granted,
                 Err(AcquireError::Vanished) => {
                     gone += 1;
                     again = Some("vanished");
@@ -152,7 +151,7 @@ impl PodRuntime {
             let span = call.span.call();
             let (mut headers, limit) = (headers(call), self.max_message);
             span.inject(&mut headers);
-            let answer = unary::call(lease.connection(), headers, &framed, limit, &call.charge);
+            let answer = unary::call(&connection, headers, &framed, limit, &call.charge);
             let answer = self.metrics.client.client(&framed, call.deadline, answer).await;
             drop(evaluates);
             span.ended(answer.as_ref().map_or_else(CallError::code, Reply::code));
@@ -209,6 +208,3 @@ fn headers(call: &Call) -> HeaderMap {
     trace_context::pass_on(&call.headers, &mut headers);
     headers
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,8 +1,8 @@
-//! What the exec runtime runs, as one number. Whichever runner a call reaches must run the same function: runners with
-//! different numbers do not. Directories do not count, since `--functions` may be mounted anywhere.
+//! What the exec runtime runs, as one number. Whichever runner a call reaches must run the same
+//! function: runners with different numbers do not. Directories do not count, since `--functions`
+//! may be mounted anywhere.
 
-use std::fmt;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use porch_fn_settings::{ExecConfig, Settings, TagSemantics};
 use xxhash_rust::xxh3::xxh3_64;
@@ -15,35 +15,35 @@ const BITS: u32 = 48;
 pub(crate) struct ExecHash(u64);
 
 impl ExecHash {
-    /// Of `--config` and of the FunctionConfigs in `settings` whose executables are there.
-    pub(crate) fn of(config: &ExecConfig, settings: &Settings) -> Self {
+    /// Of `--config` and of the FunctionConfigs in `settings` whose executables exist.
+    pub(super) fn of(config: &ExecConfig, settings: &Settings) -> Self {
         let mut lines: Vec<_> =
             config.iter().map(|(image, executable)| format!("{image} {}", executable.function)).collect();
-        // No order of its own.
+        // The file's order has no meaning.
         lines.sort_unstable();
         let mut text = lines.join("\n");
-        // Only constraints are marked: the numbers of before stay.
+        // Only constraints are marked: without them the number is that of earlier versions.
         let semantics = settings.functions().semantics().map(|semantics| semantics.value);
         let mark = if semantics == Some(TagSemantics::Constraint) { " constraint" } else { "" };
         let missing: Vec<_> = settings.missing_executables().map(|(config, _)| &config.name).collect();
-        // Theirs counts: the first that fits an image wins.
+        // The order of FunctionConfigs counts: the first that fits an image wins.
         for config in settings.functions().iter().filter(|config| !missing.contains(&&config.name)) {
             if let Some(binary) = &config.spec.binary {
-                // Writing to a String cannot fail.
                 let tags: Vec<_> = binary.tags.texts().collect();
                 let path = binary.path.display();
+                // Writing to a String cannot fail.
                 let _ = write!(text, "\n{:?} {tags:?} {path}{mark}", config.spec.repositories);
             }
         }
         let hash = xxh3_64(text.as_bytes()) >> (u64::BITS - BITS);
-        // 0 is the runtime that is off.
+        // 0 stands for a runtime that is off.
         Self(hash.max(1))
     }
 
     /// For a metric.
     pub(crate) fn number(self) -> i64 {
         // Within BITS.
-        i64::try_from(self.0).unwrap_or_default()
+        self.0.cast_signed()
     }
 }
 
@@ -55,21 +55,22 @@ impl fmt::Display for ExecHash {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::path::Path;
     use std::sync::Arc;
 
-    use porch_fn_settings::CacheConfig;
+    use porch_fn_settings::{CacheConfig, FunctionConfig, FunctionConfigs, Setting, Source};
+    use serde_json::json;
 
-    fn hash(text: &str, functions: &str) -> ExecHash {
-        let config = ExecConfig::parse(text, Path::new(functions), "example.com").unwrap();
-        ExecHash::of(&config, &crate::settings::tests::settings(CacheConfig::default()))
-    }
+    use super::*;
+    use crate::settings::tests::settings;
 
     #[test]
     fn it_is_over_what_runs_and_nothing_else() {
-        let two = "functions: [{function: a, images: [x:v1, 'y:v1']}]";
-        let base = hash(two, "/one");
+        let hash = |text: &str, functions: &str| {
+            let config = ExecConfig::parse(text, Path::new(functions), "example.com").unwrap();
+            ExecHash::of(&config, &settings(CacheConfig::default()))
+        };
+        let base = hash("functions: [{function: a, images: [x:v1, 'y:v1']}]", "/one");
         let same = "functions: [{function: a, images: ['example.com/y:v1']}, {function: a, images: [x:v1]}]";
         assert_eq!(hash(same, "/other"), base);
         for other in [
@@ -86,22 +87,18 @@ mod tests {
 
     #[test]
     fn what_tags_mean_counts_where_there_are_executables() {
-        use porch_fn_settings::{FunctionConfig, FunctionConfigs, Setting, Source};
         let hash = |executor: &str, semantics| {
-            let spec = serde_json::json!({"image": "f", executor: {"tags": ["v1"], "path": "f"}});
-            let object = serde_json::json!({"metadata": {"name": "f"}, "spec": spec});
+            let spec = json!({"image": "f", executor: {"tags": ["v1"], "path": "f"}});
+            let object = json!({"metadata": {"name": "f"}, "spec": spec});
             let configs = vec![FunctionConfig::parse(&object, "example.com", semantics).unwrap()];
             let functions = FunctionConfigs::new(configs, Setting::new(semantics, Source::Schema), None);
-            let flags = crate::settings::tests::settings(CacheConfig::default()).flags().clone();
+            let flags = settings(CacheConfig::default()).flags().clone();
             let settings = Settings::new(flags, Arc::default(), Arc::default(), functions.into(), |_| true);
             ExecHash::of(&ExecConfig::default(), &settings)
         };
-        let both = |executor| {
-            [TagSemantics::Exact, TagSemantics::Constraint].map(|semantics| hash(executor, semantics))
-        };
-        let [exact, constraint] = both("binaryExecutor");
-        assert_ne!(exact, constraint);
-        let [exact, constraint] = both("podExecutor");
-        assert_eq!(exact, constraint);
+        for (executor, same) in [("binaryExecutor", false), ("podExecutor", true)] {
+            let exact = hash(executor, TagSemantics::Exact);
+            assert_eq!(exact == hash(executor, TagSemantics::Constraint), same, "{executor}");
+        }
     }
 }
