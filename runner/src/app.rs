@@ -104,7 +104,7 @@ impl AppError {
     }
 }
 
-/// Binds both ports and starts everything. `set` tells defaults from what the user wrote.
+/// Binds both ports and starts everything. `set` has the flags that the user wrote.
 ///
 /// # Errors
 /// [`AppError`], when flags and files do not fit or a port is taken.
@@ -170,7 +170,7 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
         max_timeout: flags.max_timeout.into(),
         default_timeout_text: "no answer within --request-timeout, which bounds calls without a deadline",
         inflight: Some(inflight),
-        // Calls wait in line instead.
+        // Calls wait in queues instead.
         places: None,
         tell_load: true,
         observer: Some(served),
@@ -282,7 +282,7 @@ impl Wiring<'_> {
     fn exec_runtime(&mut self, current: &watch::Receiver<CurrentSettings>) -> Result<ExecRuntime, AppError> {
         let (flags, metrics) = (self.flags, Arc::clone(&self.metrics));
         self.exists("functions", &flags.functions)?;
-        let report_hash = report(current.clone(), move |current| metrics.exec_config(current.exec_hash));
+        let report_hash = report(current.clone(), move |current| metrics.exec_hash(current.exec_hash));
         self.tasks.keep(tracing::info_span!("exec hash"), report_hash);
         let parallel = match flags.max_parallel_executions {
             0 => 2 * std::thread::available_parallelism().map_or(1, usize::from),

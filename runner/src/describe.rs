@@ -54,7 +54,7 @@ impl Describe {
     fn response(&self, stats: Vec<FunctionStats>) -> DescribeResponse {
         let (images, truncated) = images(stats);
         let ring = self.ring.as_ref().map(|ring| Arc::clone(&ring.borrow()));
-        let exec_hash = self.exec.as_ref().map(|current| current.borrow().exec_hash.to_string());
+        let exec_hash = self.exec.as_ref().map(|current| format!("{:012x}", current.borrow().exec_hash));
         DescribeResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             has_pods: self.pods.is_some(),

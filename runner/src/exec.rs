@@ -46,7 +46,7 @@ impl ExecRuntime {
         max_message: usize,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let environment = environment(std::env::vars_os(), exec_env);
+        let environment = environment(exec_env);
         let queue = Queue::new(parallel, max_waiting);
         Self { current, environment, queue, parallel, max_waiting, max_message, metrics }
     }

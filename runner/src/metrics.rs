@@ -16,9 +16,6 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::pods::Step;
-use crate::settings::ExecHash;
-
 /// From a cached call to the default deadline: warm calls take milliseconds, cold ones seconds.
 const SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
 
@@ -60,7 +57,7 @@ pub struct Metrics {
     peers: Gauge,
     listed: Gauge,
     ring_hash: Gauge,
-    exec_config: Gauge,
+    exec_hash: Gauge,
     clock_ahead: Gauge<f64, AtomicU64>,
     lookups: Histograms<2>,
     /// Calls to pods.
@@ -130,96 +127,28 @@ impl Metrics {
         let metrics = Self {
             calls: add(r, "calls", "Calls answered, by runtime and gRPC code"),
             seconds: seconds(r, "call", "Time from request to answer, by runtime"),
-            waiting: add(
-                r,
-                "calls_waiting",
-                "Calls that wait for a pod, or for their turn at the exec runtime",
-            ),
-            waiting_seconds: seconds(
-                r,
-                "queue_wait",
-                "Time that calls waited for a pod, or for their turn at the exec runtime, before they had it",
-            ),
+            waiting: add(r, "calls_waiting", "Calls that wait for a pod or a place of the exec runtime"),
+            waiting_seconds: seconds(r, "queue_wait", "Time that calls waited for a pod or a place"),
             running: add(r, "calls_running", "Calls that functions work on"),
-            running_seconds: seconds(
-                r,
-                "evaluation",
-                "Time in the function: in its pod's answer, or in its process",
-            ),
-            rejected: add(r, "rejected", "Calls that got no pod and no turn, by why"),
-            retries: add(
-                r,
-                "retries",
-                "Calls given another pod: the one before broke, took no calls, or was gone",
-            ),
+            running_seconds: seconds(r, "evaluation", "Time in the function's pod or process"),
+            rejected: add(r, "rejected", "Calls that got no pod and no place, by why"),
+            retries: add(r, "retries", "Calls given another pod, by what the pod before did"),
             pool_actions: add(r, "pool_actions", "What the pod pool did"),
             pods: add(r, "pods", "Function pods of the images that this runner owns, by state"),
-            functions: add(
-                r,
-                "functions",
-                "Functions that have pods or waiting calls, as this runner sees it",
-            ),
-            pod_start: add_in_seconds(
-                r,
-                "pod_start",
-                "Time from the order of a pod until it served, of pods that this runner made",
-                Histogram::new(SECONDS),
-            ),
-            pod_start_phases: seconds(
-                r,
-                "pod_start_phase",
-                "The same by phase: create (the API server's answer, the registry's before it), address (scheduled, \
-                 pulled, started), serve (the wrapper-server answers)",
-            ),
-            pod_start_failures: add(
-                r,
-                "pod_start_failures",
-                "Pods that this runner ordered and that never served, by why",
-            ),
-            pods_hung: add(
-                r,
-                "pods_hung",
-                "How often a pod stopped answering while it had calls, which went elsewhere",
-            ),
-            config_valid: add(
-                r,
-                "config_valid",
-                "1 while the source of configuration can be used as it is, 0 while the last good one is kept instead",
-            ),
+            functions: add(r, "functions", "Functions with pods or waiting calls, as this runner sees it"),
+            pod_start: in_seconds(r, "pod_start", "Time from a pod's order until it served", histogram()),
+            pod_start_phases: seconds(r, "pod_start_phase", "The same by phase: create, address, serve"),
+            pod_start_failures: add(r, "pod_start_failures", "Pods that never served, by why"),
+            pods_hung: add(r, "pods_hung", "How often a pod with calls stopped answering"),
+            config_valid: add(r, "config_valid", "0 while the last good state of a source is kept, else 1"),
             function_configs: add(r, "function_configs", "FunctionConfigs there are"),
-            function_config_problems: add(
-                r,
-                "function_config_problems",
-                "FunctionConfigs whose status says that they do not count, or not as a whole",
-            ),
+            function_config_problems: add(r, "function_config_problems", "Those not fully in effect"),
             peers: add(r, "peers", "Runners on the ring, as --peers shows them"),
-            listed: add(
-                r,
-                "listed",
-                "1 when this runner is among its --peers and so owns images; one that is not serves all and owns none",
-            ),
-            ring_hash: add(
-                r,
-                "ring_hash",
-                "A hash over the runners on the ring, 0 without --peers: must be that of the routers and of all runners",
-            ),
-            exec_config: add(
-                r,
-                "exec_config_hash",
-                "A hash over which image the exec runtime runs by which executable, 0 when it is off: must be the same \
-                 on all runners",
-            ),
-            clock_ahead: add_in_seconds(
-                r,
-                "clock_ahead",
-                "How far the API server's clock is ahead of this machine's; negative where it is behind",
-                Gauge::default(),
-            ),
-            lookups: seconds(
-                r,
-                "registry_lookup",
-                "Time that registries took for what was not known already: metadata, digest or tags",
-            ),
+            listed: add(r, "listed", "1 when this runner is among its --peers, else it owns no image"),
+            ring_hash: add(r, "ring_hash", "Hash of the ring's members, equal on all routers and runners"),
+            exec_hash: add(r, "exec_config_hash", "Hash of what the exec runtime runs, equal on all runners"),
+            clock_ahead: in_seconds(r, "clock_ahead", "How far the API server is ahead", Gauge::default()),
+            lookups: seconds(r, "registry_lookup", "Time that registries took to answer"),
             client,
         };
         metrics.begin_at_zero();
@@ -292,17 +221,19 @@ impl Metrics {
         self.functions.set(gauge(stats.len()));
     }
 
-    /// A start of a pod is one step on.
-    pub(crate) fn pod_start(&self, step: Step) {
-        match step {
-            Step::Took(phase, time) => {
-                self.pod_start_phases.get_or_create(&[("phase", phase)]).observe(time.as_secs_f64());
-            }
-            Step::Serves(time) => self.pod_start.observe(time.as_secs_f64()),
-            Step::Failed(reason) => {
-                self.pod_start_failures.get_or_create(&[("reason", reason)]).inc();
-            }
-        }
+    /// An ordered pod has passed a phase of its start: `create`, `address` or `serve`.
+    pub(crate) fn pod_start_phase(&self, phase: &'static str, took: Duration) {
+        self.pod_start_phases.get_or_create(&[("phase", phase)]).observe(took.as_secs_f64());
+    }
+
+    /// An ordered pod serves.
+    pub(crate) fn pod_started(&self, took: Duration) {
+        self.pod_start.observe(took.as_secs_f64());
+    }
+
+    /// An ordered pod will never serve.
+    pub(crate) fn pod_start_failed(&self, reason: &'static str) {
+        self.pod_start_failures.get_or_create(&[("reason", reason)]).inc();
     }
 
     /// A pod stopped answering.
@@ -327,8 +258,8 @@ impl Metrics {
     }
 
     /// What the exec runtime runs.
-    pub(crate) fn exec_config(&self, hash: ExecHash) {
-        self.exec_config.set(hash.number());
+    pub(crate) fn exec_hash(&self, hash: u64) {
+        self.exec_hash.set(hash.cast_signed());
     }
 
     /// How far the API server's clock is ahead of this machine's.
@@ -349,13 +280,17 @@ fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &
     metric
 }
 
-fn add_in_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+fn in_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
     metric
 }
 
 fn seconds<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> Histograms<N> {
-    add_in_seconds(registry, name, help, Family::new_with_constructor(|| Histogram::new(SECONDS)))
+    in_seconds(registry, name, help, Family::new_with_constructor(histogram as fn() -> _))
+}
+
+fn histogram() -> Histogram {
+    Histogram::new(SECONDS)
 }
 
 fn gauge(count: usize) -> i64 {

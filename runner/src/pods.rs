@@ -26,16 +26,15 @@ use porch_fn_telemetry::{span, trace_context};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub use backend::{Backend, Catalog, Order, Unresolved};
+pub use backend::{Backend, Catalog, Unresolved};
 pub(crate) use driver::Handle;
-pub(crate) use starts::Step;
 
 use crate::metrics::{Metrics, Runtime};
-use driver::{AcquireError, Driver};
+use driver::Driver;
 use error::{PodError, wrap_failure};
 
-/// Pods that one call is given although they turn out to be gone before they have begun to run it.
-/// Each of them is probed before it is given out again.
+/// Pods that one call may be given that turn out to be gone before they have begun to run it. Each
+/// of them is probed before it is granted again.
 const MAX_PODS_GONE: usize = 10;
 
 /// Runs calls in pods.
@@ -77,8 +76,9 @@ impl PodRuntime {
         self.pool.clone()
     }
 
-    /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is asked. `parsed` is what
-    /// the image means. A `tag` that is a version or a constraint says which tag of its repository is meant.
+    /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is
+    /// asked. `parsed` is the image as a reference. A `tag` that is a version or a constraint chooses
+    /// a tag of its repository.
     pub(crate) async fn evaluate(
         &self,
         image: &str,
@@ -106,8 +106,8 @@ impl PodRuntime {
         })
     }
 
-    /// The image that is meant. As kpt has it: a version is a literal tag, a constraint stands for the highest tag in it,
-    /// and any other text does not count. Nor does it count beside a digest.
+    /// The image to run. As in kpt, a version is a literal tag, a constraint stands for the highest
+    /// tag that it allows, and any other text does not count. Nor does a tag count beside a digest.
     async fn choose(&self, image: Image, tag: &str) -> Result<Image, PodError> {
         if tag.is_empty() || image.digest().is_some() {
             return Ok(image);
@@ -131,14 +131,14 @@ impl PodRuntime {
             let granted = self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await;
             let (connection, mut lease) = match granted {
                 Ok(granted) => granted,
-                Err(AcquireError::Vanished) => {
+                Err(PodError::Vanished) => {
                     gone += 1;
                     again = Some("vanished");
                     continue;
                 }
                 Err(error) => {
                     self.metrics.rejected(Runtime::Pod, error.kind());
-                    return Err(error.into());
+                    return Err(error);
                 }
             };
             waits.granted();
@@ -182,9 +182,10 @@ impl PodRuntime {
                 }
             }
         }
-        self.metrics.rejected(Runtime::Pod, "pods_broke");
-        // What no pod has begun to run, the hop before may send elsewhere.
-        Err(if broken > 0 { PodError::Broken } else { AcquireError::Vanished.into() })
+        // The hop before may send a call elsewhere that no pod has begun to run.
+        let error = if broken > 0 { PodError::Broken } else { PodError::Vanished };
+        self.metrics.rejected(Runtime::Pod, error.kind());
+        Err(error)
     }
 }
 
@@ -198,8 +199,8 @@ fn margin(remaining: Duration) -> Duration {
     (remaining / 4).min(Duration::from_millis(100))
 }
 
-/// What a wrapper needs to know, and the trace context. The caller's other metadata ends at the runner, as in the
-/// original.
+/// What a wrapper needs to know, and the trace context. The caller's other metadata ends at the
+/// runner, as in the original.
 fn headers(call: &Call) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(6);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

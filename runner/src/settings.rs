@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-pub(crate) use self::exec_hash::ExecHash;
+use self::exec_hash::exec_hash;
 use crate::settings_file::Content;
 
 /// FunctionConfigs whose missing executables one line of the log names.
@@ -23,7 +23,8 @@ const MAX_NAMED: usize = 5;
 #[derive(Debug, Clone)]
 pub(crate) struct CurrentSettings {
     pub(crate) settings: Arc<Settings>,
-    pub(crate) exec_hash: ExecHash,
+    /// What the exec runtime runs: see [`exec_hash`].
+    pub(crate) exec_hash: u64,
     /// The last change to a source, if known. Flags are as old as the process.
     pub(crate) time: Option<Time>,
     /// Whether every source has answered. Until then the settings are used for calls, but no pod is
@@ -95,10 +96,10 @@ impl Sources {
         let functions = functions.unwrap_or_default();
         let changed = functions.changed().and_then(|at| u64::try_from(at.as_millisecond()).ok());
         // Not of `--config`: executables are not part of any pod.
-        let time = cache.modified.max(changed.map(Time::from_millis));
+        let time = cache.changed.max(changed.map(Time::from_millis));
         let config = Arc::clone(&exec.value);
         let settings = Settings::new(self.flags.clone(), cache.value, exec.value, functions, Path::is_file);
-        let exec_hash = ExecHash::of(&config, &settings);
+        let exec_hash = exec_hash(&config, &settings);
         CurrentSettings { settings: Arc::new(settings), exec_hash, time, complete }
     }
 }
@@ -165,8 +166,7 @@ pub(crate) mod tests {
 
     /// The same, with no executables.
     pub(crate) fn current(cache: CacheConfig, complete: bool) -> CurrentSettings {
-        let (settings, exec_hash) = (Arc::new(settings(cache)), ExecHash::default());
-        CurrentSettings { settings, exec_hash, time: None, complete }
+        CurrentSettings { settings: Arc::new(settings(cache)), exec_hash: 0, time: None, complete }
     }
 
     fn sources() -> Sources {
@@ -185,18 +185,14 @@ pub(crate) mod tests {
         let (task, mut current) = Sources { cache: cache_receiver, ..sources() }.follow();
         let task = tokio::spawn(task);
         let image = Image::parse("f:v1", "example.com").unwrap();
-        assert_eq!(current.borrow_and_update().settings.of(&image).max_pods.value, 1);
-        assert_eq!(current.borrow().time, None);
+        let found = |current: &CurrentSettings| (current.settings.of(&image).max_pods.value, current.time);
+        assert_eq!(found(&current.borrow_and_update()), (1, None));
         let text = "- {name: f:v1, maxParallelPodsPerFunction: 7}";
-        let changed = Content {
-            value: Arc::new(CacheConfig::parse(text, "example.com").unwrap()),
-            modified: Some(Time::from_millis(5)),
-            ..Content::default()
-        };
-        cache.send_replace(changed);
+        let value = Arc::new(CacheConfig::parse(text, "example.com").unwrap());
+        let changed = Some(Time::from_millis(5));
+        cache.send_replace(Content { value, changed });
         current.changed().await.unwrap();
-        assert_eq!(current.borrow_and_update().settings.of(&image).max_pods.value, 7);
-        assert_eq!(current.borrow().time, Some(Time::from_millis(5)));
+        assert_eq!(found(&current.borrow_and_update()), (7, changed));
         drop(current);
         task.await.unwrap();
     }

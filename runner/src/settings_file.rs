@@ -11,7 +11,7 @@ use std::sync::Arc;
 use porch_fn_files::{FileContent, FileSource, read};
 use porch_fn_pool::Time;
 
-use crate::clock::{now, time};
+use crate::clock::now;
 
 /// Largest file that is read, in bytes.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
@@ -34,7 +34,7 @@ pub(crate) struct SettingsFile<T> {
     pub(crate) flag: &'static str,
     pub(crate) path: PathBuf,
     pub(crate) parse: Parse<T>,
-    /// What the error says the file should hold.
+    /// The end of the error: what the file should hold.
     pub(crate) expected: &'static str,
 }
 
@@ -42,18 +42,16 @@ pub(crate) struct SettingsFile<T> {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Content<T> {
     pub(crate) value: Arc<T>,
-    /// When the file was changed, as far as its file system knows. A change that was seen to follow
-    /// another content is later than that one, whatever the file system says.
-    pub(crate) modified: Option<Time>,
-    /// When the value was first seen.
-    pub(crate) seen: Time,
+    /// When the value was seen to replace another one. The file system's time does not count: a copy
+    /// may keep that of its original.
+    pub(crate) changed: Option<Time>,
 }
 
 // === impl Content ===
 
 impl<T: Default> Default for Content<T> {
     fn default() -> Self {
-        Self { value: Arc::default(), modified: None, seen: Time::default() }
+        Self { value: Arc::default(), changed: None }
     }
 }
 
@@ -111,22 +109,11 @@ impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile
         content: &Option<FileContent>,
         last: Option<&Content<T>>,
     ) -> Result<Content<T>, FileError> {
-        let now = now();
-        let Some(content) = content else { return Ok(Content { seen: now, ..Content::default() }) };
-        let value = Arc::new(self.value(content)?);
-        let modified = content.modified.and_then(time);
-        let modified = last.map_or(modified, |last| Some(changed_at(modified, last, now)));
-        Ok(Content { value, modified, seen: now })
+        let Some(content) = content else { return Ok(Content::default()) };
+        Ok(Content { value: Arc::new(self.value(content)?), changed: last.map(|_| now()) })
     }
 
     fn is_same(&self, last: &Content<T>, new: &Content<T>) -> bool {
         last.value == new.value
     }
-}
-
-/// When a content was written that follows `last` and is seen `now`. A copy may keep the time of its
-/// original, and so does a return to an older file.
-fn changed_at<T>(modified: Option<Time>, last: &Content<T>, now: Time) -> Time {
-    let earliest = last.seen.max(last.modified.unwrap_or_default());
-    modified.filter(|&modified| modified > earliest).unwrap_or(now.max(earliest))
 }

@@ -1,5 +1,6 @@
 //! Wires the pod runtime: where pods live, what they are made from, who owns them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use super::{AppError, Pods, Wiring, report};
 use crate::config::{Flags, PodBackend, PodConnect};
 use crate::metrics::Metrics;
 use crate::ownership::Ownership;
-use crate::pods::configure::{Desired, Origins, WarmUp, ranges};
+use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::kubernetes::function_configs::{self, Counts};
 use crate::pods::kubernetes::pull_secret::PullSecret;
 use crate::pods::kubernetes::{self, ObjectNames, Surroundings, Templates};
@@ -115,10 +116,10 @@ impl Wiring<'_> {
     ) -> PodParts {
         let events = events();
         let backend = cluster.attach(events.0.clone());
-        let base = Config { skew: LOCAL_SKEW, ..base_config(self.flags) };
         let catalog = Arc::new(functions.clone());
-        let desired = Desired { base, origins: functions, owned, warm_up: None };
-        let (runtime, current) = self.runtime(desired, backend, events, catalog, sources);
+        let mut desired = desired(self.flags, functions, catalog, owned);
+        desired.base.skew = LOCAL_SKEW;
+        let (runtime, current) = self.runtime(desired, backend, events, sources);
         PodParts { current, runtime: Some(runtime), scope: cluster.scope(), synced: None, local: None }
     }
 
@@ -187,9 +188,8 @@ impl Wiring<'_> {
             tokio::join!(kubernetes::start(&connected, options, surroundings, &mut self.tasks), async {
                 timeout(FIRST_FUNCTIONS_WITHIN, functions.wait_for(Option::is_some)).await.is_ok()
             },);
-        let desired =
-            Desired { base: base_config(flags), origins: kubernetes.blueprints, owned, warm_up: None };
-        let (runtime, current) = self.runtime(desired, kubernetes.backend, events, images, sources);
+        let desired = desired(flags, kubernetes.blueprints, images, owned);
+        let (runtime, current) = self.runtime(desired, kubernetes.backend, events, sources);
         let scope = format!("kubernetes/{}", flags.pod_namespace);
         Ok(PodParts { current, runtime: Some(runtime), scope, synced: Some(kubernetes.synced), local: None })
     }
@@ -201,14 +201,13 @@ impl Wiring<'_> {
         mut desired: Desired<impl Origins>,
         backend: impl Backend,
         (events, received): Events,
-        catalog: Arc<dyn Catalog>,
         sources: Sources,
     ) -> (PodRuntime, watch::Receiver<CurrentSettings>) {
         let flags = self.flags;
         let current = self.follow_settings(sources);
-        desired.warm_up = flags.warm_up_pod_cache.then(|| WarmUp::new(Arc::clone(&catalog)));
+        let catalog = Arc::clone(&desired.catalog);
         let (sender, resolved) = watch::channel(Resolved::default());
-        let find = ranges::follow(current.clone(), Arc::clone(&catalog), flags.warm_up_pod_cache, sender);
+        let find = ranges::follow(current.clone(), Arc::clone(&catalog), desired.warm_up, sender);
         self.tasks.keep(tracing::info_span!("warm-up"), find);
         let (runtime, driver) = PodRuntime::new(
             desired.config(&current.borrow(), &Resolved::default()),
@@ -311,13 +310,14 @@ fn local_cluster(flags: &Flags) -> Result<(LocalCluster, LocalFunctions), AppErr
     Ok((LocalCluster::new(options), functions))
 }
 
-/// The configuration that is the same for all images.
-fn base_config(flags: &Flags) -> Config {
-    Config {
+/// The pool's configuration as the flags have it.
+fn desired<O>(flags: &Flags, origins: O, catalog: Arc<dyn Catalog>, owned: Owned) -> Desired<O> {
+    let base = Config {
         capacity: Some(flags.max_pods).filter(|&pods| pods > 0),
         scan_interval: flags.scan_interval.into(),
         ready_timeout: flags.pod_ready_timeout.into(),
         pending_timeout: flags.pod_pending_timeout.into(),
         ..Config::default()
-    }
+    };
+    Desired { base, origins, owned, catalog, warm_up: flags.warm_up_pod_cache, warmed_up: HashSet::new() }
 }

@@ -81,7 +81,7 @@ impl Wiring<'_> {
     }
 }
 
-/// A registry client whose lookups are in the metrics. What is remembered asks nobody, and is not.
+/// A registry client whose lookups are counted. What is remembered asks no registry and is not counted.
 #[derive(Debug)]
 struct CountedLookups {
     registry: Client,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{
-    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, Pool, Rejection, RequestId, ShardKey, Time,
-    Uid, Verdict,
+    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, Pool, RequestId, ShardKey, Time, Uid,
+    Verdict,
 };
 use porch_fn_proto::Chunks;
 use tokio::sync::{mpsc, oneshot};
@@ -19,7 +19,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::clock::now_ahead;
 use crate::metrics::Metrics;
-use crate::pods::backend::{Backend, Order};
+use crate::pods::backend::Backend;
+use crate::pods::error::PodError;
 use crate::pods::starts::Starts;
 
 /// What callers and the wiring send to the driver.
@@ -30,36 +31,7 @@ enum Command {
     Stats(oneshot::Sender<Vec<FunctionStats>>),
 }
 
-type Answer = oneshot::Sender<Result<Arc<Connection>, AcquireError>>;
-
-/// Why a call got no pod.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum AcquireError {
-    /// The pool's rules say no.
-    #[error(transparent)]
-    Rejected(#[from] Rejection),
-    /// The pod vanished between the grant and now, or cannot be reached.
-    #[error("the function's pods vanished or cannot be reached: retry later; the runner's log says more")]
-    Vanished,
-    /// The runner is shutting down.
-    #[error("the runner is shutting down")]
-    Stopped,
-}
-
-impl AcquireError {
-    /// Its name in metrics.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::Rejected(Rejection::QueueFull { .. }) => "queue_full",
-            Self::Rejected(Rejection::DeadlineExceeded) => "deadline",
-            Self::Rejected(Rejection::NoRoom) => "no_room",
-            Self::Rejected(Rejection::PodFailed { .. }) => "pod_failed",
-            Self::Rejected(Rejection::NotReady { .. }) => "pod_not_ready",
-            Self::Vanished => "pods_broke",
-            Self::Stopped => "stopped",
-        }
-    }
-}
+type Answer = oneshot::Sender<Result<Arc<Connection>, PodError>>;
 
 /// Sends to the driver. Its queue is unbounded because dropping a call must never wait; it is
 /// bounded by the calls in flight, each of which sends two commands for each pod that it tries.
@@ -97,13 +69,13 @@ impl Handle {
         image: ImageKey,
         shard_key: ShardKey,
         deadline: Instant,
-    ) -> Result<(Arc<Connection>, Lease), AcquireError> {
+    ) -> Result<(Arc<Connection>, Lease), PodError> {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (answer, granted) = oneshot::channel();
         let mut lease = Lease { id, commands: self.commands.clone(), finished: false, running: None };
         let request = Command::Request { id, image, shard_key, deadline, answer };
-        self.commands.send(request).map_err(|_| AcquireError::Stopped)?;
-        let granted = granted.await.map_err(|_| AcquireError::Stopped)?;
+        self.commands.send(request).map_err(|_| PodError::Stopped)?;
+        let granted = granted.await.map_err(|_| PodError::Stopped)?;
         // The pool has forgotten a rejected call, and the driver has ended one whose pod vanished.
         lease.finished = granted.is_err();
         Ok((granted?, lease))
@@ -120,7 +92,8 @@ impl Handle {
 // === impl Lease ===
 
 impl Lease {
-    /// Notes what is going to run in the pod: should it not end by its deadline, the pod may be why.
+    /// Notes what is going to run in the pod: if it does not end by its deadline, the pod may be the
+    /// cause.
     pub(crate) fn begin(&mut self, message: Chunks, deadline: Instant) {
         self.running = Some((message, deadline));
     }
@@ -184,8 +157,8 @@ impl<B: Backend> Driver<B> {
             events,
             commands,
             waiting: HashMap::new(),
+            starts: Starts::new(Arc::clone(&metrics)),
             metrics,
-            starts: Starts::default(),
         };
         (driver, Handle { commands: sender, next_id: Arc::default() })
     }
@@ -233,7 +206,7 @@ impl<B: Backend> Driver<B> {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let now = self.clock.now();
-            self.starts.event(&event, now).into_iter().for_each(|step| self.metrics.pod_start(step));
+            self.starts.event(&event, now);
             for action in self.pool.step(event, now) {
                 tracing::trace!(?action, "pool action");
                 events.extend(self.act(action));
@@ -243,21 +216,21 @@ impl<B: Backend> Driver<B> {
 
     /// Carries out one action; returns what it means for the pool at once.
     fn act(&mut self, action: Action) -> Option<Event> {
-        match action {
-            Action::Grant { id, uid } => return self.grant(id, &uid),
+        match &action {
+            Action::Grant { id, uid } => return self.grant(*id, uid),
             Action::Reject { id, error } => {
-                if let Some(answer) = self.waiting.remove(&id) {
-                    // A caller that is gone cancels by itself.
-                    let _ = answer.send(Err(error.into()));
+                // Without an entry the caller is gone, and cancels by itself.
+                if let Some(answer) = self.waiting.remove(id) {
+                    let _ = answer.send(Err(error.clone().into()));
                 }
+                return None;
             }
-            Action::Create { name, shard_key, recipe, reclaim_after } => {
+            Action::Create { name, .. } => {
                 tracing::info!(image = %name.image, slot = name.slot, "creating pod");
                 self.metrics.pool_action("create");
                 self.starts.order(name.clone(), self.clock.now());
-                self.backend.order(Order::Create { name, shard_key, recipe, reclaim_after });
             }
-            Action::Delete { uid, resource_version, name, reason } => {
+            Action::Delete { uid, name, reason, .. } => {
                 tracing::info!(image = %name.image, slot = name.slot, why = ?reason, "deleting pod");
                 self.metrics.pool_action(match reason {
                     DeleteReason::Failed => "delete failed",
@@ -267,27 +240,19 @@ impl<B: Backend> Driver<B> {
                     DeleteReason::Surplus => "delete surplus",
                     DeleteReason::Evicted => "delete evicted",
                 });
-                self.starts.delete(&uid, reason).into_iter().for_each(|step| self.metrics.pod_start(step));
-                let failed = reason == DeleteReason::Failed;
-                self.backend.order(Order::Delete { uid, resource_version, name, failed });
+                self.starts.delete(uid, *reason);
             }
-            Action::Push { uid, resource_version, name, until, place_wanted } => {
-                self.metrics.pool_action("push");
-                self.backend.order(Order::Push { uid, resource_version, name, until, place_wanted });
-            }
-            Action::Check { uid, name, number, within } => {
-                self.backend.order(Order::Check { uid, name, number, within });
-            }
-            Action::Disconnect { uid, name } => {
+            Action::Push { .. } => self.metrics.pool_action("push"),
+            Action::Disconnect { name, .. } => {
                 tracing::warn!(
                     image = %name.image, slot = name.slot,
                     "a function pod does not answer any more; its calls go elsewhere, and another one takes its place"
                 );
                 self.metrics.pod_hung();
-                self.backend.order(Order::Disconnect { uid });
             }
-            Action::Probe { uid, name, on } => self.backend.order(Order::Probe { uid, name, on }),
+            Action::Check { .. } | Action::Probe { .. } => {}
         }
+        self.backend.act(action);
         None
     }
 
@@ -295,7 +260,7 @@ impl<B: Backend> Driver<B> {
         // Without an entry the caller has cancelled, and its Cancel has been or will be stepped.
         let answer = self.waiting.remove(&id)?;
         let Some(connection) = self.backend.connection(uid) else {
-            let _ = answer.send(Err(AcquireError::Vanished));
+            let _ = answer.send(Err(PodError::Vanished));
             return Some(Event::Finished { id, verdict: Verdict::Broken });
         };
         let _ = answer.send(Ok(connection));

@@ -7,7 +7,6 @@ use porch_fn_pool::Rejection;
 use tonic::Code;
 
 use super::backend::Unresolved;
-use super::driver::AcquireError;
 
 /// Why the pod runtime has no answer of a wrapper to pass on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,10 +22,16 @@ pub(crate) enum PodError {
         /// Why.
         source: Unresolved,
     },
-    /// There is no pod for the call.
+    /// The pool's rules refuse the call.
     #[error(transparent)]
-    Acquire(#[from] AcquireError),
-    /// Pods broke off while they ran it.
+    Rejected(#[from] Rejection),
+    /// The pod vanished between the grant and now, or cannot be reached.
+    #[error("the function's pods vanished or cannot be reached: retry later; the runner's log says more")]
+    Vanished,
+    /// The runner is shutting down.
+    #[error("the runner is shutting down")]
+    Stopped,
+    /// Pods died while they ran the call.
     #[error(
         "the function's pods broke off during this call and it is not run again: look for out-of-memory kills \
          and crashes of the function"
@@ -49,6 +54,19 @@ pub(crate) enum PodError {
 }
 
 impl PodError {
+    /// Why a call got no pod, as metrics name it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Rejected(Rejection::QueueFull { .. }) => "queue_full",
+            Self::Rejected(Rejection::DeadlineExceeded) => "deadline",
+            Self::Rejected(Rejection::NoRoom) => "no_room",
+            Self::Rejected(Rejection::PodFailed { .. }) => "pod_failed",
+            Self::Rejected(Rejection::NotReady { .. }) => "pod_not_ready",
+            Self::Stopped => "stopped",
+            _ => "pods_broke",
+        }
+    }
+
     /// The answer to a call of `image`, as the caller wrote it.
     pub(super) fn reply(&self, image: &str) -> Reply {
         let no_client = || format!("unable to get the grpc client to the pod for {image}: {self}");
@@ -61,10 +79,8 @@ impl PodError {
                 Reply::failed(Code::Unknown, &no_client())
             }
             Self::Unresolved { .. } => Reply::failed(Code::NotFound, &no_client()),
-            Self::Acquire(AcquireError::Vanished | AcquireError::Stopped) => {
-                Reply::shed(Code::Unavailable, &no_client())
-            }
-            Self::Acquire(AcquireError::Rejected(rejection)) => match rejection {
+            Self::Vanished | Self::Stopped => Reply::shed(Code::Unavailable, &no_client()),
+            Self::Rejected(rejection) => match rejection {
                 Rejection::QueueFull { .. } => Reply::shed(Code::ResourceExhausted, &no_client()),
                 Rejection::DeadlineExceeded => {
                     let text = format!("function evaluation timed out for {image}: {self}");
@@ -118,7 +134,7 @@ mod tests {
     fn every_error_has_its_code_and_words() {
         use Code::{DeadlineExceeded, NotFound, ResourceExhausted, Unavailable, Unknown};
         let unresolved = |source| PodError::Unresolved { constraint: ">=2".to_owned(), source };
-        let rejected = |error: Rejection| PodError::Acquire(AcquireError::Rejected(error));
+        let rejected = PodError::Rejected;
         let not_ready = Rejection::NotReady { timeout: Duration::from_mins(1), waiting: None };
         let inflight = Inflight::new(CALL_OVERHEAD, Hop::Runner);
         let call = inflight.enter(0).unwrap();
@@ -148,8 +164,8 @@ mod tests {
             (unresolved(Unresolved::NoMatch), NotFound, kept, no_match),
             (unresolved(Unresolved::NotFound("gone".to_owned())), NotFound, kept, "\">=2\": gone"),
             (unresolved(Unresolved::Failed("down".to_owned())), Unknown, kept, "\">=2\": down"),
-            (PodError::Acquire(AcquireError::Vanished), Unavailable, shed, "vanished"),
-            (PodError::Acquire(AcquireError::Stopped), Unavailable, shed, "shutting down"),
+            (PodError::Vanished, Unavailable, shed, "vanished"),
+            (PodError::Stopped, Unavailable, shed, "shutting down"),
             (PodError::Broken, Unavailable, kept, "code = Unavailable desc = the function's pods"),
             (PodError::TooLarge { size: 9, limit: 8 }, ResourceExhausted, kept, "(9 vs. 8)"),
         ] {

@@ -1,4 +1,4 @@
-//! Asks pods for their health: the wrapper itself says when it serves, not the kubelet's second-grained view.
+//! Asks the wrapper-servers of pods for their health. The kubelet reports it too late: once a second.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -21,18 +21,19 @@ use tracing::Instrument;
 const INTERVAL: Duration = Duration::from_millis(15);
 /// How long one answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one dial may take while the pod is [`YOUNG`]: what was sent before a Service's rules were in place is
-/// lost, and the kernel would repeat it only after a second.
+/// How long one dial may take while the pod is [`YOUNG`]: packets that were sent before a Service's
+/// rules were in place are lost, and the kernel would repeat them only after a second.
 const FIRST_DIALS: Duration = Duration::from_millis(50);
 const YOUNG: Duration = Duration::from_secs(3);
 
 /// Probes that are kept without a look at which have ended.
 const MANY: usize = 64;
-/// How long a probe may fail before the log says why.
-const TELL_AFTER: Duration = Duration::from_secs(10);
+/// How long a probe may fail before the log has the reason.
+const WARN_AFTER: Duration = Duration::from_secs(10);
 
-/// How pods are dialled. No pings: a user's wrapper may be a grpc-go server, which hangs up on those who ping it. With
-/// these times the kernel gives a connection up that has been silent for 11 s, at the third question.
+/// How pods are dialled. No pings: a user's wrapper may be a grpc-go server, which closes connections
+/// that ping. With these times the kernel gives up a connection that has been silent for 11 s, at the
+/// third keepalive probe.
 pub(super) const CONNECTION: conn::Options = conn::Options {
     connect_timeout: Duration::from_secs(2),
     ping: None,
@@ -91,12 +92,12 @@ impl Probes {
     }
 }
 
-/// Asks again and again until the pod serves. A pod that does not exist (any more) is waited for as well: when to stop
-/// is for the caller to say.
+/// Asks again and again until the pod serves. It also waits for a pod that does not exist (any more):
+/// the caller decides when to stop.
 pub(super) async fn until_serving(pods: &impl Locate, uid: &Uid) {
     let begin = Instant::now();
     let mut first_dial = None;
-    let mut told = false;
+    let mut has_warned = false;
     loop {
         let obstacle = match pods.locate(uid) {
             Ok(Some(connection)) => {
@@ -112,15 +113,15 @@ pub(super) async fn until_serving(pods: &impl Locate, uid: &Uid) {
             }
             Err(NoPod) => "the pod is not there".into(),
         };
-        if !told && begin.elapsed() > TELL_AFTER {
-            told = true;
+        if !has_warned && begin.elapsed() > WARN_AFTER {
+            has_warned = true;
             tracing::warn!(%obstacle, "a function pod does not serve yet");
         }
         sleep(INTERVAL).await;
     }
 }
 
-/// Whether a pod that has served answers within this time, whatever it says.
+/// Whether a pod that has served answers within this time. Any answer counts.
 pub(super) async fn answers(pods: &impl Locate, uid: &Uid, within: Duration) -> bool {
     let Ok(Some(connection)) = pods.locate(uid) else { return false };
     let ask = async {

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_grpc::{Charge, is_shed, message_of};
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_pool::{Creation, Phase, Pod, Uid};
+use porch_fn_pool::{Action, Creation, Phase, Pod, Uid};
 use porch_fn_proto::encode_request;
 use porch_fn_telemetry::span::Span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,9 +44,9 @@ struct AtOnce {
 }
 
 impl Backend for AtOnce {
-    fn order(&self, order: Order) {
-        let event = match order {
-            Order::Create { name, shard_key, recipe, reclaim_after } => {
+    fn act(&self, action: Action) {
+        let event = match action {
+            Action::Create { name, shard_key, recipe, reclaim_after } => {
                 let uid = Uid::from("pod");
                 let pod = Pod {
                     name: name.clone(),
@@ -60,7 +60,7 @@ impl Backend for AtOnce {
                 self.events.send(Event::Seen(pod)).unwrap();
                 Event::Created { name, result: Creation::Ok(uid) }
             }
-            Order::Probe { uid, on: true, .. } => Event::Ready(uid),
+            Action::Probe { uid, on: true, .. } => Event::Ready(uid),
             _ => return,
         };
         self.events.send(event).unwrap();

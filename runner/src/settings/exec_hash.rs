@@ -2,7 +2,7 @@
 //! function: runners with different numbers do not. Directories do not count, since `--functions`
 //! may be mounted anywhere.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
 use porch_fn_settings::{ExecConfig, Settings, TagSemantics};
 use xxhash_rust::xxh3::xxh3_64;
@@ -10,47 +10,29 @@ use xxhash_rust::xxh3::xxh3_64;
 /// Bits that a metric, which is a 64-bit float where it is read, holds exactly.
 const BITS: u32 = 48;
 
-/// A hash over which image is run by which executable.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ExecHash(u64);
-
-impl ExecHash {
-    /// Of `--config` and of the FunctionConfigs in `settings` whose executables exist.
-    pub(super) fn of(config: &ExecConfig, settings: &Settings) -> Self {
-        let mut lines: Vec<_> =
-            config.iter().map(|(image, executable)| format!("{image} {}", executable.function)).collect();
-        // The file's order has no meaning.
-        lines.sort_unstable();
-        let mut text = lines.join("\n");
-        // Only constraints are marked: without them the number is that of earlier versions.
-        let semantics = settings.functions().semantics().map(|semantics| semantics.value);
-        let mark = if semantics == Some(TagSemantics::Constraint) { " constraint" } else { "" };
-        let missing: Vec<_> = settings.missing_executables().map(|(config, _)| &config.name).collect();
-        // The order of FunctionConfigs counts: the first that fits an image wins.
-        for config in settings.functions().iter().filter(|config| !missing.contains(&&config.name)) {
-            if let Some(binary) = &config.spec.binary {
-                let tags: Vec<_> = binary.tags.texts().collect();
-                let path = binary.path.display();
-                // Writing to a String cannot fail.
-                let _ = write!(text, "\n{:?} {tags:?} {path}{mark}", config.spec.repositories);
-            }
+/// A hash over which image is run by which executable: of `--config`, and of the FunctionConfigs in
+/// `settings` whose executables exist.
+pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
+    let mut lines: Vec<_> =
+        config.iter().map(|(image, executable)| format!("{image} {}", executable.function)).collect();
+    // The file's order has no meaning.
+    lines.sort_unstable();
+    let mut text = lines.join("\n");
+    // Only constraints are marked: without them the number is that of earlier versions.
+    let semantics = settings.functions().semantics().map(|semantics| semantics.value);
+    let mark = if semantics == Some(TagSemantics::Constraint) { " constraint" } else { "" };
+    let missing: Vec<_> = settings.missing_executables().map(|(config, _)| &config.name).collect();
+    // The order of FunctionConfigs counts: the first that fits an image wins.
+    for config in settings.functions().iter().filter(|config| !missing.contains(&&config.name)) {
+        if let Some(binary) = &config.spec.binary {
+            let tags: Vec<_> = binary.tags.texts().collect();
+            let path = binary.path.display();
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n{:?} {tags:?} {path}{mark}", config.spec.repositories);
         }
-        let hash = xxh3_64(text.as_bytes()) >> (u64::BITS - BITS);
-        // 0 stands for a runtime that is off.
-        Self(hash.max(1))
     }
-
-    /// For a metric.
-    pub(crate) fn number(self) -> i64 {
-        // Within BITS.
-        self.0.cast_signed()
-    }
-}
-
-impl fmt::Display for ExecHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:012x}", self.0)
-    }
+    // 0 stands for a runtime that is off.
+    (xxh3_64(text.as_bytes()) >> (u64::BITS - BITS)).max(1)
 }
 
 #[cfg(test)]
@@ -68,7 +50,7 @@ mod tests {
     fn it_is_over_what_runs_and_nothing_else() {
         let hash = |text: &str, functions: &str| {
             let config = ExecConfig::parse(text, Path::new(functions), "example.com").unwrap();
-            ExecHash::of(&config, &settings(CacheConfig::default()))
+            exec_hash(&config, &settings(CacheConfig::default()))
         };
         let base = hash("functions: [{function: a, images: [x:v1, 'y:v1']}]", "/one");
         let same = "functions: [{function: a, images: ['example.com/y:v1']}, {function: a, images: [x:v1]}]";
@@ -81,8 +63,7 @@ mod tests {
         ] {
             assert_ne!(hash(other, "/one"), base, "{other}");
         }
-        assert!(base.number() > 0 && base.number() < 1 << BITS);
-        assert_eq!(base.to_string(), format!("{:012x}", base.number()));
+        assert!(base > 0 && base < 1 << BITS);
     }
 
     #[test]
@@ -94,7 +75,7 @@ mod tests {
             let functions = FunctionConfigs::new(configs, Setting::new(semantics, Source::Schema), None);
             let flags = settings(CacheConfig::default()).flags().clone();
             let settings = Settings::new(flags, Arc::default(), Arc::default(), functions.into(), |_| true);
-            ExecHash::of(&ExecConfig::default(), &settings)
+            exec_hash(&ExecConfig::default(), &settings)
         };
         for (executor, same) in [("binaryExecutor", false), ("podExecutor", true)] {
             let exact = hash(executor, TagSemantics::Exact);

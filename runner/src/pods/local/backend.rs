@@ -1,13 +1,13 @@
-//! One runner's way to the local pods: carries out orders and probes pods.
+//! One runner's way to the local pods: acts on pods and probes them.
 
 use std::sync::Arc;
 
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_pool::{Event, Uid};
+use porch_fn_pool::{Action, Event, Uid};
 use tokio::sync::mpsc;
 
 use super::cluster::LocalCluster;
-use crate::pods::backend::{Backend, Order};
+use crate::pods::backend::Backend;
 use crate::pods::probe::{Locate, Probes, answers, until_serving};
 
 /// A [`Backend`] over a [`LocalCluster`].
@@ -26,36 +26,37 @@ impl LocalBackend {
 }
 
 impl Backend for LocalBackend {
-    fn order(&self, order: Order) {
+    fn act(&self, action: Action) {
         let (cluster, events) = (self.cluster.clone(), self.events.clone());
-        let event = match order {
-            Order::Create { name, shard_key, recipe, reclaim_after } => {
+        let event = match action {
+            Action::Create { name, shard_key, recipe, reclaim_after } => {
                 let result = cluster.create(name.clone(), shard_key, recipe, reclaim_after);
                 Event::Created { name, result }
             }
-            Order::Delete { uid, resource_version, .. } => {
+            Action::Delete { uid, resource_version, .. } => {
                 let result = cluster.delete(&uid, &resource_version);
                 Event::Deleted { uid, result }
             }
-            Order::Push { uid, resource_version, until, place_wanted, .. } => {
+            Action::Push { uid, resource_version, until, place_wanted, .. } => {
                 let result = cluster.push(&uid, &resource_version, until, place_wanted);
                 Event::Pushed { uid, result }
             }
-            Order::Check { uid, name, number, within } => {
+            Action::Check { uid, name, number, within } => {
                 return self.checks.start(uid.clone(), &name, async move {
                     let answered = answers(&cluster, &uid, within).await;
                     let _ = events.send(Event::Checked { uid, number, answered });
                 });
             }
-            Order::Disconnect { uid } => return cluster.disconnect(&uid),
-            Order::Probe { uid, name, on: true } => {
+            Action::Disconnect { uid, .. } => return cluster.disconnect(&uid),
+            Action::Probe { uid, name, on: true } => {
                 // The pool stops the probe when the pod is gone.
                 return self.probes.start(uid.clone(), &name, async move {
                     until_serving(&cluster, &uid).await;
                     let _ = events.send(Event::Ready(uid));
                 });
             }
-            Order::Probe { uid, on: false, .. } => return self.probes.stop(&uid),
+            Action::Probe { uid, on: false, .. } => return self.probes.stop(&uid),
+            Action::Grant { .. } | Action::Reject { .. } => return,
         };
         // A driver that is gone needs no answer.
         let _ = events.send(event);

@@ -143,22 +143,17 @@ impl LocalCluster {
 
     pub(super) fn delete(&self, uid: &Uid, judged: &ResourceVersion) -> WriteOutcome {
         let mut state = self.0.state.lock();
-        match state.pods.get(uid).map(|local| &local.pod) {
-            None => WriteOutcome::Gone,
-            Some(pod) if pod.resource_version != *judged => WriteOutcome::Conflict,
-            Some(Pod { phase: Phase::Failed(_), .. }) => {
-                // Its process has ended.
-                state.remove(uid);
-                WriteOutcome::Ok
-            }
-            Some(_) => {
-                state.change(uid, |local| {
-                    local.pod.terminating_since = Some(now() + process::GRACE);
-                    local.stop.send_replace(true);
-                });
-                WriteOutcome::Ok
-            }
+        let outcome = state.write(uid, judged, |local| {
+            local.pod.terminating_since = Some(now() + process::GRACE);
+            local.stop.send_replace(true);
+        });
+        // The process of a failed pod has ended.
+        if let Some(LocalPod { pod: Pod { phase: Phase::Failed(_), .. }, .. }) = state.pods.get(uid)
+            && outcome == WriteOutcome::Ok
+        {
+            state.remove(uid);
         }
+        outcome
     }
 
     pub(super) fn push(
@@ -168,18 +163,10 @@ impl LocalCluster {
         until: Time,
         place_wanted: Option<Time>,
     ) -> WriteOutcome {
-        let mut state = self.0.state.lock();
-        match state.pods.get(uid).map(|local| &local.pod) {
-            None | Some(Pod { terminating_since: Some(_), .. }) => WriteOutcome::Gone,
-            Some(pod) if pod.resource_version != *judged => WriteOutcome::Conflict,
-            Some(_) => {
-                state.change(uid, |local| {
-                    local.pod.reclaim_after = Some(until);
-                    local.pod.place_wanted = place_wanted.or(local.pod.place_wanted);
-                });
-                WriteOutcome::Ok
-            }
-        }
+        self.0.state.lock().write(uid, judged, |local| {
+            local.pod.reclaim_after = Some(until);
+            local.pod.place_wanted = place_wanted.or(local.pod.place_wanted);
+        })
     }
 
     /// Ends the connection to the pod. The next call dials anew.
@@ -244,6 +231,21 @@ impl State {
         }
     }
 
+    /// Changes the pod if it is in the state that was judged.
+    fn write(
+        &mut self,
+        uid: &Uid,
+        judged: &ResourceVersion,
+        change: impl FnOnce(&mut LocalPod),
+    ) -> WriteOutcome {
+        match self.pods.get(uid) {
+            None => return WriteOutcome::Gone,
+            Some(local) if local.pod.resource_version != *judged => return WriteOutcome::Conflict,
+            Some(_) => self.change(uid, change),
+        }
+        WriteOutcome::Ok
+    }
+
     fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut LocalPod)) {
         let version = self.next_version();
         let Some(local) = self.pods.get_mut(uid) else { return };
@@ -274,23 +276,28 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tempfile::tempdir;
+    use tokio::time::{sleep, timeout};
+
     use super::*;
 
-    fn cluster(wrapper: &[&str]) -> LocalCluster {
+    fn cluster(script: &str) -> LocalCluster {
         let mut functions = LocalFunctions::default();
         functions.add("example.com/f:v1", vec!["cat".to_owned()], "example.com").unwrap();
-        let wrapper = wrapper.iter().map(OsString::from).collect();
+        let wrapper = ["sh", "-c", script].map(OsString::from).to_vec();
         LocalCluster::new(LocalOptions { wrapper, max_message: 1 << 20, log_level: 0, functions })
     }
 
     fn create(cluster: &LocalCluster) -> Creation {
-        let name = PodName { image: "example.com/f:v1".into(), slot: 0, past: None };
-        cluster.create(name, "key".into(), PodRecipe::of("version", None), now())
+        let name = PodName { image: "example.com/f:v1".into(), ..PodName::default() };
+        cluster.create(name, "key".into(), PodRecipe::default(), now())
     }
 
     #[tokio::test]
     async fn a_pod_that_dies_while_it_is_deleted_is_gone_and_frees_its_name() {
-        let cluster = cluster(&["sh", "-c", "read line"]);
+        let cluster = cluster("read line");
         let (sender, mut events) = mpsc::unbounded_channel();
         let _backend = cluster.attach(sender);
         assert!(matches!(create(&cluster), Creation::Ok(_)));
@@ -304,13 +311,24 @@ mod tests {
         assert!(matches!(create(&cluster), Creation::Ok(_)));
     }
 
+    /// A wrapper that is killed could not end the functions that it runs.
     #[tokio::test]
-    async fn a_cluster_that_is_dropped_releases_its_pods() {
-        let cluster = cluster(&["sh", "-c", "read line"]);
+    async fn pods_of_a_cluster_that_is_dropped_end_by_themselves() {
+        let directory = tempdir().unwrap();
+        let path = |name| directory.path().join(name);
+        let until_exists = async |name| {
+            let exists = async {
+                while !path(name).exists() {
+                    sleep(Duration::from_millis(2)).await;
+                }
+            };
+            timeout(Duration::from_secs(20), exists).await.unwrap();
+        };
+        let (begun, ended) = (path("begun"), path("ended"));
+        let cluster = cluster(&format!(">{}; read line; >{}", begun.display(), ended.display()));
         assert!(matches!(create(&cluster), Creation::Ok(_)));
-        let inner = Arc::downgrade(&cluster.0);
-        tokio::task::yield_now().await;
+        until_exists("begun").await;
         drop(cluster);
-        assert!(inner.upgrade().is_none());
+        until_exists("ended").await;
     }
 }

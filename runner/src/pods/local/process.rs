@@ -81,7 +81,7 @@ fn start(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
         .arg("--")
         .args(command)
         .env_clear()
-        .envs(environment(std::env::vars_os(), &[]))
+        .envs(environment(&[]))
         // An interrupt at the terminal is for the runner, which drains and then ends its pods.
         .process_group(0)
         .stdin(Stdio::piped())
@@ -110,35 +110,5 @@ async fn stop(child: &mut Child, stdin: Option<ChildStdin>) {
     if timeout(LAST_GRACE, child.wait()).await.is_err() {
         tracing::warn!("local pod did not end and is killed");
         let _ = child.kill().await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::FutureExt;
-
-    use super::super::functions::LocalFunctions;
-    use super::*;
-
-    /// A wrapper that is killed could not end the functions that it runs.
-    #[tokio::test]
-    async fn a_pod_that_is_dropped_ends_by_itself() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("ended");
-        let script = format!("read line; echo >{}", file.display());
-        let options = LocalOptions {
-            wrapper: ["sh", "-c", &script].map(Into::into).to_vec(),
-            max_message: 1 << 20,
-            log_level: 0,
-            functions: LocalFunctions::default(),
-        };
-        let (_stop, stopped) = watch::channel(false);
-        assert!(run(&options, &[], stopped, |_| ()).now_or_never().is_none());
-        let ended = timeout(Duration::from_secs(20), async {
-            while !file.exists() {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        });
-        ended.await.unwrap();
     }
 }
