@@ -52,7 +52,9 @@ impl Starts {
             Event::Seen(pod) => self.seen(pod, now),
             Event::Synced(pods) => {
                 self.created.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
-                pods.iter().for_each(|pod| self.seen(pod, now));
+                for pod in pods {
+                    self.seen(pod, now);
+                }
             }
             Event::Ready(uid) => {
                 if let Some(start) = self.created.remove(uid) {
