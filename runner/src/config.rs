@@ -10,12 +10,6 @@ use porch_fn_settings::TagSemantics;
 
 use crate::pods::kubernetes::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
 
-/// Defaults of `--functions` and `--config`: absent files are fine there, and an error when named.
-pub(crate) const DEFAULT_FUNCTIONS: &str = "./functions";
-pub(crate) const DEFAULT_CONFIG: &str = "./config.yaml";
-/// The same of `--pod-cache-config`: where Porch's manifests mount the ConfigMap.
-pub(crate) const DEFAULT_POD_CACHE_CONFIG: &str = "/pod-cache-config/pod-cache-config.yaml";
-
 /// Runs KRM functions for Porch: as local executables, or in pods that it keeps warm.
 ///
 /// Takes the place of Porch's function runner with the same flags; behind porch-fn-router it can be scaled.
@@ -92,10 +86,10 @@ pub struct Flags {
     pub max_queue_per_function: u32,
 
     /// Exec runtime: directory with the functions' executables
-    #[arg(long, default_value = DEFAULT_FUNCTIONS)]
+    #[arg(long, default_value = "./functions")]
     pub functions: PathBuf,
     /// Exec runtime: file that says which executable runs which images
-    #[arg(long, default_value = DEFAULT_CONFIG)]
+    #[arg(long, default_value = "./config.yaml")]
     pub config: PathBuf,
     /// Exec runtime: functions that run at once, more wait; 0 means two per core
     #[arg(long, default_value_t = 0)]
@@ -114,7 +108,8 @@ pub struct Flags {
     #[arg(long, default_value = "wrapper-server")]
     pub wrapper_server: PathBuf,
     /// Pod runtime: file with per-image limits and the images to warm up
-    #[arg(long, default_value = DEFAULT_POD_CACHE_CONFIG)]
+    // Where Porch's manifests mount the ConfigMap.
+    #[arg(long, default_value = "/pod-cache-config/pod-cache-config.yaml")]
     pub pod_cache_config: PathBuf,
     /// Pod runtime: start the pods of --pod-cache-config at start
     #[arg(long, default_value_t = true)]
@@ -274,9 +269,13 @@ impl FunctionConfigTags {
 }
 
 impl Flags {
-    /// Whether these flags have functions run in pods of a cluster, where the runner is in one.
+    /// Whether `--disable-runtimes` leaves this runtime in.
+    pub(crate) fn is_enabled(&self, runtime: &str) -> bool {
+        !self.disable_runtimes.iter().any(|disabled| disabled == runtime)
+    }
+
+    /// Whether functions run in pods of a cluster by these flags, where the runner is in one.
     pub fn has_function_pods(&self) -> bool {
-        let disabled = self.disable_runtimes.iter().any(|runtime| runtime == "pod");
-        !disabled && matches!(self.pod_backend, PodBackend::Auto | PodBackend::Kubernetes)
+        self.is_enabled("pod") && matches!(self.pod_backend, PodBackend::Auto | PodBackend::Kubernetes)
     }
 }

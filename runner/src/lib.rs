@@ -1,9 +1,9 @@
-//! The runner: answers function calls by running a local executable, or in a function pod that it keeps
-//! warm.
+//! The runner: answers function calls by running a local executable, or in a function pod that it
+//! keeps warm.
 //!
-//! It is a drop-in for Porch's function runner, alone or as one of many behind the router. [`exec`] runs
-//! executables; [`pods`] drives the pure pool of the `porch-fn-pool` crate over a backend. `app.rs` wires
-//! it.
+//! It is a drop-in for Porch's function runner, alone or as one of many behind the router. `exec.rs`
+//! runs executables; [`pods`] drives the pure pool of the `porch-fn-pool` crate over a backend;
+//! `app.rs` wires them.
 
 mod app;
 mod clock;
@@ -11,7 +11,7 @@ mod config;
 mod describe;
 mod environment;
 mod evaluate;
-pub mod exec;
+mod exec;
 mod metrics;
 mod ownership;
 pub mod pods;
@@ -20,6 +20,4 @@ mod settings_file;
 
 pub use app::{AppError, Pods, start};
 pub use config::{Flags, PodBackend, PodConnect};
-pub use evaluate::Runner;
-pub use metrics::Metrics;
 pub use porch_fn_lifecycle::App;

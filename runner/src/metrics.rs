@@ -1,7 +1,5 @@
-//! The runner's metrics. Labels are bounded: codes, runtimes, phases and reasons of fixed sets, never images.
-
-mod pods;
-mod stages;
+//! The runner's metrics. Labels are bounded: codes, runtimes, phases and reasons of fixed sets,
+//! never images.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,183 +8,247 @@ use std::time::Duration;
 use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
 use porch_fn_grpc::{Inflight, code_name};
 use porch_fn_pool::FunctionStats;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
+use tokio::time::Instant;
 use tonic::Code;
-
-use self::pods::PodMetrics;
-use self::stages::{Evaluates, Stages, Waits};
-use crate::exec::ExecHash;
-use crate::pods::Step;
 
 /// From a cached call to the default deadline: warm calls take milliseconds, cold ones seconds.
 const SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
 
-/// What registries are asked for.
-const LOOKUPS: [&str; 3] = ["metadata", "digest", "tags"];
-
-/// A family of histograms over seconds.
-type Seconds<L> = Family<L, Histogram>;
+/// Labels and their values.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+type Counters<const N: usize> = Family<Labels<N>, Counter>;
+type Gauges = Family<Labels<1>, Gauge>;
+type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
 
 /// Which runtime answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runtime {
     Exec,
     Pod,
     None,
 }
 
-impl Runtime {
-    /// For spans.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Exec => "exec",
-            Self::Pod => "pod",
-            Self::None => "none",
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CallLabels {
-    runtime: Runtime,
-    code: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RuntimeLabel {
-    runtime: Runtime,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SourceLabel {
-    source: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ActionLabel {
-    action: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabel {
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LookupLabels {
-    what: &'static str,
-    result: &'static str,
-}
-
 /// Counters of calls and of what the pool did.
 #[derive(Debug)]
 pub struct Metrics {
-    calls: Family<CallLabels, Counter>,
-    seconds: Family<RuntimeLabel, Histogram>,
-    pool_actions: Family<ActionLabel, Counter>,
-    config_valid: Family<SourceLabel, Gauge>,
+    calls: Counters<2>,
+    seconds: Histograms<1>,
+    waiting: Gauges,
+    waiting_seconds: Histograms<1>,
+    running: Gauges,
+    running_seconds: Histograms<1>,
+    rejected: Counters<2>,
+    retries: Counters<1>,
+    pool_actions: Counters<1>,
+    pods: Gauges,
+    functions: Gauge,
+    pod_start: Histogram,
+    pod_start_phases: Histograms<1>,
+    pod_start_failures: Counters<1>,
+    pods_hung: Counter,
+    config_valid: Gauges,
     function_configs: Gauge,
     function_config_problems: Gauge,
     peers: Gauge,
     listed: Gauge,
     ring_hash: Gauge,
-    exec_config: Gauge,
+    exec_hash: Gauge,
     clock_ahead: Gauge<f64, AtomicU64>,
-    lookups: Seconds<LookupLabels>,
-    stages: Stages,
-    pods: PodMetrics,
+    lookups: Histograms<2>,
     /// Calls to pods.
     pub(crate) client: RpcMetrics,
 }
+
+/// A call that waits or runs, counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    calls: Gauge,
+    seconds: Histogram,
+    began: Instant,
+    /// Whether its time counts.
+    is_timed: bool,
+}
+
+// === impl Runtime ===
+
+impl Runtime {
+    /// As labels have it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Exec => "Exec",
+            Self::Pod => "Pod",
+            Self::None => "None",
+        }
+    }
+
+    fn label(self) -> Labels<1> {
+        [("runtime", self.as_str())]
+    }
+}
+
+// === impl Stage ===
+
+impl Stage {
+    fn enter(runtime: Runtime, calls: &Gauges, seconds: &Histograms<1>, is_timed: bool) -> Self {
+        let calls = calls.get_or_create_owned(&runtime.label());
+        calls.inc();
+        let seconds = seconds.get_or_create_owned(&runtime.label());
+        Self { calls, seconds, began: Instant::now(), is_timed }
+    }
+
+    /// The call has its pod or its place: the time that it waited counts.
+    pub(crate) fn granted(mut self) {
+        self.is_timed = true;
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.calls.dec();
+        if self.is_timed {
+            self.seconds.observe(self.began.elapsed().as_secs_f64());
+        }
+    }
+}
+
+// === impl Metrics ===
 
 impl Metrics {
     /// Registers everything in `registry`, and what `inflight` holds.
     pub fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
         let client = RpcMetrics::new(registry, Side::Client);
-        let registry = registry.sub_registry_with_prefix("porch_fn_runner");
+        let r = registry.sub_registry_with_prefix("porch_fn_runner");
+        inflight.register(r);
         let metrics = Self {
-            calls: Family::default(),
-            seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
-            pool_actions: Family::default(),
-            config_valid: Family::default(),
-            function_configs: Gauge::default(),
-            function_config_problems: Gauge::default(),
-            peers: Gauge::default(),
-            listed: Gauge::default(),
-            ring_hash: Gauge::default(),
-            exec_config: Gauge::default(),
-            clock_ahead: Gauge::default(),
-            lookups: Seconds::new_with_constructor(|| Histogram::new(SECONDS)),
-            stages: Stages::new(registry),
-            pods: PodMetrics::new(registry),
+            calls: add(r, "calls", "Calls answered, by runtime and gRPC code"),
+            seconds: seconds(r, "call", "Time from request to answer, by runtime"),
+            waiting: add(r, "calls_waiting", "Calls that wait for a pod or a place of the exec runtime"),
+            waiting_seconds: seconds(r, "queue_wait", "Time that calls waited for a pod or a place"),
+            running: add(r, "calls_running", "Calls that functions work on"),
+            running_seconds: seconds(r, "evaluation", "Time in the function's pod or process"),
+            rejected: add(r, "rejected", "Calls that got no pod and no place, by why"),
+            retries: add(r, "retries", "Calls given another pod, by what the pod before did"),
+            pool_actions: add(r, "pool_actions", "What the pod pool did"),
+            pods: add(r, "pods", "Function pods of the images that this runner owns, by state"),
+            functions: add(r, "functions", "Functions with pods or waiting calls, as this runner sees it"),
+            pod_start: in_seconds(r, "pod_start", "Time from a pod's order until it served", histogram()),
+            pod_start_phases: seconds(r, "pod_start_phase", "The same by phase: create, address, serve"),
+            pod_start_failures: add(r, "pod_start_failures", "Pods that never served, by why"),
+            pods_hung: add(r, "pods_hung", "How often a pod with calls stopped answering"),
+            config_valid: add(r, "config_valid", "0 while the last good state of a source is kept, else 1"),
+            function_configs: add(r, "function_configs", "FunctionConfigs there are"),
+            function_config_problems: add(r, "function_config_problems", "Those not fully in effect"),
+            peers: add(r, "peers", "Runners on the ring, as --peers shows them"),
+            listed: add(r, "listed", "1 when this runner is among its --peers, else it owns no image"),
+            ring_hash: add(r, "ring_hash", "Hash of the ring's members, equal on all routers and runners"),
+            exec_hash: add(r, "exec_config_hash", "Hash of what the exec runtime runs, equal on all runners"),
+            clock_ahead: in_seconds(r, "clock_ahead", "How far the API server is ahead", Gauge::default()),
+            lookups: seconds(r, "registry_lookup", "Time that registries took to answer"),
             client,
         };
-        for what in LOOKUPS {
-            for result in ["answered", "failed"] {
-                // There from the start, so that a first one is seen as a change.
-                drop(metrics.lookups.get_or_create(&LookupLabels { what, result }));
+        metrics.begin_at_zero();
+        metrics
+    }
+
+    /// Has series from the start, so that a first one is seen as a change.
+    fn begin_at_zero(&self) {
+        for runtime in [Runtime::Exec, Runtime::Pod].map(Runtime::label) {
+            for gauges in [&self.waiting, &self.running] {
+                drop(gauges.get_or_create(&runtime));
+            }
+            for histograms in [&self.waiting_seconds, &self.running_seconds] {
+                drop(histograms.get_or_create(&runtime));
             }
         }
-        inflight.register(registry);
-        registry.register("calls", "Calls answered, by runtime and gRPC code", metrics.calls.clone());
-        registry.register_with_unit(
-            "call",
-            "Time from request to answer, by runtime",
-            Unit::Seconds,
-            metrics.seconds.clone(),
-        );
-        registry.register("pool_actions", "What the pod pool did", metrics.pool_actions.clone());
-        registry.register(
-            "config_valid",
-            "1 while the source of configuration can be used as it is, 0 while the last good one is kept instead",
-            metrics.config_valid.clone(),
-        );
-        registry.register("function_configs", "FunctionConfigs there are", metrics.function_configs.clone());
-        registry.register(
-            "function_config_problems",
-            "FunctionConfigs whose status says that they do not count, or not as a whole",
-            metrics.function_config_problems.clone(),
-        );
-        registry.register("peers", "Runners on the ring, as --peers shows them", metrics.peers.clone());
-        registry.register(
-            "listed",
-            "1 when this runner is among its --peers and so owns images; one that is not serves all and owns none",
-            metrics.listed.clone(),
-        );
-        registry.register(
-            "ring_hash",
-            "A hash over the runners on the ring, 0 without --peers: must be that of the routers and of all runners",
-            metrics.ring_hash.clone(),
-        );
-        registry.register_with_unit(
-            "clock_ahead",
-            "How far the API server's clock is ahead of this machine's; negative where it is behind",
-            Unit::Seconds,
-            metrics.clock_ahead.clone(),
-        );
-        registry.register_with_unit(
-            "registry_lookup",
-            "Time that registries took for what was not known already: metadata, digest or tags",
-            Unit::Seconds,
-            metrics.lookups.clone(),
-        );
-        registry.register(
-            "exec_config_hash",
-            "A hash over which image the exec runtime runs by which executable, 0 when it is off: must be the same on \
-             all runners",
-            metrics.exec_config.clone(),
-        );
-        metrics
+        for reason in ["broken", "full", "refused", "vanished"] {
+            drop(self.retries.get_or_create(&[("reason", reason)]));
+        }
+        for what in ["metadata", "digest", "tags"] {
+            for result in ["answered", "failed"] {
+                drop(self.lookups.get_or_create(&[("what", what), ("result", result)]));
+            }
+        }
+    }
+
+    pub(crate) fn answered(&self, runtime: Runtime, code: Code, took: Duration) {
+        self.calls.get_or_create(&[("runtime", runtime.as_str()), ("code", code_name(code))]).inc();
+        self.seconds.get_or_create(&runtime.label()).observe(took.as_secs_f64());
+    }
+
+    /// A call begins to wait. Its time counts once it is [`granted`](Stage::granted).
+    pub(crate) fn waits(&self, runtime: Runtime) -> Stage {
+        Stage::enter(runtime, &self.waiting, &self.waiting_seconds, false)
+    }
+
+    /// A call is handed to its function. However it ends, its time counts.
+    pub(crate) fn evaluates(&self, runtime: Runtime) -> Stage {
+        Stage::enter(runtime, &self.running, &self.running_seconds, true)
+    }
+
+    /// A call got no pod or no turn.
+    pub(crate) fn rejected(&self, runtime: Runtime, reason: &'static str) {
+        self.rejected.get_or_create(&[("runtime", runtime.as_str()), ("reason", reason)]).inc();
+    }
+
+    /// A call has another pod: `broken`, `refused`, `vanished` or `full` is the one before.
+    pub(crate) fn tried_again(&self, reason: &'static str) {
+        self.retries.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    pub(crate) fn pool_action(&self, action: &'static str) {
+        self.pool_actions.get_or_create(&[("action", action)]).inc();
+    }
+
+    /// What the pool holds.
+    pub(crate) fn pool(&self, stats: &[FunctionStats]) {
+        // Only the owner probes all pods of an image. So each pod is counted once over all runners.
+        let sum = |count: fn(&FunctionStats) -> usize| {
+            stats.iter().filter(|function| function.owned).map(count).sum()
+        };
+        for (state, pods) in [
+            ("ready", sum(|function| function.ready)),
+            ("starting", sum(|function| function.starting)),
+            ("silent", sum(|function| function.silent)),
+            ("terminating", sum(|function| function.terminating)),
+        ] {
+            self.pods.get_or_create(&[("state", state)]).set(gauge(pods));
+        }
+        self.functions.set(gauge(stats.len()));
+    }
+
+    /// An ordered pod has passed a phase of its start: `create`, `address` or `serve`.
+    pub(crate) fn pod_start_phase(&self, phase: &'static str, took: Duration) {
+        self.pod_start_phases.get_or_create(&[("phase", phase)]).observe(took.as_secs_f64());
+    }
+
+    /// An ordered pod serves.
+    pub(crate) fn pod_started(&self, took: Duration) {
+        self.pod_start.observe(took.as_secs_f64());
+    }
+
+    /// An ordered pod will never serve.
+    pub(crate) fn pod_start_failed(&self, reason: &'static str) {
+        self.pod_start_failures.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    /// A pod stopped answering.
+    pub(crate) fn pod_hung(&self) {
+        self.pods_hung.inc();
+    }
+
+    /// Whether a source of configuration, called after its flag or object, can be used as it is.
+    pub(crate) fn config_valid(&self, source: &'static str, valid: bool) {
+        self.config_valid.get_or_create(&[("source", source)]).set(i64::from(valid));
+    }
+
+    pub(crate) fn function_configs(&self, objects: usize, problems: usize) {
+        self.function_configs.set(gauge(objects));
+        self.function_config_problems.set(gauge(problems));
     }
 
     pub(crate) fn ring(&self, peers: usize, listed: bool, hash: u64) {
@@ -195,45 +257,9 @@ impl Metrics {
         self.ring_hash.set(hash.cast_signed());
     }
 
-    /// A call begins to wait.
-    pub(crate) fn waits(&self, runtime: Runtime) -> Waits {
-        self.stages.waits(runtime)
-    }
-
-    /// A call is handed to its function.
-    pub(crate) fn evaluates(&self, runtime: Runtime) -> Evaluates {
-        self.stages.evaluates(runtime)
-    }
-
-    /// A call got no pod or no turn.
-    pub(crate) fn rejected(&self, runtime: Runtime, reason: &'static str) {
-        self.stages.rejected(runtime, reason);
-    }
-
-    /// A call has another pod: `broken`, `refused`, `vanished` or `full` is the one before.
-    pub(crate) fn tried_again(&self, reason: &'static str) {
-        self.stages.tried_again(reason);
-    }
-
-    /// A start of a pod is one step on.
-    pub(crate) fn pod_start(&self, step: Step) {
-        self.pods.started(step);
-    }
-
-    /// A pod stopped answering.
-    pub(crate) fn pod_hung(&self) {
-        self.pods.hung.inc();
-    }
-
-    /// What the pool holds.
-    pub(crate) fn pool(&self, stats: &[FunctionStats]) {
-        self.pods.pool(stats);
-    }
-
-    /// A registry was asked for `what` and gave an answer or none.
-    pub(crate) fn lookup(&self, what: &'static str, answered: bool, took: Duration) {
-        let result = if answered { "answered" } else { "failed" };
-        self.lookups.get_or_create(&LookupLabels { what, result }).observe(took.as_secs_f64());
+    /// What the exec runtime runs.
+    pub(crate) fn exec_hash(&self, hash: u64) {
+        self.exec_hash.set(hash.cast_signed());
     }
 
     /// How far the API server's clock is ahead of this machine's.
@@ -241,31 +267,72 @@ impl Metrics {
         self.clock_ahead.set(seconds);
     }
 
-    /// What the exec runtime runs.
-    pub(crate) fn exec_config(&self, hash: ExecHash) {
-        self.exec_config.set(hash.number());
+    /// A registry was asked for `what` and gave an answer or none.
+    pub(crate) fn lookup(&self, what: &'static str, answered: bool, took: Duration) {
+        let result = if answered { "answered" } else { "failed" };
+        self.lookups.get_or_create(&[("what", what), ("result", result)]).observe(took.as_secs_f64());
     }
+}
 
-    /// Whether a source of configuration, called after its flag or object, can be used as it is.
-    pub(crate) fn config_valid(&self, source: &'static str, valid: bool) {
-        self.config_valid.get_or_create(&SourceLabel { source }).set(i64::from(valid));
-    }
+fn add<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
 
-    pub(crate) fn function_configs(&self, objects: usize, problems: usize) {
-        self.function_configs.set(gauge(objects));
-        self.function_config_problems.set(gauge(problems));
-    }
+fn in_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
+}
 
-    pub(crate) fn answered(&self, runtime: Runtime, code: Code, took: Duration) {
-        self.calls.get_or_create(&CallLabels { runtime, code: code_name(code) }).inc();
-        self.seconds.get_or_create(&RuntimeLabel { runtime }).observe(took.as_secs_f64());
-    }
+fn seconds<const N: usize>(registry: &mut Registry, name: &str, help: &str) -> Histograms<N> {
+    in_seconds(registry, name, help, Family::new_with_constructor(histogram as fn() -> _))
+}
 
-    pub(crate) fn pool_action(&self, action: &'static str) {
-        self.pool_actions.get_or_create(&ActionLabel { action }).inc();
-    }
+fn histogram() -> Histogram {
+    Histogram::new(SECONDS)
 }
 
 fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use porch_fn_grpc::Hop;
+    use porch_fn_pool::ImageKey;
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    /// Metrics, and the text that Prometheus reads.
+    pub(crate) fn metrics() -> (Arc<Metrics>, impl Fn() -> String) {
+        let mut registry = Registry::default();
+        let metrics = Arc::new(Metrics::new(&mut registry, &Inflight::new(0, Hop::Runner)));
+        let text = move || {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            text
+        };
+        (metrics, text)
+    }
+
+    #[test]
+    fn pods_count_where_their_image_is_owned() {
+        let stats = |image: &str, owned, ready, starting| FunctionStats {
+            image: ImageKey::from(image),
+            owned,
+            ready,
+            starting,
+            silent: 0,
+            terminating: 0,
+            in_flight: 0,
+            waiting: 0,
+        };
+        let (metrics, text) = metrics();
+        metrics.pool(&[stats("a", true, 2, 1), stats("b", false, 0, 3), stats("c", true, 1, 0)]);
+        for line in ["pods{state=\"ready\"} 3", "pods{state=\"starting\"} 1", "functions 3"] {
+            assert!(text().contains(&format!("porch_fn_runner_{line}\n")), "{line}");
+        }
+    }
 }

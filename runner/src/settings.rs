@@ -1,6 +1,8 @@
 //! Everything that configures functions: flags, files and FunctionConfigs, combined again whenever one
 //! of them changes.
 
+mod exec_hash;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
+use self::exec_hash::exec_hash;
 use crate::settings_file::Content;
 
 /// FunctionConfigs whose missing executables one line of the log names.
@@ -20,6 +23,8 @@ const MAX_NAMED: usize = 5;
 #[derive(Debug, Clone)]
 pub(crate) struct CurrentSettings {
     pub(crate) settings: Arc<Settings>,
+    /// What the exec runtime runs: see [`exec_hash`].
+    pub(crate) exec_hash: u64,
     /// The last change to a source, if known. Flags are as old as the process.
     pub(crate) time: Option<Time>,
     /// Whether every source has answered. Until then the settings are used for calls, but no pod is
@@ -41,6 +46,8 @@ pub(crate) struct Sources {
     pub(crate) look_every: Duration,
 }
 
+// === impl Sources ===
+
 impl Sources {
     /// The settings of this moment, and the task that keeps them up to date until no receiver is left.
     pub(crate) fn follow(mut self) -> (impl Future<Output = ()> + Send, watch::Receiver<CurrentSettings>) {
@@ -59,22 +66,19 @@ impl Sources {
                 }
                 let before = Arc::clone(&sender.borrow().settings);
                 // The executables may be on a file system that hangs.
-                let looked = spawn_blocking(move || {
-                    let news = changed_source || !before.has_same_executables(Path::is_file);
-                    let current = news.then(|| self.current());
+                let read = spawn_blocking(move || {
+                    let is_new = changed_source || !before.has_same_executables(Path::is_file);
+                    let current = is_new.then(|| self.current());
                     if let Some(current) = &current {
                         log_missing(Some(&before), &current.settings);
                     }
                     (self, current)
                 });
-                let current;
-                match looked.await {
-                    Ok(looked) => (self, current) = looked,
-                    Err(error) => {
-                        tracing::error!(%error, "settings are not followed any longer");
-                        return;
-                    }
-                }
+                let Ok((sources, current)) = read.await else {
+                    tracing::error!("settings are not followed any longer");
+                    return;
+                };
+                self = sources;
                 if let Some(current) = current {
                     sender.send_replace(current);
                 }
@@ -88,20 +92,23 @@ impl Sources {
         let cache = self.cache.borrow_and_update().clone();
         let exec = self.exec.borrow_and_update().clone();
         let functions = self.functions.borrow_and_update().clone();
-        // What an executable stands for is not part of any pod.
         let complete = functions.is_some();
         let functions = functions.unwrap_or_default();
         let changed = functions.changed().and_then(|at| u64::try_from(at.as_millisecond()).ok());
-        let time = cache.modified.max(changed.map(Time::from_millis));
+        // Not of `--config`: executables are not part of any pod.
+        let time = cache.changed.max(changed.map(Time::from_millis));
+        let config = Arc::clone(&exec.value);
         let settings = Settings::new(self.flags.clone(), cache.value, exec.value, functions, Path::is_file);
-        CurrentSettings { settings: Arc::new(settings), time, complete }
+        let exec_hash = exec_hash(&config, &settings);
+        CurrentSettings { settings: Arc::new(settings), exec_hash, time, complete }
     }
 }
 
 /// Logs which executables do not exist, if that has changed.
 fn log_missing(before: Option<&Settings>, now: &Settings) {
     let missing = |settings: &Settings| -> Vec<_> {
-        settings.missing_executables().map(|(config, path)| (config.name.clone(), path)).collect()
+        let missing = settings.missing_executables();
+        missing.map(|(config, path)| format!("{}: {}", config.name, path.display())).collect()
     };
     let (before, now) = (before.map(missing).unwrap_or_default(), missing(now));
     if before == now {
@@ -111,12 +118,10 @@ fn log_missing(before: Option<&Settings>, now: &Settings) {
         tracing::info!("all executables of FunctionConfigs are there");
         return;
     }
-    let first: Vec<_> =
-        now.iter().take(MAX_NAMED).map(|(name, path)| format!("{name}: {}", path.display())).collect();
     // Normal beside Porch 1.6 and the next version: the objects that they ship name executables of Porch's image.
     tracing::info!(
         count = now.len(),
-        first = first.join(", "),
+        first = now[..now.len().min(MAX_NAMED)].join(", "),
         "executables of FunctionConfigs are not there: their images run in pods; see --functions"
     );
 }
@@ -159,6 +164,11 @@ pub(crate) mod tests {
         Settings::new(flags(), Arc::new(cache), Arc::default(), Arc::default(), |_| true)
     }
 
+    /// The same, with no executables.
+    pub(crate) fn current(cache: CacheConfig, complete: bool) -> CurrentSettings {
+        CurrentSettings { settings: Arc::new(settings(cache)), exec_hash: 0, time: None, complete }
+    }
+
     fn sources() -> Sources {
         Sources {
             flags: flags(),
@@ -169,29 +179,20 @@ pub(crate) mod tests {
         }
     }
 
-    /// Flags alone.
-    pub(crate) fn nothing() -> (impl Future<Output = ()> + Send, watch::Receiver<CurrentSettings>) {
-        sources().follow()
-    }
-
     #[tokio::test]
     async fn a_change_of_any_source_is_new_settings() {
         let (cache, cache_receiver) = watch::channel(Content::default());
         let (task, mut current) = Sources { cache: cache_receiver, ..sources() }.follow();
         let task = tokio::spawn(task);
         let image = Image::parse("f:v1", "example.com").unwrap();
-        assert_eq!(current.borrow_and_update().settings.of(&image).max_pods.value, 1);
-        assert_eq!(current.borrow().time, None);
+        let found = |current: &CurrentSettings| (current.settings.of(&image).max_pods.value, current.time);
+        assert_eq!(found(&current.borrow_and_update()), (1, None));
         let text = "- {name: f:v1, maxParallelPodsPerFunction: 7}";
-        let changed = Content {
-            value: Arc::new(CacheConfig::parse(text, "example.com").unwrap()),
-            modified: Some(Time::from_millis(5)),
-            ..Content::default()
-        };
-        cache.send_replace(changed);
+        let value = Arc::new(CacheConfig::parse(text, "example.com").unwrap());
+        let changed = Some(Time::from_millis(5));
+        cache.send_replace(Content { value, changed });
         current.changed().await.unwrap();
-        assert_eq!(current.borrow_and_update().settings.of(&image).max_pods.value, 7);
-        assert_eq!(current.borrow().time, Some(Time::from_millis(5)));
+        assert_eq!(found(&current.borrow_and_update()), (7, changed));
         drop(current);
         task.await.unwrap();
     }

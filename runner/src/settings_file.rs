@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,36 +11,18 @@ use std::sync::Arc;
 use porch_fn_files::{FileContent, FileSource, read};
 use porch_fn_pool::Time;
 
-use crate::clock::{now, time};
+use crate::clock::now;
 
 /// Largest file that is read, in bytes.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// Why a file cannot be used. The texts name flag and file, and line and column or the entry.
+/// Why a file cannot be used: the system's reason, or the line and column or the entry that is wrong.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// It cannot be read.
-    #[error("--{flag} {path}: {source}")]
-    Read {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
-    /// It is not what was expected.
-    #[error("--{flag} {path}: {reason}; {expected}")]
-    Parse {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-        /// The form.
-        expected: &'static str,
-    },
+#[error("--{flag} {path}: {reason}")]
+pub struct FileError {
+    flag: &'static str,
+    path: PathBuf,
+    reason: String,
 }
 
 /// Reads a text; the error says what is wrong with it.
@@ -51,26 +34,24 @@ pub(crate) struct SettingsFile<T> {
     pub(crate) flag: &'static str,
     pub(crate) path: PathBuf,
     pub(crate) parse: Parse<T>,
-    /// What the error says the file should hold.
+    /// The end of the error: what the file should hold.
     pub(crate) expected: &'static str,
 }
 
-/// What a file says. Cheap to clone.
+/// A file's value. Cheap to clone.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Content<T> {
     pub(crate) value: Arc<T>,
-    /// When the file was changed, as far as its file system knows. A change that was seen to follow
-    /// another content is later than that one, whatever the file system says.
-    pub(crate) modified: Option<Time>,
-    /// When the value was first seen.
-    pub(crate) seen: Time,
+    /// When the value was seen to replace another one. The file system's time does not count: a copy
+    /// may keep that of its original.
+    pub(crate) changed: Option<Time>,
 }
 
 // === impl Content ===
 
 impl<T: Default> Default for Content<T> {
     fn default() -> Self {
-        Self { value: Arc::default(), modified: None, seen: Time::default() }
+        Self { value: Arc::default(), changed: None }
     }
 }
 
@@ -84,30 +65,28 @@ impl<T> Clone for Content<T> {
 
 impl<T> SettingsFile<T> {
     /// Reads the file this once.
+    ///
+    /// # Errors
+    /// When it cannot be read or used.
     pub(crate) fn load(&self) -> Result<T, FileError> {
-        self.value(&self.bytes()?)
+        self.value(&self.bytes().map_err(|error| self.error(error))?)
     }
 
-    fn bytes(&self) -> Result<FileContent, FileError> {
-        read(&self.path, MAX_BYTES).map_err(|source| self.unreadable(source))
+    fn bytes(&self) -> io::Result<FileContent> {
+        read(&self.path, MAX_BYTES)
     }
 
     fn value(&self, content: &FileContent) -> Result<T, FileError> {
-        let text = content.text().map_err(|source| self.unreadable(source))?;
-        (self.parse)(text).map_err(|reason| FileError::Parse {
-            flag: self.flag,
-            path: self.path.clone(),
-            reason,
-            expected: self.expected,
-        })
+        let text = content.text().map_err(|error| self.error(error))?;
+        (self.parse)(text).map_err(|reason| self.error(format!("{reason}; {}", self.expected)))
     }
 
-    fn unreadable(&self, source: io::Error) -> FileError {
-        FileError::Read { flag: self.flag, path: self.path.clone(), source }
+    fn error(&self, reason: impl Display) -> FileError {
+        FileError { flag: self.flag, path: self.path.clone(), reason: reason.to_string() }
     }
 }
 
-/// `None` is the content of a file that never was there. One that vanishes is an error.
+/// `None` is the content of a file that never existed. One that vanishes is an error.
 impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile<T> {
     type Content = Option<FileContent>;
     type Value = Content<T>;
@@ -120,10 +99,8 @@ impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile
     fn read(&self, last: Option<&Option<FileContent>>) -> Result<Option<FileContent>, FileError> {
         let existed = last.is_some_and(Option::is_some);
         match self.bytes() {
-            Err(FileError::Read { source, .. }) if source.kind() == ErrorKind::NotFound && !existed => {
-                Ok(None)
-            }
-            content => content.map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound && !existed => Ok(None),
+            content => content.map(Some).map_err(|error| self.error(error)),
         }
     }
 
@@ -132,22 +109,11 @@ impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile
         content: &Option<FileContent>,
         last: Option<&Content<T>>,
     ) -> Result<Content<T>, FileError> {
-        let now = now();
-        let Some(content) = content else { return Ok(Content { seen: now, ..Content::default() }) };
-        let value = Arc::new(self.value(content)?);
-        let modified = content.modified.and_then(time);
-        let modified = last.map_or(modified, |last| Some(changed_at(modified, last, now)));
-        Ok(Content { value, modified, seen: now })
+        let Some(content) = content else { return Ok(Content::default()) };
+        Ok(Content { value: Arc::new(self.value(content)?), changed: last.map(|_| now()) })
     }
 
     fn is_same(&self, last: &Content<T>, new: &Content<T>) -> bool {
         last.value == new.value
     }
-}
-
-/// When a content was written that follows `last` and is seen `now`. A copy may bring the time of
-/// its original along, and so does the way back to an older file.
-fn changed_at<T>(modified: Option<Time>, last: &Content<T>, now: Time) -> Time {
-    let earliest = last.seen.max(last.modified.unwrap_or_default());
-    modified.filter(|&modified| modified > earliest).unwrap_or(now.max(earliest))
 }

@@ -1,141 +1,171 @@
 //! Wires the pod runtime: where pods live, what they are made from, who owns them.
 
-mod pool;
-
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use porch_fn_discovery::{HostPort, Source, Target};
-use porch_fn_kubernetes::{Connected, connect};
+use porch_fn_kubernetes::connect;
 use porch_fn_lifecycle::drain;
-use porch_fn_lifecycle::tasks::Tasks;
-use porch_fn_pool::{Config, OwnedShards};
-use porch_fn_registry::CredentialsFileContent;
-use porch_fn_ring::{Identity, fingerprint};
-use tokio::sync::watch;
-use tokio::time::timeout;
+use porch_fn_pool::{Config, Event, OwnedShards};
+use porch_fn_ring::Identity;
+use porch_fn_settings::Resolved;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use self::pool::ToPool;
-use super::registries::{Registries, registries};
-use super::{AppError, Pods};
+use super::{AppError, Pods, Wiring, report};
 use crate::config::{Flags, PodBackend, PodConnect};
 use crate::metrics::Metrics;
-use crate::ownership::{Ownership, Peers};
-use crate::pods::PodRuntime;
-use crate::pods::configure::Desired;
+use crate::ownership::Ownership;
+use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::kubernetes::function_configs::{self, Counts};
 use crate::pods::kubernetes::pull_secret::PullSecret;
 use crate::pods::kubernetes::{self, ObjectNames, Surroundings, Templates};
 use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
+use crate::pods::{Backend, Catalog, Handle, PodRuntime};
 use crate::settings::{CurrentSettings, Sources};
 
 /// All local pods and runners are on one clock.
 const LOCAL_SKEW: Duration = Duration::from_secs(1);
-/// How long the start waits for the FunctionConfigs: with them, the first configuration of the pool is the right one.
+/// How long the start waits for the FunctionConfigs: with them, the first configuration of the pool
+/// is the right one.
 const FIRST_FUNCTIONS_WITHIN: Duration = Duration::from_secs(5);
+/// How often the pool is counted, which is a walk over all functions.
+const COUNT_POOL_EVERY: Duration = Duration::from_secs(3);
 
 /// The pod runtime, if there is one, and what belongs to it.
-#[derive(Default)]
 pub(super) struct PodParts {
+    /// The settings that it goes by, FunctionConfigs included.
+    pub(super) current: watch::Receiver<CurrentSettings>,
     pub(super) runtime: Option<PodRuntime>,
+    /// Where its pods live: runners with the same text see the same pods.
+    pub(super) scope: String,
     /// Turns true when the pods are known; `None`: they are from the start.
     pub(super) synced: Option<watch::Receiver<bool>>,
     /// Local pods of its own, ended last.
     pub(super) local: Option<LocalCluster>,
-    /// The settings that it goes by, FunctionConfigs included.
-    pub(super) current: Option<watch::Receiver<CurrentSettings>>,
-    /// Where its pods live: runners with the same text see the same pods.
-    pub(super) scope: String,
 }
 
-/// What every kind of pod runtime starts from.
-pub(super) struct PodWiring<'a> {
-    pub(super) flags: &'a Flags,
-    pub(super) metrics: &'a Arc<Metrics>,
-    /// Gets the tasks that keep the runtime going.
-    pub(super) tasks: &'a mut Tasks,
-    /// Gets who is on the ring, with `--peers`.
-    pub(super) ring: &'a mut Option<watch::Receiver<Arc<[Identity]>>>,
-    /// Says when this runner is about to leave its peers.
-    pub(super) drain: drain::Watch,
-}
+/// The two ends of the channel to a pool.
+type Events = (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>);
+/// Which images this runner owns.
+type Owned = watch::Receiver<OwnedShards>;
+/// The runners on the ring.
+type RingMembers = watch::Receiver<Arc<[Identity]>>;
 
-impl PodWiring<'_> {
+impl Wiring<'_> {
+    /// Follows which images are this runner's, and with `--peers` who is on the ring. Without
+    /// `--peers` it owns all.
+    pub(super) async fn join_peers(
+        &mut self,
+        drain: drain::Watch,
+    ) -> Result<(Owned, Option<RingMembers>), AppError> {
+        let flags = self.flags;
+        if flags.peers.is_empty() {
+            return Ok((watch::channel(OwnedShards::All).1, None));
+        }
+        let target = Target::parse(&flags.peers, flags.port);
+        let target = target.map_err(|error| AppError::of_flag("peers", error))?;
+        if flags.shard_address.is_empty() {
+            let text =
+                "--peers needs --shard-address, this runner's own address among them (POD_IP in a pod)";
+            return Err(AppError::Flags(text.to_owned()));
+        }
+        let own = HostPort::parse(&flags.shard_address, flags.port);
+        let own = own.map_err(|error| AppError::of_flag("shard-address", error))?;
+        let source = Source::of(target, flags.kubeconfig.as_deref(), "porch-fn-runner").await;
+        let source = source.map_err(|error| AppError::of_flag("peers", error))?;
+        let (discover, snapshots) = porch_fn_discovery::watch(source);
+        self.tasks.keep(tracing::info_span!("peers"), discover);
+        let ownership = Ownership::new(own.to_string(), Arc::clone(&self.metrics));
+        let (owned, ring) = (ownership.owned(), ownership.ring());
+        self.tasks.keep(tracing::info_span!("ownership"), ownership.run(snapshots, drain));
+        Ok((owned, Some(ring)))
+    }
+
     /// Starts the pod runtime that the flags ask for, which goes by `sources`; none without `pods`.
-    pub(super) async fn start(
-        mut self,
+    pub(super) async fn pods(
+        &mut self,
         pods: Option<Pods>,
-        sources: &mut Sources,
+        sources: Sources,
+        owned: Owned,
     ) -> Result<PodParts, AppError> {
-        let Some(pods) = pods else { return self.without_pods().await };
         match (pods, backend(self.flags)) {
-            (Pods::Shared(cluster, functions), _) => self.on_this_machine(&cluster, functions, sources).await,
-            (Pods::Flags, PodBackend::Local) => {
+            (Some(Pods::Shared(cluster, functions)), _) => {
+                Ok(self.local_pods(&cluster, functions, sources, owned))
+            }
+            (Some(Pods::Flags), PodBackend::Local) => {
                 let (cluster, functions) = local_cluster(self.flags)?;
-                let parts = self.on_this_machine(&cluster, functions, sources).await?;
+                let parts = self.local_pods(&cluster, functions, sources, owned);
                 Ok(PodParts { local: Some(cluster), ..parts })
             }
-            (Pods::Flags, PodBackend::Kubernetes) => self.on_kubernetes(sources).await,
-            (Pods::Flags, PodBackend::None | PodBackend::Auto) => self.without_pods().await,
+            (Some(Pods::Flags), PodBackend::Kubernetes) => self.kubernetes_pods(sources, owned).await,
+            _ => {
+                let current = self.follow_settings(sources);
+                Ok(PodParts { current, runtime: None, scope: String::new(), synced: None, local: None })
+            }
         }
     }
 
-    /// No pod runtime. There is nothing to own, but who is on the ring is shown as elsewhere.
-    async fn without_pods(mut self) -> Result<PodParts, AppError> {
-        self.join_peers().await?;
-        Ok(PodParts::default())
-    }
-
-    async fn on_this_machine(
+    fn local_pods(
         &mut self,
         cluster: &LocalCluster,
         functions: LocalFunctions,
-        sources: &Sources,
-    ) -> Result<PodParts, AppError> {
-        let pool = ToPool::new();
-        let owned = self.join_peers().await?;
-        let backend = cluster.attach(pool.events.clone());
+        sources: Sources,
+        owned: Owned,
+    ) -> PodParts {
+        let events = events();
+        let backend = cluster.attach(events.0.clone());
         let catalog = Arc::new(functions.clone());
-        let base = Config { skew: LOCAL_SKEW, ..base_config(self.flags) };
-        let current = self.follow_settings(sources.clone());
-        let desired = Desired { base, origins: functions, owned, warm_up: None };
-        let runtime = self.runtime(desired, backend, pool, catalog, &current);
-        let scope = cluster.scope();
-        Ok(PodParts { runtime: Some(runtime), current: Some(current), scope, ..PodParts::default() })
+        let mut desired = desired(self.flags, functions, catalog, owned);
+        desired.base.skew = LOCAL_SKEW;
+        let (runtime, current) = self.runtime(desired, backend, events, sources);
+        PodParts { current, runtime: Some(runtime), scope: cluster.scope(), synced: None, local: None }
     }
 
-    async fn on_kubernetes(&mut self, sources: &mut Sources) -> Result<PodParts, AppError> {
+    async fn kubernetes_pods(&mut self, mut sources: Sources, owned: Owned) -> Result<PodParts, AppError> {
         let flags = self.flags;
-        let template = match (given(&flags.function_pod_template), given(&flags.wrapper_server_image)) {
-            (Some(name), _) => Templates::ConfigMap(name),
-            (None, Some(wrapper_image)) => Templates::Objects {
-                names: ObjectNames {
-                    pod: flags.base_pod_template_name.clone(),
-                    service: flags.base_service_template_name.clone(),
-                },
-                built_in: (!flags.skip_template_creation).then_some(wrapper_image),
-                wait: flags.template_wait_timeout.into(),
-            },
-            (None, None) => {
-                let text = "function pods need WRAPPER_SERVER_IMAGE, the image with the wrapper-server, or a template of \
-                        their own with --function-pod-template; --disable-runtimes=pod runs without pods";
-                return Err(AppError::Flags(text.to_owned()));
-            }
-        };
+        let template = templates(flags)?;
         let service_domain = match flags.pod_connect {
             PodConnect::Service => Some(cluster_domain(flags)?),
             PodConnect::PodIp => None,
         };
-        let Registries { images, credentials } = registries(flags, self.metrics, self.tasks)?;
-        let pool = ToPool::new();
-        // Before the first pods are known: until it has heard of its peers, a runner owns nothing.
-        let owned = self.join_peers().await?;
+        let (images, credentials) = self.registries()?;
         let connected = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await?;
-        self.follow_function_configs(&connected, &owned, sources);
+
+        let (sender, mut functions) = watch::channel(None);
+        sources.functions = functions.clone();
+        let (counts, counted) = watch::channel(Counts::default());
+        let metrics = Arc::clone(&self.metrics);
+        let report_counts = report(counted, move |&Counts { objects, problems, broken }| {
+            metrics.function_configs(objects, problems);
+            metrics.config_valid("functionconfigs", broken == 0);
+        });
+        self.tasks.keep(tracing::info_span!("functionconfigs"), report_counts);
+        let options = function_configs::Options {
+            client: connected.client.clone(),
+            namespace: flags.pod_namespace.clone(),
+            default_prefix: flags.default_image_prefix.clone(),
+            semantics: flags.functionconfig_tags.semantics(),
+            retry_every: flags.scan_interval.into(),
+            schema_every: function_configs::SCHEMA_EVERY,
+            schema_within: function_configs::SCHEMA_WITHIN,
+        };
+        let follow = function_configs::follow(options, owned.clone(), sender, counts);
+        self.tasks.keep(tracing::info_span!("functionconfigs"), follow);
+
         let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
-        let secret_written = pull_secret
-            .as_ref()
-            .map(|name| self.copy_credentials(&connected, name, credentials.subscribe(), &owned));
+        let secret_written = pull_secret.clone().map(|name| {
+            let (client, namespace) = (connected.client.clone(), flags.pod_namespace.clone());
+            let (sender, written) = watch::channel(false);
+            let secret = PullSecret { client, namespace, name };
+            let content = credentials.subscribe();
+            let follow = secret.follow(content, owned.clone(), flags.scan_interval.into(), sender);
+            self.tasks.keep(tracing::info_span!("pull secret"), follow);
+            written
+        });
+
+        let events = events();
         let options = kubernetes::Options {
             pod_namespace: flags.pod_namespace.clone(),
             own_namespace: given(&flags.namespace),
@@ -151,71 +181,50 @@ impl PodWiring<'_> {
             settings: sources.current().settings,
             owned: owned.clone(),
             secret_written,
-            events: pool.events.clone(),
-            metrics: Arc::clone(self.metrics),
+            events: events.0.clone(),
+            metrics: Arc::clone(&self.metrics),
         };
-        let mut functions = sources.functions.clone();
-        let wait_for_functions = async move {
-            let _ = timeout(FIRST_FUNCTIONS_WITHIN, functions.wait_for(Option::is_some)).await;
-        };
-        let (parts, ()) = tokio::join!(
-            kubernetes::start(&connected, options, surroundings, self.tasks),
-            wait_for_functions
+        let (kubernetes, _) =
+            tokio::join!(kubernetes::start(&connected, options, surroundings, &mut self.tasks), async {
+                timeout(FIRST_FUNCTIONS_WITHIN, functions.wait_for(Option::is_some)).await.is_ok()
+            },);
+        let desired = desired(flags, kubernetes.blueprints, images, owned);
+        let (runtime, current) = self.runtime(desired, kubernetes.backend, events, sources);
+        let scope = format!("kubernetes/{}", flags.pod_namespace);
+        Ok(PodParts { current, runtime: Some(runtime), scope, synced: Some(kubernetes.synced), local: None })
+    }
+
+    /// The runtime over `backend`, with the tasks that drive it and keep its configuration up to
+    /// date.
+    fn runtime(
+        &mut self,
+        mut desired: Desired<impl Origins>,
+        backend: impl Backend,
+        (events, received): Events,
+        sources: Sources,
+    ) -> (PodRuntime, watch::Receiver<CurrentSettings>) {
+        let flags = self.flags;
+        let current = self.follow_settings(sources);
+        let catalog = Arc::clone(&desired.catalog);
+        let (sender, resolved) = watch::channel(Resolved::default());
+        let find = ranges::follow(current.clone(), Arc::clone(&catalog), desired.warm_up, sender);
+        self.tasks.keep(tracing::info_span!("warm-up"), find);
+        let (runtime, driver) = PodRuntime::new(
+            desired.config(&current.borrow(), &Resolved::default()),
+            backend,
+            received,
+            catalog,
+            flags.default_image_prefix.clone(),
+            flags.max_request_body_size,
+            Arc::clone(&self.metrics),
         );
-        let current = self.follow_settings(sources.clone());
-        let desired = Desired { base: base_config(flags), origins: parts.blueprints, owned, warm_up: None };
-        let runtime = self.runtime(desired, parts.backend, pool, images, &current);
-        Ok(PodParts {
-            runtime: Some(runtime),
-            synced: Some(parts.synced),
-            local: None,
-            current: Some(current),
-            scope: format!("kubernetes/{}", flags.pod_namespace),
-        })
-    }
-
-    /// Has `sources` follow the FunctionConfigs of the function namespace.
-    fn follow_function_configs(
-        &mut self,
-        connected: &Connected,
-        owned: &watch::Receiver<OwnedShards>,
-        sources: &mut Sources,
-    ) {
-        let options = function_configs::Options {
-            client: connected.client.clone(),
-            namespace: self.flags.pod_namespace.clone(),
-            default_prefix: self.flags.default_image_prefix.clone(),
-            semantics: self.flags.functionconfig_tags.semantics(),
-            retry_every: self.flags.scan_interval.into(),
-            schema_every: function_configs::SCHEMA_EVERY,
-            schema_within: function_configs::SCHEMA_WITHIN,
-        };
-        let (sender, functions) = watch::channel(None);
-        sources.functions = functions;
-        let (counts, counted) = watch::channel(Counts::default());
-        let show = show_function_configs(counted, Arc::clone(self.metrics));
-        self.tasks.keep(tracing::info_span!("functionconfigs"), show);
-        let follow = function_configs::follow(options, owned.clone(), sender, counts);
-        self.tasks.keep(tracing::info_span!("functionconfigs"), follow);
-    }
-
-    /// Copies the credentials into the function namespace.
-    fn copy_credentials(
-        &mut self,
-        connected: &Connected,
-        name: &str,
-        content: watch::Receiver<Option<CredentialsFileContent>>,
-        owned: &watch::Receiver<OwnedShards>,
-    ) -> watch::Receiver<bool> {
-        let (sender, settled) = watch::channel(false);
-        let secret = PullSecret {
-            client: connected.client.clone(),
-            namespace: self.flags.pod_namespace.clone(),
-            name: name.to_owned(),
-        };
-        let follow = secret.follow(content, owned.clone(), self.flags.scan_interval.into(), sender);
-        self.tasks.keep(tracing::info_span!("pull secret"), follow);
-        settled
+        let runtime = runtime.with_max_retries(flags.max_grpc_retries);
+        self.tasks.keep(tracing::info_span!("pool"), driver);
+        let count = count_pool(runtime.pool(), Arc::clone(&self.metrics));
+        self.tasks.keep(tracing::info_span!("pool metrics"), count);
+        let follow = desired.follow(current.clone(), resolved, events);
+        self.tasks.keep(tracing::info_span!("configuration"), follow);
+        (runtime, current)
     }
 
     fn follow_settings(&mut self, sources: Sources) -> watch::Receiver<CurrentSettings> {
@@ -223,62 +232,23 @@ impl PodWiring<'_> {
         self.tasks.keep(tracing::info_span!("settings"), follow);
         current
     }
-
-    /// Follows which images are this runner's. Without `--peers` all are.
-    async fn join_peers(&mut self) -> Result<watch::Receiver<OwnedShards>, AppError> {
-        let flags = self.flags;
-        if flags.peers.is_empty() {
-            let (_, all) = watch::channel(OwnedShards::All);
-            return Ok(all);
-        }
-        let wrong = |flag: &str, error: &dyn std::fmt::Display| AppError::Flags(format!("--{flag}: {error}"));
-        let target = Target::parse(&flags.peers, flags.port).map_err(|error| wrong("peers", &error))?;
-        if flags.shard_address.is_empty() {
-            let text =
-                "--peers needs --shard-address, this runner's own address among them (POD_IP in a pod)";
-            return Err(AppError::Flags(text.to_owned()));
-        }
-        let own = HostPort::parse(&flags.shard_address, flags.port)
-            .map_err(|error| wrong("shard-address", &error))?;
-        let source = Source::of(target, flags.kubeconfig.as_deref(), "porch-fn-runner").await;
-        let source = source.map_err(|error| wrong("peers", &error))?;
-        let (watch, snapshots) = porch_fn_discovery::watch(source);
-        self.tasks.keep(tracing::info_span!("peers"), watch);
-        let ownership = Ownership::new(own.to_string());
-        let owned = ownership.owned();
-        *self.ring = Some(ownership.ring());
-        let show = show_ring(ownership.peers(), ownership.ring(), Arc::clone(self.metrics));
-        self.tasks.keep(tracing::info_span!("ring"), show);
-        self.tasks.keep(tracing::info_span!("ownership"), ownership.run(snapshots, self.drain.clone()));
-        Ok(owned)
-    }
 }
 
-/// Keeps the metrics in step with the FunctionConfigs.
-async fn show_function_configs(mut counted: watch::Receiver<Counts>, metrics: Arc<Metrics>) {
-    loop {
-        let Counts { objects, problems, broken } = *counted.borrow_and_update();
-        metrics.function_configs(objects, problems);
-        metrics.config_valid("functionconfigs", broken == 0);
-        if counted.changed().await.is_err() {
-            return;
-        }
-    }
+/// The first event is that nothing is owned, before the pool knows any pod.
+fn events() -> Events {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    // Cannot fail: the receiver is here.
+    let _ = sender.send(Event::Own(OwnedShards::None));
+    (sender, receiver)
 }
 
-/// Keeps the metrics in step with the ring.
-async fn show_ring(
-    mut peers: watch::Receiver<Peers>,
-    ring: watch::Receiver<Arc<[Identity]>>,
-    metrics: Arc<Metrics>,
-) {
+/// Keeps the metrics in step with the pool, for ever.
+async fn count_pool(pool: Handle, metrics: Arc<Metrics>) {
+    let mut ticks = interval(COUNT_POOL_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let Peers { members, listed } = *peers.borrow_and_update();
-        // Told before the peers.
-        metrics.ring(members, listed, fingerprint(&ring.borrow()));
-        if peers.changed().await.is_err() {
-            return;
-        }
+        ticks.tick().await;
+        metrics.pool(&pool.stats().await);
     }
 }
 
@@ -287,24 +257,39 @@ fn backend(flags: &Flags) -> PodBackend {
     let in_cluster = || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     match flags.pod_backend {
         PodBackend::Auto if flags.kubeconfig.is_some() || in_cluster() => PodBackend::Kubernetes,
-        PodBackend::Auto => PodBackend::None,
         chosen => chosen,
     }
 }
 
+/// What pods are made from.
+fn templates(flags: &Flags) -> Result<Templates, AppError> {
+    if let Some(name) = given(&flags.function_pod_template) {
+        return Ok(Templates::ConfigMap(name));
+    }
+    let Some(wrapper_image) = given(&flags.wrapper_server_image) else {
+        let text = "function pods need WRAPPER_SERVER_IMAGE, the image with the wrapper-server, or a template of \
+                    their own with --function-pod-template; --disable-runtimes=pod runs without pods";
+        return Err(AppError::Flags(text.to_owned()));
+    };
+    Ok(Templates::Objects {
+        names: ObjectNames {
+            pod: flags.base_pod_template_name.clone(),
+            service: flags.base_service_template_name.clone(),
+        },
+        built_in: (!flags.skip_template_creation).then_some(wrapper_image),
+        wait: flags.template_wait_timeout.into(),
+    })
+}
+
 /// Checked here, since it is part of every Service's name.
 fn cluster_domain(flags: &Flags) -> Result<String, AppError> {
-    let name = format!("pod.{}.svc.{}", flags.pod_namespace, flags.cluster_domain);
-    match HostPort::parse(&name, 1) {
-        Ok(host) if host.host == name => Ok(flags.cluster_domain.clone()),
-        _ => {
-            let text = format!(
-                "--cluster-domain {:?} or --pod-namespace {:?} is no DNS name",
-                flags.cluster_domain, flags.pod_namespace
-            );
-            Err(AppError::Flags(text))
-        }
+    let (namespace, domain) = (&flags.pod_namespace, &flags.cluster_domain);
+    let name = format!("pod.{namespace}.svc.{domain}");
+    if HostPort::parse(&name, 1).is_ok_and(|host| host.host == name) {
+        return Ok(domain.clone());
     }
+    let text = format!("--cluster-domain {domain:?} or --pod-namespace {namespace:?} is no DNS name");
+    Err(AppError::Flags(text))
 }
 
 fn given(text: &str) -> Option<String> {
@@ -325,13 +310,14 @@ fn local_cluster(flags: &Flags) -> Result<(LocalCluster, LocalFunctions), AppErr
     Ok((LocalCluster::new(options), functions))
 }
 
-/// What is not told of each image.
-fn base_config(flags: &Flags) -> Config {
-    Config {
+/// The pool's configuration as the flags have it.
+fn desired<O>(flags: &Flags, origins: O, catalog: Arc<dyn Catalog>, owned: Owned) -> Desired<O> {
+    let base = Config {
         capacity: Some(flags.max_pods).filter(|&pods| pods > 0),
         scan_interval: flags.scan_interval.into(),
         ready_timeout: flags.pod_ready_timeout.into(),
         pending_timeout: flags.pod_pending_timeout.into(),
         ..Config::default()
-    }
+    };
+    Desired { base, origins, owned, catalog, warm_up: flags.warm_up_pod_cache, warmed_up: HashSet::new() }
 }

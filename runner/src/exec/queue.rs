@@ -1,78 +1,186 @@
-//! The queue of the exec runtime: [`Turns`] that calls can wait for.
+//! The queue of the exec runtime: a bounded number of calls run at once, and images take turns.
+//!
+//! With one queue for all, an image that is called a thousand times at once would hold up every
+//! other one. Here only the first call of each image waits for a place, and places are given in the
+//! order in which they were asked for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore, SemaphorePermit};
 
-use super::turns::{Entry, Full, Id, Turns};
-
-/// Places, and those that wait for one.
+/// Places to run, and the calls that wait for one.
 #[derive(Debug)]
 pub(super) struct Queue {
-    turns: Mutex<Turns<oneshot::Sender<()>>>,
+    places: Semaphore,
+    max_waiting: usize,
+    /// By image, only of images with calls that wait.
+    lines: Mutex<HashMap<String, Line>>,
 }
 
-/// A place, or one in the queue: either is given up when this is dropped.
-#[derive(Debug)]
-pub(super) struct Turn<'a> {
+/// The calls of one image that wait.
+#[derive(Debug, Default)]
+struct Line {
+    /// Held by the call that waits for a place; the others wait for this.
+    first: Arc<AsyncMutex<()>>,
+    length: usize,
+}
+
+/// A call in a line, which it leaves when this is dropped.
+struct Waiting<'a> {
     queue: &'a Queue,
     image: &'a str,
-    id: Id,
+    first: Arc<AsyncMutex<()>>,
 }
+
+/// As many calls of the image wait as may.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Full;
 
 impl Queue {
     /// A queue for `places`, in which `max_waiting` calls of each image may wait.
     pub(super) fn new(places: usize, max_waiting: usize) -> Self {
-        Self { turns: Mutex::new(Turns::new(places, max_waiting)) }
+        let places = Semaphore::new(places.min(Semaphore::MAX_PERMITS));
+        Self { places, max_waiting, lines: Mutex::default() }
     }
 
-    /// Waits for a place.
-    pub(super) async fn turn<'a>(&'a self, image: &'a str) -> Result<Turn<'a>, Full> {
-        let (waker, woken) = oneshot::channel();
-        let entry = self.turns.lock().enter(image, waker)?;
-        match entry {
-            Entry::Runs(id) => Ok(Turn { queue: self, image, id }),
-            Entry::Waits(id) => {
-                let turn = Turn { queue: self, image, id };
-                // Its sender is dropped only by `turn`.
-                let _ = woken.await;
-                Ok(turn)
-            }
+    /// Waits for a place. Dropping the future, or later the place, gives it up.
+    pub(super) async fn place(&self, image: &str) -> Result<SemaphorePermit<'_>, Full> {
+        if let Ok(place) = self.places.try_acquire() {
+            return Ok(place);
         }
+        let waiting = self.enter(image)?;
+        let _first = waiting.first.lock().await;
+        // The semaphore is never closed.
+        self.places.acquire().await.map_err(|_| Full)
+    }
+
+    fn enter<'a>(&'a self, image: &'a str) -> Result<Waiting<'a>, Full> {
+        if self.max_waiting == 0 {
+            return Err(Full);
+        }
+        let mut lines = self.lines.lock();
+        let line = lines.entry(image.to_owned()).or_default();
+        if line.length == self.max_waiting {
+            return Err(Full);
+        }
+        line.length += 1;
+        Ok(Waiting { queue: self, image, first: Arc::clone(&line.first) })
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let next = self.queue.turns.lock().end(self.image, self.id);
-        if let Some(waker) = next {
-            // One that gave up in the meantime still has its turn, and ends it as this one does.
-            let _ = waker.send(());
+        let mut lines = self.queue.lines.lock();
+        if let Some(line) = lines.get_mut(self.image) {
+            line.length -= 1;
+            if line.length == 0 {
+                lines.remove(self.image);
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use futures_util::FutureExt;
+    use std::pin::Pin;
 
-    #[tokio::test]
-    async fn a_call_that_gives_up_leaves_its_place_to_the_next() {
-        let queue = Queue::new(1, 2);
-        let running = queue.turn("a").await.unwrap();
-        let mut gives_up = Box::pin(queue.turn("a"));
-        let mut woken = Box::pin(queue.turn("a"));
-        let mut last = Box::pin(queue.turn("b"));
-        for waiting in [&mut gives_up, &mut woken, &mut last] {
-            assert!(waiting.now_or_never().is_none());
+    use futures_util::FutureExt;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Place<'a> = Pin<Box<dyn Future<Output = Result<SemaphorePermit<'a>, Full>> + 'a>>;
+
+    /// Calls by image, in the order in which they came.
+    struct Calls<'a> {
+        queue: &'a Queue,
+        running: Vec<(&'static str, usize, SemaphorePermit<'a>)>,
+        waiting: Vec<(&'static str, usize, Place<'a>)>,
+    }
+
+    impl<'a> Calls<'a> {
+        fn new(queue: &'a Queue) -> Self {
+            Self { queue, running: Vec::new(), waiting: Vec::new() }
         }
-        assert!(queue.turn("a").await.is_err());
-        drop(gives_up);
-        // It has its turn, and is gone before it knows.
-        drop(running);
-        assert!(last.as_mut().now_or_never().is_none());
-        drop(woken);
-        assert!(last.now_or_never().unwrap().is_ok());
-        assert!(queue.turn("c").now_or_never().unwrap().is_ok());
+
+        /// False if the queue is full.
+        fn enter(&mut self, image: &'static str, number: usize) -> bool {
+            let mut place: Place<'a> = Box::pin(self.queue.place(image));
+            match place.as_mut().now_or_never() {
+                Some(Ok(place)) => self.running.push((image, number, place)),
+                Some(Err(Full)) => return false,
+                None => self.waiting.push((image, number, place)),
+            }
+            true
+        }
+
+        /// Ends a call that runs, or gives up one that waits. Places go to those that wait.
+        fn end(&mut self, at: usize) {
+            if at < self.running.len() {
+                drop(self.running.remove(at));
+            } else {
+                drop(self.waiting.remove(at - self.running.len()));
+            }
+            // A call that is woken lets the next of its image wait for a place.
+            for _ in 0..2 {
+                for (image, number, mut place) in std::mem::take(&mut self.waiting) {
+                    match place.as_mut().now_or_never() {
+                        Some(got) => self.running.push((image, number, got.unwrap())),
+                        None => self.waiting.push((image, number, place)),
+                    }
+                }
+            }
+        }
+
+        fn waiting_of(&self, image: &str) -> usize {
+            self.waiting.iter().filter(|waiting| waiting.0 == image).count()
+        }
+    }
+
+    #[test]
+    fn images_take_turns_and_calls_of_one_keep_their_order() {
+        let queue = Queue::new(1, 10);
+        let mut calls = Calls::new(&queue);
+        for (image, number) in [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("c", 1)] {
+            assert!(calls.enter(image, number));
+        }
+        let mut order = Vec::new();
+        while !calls.running.is_empty() {
+            calls.end(0);
+            order.extend(calls.running.first().map(|(image, number, _)| (*image, *number)));
+        }
+        assert_eq!(order, [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2), ("a", 3)]);
+        assert!(Queue::new(usize::MAX, 0).place("a").now_or_never().unwrap().is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn places_are_used_up_and_no_call_is_forgotten(
+            places in 1usize..4,
+            most in 0usize..4,
+            // An image of which a call comes, or which call ends.
+            steps in prop::collection::vec((prop::option::of(0usize..3), any::<prop::sample::Index>()), 0..200),
+        ) {
+            let queue = Queue::new(places, most);
+            let mut calls = Calls::new(&queue);
+            for (number, (image, which)) in steps.into_iter().enumerate() {
+                let count = calls.running.len() + calls.waiting.len();
+                if let Some(image) = image.map(|image| ["a", "b", "c"][image]) {
+                    let may = calls.running.len() < places || calls.waiting_of(image) < most;
+                    prop_assert_eq!(calls.enter(image, number), may);
+                } else if count > 0 {
+                    calls.end(which.index(count));
+                }
+                prop_assert!(calls.running.len() <= places);
+                prop_assert!(calls.waiting.is_empty() || calls.running.len() == places);
+            }
+            while !calls.running.is_empty() {
+                calls.end(0);
+            }
+            prop_assert!(calls.waiting.is_empty() && queue.lines.lock().is_empty());
+            prop_assert_eq!(queue.places.available_permits(), places);
+        }
     }
 }

@@ -1,8 +1,7 @@
-//! The pool's desired configuration: what settings say, what pods are made from, what this runner
-//! owns.
+//! The pool's desired configuration: settings, what pods are made from, and what this runner owns.
 //!
-//! One task sends it, and only when it is complete. With half of one the pool would replace, collect
-//! and start the wrong pods.
+//! One task sends it, and only when it is complete. With an incomplete one the pool would replace,
+//! collect and start the wrong pods.
 
 pub(crate) mod ranges;
 #[cfg(test)]
@@ -42,40 +41,16 @@ pub(crate) type OriginOf = Box<dyn Fn(&ImageKey) -> Option<PodRecipe> + Send + S
 
 /// The pool's desired configuration.
 pub(crate) struct Desired<O> {
-    /// What is the same for all images.
+    /// The part that is the same for all images.
     pub(crate) base: Config,
     pub(crate) origins: O,
     /// What this runner owns, as its peers have it.
     pub(crate) owned: watch::Receiver<OwnedShards>,
-    pub(crate) warm_up: Option<WarmUp>,
-}
-
-/// Images to start a pod of before the first call (`--warm-up-pod-cache`), each once.
-#[derive(Debug)]
-pub(crate) struct WarmUp {
-    catalog: Arc<dyn Catalog>,
-    known: HashSet<Image>,
-}
-
-impl WarmUp {
-    pub(crate) fn new(catalog: Arc<dyn Catalog>) -> Self {
-        Self { catalog, known: HashSet::new() }
-    }
-
-    /// The images of `settings` that are new and can have pods. An image that comes back is new again.
-    fn new_images(&mut self, settings: &Settings, resolved: &Resolved) -> Vec<ImageKey> {
-        let named = settings.warm(resolved);
-        let mut news = Vec::new();
-        for image in named.iter().filter(|image| !self.known.contains(image)) {
-            if self.catalog.knows(image) {
-                news.push(ImageKey::from(image.as_str()));
-            } else {
-                tracing::warn!(%image, "cannot be warmed up: no pod can be made of it");
-            }
-        }
-        self.known = named.into_iter().collect();
-        news
-    }
+    pub(crate) catalog: Arc<dyn Catalog>,
+    /// Whether images get a pod before the first call (`--warm-up-pod-cache`), each once.
+    pub(crate) warm_up: bool,
+    /// The images to warm up so far.
+    pub(crate) warmed_up: HashSet<Image>,
 }
 
 // === impl Desired ===
@@ -111,8 +86,23 @@ impl<O: Origins> Desired<O> {
         Config { overrides: Overrides::by(one), kept_images, ..self.base.clone() }
     }
 
-    /// Sends complete configurations to the pool until it is gone. What this runner owns and what is
-    /// warmed up follow the first one. Before it the pool owns nothing.
+    /// The images to warm up that are new and can have pods. An image that comes back is new again.
+    fn new_images(&mut self, settings: &Settings, resolved: &Resolved) -> Vec<ImageKey> {
+        let named = if self.warm_up { settings.warm(resolved) } else { Vec::new() };
+        let mut news = Vec::new();
+        for image in named.iter().filter(|image| !self.warmed_up.contains(image)) {
+            if self.catalog.knows(image) {
+                news.push(ImageKey::from(image.as_str()));
+            } else {
+                tracing::warn!(%image, "cannot be warmed up: no pod can be made of it");
+            }
+        }
+        self.warmed_up = named.into_iter().collect();
+        news
+    }
+
+    /// Sends complete configurations to the pool until it is gone. After the first one it also sends
+    /// which shards this runner owns, and what to warm up. Before it the pool owns nothing.
     pub(crate) async fn follow(
         mut self,
         mut current: watch::Receiver<CurrentSettings>,
@@ -130,8 +120,7 @@ impl<O: Origins> Desired<O> {
                 if !std::mem::replace(&mut is_configured, true) {
                     send(Event::Own(self.owned.borrow_and_update().clone()));
                 }
-                let images = self.warm_up.as_mut().map(|warm_up| warm_up.new_images(&now.settings, &found));
-                for image in images.into_iter().flatten() {
+                for image in self.new_images(&now.settings, &found) {
                     send(Event::Warm { shard_key: ShardKey::from(&image), image });
                 }
             }

@@ -1,5 +1,5 @@
-//! The actor around the pure pool: one task owns it, feeds it events and time, and carries out what it
-//! decides. Calls talk to it through [`Handle`].
+//! The actor around the pure pool: one task owns it, feeds it events and time, and carries out what
+//! it decides. Calls reach it through [`Handle`].
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -10,8 +10,8 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{
-    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, Pool, Rejection, RequestId, ShardKey, Time,
-    Uid, Verdict,
+    Action, Config, DeleteReason, Event, FunctionStats, ImageKey, Pool, RequestId, ShardKey, Time, Uid,
+    Verdict,
 };
 use porch_fn_proto::Chunks;
 use tokio::sync::{mpsc, oneshot};
@@ -19,50 +19,21 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::clock::now_ahead;
 use crate::metrics::Metrics;
-use crate::pods::backend::{Backend, Order};
+use crate::pods::backend::Backend;
+use crate::pods::error::PodError;
 use crate::pods::starts::Starts;
 
-/// What callers and the wiring ask of the driver.
+/// What callers and the wiring send to the driver.
 #[derive(Debug)]
 enum Command {
     Request { id: RequestId, image: ImageKey, shard_key: ShardKey, deadline: Instant, answer: Answer },
-    Cancel { id: RequestId },
-    Finished { id: RequestId, verdict: Verdict },
-    Stats { answer: oneshot::Sender<Vec<FunctionStats>> },
+    Event(Event),
+    Stats(oneshot::Sender<Vec<FunctionStats>>),
 }
 
-type Answer = oneshot::Sender<Result<Arc<Connection>, AcquireError>>;
+type Answer = oneshot::Sender<Result<Arc<Connection>, PodError>>;
 
-/// Why a call got no pod.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum AcquireError {
-    /// The pool's rules say no.
-    #[error(transparent)]
-    Rejected(#[from] Rejection),
-    /// The pod vanished between the grant and now, or cannot be reached.
-    #[error("the function's pods vanished or cannot be reached: retry later; the runner's log says more")]
-    Vanished,
-    /// The runner is shutting down.
-    #[error("the runner is shutting down")]
-    Stopped,
-}
-
-impl AcquireError {
-    /// Its name in metrics.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::Rejected(Rejection::QueueFull { .. }) => "queue_full",
-            Self::Rejected(Rejection::DeadlineExceeded) => "deadline",
-            Self::Rejected(Rejection::NoRoom) => "no_room",
-            Self::Rejected(Rejection::PodFailed { .. }) => "pod_failed",
-            Self::Rejected(Rejection::NotReady { .. }) => "pod_not_ready",
-            Self::Vanished => "pods_broke",
-            Self::Stopped => "stopped",
-        }
-    }
-}
-
-/// A cloneable way to the driver. Its queue is unbounded because dropping a call must never wait; it is
+/// Sends to the driver. Its queue is unbounded because dropping a call must never wait; it is
 /// bounded by the calls in flight, each of which sends two commands for each pod that it tries.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
@@ -70,101 +41,87 @@ pub(crate) struct Handle {
     next_id: Arc<AtomicU64>,
 }
 
-/// A pod that a call may use. Dropping it without [`finish`](Self::finish) tells the pool that the caller
-/// went away, or that the call's deadline has come.
+/// A call's place in the pool, waiting or granted. When it is dropped without
+/// [`finish`](Self::finish), the pool learns that the caller went away, or that the call's deadline
+/// has come.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    connection: Arc<Connection>,
-    ticket: Ticket,
-}
-
-/// What runs on a lease.
-#[derive(Debug)]
-struct Running {
-    deadline: Instant,
-    message: Chunks,
+    id: RequestId,
+    commands: mpsc::UnboundedSender<Command>,
+    finished: bool,
+    /// What runs in the pod, and its deadline.
+    running: Option<(Chunks, Instant)>,
 }
 
 /// A caller and this runner have the same deadline, and the caller may be the first to notice.
 const EARLY: Duration = Duration::from_millis(100);
 
-/// A call's place in the pool, waiting or granted.
-#[derive(Debug)]
-struct Ticket {
-    id: RequestId,
-    commands: mpsc::UnboundedSender<Command>,
-    finished: bool,
-    running: Option<Running>,
-}
+// === impl Handle ===
 
 impl Handle {
-    /// Waits for a pod of `image`. Dropping the future gives the place back.
+    /// Waits for a pod of `image` that may be used while the lease lives. Dropping the future gives
+    /// the place back.
+    ///
+    /// # Errors
+    /// When there is no pod for the call.
     pub(crate) async fn acquire(
         &self,
         image: ImageKey,
         shard_key: ShardKey,
         deadline: Instant,
-    ) -> Result<Lease, AcquireError> {
+    ) -> Result<(Arc<Connection>, Lease), PodError> {
         let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (answer, granted) = oneshot::channel();
-        let mut ticket = Ticket { id, commands: self.commands.clone(), finished: false, running: None };
+        let mut lease = Lease { id, commands: self.commands.clone(), finished: false, running: None };
         let request = Command::Request { id, image, shard_key, deadline, answer };
-        self.commands.send(request).map_err(|_| AcquireError::Stopped)?;
-        match granted.await {
-            Ok(Ok(connection)) => Ok(Lease { connection, ticket }),
-            Ok(Err(error)) => {
-                // The pool has forgotten a rejected call, and the driver has ended one whose pod vanished.
-                ticket.finished = true;
-                Err(error)
-            }
-            Err(_) => Err(AcquireError::Stopped),
-        }
+        self.commands.send(request).map_err(|_| PodError::Stopped)?;
+        let granted = granted.await.map_err(|_| PodError::Stopped)?;
+        // The pool has forgotten a rejected call, and the driver has ended one whose pod vanished.
+        lease.finished = granted.is_err();
+        Ok((granted?, lease))
     }
 
     /// What the pool holds, per function.
     pub(crate) async fn stats(&self) -> Vec<FunctionStats> {
         let (answer, stats) = oneshot::channel();
-        let _ = self.commands.send(Command::Stats { answer });
+        let _ = self.commands.send(Command::Stats(answer));
         stats.await.unwrap_or_default()
     }
 }
 
-impl Lease {
-    /// The connection to the pod.
-    pub(crate) fn connection(&self) -> &Connection {
-        &self.connection
-    }
+// === impl Lease ===
 
-    /// Says what is going to run in the pod: should it not end by its deadline, the pod may be why.
+impl Lease {
+    /// Notes what is going to run in the pod: if it does not end by its deadline, the pod may be the
+    /// cause.
     pub(crate) fn begin(&mut self, message: Chunks, deadline: Instant) {
-        self.ticket.running = Some(Running { deadline, message });
+        self.running = Some((message, deadline));
     }
 
     /// Gives the pod back with what the call showed about it.
     pub(crate) fn finish(mut self, verdict: Verdict) {
-        self.ticket.finished = true;
-        let _ = self.ticket.commands.send(Command::Finished { id: self.ticket.id, verdict });
+        self.finished = true;
+        let _ = self.commands.send(Command::Event(Event::Finished { id: self.id, verdict }));
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Lease {
     fn drop(&mut self) {
         if self.finished {
             return;
         }
-        let late = self.running.take().filter(|running| running.deadline <= Instant::now() + EARLY);
-        let _ = self.commands.send(match late {
-            Some(running) => Command::Finished {
-                id: self.id,
-                verdict: Verdict::Late { package: digest(&running.message) },
-            },
-            None => Command::Cancel { id: self.id },
-        });
+        let id = self.id;
+        let _ = self.commands.send(Command::Event(match &self.running {
+            Some((message, deadline)) if *deadline <= Instant::now() + EARLY => {
+                Event::Finished { id, verdict: Verdict::Late { package: hash(message) } }
+            }
+            _ => Event::Cancel(id),
+        }));
     }
 }
 
-/// Tells one package from another.
-fn digest(message: &Chunks) -> u64 {
+/// Distinguishes packages.
+fn hash(message: &Chunks) -> u64 {
     let mut hasher = DefaultHasher::new();
     message.parts().iter().for_each(|part| hasher.write(part));
     hasher.finish()
@@ -182,8 +139,10 @@ pub(crate) struct Driver<B> {
     starts: Starts,
 }
 
+// === impl Driver ===
+
 impl<B: Backend> Driver<B> {
-    /// A driver of an empty pool over `backend`, and the way to it.
+    /// A driver of an empty pool over `backend`.
     pub(crate) fn new(
         config: Config,
         backend: B,
@@ -191,16 +150,15 @@ impl<B: Backend> Driver<B> {
         metrics: Arc<Metrics>,
     ) -> (Self, Handle) {
         let (sender, commands) = mpsc::unbounded_channel();
-        let clock = Clock::new(backend.clock_ahead());
         let driver = Self {
+            clock: Clock::new(backend.clock_ahead()),
             pool: Pool::new(config),
             backend,
             events,
             commands,
             waiting: HashMap::new(),
-            clock,
+            starts: Starts::new(Arc::clone(&metrics)),
             metrics,
-            starts: Starts::default(),
         };
         (driver, Handle { commands: sender, next_id: Arc::default() })
     }
@@ -230,12 +188,13 @@ impl<B: Backend> Driver<B> {
                 self.waiting.insert(id, answer);
                 Event::Request { id, image, shard_key, deadline: self.clock.time(deadline) }
             }
-            Command::Cancel { id } => {
-                self.waiting.remove(&id);
-                Event::Cancel(id)
+            Command::Event(event) => {
+                if let Event::Cancel(id) = &event {
+                    self.waiting.remove(id);
+                }
+                event
             }
-            Command::Finished { id, verdict } => Event::Finished { id, verdict },
-            Command::Stats { answer } => {
+            Command::Stats(answer) => {
                 let _ = answer.send(self.pool.stats());
                 return None;
             }
@@ -247,7 +206,7 @@ impl<B: Backend> Driver<B> {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let now = self.clock.now();
-            self.starts.event(&event, now).into_iter().for_each(|step| self.metrics.pod_start(step));
+            self.starts.event(&event, now);
             for action in self.pool.step(event, now) {
                 tracing::trace!(?action, "pool action");
                 events.extend(self.act(action));
@@ -257,21 +216,21 @@ impl<B: Backend> Driver<B> {
 
     /// Carries out one action; returns what it means for the pool at once.
     fn act(&mut self, action: Action) -> Option<Event> {
-        match action {
-            Action::Grant { id, uid } => return self.grant(id, &uid),
+        match &action {
+            Action::Grant { id, uid } => return self.grant(*id, uid),
             Action::Reject { id, error } => {
-                if let Some(answer) = self.waiting.remove(&id) {
-                    // A caller that is gone cancels by itself.
-                    let _ = answer.send(Err(error.into()));
+                // Without an entry the caller is gone, and cancels by itself.
+                if let Some(answer) = self.waiting.remove(id) {
+                    let _ = answer.send(Err(error.clone().into()));
                 }
+                return None;
             }
-            Action::Create { name, shard_key, recipe, reclaim_after } => {
+            Action::Create { name, .. } => {
                 tracing::info!(image = %name.image, slot = name.slot, "creating pod");
                 self.metrics.pool_action("create");
                 self.starts.order(name.clone(), self.clock.now());
-                self.backend.order(Order::Create { name, shard_key, recipe, reclaim_after });
             }
-            Action::Delete { uid, resource_version, name, reason } => {
+            Action::Delete { uid, name, reason, .. } => {
                 tracing::info!(image = %name.image, slot = name.slot, why = ?reason, "deleting pod");
                 self.metrics.pool_action(match reason {
                     DeleteReason::Failed => "delete failed",
@@ -281,27 +240,19 @@ impl<B: Backend> Driver<B> {
                     DeleteReason::Surplus => "delete surplus",
                     DeleteReason::Evicted => "delete evicted",
                 });
-                self.starts.delete(&uid, reason).into_iter().for_each(|step| self.metrics.pod_start(step));
-                let failed = reason == DeleteReason::Failed;
-                self.backend.order(Order::Delete { uid, resource_version, name, failed });
+                self.starts.delete(uid, *reason);
             }
-            Action::Push { uid, resource_version, name, until, place_wanted } => {
-                self.metrics.pool_action("push");
-                self.backend.order(Order::Push { uid, resource_version, name, until, place_wanted });
-            }
-            Action::Check { uid, name, number, within } => {
-                self.backend.order(Order::Check { uid, name, number, within });
-            }
-            Action::Disconnect { uid, name } => {
+            Action::Push { .. } => self.metrics.pool_action("push"),
+            Action::Disconnect { name, .. } => {
                 tracing::warn!(
                     image = %name.image, slot = name.slot,
                     "a function pod does not answer any more; its calls go elsewhere, and another one takes its place"
                 );
                 self.metrics.pod_hung();
-                self.backend.order(Order::Disconnect { uid });
             }
-            Action::Probe { uid, name, on } => self.backend.order(Order::Probe { uid, name, on }),
+            Action::Check { .. } | Action::Probe { .. } => {}
         }
+        self.backend.act(action);
         None
     }
 
@@ -309,7 +260,7 @@ impl<B: Backend> Driver<B> {
         // Without an entry the caller has cancelled, and its Cancel has been or will be stepped.
         let answer = self.waiting.remove(&id)?;
         let Some(connection) = self.backend.connection(uid) else {
-            let _ = answer.send(Err(AcquireError::Vanished));
+            let _ = answer.send(Err(PodError::Vanished));
             return Some(Event::Finished { id, verdict: Verdict::Broken });
         };
         let _ = answer.send(Ok(connection));
@@ -317,8 +268,8 @@ impl<B: Backend> Driver<B> {
     }
 }
 
-/// The pool's wall clock, which follows tokio's, so that tests can pause it and a step of the system clock
-/// cannot end deadlines.
+/// The pool's wall clock. It follows tokio's, so that tests can pause it and a step of the system
+/// clock cannot end deadlines.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     origin: Instant,

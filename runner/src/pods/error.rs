@@ -1,5 +1,5 @@
-//! What a caller reads when a pod gave no answer, or the function failed in it: codes and wrapping texts are
-//! the original's.
+//! What a caller reads when a pod gave no answer, or the function failed in it: codes and wrapping
+//! texts are the original's.
 
 use porch_fn_grpc::{Refused, Reply, cut_message, message_of, set_message};
 use porch_fn_image::ReferenceError;
@@ -7,7 +7,6 @@ use porch_fn_pool::Rejection;
 use tonic::Code;
 
 use super::backend::Unresolved;
-use super::driver::AcquireError;
 
 /// Why the pod runtime has no answer of a wrapper to pass on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,10 +22,16 @@ pub(crate) enum PodError {
         /// Why.
         source: Unresolved,
     },
-    /// There is no pod for the call.
+    /// The pool's rules refuse the call.
     #[error(transparent)]
-    Acquire(#[from] AcquireError),
-    /// Pods broke off while they ran it.
+    Rejected(#[from] Rejection),
+    /// The pod vanished between the grant and now, or cannot be reached.
+    #[error("the function's pods vanished or cannot be reached: retry later; the runner's log says more")]
+    Vanished,
+    /// The runner is shutting down.
+    #[error("the runner is shutting down")]
+    Stopped,
+    /// Pods died while they ran the call.
     #[error(
         "the function's pods broke off during this call and it is not run again: look for out-of-memory kills \
          and crashes of the function"
@@ -49,181 +54,141 @@ pub(crate) enum PodError {
 }
 
 impl PodError {
+    /// Why a call got no pod, as metrics name it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Rejected(Rejection::QueueFull { .. }) => "queue_full",
+            Self::Rejected(Rejection::DeadlineExceeded) => "deadline",
+            Self::Rejected(Rejection::NoRoom) => "no_room",
+            Self::Rejected(Rejection::PodFailed { .. }) => "pod_failed",
+            Self::Rejected(Rejection::NotReady { .. }) => "pod_not_ready",
+            Self::Stopped => "stopped",
+            _ => "pods_broke",
+        }
+    }
+
     /// The answer to a call of `image`, as the caller wrote it.
     pub(super) fn reply(&self, image: &str) -> Reply {
-        let (code, text) = match self {
+        let no_client = || format!("unable to get the grpc client to the pod for {image}: {self}");
+        match self {
             Self::Image(error) => {
-                (Code::InvalidArgument, format!("unable to evaluate {image} with pod evaluator: {error}"))
+                let text = format!("unable to evaluate {image} with pod evaluator: {error}");
+                Reply::failed(Code::InvalidArgument, &text)
             }
-            Self::Unresolved { source, .. } => {
-                let code = match source {
-                    Unresolved::NoMatch | Unresolved::NotFound(_) => Code::NotFound,
-                    // As of a pod that cannot start.
-                    Unresolved::Failed(_) => Code::Unknown,
-                };
-                (code, format!("unable to get the grpc client to the pod for {image}: {self}"))
+            Self::Unresolved { source: Unresolved::Failed(_), .. } => {
+                Reply::failed(Code::Unknown, &no_client())
             }
-            Self::Acquire(AcquireError::Rejected(Rejection::DeadlineExceeded)) => {
-                (Code::DeadlineExceeded, format!("function evaluation timed out for {image}: {self}"))
-            }
-            Self::Acquire(error) => {
-                let text = format!("unable to get the grpc client to the pod for {image}: {error}");
-                return match error {
-                    AcquireError::Rejected(Rejection::QueueFull { .. }) => {
-                        Reply::shed(Code::ResourceExhausted, &text)
-                    }
-                    AcquireError::Rejected(Rejection::NotReady { .. } | Rejection::NoRoom) => {
-                        Reply::failed(Code::DeadlineExceeded, &text)
-                    }
-                    // What Go makes of an error that carries no status.
-                    AcquireError::Rejected(_) => Reply::failed(Code::Unknown, &text),
-                    AcquireError::Vanished | AcquireError::Stopped => Reply::shed(Code::Unavailable, &text),
-                };
-            }
-            Self::Refused(refused) => return refused.clone().into(),
-            Self::Broken => (Code::Unavailable, wrapped(image, Code::Unavailable, &self.to_string())),
+            Self::Unresolved { .. } => Reply::failed(Code::NotFound, &no_client()),
+            Self::Vanished | Self::Stopped => Reply::shed(Code::Unavailable, &no_client()),
+            Self::Rejected(rejection) => match rejection {
+                Rejection::QueueFull { .. } => Reply::shed(Code::ResourceExhausted, &no_client()),
+                Rejection::DeadlineExceeded => {
+                    let text = format!("function evaluation timed out for {image}: {self}");
+                    Reply::failed(Code::DeadlineExceeded, &text)
+                }
+                Rejection::NotReady { .. } | Rejection::NoRoom => {
+                    Reply::failed(Code::DeadlineExceeded, &no_client())
+                }
+                // What Go makes of an error that carries no status.
+                Rejection::PodFailed { .. } => Reply::failed(Code::Unknown, &no_client()),
+            },
+            Self::Refused(refused) => refused.clone().into(),
+            Self::Broken => wrap_failure(Reply::failed(Code::Unavailable, &self.to_string()), image),
             Self::TooLarge { .. } => {
-                (Code::ResourceExhausted, wrapped(image, Code::ResourceExhausted, &self.to_string()))
+                wrap_failure(Reply::failed(Code::ResourceExhausted, &self.to_string()), image)
             }
-        };
-        Reply::failed(code, &text)
+        }
     }
 }
 
-/// Puts the runner's words around a failure that a pod's wrapper answered. Its code, details and other
-/// trailers stay; a success is not touched.
+/// Puts the runner's words around a failure that a pod's wrapper answered. Its code, details and
+/// other trailers stay; a success is not touched.
 pub(super) fn wrap_failure(mut reply: Reply, image: &str) -> Reply {
     let code = reply.code();
-    if code != Code::Ok {
-        let headers = reply.status_headers_mut();
-        let text = wrapped(image, code, &message_of(headers));
-        set_message(headers, code, &cut_message(&text));
-    }
+    // As grpc-go prints it.
+    let name = match code {
+        Code::Ok => return reply,
+        Code::Cancelled => "Canceled".to_owned(),
+        code => format!("{code:?}"),
+    };
+    let headers = reply.status_headers_mut();
+    let message = message_of(headers);
+    let text =
+        format!("unable to evaluate {image} with pod evaluator: rpc error: code = {name} desc = {message}");
+    set_message(headers, code, &cut_message(&text));
     reply
-}
-
-fn wrapped(image: &str, code: Code, message: &str) -> String {
-    format!(
-        "unable to evaluate {image} with pod evaluator: rpc error: code = {} desc = {message}",
-        go_name(code)
-    )
-}
-
-/// A code as grpc-go prints it.
-fn go_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
+
     use porch_fn_grpc::{CALL_OVERHEAD, Hop, Inflight, is_shed};
     use porch_fn_pool::Reason;
-    use std::time::Duration;
+
+    use super::*;
 
     const IMAGE: &str = "example.com/f:v1";
 
-    fn unresolved(source: Unresolved) -> PodError {
-        PodError::Unresolved { constraint: ">=2".to_owned(), source }
-    }
-
     #[test]
     fn every_error_has_its_code_and_words() {
-        let rejected = |error: Rejection| PodError::Acquire(AcquireError::Rejected(error));
+        use Code::{DeadlineExceeded, NotFound, ResourceExhausted, Unavailable, Unknown};
+        let unresolved = |source| PodError::Unresolved { constraint: ">=2".to_owned(), source };
+        let rejected = PodError::Rejected;
+        let not_ready = Rejection::NotReady { timeout: Duration::from_mins(1), waiting: None };
         let inflight = Inflight::new(CALL_OVERHEAD, Hop::Runner);
         let call = inflight.enter(0).unwrap();
-        let table = [
-            (
-                PodError::Refused(inflight.enter(usize::MAX).unwrap_err()),
-                Code::ResourceExhausted,
-                true,
-                "--max-inflight-bytes",
-            ),
-            (
-                PodError::Refused(call.answer(CALL_OVERHEAD + 1).unwrap_err()),
-                Code::ResourceExhausted,
-                false,
-                "with the function's answer",
-            ),
+        let too_many = PodError::Refused(inflight.enter(usize::MAX).unwrap_err());
+        let too_much = PodError::Refused(call.answer(CALL_OVERHEAD + 1).unwrap_err());
+        let (shed, kept) = (true, false);
+        let no_match = "tag constraint \">=2\": no tag of its repository is a version that matches";
+        let no_client = "unable to get the grpc client to the pod for example.com/f:v1: ";
+        for (error, code, sheds, text) in [
+            (too_many, ResourceExhausted, shed, "--max-inflight-bytes"),
+            (too_much, ResourceExhausted, kept, "with the function's answer"),
             (
                 rejected(Rejection::QueueFull { limit: 7 }),
-                Code::ResourceExhausted,
-                true,
+                ResourceExhausted,
+                shed,
                 "--max-queue-per-function",
             ),
             (
                 rejected(Rejection::DeadlineExceeded),
-                Code::DeadlineExceeded,
-                false,
+                DeadlineExceeded,
+                kept,
                 "function evaluation timed out for",
             ),
-            (rejected(Rejection::NoRoom), Code::DeadlineExceeded, false, "--max-pods"),
-            (
-                rejected(Rejection::PodFailed { reason: Reason::NameTaken }),
-                Code::Unknown,
-                false,
-                "unable to get the grpc client to the pod for example.com/f:v1: ",
-            ),
-            (
-                rejected(Rejection::NotReady { timeout: Duration::from_mins(1), waiting: None }),
-                Code::DeadlineExceeded,
-                false,
-                "--pod-ready-timeout",
-            ),
-            (
-                unresolved(Unresolved::NoMatch),
-                Code::NotFound,
-                false,
-                "tag constraint \">=2\": no tag of its repository is a version that matches",
-            ),
-            (unresolved(Unresolved::NotFound("gone".to_owned())), Code::NotFound, false, "\">=2\": gone"),
-            (unresolved(Unresolved::Failed("down".to_owned())), Code::Unknown, false, "\">=2\": down"),
-            (PodError::Acquire(AcquireError::Vanished), Code::Unavailable, true, "vanished"),
-            (PodError::Acquire(AcquireError::Stopped), Code::Unavailable, true, "shutting down"),
-            (
-                PodError::Broken,
-                Code::Unavailable,
-                false,
-                "rpc error: code = Unavailable desc = the function's pods",
-            ),
-            (PodError::TooLarge { size: 9, limit: 8 }, Code::ResourceExhausted, false, "(9 vs. 8)"),
-        ];
-        for (error, code, shed, text) in table {
+            (rejected(Rejection::NoRoom), DeadlineExceeded, kept, "--max-pods"),
+            (rejected(Rejection::PodFailed { reason: Reason::NameTaken }), Unknown, kept, no_client),
+            (rejected(not_ready), DeadlineExceeded, kept, "--pod-ready-timeout"),
+            (unresolved(Unresolved::NoMatch), NotFound, kept, no_match),
+            (unresolved(Unresolved::NotFound("gone".to_owned())), NotFound, kept, "\">=2\": gone"),
+            (unresolved(Unresolved::Failed("down".to_owned())), Unknown, kept, "\">=2\": down"),
+            (PodError::Vanished, Unavailable, shed, "vanished"),
+            (PodError::Stopped, Unavailable, shed, "shutting down"),
+            (PodError::Broken, Unavailable, kept, "code = Unavailable desc = the function's pods"),
+            (PodError::TooLarge { size: 9, limit: 8 }, ResourceExhausted, kept, "(9 vs. 8)"),
+        ] {
             let reply = error.reply(IMAGE);
             let message = message_of(reply.status_headers());
-            assert_eq!(reply.code(), code, "{message}");
-            assert_eq!(is_shed(reply.status_headers()), shed, "{message}");
+            assert_eq!((reply.code(), is_shed(reply.status_headers())), (code, sheds), "{message}");
             assert!(message.contains(text), "{message}");
         }
     }
 
     #[test]
     fn a_wrappers_failure_is_wrapped_as_go_does_and_a_success_is_not() {
-        let reply = wrap_failure(Reply::failed(Code::Internal, "boom"), IMAGE);
-        assert_eq!(reply.code(), Code::Internal);
-        assert_eq!(
-            message_of(reply.status_headers()),
-            "unable to evaluate example.com/f:v1 with pod evaluator: rpc error: code = Internal desc = boom"
-        );
-        // A wrapper that is full says that another may take the call, and that stays.
+        for (code, name) in [(Code::Internal, "Internal"), (Code::Cancelled, "Canceled")] {
+            let reply = wrap_failure(Reply::failed(code, "boom"), IMAGE);
+            assert_eq!(reply.code(), code);
+            assert_eq!(
+                message_of(reply.status_headers()),
+                format!(
+                    "unable to evaluate {IMAGE} with pod evaluator: rpc error: code = {name} desc = boom"
+                )
+            );
+        }
+        // The mark of a full wrapper, by which another may take the call, stays.
         let reply = wrap_failure(Reply::shed(Code::ResourceExhausted, "64 calls already run"), IMAGE);
         assert_eq!((reply.code(), is_shed(reply.status_headers())), (Code::ResourceExhausted, true));
         let reply = wrap_failure(Reply::evaluated(Vec::new().into_iter().collect(), "".into()), IMAGE);

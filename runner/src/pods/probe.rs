@@ -1,5 +1,6 @@
-//! Asks pods for their health: the wrapper itself says when it serves, not the kubelet's second-grained view.
+//! Asks the wrapper-servers of pods for their health. The kubelet reports it too late: once a second.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::error::Error as _;
 use std::sync::Arc;
@@ -20,18 +21,19 @@ use tracing::Instrument;
 const INTERVAL: Duration = Duration::from_millis(15);
 /// How long one answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one dial may take while the pod is [`YOUNG`]: what was sent before a Service's rules were in place is
-/// lost, and the kernel would repeat it only after a second.
+/// How long one dial may take while the pod is [`YOUNG`]: packets that were sent before a Service's
+/// rules were in place are lost, and the kernel would repeat them only after a second.
 const FIRST_DIALS: Duration = Duration::from_millis(50);
 const YOUNG: Duration = Duration::from_secs(3);
 
 /// Probes that are kept without a look at which have ended.
 const MANY: usize = 64;
-/// How long a probe may fail before the log says why.
-const TELL_AFTER: Duration = Duration::from_secs(10);
+/// How long a probe may fail before the log has the reason.
+const WARN_AFTER: Duration = Duration::from_secs(10);
 
-/// How pods are dialled. No pings: a user's wrapper may be a grpc-go server, which hangs up on those who ping it. With
-/// these times the kernel gives a connection up that has been silent for 11 s, at the third question.
+/// How pods are dialled. No pings: a user's wrapper may be a grpc-go server, which closes connections
+/// that ping. With these times the kernel gives up a connection that has been silent for 11 s, at the
+/// third keepalive probe.
 pub(super) const CONNECTION: conn::Options = conn::Options {
     connect_timeout: Duration::from_secs(2),
     ping: None,
@@ -90,12 +92,12 @@ impl Probes {
     }
 }
 
-/// Asks again and again until the pod serves. A pod that does not exist (any more) is waited for as well: when to stop
-/// is for the caller to say.
+/// Asks again and again until the pod serves. It also waits for a pod that does not exist (any more):
+/// the caller decides when to stop.
 pub(super) async fn until_serving(pods: &impl Locate, uid: &Uid) {
     let begin = Instant::now();
     let mut first_dial = None;
-    let mut told = false;
+    let mut has_warned = false;
     loop {
         let obstacle = match pods.locate(uid) {
             Ok(Some(connection)) => {
@@ -105,18 +107,21 @@ pub(super) async fn until_serving(pods: &impl Locate, uid: &Uid) {
                     Err(obstacle) => obstacle,
                 }
             }
-            Ok(None) => Obstacle::NoAddress,
-            Err(NoPod) => Obstacle::NoPod,
+            Ok(None) => {
+                "it has no address, or its Service has none: look at the pod's events and at the Service"
+                    .into()
+            }
+            Err(NoPod) => "the pod is not there".into(),
         };
-        if !told && begin.elapsed() > TELL_AFTER {
-            told = true;
+        if !has_warned && begin.elapsed() > WARN_AFTER {
+            has_warned = true;
             tracing::warn!(%obstacle, "a function pod does not serve yet");
         }
         sleep(INTERVAL).await;
     }
 }
 
-/// Whether a pod that has served answers within this time, whatever it says.
+/// Whether a pod that has served answers within this time. Any answer counts.
 pub(super) async fn answers(pods: &impl Locate, uid: &Uid, within: Duration) -> bool {
     let Ok(Some(connection)) = pods.locate(uid) else { return false };
     let ask = async {
@@ -128,36 +133,27 @@ pub(super) async fn answers(pods: &impl Locate, uid: &Uid, within: Duration) -> 
     timeout(within, ask).await.unwrap_or(false)
 }
 
-/// Why a pod does not serve, for the log.
-#[derive(Debug, thiserror::Error)]
-enum Obstacle {
-    #[error("the pod is not there")]
-    NoPod,
-    #[error("it has no address, or its Service has none: look at the pod's events and at the Service")]
-    NoAddress,
-    #[error("its wrapper-server cannot be dialled ({0}): look at NetworkPolicies and the Service's selector")]
-    Dial(String),
-    #[error("its wrapper-server does not answer a health check ({0})")]
-    Check(String),
-    #[error("its wrapper-server says that it is {0:?}")]
-    NotServing(ServingStatus),
-}
-
 fn client(connection: &Connection, sender: Sender) -> HealthClient<Channel> {
     HealthClient::with_origin(Channel(sender), connection.origin().clone())
 }
 
-/// Asks once.
-async fn check(connection: &Connection, dial_timeout: Duration) -> Result<(), Obstacle> {
-    let sender = match timeout(dial_timeout, connection.sender()).await {
-        Ok(Ok(sender)) => sender,
-        Ok(Err(error)) => return Err(Obstacle::Dial(error.to_string())),
-        Err(_) => return Err(Obstacle::Dial("no connection in time".to_owned())),
+/// Asks once. The error is for the log.
+async fn check(connection: &Connection, dial_timeout: Duration) -> Result<(), Cow<'static, str>> {
+    let dial = timeout(dial_timeout, connection.sender()).await;
+    let sender = dial
+        .map_err(|_| "no connection in time".to_owned())
+        .and_then(|dialled| dialled.map_err(|error| error.to_string()));
+    let sender = sender.map_err(|error| {
+        format!(
+            "its wrapper-server cannot be dialled ({error}): look at NetworkPolicies and the Service's selector"
+        )
+    })?;
+    let ask = timeout(ANSWER_TIMEOUT, client(connection, sender).check(HealthCheckRequest::default())).await;
+    let error = match ask.as_ref().map(|answer| answer.as_ref().map(|answer| answer.get_ref().status())) {
+        Ok(Ok(ServingStatus::Serving)) => return Ok(()),
+        Ok(Ok(status)) => return Err(format!("its wrapper-server says that it is {status:?}").into()),
+        Ok(Err(status)) => status.message(),
+        Err(_) => "no answer in time",
     };
-    match timeout(ANSWER_TIMEOUT, client(connection, sender).check(HealthCheckRequest::default())).await {
-        Ok(Ok(answer)) if answer.get_ref().status() == ServingStatus::Serving => Ok(()),
-        Ok(Ok(answer)) => Err(Obstacle::NotServing(answer.get_ref().status())),
-        Ok(Err(status)) => Err(Obstacle::Check(status.message().to_owned())),
-        Err(_) => Err(Obstacle::Check("no answer in time".to_owned())),
-    }
+    Err(format!("its wrapper-server does not answer a health check ({error})").into())
 }

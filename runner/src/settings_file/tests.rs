@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::time::{Duration, SystemTime};
 
 use porch_fn_files::WatchedFiles;
+use porch_fn_settings::yaml;
 use tempfile::{TempDir, tempdir};
 
 use super::*;
@@ -13,62 +14,36 @@ fn path(directory: &TempDir) -> PathBuf {
 }
 
 fn file(directory: &TempDir) -> SettingsFile<Vec<u32>> {
-    let parse =
-        |text: &str| porch_fn_settings::yaml::parse::<Option<Vec<u32>>>(text).map(Option::unwrap_or_default);
     SettingsFile {
         flag: "numbers",
         path: path(directory),
-        parse: Box::new(parse),
+        parse: Box::new(|text| yaml::parse::<Option<Vec<u32>>>(text).map(Option::unwrap_or_default)),
         expected: "expected a list of numbers",
     }
 }
 
-#[test]
-fn a_change_is_later_than_what_was_there_whatever_the_file_system_says() {
-    let at = Time::from_millis;
-    let mut last = Content { value: Arc::new(()), modified: Some(at(50)), seen: at(100) };
-    // When the file system says it was written, when it is seen, and the time that counts.
-    for (modified, now, counts) in [
-        (Some(150), 190, 150),
-        (Some(50), 200, 200),
-        (Some(200), 210, 210),
-        (None, 220, 220),
-        (Some(900), 230, 900),
-        (Some(300), 240, 900),
-        (Some(901), 250, 901),
-        (Some(940), 990, 940),
-        (Some(980), 1000, 1000),
-    ] {
-        let modified = changed_at(modified.map(at), &last, at(now));
-        assert_eq!(modified, at(counts));
-        last = Content { modified: Some(modified), seen: at(now), ..last };
-    }
-}
-
 #[tokio::test]
-async fn a_copy_that_keeps_its_time_is_a_later_configuration() {
+async fn a_change_is_later_than_what_was_there_whatever_the_file_system_says() {
     let directory = tempdir().unwrap();
-    fs::write(path(&directory), "[1]").unwrap();
+    let write = |text, time| {
+        fs::write(path(&directory), text).unwrap();
+        File::options().append(true).open(path(&directory)).unwrap().set_modified(time).unwrap();
+    };
+    let (begin, hour) = (now(), Duration::from_hours(1));
+    write("[1]", SystemTime::now());
     let files = WatchedFiles::read(file(&directory)).unwrap();
-    let first = files.value();
-    let hour = Duration::from_hours(1);
-    assert!(now().since(first.modified.unwrap()) < hour, "{first:?}");
-    fs::write(path(&directory), "[2]").unwrap();
-    let touch =
-        |time| File::options().append(true).open(path(&directory)).unwrap().set_modified(time).unwrap();
-    touch(SystemTime::now() - hour);
+    assert_eq!(files.value().changed, None, "it is as old as the process");
+    write("[2]", SystemTime::now() - hour);
     files.reload().await;
     let second = files.value();
-    assert!(*second.value == [2] && second.modified >= first.modified, "{second:?}");
-    // The same in other words was there before.
-    fs::write(path(&directory), "- 2 # as before\n").unwrap();
-    touch(SystemTime::now() + hour);
+    assert!(*second.value == [2] && second.changed >= Some(begin), "{second:?}");
+    write("- 2 # the same in other words\n", SystemTime::now() + hour);
     files.reload().await;
     assert_eq!(files.value(), second);
 }
 
 #[tokio::test]
-async fn a_file_that_vanishes_is_an_error_and_one_that_never_was_is_not() {
+async fn a_file_that_vanishes_is_an_error_and_one_that_never_existed_is_not() {
     let directory = tempdir().unwrap();
     let files = WatchedFiles::read(file(&directory)).unwrap();
     files.reload().await;

@@ -108,7 +108,6 @@ async fn a_runner_ends_with_each_of_its_tasks() {
         "file",
         "exec hash",
         "peers",
-        "ring",
         "ownership",
         "warm-up",
         "pool",

@@ -2,8 +2,8 @@
 //! such as `~0.2`.
 //!
 //! A registry says that, so it is asked apart from everything else: neither readiness nor a call
-//! waits for it, few questions are open at once, each is bounded, and one that failed is asked
-//! again after a pause.
+//! waits for it, few requests are open at once, each is bounded, and one that failed is repeated
+//! after a pause.
 
 #[cfg(test)]
 mod tests;
@@ -12,35 +12,27 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{AbortHandle, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use porch_fn_backoff::{Backoff, spread};
 use porch_fn_image::{Constraint, Image};
 use porch_fn_settings::{Range, Resolved};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
 
 use super::super::backend::Catalog;
-use crate::settings::CurrentSettings;
+use crate::settings::{CurrentSettings, changed};
 
-/// How long one question may take.
+/// How long one request may take.
 const LONGEST: Duration = Duration::from_mins(1);
-/// Questions at once: calls ask the same registries, and each registry has few places.
+/// Requests at once: calls ask the same registries, and each registry has few places.
 const AT_ONCE: usize = 2;
 /// Pauses after failures.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LAST_PAUSE: Duration = Duration::from_mins(30);
-const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
-/// How long an answer holds. The next question is answered from the list that is known, and has it
-/// read anew behind the answer: a version that was pushed may be warmed up one question later.
+/// How long an answer holds. The next request is answered from the list that is known, and has it
+/// read anew in the background: a version that was pushed may be warmed up one request later.
 const HOLDS: Duration = Duration::from_hours(1);
-
-/// What is known of one range.
-#[derive(Debug)]
-struct Found {
-    image: Option<Image>,
-    again: Instant,
-    backoff: Backoff,
-}
 
 /// Keeps `resolved` up to date, until nobody reads it. Without `warm_up` only ranges count of which
 /// pods are kept.
@@ -50,80 +42,65 @@ pub(crate) async fn follow(
     warm_up: bool,
     resolved: watch::Sender<Resolved>,
 ) {
-    let mut known: HashMap<Range, Found> = HashMap::new();
-    let (mut asked, mut answers) = (HashSet::new(), FuturesUnordered::new());
-    let mut settings_change = true;
+    let places = Semaphore::new(AT_ONCE);
+    let mut followed: HashMap<Range, AbortHandle> = HashMap::new();
+    let mut following = FuturesUnordered::new();
     loop {
         let ranges = wanted(&current.borrow_and_update(), warm_up);
-        known.retain(|range, _| ranges.contains(range));
-        publish(&known, &resolved);
-        let now = Instant::now();
-        let is_due = |range: &&Range| known.get(range).is_none_or(|known| known.again <= now);
-        for range in ranges.iter().filter(is_due) {
-            if answers.len() < AT_ONCE && asked.insert(range.clone()) {
-                answers.push(ask(Arc::clone(&catalog), range.clone()));
-            }
+        for (_, handle) in followed.extract_if(|range, _| !ranges.contains(range)) {
+            handle.abort();
         }
-        let next = ranges.iter().filter(|range| !asked.contains(*range)).filter_map(|range| known.get(range));
-        let next = next.map(|known| known.again).filter(|again| *again > now).min();
+        resolved.send_if_modified(|known| {
+            let before = known.len();
+            known.retain(|range, _| ranges.contains(range));
+            known.len() != before
+        });
+        for range in ranges {
+            followed.entry(range).or_insert_with_key(|range| {
+                let (follow, handle) = abortable(follow_one(range.clone(), &*catalog, &places, &resolved));
+                following.push(follow);
+                handle
+            });
+        }
         tokio::select! {
             () = resolved.closed() => return,
-            changed = current.changed(), if settings_change => settings_change = changed.is_ok(),
-            Some((range, answer)) = answers.next() => {
-                asked.remove(&range);
-                // Of a range that is gone meanwhile the next round forgets it.
-                let before = known.remove(&range);
-                known.insert(range.clone(), Found::after(before, &range, answer));
-            }
-            () = sleep_until(next.unwrap_or(now)), if next.is_some() => {}
+            () = changed(&mut current) => {}
+            // One that was aborted.
+            Some(_) = following.next() => {}
         }
     }
 }
 
-/// The ranges that count now. Before all is known nothing is warmed up.
+/// The ranges that count now; none before the settings are complete.
 fn wanted(current: &CurrentSettings, warm_up: bool) -> HashSet<Range> {
     if current.complete { current.settings.ranges(warm_up).into_iter().collect() } else { HashSet::new() }
 }
 
-fn publish(known: &HashMap<Range, Found>, resolved: &watch::Sender<Resolved>) {
-    let images = known.iter().filter_map(|(range, known)| Some((range.clone(), known.image.clone()?)));
-    let images: Resolved = images.collect();
-    resolved.send_if_modified(|before| {
-        let changed = *before != images;
-        *before = images;
-        changed
-    });
-}
-
-async fn ask(catalog: Arc<dyn Catalog>, range: Range) -> (Range, Result<Image, String>) {
-    let answer = match Constraint::parse(&range.constraint) {
-        Ok(constraint) => match timeout(LONGEST, catalog.resolve(&range.repository, &constraint)).await {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no answer within {}s", LONGEST.as_secs())),
-        },
-        Err(error) => Err(error.to_string()),
-    };
-    (range, answer)
-}
-
-/// The moment after about this pause: runners must not ask in step.
-fn after(pause: Duration) -> Instant {
-    Instant::now() + spread(pause, 0.8..1.2)
-}
-
-// === impl Found ===
-
-impl Found {
-    /// A failure leaves what was known.
-    fn after(before: Option<Self>, range: &Range, answer: Result<Image, String>) -> Self {
-        let (old, mut backoff) = before.map_or((None, BACKOFF), |before| (before.image, before.backoff));
-        let (repository, constraint) = (range.repository.repository(), &range.constraint);
-        match answer {
+/// Keeps the image of one range up to date, for ever. A failure leaves what was known.
+async fn follow_one(
+    range: Range,
+    catalog: &dyn Catalog,
+    places: &Semaphore,
+    resolved: &watch::Sender<Resolved>,
+) {
+    let (repository, constraint) = (range.repository.repository(), &range.constraint);
+    let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
+    loop {
+        let place = places.acquire().await;
+        let answer = resolve(&range, catalog).await;
+        drop(place);
+        let pause = match answer {
             Ok(image) => {
-                if old.as_ref() != Some(&image) {
-                    tracing::info!(repository, constraint, %image, "the image to warm up is known");
-                }
-                Self { image: Some(image), again: after(HOLDS), backoff: BACKOFF }
+                backoff.reset();
+                resolved.send_if_modified(|known| {
+                    let is_new = known.get(&range) != Some(&image);
+                    if is_new {
+                        tracing::info!(repository, constraint, %image, "the image to warm up is known");
+                        known.insert(range.clone(), image);
+                    }
+                    is_new
+                });
+                HOLDS
             }
             Err(error) => {
                 let pause = backoff.next_pause();
@@ -138,8 +115,17 @@ impl Found {
                 } else {
                     tracing::debug!(repository, constraint, error, "the tag to warm up is still not known");
                 }
-                Self { image: old, again: after(pause), backoff }
+                pause
             }
-        }
+        };
+        // Runners must not ask in step.
+        sleep(spread(pause, 0.8..1.2)).await;
     }
+}
+
+async fn resolve(range: &Range, catalog: &dyn Catalog) -> Result<Image, String> {
+    let constraint = Constraint::parse(&range.constraint).map_err(|error| error.to_string())?;
+    let answer = timeout(LONGEST, catalog.resolve(&range.repository, &constraint)).await;
+    let answer = answer.map_err(|_| format!("no answer within {}s", LONGEST.as_secs()))?;
+    answer.map_err(|error| error.to_string())
 }

@@ -1,15 +1,11 @@
-//! What the pool hears, and in which order: with half a configuration it would start and collect the
-//! wrong pods.
+//! What is sent to the pool, and in which order: with an incomplete configuration it would start and
+//! collect the wrong pods.
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use porch_fn_image::Constraint;
 use porch_fn_settings::CacheConfig;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::super::backend::Unresolved;
 use super::*;
-use crate::settings::tests::settings;
+use crate::pods::tests::Everything;
 
 /// Pods that are made from nothing.
 struct Nothing;
@@ -24,22 +20,8 @@ impl Origins for Nothing {
     }
 }
 
-#[derive(Debug)]
-struct Everything;
-
-impl Catalog for Everything {
-    fn knows(&self, _: &Image) -> bool {
-        true
-    }
-
-    fn resolve<'a>(&'a self, _: &'a Image, _: &'a Constraint) -> BoxFuture<'a, Result<Image, Unresolved>> {
-        std::future::ready(Err(Unresolved::NoMatch)).boxed()
-    }
-}
-
 fn current(cache: &str, complete: bool) -> CurrentSettings {
-    let cache = CacheConfig::parse(cache, "example.com").unwrap();
-    CurrentSettings { settings: Arc::new(settings(cache)), time: None, complete }
+    crate::settings::tests::current(CacheConfig::parse(cache, "example.com").unwrap(), complete)
 }
 
 async fn max_pods(events: &mut UnboundedReceiver<Event>) -> u32 {
@@ -50,10 +32,16 @@ async fn max_pods(events: &mut UnboundedReceiver<Event>) -> u32 {
 #[tokio::test]
 async fn the_pool_hears_of_complete_settings_first_and_then_what_it_owns_and_warms_up() {
     let (sender, receiver) = watch::channel(current("- {name: 'f:v1', maxReplicas: 1}", false));
-    let (events, mut told) = mpsc::unbounded_channel();
+    let (events, mut sent) = mpsc::unbounded_channel();
     let (owns, owned) = watch::channel(OwnedShards::None);
-    let warm_up = Some(WarmUp::new(Arc::new(Everything)));
-    let mut desired = Desired { base: Config::default(), origins: Nothing, owned, warm_up };
+    let mut desired = Desired {
+        base: Config::default(),
+        origins: Nothing,
+        owned,
+        catalog: Arc::new(Everything),
+        warm_up: true,
+        warmed_up: HashSet::new(),
+    };
     let first = desired.config(&receiver.borrow(), &Resolved::default());
     let image = ImageKey::from("example.com/f:v1");
     assert_eq!(first.overrides.find(&image).limits.max_pods, 1, "limits hold for the calls there are");
@@ -67,16 +55,16 @@ async fn the_pool_hears_of_complete_settings_first_and_then_what_it_owns_and_war
     for _ in 0..3 {
         tokio::task::yield_now().await;
     }
-    assert!(told.is_empty());
+    assert!(sent.is_empty());
 
     sender.send_replace(current("- {name: 'f:v1', maxReplicas: 3}", true));
-    assert_eq!(max_pods(&mut told).await, 3);
-    assert!(matches!(told.recv().await, Some(Event::Own(OwnedShards::All))));
-    let Some(Event::Warm { image: warmed, .. }) = told.recv().await else { panic!("it was not warmed up") };
+    assert_eq!(max_pods(&mut sent).await, 3);
+    assert!(matches!(sent.recv().await, Some(Event::Own(OwnedShards::All))));
+    let Some(Event::Warm { image: warmed, .. }) = sent.recv().await else { panic!("it was not warmed up") };
     assert_eq!(warmed, image);
     owns.send_replace(OwnedShards::None);
-    assert!(matches!(told.recv().await, Some(Event::Own(OwnedShards::None))));
+    assert!(matches!(sent.recv().await, Some(Event::Own(OwnedShards::None))));
     sender.send_replace(current("- {name: 'f:v1', maxReplicas: 4}", true));
-    assert_eq!(max_pods(&mut told).await, 4);
-    assert!(told.is_empty(), "it is warmed up once");
+    assert_eq!(max_pods(&mut sent).await, 4);
+    assert!(sent.is_empty(), "it is warmed up once");
 }

@@ -9,7 +9,10 @@ use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_lifecycle::tasks::pass_on_panic;
-use porch_fn_pool::{Creation, Event, PodName, Reason, ResourceVersion, ShardKey, Time, Uid, WriteOutcome};
+use porch_fn_pool::{
+    Action, Creation, DeleteReason, Event, PodName, Reason, ResourceVersion, ShardKey, Time, Uid,
+    WriteOutcome,
+};
 use porch_fn_registry::RegistryError;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -24,7 +27,7 @@ use super::observe::{Observed, Tries, observe};
 use super::spec::object_name;
 use super::store::Store;
 use super::times::format_time;
-use crate::pods::backend::{Backend, Order};
+use crate::pods::backend::Backend;
 use crate::pods::probe::{Probes, answers};
 
 /// Creates of one order: a busy API server puts off, and a holder of the name may be gone when it is looked at.
@@ -99,11 +102,11 @@ impl KubernetesBackend {
 }
 
 impl Backend for KubernetesBackend {
-    fn order(&self, order: Order) {
+    fn act(&self, action: Action) {
         let shared = Arc::clone(&self.shared);
-        match order {
+        match action {
             // The version is the blueprint's: the pool may not have heard of the newest yet.
-            Order::Create { name, shard_key, reclaim_after, .. } => self.write(&name.clone(), async move {
+            Action::Create { name, shard_key, reclaim_after, .. } => self.write(&name.clone(), async move {
                 let result = shared.create(&name, &shard_key, reclaim_after).await;
                 match &result {
                     Creation::Refused(reason) => tracing::warn!(%reason, "no pod can be created"),
@@ -114,11 +117,12 @@ impl Backend for KubernetesBackend {
                 }
                 Event::Created { name, result }
             }),
-            Order::Delete { uid, resource_version, name, failed } => self.write(&name.clone(), async move {
+            Action::Delete { uid, resource_version, name, reason } => self.write(&name.clone(), async move {
+                let failed = reason == DeleteReason::Failed;
                 let result = shared.delete(&name, &uid, &resource_version, failed).await;
                 Event::Deleted { uid, result }
             }),
-            Order::Push { uid, resource_version, name, until, place_wanted } => {
+            Action::Push { uid, resource_version, name, until, place_wanted } => {
                 self.write(&name.clone(), async move {
                     let mut annotations = vec![(names::RECLAIM_AFTER, format_time(until))];
                     annotations.extend(place_wanted.map(|at| (names::PLACE_WANTED, format_time(at))));
@@ -126,17 +130,18 @@ impl Backend for KubernetesBackend {
                     Event::Pushed { uid, result }
                 });
             }
-            Order::Check { uid, name, number, within } => {
+            Action::Check { uid, name, number, within } => {
                 self.write(&name, async move {
                     let answered = answers(&shared.store, &uid, within).await;
                     Event::Checked { uid, number, answered }
                 });
             }
-            Order::Disconnect { uid } => shared.store.cut(&uid),
-            Order::Probe { uid, name, on: true } => {
+            Action::Disconnect { uid, .. } => shared.store.cut(&uid),
+            Action::Probe { uid, name, on: true } => {
                 self.probes.start(uid.clone(), &name.clone(), async move { shared.probe(&uid, &name).await });
             }
-            Order::Probe { uid, on: false, .. } => self.probes.stop(&uid),
+            Action::Probe { uid, on: false, .. } => self.probes.stop(&uid),
+            Action::Grant { .. } | Action::Reject { .. } => {}
         }
     }
 

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use porch_fn_grpc_client::conn::Connection;
 use porch_fn_lifecycle::tasks::pass_on_panic;
 use porch_fn_pool::{
     Creation, Event, Phase, Pod, PodName, PodRecipe, Reason, ResourceVersion, ShardKey, Time, Uid,
@@ -17,9 +18,9 @@ use tracing::Instrument;
 
 use super::backend::LocalBackend;
 use super::functions::LocalFunctions;
-use super::process::{self, Ended};
+use super::process;
 use crate::clock::now;
-use crate::pods::probe::NoPod;
+use crate::pods::probe::{CONNECTION, Locate, NoPod};
 
 /// How local pods are made.
 #[derive(Debug, Clone)]
@@ -30,20 +31,18 @@ pub struct LocalOptions {
     pub max_message: usize,
     /// `--log-level` for the wrapper.
     pub log_level: u8,
-    /// Which command stands for which image.
+    /// The command of each image.
     pub functions: LocalFunctions,
 }
 
-/// All local pods. Cheap to clone; the processes end with [`stop`](Self::stop), or when it is dropped
-/// everywhere, since each wrapper ends when its stdin does.
+/// All local pods. Cheap to clone. The processes end with [`stop`](Self::stop), or when the last
+/// clone is dropped, since each wrapper ends when its stdin does.
 #[derive(Debug, Clone)]
-pub struct LocalCluster {
-    inner: Arc<Inner>,
-}
+pub struct LocalCluster(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Tells it from other clusters.
+    /// Distinguishes it from other clusters.
     id: u64,
     options: LocalOptions,
     state: Mutex<State>,
@@ -52,6 +51,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     pods: HashMap<Uid, LocalPod>,
+    /// The last number that became part of a uid or a version.
     last_number: u64,
     subscribers: Vec<mpsc::UnboundedSender<Event>>,
     supervisors: JoinSet<()>,
@@ -61,25 +61,28 @@ struct State {
 #[derive(Debug)]
 struct LocalPod {
     pod: Pod,
-    address: Option<SocketAddr>,
-    /// Tells the supervisor to end the process.
+    /// Where its wrapper listens, and the connection that all runners share.
+    wrapper: Option<(SocketAddr, Arc<Connection>)>,
+    /// Has the supervisor end the process.
     stop: watch::Sender<bool>,
 }
+
+// === impl LocalCluster ===
 
 impl LocalCluster {
     /// No pods yet.
     pub fn new(options: LocalOptions) -> Self {
-        Self { inner: Arc::new(Inner { id: fastrand::u64(..), options, state: Mutex::default() }) }
+        Self(Arc::new(Inner { id: fastrand::u64(..), options, state: Mutex::default() }))
     }
 
-    /// A name that it has in common with no other: who sees these pods sees the same ones.
+    /// A name that no other cluster has: runners with the same name see the same pods.
     pub(crate) fn scope(&self) -> String {
-        format!("local/{:016x}", self.inner.id)
+        format!("local/{:016x}", self.0.id)
     }
 
-    /// A backend for one runner, which is told of all pods from now on, with those there are first.
+    /// A backend for one runner. `events` receives the pods that exist, and then every change.
     pub fn attach(&self, events: mpsc::UnboundedSender<Event>) -> LocalBackend {
-        let mut state = self.inner.state.lock();
+        let mut state = self.0.state.lock();
         let pods = state.pods.values().map(|local| local.pod.clone()).collect();
         // A runner that is gone already is dropped at the first event.
         let _ = events.send(Event::Synced(pods));
@@ -90,11 +93,9 @@ impl LocalCluster {
     /// Ends all processes and waits for them.
     pub async fn stop(&self) {
         let mut supervisors = {
-            let mut state = self.inner.state.lock();
+            let mut state = self.0.state.lock();
             state.stopping = true;
-            for local in state.pods.values() {
-                local.stop.send_replace(true);
-            }
+            state.pods.values().for_each(|local| _ = local.stop.send_replace(true));
             std::mem::take(&mut state.supervisors)
         };
         while supervisors.join_next().await.is_some() {}
@@ -107,59 +108,52 @@ impl LocalCluster {
         recipe: PodRecipe,
         reclaim_after: Time,
     ) -> Creation {
-        let Some(command) = self.inner.options.functions.command(&name.image).map(<[String]>::to_vec) else {
+        let refused = |reason: &str| Creation::Refused(Reason::Other(reason.into()));
+        let Some(command) = self.0.options.functions.command(&name.image).map(<[String]>::to_vec) else {
             return refused("no command stands for this image; add it to --local-functions");
         };
-        let mut state = self.inner.state.lock();
+        let mut state = self.0.state.lock();
         if state.stopping {
             return refused("the runner is shutting down");
         }
         if state.pods.values().any(|local| local.pod.name == name) {
             return Creation::Exists;
         }
-        let uid = Uid::from(format!("local-{}", state.number()));
+        let uid = Uid::from(format!("local-{}", state.next_number()));
+        let span = tracing::info_span!("pod", image = %name.image, slot = name.slot);
         let pod = Pod {
             name,
             uid: uid.clone(),
-            resource_version: state.version(),
+            resource_version: state.next_version(),
             shard_key,
-            terminating_since: None,
-            phase: Phase::Pending(None),
             recipe,
             reclaim_after: Some(reclaim_after),
-            place_wanted: None,
+            ..Pod::default()
         };
+        state.send(&Event::Seen(pod.clone()));
         let (stop, stopped) = watch::channel(false);
-        state.pods.insert(uid.clone(), LocalPod { pod: pod.clone(), address: None, stop });
-        state.tell(&Event::Seen(pod.clone()));
-        let span = tracing::info_span!("pod", image = %pod.name.image, slot = pod.name.slot);
+        state.pods.insert(uid.clone(), LocalPod { pod, wrapper: None, stop });
         while let Some(ended) = state.supervisors.try_join_next() {
             pass_on_panic(ended);
         }
-        let supervisor = supervise(Arc::downgrade(&self.inner), uid.clone(), command, stopped);
+        let supervisor = supervise(Arc::downgrade(&self.0), uid.clone(), command, stopped);
         state.supervisors.spawn(supervisor.instrument(span));
         Creation::Ok(uid)
     }
 
     pub(super) fn delete(&self, uid: &Uid, judged: &ResourceVersion) -> WriteOutcome {
-        let mut state = self.inner.state.lock();
-        let version = state.version();
-        let Some(local) = state.pods.get_mut(uid) else { return WriteOutcome::Gone };
-        if local.pod.resource_version != *judged {
-            return WriteOutcome::Conflict;
+        let mut state = self.0.state.lock();
+        let outcome = state.write(uid, judged, |local| {
+            local.pod.terminating_since = Some(now() + process::GRACE);
+            local.stop.send_replace(true);
+        });
+        // The process of a failed pod has ended.
+        if let Some(LocalPod { pod: Pod { phase: Phase::Failed(_), .. }, .. }) = state.pods.get(uid)
+            && outcome == WriteOutcome::Ok
+        {
+            state.remove(uid);
         }
-        if matches!(local.pod.phase, Phase::Failed(_)) {
-            // Its process is gone already.
-            state.pods.remove(uid);
-            state.tell(&Event::Gone(uid.clone()));
-            return WriteOutcome::Ok;
-        }
-        local.pod.resource_version = version;
-        local.pod.terminating_since = Some(now() + process::GRACE);
-        local.stop.send_replace(true);
-        let seen = Event::Seen(local.pod.clone());
-        state.tell(&seen);
-        WriteOutcome::Ok
+        outcome
     }
 
     pub(super) fn push(
@@ -169,136 +163,172 @@ impl LocalCluster {
         until: Time,
         place_wanted: Option<Time>,
     ) -> WriteOutcome {
-        let mut state = self.inner.state.lock();
-        let version = state.version();
-        let Some(local) = state.pods.get_mut(uid) else { return WriteOutcome::Gone };
-        if local.pod.terminating_since.is_some() {
-            return WriteOutcome::Gone;
-        }
-        if local.pod.resource_version != *judged {
-            return WriteOutcome::Conflict;
-        }
-        local.pod.resource_version = version;
-        local.pod.reclaim_after = Some(until);
-        local.pod.place_wanted = place_wanted.or(local.pod.place_wanted);
-        let seen = Event::Seen(local.pod.clone());
-        state.tell(&seen);
-        WriteOutcome::Ok
+        self.0.state.lock().write(uid, judged, |local| {
+            local.pod.reclaim_after = Some(until);
+            local.pod.place_wanted = place_wanted.or(local.pod.place_wanted);
+        })
     }
 
-    /// Where the pod's wrapper listens. `None` when it does not yet; an error when there is no such pod.
-    pub(super) fn address(&self, uid: &Uid) -> Result<Option<SocketAddr>, NoPod> {
-        self.inner.state.lock().pods.get(uid).map(|local| local.address).ok_or(NoPod)
+    /// Ends the connection to the pod. The next call dials anew.
+    pub(super) fn disconnect(&self, uid: &Uid) {
+        if let Some(local) = self.0.state.lock().pods.get_mut(uid)
+            && let Some((address, connection)) = local.wrapper.take()
+        {
+            connection.close();
+            local.wrapper = connect(address);
+        }
     }
 }
 
-/// Follows one process from its start to its end. Holds the cluster weakly: a cluster that is dropped drops its
-/// supervisors, and they their processes.
+impl Locate for LocalCluster {
+    fn locate(&self, uid: &Uid) -> Result<Option<Arc<Connection>>, NoPod> {
+        let state = self.0.state.lock();
+        let local = state.pods.get(uid).ok_or(NoPod)?;
+        Ok(local.wrapper.as_ref().map(|(_, connection)| Arc::clone(connection)))
+    }
+}
+
+fn connect(address: SocketAddr) -> Option<(SocketAddr, Arc<Connection>)> {
+    // Any socket address is one.
+    let connection = Connection::new(address.to_string(), CONNECTION).ok()?;
+    Some((address, Arc::new(connection)))
+}
+
+/// Follows one process from its start to its end. Holds the cluster weakly: a cluster that is
+/// dropped drops its supervisors, and they their processes.
 async fn supervise(cluster: Weak<Inner>, uid: Uid, command: Vec<String>, stopped: watch::Receiver<bool>) {
     let Some(options) = cluster.upgrade().map(|inner| inner.options.clone()) else { return };
     let listening = |address| {
         if let Some(inner) = cluster.upgrade() {
-            inner.state.lock().listening(&uid, address);
+            inner.state.lock().change(&uid, |local| {
+                local.wrapper = connect(address);
+                local.pod.phase = Phase::Running;
+            });
         }
     };
-    let ended = process::run(&options, &command, stopped, listening).await;
+    let failure = process::run(&options, &command, stopped, listening).await;
     if let Some(inner) = cluster.upgrade() {
-        inner.state.lock().ended(&uid, ended);
+        inner.state.lock().ended(&uid, failure);
     }
 }
 
-impl State {
-    fn listening(&mut self, uid: &Uid, address: SocketAddr) {
-        self.change(uid, |local| {
-            local.address = Some(address);
-            local.pod.phase = Phase::Running;
-        });
-    }
+// === impl State ===
 
-    fn ended(&mut self, uid: &Uid, ended: Ended) {
+impl State {
+    /// The process of a pod has ended: by order if there is no `failure`.
+    fn ended(&mut self, uid: &Uid, failure: Option<String>) {
         let Some(local) = self.pods.get(uid) else { return };
-        match ended {
-            // One that died while it was being deleted is deleted.
-            Ended::Failed(reason) if local.pod.terminating_since.is_none() => {
+        match failure {
+            Some(reason) if local.pod.terminating_since.is_none() => {
                 tracing::warn!(reason, "local pod failed");
                 self.change(uid, |local| {
-                    local.address = None;
+                    local.wrapper = None;
                     local.pod.phase = Phase::Failed(Reason::Found { kind: "exited", text: reason.into() });
                 });
             }
-            Ended::Failed(_) | Ended::Stopped => {
-                self.pods.remove(uid);
-                self.tell(&Event::Gone(uid.clone()));
-            }
+            // A pod that died while it was being deleted is deleted.
+            _ => self.remove(uid),
         }
     }
 
+    /// Changes the pod if it is in the state that was judged.
+    fn write(
+        &mut self,
+        uid: &Uid,
+        judged: &ResourceVersion,
+        change: impl FnOnce(&mut LocalPod),
+    ) -> WriteOutcome {
+        match self.pods.get(uid) {
+            None => return WriteOutcome::Gone,
+            Some(local) if local.pod.resource_version != *judged => return WriteOutcome::Conflict,
+            Some(_) => self.change(uid, change),
+        }
+        WriteOutcome::Ok
+    }
+
     fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut LocalPod)) {
-        let version = self.version();
+        let version = self.next_version();
         let Some(local) = self.pods.get_mut(uid) else { return };
         change(local);
         local.pod.resource_version = version;
         let seen = Event::Seen(local.pod.clone());
-        self.tell(&seen);
+        self.send(&seen);
     }
 
-    fn number(&mut self) -> u64 {
+    fn remove(&mut self, uid: &Uid) {
+        self.pods.remove(uid);
+        self.send(&Event::Gone(uid.clone()));
+    }
+
+    fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
-    fn version(&mut self) -> ResourceVersion {
-        ResourceVersion::from(self.number().to_string())
+    fn next_version(&mut self) -> ResourceVersion {
+        ResourceVersion::from(self.next_number().to_string())
     }
 
-    fn tell(&mut self, event: &Event) {
+    fn send(&mut self, event: &Event) {
         self.subscribers.retain(|subscriber| subscriber.send(event.clone()).is_ok());
     }
 }
 
-fn refused(reason: &str) -> Creation {
-    Creation::Refused(Reason::Other(reason.into()))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tempfile::tempdir;
+    use tokio::time::{sleep, timeout};
+
     use super::*;
 
-    fn cluster(wrapper: &[&str]) -> LocalCluster {
+    fn cluster(script: &str) -> LocalCluster {
         let mut functions = LocalFunctions::default();
         functions.add("example.com/f:v1", vec!["cat".to_owned()], "example.com").unwrap();
-        let wrapper = wrapper.iter().map(OsString::from).collect();
+        let wrapper = ["sh", "-c", script].map(OsString::from).to_vec();
         LocalCluster::new(LocalOptions { wrapper, max_message: 1 << 20, log_level: 0, functions })
     }
 
     fn create(cluster: &LocalCluster) -> Creation {
-        let name = PodName { image: "example.com/f:v1".into(), slot: 0, past: None };
-        cluster.create(name, "key".into(), PodRecipe::of("version", None), now())
+        let name = PodName { image: "example.com/f:v1".into(), ..PodName::default() };
+        cluster.create(name, "key".into(), PodRecipe::default(), now())
     }
 
     #[tokio::test]
     async fn a_pod_that_dies_while_it_is_deleted_is_gone_and_frees_its_name() {
-        let cluster = cluster(&["sh", "-c", "read line"]);
+        let cluster = cluster("read line");
         let (sender, mut events) = mpsc::unbounded_channel();
         let _backend = cluster.attach(sender);
         assert!(matches!(create(&cluster), Creation::Ok(_)));
         let seen = |event| if let Event::Seen(pod) = event { Some(pod) } else { None };
         let pod = std::iter::from_fn(|| events.try_recv().ok()).find_map(seen).unwrap();
         assert_eq!(cluster.delete(&pod.uid, &pod.resource_version), WriteOutcome::Ok);
-        cluster.inner.state.lock().ended(&pod.uid, Ended::Failed("signal: killed".to_owned()));
+        cluster.0.state.lock().ended(&pod.uid, Some("signal: killed".to_owned()));
         let gone = std::iter::from_fn(|| events.try_recv().ok())
             .any(|event| matches!(event, Event::Gone(uid) if uid == pod.uid));
         assert!(gone);
         assert!(matches!(create(&cluster), Creation::Ok(_)));
     }
 
+    /// A wrapper that is killed could not end the functions that it runs.
     #[tokio::test]
-    async fn a_cluster_that_is_dropped_lets_go_of_its_pods() {
-        let cluster = cluster(&["sh", "-c", "read line"]);
+    async fn pods_of_a_cluster_that_is_dropped_end_by_themselves() {
+        let directory = tempdir().unwrap();
+        let path = |name| directory.path().join(name);
+        let until_exists = async |name| {
+            let exists = async {
+                while !path(name).exists() {
+                    sleep(Duration::from_millis(2)).await;
+                }
+            };
+            timeout(Duration::from_secs(20), exists).await.unwrap();
+        };
+        let (begun, ended) = (path("begun"), path("ended"));
+        let cluster = cluster(&format!(">{}; read line; >{}", begun.display(), ended.display()));
         assert!(matches!(create(&cluster), Creation::Ok(_)));
-        let inner = Arc::downgrade(&cluster.inner);
-        tokio::task::yield_now().await;
+        until_exists("begun").await;
         drop(cluster);
-        assert!(inner.upgrade().is_none());
+        until_exists("ended").await;
     }
 }

@@ -1,12 +1,14 @@
-//! `--local-functions`: which command stands for which image when pods are local processes.
+//! `--local-functions`: the command of each image when pods are local processes.
 
 use std::collections::HashMap;
+use std::future::{pending, ready};
 use std::path::Path;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageKey, PodRecipe};
+use porch_fn_settings::yaml;
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,7 +16,6 @@ use crate::pods::backend::{Catalog, Unresolved};
 use crate::pods::configure::{OriginChange, OriginOf, Origins};
 use crate::settings::CurrentSettings;
 use crate::settings_file::{FileError, SettingsFile};
-use porch_fn_settings::yaml;
 
 #[derive(Deserialize, Default)]
 struct File {
@@ -30,9 +31,7 @@ struct Function {
 
 /// Commands by canonical image.
 #[derive(Debug, Clone, Default)]
-pub struct LocalFunctions {
-    commands: HashMap<String, Vec<String>>,
-}
+pub struct LocalFunctions(HashMap<String, Vec<String>>);
 
 impl LocalFunctions {
     /// Reads the file.
@@ -68,23 +67,23 @@ impl LocalFunctions {
         if command.first().is_none_or(String::is_empty) {
             return Err(format!("image {image:?} has no command"));
         }
-        self.commands.insert(parsed.as_str().to_owned(), command);
+        self.0.insert(parsed.as_str().to_owned(), command);
         Ok(())
     }
 
     /// The images, sorted.
     pub fn images(&self) -> Vec<&str> {
-        let mut images: Vec<_> = self.commands.keys().map(String::as_str).collect();
+        let mut images: Vec<_> = self.0.keys().map(String::as_str).collect();
         images.sort_unstable();
         images
     }
 
     pub(crate) fn command(&self, image: &ImageKey) -> Option<&[String]> {
-        self.commands.get(image.as_str()).map(Vec::as_slice)
+        self.0.get(image.as_str()).map(Vec::as_slice)
     }
 
     /// A changed command makes a new version, whose pods replace the old ones.
-    pub(crate) fn template(&self, image: &ImageKey) -> Option<PodRecipe> {
+    fn recipe(&self, image: &ImageKey) -> Option<PodRecipe> {
         let command = self.command(image)?.join("\0");
         Some(PodRecipe::of(format!("{:016x}", xxh3_64(command.as_bytes())), None))
     }
@@ -92,7 +91,7 @@ impl LocalFunctions {
 
 impl Catalog for LocalFunctions {
     fn knows(&self, image: &Image) -> bool {
-        self.commands.contains_key(image.as_str())
+        self.0.contains_key(image.as_str())
     }
 
     fn resolve<'a>(
@@ -101,22 +100,21 @@ impl Catalog for LocalFunctions {
         constraint: &'a Constraint,
     ) -> BoxFuture<'a, Result<Image, Unresolved>> {
         // Keys are canonical, so there is no prefix to add.
-        let known: Vec<_> = self.commands.keys().filter_map(|known| Image::parse(known, "").ok()).collect();
-        let tags =
-            known.iter().filter(|known| known.repository() == image.repository()).filter_map(Image::tag);
-        let highest = constraint.highest(tags).and_then(|tag| image.with_tag(tag).ok());
-        std::future::ready(highest.ok_or(Unresolved::NoMatch)).boxed()
+        let known: Vec<_> = self.0.keys().filter_map(|known| Image::parse(known, "").ok()).collect();
+        let same_repository = known.iter().filter(|known| known.repository() == image.repository());
+        let highest = constraint.highest(same_repository.filter_map(Image::tag));
+        ready(highest.and_then(|tag| image.with_tag(tag).ok()).ok_or(Unresolved::NoMatch)).boxed()
     }
 }
 
 impl Origins for LocalFunctions {
     fn origins(&mut self, _: &CurrentSettings) -> OriginOf {
         let functions = self.clone();
-        Box::new(move |image| functions.template(image))
+        Box::new(move |image| functions.recipe(image))
     }
 
     async fn changed(&mut self) -> OriginChange {
-        std::future::pending().await
+        pending().await
     }
 }
 
@@ -127,15 +125,12 @@ mod tests {
     #[test]
     fn images_are_canonical_and_broken_entries_are_named() {
         let text = "functions:\n- image: annotate:v1\n  command: [cat, -u]\n";
-        let functions = LocalFunctions::parse(text, "example.com/functions").unwrap();
-        let key = ImageKey::from("example.com/functions/annotate:v1");
+        let functions = LocalFunctions::parse(text, "example.com").unwrap();
+        let key = ImageKey::from("example.com/annotate:v1");
         assert_eq!(functions.command(&key).unwrap(), ["cat", "-u"]);
-        assert!(functions.knows(&Image::parse("annotate:v1", "example.com/functions").unwrap()));
-        let other = LocalFunctions::parse(
-            "functions: [{image: annotate:v1, command: [cat]}]",
-            "example.com/functions",
-        );
-        assert_ne!(functions.template(&key), other.unwrap().template(&key));
+        assert!(functions.knows(&Image::parse("annotate:v1", "example.com").unwrap()));
+        let other = LocalFunctions::parse("functions: [{image: annotate:v1, command: [cat]}]", "example.com");
+        assert_ne!(functions.recipe(&key), other.unwrap().recipe(&key));
         for (text, expected) in [
             ("functions: [{image: a:v1, command: []}]", "has no command"),
             ("functions: [{image: 'A B', command: [x]}]", "A B"),

@@ -6,9 +6,10 @@ mod driver;
 mod error;
 pub mod kubernetes;
 pub mod local;
-mod page;
 mod probe;
 mod starts;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,22 +22,19 @@ use porch_fn_grpc_client::unary::{self, CallError, Lost};
 use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key};
 use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
 use porch_fn_proto::frame;
-use porch_fn_telemetry::span;
-use porch_fn_telemetry::trace_context;
+use porch_fn_telemetry::{span, trace_context};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub use backend::{Backend, Catalog, Order, Unresolved};
+pub use backend::{Backend, Catalog, Unresolved};
 pub(crate) use driver::Handle;
-pub(crate) use page::page;
-pub(crate) use starts::Step;
 
 use crate::metrics::{Metrics, Runtime};
-use driver::{AcquireError, Driver};
+use driver::Driver;
 use error::{PodError, wrap_failure};
 
-/// Pods that one call is given although they turn out to be gone before they have begun to run it.
-/// Each of them is probed before it is given out again.
+/// Pods that one call may be given that turn out to be gone before they have begun to run it. Each
+/// of them is probed before it is granted again.
 const MAX_PODS_GONE: usize = 10;
 
 /// Runs calls in pods.
@@ -63,8 +61,7 @@ impl PodRuntime {
         metrics: Arc<Metrics>,
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (driver, pool) = Driver::new(config, backend, events, Arc::clone(&metrics));
-        let max_retries = 0;
-        (Self { pool, catalog, default_prefix, max_message, max_retries, metrics }, driver.run())
+        (Self { pool, catalog, default_prefix, max_message, max_retries: 0, metrics }, driver.run())
     }
 
     /// The same, which runs a call again in so many more pods when a pod dies while it runs the
@@ -74,13 +71,14 @@ impl PodRuntime {
         Self { max_retries: usize::try_from(max_retries).unwrap_or(usize::MAX), ..self }
     }
 
-    /// A way to the pool, for status pages.
+    /// Sends to the pool, for status pages.
     pub(crate) fn pool(&self) -> Handle {
         self.pool.clone()
     }
 
-    /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is asked. `parsed` is what
-    /// the image means. A `tag` that is a version or a constraint says which tag of its repository is meant.
+    /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is
+    /// asked. `parsed` is the image as a reference. A `tag` that is a version or a constraint chooses
+    /// a tag of its repository.
     pub(crate) async fn evaluate(
         &self,
         image: &str,
@@ -108,8 +106,8 @@ impl PodRuntime {
         })
     }
 
-    /// The image that is meant. As kpt has it: a version is a literal tag, a constraint stands for the highest tag in it,
-    /// and any other text does not count. Nor does it count beside a digest.
+    /// The image to run. As in kpt, a version is a literal tag, a constraint stands for the highest
+    /// tag that it allows, and any other text does not count. Nor does a tag count beside a digest.
     async fn choose(&self, image: Image, tag: &str) -> Result<Image, PodError> {
         if tag.is_empty() || image.digest().is_some() {
             return Ok(image);
@@ -130,16 +128,17 @@ impl PodRuntime {
         let mut again = None;
         while broken <= self.max_retries && gone < MAX_PODS_GONE {
             let (waits, waiting) = (self.metrics.waits(Runtime::Pod), call.span.stage(span::QUEUE_WAIT));
-            let mut lease = match self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await {
-                Ok(lease) => lease,
-                Err(AcquireError::Vanished) => {
+            let granted = self.pool.acquire(image.clone(), shard_key.clone(), wait_until).await;
+            let (connection, mut lease) = match granted {
+                Ok(granted) => granted,
+                Err(PodError::Vanished) => {
                     gone += 1;
                     again = Some("vanished");
                     continue;
                 }
                 Err(error) => {
                     self.metrics.rejected(Runtime::Pod, error.kind());
-                    return Err(error.into());
+                    return Err(error);
                 }
             };
             waits.granted();
@@ -152,7 +151,7 @@ impl PodRuntime {
             let span = call.span.call();
             let (mut headers, limit) = (headers(call), self.max_message);
             span.inject(&mut headers);
-            let answer = unary::call(lease.connection(), headers, &framed, limit, &call.charge);
+            let answer = unary::call(&connection, headers, &framed, limit, &call.charge);
             let answer = self.metrics.client.client(&framed, call.deadline, answer).await;
             drop(evaluates);
             span.ended(answer.as_ref().map_or_else(CallError::code, Reply::code));
@@ -183,9 +182,10 @@ impl PodRuntime {
                 }
             }
         }
-        self.metrics.rejected(Runtime::Pod, "pods_broke");
-        // What no pod has begun to run, the hop before may send elsewhere.
-        Err(if broken > 0 { PodError::Broken } else { AcquireError::Vanished.into() })
+        // The hop before may send a call elsewhere that no pod has begun to run.
+        let error = if broken > 0 { PodError::Broken } else { PodError::Vanished };
+        self.metrics.rejected(Runtime::Pod, error.kind());
+        Err(error)
     }
 }
 
@@ -199,8 +199,8 @@ fn margin(remaining: Duration) -> Duration {
     (remaining / 4).min(Duration::from_millis(100))
 }
 
-/// What a wrapper needs to know, and the trace context. The caller's other metadata ends at the runner, as in the
-/// original.
+/// What a wrapper needs to know, and the trace context. The caller's other metadata ends at the
+/// runner, as in the original.
 fn headers(call: &Call) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(6);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -209,6 +209,3 @@ fn headers(call: &Call) -> HeaderMap {
     trace_context::pass_on(&call.headers, &mut headers);
     headers
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,85 @@
+//! What the exec runtime runs, as one number. Whichever runner a call reaches must run the same
+//! function: runners with different numbers do not. Directories do not count, since `--functions`
+//! may be mounted anywhere.
+
+use std::fmt::Write as _;
+
+use porch_fn_settings::{ExecConfig, Settings, TagSemantics};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bits that a metric, which is a 64-bit float where it is read, holds exactly.
+const BITS: u32 = 48;
+
+/// A hash over which image is run by which executable: of `--config`, and of the FunctionConfigs in
+/// `settings` whose executables exist.
+pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
+    let mut lines: Vec<_> =
+        config.iter().map(|(image, executable)| format!("{image} {}", executable.function)).collect();
+    // The file's order has no meaning.
+    lines.sort_unstable();
+    let mut text = lines.join("\n");
+    // Only constraints are marked: without them the number is that of earlier versions.
+    let semantics = settings.functions().semantics().map(|semantics| semantics.value);
+    let mark = if semantics == Some(TagSemantics::Constraint) { " constraint" } else { "" };
+    let missing: Vec<_> = settings.missing_executables().map(|(config, _)| &config.name).collect();
+    // The order of FunctionConfigs counts: the first that fits an image wins.
+    for config in settings.functions().iter().filter(|config| !missing.contains(&&config.name)) {
+        if let Some(binary) = &config.spec.binary {
+            let tags: Vec<_> = binary.tags.texts().collect();
+            let path = binary.path.display();
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n{:?} {tags:?} {path}{mark}", config.spec.repositories);
+        }
+    }
+    // 0 stands for a runtime that is off.
+    (xxh3_64(text.as_bytes()) >> (u64::BITS - BITS)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use porch_fn_settings::{CacheConfig, FunctionConfig, FunctionConfigs, Setting, Source};
+    use serde_json::json;
+
+    use super::*;
+    use crate::settings::tests::settings;
+
+    #[test]
+    fn it_is_over_what_runs_and_nothing_else() {
+        let hash = |text: &str, functions: &str| {
+            let config = ExecConfig::parse(text, Path::new(functions), "example.com").unwrap();
+            exec_hash(&config, &settings(CacheConfig::default()))
+        };
+        let base = hash("functions: [{function: a, images: [x:v1, 'y:v1']}]", "/one");
+        let same = "functions: [{function: a, images: ['example.com/y:v1']}, {function: a, images: [x:v1]}]";
+        assert_eq!(hash(same, "/other"), base);
+        for other in [
+            "",
+            "functions: [{function: a, images: [x:v1]}]",
+            "functions: [{function: b, images: [x:v1, 'y:v1']}]",
+            "functions: [{function: a, images: [x:v2, 'y:v1']}]",
+        ] {
+            assert_ne!(hash(other, "/one"), base, "{other}");
+        }
+        assert!(base > 0 && base < 1 << BITS);
+    }
+
+    #[test]
+    fn what_tags_mean_counts_where_there_are_executables() {
+        let hash = |executor: &str, semantics| {
+            let spec = json!({"image": "f", executor: {"tags": ["v1"], "path": "f"}});
+            let object = json!({"metadata": {"name": "f"}, "spec": spec});
+            let configs = vec![FunctionConfig::parse(&object, "example.com", semantics).unwrap()];
+            let functions = FunctionConfigs::new(configs, Setting::new(semantics, Source::Schema), None);
+            let flags = settings(CacheConfig::default()).flags().clone();
+            let settings = Settings::new(flags, Arc::default(), Arc::default(), functions.into(), |_| true);
+            exec_hash(&ExecConfig::default(), &settings)
+        };
+        for (executor, same) in [("binaryExecutor", false), ("podExecutor", true)] {
+            let exact = hash(executor, TagSemantics::Exact);
+            assert_eq!(exact == hash(executor, TagSemantics::Constraint), same, "{executor}");
+        }
+    }
+}
