@@ -29,6 +29,6 @@ pub(super) async fn follow(shared: Arc<Shared>, owned: watch::Receiver<OwnedShar
         let ownership = owned.borrow().clone();
         let images = shared.store.images();
         let mine = images.iter().filter(|(_, shard_key)| ownership.owns(shard_key)).map(|(image, _)| image);
-        stream::iter(mine).for_each_concurrent(AT_ONCE, |image| shared.metadata.revalidate(image)).await;
+        stream::iter(mine).for_each_concurrent(AT_ONCE, |image| shared.images.revalidate(image)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The Services of function pods as last seen.
+//! The Services of function pods as last reported.
 
 use std::net::IpAddr;
 
@@ -24,7 +24,7 @@ pub(in crate::pods::kubernetes) struct KnownService {
 }
 
 impl Store {
-    pub(in crate::pods::kubernetes) fn service_seen(&self, service: &Service) {
+    pub(in crate::pods::kubernetes) fn record_service(&self, service: &Service) {
         let Some((name, seen)) = known_service(service) else { return };
         let services = &mut self.state.lock().services;
         let newer = |known: &KnownService| is_older(&seen.resource_version, &known.resource_version);
@@ -33,22 +33,16 @@ impl Store {
         }
     }
 
-    pub(in crate::pods::kubernetes) fn service_gone(&self, service: &Service) {
-        if let (Some(name), Some(uid)) = (&service.metadata.name, &service.metadata.uid) {
-            self.service_forgotten(name, uid);
-        }
-    }
-
-    /// It is known to be deleted; the watch will show it.
-    pub(in crate::pods::kubernetes) fn service_forgotten(&self, name: &str, uid: &str) {
+    /// A Service was deleted; the watch may not have reported it yet.
+    pub(in crate::pods::kubernetes) fn remove_service(&self, name: &str, uid: &str) {
         let services = &mut self.state.lock().services;
         if services.get(name).is_some_and(|known| known.uid == uid) {
             services.remove(name);
         }
     }
 
-    /// The full list. One that was made since is made known again by the watch.
-    pub(in crate::pods::kubernetes) fn services_listed(&self, services: &[Service]) {
+    /// The full list. The watch reports again what was made since.
+    pub(in crate::pods::kubernetes) fn replace_services(&self, services: &[Service]) {
         self.state.lock().services = services.iter().filter_map(known_service).collect();
         self.services_listed.send_replace(true);
     }
