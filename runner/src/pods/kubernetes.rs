@@ -1,4 +1,4 @@
-//! Function pods on Kubernetes: the API server is the arbiter, several runners work on one set of pods.
+//! Function pods on Kubernetes: several runners share one set of pods, and the API server is the arbiter.
 //!
 //! ```text
 //!   settings ───────┐
@@ -10,7 +10,7 @@
 //!         └─► events to the pool
 //! ```
 //!
-//! Pure are `template`, `spec`, `observe`, `crash` and `answers`: objects and errors in, values out. Beside it,
+//! `template`, `spec`, `observe`, `crash` and `answers` are pure: objects and errors in, values out.
 //! `function_configs` follows a source of the settings, and `pull_secret` keeps a Secret for the kubelet.
 
 mod answers;

@@ -31,7 +31,8 @@ use super::times::format_time;
 use crate::pods::backend::{Backend, Order};
 use crate::pods::probe::{Probes, answers};
 
-/// Creates of one order: a busy API server puts off, and a holder of the name may be gone when it is looked at.
+/// Attempts of one create: a busy API server refuses some, and a holder of the name may be gone by
+/// the next one.
 const CREATE_ATTEMPTS: u32 = 5;
 /// Before the second of them; each further pause is longer by as much.
 const CREATE_PAUSE: Duration = Duration::from_millis(100);
@@ -44,7 +45,7 @@ const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How often one refusal is logged.
 const REFUSAL_EVERY: Duration = Duration::from_mins(1);
-/// How long a pod that has failed may take to end, in seconds: its name is wanted, and it has nothing to finish.
+/// How many seconds a failed pod may take to end: its name is needed, and it has nothing to finish.
 const FAILED_GRACE: u32 = 1;
 
 /// A [`Backend`] over the pods of one namespace.
@@ -102,7 +103,7 @@ impl Backend for KubernetesBackend {
     fn order(&self, order: Order) {
         let shared = Arc::clone(&self.shared);
         match order {
-            // The version is the blueprint's: the pool may not have heard of the newest yet.
+            // The blueprint decides the version: the pool may not know the newest yet.
             Order::Create { name, shard_key, reclaim_after, .. } => self.write(&name.clone(), async move {
                 let result = shared.create(&name, &shard_key, reclaim_after).await;
                 match &result {

@@ -1,7 +1,6 @@
-//! What new pods and Services are made from at this moment: one template for all images, and what settings and
-//! registries say of each.
-//!
-//! What a pod is made from is what the pool compares with the pods there are; see [`Blueprint::made_from`].
+//! What new pods and Services are made from at this moment: one template for all images, and the
+//! settings and content of each. The pool compares it with existing pods; see
+//! [`Blueprint::made_from`].
 
 #[cfg(test)]
 mod tests;

@@ -247,10 +247,10 @@ fn judge_waiting(
             match refusal(message) {
                 // The kubelet may have pulled with credentials from before a rotation, or without any: it leaves out
                 // a Secret that it cannot read within a second.
-                Some(Refusal::NoAccess) if pull_secrets && has_another_try => {
+                Some(true) if pull_secrets && has_another_try => {
                     return Phase::Pending(Some(image_refused(name)));
                 }
-                Some(Refusal::NoSuchImage | Refusal::NoAccess) => image_refused(name),
+                Some(_) => image_refused(name),
                 None if has_another_try => return Phase::Pending(Some(image_not_pulled(name))),
                 None => image_not_pulled(name),
             }
@@ -298,20 +298,13 @@ impl Tries {
     fn count_pull(&mut self, container: &str, reason: &str) -> u32 {
         let pulls = self.pulls.entry(container.to_owned()).or_default();
         let backs_off = reason == "ImagePullBackOff";
-        // The state of the failed pull that it backs off from may not have been seen.
+        // The state of the failed pull before this pause may not have been reported.
         if pulls.failed == 0 || (!backs_off && !pulls.counted) {
             pulls.failed = pulls.failed.saturating_add(1);
         }
         pulls.counted = !backs_off;
         pulls.failed
     }
-}
-
-/// Why a registry does not give an image, as far as it tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
-    NoSuchImage,
-    NoAccess,
 }
 
 /// The words of registries and container runtimes about an image that is not there.
@@ -327,11 +320,11 @@ const NO_ACCESS: [&str; 6] = [
     " authentication required ",
 ];
 
-/// How the registry refused the image, if it answered. With the same credentials another try would be
-/// refused as well.
+/// Whether the registry refused the image, if it answered: `true` if access was denied, maybe because
+/// credentials are missing; `false` if there is no such image. containerd has one sentence for both.
 ///
 /// Whole words only: the message quotes the image's name, which may contain any of them.
-fn refusal(message: &str) -> Option<Refusal> {
+fn refusal(message: &str) -> Option<bool> {
     let mut words = String::from(" ");
     for word in message.split_whitespace() {
         words.push_str(word.trim_matches(|c: char| !c.is_ascii_alphanumeric()));
@@ -341,9 +334,6 @@ fn refusal(message: &str) -> Option<Refusal> {
     // The file system's words, not the registry's.
     words = words.replace(" permission denied ", " ");
     let says = |refusals: &[&str]| refusals.iter().any(|refusal| words.contains(refusal));
-    // containerd has one sentence for both: access is denied, or the repository does not exist.
-    if says(&NO_ACCESS) {
-        return Some(Refusal::NoAccess);
-    }
-    says(&NO_SUCH_IMAGE).then_some(Refusal::NoSuchImage)
+    let is_without_access = says(&NO_ACCESS);
+    (is_without_access || says(&NO_SUCH_IMAGE)).then_some(is_without_access)
 }

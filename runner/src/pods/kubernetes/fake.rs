@@ -45,7 +45,7 @@ pub(super) fn failure(code: u16, reason: &str, message: &str) -> Answer {
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": message, "code": code,
         "details": { "retryAfterSeconds": if code == 429 { 5 } else { 0 } },
     });
-    Some((code, status.to_string()))
+    serde_json::to_string(&status).ok().map(|text| (code, text))
 }
 
 impl<F: Fn(&Method, &Uri, &[u8]) -> Answer + Send + Sync + 'static> Service<Request<Body>> for Server<F> {

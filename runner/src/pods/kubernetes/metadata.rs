@@ -1,7 +1,6 @@
-//! What is known of an image before a pod is made of it: the command that its pod runs, and the digest that its tag
-//! stands for.
-//!
-//! Registries say it. The file of `--image-metadata` says it for those that the runner cannot or should not ask.
+//! What is known of an image before a pod is made of it: the command that its pod runs, and the digest
+//! that its tag stands for. It comes from registries, or from the file of `--image-metadata` for images
+//! that the runner cannot or should not ask registries for.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,7 +29,8 @@ pub(crate) struct ImageMetadata {
     pub(crate) content: Option<ImageContent>,
 }
 
-/// Where metadata comes from. Asked when a pod is to be created or a tag to be found, never on the path of a warm call.
+/// Where metadata comes from. Asked when a pod is to be created or a tag to be found, never on the path
+/// of a warm call.
 #[derive(Debug)]
 pub(crate) struct ImageSource {
     file: Arc<MetadataFile>,

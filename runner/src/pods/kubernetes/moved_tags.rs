@@ -1,7 +1,8 @@
-//! Follows the tags of images that have pods. When one stands for something else, what pods of that image are made from
-//! is another version, and the pool replaces them like any outdated pod.
+//! Follows the tags of images that have pods. If a tag moves, the pool replaces the image's pods like
+//! any outdated pods.
 //!
-//! Only the owner of an image asks, since only it replaces; the others see a moved tag when they make a pod.
+//! Only the owner of an image asks, since only it replaces; other runners notice a moved tag when they
+//! make a pod.
 
 use std::sync::Arc;
 use std::time::Duration;

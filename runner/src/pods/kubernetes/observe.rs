@@ -1,6 +1,5 @@
 //! A pod object as the pool sees it.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1;
@@ -32,10 +31,13 @@ pub(super) struct Observed {
 /// states of it have shown.
 pub(super) fn observe(pod: &v1::Pod, mut tries: Tries) -> Option<Observed> {
     let metadata = &pod.metadata;
-    if text(metadata.labels.as_ref(), names::MANAGED_BY) != Some(names::MANAGER) {
+    if !names::is_ours(metadata) {
         return None;
     }
-    let annotation = |name| text(metadata.annotations.as_ref(), name);
+    let annotation = |name: &str| {
+        let text = metadata.annotations.as_ref()?.get(name);
+        text.map(String::as_str).filter(|text| !text.is_empty())
+    };
     let image = ImageKey::from(annotation(names::IMAGE_REFERENCE)?);
     let name = PodName {
         slot: slot(annotation(names::SLOT)?)?,
@@ -69,11 +71,6 @@ pub(super) fn observe(pod: &v1::Pod, mut tries: Tries) -> Option<Observed> {
         place_wanted: annotation(names::PLACE_WANTED).and_then(parse_time),
     };
     Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, entrypoint, tries })
-}
-
-/// A label or annotation that says something.
-fn text<'a>(texts: Option<&'a BTreeMap<String, String>>, name: &str) -> Option<&'a str> {
-    texts?.get(name).map(String::as_str).filter(|text| !text.is_empty())
 }
 
 /// As we write them: one slot must not have two spellings.

@@ -1,5 +1,5 @@
-//! Finds out whether a pod serves, and whether it is still there: the watch may be late, or cut without anybody
-//! noticing.
+//! Probes pods, and asks the API server whether they still exist: the watch may be late, or its
+//! connection dead without a sign.
 
 use std::time::Duration;
 
@@ -14,16 +14,15 @@ use super::client::{Causes, RequestError};
 use super::store::Connect;
 use crate::pods::probe::until_serving;
 
-/// How long after a probe's start, and then how often, the API server is asked whether the pod still exists: the watch
-/// may be cut without anybody noticing.
+/// Pauses after a probe's start before the API server is asked whether the pod still exists, doubling.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(8);
-/// How long a pod that once served is not trusted before the API server has said that it still exists.
+/// How long a probe of a pod that once served waits for the API server to confirm that it exists.
 const TRUST_AFTER: Duration = Duration::from_secs(1);
 /// How long after a pod's termination was reported, and then how often, the API server is asked whether it is gone. One that
 /// runs no call is gone sooner.
 const ENDING_LOOK: Duration = Duration::from_secs(4);
-/// How often a Service that was there is looked for again.
+/// How often the Service of a pod that is probed is looked for again.
 const SERVICE_LOOK: Duration = Duration::from_secs(5);
 
 impl Shared {
@@ -60,8 +59,8 @@ impl Shared {
         }
     }
 
-    /// Asks the API server, for ever, for pods that should be gone by now: they hold their names until their end is
-    /// heard of, and callers wait for these.
+    /// Asks the API server, for ever, for pods that should be gone by now: until the runner knows that
+    /// they are gone their names are taken, and callers wait for these.
     pub(super) async fn look_after_ending(&self) {
         loop {
             sleep(ENDING_LOOK).await;

@@ -147,7 +147,7 @@ impl PullSecret {
         let written = match existing {
             None => self.create(wanted).await,
             Some(secret) if has_type && secret.immutable != Some(true) => self.update(secret, wanted).await,
-            Some(secret) if is_ours(&secret) => match self.delete(secret).await {
+            Some(secret) if names::is_ours(&secret.metadata) => match self.delete(secret).await {
                 Ok(()) => self.create(wanted).await,
                 failed => failed,
             },
@@ -220,11 +220,6 @@ impl PullSecret {
         let request = request.map_err(kube::Error::BuildRequest)?;
         bounded(self.client.request_text(request)).await
     }
-}
-
-fn is_ours(secret: &Secret) -> bool {
-    let labels = secret.metadata.labels.as_ref();
-    labels.and_then(|labels| labels.get(names::MANAGED_BY)).is_some_and(|manager| manager == names::MANAGER)
 }
 
 /// `secret` with the content and our label, otherwise unchanged.

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::answers::creation;
 use super::backend::Shared;
 use super::client::{Causes, RequestError};
-use super::names;
+use super::names::is_ours;
 use super::store::KnownService;
 use crate::clock::now;
 
@@ -73,7 +73,7 @@ impl Shared {
         // Only the API server knows which pod came first: the watch of pods may be cut while that of Services is not.
         match self.cluster.get_pod(name).await {
             Ok(Some(holder)) if holder.metadata.uid.as_deref() == Some(pod.as_str()) => {}
-            // Ours is gone, which the look after the pod finds out; or nobody knows.
+            // Ours is gone, which the probe finds out; or the API server does not answer.
             Ok(_) | Err(_) => return Ok(false),
         }
         match self.cluster.delete_service(name, service).await {
@@ -98,7 +98,7 @@ impl Shared {
         };
         // It may be there although it was refused: quotas and rights are asked before the name.
         match (self.cluster.get_service(name).await, refused) {
-            (Ok(Some(holder)), _) if !is_ours(&holder) => Err(Reason::Other(NAME_TAKEN.into())),
+            (Ok(Some(holder)), _) if !is_ours(&holder.metadata) => Err(Reason::Other(NAME_TAKEN.into())),
             (Ok(Some(holder)), _) => {
                 self.store.record_service(&holder);
                 Ok(None)
@@ -147,9 +147,4 @@ impl Shared {
             }
         }
     }
-}
-
-fn is_ours(service: &Service) -> bool {
-    let labels = service.metadata.labels.as_ref();
-    labels.and_then(|labels| labels.get(names::MANAGED_BY)).is_some_and(|by| by == names::MANAGER)
 }

@@ -118,7 +118,7 @@ fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, parts: &P
     if let Some(account) = &overrides.service_account {
         spec.service_account_name = Some(account.clone());
         if source == Source::Inline {
-            // Whoever names an account wants its token, which pods without one of their own do not get.
+            // An account is named for its token, which pods do not get otherwise.
             spec.automount_service_account_token = None;
         }
     }

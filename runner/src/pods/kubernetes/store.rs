@@ -3,7 +3,7 @@
 //!
 //! The watch, answers to writes and the probes' own requests report pods, in any order. Here they
 //! meet: a state that is older than the known one, or of a pod that is gone, is dropped. The pool is
-//! notified under the same lock, so it hears of each pod in order.
+//! notified under the same lock, so it gets each pod's events in order.
 
 mod connections;
 mod services;
@@ -240,7 +240,7 @@ impl Store {
     }
 }
 
-fn log(lines: &Lines) {
+fn log(lines: &[(String, News)]) {
     lines.iter().for_each(|(pod, news)| news.log(pod));
 }
 

@@ -10,7 +10,7 @@ pub(super) mod tests;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod, PodTemplate, PodTemplateSpec, Service, ServiceSpec};
+use k8s_openapi::api::core::v1::{Pod, PodTemplate, PodTemplateSpec, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{Metadata, Resource};
 use porch_fn_pool::Time;
@@ -20,8 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::names;
-use super::times;
+use super::{names, times};
 use contract::{check_pod, check_service};
 
 /// The PodTemplate that newer Porch keeps in the function namespace: the default of
@@ -106,26 +105,16 @@ impl Template {
         pod_template: &PodTemplate,
         service_template: Option<&Value>,
     ) -> Result<Self, String> {
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct ServiceTemplate {
-            metadata: ObjectMeta,
-            template: Option<ServiceTemplateSpec>,
-        }
-        #[derive(Default, Deserialize)]
-        #[serde(default)]
-        struct ServiceTemplateSpec {
-            metadata: Option<ObjectMeta>,
-            spec: Option<ServiceSpec>,
-        }
         let mut time = changed_at(&pod_template.metadata);
         let service = match service_template {
             Some(value) => {
-                let object = ServiceTemplate::deserialize(value)
-                    .map_err(|error| format!("ServiceTemplate: {error}"))?;
-                time = time.max(changed_at(&object.metadata));
-                let ServiceTemplateSpec { metadata, spec } = object.template.unwrap_or_default();
-                Service { metadata: metadata.unwrap_or_default(), spec, status: None }
+                let failed = |error: serde_json::Error| format!("ServiceTemplate: {error}");
+                let metadata: Option<ObjectMeta> =
+                    Deserialize::deserialize(&value["metadata"]).map_err(failed)?;
+                time = time.max(changed_at(&metadata.unwrap_or_default()));
+                let service: Option<Service> =
+                    Deserialize::deserialize(&value["template"]).map_err(failed)?;
+                service.unwrap_or_default()
             }
             None => yaml::parse(DOCUMENTED_SERVICE)?,
         };

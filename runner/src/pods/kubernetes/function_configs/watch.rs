@@ -141,7 +141,7 @@ impl Followed {
         let api_version = format!("{GROUP}/{VERSION}");
         let is_missing = || has_no_such_kind(&self.options.client, &api_version, PLURAL);
         match (error, error.code()) {
-            // A 404 alone may come from an API server that has not heard of the kind yet. After a watch
+            // A 404 alone may come from an API server that does not know the kind yet. After a watch
             // a list follows, which shows it.
             (FollowError::List(_), Some(404)) | (_, Some(403)) if is_missing().await => End::Missing,
             (_, Some(403)) => End::Forbidden,

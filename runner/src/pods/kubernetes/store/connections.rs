@@ -31,7 +31,7 @@ pub(super) enum Link {
     /// Never dialled, or given up.
     #[default]
     None,
-    /// Made, and dialled by whoever uses it first.
+    /// Made; its first user dials it.
     Made {
         to: To,
         connection: Arc<Connection>,

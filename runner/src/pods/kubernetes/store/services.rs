@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use porch_fn_pool::Uid;
 
 use super::{Store, is_older};
-use crate::pods::kubernetes::names;
+use crate::pods::kubernetes::names::is_ours;
 
 /// A Service of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,8 +85,7 @@ impl KnownService {
 
 fn known_service(service: &Service) -> Option<(String, KnownService)> {
     let metadata = &service.metadata;
-    let labels = metadata.labels.as_ref()?;
-    if labels.get(names::MANAGED_BY).map(String::as_str) != Some(names::MANAGER) {
+    if !is_ours(metadata) {
         return None;
     }
     let mut owners = metadata.owner_references.iter().flatten();
