@@ -1,78 +1,85 @@
-//! What the API server answered, as the pool wants it.
+//! What the API server's answers mean to the pool.
 //!
-//! Only what the server clearly refused counts as refused. Anything else may have been carried out, and the watch will tell; a
-//! 429 certainly was not, yet looking again is the right thing to do there too. An answer is about one object, so its image alone
-//! is doubtful then; without an answer all images are.
+//! Only what the server clearly refused counts as refused. Anything else may have been carried out,
+//! and the watch reports it. An answer is about one object, so only its image is doubtful then;
+//! without an answer all images are.
+
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
 use kube::core::Status;
 use kube::core::response::reason;
+use porch_fn_kubernetes::RequestError;
 use porch_fn_pool::{Creation, Reason, WriteOutcome};
 
-/// Why a pod may not be created, and what to do about it. The server's own words are for our log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum Refusal {
-    #[error(
-        "a ResourceQuota of the function namespace is used up: raise it, or lower --max-parallel-pods-per-function or the \
-         functions' resource requests"
-    )]
-    Quota,
-    #[error(
-        "a ResourceQuota of the function namespace asks for resource requests or limits that the pod does not have: set them in the \
-         pod template (--function-pod-template) or in --pod-cache-config"
-    )]
-    QuotaWants,
-    #[error(
-        "Pod Security admission refused the pod: check the pod template (--function-pod-template) against the function namespace's \
-         pod-security.kubernetes.io/enforce label"
-    )]
-    PodSecurity,
-    #[error(
-        "an admission webhook or policy refused the pod: ask the cluster's administrators what it demands of pods in the function \
-         namespace"
-    )]
-    Policy,
-    #[error(
-        "the service account of the pod template (--function-pod-template) does not exist in the function namespace: create it"
-    )]
-    ServiceAccount,
-    #[error(
-        "the cluster's admission refused the pod: check the pod template (--function-pod-template) against the LimitRanges and other \
-         rules of the function namespace"
-    )]
-    Admission,
-    #[error(
-        "the runner may not create pods and Services in the function namespace: grant its service account the Role of the \
-         deployment manifests there"
-    )]
-    Rights,
-    #[error("the function namespace (--pod-namespace) does not exist: create it")]
-    NoNamespace,
-    #[error("the function namespace (--pod-namespace) is being deleted: wait for it and create it again")]
-    NamespaceEnds,
-    #[error(
-        "the API server finds the pod or its Service invalid: check the templates (--function-pod-template) and the resources in \
-         --pod-cache-config"
-    )]
-    Invalid,
-}
+/// A refusal's name in metrics, and why a pod may not be created and what to do about it. The
+/// server's own words are for the runner's log.
+type Refusal = (&'static str, &'static str);
 
-impl Refusal {
-    /// Its name in metrics.
-    fn kind(self) -> &'static str {
-        match self {
-            Self::Quota | Self::QuotaWants => "quota",
-            Self::PodSecurity => "pod_security",
-            Self::Policy => "policy",
-            Self::ServiceAccount => "service_account",
-            Self::Admission => "admission",
-            Self::Rights => "rights",
-            Self::NoNamespace | Self::NamespaceEnds => "namespace",
-            Self::Invalid => "invalid",
-        }
-    }
-}
+const QUOTA: Refusal = (
+    "quota",
+    "a ResourceQuota of the function namespace is used up: raise it, or lower --max-parallel-pods-per-function or the \
+     functions' resource requests",
+);
+const POLICY: Refusal = (
+    "policy",
+    "an admission webhook or policy refused the pod: ask the cluster's administrators what it demands of pods in the function \
+     namespace",
+);
+const ADMISSION: Refusal = (
+    "admission",
+    "the cluster's admission refused the pod: check the pod template (--function-pod-template) against the LimitRanges and other \
+     rules of the function namespace",
+);
+const NO_NAMESPACE: Refusal =
+    ("namespace", "the function namespace (--pod-namespace) does not exist: create it");
+const NAMESPACE_ENDS: Refusal = (
+    "namespace",
+    "the function namespace (--pod-namespace) is being deleted: wait for it and create it again",
+);
+const INVALID: Refusal = (
+    "invalid",
+    "the API server finds the pod or its Service invalid: check the templates (--function-pod-template) and the resources in \
+     --pod-cache-config",
+);
+/// The server gives the reason Forbidden for most refusals; only its message distinguishes them.
+const FORBIDDEN: [(&str, Refusal); 6] = [
+    ("because it is being terminated", NAMESPACE_ENDS),
+    ("exceeded quota", QUOTA),
+    (
+        "failed quota",
+        (
+            "quota",
+            "a ResourceQuota of the function namespace asks for resource requests or limits that the pod does not have: set them in the \
+             pod template (--function-pod-template) or in --pod-cache-config",
+        ),
+    ),
+    (
+        "violates PodSecurity",
+        (
+            "pod_security",
+            "Pod Security admission refused the pod: check the pod template (--function-pod-template) against the function namespace's \
+             pod-security.kubernetes.io/enforce label",
+        ),
+    ),
+    (
+        "error looking up service account",
+        (
+            "service_account",
+            "the service account of the pod template (--function-pod-template) does not exist in the function namespace: create it",
+        ),
+    ),
+    (
+        "cannot create resource",
+        (
+            "rights",
+            "the runner may not create pods and Services in the function namespace: grant its service account the Role of the \
+             deployment manifests there",
+        ),
+    ),
+];
 
 /// kube's reason where the body of an answer is no Status.
 const NO_STATUS: &str = "Failed to parse error data";
@@ -80,24 +87,25 @@ const NO_STATUS: &str = "Failed to parse error data";
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// What a failed create means.
-pub(crate) fn creation(error: &kube::Error) -> Creation {
+pub(super) fn creation(error: &RequestError) -> Creation {
+    if matches!(error, RequestError::Timeout) {
+        // A webhook that hangs takes the time of a create, of one image.
+        return Creation::Unknown;
+    }
     let Some(status) = status(error).filter(|_| !says_nothing_of_pods(error)) else {
         return Creation::Unreachable;
     };
     if status.reason == reason::ALREADY_EXISTS {
         return Creation::Exists;
     }
-    match refusal(status) {
-        Some(refusal) => {
-            let reason = Reason::Found { kind: refusal.kind(), text: refusal.to_string().into() };
-            if refusal == Refusal::Quota { Creation::OverQuota(reason) } else { Creation::Refused(reason) }
-        }
-        None => Creation::Unknown,
-    }
+    let Some(refusal) = refusal(status) else { return Creation::Unknown };
+    let (kind, text) = refusal;
+    let reason = Reason::Found { kind, text: text.into() };
+    if refusal == QUOTA { Creation::OverQuota(reason) } else { Creation::Refused(reason) }
 }
 
 /// What a failed delete means.
-pub(crate) fn deletion(error: &kube::Error) -> WriteOutcome {
+pub(super) fn deletion(error: &RequestError) -> WriteOutcome {
     match reason_of(error) {
         _ if says_nothing_of_pods(error) => WriteOutcome::Unreachable,
         reason::CONFLICT => WriteOutcome::Conflict,
@@ -107,28 +115,23 @@ pub(crate) fn deletion(error: &kube::Error) -> WriteOutcome {
 }
 
 /// What a failed patch of reclaim-after means.
-pub(crate) fn pushing(error: &kube::Error) -> WriteOutcome {
-    match reason_of(error) {
-        // A uid that differs is a conflict to some servers and an invalid change to others.
-        reason::CONFLICT | reason::INVALID => WriteOutcome::Conflict,
-        reason::NOT_FOUND => WriteOutcome::Gone,
-        _ if says_nothing_of_pods(error) => WriteOutcome::Unreachable,
-        _ => WriteOutcome::Unknown,
-    }
+pub(super) fn pushing(error: &RequestError) -> WriteOutcome {
+    // A uid that differs is a conflict to some servers and an invalid change to others.
+    if reason_of(error) == reason::INVALID { WriteOutcome::Conflict } else { deletion(error) }
 }
 
-/// How long the server asks to be left alone after this answer. Its flow control says so in a header that is not kept: there it is
-/// always a second (`k8s.io/apiserver/pkg/endpoints/filters`).
-pub(crate) fn retry_after(error: &kube::Error) -> Option<Duration> {
+/// How long the server asks to be left alone after this answer. Its flow control says so in a header
+/// that kube drops: there it is always a second (`k8s.io/apiserver/pkg/endpoints/filters`).
+pub(super) fn retry_after(error: &RequestError) -> Option<Duration> {
     let status = status(error)?;
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
     let seconds = if seconds == 0 && status.code == 429 { 1 } else { seconds };
     (seconds > 0).then(|| Duration::from_secs(seconds.into()).min(LONGEST_RETRY_AFTER))
 }
 
-/// Whether what went wrong is not about the object of the request: there is no answer, it comes from a proxy on the way, or the
-/// server itself is not well.
-fn says_nothing_of_pods(error: &kube::Error) -> bool {
+/// Whether the failure is not about the object of the request: there is no answer, or a proxy sent
+/// it, or the server itself is unhealthy.
+fn says_nothing_of_pods(error: &RequestError) -> bool {
     let Some(status) = status(error) else { return true };
     match status.reason.as_str() {
         reason::SERVICE_UNAVAILABLE | reason::TIMEOUT | reason::SERVER_TIMEOUT => true,
@@ -139,54 +142,36 @@ fn says_nothing_of_pods(error: &kube::Error) -> bool {
 }
 
 /// The server's answer, if there is one.
-fn status(error: &kube::Error) -> Option<&Status> {
+fn status(error: &RequestError) -> Option<&Status> {
     match error {
-        kube::Error::Api(status) => Some(status),
-        _ => None,
+        RequestError::Kube(kube::Error::Api(status)) => Some(status),
+        RequestError::Kube(_) | RequestError::Timeout => None,
     }
 }
 
-/// The reason in the server's answer. Codes are not asked: one without a reason of Kubernetes comes from a proxy on the way, which
-/// knows nothing of pods.
-fn reason_of(error: &kube::Error) -> &str {
+/// The reason in the server's answer. The code does not count: an answer without a reason of
+/// Kubernetes comes from a proxy, which knows nothing of pods.
+fn reason_of(error: &RequestError) -> &str {
     status(error).map_or("", |status| &status.reason)
 }
 
-/// The server gives one reason for most refusals; its message is what tells them apart.
 fn refusal(status: &Status) -> Option<Refusal> {
     let says = |text: &str| status.message.contains(text);
     // A webhook or policy may answer with any code it likes.
     if says("denied the request") || (says("ValidatingAdmissionPolicy") && says("denied request")) {
-        return Some(Refusal::Policy);
+        return Some(POLICY);
     }
     match status.reason.as_str() {
-        reason::FORBIDDEN => Some(forbidden(status)),
-        reason::NOT_FOUND => Some(Refusal::NoNamespace),
-        reason::INVALID | reason::BAD_REQUEST | reason::REQUEST_ENTITY_TOO_LARGE => Some(Refusal::Invalid),
+        reason::FORBIDDEN => {
+            let mut causes = status.details.iter().flat_map(|details| &details.causes);
+            if causes.any(|cause| cause.reason == "NamespaceTerminating") {
+                return Some(NAMESPACE_ENDS);
+            }
+            let found = FORBIDDEN.iter().find(|(text, _)| says(text));
+            Some(found.map_or(ADMISSION, |(_, refusal)| *refusal))
+        }
+        reason::NOT_FOUND => Some(NO_NAMESPACE),
+        reason::INVALID | reason::BAD_REQUEST | reason::REQUEST_ENTITY_TOO_LARGE => Some(INVALID),
         _ => None,
     }
 }
-
-fn forbidden(status: &Status) -> Refusal {
-    let says = |text: &str| status.message.contains(text);
-    let causes = status.details.iter().flat_map(|details| &details.causes);
-    let namespace_ends = causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating");
-    if namespace_ends || says("because it is being terminated") {
-        Refusal::NamespaceEnds
-    } else if says("exceeded quota") {
-        Refusal::Quota
-    } else if says("failed quota") {
-        Refusal::QuotaWants
-    } else if says("violates PodSecurity") {
-        Refusal::PodSecurity
-    } else if says("error looking up service account") {
-        Refusal::ServiceAccount
-    } else if says("cannot create resource") {
-        Refusal::Rights
-    } else {
-        Refusal::Admission
-    }
-}
-
-#[cfg(test)]
-mod tests;

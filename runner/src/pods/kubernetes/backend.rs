@@ -1,6 +1,10 @@
-//! One runner's way to the pods of the cluster: carries out orders, each in a task of its own, and probes pods.
+//! One runner's way to the pods of the cluster: carries out orders, each in a task of
+//! its own, and probes pods.
 
-use std::collections::HashMap;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,18 +23,19 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tracing::Instrument;
 
-use super::blueprint::{Blueprint, PodOrder};
-use super::client::{Causes, Cluster, Outcome, RequestError};
+use super::answers::{creation, deletion, pushing, retry_after};
+use super::blueprint::Blueprint;
+use super::client::{Causes, Cluster, RequestError};
 use super::metadata::ImageSource;
 use super::names;
-use super::observe::{Observed, Tries, observe};
-use super::spec::object_name;
+use super::spec::{PodOrder, object_name};
 use super::store::Store;
 use super::times::format_time;
 use crate::pods::backend::Backend;
 use crate::pods::probe::{Probes, answers};
 
-/// Creates of one order: a busy API server puts off, and a holder of the name may be gone when it is looked at.
+/// Attempts of one create: a busy API server refuses some, and a holder of the name may be gone by
+/// the next one.
 const CREATE_ATTEMPTS: u32 = 5;
 /// Before the second of them; each further pause is longer by as much.
 const CREATE_PAUSE: Duration = Duration::from_millis(100);
@@ -41,7 +46,9 @@ const PULL_SECRET_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a create waits for the template, while it could not be read yet.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a pod that has failed may take to end, in seconds: its name is wanted, and it has nothing to finish.
+/// How often one refusal is logged.
+const REFUSAL_EVERY: Duration = Duration::from_mins(1);
+/// How many seconds a failed pod may take to end: its name is needed, and it has nothing to finish.
 const FAILED_GRACE: u32 = 1;
 
 /// A [`Backend`] over the pods of one namespace.
@@ -53,46 +60,40 @@ pub(crate) struct KubernetesBackend {
     clock_ahead: SignedDuration,
 }
 
-/// What the tasks need.
+/// What the tasks share.
 pub(super) struct Shared {
     pub(super) cluster: Cluster,
     pub(super) store: Store,
-    blueprint: watch::Receiver<Arc<Blueprint>>,
-    pub(super) metadata: Arc<ImageSource>,
-    pull_secret: Option<watch::Receiver<bool>>,
-    refusals: Refusals,
+    pub(super) blueprint: watch::Receiver<Arc<Blueprint>>,
+    pub(super) images: Arc<ImageSource>,
+    /// False while pods should wait for the pull secret; `None` without one.
+    pub(super) pull_secret: Option<watch::Receiver<bool>>,
+    pub(super) refusals: Refusals,
 }
 
+/// When which refusal was last logged: what is refused for one pod is refused for all, and tried again.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<HashMap<(&'static str, u16), Instant>>);
+
+/// The pod that has a name.
+enum Holder {
+    Ours,
+    Foreign,
+    Gone,
+    Unknown,
+}
+
+// === impl KubernetesBackend ===
+
 impl KubernetesBackend {
-    pub(super) fn new(
-        cluster: Cluster,
-        store: Store,
-        blueprint: watch::Receiver<Arc<Blueprint>>,
-        metadata: Arc<ImageSource>,
-        pull_secret: Option<watch::Receiver<bool>>,
-    ) -> Self {
-        let refusals = Refusals::default();
-        let shared = Shared { cluster, store, blueprint, metadata, pull_secret, refusals };
-        Self {
-            shared: Arc::new(shared),
-            probes: Probes::default(),
-            writes: Mutex::default(),
-            clock_ahead: SignedDuration::ZERO,
-        }
+    pub(super) fn new(shared: Arc<Shared>, clock_ahead: SignedDuration) -> Self {
+        Self { shared, probes: Probes::default(), writes: Mutex::default(), clock_ahead }
     }
 
-    pub(super) fn with_clock(self, ahead: SignedDuration) -> Self {
-        Self { clock_ahead: ahead, ..self }
-    }
-
-    pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
-    /// Runs `write` and tells the pool what came of it.
+    /// Runs `write` and sends its result to the pool.
     fn write(&self, name: &PodName, write: impl Future<Output = Event> + Send + 'static) {
         let shared = Arc::clone(&self.shared);
-        let task = async move { shared.store.tell(write.await) };
+        let task = async move { shared.store.send(write.await) };
         let mut writes = self.writes.lock();
         while let Some(ended) = writes.try_join_next() {
             pass_on_panic(ended);
@@ -105,7 +106,7 @@ impl Backend for KubernetesBackend {
     fn act(&self, action: Action) {
         let shared = Arc::clone(&self.shared);
         match action {
-            // The version is the blueprint's: the pool may not have heard of the newest yet.
+            // The blueprint decides the version: the pool may not know the newest yet.
             Action::Create { name, shard_key, reclaim_after, .. } => self.write(&name.clone(), async move {
                 let result = shared.create(&name, &shard_key, reclaim_after).await;
                 match &result {
@@ -124,7 +125,7 @@ impl Backend for KubernetesBackend {
             }),
             Action::Push { uid, resource_version, name, until, place_wanted } => {
                 self.write(&name.clone(), async move {
-                    let mut annotations = vec![(names::RECLAIM_AFTER, format_time(until))];
+                    let mut annotations = BTreeMap::from([(names::RECLAIM_AFTER, format_time(until))]);
                     annotations.extend(place_wanted.map(|at| (names::PLACE_WANTED, format_time(at))));
                     let result = shared.push(&name, &uid, &resource_version, &annotations).await;
                     Event::Pushed { uid, result }
@@ -162,7 +163,7 @@ impl Shared {
             return refused("invalid_image", "no pod can be named after the image reference");
         };
         let deadline = Instant::now() + CREATE_TIMEOUT;
-        let metadata = match timeout_at(deadline, self.metadata.metadata(&name.image)).await {
+        let metadata = match timeout_at(deadline, self.images.metadata(&name.image)).await {
             Ok(Ok(metadata)) => metadata,
             Ok(Err(RegistryError::NotFound)) => {
                 return refused("image_not_found", RegistryError::NotFound.to_string());
@@ -172,7 +173,7 @@ impl Shared {
         };
         let order = PodOrder {
             object_name: &object_name,
-            namespace: self.cluster.namespace(),
+            namespace: &self.cluster.namespace,
             name,
             shard_key,
             reclaim_after,
@@ -206,15 +207,15 @@ impl Shared {
     }
 
     async fn create_pod(&self, pod: &Pod, object_name: &str, name: &PodName) -> Creation {
-        let mut last_error = None;
-        let mut pause = Duration::ZERO;
-        for attempt in 1..=CREATE_ATTEMPTS {
-            sleep(pause).await;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
             let error = match self.cluster.create_pod(pod).await {
                 Ok(created) => return self.created(&created).await,
                 Err(error) => error,
             };
-            match error.creation() {
+            let answer = creation(&error);
+            match &answer {
                 Creation::Exists => match self.holder(object_name, name).await {
                     Holder::Ours => return Creation::Exists,
                     Holder::Foreign => {
@@ -227,7 +228,7 @@ impl Shared {
                 Creation::Unknown | Creation::Unreachable if error.code().is_some() => {
                     tracing::debug!(pod = object_name, error = %Causes(&error), "create again");
                 }
-                answer => {
+                _ => {
                     tracing::warn!(pod = object_name, error = %Causes(&error), "pod not created");
                     // Quotas and rights are asked before the name: another runner may have made the pod.
                     if matches!(answer, Creation::Refused(_) | Creation::OverQuota(_))
@@ -238,41 +239,34 @@ impl Shared {
                     return answer;
                 }
             }
-            pause = error.retry_after().unwrap_or(CREATE_PAUSE * attempt);
-            last_error = Some(error);
-        }
-        let error = last_error.as_ref().map(|error| Causes(error).to_string());
-        tracing::warn!(pod = object_name, error, "pod not created after several attempts");
-        last_error.map_or(Creation::Unknown, |error| error.creation())
-    }
-
-    async fn created(&self, pod: &Pod) -> Creation {
-        let Some(Observed { pod: observed, .. }) = observe(pod, &mut Tries::default()) else {
-            if let (Some(name), Some(uid), Some(version)) =
-                (&pod.metadata.name, &pod.metadata.uid, &pod.metadata.resource_version)
-            {
-                // Nobody would collect it.
-                let deleted = self.cluster.delete_pod(name, uid, version, None).await;
-                tracing::warn!(pod = name, ?deleted, "a pod lost its labels or annotations on creation");
+            if attempt == CREATE_ATTEMPTS {
+                tracing::warn!(pod = object_name, error = %Causes(&error), "pod not created after several attempts");
+                return answer;
             }
-            return refused(
-                "admission",
-                "an admission webhook took away the labels or annotations of function pods",
-            );
-        };
-        // The store is to know it before the pool asks for it.
-        self.store.pod_seen(pod);
-        Creation::Ok(observed.uid)
+            sleep(retry_after(&error).unwrap_or(CREATE_PAUSE * attempt)).await;
+        }
     }
 
-    /// Whose pod has the name. One of ours is told of: the watch may be late, or dead.
+    /// The store knows the pod before the pool asks for it.
+    async fn created(&self, pod: &Pod) -> Creation {
+        if let Some(uid) = self.store.record_pod(pod).map(|recorded| recorded.uid) {
+            return Creation::Ok(uid);
+        }
+        if let (Some(name), Some(uid), Some(version)) =
+            (&pod.metadata.name, &pod.metadata.uid, &pod.metadata.resource_version)
+        {
+            // Nobody would collect it.
+            let deleted = self.cluster.delete_pod(name, uid, version, None).await;
+            tracing::warn!(pod = name, ?deleted, "a pod lost its labels or annotations on creation");
+        }
+        refused("admission", "an admission webhook took away the labels or annotations of function pods")
+    }
+
+    /// The pod that has the name. It is recorded: the watch may be late, or dead.
     async fn holder(&self, object_name: &str, name: &PodName) -> Holder {
         match self.cluster.get_pod(object_name).await {
-            Ok(Some(pod)) => match observe(&pod, &mut Tries::default()) {
-                Some(observed) if observed.pod.name == *name => {
-                    self.store.pod_seen(&pod);
-                    Holder::Ours
-                }
+            Ok(Some(pod)) => match self.store.record_pod(&pod) {
+                Some(recorded) if recorded.name == *name => Holder::Ours,
                 _ => Holder::Foreign,
             },
             Ok(None) => Holder::Gone,
@@ -296,17 +290,14 @@ impl Shared {
         let grace = failed.then_some(FAILED_GRACE);
         match self.cluster.delete_pod(&object_name, uid.as_str(), judged.as_str(), grace).await {
             Ok(()) => {
-                self.store.pod_ending(uid);
+                self.store.record_ending(uid);
                 WriteOutcome::Ok
             }
             Err(error) => {
                 self.refusals.log("a pod was not deleted", &object_name, &error);
-                let deletion = error.deletion();
-                if deletion == WriteOutcome::Conflict {
-                    self.look_now(&object_name, uid).await;
-                }
-                sleep(error.retry_after().unwrap_or_default()).await;
-                deletion
+                let outcome = self.look_after_conflict(&object_name, uid, deletion(&error)).await;
+                sleep(retry_after(&error).unwrap_or_default()).await;
+                outcome
             }
         }
     }
@@ -316,51 +307,35 @@ impl Shared {
         name: &PodName,
         uid: &Uid,
         judged: &ResourceVersion,
-        annotations: &[(&str, String)],
+        annotations: &BTreeMap<&str, String>,
     ) -> WriteOutcome {
         let Some(object_name) = self.object_name(uid, name) else { return WriteOutcome::Gone };
         match self.cluster.annotate_pod(&object_name, uid.as_str(), judged.as_str(), annotations).await {
-            Ok(pod) => match observe(&pod, &mut Tries::default()) {
-                Some(_) => {
-                    self.store.pod_seen(&pod);
-                    WriteOutcome::Ok
-                }
-                None => WriteOutcome::Gone,
-            },
+            Ok(pod) => self.store.record_pod(&pod).map_or(WriteOutcome::Gone, |_| WriteOutcome::Ok),
             Err(error) => {
                 self.refusals.log("reclaim-after of a pod was not written", &object_name, &error);
-                let pushing = error.pushing();
-                if pushing == WriteOutcome::Conflict {
-                    self.look_now(&object_name, uid).await;
-                }
                 // Calls may wait for this one; the pool pushes again after a pause of its own.
-                pushing
+                self.look_after_conflict(&object_name, uid, pushing(&error)).await
             }
         }
     }
-}
 
-/// Whose pod has a name.
-enum Holder {
-    Ours,
-    Foreign,
-    Gone,
-    Unknown,
+    async fn look_after_conflict(&self, object_name: &str, uid: &Uid, outcome: WriteOutcome) -> WriteOutcome {
+        if outcome == WriteOutcome::Conflict {
+            self.look_now(object_name, uid).await;
+        }
+        outcome
+    }
 }
 
 fn refused(kind: &'static str, text: impl Into<Arc<str>>) -> Creation {
     Creation::Refused(Reason::Found { kind, text: text.into() })
 }
 
-/// When which refusal was last logged: what is refused for one pod is for all, and is tried again.
-#[derive(Debug, Default)]
-struct Refusals(Mutex<HashMap<(&'static str, u16), Instant>>);
-
-/// How often one refusal is logged.
-const REFUSAL_EVERY: Duration = Duration::from_mins(1);
+// === impl Refusals ===
 
 impl Refusals {
-    /// Conflicts and vanished pods are everyday, and of an outage the watch has told.
+    /// Conflicts and vanished pods are normal, and the watch logs an outage.
     fn log(&self, what: &'static str, pod: &str, error: &RequestError) {
         let code = error.code().filter(|code| !matches!(code, 404 | 409));
         let news = code.is_some_and(|code| {
@@ -375,6 +350,3 @@ impl Refusals {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

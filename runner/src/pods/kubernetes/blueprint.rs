@@ -1,17 +1,18 @@
-//! What new pods and Services are made from at this moment: one template for all images, and what settings and
-//! registries say of each.
-//!
-//! What a pod is made from is what the pool compares with the pods there are; see [`Blueprint::made_from`].
+//! What new pods and Services are made from at this moment: one template for all images, and the
+//! settings and content of each. The pool compares it with existing pods; see
+//! [`Blueprint::made_from`].
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use porch_fn_image::Image;
-use porch_fn_pool::{ImageContent, ImageKey, PodName, PodRecipe, ShardKey, Time, Uid};
+use porch_fn_pool::{ImageContent, ImageKey, PodRecipe, Time, Uid};
 use porch_fn_settings::{PodOverrides, Settings};
 
-use super::metadata::{ContentOf, ImageMetadata};
-use super::spec::{self, PodSpecInput};
+use super::spec::{self, PodOrder, PodParts};
 use super::template::{Fingerprint, Template};
 
 /// Images that need no credentials, as in Porch from 1.6 on and in 1.5: a pod gets no pull secret
@@ -64,15 +65,7 @@ pub(crate) struct Blueprint {
     config_time: Time,
 }
 
-/// One pod to be made.
-pub(super) struct PodOrder<'a> {
-    pub(super) object_name: &'a str,
-    pub(super) namespace: &'a str,
-    pub(super) name: &'a PodName,
-    pub(super) shard_key: &'a ShardKey,
-    pub(super) reclaim_after: Time,
-    pub(super) metadata: &'a ImageMetadata,
-}
+// === impl Blueprint ===
 
 impl Blueprint {
     /// `started` is when this process read its flags, and `settings_time` when one of the other sources of `settings` was
@@ -92,8 +85,8 @@ impl Blueprint {
         Self { template, fingerprint, flags, settings, config_time }
     }
 
-    /// What the image's pods are made from, if its reference stands for this content.
-    pub(crate) fn made_from(&self, image: &ImageKey, content: &ContentOf) -> PodRecipe {
+    /// What the image's pods are made from, if its tag stands for this content.
+    pub(crate) fn made_from(&self, image: &ImageKey, content: Option<ImageContent>) -> PodRecipe {
         self.recipe(image, &self.overrides(image), content)
     }
 
@@ -107,27 +100,9 @@ impl Blueprint {
         let template = self.template.as_ref().map_err(Clone::clone)?;
         let image = &order.name.image;
         let overrides = self.overrides(image);
-        let content = &order.metadata.content;
-        let recipe = self.recipe(image, &overrides, content);
-        let pinned = match content {
-            // With the tag, for people: the digest is what counts.
-            ContentOf::Digest { digest, .. } => Some(format!("{image}@{digest}")),
-            ContentOf::Reference | ContentOf::Unknown => None,
-        };
-        let input = PodSpecInput {
-            object_name: order.object_name,
-            namespace: order.namespace,
-            name: order.name,
-            shard_key: order.shard_key.as_str(),
-            recipe: &recipe,
-            reclaim_after: order.reclaim_after,
-            image: pinned.as_deref().unwrap_or(image.as_str()),
-            entrypoint: &order.metadata.entrypoint,
-            max_message: self.flags.max_message,
-            overrides: &overrides,
-            pull_secret: self.pull_secret(image),
-        };
-        Ok(spec::pod(template, &input))
+        let recipe = self.recipe(image, &overrides, order.metadata.content.clone());
+        let (max_message, pull_secret) = (self.flags.max_message, self.pull_secret(image));
+        Ok(spec::pod(template, order, &PodParts { recipe, max_message, overrides, pull_secret }))
     }
 
     /// `None` without a template.
@@ -146,23 +121,14 @@ impl Blueprint {
         self.flags.pull_secret.as_deref().filter(|_| !is_public)
     }
 
-    fn recipe(&self, image: &ImageKey, overrides: &PodOverrides, content: &ContentOf) -> PodRecipe {
+    fn recipe(&self, image: &ImageKey, overrides: &PodOverrides, content: Option<ImageContent>) -> PodRecipe {
         let Some(fingerprint) = self.fingerprint else {
             // As the oldest configuration it replaces no pod.
             return PodRecipe::of("none", None);
         };
         // Only what the runner adds to the template's pod. Maps and numbers serialise in one way only.
         let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides));
-        let content = match content {
-            ContentOf::Digest { digest, since } => {
-                Some(ImageContent { digest: Arc::clone(digest).into(), resolved: Some(*since) })
-            }
-            ContentOf::Reference | ContentOf::Unknown => None,
-        };
         let version = fingerprint.version(&extra.unwrap_or_default());
         PodRecipe { content, ..PodRecipe::of(version, Some(self.config_time)) }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,4 @@
-//! The API server as the backend uses it: requests that wait their turn, and what their answers mean to the pool.
+//! The requests that the backend sends to the API server. Each waits for its turn.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,76 +9,33 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 pub(super) use porch_fn_kubernetes::{RequestError, bounded};
-use porch_fn_pool::{Creation, WriteOutcome};
 pub(super) use porch_fn_telemetry::Causes;
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::answers;
-
-/// Requests at once: each is a connection. Calls may wait for a push, so those have permits of their own; and so have
-/// looks at pods that are probed or end, which come by the hundred.
+/// Requests at once: each is a connection. Calls may wait for a push, so pushes have permits of
+/// their own; so have looks at pods that are probed or end, which come by the hundred.
 const MAX_PUSHES: usize = 16;
 const MAX_LOOKS: usize = 4;
 const MAX_OTHERS: usize = 32;
 /// How long a request waits for its permit. The pool waits a minute for an answer.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// What a request without an answer that helps means to the pool.
-pub(super) trait Outcome {
-    /// What a create came to.
-    fn creation(&self) -> Creation;
-    /// What a delete came to.
-    fn deletion(&self) -> WriteOutcome;
-    /// What a push came to.
-    fn pushing(&self) -> WriteOutcome;
-    /// How long the server asks to be left alone.
-    fn retry_after(&self) -> Option<Duration>;
-}
-
 /// Pods and Services of the function namespace.
 pub(super) struct Cluster {
-    pods: Api<Pod>,
-    services: Api<Service>,
-    namespace: String,
+    /// For watches; requests go through the methods.
+    pub(super) pods: Api<Pod>,
+    /// The same of Services.
+    pub(super) services: Api<Service>,
+    pub(super) namespace: String,
     pushes: Semaphore,
     looks: Semaphore,
     others: Semaphore,
 }
 
-// === impl Outcome ===
-
-impl Outcome for RequestError {
-    fn creation(&self) -> Creation {
-        match self {
-            Self::Kube(error) => answers::creation(error),
-            // A webhook that hangs takes the time of a create, of one image.
-            Self::Timeout => Creation::Unknown,
-        }
-    }
-
-    fn deletion(&self) -> WriteOutcome {
-        match self {
-            Self::Kube(error) => answers::deletion(error),
-            Self::Timeout => WriteOutcome::Unreachable,
-        }
-    }
-
-    fn pushing(&self) -> WriteOutcome {
-        match self {
-            Self::Kube(error) => answers::pushing(error),
-            Self::Timeout => WriteOutcome::Unreachable,
-        }
-    }
-
-    fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Kube(error) => answers::retry_after(error),
-            Self::Timeout => None,
-        }
-    }
-}
+/// Boxed, since the client's futures are large.
+type Answer<'a, T> = BoxFuture<'a, Result<T, RequestError>>;
 
 // === impl Cluster ===
 
@@ -94,34 +51,13 @@ impl Cluster {
         }
     }
 
-    /// For watches; requests go through the functions below.
-    pub(super) fn pods(&self) -> &Api<Pod> {
-        &self.pods
-    }
-
-    /// The same of Services.
-    pub(super) fn services(&self) -> &Api<Service> {
-        &self.services
-    }
-
-    pub(super) fn namespace(&self) -> &str {
-        &self.namespace
-    }
-
-    fn request<'a, T: 'a>(
-        &'a self,
-        request: impl Future<Output = Result<T, kube::Error>> + Send + 'a,
-    ) -> Answer<'a, T> {
-        permitted(&self.others, request)
-    }
-
     pub(super) async fn create_pod(&self, pod: &Pod) -> Result<Pod, RequestError> {
-        self.request(self.pods.create(&PostParams::default(), pod)).await
+        permitted(&self.others, self.pods.create(&PostParams::default(), pod)).await
     }
 
     /// `None`: there is no pod of this name.
     pub(super) async fn get_pod(&self, name: &str) -> Result<Option<Pod>, RequestError> {
-        self.request(self.pods.get_opt(name)).await
+        permitted(&self.others, self.pods.get_opt(name)).await
     }
 
     /// The same for probes, and for pods that end.
@@ -129,8 +65,8 @@ impl Cluster {
         permitted(&self.looks, self.pods.get_opt(name)).await
     }
 
-    /// Deletes the pod in exactly this state. `grace` is how many seconds it may take to end; `None`: as many as its
-    /// template says.
+    /// Deletes the pod in exactly this state. `grace` is how many seconds it may take to end; `None`:
+    /// as many as its template says.
     pub(super) async fn delete_pod(
         &self,
         name: &str,
@@ -142,7 +78,7 @@ impl Cluster {
             Preconditions { uid: Some(uid.to_owned()), resource_version: Some(resource_version.to_owned()) };
         let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
         let params = params.preconditions(preconditions);
-        self.request(self.pods.delete(name, &params)).await.map(drop)
+        permitted(&self.others, self.pods.delete(name, &params)).await.map(drop)
     }
 
     /// Writes annotations if the pod is in exactly this state.
@@ -151,37 +87,32 @@ impl Cluster {
         name: &str,
         uid: &str,
         resource_version: &str,
-        annotations: &[(&str, String)],
+        annotations: &BTreeMap<&str, String>,
     ) -> Result<Pod, RequestError> {
-        let annotations: BTreeMap<_, _> = annotations.iter().cloned().collect();
         let patch = Patch::Merge(json!({
-            "metadata": {
-                "uid": uid,
-                "resourceVersion": resource_version,
-                "annotations": annotations,
-            }
+            "metadata": { "uid": uid, "resourceVersion": resource_version, "annotations": annotations }
         }));
         permitted(&self.pushes, self.pods.patch(name, &PatchParams::default(), &patch)).await
     }
 
     pub(super) async fn create_service(&self, service: &Service) -> Result<Service, RequestError> {
-        self.request(self.services.create(&PostParams::default(), service)).await
+        permitted(&self.others, self.services.create(&PostParams::default(), service)).await
     }
 
     /// `None`: there is no Service of this name.
     pub(super) async fn get_service(&self, name: &str) -> Result<Option<Service>, RequestError> {
-        self.request(self.services.get_opt(name)).await
+        permitted(&self.others, self.services.get_opt(name)).await
     }
 
     pub(super) async fn delete_service(&self, name: &str, uid: &str) -> Result<(), RequestError> {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
         let params = DeleteParams::default().preconditions(preconditions);
-        self.request(self.services.delete(name, &params)).await.map(drop)
+        permitted(&self.others, self.services.delete(name, &params)).await.map(drop)
     }
 }
 
-/// Whether the cluster says that it has no kind of object with this plural. Who may not see objects is not told that there
-/// is no such kind, but everyone is told which kinds there are.
+/// Whether the cluster says that it has no kind of object with this plural. An account that may not
+/// see objects is not told that the kind is missing, but every account may list the kinds.
 pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural: &str) -> bool {
     match bounded(client.list_api_group_resources(api_version)).await {
         Ok(list) => !list.resources.iter().any(|resource| resource.name == plural),
@@ -189,10 +120,7 @@ pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural:
     }
 }
 
-/// Boxed, since the client's futures are large.
-type Answer<'a, T> = BoxFuture<'a, Result<T, RequestError>>;
-
-/// The clock of a request starts when its permit is there: what was not sent has not failed.
+/// The time limit of a request starts when its permit is there: what was not sent has not failed.
 fn permitted<'a, T: 'a>(
     permits: &'a Semaphore,
     request: impl Future<Output = Result<T, kube::Error>> + Send + 'a,

@@ -39,12 +39,12 @@ pub(super) async fn ahead(client: &Client) -> Option<SignedDuration> {
 /// Compares the clocks for ever. What differs now is for metrics and the log: the pool goes by what
 /// differed when it started.
 pub(super) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
-    let mut told = false;
+    let mut is_logged = false;
     loop {
         if let Some(ahead) = ahead(&client).await {
             metrics.clock_ahead(ahead.as_secs_f64());
             let large = ahead.abs() > LARGE;
-            if large && !told {
+            if large && !is_logged {
                 let seconds = ahead.as_secs_f64();
                 tracing::warn!(
                     seconds,
@@ -52,7 +52,7 @@ pub(super) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
                      and of the control plane"
                 );
             }
-            told = large;
+            is_logged = large;
         }
         sleep(EVERY).await;
     }

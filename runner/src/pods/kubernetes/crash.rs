@@ -1,173 +1,113 @@
-//! Why a pod cannot start or has died: told to callers in the words of a fixed table, and to our log in the kubelet's.
+//! Why a pod cannot start or has died. Callers read a fixed text, made from the pod's template
+//! alone, so that the same fault always reads the same. The cluster's own words go to the runner's
+//! log.
 //!
-//! The kubelet tries for ever; a caller should not. So what a try cannot mend fails at once, and what may pass has two tries.
-//! A container that ran well and is restarted in place is no failure: whether it serves again is for the probe to say.
+//! The kubelet tries for ever; a caller should not wait for that. A fault that no other try fixes
+//! fails at once, and one that may pass has two tries. A container that ran well and is restarted in
+//! place is no failure: the probe finds out whether it serves again.
 
-mod cause;
+mod news;
+mod reasons;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
-use porch_fn_pool::Phase;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use porch_fn_pool::{Phase, Reason};
 
 use super::names;
-use cause::{Cause, Container};
+pub(super) use news::{Logged, News};
+use reasons::{advice, found, image, image_not_pulled, image_refused, named, not_started};
 
 /// A container whose run was shorter did not come up.
 const SHORT: SignedDuration = SignedDuration::from_secs(10);
 /// Failed pulls before a pod is given up, where another try may help.
 const MAX_PULLS: u32 = 2;
-/// Bytes of a container's last words that are kept.
-const MAX_MESSAGE: usize = 4096;
 
-/// What earlier states of one pod have shown and the present one does not tell.
+/// What earlier states of one pod have shown and the present one does not show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tries {
+pub(super) struct Tries {
     /// By container; only those whose image is not there yet.
     pulls: BTreeMap<String, Pulls>,
     /// A pod that failed has failed, whatever the kubelet still tries.
-    failed: Option<Cause>,
+    failed: Option<Reason>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pulls {
     failed: u32,
-    /// The last state seen was that of a failed pull, so that the same state is not counted twice.
+    /// The last state was that of a failed pull, so that the same state is not counted twice.
     counted: bool,
 }
 
-/// The end of one run of a container, for the runner's log: nothing of it is for callers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Crash {
-    /// The container.
-    pub(crate) container: String,
-    /// As the container runtime reports it.
-    pub(crate) exit_code: i32,
-    /// The kubelet's word for it, such as `Error` or `OOMKilled`.
-    pub(crate) reason: String,
-    /// Its last lines, as far as the kubelet kept them.
-    pub(crate) message: String,
-    /// Restarts before the run that ended: it tells one end from the next.
-    pub(crate) restarts: i32,
-}
-
-/// What the cluster says about a pod that does not start, for the runner's log: nothing of it is for callers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Complaint {
-    /// The container; `None` is the pod itself.
-    pub(crate) container: Option<String>,
-    /// The kubelet's or scheduler's word for it, such as `ErrImagePull` or `Unschedulable`.
-    pub(crate) reason: String,
-    /// Its explanation.
-    pub(crate) message: String,
-}
-
-/// One container of a pod with what its state means depends on.
-#[derive(Clone, Copy)]
-struct Seen<'a> {
-    status: &'a ContainerStatus,
-    /// It ends by design.
-    init: bool,
-}
-
-/// How far the pod has come. `tries` holds what its earlier states showed.
+/// How far the pod has come. `tries` holds what its earlier states have shown.
 ///
-/// The pool asks no more of `Running` than that there is nothing to wait for but the probe: the function container runs and the
-/// pod has an address. Until then it is `Pending`, whose reason is said if time runs out.
-pub(crate) fn phase(pod: &Pod, tries: &mut Tries) -> Phase {
+/// `Running`: the function container runs and the pod has an address, so only the probe is left.
+/// `Pending` carries the reason that callers read if time runs out.
+pub(super) fn phase(pod: &Pod, tries: &mut Tries) -> Phase {
     let Some(status) = &pod.status else { return Phase::Pending(None) };
     if tries.failed.is_none() {
         match judge(status, has_pull_secrets(pod), tries) {
-            Judgement::Failed(cause) => tries.failed = Some(cause),
-            Judgement::Waits(cause) => return Phase::Pending(Some(cause.into())),
-            Judgement::Fine => {}
+            Phase::Failed(reason) => tries.failed = Some(reason),
+            Phase::Pending(None) if runs(status) => return Phase::Running,
+            phase => return phase,
         }
     }
-    match &tries.failed {
-        Some(cause) => Phase::Failed(cause.clone().into()),
-        None if runs(status) => Phase::Running,
-        None => Phase::Pending(None),
-    }
+    tries.failed.clone().map_or(Phase::Pending(None), Phase::Failed)
 }
 
-/// The ends of containers that the pod's state still tells, the last one of each.
-pub(crate) fn crashes(pod: &Pod) -> Vec<Crash> {
-    // A pod that is deleted ends its containers: that is no news.
-    let Some(status) = pod.status.as_ref().filter(|_| pod.metadata.deletion_timestamp.is_none()) else {
-        return Vec::new();
-    };
-    containers(status).filter_map(Seen::crash).collect()
-}
-
-/// What the cluster says about whatever the pod waits for or died of.
-pub(crate) fn complaints(pod: &Pod) -> Vec<Complaint> {
-    let Some(status) = &pod.status else { return Vec::new() };
-    let text = |text: &Option<String>| last_bytes(text.as_deref().unwrap_or_default());
-    let unscheduled = status.conditions.iter().flatten().filter(|condition| {
-        condition.type_ == "PodScheduled" && condition.status == "False" && condition.reason.is_some()
-    });
-    let mut complaints: Vec<_> = unscheduled
-        .map(|condition| (&condition.reason, &condition.message))
-        .chain(status.reason.is_some().then_some((&status.reason, &status.message)))
-        .map(|(reason, message)| Complaint { container: None, reason: text(reason), message: text(message) })
-        .collect();
-    complaints.extend(containers(status).filter_map(|seen| {
-        let waiting = seen.status.state.as_ref()?.waiting.as_ref()?;
-        // Without a message it only waits its turn.
-        waiting.message.as_ref()?;
-        Some(Complaint {
-            container: Some(seen.status.name.clone()),
-            reason: text(&waiting.reason),
-            message: text(&waiting.message),
-        })
-    }));
-    complaints
-}
-
-enum Judgement {
-    Failed(Cause),
-    Waits(Cause),
-    Fine,
-}
-
-fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Judgement {
+/// `Pending(None)` is a pod without a fault.
+fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Phase {
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-        return Judgement::Failed(ended(status));
+        return Phase::Failed(ended(status));
     }
-    let mut waits = None;
-    let mut failed = None;
-    // All are looked at, since each has its own count of tries.
-    for seen in containers(status) {
-        match seen.judge(pull_secrets, tries) {
-            Judgement::Failed(cause) => failed = failed.or(Some(cause)),
-            Judgement::Waits(cause) => waits = waits.or(Some(cause)),
-            Judgement::Fine => {}
+    let is_unschedulable = unscheduled(status).any(|(reason, _)| reason == "Unschedulable");
+    let unschedulable = || {
+        let text = "no node can take it: check the nodes' free resources against the function's resource requests, and the node \
+                    selectors and tolerations of the pod template (--function-pod-template)";
+        found("unschedulable", text)
+    };
+    let mut worst = Phase::Pending(is_unschedulable.then(unschedulable));
+    let mut waits = false;
+    // All containers, since each has its own count of tries.
+    for (is_init, container) in containers(status) {
+        match judge_container(container, is_init, pull_secrets, tries) {
+            failed @ Phase::Failed(_) if !matches!(worst, Phase::Failed(_)) => worst = failed,
+            waiting @ Phase::Pending(Some(_)) if !waits && !matches!(worst, Phase::Failed(_)) => {
+                (worst, waits) = (waiting, true);
+            }
+            _ => {}
         }
     }
-    let waits = waits.or_else(|| unschedulable(status).then_some(Cause::Unschedulable));
-    match (failed, waits) {
-        (Some(cause), _) => Judgement::Failed(cause),
-        (None, Some(cause)) => Judgement::Waits(cause),
-        (None, None) => Judgement::Fine,
-    }
+    worst
 }
 
-/// All containers, in the order in which they are blamed: those that the others wait for, the function, the rest.
-fn containers(status: &PodStatus) -> impl Iterator<Item = Seen<'_>> {
-    let function = |status: &&ContainerStatus| status.name == names::CONTAINER;
+/// All containers, in the order in which they are blamed: those that the others wait for, the
+/// function, the rest. `true`: an init container, which ends by design.
+fn containers(status: &PodStatus) -> impl Iterator<Item = (bool, &ContainerStatus)> {
+    let is_function = |status: &&ContainerStatus| status.name == names::CONTAINER;
     let main = || status.container_statuses.iter().flatten();
-    let init = status.init_container_statuses.iter().flatten().map(|status| Seen { status, init: true });
-    let functions = main().filter(function).chain(main().filter(move |status| !function(status)));
-    init.chain(functions.map(|status| Seen { status, init: false }))
+    let init = status.init_container_statuses.iter().flatten().map(|status| (true, status));
+    let functions = main().filter(is_function).chain(main().filter(move |status| !is_function(status)));
+    init.chain(functions.map(|status| (false, status)))
+}
+
+/// Why the pod has no node, and the scheduler's explanation.
+fn unscheduled(status: &PodStatus) -> impl Iterator<Item = (&str, Option<&str>)> {
+    let conditions = status.conditions.iter().flatten();
+    conditions
+        .filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False")
+        .filter_map(|condition| Some((condition.reason.as_deref()?, condition.message.as_deref())))
 }
 
 fn runs(status: &PodStatus) -> bool {
     let has_address = status.pod_ip.as_deref().is_some_and(|ip| !ip.is_empty());
     has_address
         && status.container_statuses.iter().flatten().any(|container| {
-            let running = container.state.as_ref().is_some_and(|state| state.running.is_some());
-            container.name == names::CONTAINER && (running || container.started == Some(true))
+            let is_running = container.state.as_ref().is_some_and(|state| state.running.is_some());
+            container.name == names::CONTAINER && (is_running || container.started == Some(true))
         })
 }
 
@@ -177,39 +117,53 @@ fn has_pull_secrets(pod: &Pod) -> bool {
     secrets.is_some_and(|secrets| !secrets.is_empty())
 }
 
-fn unschedulable(status: &PodStatus) -> bool {
-    status.conditions.iter().flatten().any(|condition| {
-        condition.type_ == "PodScheduled"
-            && condition.status == "False"
-            && condition.reason.as_deref() == Some("Unschedulable")
+/// Why a pod is over.
+fn ended(status: &PodStatus) -> Reason {
+    match status.reason.as_deref() {
+        Some("Evicted") => {
+            let text = "it was evicted since its node ran short of memory or disk: give the function resource requests in the pod \
+                        template (--function-pod-template) or in --pod-cache-config";
+            return found("evicted", text);
+        }
+        Some("DeadlineExceeded") => {
+            let text = "it ran into the activeDeadlineSeconds of the pod template: remove them (--function-pod-template)";
+            return found("active_deadline", text);
+        }
+        _ => {}
+    }
+    let mut failures = containers(status).filter_map(|(_, container)| {
+        let end = terminated(container.state.as_ref())?;
+        // The kubelet lost sight of it: the exit code is made up.
+        let is_known = end.reason.as_deref() != Some("ContainerStatusUnknown");
+        (is_known && end.exit_code != 0).then(|| exited(&container.name, end))
+    });
+    failures.next().unwrap_or_else(|| match status.phase.as_deref() {
+        Some("Succeeded") => found(
+            "completed",
+            "its containers ended by themselves: check that the container `function` of the pod template (--function-pod-template) \
+             runs the wrapper-server",
+        ),
+        _ => found(
+            "node_lost",
+            "its node refused it, was shut down or was lost: retry later, and check the nodes' state and free resources",
+        ),
     })
 }
 
-/// Why a pod is over.
-fn ended(status: &PodStatus) -> Cause {
-    match status.reason.as_deref() {
-        Some("Evicted") => return Cause::Evicted,
-        Some("DeadlineExceeded") => return Cause::ActiveDeadline,
-        _ => {}
-    }
-    let mut failures = containers(status).filter_map(|seen| {
-        let end = seen.status.state.as_ref()?.terminated.as_ref()?;
-        // The kubelet lost sight of it: the exit code is made up.
-        let known = end.reason.as_deref() != Some("ContainerStatusUnknown");
-        (known && end.exit_code != 0).then(|| (seen.container(), end))
-    });
-    match failures.next() {
-        Some((container, end)) => exited(container, end),
-        None if status.phase.as_deref() == Some("Succeeded") => Cause::Completed,
-        None => Cause::NodeLost,
-    }
-}
-
-fn exited(container: Container, end: &ContainerStateTerminated) -> Cause {
+fn exited(container: &str, end: &ContainerStateTerminated) -> Reason {
     match end.reason.as_deref() {
-        Some("OOMKilled") => Cause::OutOfMemory(container),
-        _ if never_started(end) => Cause::NotStarted(container),
-        _ => Cause::Exited(container, end.exit_code),
+        Some("OOMKilled") => found(
+            "out_of_memory",
+            format!(
+                "{} ran out of memory: raise its memory limit in the pod template (--function-pod-template) or in --pod-cache-config",
+                named(container)
+            ),
+        ),
+        _ if never_started(end) => not_started(container),
+        _ => {
+            let (container, advice) = (named(container), advice(container));
+            found("exited", format!("{container} ended with exit code {}: {advice}", end.exit_code))
+        }
     }
 }
 
@@ -226,111 +180,125 @@ fn was_short(end: &ContainerStateTerminated) -> bool {
     }
 }
 
-// === impl Seen ===
-
-impl<'a> Seen<'a> {
-    fn container(self) -> Container {
-        Container::named(&self.status.name)
+fn judge_container(
+    container: &ContainerStatus,
+    is_init: bool,
+    pull_secrets: bool,
+    tries: &mut Tries,
+) -> Phase {
+    let state = container.state.as_ref();
+    if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
+        let reason = waiting.reason.as_deref().unwrap_or_default();
+        let message = waiting.message.as_deref().unwrap_or_default();
+        return judge_waiting(container, reason, message, pull_secrets, tries);
     }
+    if state.is_some_and(|state| state.running.is_some() || state.terminated.is_some()) {
+        tries.pulls.remove(&container.name);
+    }
+    second_exit(container, is_init).map_or(Phase::Pending(None), Phase::Failed)
+}
 
-    fn judge(self, pull_secrets: bool, tries: &mut Tries) -> Judgement {
-        let state = self.status.state.as_ref();
-        if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
-            let reason = waiting.reason.as_deref().unwrap_or_default();
-            let message = waiting.message.as_deref().unwrap_or_default();
-            return self.judge_waiting(reason, message, pull_secrets, tries);
+fn judge_waiting(
+    container: &ContainerStatus,
+    reason: &str,
+    message: &str,
+    pull_secrets: bool,
+    tries: &mut Tries,
+) -> Phase {
+    let name = container.name.as_str();
+    let (image, named, advice) = (image(name), named(name), advice(name));
+    Phase::Failed(match reason {
+        "InvalidImageName" => found(
+            "invalid_image",
+            format!("{image} has a reference that the cluster cannot parse: check how it is written"),
+        ),
+        "ErrImageNeverPull" => found(
+            "never_pulled",
+            format!(
+                "{image} is not on the node, and its imagePullPolicy is Never: check that container in the pod template \
+                 (--function-pod-template)"
+            ),
+        ),
+        "SignatureValidationFailed" => image_refused(name),
+        // What it refers to is missing, or it would run as root and must not.
+        "CreateContainerConfigError" => found(
+            "container_config",
+            format!(
+                "{named} cannot be configured: check that the ConfigMaps and Secrets of the pod template (--function-pod-template) \
+                 exist in the function namespace, and that an image that runs as root is not held to runAsNonRoot"
+            ),
+        ),
+        // Often only a busy node: the runtime was too slow, or still holds the name.
+        "CreateContainerError" => {
+            let text = "could not be created: check its command, volume mounts and security settings in the pod template \
+                        (--function-pod-template)";
+            return Phase::Pending(Some(found("container_not_created", format!("{named} {text}"))));
         }
-        if state.is_some_and(|state| state.running.is_some() || state.terminated.is_some()) {
-            tries.pulls.remove(&self.status.name);
+        "RunContainerError" => not_started(name),
+        "PostStartHookError" => {
+            found("start_hook", format!("the postStart hook of {named} failed: {advice}"))
         }
-        self.second_exit().map_or(Judgement::Fine, Judgement::Failed)
-    }
-
-    fn judge_waiting(self, reason: &str, message: &str, pull_secrets: bool, tries: &mut Tries) -> Judgement {
-        let container = self.container();
-        Judgement::Failed(match reason {
-            "InvalidImageName" => Cause::InvalidImage(container),
-            "ErrImageNeverPull" => Cause::NeverPulled(container),
-            "SignatureValidationFailed" => Cause::ImageRefused(container),
-            "CreateContainerConfigError" => Cause::Config(container),
-            // Often only a busy node: the runtime was too slow, or still holds the name.
-            "CreateContainerError" => return Judgement::Waits(Cause::NotCreated(container)),
-            "RunContainerError" => Cause::NotStarted(container),
-            "PostStartHookError" => Cause::StartHook(container),
-            "CrashLoopBackOff" => match self.last_end() {
-                Some(end) => exited(container, end),
-                None => Cause::CrashLoop(container),
-            },
-            "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable" => {
-                let another_try = tries.count_pull(&self.status.name, reason) < MAX_PULLS;
-                match refusal(message) {
-                    // The kubelet may have pulled with credentials from before a rotation, or without any: a Secret that it
-                    // cannot read within a second it leaves out.
-                    Some(Refusal::NoAccess) if pull_secrets && another_try => {
-                        return Judgement::Waits(Cause::ImageRefused(container));
-                    }
-                    Some(Refusal::NoSuchImage | Refusal::NoAccess) => Cause::ImageRefused(container),
-                    None if another_try => return Judgement::Waits(Cause::ImageNotPulled(container)),
-                    None => Cause::ImageNotPulled(container),
+        "CrashLoopBackOff" => match last_end(container) {
+            Some(end) => exited(name, end),
+            None => found("crash_loop", format!("{named} ends as soon as it is started: {advice}")),
+        },
+        "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable" => {
+            let has_another_try = tries.count_pull(name, reason) < MAX_PULLS;
+            match refusal(message) {
+                // The kubelet may have pulled with credentials from before a rotation, or without any: it leaves out
+                // a Secret that it cannot read within a second.
+                Some(true) if pull_secrets && has_another_try => {
+                    return Phase::Pending(Some(image_refused(name)));
                 }
+                Some(_) => image_refused(name),
+                None if has_another_try => return Phase::Pending(Some(image_not_pulled(name))),
+                None => image_not_pulled(name),
             }
-            _ => {
-                if let Some(pulls) = tries.pulls.get_mut(&self.status.name) {
-                    pulls.counted = false;
-                }
-                return Judgement::Fine;
+        }
+        _ => {
+            if let Some(pulls) = tries.pulls.get_mut(name) {
+                pulls.counted = false;
             }
-        })
-    }
+            return Phase::Pending(None);
+        }
+    })
+}
 
-    /// The kubelet says that a container crashes in a loop only some 15 seconds after the second exit; this says it at once.
-    fn second_exit(self) -> Option<Cause> {
-        let end = self.status.state.as_ref()?.terminated.as_ref()?;
-        let before = self.status.last_state.as_ref()?.terminated.as_ref()?;
-        let counts = |end| was_short(end) && !self.by_design(end);
-        (self.status.restart_count >= 1 && counts(end) && counts(before))
-            .then(|| exited(self.container(), end))
-    }
+/// The kubelet reports a crash loop only some 15 seconds after the second exit; this reports it at
+/// once.
+fn second_exit(container: &ContainerStatus, is_init: bool) -> Option<Reason> {
+    let end = terminated(container.state.as_ref())?;
+    let before = terminated(container.last_state.as_ref())?;
+    let counts = |end| was_short(end) && !is_by_design(is_init, end);
+    (container.restart_count >= 1 && counts(end) && counts(before)).then(|| exited(&container.name, end))
+}
 
-    fn by_design(self, end: &ContainerStateTerminated) -> bool {
-        self.init && end.exit_code == 0
-    }
+fn is_by_design(is_init: bool, end: &ContainerStateTerminated) -> bool {
+    is_init && end.exit_code == 0
+}
 
-    /// The last end of the container, be it down now or up again.
-    fn last_end(self) -> Option<&'a ContainerStateTerminated> {
-        let of = |state: &'a Option<k8s_openapi::api::core::v1::ContainerState>| {
-            state.as_ref().and_then(|state| state.terminated.as_ref())
-        };
-        of(&self.status.state).or_else(|| of(&self.status.last_state))
-    }
+/// The last end of the container, be it down now or up again.
+fn last_end(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+    terminated(container.state.as_ref()).or_else(|| terminated(container.last_state.as_ref()))
+}
 
-    fn crash(self) -> Option<Crash> {
-        let end = self.last_end().filter(|end| !self.by_design(end))?;
-        // The count goes up when the next run begins.
-        let up_again = self.status.state.as_ref().is_some_and(|state| state.running.is_some());
-        Some(Crash {
-            container: self.status.name.clone(),
-            exit_code: end.exit_code,
-            reason: last_bytes(end.reason.as_deref().unwrap_or_default()),
-            message: last_bytes(end.message.as_deref().unwrap_or_default()),
-            restarts: self.status.restart_count.saturating_sub(i32::from(up_again)),
-        })
-    }
+fn terminated(state: Option<&ContainerState>) -> Option<&ContainerStateTerminated> {
+    state?.terminated.as_ref()
 }
 
 // === impl Tries ===
 
 impl Tries {
-    /// The pod failed since its registry has no such image as the function's, or not for us.
-    pub(crate) fn image_was_refused(&self) -> bool {
-        matches!(self.failed, Some(Cause::ImageRefused(Container::Function)))
+    /// The pod failed since its registry does not have the function's image, or not for us.
+    pub(super) fn image_was_refused(&self) -> bool {
+        self.failed.as_ref() == Some(&image_refused(names::CONTAINER))
     }
 
     /// How many pulls of the container's image have failed, this state included.
     fn count_pull(&mut self, container: &str, reason: &str) -> u32 {
         let pulls = self.pulls.entry(container.to_owned()).or_default();
         let backs_off = reason == "ImagePullBackOff";
-        // The state of the failed pull that it backs off from may not have been seen.
+        // The state of the failed pull before this pause may not have been reported.
         if pulls.failed == 0 || (!backs_off && !pulls.counted) {
             pulls.failed = pulls.failed.saturating_add(1);
         }
@@ -339,17 +307,10 @@ impl Tries {
     }
 }
 
-/// Why a registry does not give an image, as far as it tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
-    NoSuchImage,
-    NoAccess,
-}
-
-/// What registries and container runtimes say about an image that is not there, word by word.
+/// The words of registries and container runtimes about an image that is not there.
 const NO_SUCH_IMAGE: [&str; 5] =
     [" not found ", " notfound ", " does not exist ", " manifest unknown ", " name unknown "];
-/// And about one that is not for us.
+/// And about one that may not be pulled.
 const NO_ACCESS: [&str; 6] = [
     " unauthorized ",
     " unauthenticated ",
@@ -359,10 +320,11 @@ const NO_ACCESS: [&str; 6] = [
     " authentication required ",
 ];
 
-/// How the registry refused the image, if it answered. With the same credentials another try would be refused as well.
+/// Whether the registry refused the image, if it answered: `true` if access was denied, maybe because
+/// credentials are missing; `false` if there is no such image. containerd has one sentence for both.
 ///
 /// Whole words only: the message quotes the image's name, which may contain any of them.
-fn refusal(message: &str) -> Option<Refusal> {
+fn refusal(message: &str) -> Option<bool> {
     let mut words = String::from(" ");
     for word in message.split_whitespace() {
         words.push_str(word.trim_matches(|c: char| !c.is_ascii_alphanumeric()));
@@ -372,17 +334,6 @@ fn refusal(message: &str) -> Option<Refusal> {
     // The file system's words, not the registry's.
     words = words.replace(" permission denied ", " ");
     let says = |refusals: &[&str]| refusals.iter().any(|refusal| words.contains(refusal));
-    // containerd has one sentence for both: access is denied, or the repository does not exist.
-    if says(&NO_ACCESS) {
-        return Some(Refusal::NoAccess);
-    }
-    says(&NO_SUCH_IMAGE).then_some(Refusal::NoSuchImage)
+    let is_without_access = says(&NO_ACCESS);
+    (is_without_access || says(&NO_SUCH_IMAGE)).then_some(is_without_access)
 }
-
-/// The end of a text, where its last lines are.
-fn last_bytes(text: &str) -> String {
-    text[text.ceil_char_boundary(text.len().saturating_sub(MAX_MESSAGE))..].to_owned()
-}
-
-#[cfg(test)]
-mod tests;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use porch_fn_pool::{OwnedShards, ShardKey};
@@ -31,16 +31,14 @@ use serde_json::Value;
 use tokio::sync::watch as watched;
 use tokio::time::{Instant, sleep_until};
 
+pub(crate) use self::objects::Counts;
 use self::objects::{MAX_OBJECTS, Objects, Report};
 use self::queue::WriteQueue;
 use self::watch::Watch;
 use self::write::{Object, Write};
 use super::client::{Causes, RequestError, bounded};
-use crate::settings::changed;
-
-pub(crate) use self::objects::Counts;
-
 use crate::clock::now;
+use crate::settings::changed;
 
 const GROUP: &str = "config.porch.kpt.dev";
 const VERSION: &str = "v1alpha1";
@@ -109,39 +107,23 @@ pub(crate) async fn follow(
         let (next_write, schema_at) = (followed.queue.next_at(), followed.schema_at);
         tokio::select! {
             event = watch.next() => followed.take(&mut watch, event).await,
-            written = in_flight(&mut writing) => {
+            Some(written) = OptionFuture::from(writing.as_mut()) => {
                 writing = None;
                 log_write(&mut failing, &written);
                 followed.record_write(&written);
             }
             () = changed(&mut owned) => followed.look_at_all(),
-            () = until(schema_at) => {
+            Some(()) = OptionFuture::from(schema_at.map(sleep_until)) => {
                 followed.read_schema().await;
                 followed.publish(false);
             }
-            () = until(next_write), if writing.is_none() => {}
+            Some(()) = OptionFuture::from(next_write.map(sleep_until)), if writing.is_none() => {}
         }
     }
 }
 
 /// A write that ended: the object's name, the write, and its result.
 type Written = (String, Write, Result<(), RequestError>);
-
-/// Without a write it waits for ever.
-async fn in_flight(writing: &mut Option<BoxFuture<'static, Written>>) -> Written {
-    match writing {
-        Some(writing) => writing.await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Without a time it waits for ever.
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
-}
 
 async fn send(api: Api<DynamicObject>, name: String, write: Write, patch: Value) -> Written {
     let params = PatchParams::default();
@@ -266,23 +248,14 @@ fn log_write(failing: &mut HashSet<&'static str>, (name, write, result): &Writte
     };
     let Err(error) = result else {
         failing.remove(resource);
-        tracing::debug!(name, ?write, "written to a FunctionConfig");
-        return;
+        return tracing::debug!(name, ?write, "written to a FunctionConfig");
     };
     let (code, error) = (error.code(), Causes(error).to_string());
-    match code {
-        // Another writer was faster: the watch reports the change.
-        Some(404 | 409 | 422) => tracing::debug!(name, error, "a FunctionConfig has changed"),
-        _ if !failing.insert(resource) => {
-            tracing::debug!(name, error, "a FunctionConfig is still not written to");
-        }
-        Some(403) => {
-            tracing::warn!(
-                name,
-                error,
-                "a FunctionConfig is not written to, {effect}; {RIGHTS}: patch on {resource}"
-            );
-        }
-        _ => tracing::warn!(name, error, "a FunctionConfig is not written to yet, {effect}"),
+    // Another writer was faster: the watch reports the change.
+    let is_normal = matches!(code, Some(404 | 409 | 422));
+    if is_normal || !failing.insert(resource) {
+        return tracing::debug!(name, error, "a FunctionConfig is not written to");
     }
+    let advice = if code == Some(403) { format!("; {RIGHTS}: patch on {resource}") } else { String::new() };
+    tracing::warn!(name, error, "a FunctionConfig is not written to, {effect}{advice}");
 }

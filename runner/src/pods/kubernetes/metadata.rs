@@ -1,7 +1,6 @@
-//! What is known of an image before a pod is made of it: the command that its pod runs, and the digest that its tag
-//! stands for.
-//!
-//! Registries say it. The file of `--image-metadata` says it for those that the runner cannot or should not ask.
+//! What is known of an image before a pod is made of it: the command that its pod runs, and the digest
+//! that its tag stands for. It comes from registries, or from the file of `--image-metadata` for images
+//! that the runner cannot or should not ask registries for.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,39 +12,25 @@ use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageContent, ImageKey, Time};
 use porch_fn_registry::{Images, Known, RegistryError, ResolveError};
+use porch_fn_settings::yaml;
 use serde::Deserialize;
 use tokio::sync::broadcast;
 
 use crate::clock::time;
 use crate::pods::backend::{Catalog, Unresolved};
 use crate::settings_file::SettingsFile;
-use porch_fn_settings::yaml;
 
 /// An image as a pod needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageMetadata {
     /// What the image runs: ENTRYPOINT and CMD.
     pub(crate) entrypoint: Vec<String>,
-    pub(crate) content: ContentOf,
+    /// What its tag stands for; see [`ImageSource::content`].
+    pub(crate) content: Option<ImageContent>,
 }
 
-/// Which content the reference stands for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ContentOf {
-    /// Nobody has asked yet.
-    Unknown,
-    /// The node finds out, or the reference has a digest.
-    Reference,
-    /// The tag stands for this.
-    Digest {
-        /// `sha256:…`
-        digest: Arc<str>,
-        /// Since when, as far as this runner knows.
-        since: Time,
-    },
-}
-
-/// Where metadata comes from. Asked when a pod is to be created or a tag to be found, never on the path of a warm call.
+/// Where metadata comes from. Asked when a pod is to be created or a tag to be found, never on the path
+/// of a warm call.
 #[derive(Debug)]
 pub(crate) struct ImageSource {
     file: Arc<MetadataFile>,
@@ -119,34 +104,24 @@ impl ImageSource {
     /// What is known of `image`.
     pub(crate) async fn metadata(&self, image: &ImageKey) -> Result<ImageMetadata, RegistryError> {
         if let Some(entrypoint) = self.file.images.get(image) {
-            return Ok(ImageMetadata { entrypoint: entrypoint.clone(), content: ContentOf::Reference });
+            return Ok(ImageMetadata { entrypoint: entrypoint.clone(), content: None });
         }
-        // Keys of the pool are canonical: there is no prefix to add. What is no reference is in no registry.
-        let parsed = Image::parse(image.as_str(), "").map_err(|_| RegistryError::NotFound)?;
+        // What is no reference is in no registry.
+        let parsed = parse(image).ok_or(RegistryError::NotFound)?;
         let known = self.images.metadata(&parsed).await?;
         Ok(ImageMetadata { content: content(&parsed, &known), entrypoint: known.command.clone() })
     }
 
-    /// The content of `image` as far as it is known without asking.
-    pub(crate) fn content(&self, image: &ImageKey) -> ContentOf {
-        if self.file.images.contains_key(image) {
-            return ContentOf::Reference;
-        }
-        let Ok(parsed) = Image::parse(image.as_str(), "") else { return ContentOf::Reference };
-        if parsed.digest().is_some() {
-            return ContentOf::Reference;
-        }
-        self.images.known(&parsed).map_or(ContentOf::Unknown, |known| content(&parsed, &known))
+    /// What the tag of `image` stands for, as far as it is known without asking. `None` also if the
+    /// reference has a digest, or if the node finds out.
+    pub(crate) fn content(&self, image: &ImageKey) -> Option<ImageContent> {
+        let parsed = self.tagged(image)?;
+        content(&parsed, self.images.known(&parsed)?.as_ref())
     }
 
     /// Asks again what the tag of `image` stands for, unless that is known well enough.
     pub(crate) async fn revalidate(&self, image: &ImageKey) {
-        if self.file.images.contains_key(image) {
-            return;
-        }
-        if let Ok(parsed) = Image::parse(image.as_str(), "")
-            && parsed.digest().is_none()
-        {
+        if let Some(parsed) = self.tagged(image) {
             // A failure leaves what was known, and is remembered.
             let _ = self.images.metadata(&parsed).await;
         }
@@ -154,7 +129,7 @@ impl ImageSource {
 
     /// A pod runs that was made of this, as another runner found out.
     pub(crate) fn learn(&self, image: &ImageKey, content: Option<&ImageContent>, entrypoint: Vec<String>) {
-        let Ok(parsed) = Image::parse(image.as_str(), "") else { return };
+        let Some(parsed) = parse(image) else { return };
         if self.file.images.contains_key(image) || entrypoint.is_empty() {
             return;
         }
@@ -167,11 +142,18 @@ impl ImageSource {
         self.images.learn(&parsed, Known { digest, command: entrypoint, since });
     }
 
-    /// A pod of `image` found no such image in its registry: the registry is asked again for the next pod.
+    /// A pod of `image` found no such image in its registry: the registry is asked again for the next
+    /// pod.
     pub(crate) fn distrust(&self, image: &ImageKey) {
-        if let Ok(parsed) = Image::parse(image.as_str(), "") {
+        if let Some(parsed) = parse(image) {
             self.images.distrust(&parsed);
         }
+    }
+
+    /// The image, if its registry decides what it stands for.
+    fn tagged(&self, image: &ImageKey) -> Option<Image> {
+        let parsed = parse(image).filter(|parsed| parsed.digest().is_none());
+        parsed.filter(|_| !self.file.images.contains_key(image))
     }
 
     /// The images whose [`content`](Self::content) changes.
@@ -207,12 +189,14 @@ impl Catalog for ImageSource {
     }
 }
 
-fn content(image: &Image, known: &Known) -> ContentOf {
-    if image.digest().is_some() {
-        return ContentOf::Reference;
-    }
-    let since = time(known.since).unwrap_or_default();
-    ContentOf::Digest { digest: Arc::clone(&known.digest), since }
+/// Keys of the pool are canonical: there is no prefix to add.
+fn parse(image: &ImageKey) -> Option<Image> {
+    Image::parse(image.as_str(), "").ok()
+}
+
+fn content(image: &Image, known: &Known) -> Option<ImageContent> {
+    let resolved = Some(time(known.since).unwrap_or_default());
+    image.digest().is_none().then(|| ImageContent { digest: Arc::clone(&known.digest).into(), resolved })
 }
 
 #[cfg(test)]

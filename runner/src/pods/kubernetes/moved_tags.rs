@@ -1,7 +1,8 @@
-//! Follows the tags of images that have pods. When one stands for something else, what pods of that image are made from
-//! is another version, and the pool replaces them like any outdated pod.
+//! Follows the tags of images that have pods. If a tag moves, the pool replaces the image's pods like
+//! any outdated pods.
 //!
-//! Only the owner of an image asks, since only it replaces; the others see a moved tag when they make a pod.
+//! Only the owner of an image asks, since only it replaces; other runners notice a moved tag when they
+//! make a pod.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,6 @@ pub(super) async fn follow(shared: Arc<Shared>, owned: watch::Receiver<OwnedShar
         let ownership = owned.borrow().clone();
         let images = shared.store.images();
         let mine = images.iter().filter(|(_, shard_key)| ownership.owns(shard_key)).map(|(image, _)| image);
-        stream::iter(mine).for_each_concurrent(AT_ONCE, |image| shared.metadata.revalidate(image)).await;
+        stream::iter(mine).for_each_concurrent(AT_ONCE, |image| shared.images.revalidate(image)).await;
     }
 }

@@ -1,7 +1,10 @@
-//! Labels and annotations of function pods: what runners of all versions tell each other through the API server.
+//! Labels and annotations of function pods. Runners of all versions exchange them through the API
+//! server.
 //!
-//! A pod is ours when it carries [`MANAGED_BY`], and it is of an image when its annotation `fn.kpt.dev/image-reference` says so:
-//! a name holds only 32 bits of hash, which prove nothing.
+//! A pod is ours if it has [`MANAGED_BY`]. Its image is in its annotation
+//! `fn.kpt.dev/image-reference`: a name holds only 32 bits of hash, which prove nothing.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// Label that every object of ours carries, and no other is ever touched.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -13,11 +16,11 @@ pub const IMAGE: &str = "fn.kpt.dev/image";
 pub(crate) const IMAGE_REFERENCE: &str = "fn.kpt.dev/image-reference";
 /// Annotation: the slot, a decimal number.
 pub(crate) const SLOT: &str = "fn.kpt.dev/slot";
-/// Annotation: the uid of the stuck pod whose name is passed by; absent otherwise.
+/// Annotation: the uid of the stuck pod that holds the name of this slot; absent otherwise.
 pub(crate) const PAST: &str = "fn.kpt.dev/past";
 /// Annotation: what the ring hashes to find the owner.
 pub(crate) const SHARD_KEY: &str = "fn.kpt.dev/shard-key";
-/// Annotation: which configuration the pod was made from. The original's annotation.
+/// Annotation: the version of the configuration that the pod was made from. The original's annotation.
 pub const TEMPLATE_VERSION: &str = "fn.kpt.dev/template-version";
 /// Annotation: the time of that configuration, RFC 3339.
 pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
@@ -25,11 +28,13 @@ pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
 pub(crate) const IMAGE_DIGEST: &str = "fn.kpt.dev/image-digest";
 /// Annotation: since when the tag has stood for that digest, as far as its creator knew, RFC 3339.
 pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
-/// Annotation: what the image runs, a JSON array of words. With the digest it is all that a registry is asked for.
+/// Annotation: the command that the image runs, a JSON array of words. A runner that reads it and
+/// the digest need not ask the registry.
 pub(crate) const ENTRYPOINT: &str = "fn.kpt.dev/entrypoint";
 /// Annotation: the pod may be collected past this moment, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
-/// Annotation: when a runner that has no place for a pod of its own asked this pod's owner to evict it, RFC 3339.
+/// Annotation: when a runner without a place for a pod of its own asked this pod's owner to evict it,
+/// RFC 3339.
 pub(crate) const PLACE_WANTED: &str = "fn.kpt.dev/place-wanted";
 /// The container that runs the function, by the template's contract.
 pub const CONTAINER: &str = "function";
@@ -37,3 +42,9 @@ pub const CONTAINER: &str = "function";
 pub const WRAPPER_CONTAINER: &str = "wrapper-server";
 /// The port of the wrapper-server.
 pub(crate) const PORT: u16 = 9446;
+
+/// Whether the object carries our label.
+pub(super) fn is_ours(metadata: &ObjectMeta) -> bool {
+    let labels = metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|manager| manager == MANAGER)
+}

@@ -1,6 +1,5 @@
 //! A pod object as the pool sees it.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1;
@@ -15,24 +14,30 @@ use super::times::{from_timestamp, parse_time};
 
 /// A function pod, ours or another runner's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Observed {
+pub(super) struct Observed {
     /// For the pool.
-    pub(crate) pod: Pod,
+    pub(super) pod: Pod,
     /// Where it is, as soon as it is anywhere.
-    pub(crate) ip: Option<IpAddr>,
+    pub(super) ip: Option<IpAddr>,
     /// The object's name in the cluster.
-    pub(crate) object_name: String,
+    pub(super) object_name: String,
     /// What its image runs, as its creator wrote down.
-    pub(crate) entrypoint: Option<Vec<String>>,
+    pub(super) entrypoint: Option<Vec<String>>,
+    /// What this state and earlier ones have shown.
+    pub(super) tries: Tries,
 }
 
-/// Reads a pod; `None` when it is not a function pod or does not say which. `tries` is what was remembered of the same pod.
-pub(crate) fn observe(pod: &v1::Pod, tries: &mut Tries) -> Option<Observed> {
+/// Reads a pod; `None` if it is not a function pod or does not say which. `tries` is what earlier
+/// states of it have shown.
+pub(super) fn observe(pod: &v1::Pod, mut tries: Tries) -> Option<Observed> {
     let metadata = &pod.metadata;
-    if text(metadata.labels.as_ref(), names::MANAGED_BY) != Some(names::MANAGER) {
+    if !names::is_ours(metadata) {
         return None;
     }
-    let annotation = |name| text(metadata.annotations.as_ref(), name);
+    let annotation = |name: &str| {
+        let text = metadata.annotations.as_ref()?.get(name);
+        text.map(String::as_str).filter(|text| !text.is_empty())
+    };
     let image = ImageKey::from(annotation(names::IMAGE_REFERENCE)?);
     let name = PodName {
         slot: slot(annotation(names::SLOT)?)?,
@@ -53,7 +58,7 @@ pub(crate) fn observe(pod: &v1::Pod, tries: &mut Tries) -> Option<Observed> {
             .deletion_timestamp
             .as_ref()
             .map(|at| from_timestamp(at.0).unwrap_or_default()),
-        phase: phase(pod, tries),
+        phase: phase(pod, &mut tries),
         recipe: PodRecipe {
             version: Version::from(annotation(names::TEMPLATE_VERSION).unwrap_or_default()),
             config_time: annotation(names::CONFIG_TIME).and_then(parse_time),
@@ -65,12 +70,7 @@ pub(crate) fn observe(pod: &v1::Pod, tries: &mut Tries) -> Option<Observed> {
         reclaim_after: annotation(names::RECLAIM_AFTER).and_then(parse_time),
         place_wanted: annotation(names::PLACE_WANTED).and_then(parse_time),
     };
-    Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, entrypoint })
-}
-
-/// A label or annotation that says something.
-fn text<'a>(texts: Option<&'a BTreeMap<String, String>>, name: &str) -> Option<&'a str> {
-    texts?.get(name).map(String::as_str).filter(|text| !text.is_empty())
+    Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, entrypoint, tries })
 }
 
 /// As we write them: one slot must not have two spellings.

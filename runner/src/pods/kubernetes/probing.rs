@@ -1,5 +1,5 @@
-//! Finds out whether a pod serves, and whether it is still there: the watch may be late, or cut without anybody
-//! noticing.
+//! Probes pods, and asks the API server whether they still exist: the watch may be late, or its
+//! connection dead without a sign.
 
 use std::time::Duration;
 
@@ -11,29 +11,19 @@ use tokio::time::{sleep, timeout};
 
 use super::backend::Shared;
 use super::client::{Causes, RequestError};
-use super::services;
 use super::store::Connect;
 use crate::pods::probe::until_serving;
 
-/// How long after a probe's start, and then how often, the API server is asked whether the pod still exists: the watch
-/// may be cut without anybody noticing.
+/// Pauses after a probe's start before the API server is asked whether the pod still exists, doubling.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(8);
-/// How long a pod that once served is not trusted before the API server has said that it still exists.
+/// How long a probe of a pod that once served waits for the API server to confirm that it exists.
 const TRUST_AFTER: Duration = Duration::from_secs(1);
-/// How long after a pod was heard to terminate, and then how often, the API server is asked whether it is gone. One that
+/// How long after a pod's termination was reported, and then how often, the API server is asked whether it is gone. One that
 /// runs no call is gone sooner.
 const ENDING_LOOK: Duration = Duration::from_secs(4);
-/// How often a Service that was there is looked for again.
+/// How often the Service of a pod that is probed is looked for again.
 const SERVICE_LOOK: Duration = Duration::from_secs(5);
-
-/// What a look at a pod showed.
-#[derive(PartialEq, Eq)]
-pub(super) enum Look {
-    /// Or nobody knows.
-    There,
-    Gone,
-}
 
 impl Shared {
     /// Until the pod serves, is gone, or cannot have its Service.
@@ -41,19 +31,19 @@ impl Shared {
         let Some(object_name) = self.object_name(uid, name) else { return };
         let refused = tokio::select! {
             () = self.until_serving(&object_name, uid) => {
-                self.store.served(uid);
-                return self.store.tell(Event::Ready(uid.clone()));
+                self.store.record_served(uid);
+                return self.store.send(Event::Ready(uid.clone()));
             }
             () = self.look_after(&object_name, uid) => return,
-            refused = self.ensure_service(&object_name, uid) => refused,
+            refused = self.keep_service(&object_name, uid) => refused,
         };
-        self.store.tell(Event::Failed { uid: uid.clone(), reason: refused });
+        self.store.send(Event::Failed { uid: uid.clone(), reason: refused });
     }
 
     async fn until_serving(&self, object_name: &str, uid: &Uid) {
         // Its address may be another pod's by now.
-        if *self.store.connect() == Connect::PodIp && self.store.has_served(uid) {
-            let _ = timeout(TRUST_AFTER, self.look(object_name, uid)).await;
+        if self.store.connect == Connect::PodIp && self.store.has_served(uid) {
+            let _ = timeout(TRUST_AFTER, self.is_gone(object_name, uid)).await;
         }
         until_serving(&self.store, uid).await;
     }
@@ -64,62 +54,61 @@ impl Shared {
         if !self.store.has_served(uid) {
             sleep(backoff.next_pause()).await;
         }
-        while self.look(object_name, uid).await != Look::Gone {
+        while !self.is_gone(object_name, uid).await {
             sleep(backoff.next_pause()).await;
         }
     }
 
-    /// Asks the API server, for ever, for pods that should be gone by now: they hold their names until their end is
-    /// heard of, and callers wait for these.
+    /// Asks the API server, for ever, for pods that should be gone by now: until the runner knows that
+    /// they are gone their names are taken, and callers wait for these.
     pub(super) async fn look_after_ending(&self) {
         loop {
             sleep(ENDING_LOOK).await;
             let ending = self.store.ending_for(ENDING_LOOK);
-            join_all(ending.iter().map(|(uid, object_name)| self.look(object_name, uid))).await;
+            join_all(ending.iter().map(|(uid, object_name)| self.is_gone(object_name, uid))).await;
         }
     }
 
-    /// Asks the API server for the pod, since what is known of it may be old.
-    pub(super) async fn look(&self, object_name: &str, uid: &Uid) -> Look {
-        self.looked(self.cluster.look_at_pod(object_name).await, uid)
+    /// Asks the API server for the pod, since the store may be late. `false` also if it does not answer.
+    async fn is_gone(&self, object_name: &str, uid: &Uid) -> bool {
+        self.record_answer(self.cluster.look_at_pod(object_name).await, uid)
     }
 
-    /// The same for a write that met a conflict: a call may wait for it.
-    pub(super) async fn look_now(&self, object_name: &str, uid: &Uid) -> Look {
-        self.looked(self.cluster.get_pod(object_name).await, uid)
+    /// Asks for a pod after a write that met a conflict: a call may wait for it.
+    pub(super) async fn look_now(&self, object_name: &str, uid: &Uid) {
+        self.record_answer(self.cluster.get_pod(object_name).await, uid);
     }
 
-    fn looked(&self, found: Result<Option<Pod>, RequestError>, uid: &Uid) -> Look {
-        match found {
-            Ok(Some(pod)) if pod.metadata.uid.as_deref() == Some(uid.as_str()) => {
-                self.store.pod_seen(&pod);
-                Look::There
-            }
-            Ok(successor) => {
-                self.store.pod_gone(uid);
-                if let Some(successor) = successor {
-                    self.store.pod_seen(&successor);
-                }
-                Look::Gone
-            }
+    /// Returns whether the pod is gone.
+    fn record_answer(&self, found: Result<Option<Pod>, RequestError>, uid: &Uid) -> bool {
+        let found = match found {
+            Ok(found) => found,
             Err(error) => {
                 tracing::debug!(error = %Causes(&error), "cannot look after the pod");
-                Look::There
+                return false;
             }
+        };
+        let is_there = found.as_ref().is_some_and(|pod| pod.metadata.uid.as_deref() == Some(uid.as_str()));
+        if !is_there {
+            self.store.remove_pod(uid);
         }
+        // It, or its successor.
+        if let Some(pod) = &found {
+            self.store.record_pod(pod);
+        }
+        !is_there
     }
 
     /// Never ends while the Service is there or can be made.
-    async fn ensure_service(&self, object_name: &str, uid: &Uid) -> Reason {
-        if *self.store.connect() == Connect::PodIp {
+    async fn keep_service(&self, object_name: &str, uid: &Uid) -> Reason {
+        if self.store.connect == Connect::PodIp {
             return std::future::pending().await;
         }
         loop {
             let blueprint = self.current_blueprint().await;
             // Nothing can be made without a template; the pod may have its Service already.
-            if let Some(service) = blueprint.service(object_name, uid, self.cluster.namespace())
-                && let Err(reason) =
-                    services::ensure(&self.cluster, &self.store, object_name, uid, &service).await
+            if let Some(service) = blueprint.service(object_name, uid, &self.cluster.namespace)
+                && let Err(reason) = self.ensure_service(object_name, uid, &service).await
             {
                 return reason;
             }

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, GetParams, ObjectMeta, PostParams, Preconditions};
 use kube::core::request::Error as BuildError;
 use kube::{Client, Resource};
+use porch_fn_backoff::Backoff;
 use porch_fn_pool::{OwnedShards, ShardKey};
 use porch_fn_registry::CredentialsFileContent;
 use tokio::sync::watch;
@@ -92,14 +93,15 @@ impl PullSecret {
         settled: watch::Sender<bool>,
     ) {
         let every = every.max(FIRST_PAUSE);
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
         let mut last_error = String::new();
         let (mut last, mut looks) = (None, 0_u32);
         let _ = timeout(FIRST_CONTENT_WITHIN, content.wait_for(Option::is_some)).await;
         loop {
             let wanted = content.borrow_and_update().clone().map(|content| content.bytes);
             if wanted != last {
-                (last, looks, pause) = (wanted.clone(), 0, FIRST_PAUSE);
+                (last, looks) = (wanted.clone(), 0);
+                backoff.reset();
                 settled.send_replace(wanted.is_none());
             }
             let is_owner = owned.borrow_and_update().owns(&ShardKey::from(self.name.as_str()));
@@ -117,8 +119,10 @@ impl PullSecret {
                 tracing::error!(error, "the pull secret of function pods is not written");
             }
             last_error = error;
-            let wait = if is_done { every } else { pause };
-            pause = if is_done { FIRST_PAUSE } else { (pause * 2).min(LAST_PAUSE) };
+            let wait = if is_done { every } else { backoff.next_pause() };
+            if is_done {
+                backoff.reset();
+            }
             tokio::select! {
                 () = changed(&mut content) => {}
                 () = changed(&mut owned) => {}
@@ -132,6 +136,7 @@ impl PullSecret {
     async fn bring_up_to_date(&self, wanted: &[u8], is_owner: bool) -> Result<bool, WriteError> {
         let existing = self.get().await?;
         let has_type = existing.as_ref().is_some_and(|secret| secret.type_.as_deref() == Some(TYPE));
+        let is_there = existing.is_some();
         let data = existing.as_ref().and_then(|secret| secret.data.as_ref()?.get(KEY));
         if has_type && data.is_some_and(|data| data.0 == wanted) {
             return Ok(true);
@@ -140,14 +145,9 @@ impl PullSecret {
             return Ok(false);
         }
         let written = match existing {
-            None => match self.create(wanted).await {
-                Err(error) if error.code() == Some(404) => {
-                    return Err(WriteError::NoNamespace { name: self.name.clone() });
-                }
-                created => created,
-            },
+            None => self.create(wanted).await,
             Some(secret) if has_type && secret.immutable != Some(true) => self.update(secret, wanted).await,
-            Some(secret) if is_ours(&secret) => match self.delete(secret).await {
+            Some(secret) if names::is_ours(&secret.metadata) => match self.delete(secret).await {
                 Ok(()) => self.create(wanted).await,
                 failed => failed,
             },
@@ -159,7 +159,7 @@ impl PullSecret {
                 Ok(true)
             }
             // Another writer was faster: look again.
-            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(false),
+            Err(error) if error.code() == Some(409) || (error.code() == Some(404) && is_there) => Ok(false),
             Err(error) => Err(self.failed(error)),
         }
     }
@@ -168,6 +168,7 @@ impl PullSecret {
         let name = self.name.clone();
         match source.code() {
             Some(403) => WriteError::Forbidden { name, source },
+            Some(404) => WriteError::NoNamespace { name },
             Some(400 | 413 | 422) => WriteError::Invalid { name },
             _ => WriteError::Request { name, source },
         }
@@ -219,11 +220,6 @@ impl PullSecret {
         let request = request.map_err(kube::Error::BuildRequest)?;
         bounded(self.client.request_text(request)).await
     }
-}
-
-fn is_ours(secret: &Secret) -> bool {
-    let labels = secret.metadata.labels.as_ref();
-    labels.and_then(|labels| labels.get(names::MANAGED_BY)).is_some_and(|manager| manager == names::MANAGER)
 }
 
 /// `secret` with the content and our label, otherwise unchanged.

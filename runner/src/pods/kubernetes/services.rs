@@ -1,159 +1,150 @@
-//! The Service before each pod: made after its pod and owned by it, so that a late delete cannot hit the Service of a
-//! pod that took over the name.
+//! The Service before each pod: made after its pod and owned by it, so that a late delete cannot hit
+//! the Service of a pod that took over the name.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use porch_fn_backoff::Backoff;
 use porch_fn_pool::{Creation, Reason, Uid};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::client::{Causes, Cluster, Outcome, RequestError};
-use super::store::Store;
+use super::answers::creation;
+use super::backend::Shared;
+use super::client::{Causes, RequestError};
+use super::names::is_ours;
+use super::store::KnownService;
+use crate::clock::now;
 
 /// Pauses between attempts, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 /// How long to wait for the first list of Services.
 const LISTED_WITHIN: Duration = Duration::from_secs(2);
-/// Told to callers.
+/// Callers read these.
 const NAME_TAKEN: &str = "a Service that this runner does not manage holds the name of the function's: remove it from the \
                           function namespace";
 const MAY_NOT_DELETE: &str = "the Service of an earlier pod holds the name of the function's, and the runner may not delete it: grant \
                               its service account the Role of the deployment manifests in the function namespace";
-/// A Service without a pod is left alone for so long: its pod may not have been seen yet.
+/// A Service without a pod is left alone for so many seconds: the watch may not have reported its pod
+/// yet.
 const ORPHANED_FOR: i64 = 60;
 
-/// Makes `service` unless it is there; repeats until it is, or until the API server refuses it.
-pub(super) async fn ensure(
-    cluster: &Cluster,
-    store: &Store,
-    name: &str,
-    pod: &Uid,
-    service: &Service,
-) -> Result<(), Reason> {
-    // It may well be there: what is not listed yet would be made in vain.
-    let _ = timeout(LISTED_WITHIN, store.services_known()).await;
-    let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
-    let mut told = false;
-    let mut warn_once = |backoff: &Backoff, error: &RequestError| {
-        if backoff.is_longest() && !told {
-            tracing::warn!(service = name, error = %Causes(error), "Service not created after several attempts");
-            told = true;
-        }
-    };
-    loop {
-        match store.service(name) {
-            Some(known) if known.belongs_to(pod) => return Ok(()),
-            Some(known) => match other_pods_service(cluster, store, name, pod, &known.uid).await {
-                Ok(Whose::Earlier) => {}
-                Ok(Whose::Later) => {
-                    sleep(backoff.next_pause()).await;
-                    continue;
-                }
-                Err(error) if error.code() == Some(403) => {
-                    tracing::warn!(service = name, error = %Causes(&error), "old Service not deleted");
-                    return Err(Reason::Other(MAY_NOT_DELETE.into()));
-                }
-                Err(error) => {
-                    tracing::debug!(service = name, error = %Causes(&error), "old Service not deleted");
-                }
-            },
-            None => {}
-        }
-        match cluster.create_service(service).await {
-            Ok(created) => {
-                store.service_seen(&created);
-                continue;
+impl Shared {
+    /// Makes `service` unless it is there; repeats until it is, or until the API server refuses it.
+    pub(super) async fn ensure_service(
+        &self,
+        name: &str,
+        pod: &Uid,
+        service: &Service,
+    ) -> Result<(), Reason> {
+        // It may well be there: what is not listed yet would be made in vain.
+        let _ = timeout(LISTED_WITHIN, self.store.services_known()).await;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
+        let mut is_logged = false;
+        loop {
+            let known = self.store.service(name);
+            if known.as_ref().is_some_and(|known| known.belongs_to(pod)) {
+                return Ok(());
             }
-            Err(error) => {
-                let refused = match error.creation() {
-                    Creation::Refused(reason) | Creation::OverQuota(reason) => Some(reason),
-                    Creation::Exists => None,
-                    Creation::Ok(_) | Creation::Unknown | Creation::Unreachable => {
-                        warn_once(&backoff, &error);
-                        sleep(backoff.next_pause()).await;
+            let failure = match known {
+                Some(known) if !self.may_replace_service(name, pod, &known.uid).await? => None,
+                _ => match self.cluster.create_service(service).await {
+                    Ok(created) => {
+                        self.store.record_service(&created);
                         continue;
                     }
-                };
-                // It may be there although it was refused: quotas and rights are asked before the name.
-                match (cluster.get_service(name).await, refused) {
-                    (Ok(Some(holder)), _) if !is_ours(&holder) => {
-                        return Err(Reason::Other(NAME_TAKEN.into()));
-                    }
-                    (Ok(Some(holder)), _) => store.service_seen(&holder),
-                    (_, Some(reason)) => {
-                        tracing::warn!(service = name, error = %Causes(&error), "Service refused");
-                        return Err(reason);
-                    }
-                    (Ok(None), None) => {}
-                    // Somebody's, and nobody says whose.
-                    (Err(error), None) => warn_once(&backoff, &error),
-                }
+                    Err(error) => self.judge_failure(name, error).await?,
+                },
+            };
+            if let Some(error) = failure
+                && backoff.is_longest()
+                && !std::mem::replace(&mut is_logged, true)
+            {
+                tracing::warn!(service = name, error = %Causes(&error), "Service not created after several attempts");
+            }
+            sleep(backoff.next_pause()).await;
+        }
+    }
+
+    /// Whether another Service may be made in the place of `service`, which belongs to another pod:
+    /// one of an earlier pod is deleted.
+    async fn may_replace_service(&self, name: &str, pod: &Uid, service: &str) -> Result<bool, Reason> {
+        // Only the API server knows which pod came first: the watch of pods may be cut while that of Services is not.
+        match self.cluster.get_pod(name).await {
+            Ok(Some(holder)) if holder.metadata.uid.as_deref() == Some(pod.as_str()) => {}
+            // Ours is gone, which the probe finds out; or the API server does not answer.
+            Ok(_) | Err(_) => return Ok(false),
+        }
+        match self.cluster.delete_service(name, service).await {
+            Err(error) if error.code() == Some(403) => {
+                tracing::warn!(service = name, error = %Causes(&error), "old Service not deleted");
+                return Err(Reason::Other(MAY_NOT_DELETE.into()));
+            }
+            Err(error) if error.code() != Some(404) => {
+                tracing::debug!(service = name, error = %Causes(&error), "old Service not deleted");
+            }
+            _ => self.store.remove_service(name, service),
+        }
+        Ok(true)
+    }
+
+    /// What a failed create means: the error to log if it goes on, or the refusal.
+    async fn judge_failure(&self, name: &str, error: RequestError) -> Result<Option<RequestError>, Reason> {
+        let refused = match creation(&error) {
+            Creation::Refused(reason) | Creation::OverQuota(reason) => Some(reason),
+            Creation::Exists => None,
+            Creation::Ok(_) | Creation::Unknown | Creation::Unreachable => return Ok(Some(error)),
+        };
+        // It may be there although it was refused: quotas and rights are asked before the name.
+        match (self.cluster.get_service(name).await, refused) {
+            (Ok(Some(holder)), _) if !is_ours(&holder.metadata) => Err(Reason::Other(NAME_TAKEN.into())),
+            (Ok(Some(holder)), _) => {
+                self.store.record_service(&holder);
+                Ok(None)
+            }
+            (_, Some(reason)) => {
+                tracing::warn!(service = name, error = %Causes(&error), "Service refused");
+                Err(reason)
+            }
+            (Ok(None), None) => Ok(None),
+            // There is one, and nobody says whose.
+            (Err(error), None) => Ok(Some(error)),
+        }
+    }
+
+    /// Deletes Services that lost their pod, for ever. Kubernetes does so by itself; this is the net
+    /// under it.
+    pub(super) async fn collect_orphans(&self, every: Duration, mut pods_known: watch::Receiver<bool>) {
+        // Before, every Service looks orphaned. An error: the watch is gone, and this with it.
+        let _ = pods_known.wait_for(|known| *known).await;
+        let mut ticks = interval(every.max(Duration::from_secs(1)));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let now = i64::try_from(now().as_millis() / 1000).unwrap_or(i64::MAX);
+            for (name, service) in self.store.orphaned_services(now - ORPHANED_FOR) {
+                self.collect_orphan(&name, &service).await;
             }
         }
-        sleep(backoff.next_pause()).await;
     }
-}
 
-/// Whose a Service is that stands before another pod of the same name.
-enum Whose {
-    /// One that had the name before ours, which nobody needs any more. It is deleted now.
-    Earlier,
-    /// One that has the name now, or nobody knows. Ours is gone then, which whoever looks after it finds out.
-    Later,
-}
-
-/// Only the API server knows which pod came first: the watch of pods may be cut while that of Services is not.
-async fn other_pods_service(
-    cluster: &Cluster,
-    store: &Store,
-    name: &str,
-    pod: &Uid,
-    service: &str,
-) -> Result<Whose, RequestError> {
-    match cluster.get_pod(name).await {
-        Ok(Some(holder)) if holder.metadata.uid.as_deref() == Some(pod.as_str()) => {}
-        Ok(_) | Err(_) => return Ok(Whose::Later),
-    }
-    match cluster.delete_service(name, service).await {
-        Err(error) if error.code() != Some(404) => Err(error),
-        _ => {
-            store.service_forgotten(name, service);
-            Ok(Whose::Earlier)
-        }
-    }
-}
-
-/// Deletes Services that lost their pod. Kubernetes does so by itself; this is the net under it.
-pub(super) async fn collect_orphans(cluster: &Cluster, store: &Store, now: i64) {
-    for (name, service) in store.orphaned_services(now - ORPHANED_FOR) {
-        // Our view of the pods may be old: the API server has the last word.
-        let orphaned = match (&service.owner, cluster.get_pod(&name).await) {
+    async fn collect_orphan(&self, name: &str, service: &KnownService) {
+        // The store may be late: the API server has the last word.
+        let is_orphaned = match (&service.owner, self.cluster.get_pod(name).await) {
             (Some(owner), Ok(Some(pod))) => pod.metadata.uid.as_deref() != Some(owner.as_str()),
             (_, Ok(_)) => true,
             (_, Err(_)) => false,
         };
-        if !orphaned {
-            continue;
+        if !is_orphaned {
+            return;
         }
-        match cluster.delete_service(&name, &service.uid).await {
+        match self.cluster.delete_service(name, &service.uid).await {
             Ok(()) => tracing::info!(service = name, "deleted a Service without a pod"),
-            Err(error) if is_gone(&error) => {}
+            Err(error) if matches!(error.code(), Some(404 | 409)) => {}
             Err(error) => {
                 tracing::warn!(service = name, error = %Causes(&error), "a Service without a pod was not deleted");
             }
         }
     }
-}
-
-fn is_gone(error: &RequestError) -> bool {
-    matches!(error.code(), Some(404 | 409))
-}
-
-fn is_ours(service: &Service) -> bool {
-    let labels = service.metadata.labels.as_ref();
-    labels
-        .and_then(|labels| labels.get(super::names::MANAGED_BY))
-        .is_some_and(|by| by == super::names::MANAGER)
 }

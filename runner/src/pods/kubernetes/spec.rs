@@ -14,54 +14,56 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use porch_fn_image::{Image, pod_name, pod_name_past};
-use porch_fn_pool::{PodName, PodRecipe, Time};
+use porch_fn_pool::{PodName, PodRecipe, ShardKey, Time};
 use porch_fn_settings::{ContainerOverrides, PodOverrides};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::metadata::ImageMetadata;
 use super::names;
 use super::template::{Source, Template};
 use super::times::format_time;
 
-/// What one pod has of its own.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PodSpecInput<'a> {
+/// One pod to be made.
+pub(super) struct PodOrder<'a> {
     /// What [`object_name`] makes of `name`.
-    pub(crate) object_name: &'a str,
+    pub(super) object_name: &'a str,
     /// The namespace of function pods.
-    pub(crate) namespace: &'a str,
-    pub(crate) name: &'a PodName,
-    pub(crate) shard_key: &'a str,
-    pub(crate) recipe: &'a PodRecipe,
-    pub(crate) reclaim_after: Time,
-    /// What to run: the reference itself, or with a digest.
-    pub(crate) image: &'a str,
-    /// The function's own command line, out of the image's configuration.
-    pub(crate) entrypoint: &'a [String],
-    /// Largest message that the wrapper-server is to take, in bytes.
-    pub(crate) max_message: usize,
-    /// Laid over the template.
-    pub(crate) overrides: &'a PodOverrides,
-    /// With which the image is pulled, beside those of the template.
-    pub(crate) pull_secret: Option<&'a str>,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a PodName,
+    pub(super) shard_key: &'a ShardKey,
+    pub(super) reclaim_after: Time,
+    pub(super) metadata: &'a ImageMetadata,
 }
 
-/// The pod of `input`.
-pub(crate) fn pod(template: &Template, input: &PodSpecInput<'_>) -> Pod {
+/// What flags and settings add to the template's pod.
+#[derive(Debug, Clone)]
+pub(super) struct PodParts<'a> {
+    pub(super) recipe: PodRecipe,
+    /// Largest message that the wrapper-server is to take, in bytes.
+    pub(super) max_message: usize,
+    /// Laid over the template.
+    pub(super) overrides: PodOverrides,
+    /// For the pull of the image, beside those of the template.
+    pub(super) pull_secret: Option<&'a str>,
+}
+
+/// The pod of `order`.
+pub(super) fn pod(template: &Template, order: &PodOrder<'_>, parts: &PodParts<'_>) -> Pod {
     let inherited = template.pod.metadata.clone().unwrap_or_default();
     let mut labels = inherited.labels.unwrap_or_default();
     labels.insert(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned());
-    labels.insert(names::IMAGE.to_owned(), input.object_name.to_owned());
+    labels.insert(names::IMAGE.to_owned(), order.object_name.to_owned());
     let mut spec = template.pod.spec.clone();
     if let Some(spec) = &mut spec {
-        patch_pod(spec, template.source, input);
+        patch_pod(spec, template.source, order, parts);
     }
     Pod {
         metadata: ObjectMeta {
-            name: Some(input.object_name.to_owned()),
-            namespace: Some(input.namespace.to_owned()),
+            name: Some(order.object_name.to_owned()),
+            namespace: Some(order.namespace.to_owned()),
             labels: Some(labels),
-            annotations: Some(annotations(inherited.annotations.unwrap_or_default(), input)),
+            annotations: Some(annotations(inherited.annotations.unwrap_or_default(), order, &parts.recipe)),
             ..ObjectMeta::default()
         },
         spec,
@@ -70,7 +72,7 @@ pub(crate) fn pod(template: &Template, input: &PodSpecInput<'_>) -> Pod {
 }
 
 /// The Service of the pod of that name and uid. It goes when the pod goes.
-pub(crate) fn service(template: &Template, pod_name: &str, pod_uid: &str, namespace: &str) -> Service {
+pub(super) fn service(template: &Template, pod_name: &str, pod_uid: &str, namespace: &str) -> Service {
     let inherited = template.service.metadata.clone();
     let mut labels = inherited.labels.unwrap_or_default();
     labels.insert(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned());
@@ -102,7 +104,7 @@ pub(crate) fn service(template: &Template, pod_name: &str, pod_uid: &str, namesp
 const MAX_ENTRYPOINT: usize = 16 * 1024;
 
 /// The name of pod and Service; `None` if the image is no reference, as keys of the pool are.
-pub(crate) fn object_name(name: &PodName) -> Option<String> {
+pub(super) fn object_name(name: &PodName) -> Option<String> {
     // A canonical reference has its registry, so there is no prefix to add.
     let image = Image::parse(name.image.as_str(), "").ok()?;
     Some(match &name.past {
@@ -111,12 +113,12 @@ pub(crate) fn object_name(name: &PodName) -> Option<String> {
     })
 }
 
-fn patch_pod(spec: &mut PodSpec, source: Source, input: &PodSpecInput<'_>) {
-    let overrides = input.overrides;
+fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, parts: &PodParts<'_>) {
+    let overrides = &parts.overrides;
     if let Some(account) = &overrides.service_account {
         spec.service_account_name = Some(account.clone());
         if source == Source::Inline {
-            // Whoever names an account wants its token, which pods without one of their own do not get.
+            // An account is named for its token, which pods do not get otherwise.
             spec.automount_service_account_token = None;
         }
     }
@@ -124,7 +126,7 @@ fn patch_pod(spec: &mut PodSpec, source: Source, input: &PodSpecInput<'_>) {
         let below = spec.security_context.take().unwrap_or_default();
         spec.security_context = Some(laid_over::<PodSecurityContext>(&below, context));
     }
-    if let Some(secret) = input.pull_secret {
+    if let Some(secret) = parts.pull_secret {
         let secrets = spec.image_pull_secrets.get_or_insert_default();
         if secrets.iter().all(|known| known.name != secret) {
             secrets.push(LocalObjectReference { name: secret.to_owned() });
@@ -134,7 +136,7 @@ fn patch_pod(spec: &mut PodSpec, source: Source, input: &PodSpecInput<'_>) {
     let of_function = if overrides.resources_of_function { of_first.resources.take() } else { None };
     let named = |container: &&mut Container| container.name == names::CONTAINER;
     if let Some(container) = spec.containers.iter_mut().find(named) {
-        patch(container, input);
+        patch(container, order, parts.max_message);
         container.resources = of_function.or_else(|| container.resources.take());
     }
     let (init, first) = overridden(spec, source);
@@ -159,18 +161,23 @@ fn overridden(spec: &mut PodSpec, source: Source) -> (Option<&mut Container>, Op
     }
 }
 
-fn patch(container: &mut Container, input: &PodSpecInput<'_>) {
-    container.image = Some(input.image.to_owned());
-    if input.image.contains('@') && container.image_pull_policy.as_deref().is_none_or(str::is_empty) {
+fn patch(container: &mut Container, order: &PodOrder<'_>, max_message: usize) {
+    let image = &order.name.image;
+    container.image = Some(match &order.metadata.content {
+        // With the tag, for people: the digest is what counts.
+        Some(content) => format!("{image}@{}", content.digest),
+        None => image.to_string(),
+    });
+    let has_policy = container.image_pull_policy.as_deref().is_some_and(|policy| !policy.is_empty());
+    if !has_policy && container.image.as_deref().is_some_and(|image| image.contains('@')) {
         // The API server looks at the tag alone, and has `latest` pulled each time: what the digest names never changes.
         container.image_pull_policy = Some("IfNotPresent".to_owned());
     }
     let args = container.args.get_or_insert_default();
     args.extend(["--port".to_owned(), names::PORT.to_string()]);
-    args.extend(["--max-request-body-size".to_owned(), input.max_message.to_string()]);
-    args.push("--".to_owned());
+    args.extend(["--max-request-body-size".to_owned(), max_message.to_string(), "--".to_owned()]);
     // The kubelet expands $(NAME) in args, which no image means; "$$" is a plain "$" to it.
-    args.extend(input.entrypoint.iter().map(|arg| arg.replace('$', "$$")));
+    args.extend(order.metadata.entrypoint.iter().map(|arg| arg.replace('$', "$$")));
 }
 
 /// Of two variables of one name the override's counts, in the place of the template's.
@@ -208,20 +215,21 @@ fn entrypoint(words: &[String]) -> Option<String> {
 
 fn annotations(
     mut annotations: BTreeMap<String, String>,
-    input: &PodSpecInput<'_>,
+    order: &PodOrder<'_>,
+    recipe: &PodRecipe,
 ) -> BTreeMap<String, String> {
-    let PodRecipe { version, config_time, content } = input.recipe;
+    let PodRecipe { version, config_time, content } = recipe;
     for (key, value) in [
-        (names::IMAGE_REFERENCE, Some(input.name.image.to_string())),
-        (names::SLOT, Some(input.name.slot.to_string())),
-        (names::PAST, input.name.past.as_ref().map(ToString::to_string)),
-        (names::SHARD_KEY, Some(input.shard_key.to_owned())),
+        (names::IMAGE_REFERENCE, Some(order.name.image.to_string())),
+        (names::SLOT, Some(order.name.slot.to_string())),
+        (names::PAST, order.name.past.as_ref().map(ToString::to_string)),
+        (names::SHARD_KEY, Some(order.shard_key.to_string())),
         (names::TEMPLATE_VERSION, Some(version.to_string())),
         (names::CONFIG_TIME, config_time.map(format_time)),
         (names::IMAGE_DIGEST, content.as_ref().map(|content| content.digest.to_string())),
         (names::RESOLVED_AT, content.as_ref().and_then(|content| content.resolved).map(format_time)),
-        (names::ENTRYPOINT, entrypoint(input.entrypoint)),
-        (names::RECLAIM_AFTER, Some(format_time(input.reclaim_after))),
+        (names::ENTRYPOINT, entrypoint(&order.metadata.entrypoint)),
+        (names::RECLAIM_AFTER, Some(format_time(order.reclaim_after))),
     ] {
         // What is absent must not come from the template, which may be made from a pod of ours.
         match value {

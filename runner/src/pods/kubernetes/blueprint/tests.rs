@@ -1,12 +1,12 @@
 //! When a pod counts as outdated: a wrong answer replaces pods for ever, or never.
 
-use porch_fn_pool::{Phase, Pod as Observed, ResourceVersion, Uid};
+use porch_fn_pool::{Phase, Pod as Observed, PodName, ResourceVersion, ShardKey};
 use porch_fn_settings::CacheConfig;
 
 use super::*;
+use crate::pods::kubernetes::fake::IMAGE;
+use crate::pods::kubernetes::metadata::ImageMetadata;
 use crate::pods::kubernetes::observe::{Tries, observe};
-
-const IMAGE: &str = "example.com/f:v1";
 
 fn millis(millis: u64) -> Time {
     Time::from_millis(millis)
@@ -19,14 +19,14 @@ fn blueprint_with(template: TemplateState, max_message: usize, started: u64) -> 
 }
 
 fn blueprint(wrapper: &str) -> Blueprint {
-    blueprint_with(Ok(Arc::new(Template::inline(wrapper))), 1024, 90)
+    blueprint_with(Ok(Arc::new(Template::built_in(wrapper).unwrap())), 1024, 90)
 }
 
-fn digest(digest: &str, since: u64) -> ContentOf {
-    ContentOf::Digest { digest: digest.into(), since: millis(since) }
+fn digest(digest: &str, since: u64) -> Option<ImageContent> {
+    Some(ImageContent { digest: digest.into(), resolved: Some(millis(since)) })
 }
 
-fn made_from(blueprint: &Blueprint, content: &ContentOf) -> PodRecipe {
+fn made_from(blueprint: &Blueprint, content: Option<ImageContent>) -> PodRecipe {
     blueprint.made_from(&ImageKey::from(IMAGE), content)
 }
 
@@ -34,44 +34,40 @@ fn made_from(blueprint: &Blueprint, content: &ContentOf) -> PodRecipe {
 fn a_moved_tag_is_another_content_of_the_same_version() {
     let blueprint = blueprint("w:v1");
     let (old, new) =
-        (made_from(&blueprint, &digest("sha256:01", 60)), made_from(&blueprint, &digest("sha256:02", 70)));
-    let content =
-        |digest: &str, since| Some(ImageContent { digest: digest.into(), resolved: Some(millis(since)) });
-    assert_eq!(old.content, content("sha256:01", 60));
-    assert_eq!(new, PodRecipe { content: content("sha256:02", 70), ..old.clone() });
+        (made_from(&blueprint, digest("sha256:01", 60)), made_from(&blueprint, digest("sha256:02", 70)));
+    assert_eq!(old.content, digest("sha256:01", 60));
+    assert_eq!(new, PodRecipe { content: digest("sha256:02", 70), ..old.clone() });
     assert!(old.is_outdated_by(&new) && !new.is_outdated_by(&old));
 }
 
 #[test]
 fn another_configuration_is_another_version_of_the_same_content() {
     let content = digest("sha256:01", 60);
-    let old = made_from(&blueprint("w:v1"), &content);
-    let template = || Ok(Arc::new(Template::inline("w:v1")));
+    let old = made_from(&blueprint("w:v1"), content.clone());
+    let template = || Ok(Arc::new(Template::built_in("w:v1").unwrap()));
     for new in [blueprint("w:v2"), blueprint_with(template(), 2048, 90)] {
-        let new = made_from(&new, &content);
+        let new = made_from(&new, content.clone());
         assert_ne!(new.version, old.version);
         assert_eq!(PodRecipe { version: old.version.clone(), ..new }, old);
     }
-    let restarted = made_from(&blueprint_with(template(), 1024, 1000), &content);
+    let restarted = made_from(&blueprint_with(template(), 1024, 1000), content.clone());
     assert_eq!(restarted, PodRecipe { config_time: Some(millis(1000)), ..old });
 }
 
 #[test]
 fn without_known_content_the_configuration_is_still_compared() {
     let (old, new) = (blueprint("w:v1"), blueprint("w:v2"));
-    let pod = made_from(&old, &digest("sha256:01", 60));
-    for content in [ContentOf::Unknown, ContentOf::Reference] {
-        let same = made_from(&old, &content);
-        assert_eq!(same, PodRecipe { content: None, ..pod.clone() });
-        assert!(!pod.differs_from(&same));
-        assert!(pod.is_outdated_by(&made_from(&new, &content)), "{content:?}");
-    }
+    let pod = made_from(&old, digest("sha256:01", 60));
+    let same = made_from(&old, None);
+    assert_eq!(same, PodRecipe { content: None, ..pod.clone() });
+    assert!(!pod.differs_from(&same));
+    assert!(pod.is_outdated_by(&made_from(&new, None)));
 }
 
 #[test]
 fn without_a_template_nothing_is_outdated() {
     let content = digest("sha256:01", 60);
-    let pod = made_from(&blueprint("w:v1"), &content);
+    let pod = made_from(&blueprint("w:v1"), content.clone());
     let moved = digest("sha256:02", 70);
     for state in [
         NoTemplate::Unread,
@@ -79,7 +75,7 @@ fn without_a_template_nothing_is_outdated() {
         NoTemplate::FunctionConfigsUnread,
         NoTemplate::Broken("broken".into()),
     ] {
-        let none = made_from(&blueprint_with(Err(state), 1024, 1000), &moved);
+        let none = made_from(&blueprint_with(Err(state), 1024, 1000), moved.clone());
         assert_eq!(none, PodRecipe::of("none", None));
         assert!(!pod.is_outdated_by(&none));
     }
@@ -89,8 +85,8 @@ fn without_a_template_nothing_is_outdated() {
 fn what_a_pod_is_made_from_is_read_back_from_it() {
     let blueprint = blueprint("w:v1");
     let name = PodName { image: ImageKey::from(IMAGE), slot: 0, past: None };
-    for content in [digest("sha256:01", 60), ContentOf::Reference] {
-        let recipe = made_from(&blueprint, &content);
+    for content in [digest("sha256:01", 60), None] {
+        let recipe = made_from(&blueprint, content.clone());
         let metadata = ImageMetadata { entrypoint: vec!["f".to_owned()], content };
         let mut pod = blueprint
             .pod(&PodOrder {
@@ -115,24 +111,21 @@ fn what_a_pod_is_made_from_is_read_back_from_it() {
             reclaim_after: Some(millis(5000)),
             place_wanted: None,
         };
-        assert_eq!(observe(&pod, &mut Tries::default()).unwrap().pod, expected);
+        assert_eq!(observe(&pod, Tries::default()).unwrap().pod, expected);
     }
 }
 
 #[test]
 fn public_images_get_no_pull_secret() {
     let flags = PodFlags { max_message: 1, pull_secret: Some("auth-secret".to_owned()) };
-    let settings = Arc::new(crate::settings::tests::settings(CacheConfig::default()));
-    let template = Ok(Arc::new(Template::inline("w:v1")));
-    let blueprint = Blueprint::new(template, flags, settings, millis(90), None);
-    for (image, expected) in [
-        ("ghcr.io/kptdev/krm-functions-catalog/set-image:v0.1.1", None),
-        ("gcr.io/kpt-fn/set-image:v0.1.1", None),
-        ("ghcr.io/kptdev/other/set-image:v0.1.1", Some("auth-secret")),
-        ("ghcr.io/kptdev/krm-functions-catalog-mine/f:v1", Some("auth-secret")),
-        ("gcr.io/kpt-fn-contrib/f:v1", Some("auth-secret")),
-        (IMAGE, Some("auth-secret")),
+    let blueprint = Blueprint { flags, ..blueprint("w:v1") };
+    for (image, is_public) in [
+        ("ghcr.io/kptdev/krm-functions-catalog/set-image:v0.1.1", true),
+        ("gcr.io/kpt-fn/set-image:v0.1.1", true),
+        ("ghcr.io/kptdev/other/set-image:v0.1.1", false),
+        ("ghcr.io/kptdev/krm-functions-catalog-mine/f:v1", false),
+        ("gcr.io/kpt-fn-contrib/f:v1", false),
     ] {
-        assert_eq!(blueprint.pull_secret(&ImageKey::from(image)), expected, "{image}");
+        assert_eq!(blueprint.pull_secret(&ImageKey::from(image)).is_none(), is_public, "{image}");
     }
 }

@@ -2,15 +2,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use http::Uri;
 use parking_lot::Mutex;
-use porch_fn_kubernetes::client;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
-use super::schema::tests::document;
 use super::*;
+use crate::pods::kubernetes::fake::{self, Answer};
 
 /// What the API server says for now.
 #[derive(Debug, Clone, Copy)]
@@ -26,36 +25,31 @@ struct Answers {
     watch: bool,
 }
 
-/// An API server, and a runner's look at it.
+/// An API server, and a runner that follows its objects.
 struct Rig {
     answers: Arc<Mutex<Answers>>,
-    /// Lists that were asked for.
+    /// How many lists were asked for.
     lists: watched::Receiver<usize>,
     /// How often the schema was.
     schemas: Arc<AtomicUsize>,
     state: watched::Receiver<Option<Arc<FunctionConfigs>>>,
-    _tasks: JoinSet<()>,
+    _task: JoinHandle<()>,
 }
 
 // === impl Rig ===
 
 impl Rig {
-    async fn start(first: Answers) -> Self {
-        Self::with(first, |_| ()).await
+    fn start(first: Answers) -> Self {
+        Self::with(first, |_| ())
     }
 
-    /// With this changed of what the runner goes by.
-    async fn with(first: Answers, change: impl FnOnce(&mut Options)) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let client = client(kube::Config::new(url.parse().unwrap())).unwrap();
-        let answers = Arc::new(Mutex::new(first));
+    /// With this change of the options.
+    fn with(first: Answers, change: impl FnOnce(&mut Options)) -> Self {
+        let (answers, schemas) = (Arc::new(Mutex::new(first)), Arc::new(AtomicUsize::new(0)));
         let (listed, lists) = watched::channel(0);
-        let mut tasks = JoinSet::new();
-        let schemas = Arc::new(AtomicUsize::new(0));
-        tasks.spawn(serve(listener, Arc::clone(&answers), listed, Arc::clone(&schemas)));
+        let (now, asked) = (Arc::clone(&answers), Arc::clone(&schemas));
         let mut options = Options {
-            client,
+            client: fake::client(move |_, uri, _| answer(*now.lock(), uri, &listed, &asked)),
             namespace: "ns".to_owned(),
             default_prefix: "example.com".to_owned(),
             semantics: None,
@@ -67,8 +61,8 @@ impl Rig {
         change(&mut options);
         let (state, receiver) = watched::channel(None);
         let owned = watched::channel(OwnedShards::None).1;
-        tasks.spawn(follow(options, owned, state, watched::Sender::default()));
-        Self { answers, lists, schemas, state: receiver, _tasks: tasks }
+        let task = tokio::spawn(follow(options, owned, state, watched::Sender::default()));
+        Self { answers, lists, schemas, state: receiver, _task: task }
     }
 
     /// Changes what the API server says, and waits until two more lists were answered.
@@ -94,75 +88,41 @@ impl Rig {
     }
 }
 
-async fn serve(
-    listener: TcpListener,
-    answers: Arc<Mutex<Answers>>,
-    listed: watched::Sender<usize>,
-    schemas: Arc<AtomicUsize>,
-) {
-    let mut watches = Vec::new();
-    loop {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        // A runner that lists anew breaks off its watch, at any time.
-        let Some(path) = path(&mut stream).await else { continue };
-        let Answers { list, kind, tags, unpublished, watch } = *answers.lock();
-        if watch && path.contains("watch=") {
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await;
-            watches.push(stream);
-            continue;
+fn answer(answers: Answers, uri: &Uri, listed: &watched::Sender<usize>, schemas: &AtomicUsize) -> Answer {
+    let Answers { list, kind, tags, unpublished, watch } = answers;
+    let refusal = |code| fake::failure(code, "x", "x");
+    if uri.query().is_some_and(|query| query.contains("watch=")) {
+        return if watch { None } else { refusal(500) };
+    }
+    let version = format!("{GROUP}/{VERSION}");
+    let object = if uri.path() == format!("/openapi/v3/apis/{version}") {
+        let before = schemas.fetch_add(1, Ordering::Relaxed);
+        match if before < unpublished { Err(404) } else { tags } {
+            Ok(tags) => json!({"components": {"schemas": {"f": {
+                "properties": {"spec": {"properties": {"podExecutor": {"properties": {
+                    "tags": {"type": "array", "description": tags}}}}}},
+                "x-kubernetes-group-version-kind": [{"group": GROUP, "version": VERSION, "kind": "FunctionConfig"}],
+            }}}}),
+            Err(code) => return refusal(code),
         }
-        let (code, body) = if path.contains("watch=") {
-            refusal(500)
-        } else if path == "/openapi/v3/apis/config.porch.kpt.dev/v1alpha1" {
-            let before = schemas.fetch_add(1, Ordering::Relaxed);
-            let tags = if before < unpublished { Err(404) } else { tags };
-            tags.map_or_else(refusal, |tags| (200, document(Some(tags), None)))
-        } else if path.contains("/functionconfigs") {
-            listed.send_modify(|lists| *lists += 1);
-            if list == 200 { (200, objects()) } else { refusal(list) }
-        } else if kind {
-            (200, resources())
-        } else {
-            refusal(404)
-        };
-        let body = body.to_string();
-        let head =
-            format!("HTTP/1.1 {code} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-        let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
-    }
-}
-
-/// What a request asks for; `None` if none comes.
-async fn path(stream: &mut TcpStream) -> Option<String> {
-    let mut read = Vec::new();
-    while !read.ends_with(b"\r\n\r\n") {
-        read.push(stream.read_u8().await.ok()?);
-    }
-    String::from_utf8(read).ok()?.split(' ').nth(1).map(str::to_owned)
-}
-
-fn refusal(code: u16) -> (u16, Value) {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "x", "message": "x",
-        "code": code});
-    (code, status)
-}
-
-fn objects() -> Value {
-    let item = json!({
-        "apiVersion": "config.porch.kpt.dev/v1alpha1",
-        "kind": "FunctionConfig",
-        "metadata": {"name": "f", "namespace": "ns", "uid": "u", "resourceVersion": "1", "generation": 1},
-        "spec": {"image": "f", "podExecutor": {}},
-    });
-    json!({"apiVersion": "config.porch.kpt.dev/v1alpha1", "kind": "FunctionConfigList",
-        "metadata": {"resourceVersion": "1"}, "items": [item]})
-}
-
-fn resources() -> Value {
-    let kind = json!({"name": PLURAL, "singularName": "", "namespaced": true, "kind": "FunctionConfig",
-        "verbs": ["list"]});
-    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{VERSION}"),
-        "resources": [kind]})
+    } else if uri.path().contains("/functionconfigs") {
+        listed.send_modify(|lists| *lists += 1);
+        if list != 200 {
+            return refusal(list);
+        }
+        let item = json!({
+            "apiVersion": version, "kind": "FunctionConfig",
+            "metadata": {"name": "f", "namespace": "ns", "uid": "u", "resourceVersion": "1", "generation": 1},
+            "spec": {"image": "f", "podExecutor": {}},
+        });
+        json!({"apiVersion": version, "kind": "FunctionConfigList", "metadata": {"resourceVersion": "1"}, "items": [item]})
+    } else if kind {
+        let kind = json!({"name": PLURAL, "singularName": "", "namespaced": true, "kind": "FunctionConfig", "verbs": []});
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": [kind]})
+    } else {
+        return refusal(404);
+    };
+    Some((200, object.to_string()))
 }
 
 const OLD: &str = "Image tags which the configuration will be applied to.";
@@ -170,9 +130,9 @@ const NEW: &str = "Semver constraints that determine which versions it applies t
 const LISTED: Answers = Answers { list: 200, kind: true, tags: Ok(OLD), unpublished: 0, watch: false };
 const UNKNOWN: Answers = Answers { list: 404, kind: false, ..LISTED };
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_answer_alone_takes_no_object_away() {
-    let mut rig = Rig::start(LISTED).await;
+    let mut rig = Rig::start(LISTED);
     rig.state.wait_for(Option::is_some).await.unwrap();
     assert_eq!(rig.objects(), Some(1));
     rig.say(Answers { list: 404, ..LISTED }).await;
@@ -183,25 +143,25 @@ async fn one_answer_alone_takes_no_object_away() {
     assert_eq!(rig.objects(), Some(0), "they went with their kind");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nothing_is_known_before_an_answer() {
-    let mut rig = Rig::start(Answers { list: 500, ..LISTED }).await;
+    let mut rig = Rig::start(Answers { list: 500, ..LISTED });
     rig.say(Answers { list: 404, ..LISTED }).await;
     assert_eq!(rig.objects(), None);
     rig.say(UNKNOWN).await;
     assert_eq!(rig.objects(), Some(0), "there are none");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_may_not_look_knows_what_there_is_to_know() {
-    let mut rig = Rig::start(Answers { list: 403, ..LISTED }).await;
+    let mut rig = Rig::start(Answers { list: 403, ..LISTED });
     rig.state.wait_for(Option::is_some).await.unwrap();
     assert_eq!(rig.objects(), Some(0));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_schema_says_what_tags_mean_and_may_change_while_nothing_else_does() {
-    let mut rig = Rig::start(Answers { watch: true, ..LISTED }).await;
+    let mut rig = Rig::start(Answers { watch: true, ..LISTED });
     rig.until(TagSemantics::Exact, Source::Schema).await;
     rig.answers.lock().tags = Ok(NEW);
     rig.until(TagSemantics::Constraint, Source::Schema).await;
@@ -210,37 +170,37 @@ async fn the_schema_says_what_tags_mean_and_may_change_while_nothing_else_does()
     rig.answers.lock().tags = Err(403);
     let asked = rig.schemas.load(Ordering::Relaxed);
     while rig.schemas.load(Ordering::Relaxed) < asked + 3 {
-        tokio::task::yield_now().await;
+        sleep(Duration::from_millis(1)).await;
     }
     rig.until(TagSemantics::Constraint, Source::Schema).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tags_are_exact_at_once_if_the_schema_may_not_be_read() {
-    let mut rig = Rig::start(Answers { watch: true, tags: Err(403), ..LISTED }).await;
+    let mut rig = Rig::start(Answers { watch: true, tags: Err(403), ..LISTED });
     rig.until(TagSemantics::Exact, Source::NoSchema).await;
     assert_eq!(rig.objects(), Some(1), "objects count all the same");
     rig.answers.lock().tags = Ok(NEW);
     rig.until(TagSemantics::Constraint, Source::Schema).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_flag_asks_for_no_schema() {
-    let mut rig = Rig::with(LISTED, |options| options.semantics = Some(TagSemantics::Constraint)).await;
+    let mut rig = Rig::with(LISTED, |options| options.semantics = Some(TagSemantics::Constraint));
     rig.until(TagSemantics::Constraint, Source::Flag("functionconfig-tags")).await;
     rig.say(LISTED).await;
     assert_eq!(rig.schemas.load(Ordering::Relaxed), 0);
 }
 
 /// The API server publishes the schema of a new kind some seconds after the kind.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_schema_that_is_not_there_yet_is_waited_for() {
     let answers = Answers { watch: true, tags: Ok(NEW), unpublished: 2, ..LISTED };
     let change = |options: &mut Options| {
         options.retry_every = Duration::from_hours(1);
         options.schema_within = Duration::from_secs(2);
     };
-    let mut rig = Rig::with(answers, change).await;
+    let mut rig = Rig::with(answers, change);
     rig.state.wait_for(Option::is_some).await.unwrap();
     // The first answer is the right one.
     let expected = Setting::new(TagSemantics::Constraint, Source::Schema);
@@ -248,10 +208,10 @@ async fn a_schema_that_is_not_there_yet_is_waited_for() {
     assert_eq!(rig.schemas.load(Ordering::Relaxed), 3);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tags_are_exact_if_the_schema_does_not_come_in_time() {
     let answers = Answers { watch: true, tags: Err(503), ..LISTED };
-    let mut rig = Rig::with(answers, |options| options.schema_within = Duration::from_millis(20)).await;
+    let mut rig = Rig::with(answers, |options| options.schema_within = Duration::from_millis(20));
     rig.until(TagSemantics::Exact, Source::NoSchema).await;
     assert!(rig.schemas.load(Ordering::Relaxed) > 1);
     rig.answers.lock().tags = Ok(NEW);

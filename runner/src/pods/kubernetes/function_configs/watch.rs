@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use kube::api::{Api, DynamicObject};
+use porch_fn_backoff::spread;
 use porch_fn_kubernetes::{Change, FollowError, Follower, Page, Restarts, Selection};
 use tokio::time::{Instant, sleep_until};
 
@@ -107,9 +108,7 @@ impl Followed {
                 self.replace_all(Vec::new());
                 self.is_schema_missing = false;
                 (pause, complete) = (self.options.retry_every, true);
-                if times > 1 {
-                    tracing::debug!("still no FunctionConfigs");
-                } else {
+                if times == 1 {
                     tracing::info!(
                         "the cluster has no FunctionConfigs: functions run as flags and files say"
                     );
@@ -133,9 +132,8 @@ impl Followed {
                 tracing::warn!(error, "the watch of FunctionConfigs broke; what is known stays in effect");
             }
         }
-        // Up to a half more, so that runners do not come back in step.
-        let pause = pause.max(SHORTEST_PAUSE).mul_f64(1.0 + fastrand::f64() / 2.0);
-        watch.start_at = Instant::now() + pause;
+        // So that runners do not come back in step.
+        watch.start_at = Instant::now() + spread(pause.max(SHORTEST_PAUSE), 1.0..1.5);
         complete
     }
 
@@ -143,16 +141,10 @@ impl Followed {
         let api_version = format!("{GROUP}/{VERSION}");
         let is_missing = || has_no_such_kind(&self.options.client, &api_version, PLURAL);
         match (error, error.code()) {
-            // One answer alone may come from an API server that has not heard of the kind yet. A watch
-            // that ends like this is followed by a list.
-            (FollowError::List(_), Some(404)) if is_missing().await => End::Missing,
-            (_, Some(403)) => {
-                if is_missing().await {
-                    End::Missing
-                } else {
-                    End::Forbidden
-                }
-            }
+            // A 404 alone may come from an API server that does not know the kind yet. After a watch
+            // a list follows, which shows it.
+            (FollowError::List(_), Some(404)) | (_, Some(403)) if is_missing().await => End::Missing,
+            (_, Some(403)) => End::Forbidden,
             _ => End::Failed,
         }
     }

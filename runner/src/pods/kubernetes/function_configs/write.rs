@@ -126,20 +126,16 @@ impl Write {
     pub(super) fn patch(&self, object: &Object) -> Value {
         match self {
             Self::Status { observed, error } => {
-                let mut status = Map::new();
+                let mut patch = json!({"status": {}});
                 if let Some(observed) = observed {
-                    status.insert("functionRunnerObservedGeneration".to_owned(), json!(observed));
+                    patch["status"]["functionRunnerObservedGeneration"] = json!(observed);
                 }
-                let mut patch = Map::new();
                 if let Some(error) = error {
-                    let error = if error.is_empty() { Value::Null } else { json!(error) };
-                    status.insert("error".to_owned(), error);
+                    patch["status"]["error"] = if error.is_empty() { Value::Null } else { json!(error) };
                     // Only if no other writer was faster.
-                    let version = json!({"resourceVersion": object.resource_version});
-                    patch.insert("metadata".to_owned(), version);
+                    patch["metadata"]["resourceVersion"] = json!(object.resource_version);
                 }
-                patch.insert("status".to_owned(), Value::Object(status));
-                Value::Object(patch)
+                patch
             }
             Self::Finalizer { index } => {
                 let path = format!("/metadata/finalizers/{index}");

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::pods::kubernetes::fake::{pod, pod_waits};
 
 fn object() -> Value {
     json!({
@@ -33,7 +34,7 @@ fn object() -> Value {
 
 fn seen(object: Value) -> Option<Observed> {
     let pod: v1::Pod = serde_json::from_value(object).unwrap();
-    observe(&pod, &mut Tries::default())
+    observe(&pod, Tries::default())
 }
 
 /// The object with the value at a JSON pointer replaced; null is as good as absent.
@@ -73,6 +74,7 @@ fn all_that_a_pod_says_is_read() {
         ip: Some([10, 0, 0, 7].into()),
         object_name: "f-v1-0-12345678".to_owned(),
         entrypoint: Some(vec!["sh".to_owned(), "-c".to_owned()]),
+        tries: Tries::default(),
     };
     assert_eq!(seen(object()), Some(expected));
 }
@@ -80,7 +82,6 @@ fn all_that_a_pod_says_is_read() {
 #[test]
 fn pods_of_others_are_not_seen() {
     let cases = [
-        with("/metadata/labels", json!({})),
         with("/metadata/labels", Value::Null),
         with("/metadata/labels", json!({"app.kubernetes.io/managed-by": "helm"})),
         with("/metadata/annotations", Value::Null),
@@ -98,11 +99,14 @@ fn pods_of_others_are_not_seen() {
 
 #[test]
 fn a_slot_has_one_spelling() {
-    for slot in ["", "x", "-1", "+1", "01", " 1", "1.0", "4294967296"] {
-        assert_eq!(seen(with("/metadata/annotations/fn.kpt.dev~1slot", json!(slot))), None, "{slot:?}");
+    let slot = |text: &str| {
+        let observed = seen(with("/metadata/annotations/fn.kpt.dev~1slot", json!(text)));
+        observed.map(|observed| observed.pod.name.slot)
+    };
+    for text in ["", "x", "-1", "+1", "01", " 1", "1.0", "4294967296"] {
+        assert_eq!(slot(text), None, "{text:?}");
     }
-    let last = seen(with("/metadata/annotations/fn.kpt.dev~1slot", json!("4294967295"))).unwrap();
-    assert_eq!(last.pod.name.slot, u32::MAX);
+    assert_eq!(slot("4294967295"), Some(u32::MAX));
 }
 
 #[test]
@@ -116,28 +120,24 @@ fn the_rest_may_be_missing() {
     let content = ImageContent { digest: "sha256:01".into(), resolved: None };
     assert_eq!(missing("fn.kpt.dev/resolved-at").recipe.content, Some(content));
     assert_eq!(missing("fn.kpt.dev/reclaim-after").reclaim_after, None);
-    assert_eq!(seen(with("/status", Value::Null)).unwrap().ip, None);
-    assert_eq!(seen(with("/status/podIP", json!("nowhere"))).unwrap().ip, None);
-    assert_eq!(seen(with("/status/podIP", json!("fd00::7"))).unwrap().ip, Some("fd00::7".parse().unwrap()));
-}
-
-#[test]
-fn a_pod_that_terminates_says_until_when() {
+    let ip = |ip: Value| seen(with("/status/podIP", ip)).unwrap().ip;
+    assert_eq!((ip(json!(null)), ip(json!("nowhere"))), (None, None));
+    assert_eq!(ip(json!("fd00::7")), Some("fd00::7".parse().unwrap()));
     let mut terminating = object();
     terminating["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:35Z");
-    let until = Time::from_millis(1_767_323_075_000);
-    assert_eq!(seen(terminating).unwrap().pod.terminating_since, Some(until));
+    let since = seen(terminating).unwrap().pod.terminating_since;
+    assert_eq!(since, Some(Time::from_millis(1_767_323_075_000)));
 }
 
 #[test]
 fn the_phase_counts_tries_across_states() {
-    let pulling = |reason: &str| -> v1::Pod {
-        let waiting = json!({"name": "function", "image": "", "imageID": "", "ready": false, "restartCount": 0,
-            "state": {"waiting": {"reason": reason, "message": "connection refused"}}});
-        serde_json::from_value(with("/status", json!({"containerStatuses": [waiting]}))).unwrap()
-    };
     let mut tries = Tries::default();
-    let mut phase = |reason| observe(&pulling(reason), &mut tries).unwrap().pod.phase;
+    let mut phase = |reason| {
+        let pod = pod("u", 1, &pod_waits("function", reason, "connection refused"));
+        let observed = observe(&pod, tries.clone()).unwrap();
+        tries = observed.tries;
+        observed.pod.phase
+    };
     assert!(matches!(phase("ErrImagePull"), Phase::Pending(Some(_))));
     assert!(matches!(phase("ImagePullBackOff"), Phase::Pending(Some(_))));
     assert!(matches!(phase("ErrImagePull"), Phase::Failed(_)));

@@ -1,20 +1,16 @@
 //! The pull secret follows its owner's file, leaves foreign Secrets alone, and is logged nowhere.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
-use http::{Method, Request, Response};
-use kube::client::Body;
+use http::Method;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tonic::codegen::Service;
+use tokio::task::JoinHandle;
 
 use super::*;
+use crate::pods::kubernetes::fake::{self, Answer};
 
 const OLD: &str = r#"{"auths":{"a.b":{"auth":"b2xkOnBsYW50ZWQ="}}}"#;
 const NEW: &str = r#"{"auths":{"a.b":{"auth":"bmV3OnBsYW50ZWQ="}}}"#;
@@ -41,28 +37,35 @@ struct Stored {
     /// `GET`, `POST 201`, …
     log: Vec<String>,
     /// Answers instead of the true ones, for requests of the method.
-    instead: VecDeque<(Method, u16, String)>,
+    instead: VecDeque<(Method, Answer)>,
 }
 
 impl Server {
-    fn client(&self) -> Client {
-        Client::new(self.clone(), "default")
+    fn pull_secret(&self) -> PullSecret {
+        let stored = Arc::clone(&self.0);
+        let client = fake::client(move |method, uri, body| {
+            let mut stored = stored.lock();
+            let answer = stored.answer(method, uri.path(), body);
+            stored.log.extend(answer.as_ref().map(|(code, _)| format!("{method} {code}")));
+            answer
+        });
+        PullSecret { client, namespace: "functions".into(), name: NAME.into() }
     }
 
     fn put(&self, secret: impl serde::Serialize) {
         self.0.lock().store(serde_json::to_value(secret).unwrap());
     }
 
-    fn fail(&self, method: Method, status: u16, text: &str) {
-        self.0.lock().instead.push_back((method, status, text.to_owned()));
+    fn fail(&self, method: Method, answer: Answer) {
+        self.0.lock().instead.push_back((method, answer));
     }
 
-    fn secret(&self) -> Option<Secret> {
-        self.0.lock().secret.clone().map(|secret| serde_json::from_value(secret).unwrap())
+    fn secret(&self) -> Secret {
+        serde_json::from_value(self.0.lock().secret.clone().unwrap()).unwrap()
     }
 
     fn text(&self) -> String {
-        String::from_utf8(self.secret().unwrap().data.unwrap()[KEY].0.clone()).unwrap()
+        String::from_utf8(self.secret().data.unwrap()[KEY].0.clone()).unwrap()
     }
 
     fn log(&self) -> Vec<String> {
@@ -73,84 +76,44 @@ impl Server {
 impl Stored {
     fn store(&mut self, mut secret: Value) {
         self.version += 1;
-        let uid = self
-            .secret
-            .as_ref()
-            .map_or(json!(format!("uid-{}", self.version)), |secret| secret["metadata"]["uid"].clone());
-        secret["metadata"]["uid"] = uid;
+        let uid = self.secret.as_ref().map(|secret| secret["metadata"]["uid"].clone());
+        secret["metadata"]["uid"] = uid.unwrap_or_else(|| json!(format!("uid-{}", self.version)));
         secret["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.secret = Some(secret);
     }
 
-    fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> (u16, String) {
-        let collection = "/api/v1/namespaces/functions/secrets";
-        let expected_path =
-            if *method == Method::POST { collection.to_owned() } else { format!("{collection}/{NAME}") };
-        assert_eq!(path, expected_path);
-        if let Some(at) = self.instead.iter().position(|(of, _, _)| of == method)
-            && let Some((_, status, text)) = self.instead.remove(at)
-        {
-            return (status, text);
+    fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> Answer {
+        let name = if *method == Method::POST { String::new() } else { format!("/{NAME}") };
+        assert_eq!(path, format!("/api/v1/namespaces/functions/secrets{name}"));
+        if let Some(at) = self.instead.iter().position(|(of, _)| of == method) {
+            return self.instead.remove(at)?.1;
         }
-        let body: Value = if body.is_empty() { Value::Null } else { serde_json::from_slice(body).unwrap() };
-        let current = |part: &str| self.secret.as_ref().map(|secret| secret["metadata"][part].clone());
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let known = self.secret.clone();
+        let differs =
+            |sent: &Value, part| known.as_ref().is_some_and(|known| known["metadata"][part] != sent[part]);
         match *method {
-            Method::GET => {
-                self.secret.as_ref().map_or((404, status(404)), |secret| (200, secret.to_string()))
-            }
-            Method::POST if self.secret.is_some() => (409, status(409)),
+            Method::POST if known.is_some() => status(409),
+            Method::PUT if differs(&body["metadata"], "resourceVersion") => status(409),
+            Method::DELETE if differs(&body["preconditions"], "uid") => status(409),
             Method::POST => {
                 self.store(body.clone());
-                (201, body.to_string())
+                Some((201, body.to_string()))
             }
-            _ if self.secret.is_none() => (404, status(404)),
+            _ if known.is_none() => status(404),
+            Method::GET => Some((200, known?.to_string())),
             Method::PUT => {
-                if current("resourceVersion") != Some(body["metadata"]["resourceVersion"].clone()) {
-                    return (409, status(409));
-                }
                 self.store(body.clone());
-                (200, body.to_string())
+                Some((200, body.to_string()))
             }
-            Method::DELETE => {
-                let conditions = &body["preconditions"];
-                if current("uid") != Some(conditions["uid"].clone()) {
-                    return (409, status(409));
-                }
-                let deleted = self.secret.take();
-                (200, deleted.map(|secret| secret.to_string()).unwrap_or_default())
-            }
+            Method::DELETE => Some((200, self.secret.take()?.to_string())),
             _ => panic!("the runner has no right to {method}"),
         }
     }
 }
 
-fn status(code: u16) -> String {
-    json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": "as the test wants" })
-        .to_string()
-}
-
-impl Service<Request<Body>> for Server {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let stored = Arc::clone(&self.0);
-        let answer = async move {
-            let (parts, body) = request.into_parts();
-            let body = body.collect_bytes().await.unwrap();
-            let mut stored = stored.lock();
-            let (code, text) = stored.answer(&parts.method, parts.uri.path(), &body);
-            stored.log.push(format!("{} {code}", parts.method));
-            let response = Response::builder().status(code).body(Body::from(text.into_bytes()));
-            Ok(response.unwrap())
-        };
-        answer.boxed()
-    }
+fn status(code: u16) -> Answer {
+    fake::failure(code, "", "as the test wants")
 }
 
 /// A runner that follows its file, and may own the Secret.
@@ -158,7 +121,7 @@ struct Runner {
     content: watch::Sender<Option<CredentialsFileContent>>,
     owned: watch::Sender<OwnedShards>,
     settled: watch::Receiver<bool>,
-    _task: tokio::task::JoinHandle<()>,
+    _task: JoinHandle<()>,
 }
 
 impl Runner {
@@ -166,8 +129,7 @@ impl Runner {
         let (content, contents) = watch::channel(first);
         let (owned, owners) = watch::channel(owned);
         let (sender, settled) = watch::channel(false);
-        let secret = PullSecret { client: server.client(), namespace: "functions".into(), name: NAME.into() };
-        let task = tokio::spawn(secret.follow(contents, owners, EVERY, sender));
+        let task = tokio::spawn(server.pull_secret().follow(contents, owners, EVERY, sender));
         Self { content, owned, settled, _task: task }
     }
 
@@ -176,41 +138,36 @@ impl Runner {
     }
 }
 
-/// Time is paused: it passes only when no task has anything to do.
-async fn pass(duration: Duration) {
-    sleep(duration).await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_secret_follows_the_owners_file_and_pods_wait_for_it() {
     let server = Server::default();
     let runner = Runner::start(&server, None, OwnedShards::All);
-    pass(FIRST_CONTENT_WITHIN.saturating_sub(MOMENT)).await;
+    sleep(FIRST_CONTENT_WITHIN.saturating_sub(MOMENT)).await;
     assert!(!runner.is_settled(), "the file may not have been read yet");
-    pass(EVERY * 3).await;
+    sleep(EVERY * 3).await;
     assert!(runner.is_settled(), "there is no file");
     assert_eq!(server.log(), [""; 0]);
 
     runner.content.send_replace(Some(content(OLD)));
-    pass(MOMENT).await;
+    sleep(MOMENT).await;
     assert!(runner.is_settled());
     assert_eq!(server.log(), ["GET 404", "POST 201"]);
-    let created = server.secret().unwrap();
+    let created = server.secret();
     assert_eq!(created, Secret { metadata: created.metadata.clone(), ..secret(OLD) });
     assert_eq!(created.metadata.name.as_deref(), Some(NAME));
 
-    server.fail(Method::PUT, 503, &status(503));
+    server.fail(Method::PUT, status(503));
     runner.content.send_replace(Some(content(NEW)));
-    pass(MOMENT).await;
+    sleep(MOMENT).await;
     assert!(!runner.is_settled(), "pods wait for the second try");
-    pass(FIRST_PAUSE).await;
+    sleep(FIRST_PAUSE).await;
     assert!(runner.is_settled());
     assert_eq!(server.log(), ["GET 200", "PUT 503", "GET 200", "PUT 200"]);
     assert_eq!(server.text(), NEW);
-    assert_eq!(server.secret().unwrap().metadata.uid, created.metadata.uid);
+    assert_eq!(server.secret().metadata.uid, created.metadata.uid);
 
     runner.content.send_replace(None);
-    pass(MOMENT).await;
+    sleep(MOMENT).await;
     assert_eq!((server.log().len(), server.text()), (0, NEW.to_owned()), "the Secret stays");
     assert!(runner.is_settled());
 }
@@ -219,12 +176,12 @@ async fn the_secret_follows_the_owners_file_and_pods_wait_for_it() {
 async fn a_deleted_secret_comes_back() {
     let server = Server::default();
     let runner = Runner::start(&server, Some(content(OLD)), OwnedShards::All);
-    pass(EVERY + MOMENT).await;
+    sleep(EVERY + MOMENT).await;
     assert_eq!(server.log(), ["GET 404", "POST 201", "GET 200"]);
     server.0.lock().secret = None;
     // Also when the file is not watched any more.
     drop((runner.content, runner.owned));
-    pass(EVERY + MOMENT).await;
+    sleep(EVERY + MOMENT).await;
     assert_eq!(server.log(), ["GET 404", "POST 201"]);
     assert_eq!(server.text(), OLD);
 }
@@ -233,24 +190,24 @@ async fn a_deleted_secret_comes_back() {
 async fn only_the_owner_writes() {
     let server = Server::default();
     let owner = Runner::start(&server, Some(content(OLD)), OwnedShards::All);
-    pass(MOMENT).await;
+    sleep(MOMENT).await;
     let other = Runner::start(&server, Some(content(NEW)), OwnedShards::None);
-    pass(MOMENT).await;
+    sleep(MOMENT).await;
     assert!(!other.is_settled(), "the owner may be about to write it");
-    pass(EVERY * 100).await;
+    sleep(EVERY * 100).await;
     assert!(other.is_settled(), "pods do not wait for ever");
     assert!(server.log().iter().filter(|request| !request.starts_with("GET")).eq(["POST 201"]));
     assert_eq!(server.text(), OLD);
     // The owner's file changes too.
     owner.content.send_replace(Some(content(NEW)));
-    pass(EVERY).await;
+    sleep(EVERY).await;
     assert_eq!(server.text(), NEW);
     // The other runner becomes the owner, and its file is another one again.
     server.log();
     owner.owned.send_replace(OwnedShards::None);
     other.content.send_replace(Some(content(OLD)));
     other.owned.send_replace(OwnedShards::All);
-    pass(EVERY).await;
+    sleep(EVERY).await;
     assert_eq!((server.text().as_str(), other.is_settled()), (OLD, true));
     assert_eq!(server.log().iter().filter(|request| !request.starts_with("GET")).count(), 1);
 }
@@ -280,15 +237,15 @@ async fn a_secret_is_changed_in_place_unless_it_cannot_be() {
         let server = Server::default();
         server.put(&before);
         let runner = Runner::start(&server, Some(content(NEW)), OwnedShards::All);
-        pass(MOMENT).await;
+        sleep(MOMENT).await;
         assert_eq!(server.log(), expected, "{before:?}");
         assert_eq!(runner.is_settled(), is_written, "{before:?}");
         if !is_written {
             // Until its owner takes it away.
-            pass(EVERY * 3).await;
+            sleep(EVERY * 3).await;
             assert!(server.log().iter().all(|request| request == "GET 200") && runner.is_settled());
             server.0.lock().secret = None;
-            pass(LAST_PAUSE).await;
+            sleep(LAST_PAUSE).await;
         }
         assert_eq!(server.text(), NEW);
     }
@@ -302,9 +259,9 @@ async fn an_update_leaves_other_fields_alone() {
         "type": TYPE, "data": {"other": "b3RoZXI="},
     }));
     let _runner = Runner::start(&server, Some(content("{}")), OwnedShards::All);
-    pass(MOMENT).await;
+    sleep(MOMENT).await;
     let labels = json!({"team": "a", "app.kubernetes.io/managed-by": "porch-fn-runner"});
-    let written = serde_json::to_value(server.secret().unwrap()).unwrap();
+    let written = serde_json::to_value(server.secret()).unwrap();
     assert_eq!(
         (&written["metadata"]["labels"], &written["metadata"]["annotations"]["note"]),
         (&labels, &json!("b"))
@@ -314,36 +271,37 @@ async fn an_update_leaves_other_fields_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_logged_without_the_secret_and_tried_again() {
-    for (method, code, text, expected) in [
-        (Method::GET, 403, status(403), "its Role needs the verbs"),
-        (Method::POST, 403, status(403), "its Role needs the verbs"),
-        (Method::POST, 404, status(404), "(--pod-namespace) does not exist"),
-        (Method::POST, 422, status(422), "must be a docker config"),
-        (Method::GET, 503, "no API server here".to_owned(), "does not say so"),
-        (Method::GET, 200, r#"{"data":"planted"}"#.to_owned(), "no Secret"),
-        (Method::GET, 200, r#"{"data":{".dockerconfigjson":"planted"}}"#.to_owned(), "no Secret"),
+    let text = |code, text: &str| Some((code, text.to_owned()));
+    for (method, answer, expected) in [
+        (Method::GET, status(403), "its Role needs the verbs"),
+        (Method::POST, status(403), "its Role needs the verbs"),
+        (Method::POST, status(404), "(--pod-namespace) does not exist"),
+        (Method::POST, status(422), "must be a docker config"),
+        (Method::GET, text(503, "no API server here"), "does not say so"),
+        (Method::GET, text(200, r#"{"data":"planted"}"#), "no Secret"),
+        (Method::GET, text(200, r#"{"data":{".dockerconfigjson":"planted"}}"#), "no Secret"),
     ] {
         let server = Server::default();
         for _ in 0..7 {
-            server.fail(method.clone(), code, &text);
+            server.fail(method.clone(), answer.clone());
         }
-        let secret = PullSecret { client: server.client(), namespace: "functions".into(), name: NAME.into() };
+        let secret = server.pull_secret();
         let error = secret.bring_up_to_date(OLD.as_bytes(), true).await.unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains(NAME), "{error}");
         assert!(!error.contains("as the test wants") && !error.contains("planted"), "{error}");
         let runner = Runner::start(&server, Some(content(OLD)), OwnedShards::All);
         // After 1, 2, 4, 8 and 16 seconds; then 30.
-        pass(Duration::from_mins(1)).await;
+        sleep(Duration::from_mins(1)).await;
         assert_eq!(server.log().iter().filter(|request| request.starts_with(method.as_str())).count(), 7);
         assert!(runner.is_settled(), "pods do not wait for ever");
-        pass(Duration::from_secs(2)).await;
+        sleep(Duration::from_secs(2)).await;
         assert_eq!(server.text(), OLD);
     }
     // Another writer was faster.
     let server = Server::default();
     server.put(secret(OLD));
-    server.fail(Method::PUT, 409, &status(409));
+    server.fail(Method::PUT, status(409));
     let _runner = Runner::start(&server, Some(content(NEW)), OwnedShards::All);
-    pass(FIRST_PAUSE + MOMENT).await;
+    sleep(FIRST_PAUSE + MOMENT).await;
     assert_eq!(server.log(), ["GET 200", "PUT 409", "GET 200", "PUT 200"]);
 }

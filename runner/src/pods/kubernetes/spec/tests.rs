@@ -1,61 +1,64 @@
-//! The pods and Services that are made, as whole objects, so that any change of them is seen.
+//! The pods and Services that are made, as whole objects, so that any change of them is noticed.
 
-use std::sync::LazyLock;
-
-use k8s_openapi::api::core::v1::{EnvVar, PodSpec, PodTemplateSpec};
 use porch_fn_pool::{ImageContent, ImageKey, Uid};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::pods::kubernetes::template::Source;
-use crate::pods::kubernetes::times::parse_time;
 
 const IMAGE: &str = "ghcr.io/kptdev/krm-functions-catalog/set-namespace:v0.4.1";
-
-static NONE: LazyLock<PodOverrides> = LazyLock::new(PodOverrides::default);
-
-static RECIPE: LazyLock<PodRecipe> = LazyLock::new(|| PodRecipe {
-    version: "inline-0123456789abcdef".into(),
-    config_time: Some(Time::from_millis(1_700_000_000_000)),
-    content: Some(ImageContent {
-        digest: "sha256:00".into(),
-        resolved: Some(Time::from_millis(1_700_000_001_000)),
-    }),
-});
+const OBJECT: &str = "set-namespace-v041-1-01234567";
 
 fn name(slot: u32, past: Option<&str>) -> PodName {
     PodName { image: ImageKey::from(IMAGE), slot, past: past.map(Uid::from) }
 }
 
-fn input<'a>(name: &'a PodName, entrypoint: &'a [String]) -> PodSpecInput<'a> {
-    PodSpecInput {
-        object_name: "set-namespace-v041-1-01234567",
+fn content() -> ImageContent {
+    ImageContent { digest: "sha256:00".into(), resolved: Some(Time::from_millis(1_700_000_001_000)) }
+}
+
+fn parts(overrides: &PodOverrides) -> PodParts<'static> {
+    let version = "inline-0123456789abcdef";
+    let recipe = PodRecipe {
+        content: Some(content()),
+        ..PodRecipe::of(version, Some(Time::from_millis(1_700_000_000_000)))
+    };
+    PodParts { recipe, max_message: 6_291_456, overrides: overrides.clone(), pull_secret: None }
+}
+
+fn made(template: &Template, name: &PodName, metadata: &ImageMetadata, parts: &PodParts<'_>) -> Pod {
+    let order = PodOrder {
+        object_name: OBJECT,
         namespace: "porch-fn-system",
         name,
-        shard_key: "ghcr.io/kptdev/krm-functions-catalog/set-namespace",
-        recipe: &RECIPE,
+        shard_key: &"ghcr.io/kptdev/krm-functions-catalog/set-namespace".into(),
         reclaim_after: Time::from_millis(1_700_000_060_500),
-        image: "ghcr.io/kptdev/krm-functions-catalog/set-namespace@sha256:00",
-        entrypoint,
-        max_message: 6_291_456,
-        overrides: &NONE,
-        pull_secret: None,
-    }
+        metadata,
+    };
+    pod(template, &order, parts)
+}
+
+fn metadata(entrypoint: &[&str]) -> ImageMetadata {
+    let entrypoint = entrypoint.iter().map(|&word| word.to_owned()).collect();
+    ImageMetadata { entrypoint, content: Some(content()) }
+}
+
+fn built_in() -> Template {
+    Template::built_in("w:v1").unwrap()
 }
 
 #[test]
 fn a_pod_of_the_inline_template() {
-    let template = Template::inline("w:v1");
-    let (name, entrypoint) = (name(1, None), ["function".to_owned(), "--x=$(HOME)$".to_owned()]);
-    let pod = pod(&template, &input(&name, &entrypoint));
+    let template = built_in();
+    let words = metadata(&["function", "--x=$(HOME)$"]);
+    let pod = made(&template, &name(1, None), &words, &parts(&PodOverrides::default()));
     let metadata = json!({
-        "name": "set-namespace-v041-1-01234567",
+        "name": OBJECT,
         "namespace": "porch-fn-system",
         "labels": {
             "app.kubernetes.io/managed-by": "porch-fn-runner",
-            "fn.kpt.dev/image": "set-namespace-v041-1-01234567",
+            "fn.kpt.dev/image": OBJECT,
         },
         "annotations": {
             "cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
@@ -73,7 +76,7 @@ fn a_pod_of_the_inline_template() {
     assert_eq!(json!(pod.metadata), metadata);
     let mut expected = json!(template.pod.spec);
     let function = &mut expected["containers"][1];
-    function["image"] = json!("ghcr.io/kptdev/krm-functions-catalog/set-namespace@sha256:00");
+    function["image"] = json!(format!("{IMAGE}@sha256:00"));
     function["args"] =
         json!(["--port", "9446", "--max-request-body-size", "6291456", "--", "function", "--x=$$(HOME)$$"]);
     assert_eq!(json!(pod.spec), expected);
@@ -83,71 +86,64 @@ fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
+/// The spec of a pod that is made with these overrides.
 fn overridden(template: &Template, overrides: &PodOverrides) -> Value {
-    json!(pod(template, &PodSpecInput { overrides, ..input(&name(0, None), &[]) }).spec.unwrap())
+    json!(made(template, &name(0, None), &metadata(&[]), &parts(overrides)).spec.unwrap())
+}
+
+fn env(value: &str) -> ContainerOverrides {
+    ContainerOverrides {
+        env: read(json!([{"name": "WHO", "value": value}])),
+        ..ContainerOverrides::default()
+    }
 }
 
 #[test]
 fn what_a_container_overrides_is_laid_over_the_templates() {
-    let mut template = Template::inline("w:v1");
+    let mut template = built_in();
     let function = &mut template.pod.spec.as_mut().unwrap().containers[1];
     function.resources = read(json!({"requests": {"cpu": "1"}}));
     function.env = read(json!([{"name": "A", "value": "template"}, {"name": "B", "value": "template"}]));
     function.env_from = read(json!([{"configMapRef": {"name": "template"}}]));
+    let a = json!({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}});
     let container = ContainerOverrides {
-        env: read(
-            json!([{"name": "C", "value": "own"}, {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]),
-        ),
+        env: read(json!([{"name": "C", "value": "own"}, a])),
         env_from: read(json!([{"secretRef": {"name": "own"}}])),
         resources: read(json!({"limits": {"cpu": "2"}})),
     };
-    let plain = overridden(&template, &NONE);
-    let made = overridden(&template, &PodOverrides { container, ..PodOverrides::default() });
-    let mut expected = plain.clone();
+    let mut expected = overridden(&template, &PodOverrides::default());
     let function = &mut expected["containers"][1];
     function["resources"] = json!({"limits": {"cpu": "2"}});
-    function["env"] = json!([
-        {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}},
-        {"name": "B", "value": "template"},
-        {"name": "C", "value": "own"},
-    ]);
+    function["env"] = json!([a, {"name": "B", "value": "template"}, {"name": "C", "value": "own"}]);
     function["envFrom"] = json!([{"configMapRef": {"name": "template"}}, {"secretRef": {"name": "own"}}]);
-    assert_eq!(made, expected);
+    assert_eq!(overridden(&template, &PodOverrides { container, ..PodOverrides::default() }), expected);
 }
 
-#[test]
-fn the_container_that_brings_the_wrapper_server_has_overrides_of_its_own() {
-    let env = |value: &str| ContainerOverrides {
-        env: read(json!([{"name": "WHO", "value": value}])),
-        ..ContainerOverrides::default()
-    };
-    let overrides =
-        PodOverrides { init_container: env("init"), container: env("function"), ..PodOverrides::default() };
-    let template = Template::inline("w:v1");
-    let of_inline = overridden(&template, &overrides);
-    assert_eq!(of_inline["containers"][0]["env"], json!([{"name": "WHO", "value": "init"}]));
-    assert_eq!(of_inline["containers"][1]["env"], json!([{"name": "WHO", "value": "function"}]));
-}
-
-/// Porch merges overrides into a template by index.
+/// In the built-in template the container that brings the wrapper-server stands for the init
+/// container. Porch merges overrides into a template by index.
 #[test]
 fn overrides_change_the_first_containers_of_a_users_template_whatever_their_names() {
-    let env = |value: &str| ContainerOverrides {
-        env: read(json!([{"name": "WHO", "value": value}])),
-        ..ContainerOverrides::default()
-    };
     let overrides =
         PodOverrides { init_container: env("init"), container: env("first"), ..PodOverrides::default() };
+    let who = |container: &Value| container["env"][0]["value"].as_str().map(str::to_owned);
+    let mut template = built_in();
+    let made = overridden(&template, &overrides);
+    assert_eq!(who(&made["containers"][0]).as_deref(), Some("init"));
+    assert_eq!(who(&made["containers"][1]).as_deref(), Some("first"));
+
+    let spec = template.pod.spec.as_mut().unwrap();
+    spec.containers =
+        read(json!([{"name": "proxy"}, {"name": names::WRAPPER_CONTAINER}, {"name": "function"}]));
+    spec.init_containers = read(json!([{"name": "certificates"}, {"name": "copy-wrapper-server"}]));
     for source in [Source::ConfigMap, Source::PodTemplate] {
-        let mut template = Template { source, ..Template::inline("w:v1") };
-        let spec = template.pod.spec.as_mut().unwrap();
-        spec.containers =
-            read(json!([{"name": "proxy"}, {"name": names::WRAPPER_CONTAINER}, {"name": "function"}]));
-        let without_init = overridden(&template, &overrides);
-        assert_eq!(without_init["containers"][0]["env"], json!([{"name": "WHO", "value": "first"}]));
-        assert_eq!(without_init["containers"][0]["image"], Value::Null, "it does not run the function");
-        assert_eq!(without_init["containers"][1], json!({"name": names::WRAPPER_CONTAINER}));
-        assert_eq!(without_init["containers"][2]["env"], Value::Null);
+        template.source = source;
+        let made = overridden(&template, &overrides);
+        assert_eq!(who(&made["initContainers"][0]).as_deref(), Some("init"));
+        assert_eq!(made["initContainers"][1], json!({"name": "copy-wrapper-server"}));
+        assert_eq!(who(&made["containers"][0]).as_deref(), Some("first"));
+        assert_eq!(made["containers"][0]["image"], Value::Null, "it does not run the function");
+        assert_eq!(made["containers"][1], json!({"name": names::WRAPPER_CONTAINER}));
+        assert_eq!(made["containers"][2]["env"], Value::Null);
 
         let resources = read(json!({"limits": {"cpu": "2"}}));
         let container = ContainerOverrides { resources: Some(resources), ..ContainerOverrides::default() };
@@ -155,18 +151,12 @@ fn overrides_change_the_first_containers_of_a_users_template_whatever_their_name
         let made = overridden(&template, &of_file);
         assert_eq!(made["containers"][0], json!({"name": "proxy"}), "--pod-cache-config means the function");
         assert_eq!(made["containers"][2]["resources"], json!({"limits": {"cpu": "2"}}));
-
-        let spec = template.pod.spec.as_mut().unwrap();
-        spec.init_containers = read(json!([{"name": "certificates"}, {"name": "copy-wrapper-server"}]));
-        let made = overridden(&template, &overrides);
-        assert_eq!(made["initContainers"][0]["env"], json!([{"name": "WHO", "value": "init"}]));
-        assert_eq!(made["initContainers"][1], json!({"name": "copy-wrapper-server"}));
     }
 }
 
 #[test]
 fn accounts_and_security_contexts_are_overridden() {
-    let mut template = Template::inline("w:v1");
+    let mut template = built_in();
     let overrides = PodOverrides {
         service_account: Some("own".to_owned()),
         security_context: read(json!({"runAsUser": 5, "fsGroup": 6})),
@@ -177,7 +167,7 @@ fn accounts_and_security_contexts_are_overridden() {
     assert_eq!(made.get("automountServiceAccountToken"), None, "as its account says");
     let seccomp = json!({"type": "RuntimeDefault"});
     assert_eq!(made["securityContext"], json!({"runAsUser": 5, "fsGroup": 6, "seccompProfile": seccomp}));
-    assert_eq!(overridden(&template, &NONE)["automountServiceAccountToken"], false);
+    assert_eq!(overridden(&template, &PodOverrides::default())["automountServiceAccountToken"], false);
     template.source = Source::ConfigMap;
     let made = overridden(&template, &overrides);
     assert_eq!(made["automountServiceAccountToken"], false, "the user's template means it");
@@ -185,70 +175,66 @@ fn accounts_and_security_contexts_are_overridden() {
 
 #[test]
 fn a_pull_secret_is_named_once() {
-    let mut template = Template::inline("w:v1");
-    let secrets = |template: &Template, pull_secret| {
-        json!(pod(template, &PodSpecInput { pull_secret, ..input(&name(0, None), &[]) }).spec)["imagePullSecrets"]
-            .clone()
-    };
-    assert_eq!(secrets(&template, None), Value::Null);
-    assert_eq!(secrets(&template, Some("auth-secret")), json!([{"name": "auth-secret"}]));
-    template.pod.spec.as_mut().unwrap().image_pull_secrets =
-        read(json!([{"name": "a"}, {"name": "auth-secret"}]));
-    assert_eq!(secrets(&template, Some("auth-secret")), json!([{"name": "a"}, {"name": "auth-secret"}]));
-    assert_eq!(secrets(&template, Some("b")), json!([{"name": "a"}, {"name": "auth-secret"}, {"name": "b"}]));
+    let mut template = built_in();
+    for (of_template, pull_secret, expected) in [
+        (json!(null), None, json!(null)),
+        (json!(null), Some("auth"), json!([{"name": "auth"}])),
+        (json!([{"name": "a"}, {"name": "auth"}]), Some("auth"), json!([{"name": "a"}, {"name": "auth"}])),
+        (json!([{"name": "a"}]), Some("b"), json!([{"name": "a"}, {"name": "b"}])),
+    ] {
+        template.pod.spec.as_mut().unwrap().image_pull_secrets = read(of_template);
+        let parts = PodParts { pull_secret, ..parts(&PodOverrides::default()) };
+        let spec = json!(made(&template, &name(0, None), &metadata(&[]), &parts).spec);
+        assert_eq!(spec.get("imagePullSecrets").unwrap_or(&Value::Null), &expected);
+    }
 }
 
 #[test]
 fn what_a_digest_names_is_pulled_once_unless_the_template_says_otherwise() {
-    let mut template = Template::inline("w:v1");
-    let policy = |template: &Template, image: &str| {
-        json!(pod(template, &PodSpecInput { image, ..input(&name(0, None), &[]) }).spec)["containers"][1]
-            ["imagePullPolicy"]
-            .clone()
-    };
-    for (of_template, image, expected) in [
-        (None, "example.com/f:latest@sha256:00", json!("IfNotPresent")),
-        (Some(""), "example.com/f:latest@sha256:00", json!("IfNotPresent")),
-        (None, "example.com/f@sha256:00", json!("IfNotPresent")),
-        (None, "example.com/f:latest", Value::Null),
-        (Some("Always"), "example.com/f:latest@sha256:00", json!("Always")),
-        (Some("Never"), "example.com/f:v1@sha256:00", json!("Never")),
+    let mut template = built_in();
+    for (of_template, content, expected) in [
+        (None, Some(content()), json!("IfNotPresent")),
+        (Some(""), Some(content()), json!("IfNotPresent")),
+        (None, None, json!(null)),
+        (Some("Always"), Some(content()), json!("Always")),
+        (Some("Never"), Some(content()), json!("Never")),
     ] {
         template.pod.spec.as_mut().unwrap().containers[1].image_pull_policy = of_template.map(str::to_owned);
-        assert_eq!(policy(&template, image), expected, "{of_template:?} {image}");
+        let metadata = ImageMetadata { content, ..metadata(&[]) };
+        let spec = made(&template, &name(0, None), &metadata, &parts(&PodOverrides::default())).spec;
+        assert_eq!(json!(spec)["containers"][1]["imagePullPolicy"], expected, "{of_template:?}");
     }
 }
 
 #[test]
 fn what_is_ours_wins_and_what_is_absent_stays_absent() {
-    let mut template = Template::inline("w:v1");
+    let mut template = built_in();
     let foreign = |keys: &[&str]| keys.iter().map(|&key| (key.to_owned(), "foreign".to_owned())).collect();
-    let metadata = template.pod.metadata.get_or_insert_default();
-    metadata.labels = Some(foreign(&[names::MANAGED_BY, names::IMAGE, "team"]));
+    let inherited = template.pod.metadata.get_or_insert_default();
+    inherited.labels = Some(foreign(&[names::MANAGED_BY, names::IMAGE, "team"]));
     let absent = [names::PAST, names::CONFIG_TIME, names::IMAGE_DIGEST, names::RESOLVED_AT];
-    metadata.annotations = Some(foreign(&[&absent[..], &[names::SLOT, "note"]].concat()));
-    let plain = name(2, None);
-    let recipe = PodRecipe::of("inline-0", None);
-    let made = pod(&template, &PodSpecInput { recipe: &recipe, ..input(&plain, &[]) }).metadata;
+    inherited.annotations = Some(foreign(&[&absent[..], &[names::SLOT, "note"]].concat()));
+    let parts = PodParts { recipe: PodRecipe::of("inline-0", None), ..parts(&PodOverrides::default()) };
+    let plain = made(&template, &name(2, None), &metadata(&[]), &parts).metadata;
     let labels = json!({
         "app.kubernetes.io/managed-by": "porch-fn-runner",
-        "fn.kpt.dev/image": "set-namespace-v041-1-01234567",
+        "fn.kpt.dev/image": OBJECT,
         "team": "foreign",
     });
-    assert_eq!(json!(made.labels), labels);
-    let annotations = made.annotations.unwrap();
+    assert_eq!(json!(plain.labels), labels);
+    let annotations = plain.annotations.unwrap();
     assert_eq!((annotations["note"].as_str(), annotations[names::SLOT].as_str()), ("foreign", "2"));
     for absent in absent {
         assert!(!annotations.contains_key(absent), "{absent}");
     }
 
-    let passing = name(2, Some("stuck"));
-    assert_eq!(pod(&template, &input(&passing, &[])).metadata.annotations.unwrap()[names::PAST], "stuck");
+    let passing = made(&template, &name(2, Some("stuck")), &metadata(&[]), &parts).metadata;
+    assert_eq!(passing.annotations.unwrap()[names::PAST], "stuck");
 }
 
 #[test]
 fn a_service_belongs_to_its_pod() {
-    let mut template = Template::inline("w:v1");
+    let mut template = built_in();
     template.service.metadata.labels = Some([("team".to_owned(), "a".to_owned())].into());
     template.service.metadata.annotations = Some([("note".to_owned(), "b".to_owned())].into());
     let selector = template.service.spec.as_mut().unwrap().selector.as_mut().unwrap();
@@ -277,13 +263,7 @@ fn a_service_belongs_to_its_pod() {
             "selector": {"fn.kpt.dev/image": "set-namespace-v041-1-01234567", "tier": "fn"},
         },
     });
-    let made = service(&template, "set-namespace-v041-1-01234567", "1-2-3", "porch-fn-system");
-    assert_eq!(json!(made), expected);
-}
-
-#[test]
-fn a_service_without_a_selector_gets_one() {
-    let mut template = Template::inline("w:v1");
+    assert_eq!(json!(service(&template, OBJECT, "1-2-3", "porch-fn-system")), expected);
     template.service.spec.as_mut().unwrap().selector = None;
     let selector = service(&template, "a-0-01234567", "u", "n").spec.unwrap().selector;
     assert_eq!(json!(selector), json!({"fn.kpt.dev/image": "a-0-01234567"}));
@@ -300,56 +280,31 @@ fn names_of_objects() {
     assert_eq!(object_name(&unreadable), None);
 }
 
-fn a_container(name: &'static str) -> impl Strategy<Value = Container> {
-    let name = if name.is_empty() { "side-[a-z]{1,8}" } else { name };
-    let text = "[ -~]{0,12}";
-    (name, text, vec(text, 0..3), vec(("[A-Z]{1,5}", text), 0..3), any::<bool>()).prop_map(
-        |(name, image, args, env, tty)| Container {
-            name,
-            image: Some(image),
-            command: Some(vec!["/tools/wrapper-server".to_owned()]),
-            args: (!args.is_empty()).then_some(args),
-            env: Some(
-                env.into_iter()
-                    .map(|(name, v)| EnvVar { name, value: Some(v), ..EnvVar::default() })
-                    .collect(),
-            ),
-            tty: Some(tty),
-            ..Container::default()
-        },
-    )
+prop_compose! {
+    fn a_container(name: &'static str)(
+        name in name, args in proptest::option::of(vec("[ -~]{0,12}", 1..3)), tty in any::<Option<bool>>(),
+    ) -> Container {
+        let command = Some(vec!["/tools/wrapper-server".to_owned()]);
+        Container { name, command, args, tty, ..Container::default() }
+    }
 }
 
 prop_compose! {
     fn a_template()(
         function in a_container("function"),
-        mut containers in vec(a_container(""), 0..4),
-        init_containers in vec(a_container("(function|init)"), 0..3),
+        mut containers in vec(a_container("side-[a-z]{1,8}"), 0..4),
+        init_containers in vec(a_container("function|init"), 0..3),
         at in any::<prop::sample::Index>(),
         labels in btree_map("[a-z./]{1,10}", "[a-z]{0,5}", 0..3),
         annotations in btree_map("[a-z./]{1,10}", ".{0,5}", 0..3),
-        host_network in any::<Option<bool>>(),
     ) -> Template {
         containers.insert(at.index(containers.len() + 1), function);
-        let inline = Template::inline("w:v1");
-        Template {
-            pod: PodTemplateSpec {
-                metadata: Some(ObjectMeta {
-                    labels: Some(labels),
-                    annotations: Some(annotations),
-                    ..ObjectMeta::default()
-                }),
-                spec: Some(PodSpec {
-                    containers,
-                    init_containers: Some(init_containers),
-                    host_network,
-                    ..PodSpec::default()
-                }),
-            },
-            source: Source::ConfigMap,
-            service_of_object: false,
-            ..inline
-        }
+        let mut template = Template { source: Source::ConfigMap, ..built_in() };
+        let metadata = template.pod.metadata.as_mut().unwrap();
+        (metadata.labels, metadata.annotations) = (Some(labels), Some(annotations));
+        let spec = template.pod.spec.as_mut().unwrap();
+        (spec.containers, spec.init_containers) = (containers, Some(init_containers));
+        template
     }
 }
 
@@ -358,23 +313,20 @@ proptest! {
     fn nothing_but_the_function_is_touched(
         template in a_template(),
         slot in any::<u32>(),
-        past in proptest::option::of("[a-f0-9-]{1,36}"),
         entrypoint in vec("[ -~]{0,10}", 0..4),
         max_message in any::<usize>(),
-        image in "[a-z./:@]{1,20}",
-        reclaim_after in 0..253_402_207_200_000_u64,
     ) {
-        let name = name(slot, past.as_deref());
-        let reclaim_after = Time::from_millis(reclaim_after);
-        let input =
-            PodSpecInput { max_message, image: &image, reclaim_after, ..input(&name, &entrypoint) };
-        let made = pod(&template, &input);
+        let parts = PodParts { max_message, ..parts(&PodOverrides::default()) };
+        let metadata = ImageMetadata { entrypoint: entrypoint.clone(), content: Some(content()) };
+        let made = made(&template, &name(slot, None), &metadata, &parts);
+        // The API server takes the pod for what was meant: nothing is lost on the way.
+        prop_assert_eq!(serde_json::from_value::<Pod>(json!(made)).unwrap(), made.clone());
 
-        let (before, after) = (template.pod.spec.clone().unwrap(), made.spec.unwrap());
-        let mut restored = after.clone();
+        let (before, mut restored) = (template.pod.spec.unwrap(), made.spec.unwrap());
         for (container, original) in restored.containers.iter_mut().zip(&before.containers) {
             if container.name == names::CONTAINER {
-                prop_assert_eq!(container.image.as_ref(), Some(&image));
+                prop_assert_eq!(container.image.take(), Some(format!("{IMAGE}@sha256:00")));
+                prop_assert_eq!(container.image_pull_policy.take(), Some("IfNotPresent".to_owned()));
                 let args = container.args.take().unwrap();
                 let own = original.args.clone().unwrap_or_default();
                 let (kept, appended) = args.split_at(own.len());
@@ -384,11 +336,6 @@ proptest! {
                 prop_assert_eq!(&appended[..5], flags);
                 let expanded: Vec<_> = appended[5..].iter().map(|arg| expand(arg)).collect();
                 prop_assert_eq!(&expanded, &entrypoint);
-                if container.image_pull_policy != original.image_pull_policy {
-                    prop_assert_eq!(container.image_pull_policy.as_deref(), Some("IfNotPresent"));
-                    container.image_pull_policy.clone_from(&original.image_pull_policy);
-                }
-                container.image.clone_from(&original.image);
                 container.args.clone_from(&original.args);
             }
         }
@@ -396,22 +343,8 @@ proptest! {
 
         let inherited = template.pod.metadata.unwrap();
         let (labels, annotations) = (made.metadata.labels.unwrap(), made.metadata.annotations.unwrap());
-        for (key, value) in inherited.labels.unwrap() {
-            prop_assert_eq!(&labels[&key], &value);
-        }
-        for (key, value) in inherited.annotations.unwrap() {
-            prop_assert_eq!(&annotations[&key], &value);
-        }
-        prop_assert_eq!(parse_time(&annotations[names::RECLAIM_AFTER]), Some(reclaim_after));
-    }
-
-    /// The API server takes the pod for what was meant: nothing is lost on the way.
-    #[test]
-    fn a_pod_survives_json(template in a_template(), slot in any::<u32>()) {
-        let name = name(slot, None);
-        let made = pod(&template, &input(&name, &[]));
-        let value: Value = json!(made);
-        prop_assert_eq!(serde_json::from_value::<Pod>(value).unwrap(), made);
+        prop_assert!(inherited.labels.unwrap().iter().all(|(key, value)| labels[key] == *value));
+        prop_assert!(inherited.annotations.unwrap().iter().all(|(key, value)| annotations[key] == *value));
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) enum Link {
     /// Never dialled, or given up.
     #[default]
     None,
-    /// Made, and dialled by whoever uses it first.
+    /// Made; its first user dials it.
     Made {
         to: To,
         connection: Arc<Connection>,
@@ -40,14 +40,6 @@ pub(super) enum Link {
     },
     /// It was up and idle, and was closed.
     Idle { to: To },
-}
-
-/// Closes idle connections, for ever.
-pub(in crate::pods::kubernetes) async fn close_idle(store: &Store) {
-    loop {
-        sleep(LOOK_EVERY).await;
-        store.close_idle();
-    }
 }
 
 // === impl Store ===
@@ -75,11 +67,19 @@ impl Store {
         }
     }
 
+    /// Closes idle connections, for ever.
+    pub(in crate::pods::kubernetes) async fn follow_idle(&self) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            self.close_idle();
+        }
+    }
+
     /// Closes the connections that have had no call for [`IDLE`].
     fn close_idle(&self) {
         loop {
-            let idle = self.state.lock().take_idle();
             // Dropped without the lock: each closes its socket.
+            let idle = self.state.lock().take_idle();
             if idle.is_empty() {
                 return;
             }
@@ -91,11 +91,11 @@ impl Store {
         let State { pods, services, used, .. } = state;
         let pod = pods.get_mut(uid).ok_or(NoPod)?;
         // Without an IP of its own the pod cannot be behind its Service either.
-        let Some(pod_ip) = pod.ip else { return Ok(None) };
+        let Some(pod_ip) = pod.seen.ip else { return Ok(None) };
         let ip = match &self.connect {
             Connect::PodIp => Some(pod_ip),
             Connect::Service { .. } => {
-                let service = services.get(&pod.object_name).filter(|known| known.belongs_to(uid));
+                let service = services.get(&pod.seen.object_name).filter(|known| known.belongs_to(uid));
                 service.and_then(|known| known.address(pod_ip))
             }
         };
@@ -114,7 +114,7 @@ impl Store {
         let address = SocketAddr::new(ip, names::PORT).to_string();
         let authority = match &self.connect {
             Connect::PodIp => address.clone(),
-            Connect::Service { suffix } => format!("{}.{suffix}:{}", pod.object_name, names::PORT),
+            Connect::Service { suffix } => format!("{}.{suffix}:{}", pod.seen.object_name, names::PORT),
         };
         // The domain in it was checked at the start.
         Connection::named(address, authority, CONNECTION).ok()

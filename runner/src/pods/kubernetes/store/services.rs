@@ -1,4 +1,4 @@
-//! The Services of function pods as last seen.
+//! The Services of function pods as last reported.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use porch_fn_pool::Uid;
 
 use super::{Store, is_older};
-use crate::pods::kubernetes::names;
+use crate::pods::kubernetes::names::is_ours;
 
 /// A Service of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(in crate::pods::kubernetes) struct KnownService {
 }
 
 impl Store {
-    pub(in crate::pods::kubernetes) fn service_seen(&self, service: &Service) {
+    pub(in crate::pods::kubernetes) fn record_service(&self, service: &Service) {
         let Some((name, seen)) = known_service(service) else { return };
         let services = &mut self.state.lock().services;
         let newer = |known: &KnownService| is_older(&seen.resource_version, &known.resource_version);
@@ -33,22 +33,16 @@ impl Store {
         }
     }
 
-    pub(in crate::pods::kubernetes) fn service_gone(&self, service: &Service) {
-        if let (Some(name), Some(uid)) = (&service.metadata.name, &service.metadata.uid) {
-            self.service_forgotten(name, uid);
-        }
-    }
-
-    /// It is known to be deleted; the watch will show it.
-    pub(in crate::pods::kubernetes) fn service_forgotten(&self, name: &str, uid: &str) {
+    /// A Service was deleted; the watch may not have reported it yet.
+    pub(in crate::pods::kubernetes) fn remove_service(&self, name: &str, uid: &str) {
         let services = &mut self.state.lock().services;
         if services.get(name).is_some_and(|known| known.uid == uid) {
             services.remove(name);
         }
     }
 
-    /// The full list. One that was made since is made known again by the watch.
-    pub(in crate::pods::kubernetes) fn services_listed(&self, services: &[Service]) {
+    /// The full list. The watch reports again what was made since.
+    pub(in crate::pods::kubernetes) fn replace_services(&self, services: &[Service]) {
         self.state.lock().services = services.iter().filter_map(known_service).collect();
         self.services_listed.send_replace(true);
     }
@@ -91,8 +85,7 @@ impl KnownService {
 
 fn known_service(service: &Service) -> Option<(String, KnownService)> {
     let metadata = &service.metadata;
-    let labels = metadata.labels.as_ref()?;
-    if labels.get(names::MANAGED_BY).map(String::as_str) != Some(names::MANAGER) {
+    if !is_ours(metadata) {
         return None;
     }
     let mut owners = metadata.owner_references.iter().flatten();

@@ -2,20 +2,13 @@
 //! has.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::task::{Context, Poll};
 
-use http::{Request, Response};
-use kube::client::Body;
 use parking_lot::Mutex;
-use porch_fn_settings::yaml;
-use prometheus_client::registry::Registry;
-use serde_json::{Value, json};
-use tonic::codegen::Service;
+use serde_json::Value;
 
 use super::*;
-use porch_fn_grpc::{Hop, Inflight};
+use crate::pods::kubernetes::fake;
+use crate::pods::kubernetes::template::tests::objects;
 
 const POD: &str = "/api/v1/namespaces/functions/podtemplates";
 const SERVICE: &str = "/apis/config.porch.kpt.dev/v1alpha1/namespaces/functions/servicetemplates";
@@ -34,49 +27,32 @@ impl Server {
     }
 
     fn put(&self, pod: Option<&str>, service: Option<&str>) {
-        let (pod_template, service_template) =
-            include_str!("../template/base-templates.yaml").split_once("\n---\n").unwrap();
+        let (pod_template, service_template) = objects();
+        let pod_template = serde_json::to_value(pod_template).unwrap();
         let mut objects = self.0.lock();
-        for (collection, name, text) in [(POD, pod, pod_template), (SERVICE, service, service_template)] {
-            let object = name.map(|name| (format!("{collection}/{name}"), yaml::parse(text).unwrap()));
-            objects.extend(object);
+        for (collection, name, object) in [(POD, pod, pod_template), (SERVICE, service, service_template)] {
+            objects.extend(name.map(|name| (format!("{collection}/{name}"), object)));
         }
     }
 
-    fn origin(&self, names: [&str; 2], has_built_in: bool, wait: Duration) -> Origin {
-        Origin::Objects {
-            client: Client::new(self.clone(), "default"),
-            namespace: "functions".to_owned(),
-            names: ObjectNames { pod: names[0].to_owned(), service: names[1].to_owned() },
-            built_in: has_built_in.then(|| Arc::new(Template::inline("w:v1"))),
-            awaited_until: Instant::now() + wait,
-        }
-    }
-}
-
-impl Service<Request<Body>> for Server {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Ready<Result<Response<Body>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let found = self.0.lock().get(request.uri().path()).cloned();
-        let missing = || json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404});
-        let status = if found.is_some() { 200 } else { 404 };
-        let body = Body::from(found.unwrap_or_else(missing).to_string().into_bytes());
-        ready(Ok(Response::builder().status(status).body(body).unwrap()))
+    fn source(&self, names: [&str; 2], has_built_in: bool, wait: Duration) -> TemplateSource {
+        let objects = Arc::clone(&self.0);
+        let client = fake::client(move |_, uri, _| match objects.lock().get(uri.path()) {
+            Some(object) => Some((200, object.to_string())),
+            None => fake::failure(404, "NotFound", ""),
+        });
+        let names = ObjectNames { pod: names[0].to_owned(), service: names[1].to_owned() };
+        let built_in = has_built_in.then(|| "w:v1".to_owned());
+        let templates = Templates::Objects { names, built_in, wait };
+        TemplateSource { client, namespace: "functions".to_owned(), templates, started: Instant::now() }
     }
 }
 
 const DEFAULTS: [&str; 2] = ["base-pod-template", "base-service-template"];
 const OWN: [&str; 2] = ["mine", "my-service"];
 
-async fn source(origin: &Origin) -> Result<(Source, bool, usize), String> {
-    let read = read(origin, None).await.map_err(|error| error.to_string());
+async fn read(source: &TemplateSource) -> Result<(Source, bool, usize), String> {
+    let read = source.read(None).await.map_err(|error| error.to_string());
     read.map(|template| (template.source, template.service_of_object, template.warnings.len()))
 }
 
@@ -84,26 +60,25 @@ async fn source(origin: &Origin) -> Result<(Source, bool, usize), String> {
 async fn the_objects_that_the_flags_name_are_read() {
     let server = Server::with(Some(OWN[0]), Some(OWN[1]));
     let wait = Duration::ZERO;
-    let (template, service, _) = source(&server.origin(OWN, true, wait)).await.unwrap();
-    assert_eq!((template, service), (Source::PodTemplate, true));
+    let found = |service| Ok((Source::PodTemplate, service, 0));
+    assert_eq!(read(&server.source(OWN, true, wait)).await, found(true));
     let built_in = Ok((Source::Inline, false, 0));
-    assert_eq!(source(&server.origin(DEFAULTS, true, wait)).await, built_in);
+    assert_eq!(read(&server.source(DEFAULTS, true, wait)).await, built_in);
     let named = Ok((Source::Inline, false, 1));
-    assert_eq!(source(&server.origin(["other", OWN[1]], true, wait)).await, named, "with a warning");
-    let (template, service, _) = source(&server.origin([OWN[0], "other"], true, wait)).await.unwrap();
-    assert_eq!((template, service), (Source::PodTemplate, false));
+    assert_eq!(read(&server.source(["other", OWN[1]], true, wait)).await, named, "with a warning");
+    assert_eq!(read(&server.source([OWN[0], "other"], true, wait)).await, found(false));
 }
 
 #[tokio::test(start_paused = true)]
 async fn skip_template_creation_allows_no_other_template() {
     let skip = Duration::ZERO;
     let server = Server::with(Some(OWN[0]), Some(OWN[1]));
-    assert!(source(&server.origin(OWN, false, skip)).await.is_ok());
+    assert!(read(&server.source(OWN, false, skip)).await.is_ok());
     for (names, missing) in [
         (DEFAULTS, "there is no PodTemplate base-pod-template in the function namespace, and --skip-"),
         ([OWN[0], "other"], "there is no ServiceTemplate other in the function namespace, and --skip-"),
     ] {
-        let error = source(&server.origin(names, false, skip)).await.unwrap_err();
+        let error = read(&server.source(names, false, skip)).await.unwrap_err();
         assert!(error.starts_with(missing), "{error}");
     }
 }
@@ -111,11 +86,10 @@ async fn skip_template_creation_allows_no_other_template() {
 #[tokio::test(start_paused = true)]
 async fn template_wait_timeout_holds_the_built_in_template_back() {
     for (there, comes_late) in [(Server::default(), true), (Server::default(), false)] {
-        let origin = there.origin(DEFAULTS, true, WAIT);
+        let source = there.source(DEFAULTS, true, WAIT);
         let (state, mut templates) = watch::channel(Err(NoTemplate::Unread));
-        let metrics = Arc::new(Metrics::new(&mut Registry::default(), &Inflight::new(0, Hop::Runner)));
         let started = Instant::now();
-        let follow = tokio::spawn(follow(origin, Duration::from_mins(1), state, metrics));
+        let follow = tokio::spawn(source.follow(Duration::from_mins(1), state, fake::metrics()));
         templates.wait_for(|state| *state == Err(NoTemplate::Awaited)).await.unwrap();
         if comes_late {
             sleep(WAIT / 2).await;
@@ -132,10 +106,10 @@ async fn template_wait_timeout_holds_the_built_in_template_back() {
 #[tokio::test(start_paused = true)]
 async fn after_the_wait_a_missing_object_is_an_error_without_the_built_in_template() {
     let server = Server::with(Some(DEFAULTS[0]), None);
-    let origin = server.origin(DEFAULTS, false, WAIT);
+    let source = server.source(DEFAULTS, false, WAIT);
     let text = "there is no ServiceTemplate base-service-template in the function namespace";
-    assert_eq!(source(&origin).await, Err(format!("{text} yet")));
+    assert_eq!(read(&source).await, Err(format!("{text} yet")));
     sleep(WAIT).await;
-    let error = source(&origin).await.unwrap_err();
+    let error = read(&source).await.unwrap_err();
     assert!(error.starts_with(text) && error.contains("--skip-template-creation"), "{error}");
 }

@@ -40,6 +40,10 @@ fn next(object: &Object, (applied, problem): Outcome, owns: bool) -> Option<Writ
     next_write(object, applied, problem, owns)
 }
 
+fn status(observed: Option<i64>, error: Option<&str>) -> Write {
+    Write::Status { observed, error: error.map(str::to_owned) }
+}
+
 #[test]
 fn what_counts_of_an_object_is_read() {
     let read = object(
@@ -76,36 +80,31 @@ fn objects_of_any_shape_are_read() {
     assert_eq!(Object::new(serde_json::from_str(r#"{"metadata": {}}"#).unwrap()), None);
 }
 
+/// The observed generation, the error, the outcome, and the next write; the generation is 3.
 #[test]
 fn the_owner_writes_what_differs() {
-    let status = |observed: Option<i64>, error: Option<&str>| {
-        Some(Write::Status { observed, error: error.map(str::to_owned) })
-    };
-    for (there, outcome, expected) in [
-        (json!(null), APPLIED, status(Some(3), None)),
-        (json!({"functionRunnerObservedGeneration": 2}), APPLIED, status(Some(3), None)),
-        (json!({"functionRunnerObservedGeneration": 3}), APPLIED, None),
-        (json!({"error": "function-runner: bad"}), APPLIED, status(Some(3), Some(""))),
-        (
-            json!({"functionRunnerObservedGeneration": 3, "error": "function-runner: bad"}),
-            APPLIED,
-            status(None, Some("")),
-        ),
+    let (bad, lost) = ("function-runner: bad", "function-runner: lost");
+    for (observed, error, outcome, expected) in [
+        (None, None, APPLIED, Some(status(Some(3), None))),
+        (Some(2), None, APPLIED, Some(status(Some(3), None))),
+        (Some(3), None, APPLIED, None),
+        (None, Some(bad), APPLIED, Some(status(Some(3), Some("")))),
+        (Some(3), Some(bad), APPLIED, Some(status(None, Some("")))),
         // What is broken is not in effect, whatever was before.
-        (json!(null), BROKEN, status(None, Some("function-runner: bad"))),
-        (json!({"functionRunnerObservedGeneration": 2, "error": "function-runner: bad"}), BROKEN, None),
-        (json!({"error": "function-runner: worse"}), BROKEN, status(None, Some("function-runner: bad"))),
-        // Who loses a conflict has been looked at.
-        (json!(null), LOSES, status(Some(3), Some("function-runner: lost"))),
-        (json!({"functionRunnerObservedGeneration": 3, "error": "function-runner: lost"}), LOSES, None),
-        // Another's error.
-        (json!({"error": "server: no"}), APPLIED, status(Some(3), None)),
-        (json!({"error": "server: no"}), BROKEN, None),
-        (json!({"functionRunnerObservedGeneration": 3, "error": "server: no"}), APPLIED, None),
+        (None, None, BROKEN, Some(status(None, Some(bad)))),
+        (Some(2), Some(bad), BROKEN, None),
+        (None, Some("function-runner: worse"), BROKEN, Some(status(None, Some(bad)))),
+        // An object that loses a conflict was looked at.
+        (None, None, LOSES, Some(status(Some(3), Some(lost)))),
+        (Some(3), Some(lost), LOSES, None),
+        // Another writer's error.
+        (None, Some("server: no"), APPLIED, Some(status(Some(3), None))),
+        (None, Some("server: no"), BROKEN, None),
+        (Some(3), Some("server: no"), APPLIED, None),
     ] {
-        let object = object(there.clone());
-        assert_eq!(next(&object, outcome, true), expected, "{there} {outcome:?}");
-        assert_eq!(next(&object, outcome, false), None, "only the owner: {there} {outcome:?}");
+        let object = object(json!({"functionRunnerObservedGeneration": observed, "error": error}));
+        assert_eq!(next(&object, outcome, true), expected, "{observed:?} {error:?} {outcome:?}");
+        assert_eq!(next(&object, outcome, false), None, "only the owner");
     }
 }
 
@@ -123,45 +122,44 @@ fn errors_are_bounded() {
 }
 
 #[test]
-fn everyone_removes_the_finalizer_of_what_is_deleted() {
-    for owns in [true, false] {
-        for outcome in [APPLIED, BROKEN] {
-            assert_eq!(next(&ending(&[FINALIZER]), outcome, owns), Some(Write::Finalizer { index: 0 }));
-            let second = ending(&["config.porch.kpt.dev/functionconfig-porch-server", FINALIZER]);
-            assert_eq!(next(&second, outcome, owns), Some(Write::Finalizer { index: 1 }));
-            assert_eq!(next(&ending(&["other"]), outcome, owns), None);
-            assert_eq!(next(&ending(&[]), outcome, owns), None);
+fn every_runner_removes_the_finalizer_of_what_is_deleted() {
+    let others = "config.porch.kpt.dev/functionconfig-porch-server";
+    for (finalizers, expected) in [
+        (&[FINALIZER][..], Some(Write::Finalizer { index: 0 })),
+        (&[others, FINALIZER], Some(Write::Finalizer { index: 1 })),
+        (&[others], None),
+        (&[], None),
+    ] {
+        for (outcome, owns) in [(APPLIED, true), (APPLIED, false), (BROKEN, true)] {
+            assert_eq!(next(&ending(finalizers), outcome, owns), expected);
         }
     }
-    // Nobody has deleted this one.
-    let kept = Object {
-        finalizers: vec![FINALIZER.to_owned()],
-        ..object(json!({"functionRunnerObservedGeneration": 3}))
-    };
-    assert_eq!(next(&kept, APPLIED, true), None);
+    let kept = Object { ending: false, observed: Some(3), ..ending(&[FINALIZER]) };
+    assert_eq!(next(&kept, APPLIED, true), None, "it is not deleted");
 }
 
 #[test]
 fn patches_touch_nothing_else() {
-    let object = object(json!({}));
-    let patch = |observed, error: Option<&str>| {
-        Write::Status { observed, error: error.map(str::to_owned) }.patch(&object)
-    };
-    assert_eq!(patch(Some(3), None), json!({"status": {"functionRunnerObservedGeneration": 3}}));
-    assert_eq!(
-        patch(None, Some("function-runner: bad")),
-        json!({"metadata": {"resourceVersion": "7"}, "status": {"error": "function-runner: bad"}})
-    );
-    assert_eq!(
-        patch(Some(3), Some("")),
-        json!({"metadata": {"resourceVersion": "7"}, "status": {"functionRunnerObservedGeneration": 3, "error": null}})
-    );
-    assert_eq!(
-        Write::Finalizer { index: 1 }.patch(&object),
-        json!([
-            {"op": "test", "path": "/metadata/uid", "value": "u1"},
-            {"op": "test", "path": "/metadata/finalizers/1", "value": FINALIZER},
-            {"op": "remove", "path": "/metadata/finalizers/1"},
-        ])
-    );
+    for (write, expected) in [
+        (status(Some(3), None), json!({"status": {"functionRunnerObservedGeneration": 3}})),
+        (
+            status(Some(3), Some("")),
+            json!({"metadata": {"resourceVersion": "7"},
+                   "status": {"functionRunnerObservedGeneration": 3, "error": null}}),
+        ),
+        (
+            status(None, Some("bad")),
+            json!({"metadata": {"resourceVersion": "7"}, "status": {"error": "bad"}}),
+        ),
+        (
+            Write::Finalizer { index: 1 },
+            json!([
+                {"op": "test", "path": "/metadata/uid", "value": "u1"},
+                {"op": "test", "path": "/metadata/finalizers/1", "value": FINALIZER},
+                {"op": "remove", "path": "/metadata/finalizers/1"},
+            ]),
+        ),
+    ] {
+        assert_eq!(write.patch(&object(json!({}))), expected);
+    }
 }

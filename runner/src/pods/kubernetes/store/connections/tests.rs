@@ -1,13 +1,14 @@
 //! Connections to pods close when they are idle, and open again when a call needs them.
 
 use porch_fn_grpc_client::conn::ConnectError;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{advance, pause, resume, timeout};
 
 use super::*;
+use crate::pods::kubernetes::fake::{self, FakeRegistry};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -24,15 +25,8 @@ impl Setup {
         let ip = IpAddr::from([127, fastrand::u8(1..), fastrand::u8(..), fastrand::u8(1..255)]);
         let listener = TcpListener::bind((ip, names::PORT)).await.unwrap();
         let (events, _) = mpsc::unbounded_channel();
-        let store = Store::new(connect, events);
-        store.pod_seen(&object(json!({
-            "metadata": {
-                "name": "fn", "uid": "pod", "resourceVersion": "1",
-                "labels": { names::MANAGED_BY: names::MANAGER },
-                "annotations": { names::IMAGE_REFERENCE: "a.b/fn:v1", names::SLOT: "0" },
-            },
-            "status": { "phase": "Running", "podIP": ip.to_string() },
-        })));
+        let store = Store::new(connect, fake::images(FakeRegistry::default()).0, events);
+        store.record_pod(&fake::pod("pod", 1, &json!({ "phase": "Running", "podIP": ip.to_string() })));
         let setup = Self { store, listener, uid: "pod".into(), ip };
         setup.has_service(ip);
         setup
@@ -48,14 +42,15 @@ impl Setup {
     }
 
     fn has_service(&self, ip: IpAddr) {
-        self.store.services_listed(&[object(json!({
+        let service = json!({
             "metadata": {
                 "name": "fn", "uid": "service", "resourceVersion": "1",
                 "labels": { names::MANAGED_BY: names::MANAGER },
                 "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": "fn", "uid": "pod" }],
             },
             "spec": { "clusterIP": ip.to_string() },
-        }))]);
+        });
+        self.store.replace_services(&[serde_json::from_value(service).unwrap()]);
     }
 
     async fn accepted(&self) -> TcpStream {
@@ -71,10 +66,6 @@ impl Setup {
         self.store.close_idle();
         resume();
     }
-}
-
-fn object<K: serde::de::DeserializeOwned>(json: Value) -> K {
-    serde_json::from_value(json).unwrap()
 }
 
 fn by_service() -> Connect {

@@ -1,4 +1,4 @@
-//! Function pods on Kubernetes: the API server is the arbiter, several runners work on one set of pods.
+//! Function pods on Kubernetes: several runners share one set of pods, and the API server is the arbiter.
 //!
 //! ```text
 //!   settings ───────┐
@@ -10,7 +10,7 @@
 //!         └─► events to the pool
 //! ```
 //!
-//! Pure are `template`, `spec`, `observe`, `crash` and `answers`: objects and errors in, values out. Beside it,
+//! `template`, `spec`, `observe`, `crash` and `answers` are pure: objects and errors in, values out.
 //! `function_configs` follows a source of the settings, and `pull_secret` keeps a Secret for the kubelet.
 
 mod answers;
@@ -20,7 +20,7 @@ mod client;
 mod clock;
 mod crash;
 #[cfg(test)]
-mod driven;
+mod fake;
 pub(crate) mod function_configs;
 pub(crate) mod metadata;
 mod moved_tags;
@@ -48,20 +48,21 @@ use porch_fn_settings::Settings;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::mpsc;
 use tokio::sync::watch as watched;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, timeout};
 
 pub(crate) use backend::KubernetesBackend;
+use backend::{Refusals, Shared};
 use blueprint::{Blueprint, NoTemplate, PodFlags, TemplateState};
 use client::Cluster;
 use metadata::ImageSource;
-use store::{Connect, Store, close_idle};
+use store::{Connect, Store};
 use template::Template;
 pub use template::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
-pub(crate) use template_source::ObjectNames;
-use template_source::Origin;
+use template_source::TemplateSource;
+pub(crate) use template_source::{ObjectNames, Templates};
 
 use super::configure::{OriginChange, OriginOf, Origins};
-use crate::clock::{now, now_ahead};
+use crate::clock::now_ahead;
 use crate::metrics::Metrics;
 use crate::settings::CurrentSettings;
 
@@ -73,9 +74,10 @@ const FIRST_TEMPLATE_WITHIN: Duration = Duration::from_secs(5);
 /// Whether a runner can make pods from what the ConfigMap of `--function-pod-template` holds.
 ///
 /// # Errors
-/// One line with the point of the template's contract that is broken. Without an error: what should be mended all the same.
+/// One line with the point of the template's contract that is broken. `Ok`: what should be fixed all
+/// the same.
 pub fn check_template(data: &BTreeMap<String, String>) -> Result<Vec<String>, String> {
-    Template::from_config_map(data).map(|template| template.warnings).map_err(|error| error.to_string())
+    Template::from_config_map(data).map(|template| template.warnings)
 }
 
 /// What the flags say about Kubernetes.
@@ -113,22 +115,6 @@ pub(crate) struct Surroundings {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// Where the template comes from.
-#[derive(Debug, Clone)]
-pub(crate) enum Templates {
-    /// `--function-pod-template`: this ConfigMap of the runner's own namespace.
-    ConfigMap(String),
-    /// Newer Porch's objects when they are there, else the built-in one.
-    Objects {
-        /// Which objects.
-        names: ObjectNames,
-        /// `WRAPPER_SERVER_IMAGE`, for the built-in one; `None` with `--skip-template-creation`.
-        built_in: Option<String>,
-        /// `--template-wait-timeout`: how long the built-in one is not used after the start.
-        wait: Duration,
-    },
-}
-
 /// The runner's part of a cluster, before its pool starts.
 pub(crate) struct Kubernetes {
     pub(crate) backend: KubernetesBackend,
@@ -159,22 +145,15 @@ pub(crate) async fn start(
     let client = &connected.client;
     let ahead = timeout(FIRST_CLOCK_WITHIN, clock::ahead(client)).await.ok().flatten().unwrap_or_default();
     tasks.keep(tracing::info_span!("clock"), clock::follow(client.clone(), Arc::clone(&metrics)));
-    let origin = match options.template {
-        Templates::ConfigMap(name) => {
-            let namespace = options.own_namespace.unwrap_or_else(|| connected.namespace.clone());
-            Origin::ConfigMap { client: client.clone(), namespace, name }
-        }
-        Templates::Objects { names, built_in, wait } => Origin::Objects {
-            client: client.clone(),
-            namespace: options.pod_namespace.clone(),
-            names,
-            built_in: built_in.map(|wrapper_image| Arc::new(Template::inline(&wrapper_image))),
-            awaited_until: Instant::now() + wait,
-        },
+    let namespace = match &options.template {
+        Templates::ConfigMap(_) => options.own_namespace.unwrap_or_else(|| connected.namespace.clone()),
+        Templates::Objects { .. } => options.pod_namespace.clone(),
     };
+    let (templates, started) = (options.template, Instant::now());
+    let source = TemplateSource { client: client.clone(), namespace, templates, started };
     let (template, mut templates) = watched::channel(Err(NoTemplate::Unread));
-    let source = template_source::follow(origin, options.scan_interval, template, metrics);
-    tasks.keep(tracing::info_span!("template"), source);
+    let follow = source.follow(options.scan_interval, template, metrics);
+    tasks.keep(tracing::info_span!("template"), follow);
     // Without it the runner starts all the same: pods that are there can serve.
     let _ = timeout(FIRST_TEMPLATE_WITHIN, templates.changed()).await;
 
@@ -184,54 +163,37 @@ pub(crate) async fn start(
     let early = Err(NoTemplate::FunctionConfigsUnread);
     let first = Blueprint::new(early, flags.clone(), settings, started, None);
     let (current, blueprint) = watched::channel(Arc::new(first));
-    let cluster = Cluster::new(client.clone(), &options.pod_namespace);
     let connect = match options.service_domain {
         Some(domain) => Connect::Service { suffix: format!("{}.svc.{domain}", options.pod_namespace) },
         None => Connect::PodIp,
     };
     let by_service = connect != Connect::PodIp;
-    let store = Store::new(connect, events).doubting(Arc::clone(&images));
-    let backend = KubernetesBackend::new(cluster, store, blueprint, Arc::clone(&images), secret_written);
-    let backend = backend.with_clock(ahead);
-
+    let shared = Arc::new(Shared {
+        cluster: Cluster::new(client.clone(), &options.pod_namespace),
+        store: Store::new(connect, Arc::clone(&images), events),
+        blueprint,
+        images: Arc::clone(&images),
+        pull_secret: secret_written,
+        refusals: Refusals::default(),
+    });
     let (synced_sender, synced) = watched::channel(false);
-    let shared = Arc::clone(backend.shared());
-    let watch_pods = async move { watch::pods(&shared.cluster, &shared.store, synced_sender).await };
+    let watch_pods = watch::pods(Arc::clone(&shared), synced_sender);
     tasks.keep(tracing::info_span!("watch", of = "pods"), watch_pods);
-    let shared = Arc::clone(backend.shared());
-    let close_idle = async move { close_idle(&shared.store).await };
-    tasks.keep(tracing::info_span!("idle connections"), close_idle);
-    let shared = Arc::clone(backend.shared());
-    let look_after_ending = async move { shared.look_after_ending().await };
-    tasks.keep(tracing::info_span!("ending"), look_after_ending);
-    let moved = moved_tags::follow(Arc::clone(backend.shared()), owned, options.metadata_ttl);
+    let moved = moved_tags::follow(Arc::clone(&shared), owned, options.metadata_ttl);
     tasks.keep(tracing::info_span!("tags"), moved);
+    let held = Arc::clone(&shared);
+    tasks.keep(tracing::info_span!("idle connections"), async move { held.store.follow_idle().await });
+    let held = Arc::clone(&shared);
+    tasks.keep(tracing::info_span!("ending"), async move { held.look_after_ending().await });
     if by_service {
-        let shared = Arc::clone(backend.shared());
-        let pods_known = synced.clone();
-        let watch_services = async move {
-            tokio::join!(
-                watch::services(&shared.cluster, &shared.store),
-                collect_orphans(&shared, options.scan_interval, pods_known)
-            );
-        };
-        tasks.keep(tracing::info_span!("watch", of = "services"), watch_services);
+        let (held, pods_known) = (Arc::clone(&shared), synced.clone());
+        let collect = async move { held.collect_orphans(options.scan_interval, pods_known).await };
+        tasks.keep(tracing::info_span!("orphans"), collect);
+        tasks.keep(tracing::info_span!("watch", of = "services"), watch::services(Arc::clone(&shared)));
     }
     let image_changes = images.changes();
     let blueprints = Blueprints { templates, images, image_changes, current, flags, started };
-    Kubernetes { backend, synced, blueprints }
-}
-
-async fn collect_orphans(shared: &backend::Shared, every: Duration, mut pods_known: watched::Receiver<bool>) {
-    // Before, every Service looks orphaned. An error: the watch is gone, and this with it.
-    let _ = pods_known.wait_for(|known| *known).await;
-    let mut ticks = interval(every.max(Duration::from_secs(1)));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let now = i64::try_from(now().as_millis() / 1000).unwrap_or(i64::MAX);
-        services::collect_orphans(&shared.cluster, &shared.store, now).await;
-    }
+    Kubernetes { backend: KubernetesBackend::new(shared, ahead), synced, blueprints }
 }
 
 // === impl Blueprints ===
@@ -245,7 +207,7 @@ impl Origins for Blueprints {
         // Before the pool hears of it: what it orders from then on is of this version.
         self.current.send_replace(Arc::clone(&blueprint));
         let images = Arc::clone(&self.images);
-        Box::new(move |image| Some(blueprint.made_from(image, &images.content(image))))
+        Box::new(move |image| Some(blueprint.made_from(image, images.content(image))))
     }
 
     async fn changed(&mut self) -> OriginChange {

@@ -1,0 +1,50 @@
+//! What callers read about a pod that cannot start or has died: a fixed text for each fault.
+
+use porch_fn_pool::Reason;
+
+use crate::pods::kubernetes::names;
+
+/// `kind` is the fault's name in metrics.
+pub(super) fn found(kind: &'static str, text: impl AsRef<str>) -> Reason {
+    Reason::Found { kind, text: text.as_ref().into() }
+}
+
+/// Not all registries tell an image that is missing from one that may not be pulled.
+pub(super) fn image_refused(container: &str) -> Reason {
+    let text = "was not found in its registry or may not be pulled: check its name and tag, and the pull secrets of the function \
+                namespace";
+    found("image_refused", format!("{} {text}", image(container)))
+}
+
+pub(super) fn image_not_pulled(container: &str) -> Reason {
+    let text = "cannot be pulled: check that its registry works and that the nodes reach it";
+    found("image_not_pulled", format!("{} {text}", image(container)))
+}
+
+pub(super) fn not_started(container: &str) -> Reason {
+    let text = format!("the entrypoint of {} could not be started: {}", named(container), advice(container));
+    found("not_started", text)
+}
+
+/// The image of the function, or of another container of the template.
+pub(super) fn image(container: &str) -> String {
+    if container == names::CONTAINER {
+        return "the function's image".to_owned();
+    }
+    format!("the image of {}", named(container))
+}
+
+pub(super) fn named(container: &str) -> String {
+    let of_pod = if container == names::CONTAINER { "" } else { " of the function's pod" };
+    format!("the container `{container}`{of_pod}")
+}
+
+/// What to check when the container does not come up.
+pub(super) fn advice(container: &str) -> &'static str {
+    // What runs first in the function's container is the wrapper-server, not the function.
+    if container == names::CONTAINER {
+        return "check that the pod template puts a wrapper-server for the node's platform where the container's command says \
+                (WRAPPER_SERVER_IMAGE, --function-pod-template); the runner's log has its last lines";
+    }
+    "check that container in the pod template (--function-pod-template); the runner's log has its last lines"
+}
