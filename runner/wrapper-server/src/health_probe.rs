@@ -64,7 +64,7 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map_err(no_connection).and_then(|runtime| runtime.block_on(check(flags))) {
+    match runtime.map_err(|error| no_connection(&error)).and_then(|runtime| runtime.block_on(check(flags))) {
         Ok(()) => {
             println!("status: SERVING");
             ExitCode::SUCCESS
@@ -78,7 +78,8 @@ pub(crate) fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 async fn check(flags: Flags) -> Result<(), Failure> {
     let connected = timeout(flags.connect_timeout.into(), TcpStream::connect(&flags.addr.0[..])).await;
-    let stream = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(no_connection)?;
+    let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let stream = connected.map_err(|error| no_connection(&error))?;
     let answered = timeout(flags.rpc_timeout.into(), call(stream, flags.service)).await;
     let problem = match answered {
         Err(_) => "no answer within -rpc-timeout".to_owned(),
@@ -98,7 +99,7 @@ async fn check(flags: Flags) -> Result<(), Failure> {
     Err((3, problem))
 }
 
-fn no_connection(error: io::Error) -> Failure {
+fn no_connection(error: &io::Error) -> Failure {
     (2, format!("no connection: {error}"))
 }
 

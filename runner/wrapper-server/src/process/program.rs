@@ -164,7 +164,7 @@ mod tests {
             let found = look_up(name.as_ref(), path.map(AsRef::as_ref));
             let found =
                 found.map(|path| path.to_string_lossy().into_owned()).map_err(|error| error.to_string());
-            let expected = expected.map(Clone::clone).map_err(|reason| format!("exec: \"{name}\": {reason}"));
+            let expected = expected.cloned().map_err(|reason| format!("exec: \"{name}\": {reason}"));
             assert_eq!(found, expected);
         }
         let found = look_up(format!("{relative}/function").as_ref(), None).unwrap();

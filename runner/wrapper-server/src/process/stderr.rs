@@ -130,7 +130,9 @@ mod tests {
 
     fn kept(pieces: &[&[u8]], stderr_head: usize, stderr_tail: usize, join_lines: bool) -> Stderr {
         let mut stderr = Stderr::new(Limits { stdout: 0, stderr_head, stderr_tail, join_lines });
-        pieces.iter().for_each(|piece| stderr.push(piece));
+        for piece in pieces {
+            stderr.push(piece);
+        }
         stderr
     }
 

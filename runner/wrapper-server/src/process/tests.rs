@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::slice;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -208,7 +209,7 @@ async fn calls_run_side_by_side() {
             tokio::spawn(async move {
                 let input = Bytes::from(format!("{i:05}").repeat(40_000));
                 let program = sh("cat; echo done >&2");
-                let finished = run_with(&program, &[input.clone()], LIMITS.stdout).await.unwrap();
+                let finished = run_with(&program, slice::from_ref(&input), LIMITS.stdout).await.unwrap();
                 assert!(finished.stdout == input);
                 assert_eq!(&stderr(finished)[..], b"done\n");
             })
