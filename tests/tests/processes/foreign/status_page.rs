@@ -77,7 +77,7 @@ fn assert_quiet(browser: &Browser, stack: &Stack) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the built binaries and chromium; tests/run runs it"]
 async fn three_shards_with_traffic_are_shown_live() {
-    let Some(program) = chromium() else { return };
+    let program = chromium();
     let mut stack = busy(3).await;
     let began = Instant::now();
     let mut browser = page(&stack, &program).await;
@@ -158,7 +158,7 @@ async fn three_shards_with_traffic_are_shown_live() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the built binaries and chromium; tests/run runs it"]
 async fn of_fifty_shards_those_that_are_gone_stand_first() {
-    let Some(program) = chromium() else { return };
+    let program = chromium();
     let mut stack = busy(50).await;
     let mut browser = page(&stack, &program).await;
     assert_eq!(browser.value("document.querySelectorAll('#ring path.arc').length").await, 50);

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use porch_fn_tests::client::Client;
 use porch_fn_tests::foreign::{self, Report};
-use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag};
+use porch_fn_tests::process::{Sandbox, Server, eventually, figure, flag};
 use rustix::process::Signal;
+use serde_json::Value;
 use tonic::Code;
 
 const INPUT: &str = "# žluťoučký kůň\nkind: ResourceList\nitems: []\n";
@@ -31,21 +32,11 @@ impl Stack {
             ("sleep", "sleep 30 & wait"),
             ("big", "printf 'kind: ResourceList\\n#'; head -c 7340032 /dev/zero | tr '\\0' '#'"),
         ];
-        let entry = |(name, script)| {
-            let path = sandbox.script(name, script);
-            format!("- image: ex.io/{name}:v1\n  command: ['{}']", path.display())
-        };
-        let local = format!("functions:\n{}\n", functions.map(entry).join("\n"));
-        let local = sandbox.write("pods.yaml", local);
-        let flags = [
-            "--pod-backend=local".into(),
-            flag("local-functions", local),
-            flag("wrapper-server", binary("wrapper-server")),
-        ];
-        let runner = sandbox.server("porch-fn-runner", flags).await;
-        let runners = [flag("runners", format!("static:///{}", runner.address()))];
-        let router = sandbox.server("porch-fn-router", runners).await;
-        router.until_well().await;
+        let images = functions.map(|(name, _)| format!("ex.io/{name}:v1"));
+        let functions: Vec<_> =
+            images.iter().zip(functions).map(|(image, (_, script))| (image.as_str(), script)).collect();
+        let runner = sandbox.runner(sandbox.local_pods(&functions)).await;
+        let router = sandbox.router(&[&runner], &[]).await;
         sandbox.write("in.yaml", INPUT);
         Self { sandbox, router, runner }
     }
@@ -70,11 +61,9 @@ impl Stack {
     }
 }
 
-/// The two clients, and what the second needs for long error texts.
-fn clients() -> Vec<(PathBuf, &'static [&'static str])> {
-    let go = foreign::client("grpcgo").map(|path| (path, &[][..]));
-    let python = foreign::client("grpcpy").map(|path| (path, &["--max-metadata", "1048576"][..]));
-    go.into_iter().chain(python).collect()
+/// The two clients, and the flags of the second for long error texts.
+fn clients() -> [(PathBuf, &'static [&'static str]); 2] {
+    [(foreign::client("grpcgo"), &[]), (foreign::client("grpcpy"), &["--max-metadata", "1048576"])]
 }
 
 fn name(client: &Path) -> std::path::Display<'_> {
@@ -83,8 +72,11 @@ fn name(client: &Path) -> std::path::Display<'_> {
 
 #[tokio::test]
 #[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
-async fn an_answer_and_its_log_arrive() {
+async fn answers_logs_and_error_texts_arrive() {
     let stack = Stack::start().await;
+    let expected = "unable to evaluate ex.io/fail:v1 with pod evaluator: rpc error: code = Internal desc = failed to \
+                    parse the output of function \"ex.io/fail:v1\" with stderr 'první řádka: 50 %\ndruhá \"řádka\"\n': \
+                    expected exactly one object, got 0: the function must write a ResourceList to stdout";
     for (client, _) in clients() {
         for compression in [&[][..], &["--gzip"]] {
             let report = stack.call(&client, "log", compression).await;
@@ -92,19 +84,13 @@ async fn an_answer_and_its_log_arrive() {
             assert_eq!(report.log(), "příliš\n");
             assert_eq!(stack.output(), INPUT.as_bytes());
         }
-    }
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
-async fn an_error_text_arrives_with_its_lines_and_letters() {
-    let stack = Stack::start().await;
-    for (client, _) in clients() {
         let report = stack.call(&client, "fail", &[]).await;
-        let expected = "unable to evaluate ex.io/fail:v1 with pod evaluator: rpc error: code = Internal desc = failed to \
-                        parse the output of function \"ex.io/fail:v1\" with stderr 'první řádka: 50 %\ndruhá \"řádka\"\n': \
-                        expected exactly one object, got 0: the function must write a ResourceList to stdout";
         assert_eq!((report.code(), report.message()), ("INTERNAL", expected));
+
+        let report = stack.call(&client, "cat", &["--n", "200", "--c", "200"]).await;
+        report.succeeded(200);
+        assert!(report.connections().is_none_or(|connections| connections == 1), "{report:?}");
+        figure(&format!("{}: 200 calls at once take {:.3?}", name(&client), report.elapsed()));
     }
 }
 
@@ -177,18 +163,6 @@ async fn five_mib_pass_and_seven_are_refused_with_the_flags_to_raise() {
     }
 }
 
-#[tokio::test]
-#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
-async fn two_hundred_calls_at_once_share_a_connection() {
-    let stack = Stack::start().await;
-    for (client, _) in clients() {
-        let report = stack.call(&client, "cat", &["--n", "200", "--c", "200"]).await;
-        report.succeeded(200);
-        assert!(report.connections().is_none_or(|connections| connections == 1), "{report:?}");
-        figure(&format!("{}: 200 calls at once take {:.3?}", name(&client), report.elapsed()));
-    }
-}
-
 const HEALTH_PROTO: &str = r#"
 syntax = "proto3";
 package grpc.health.v1;
@@ -205,8 +179,8 @@ service Health {
 
 #[tokio::test]
 #[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
-async fn grpcurl_reads_the_health_of_router_runner_and_shard() {
-    let Some(grpcurl) = foreign::client("grpcurl") else { return };
+async fn grpcurl_reads_health_and_evaluates() {
+    let grpcurl = foreign::client("grpcurl");
     let stack = Stack::start().await;
     stack.sandbox.write("health.proto", HEALTH_PROTO);
     let ask = async |server: &Server, method: &str, name: &str| {
@@ -236,6 +210,18 @@ async fn grpcurl_reads_the_health_of_router_runner_and_shard() {
         "{watched}"
     );
 
+    let protos = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/go/evaluatorpb");
+    // "kind: ResourceList\n"
+    let list = "a2luZDogUmVzb3VyY2VMaXN0Cg==";
+    let data = format!("{{\"image\": \"ex.io/cat:v1\", \"resource_list\": \"{list}\"}}");
+    let address = stack.router.address().to_string();
+    let method = "evaluator.FunctionEvaluator/EvaluateFunction";
+    let args =
+        ["-plaintext", "-import-path", protos, "-proto", "evaluator.proto", "-d", &data, &address, method];
+    let ended = stack.sandbox.run(&grpcurl, args, b"").await;
+    let answer: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(answer["resourceList"], list, "{answer}");
+
     stack.runner.signal(Signal::STOP);
     eventually("the router sees the shard fall", async || {
         (ask(&stack.router, "Check", &shard).await == "{ \"status\": \"NOT_SERVING\" }").then_some(())
@@ -250,25 +236,7 @@ async fn grpcurl_reads_the_health_of_router_runner_and_shard() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
-async fn grpcurl_evaluates() {
-    let Some(grpcurl) = foreign::client("grpcurl") else { return };
-    let stack = Stack::start().await;
-    let protos = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/go/evaluatorpb");
-    // "kind: ResourceList\n"
-    let data = "{\"image\": \"ex.io/cat:v1\", \"resource_list\": \"a2luZDogUmVzb3VyY2VMaXN0Cg==\"}";
-    let address = stack.router.address().to_string();
-    let method = "evaluator.FunctionEvaluator/EvaluateFunction";
-    let args =
-        ["-plaintext", "-import-path", protos, "-proto", "evaluator.proto", "-d", data, &address, method];
-    let ended = stack.sandbox.run(&grpcurl, args, b"").await;
-    let answer: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
-    assert_eq!(answer["resourceList"], "a2luZDogUmVzb3VyY2VMaXN0Cg==", "{answer}");
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
 async fn the_runner_understands_a_wrapper_on_grpc_go() {
-    let Some(echoserver) = foreign::client("echoserver") else { return };
     let sandbox = Sandbox::new();
     let images = [
         "echo:v1",
@@ -282,10 +250,10 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
     let flags = [
         "--pod-backend=local".into(),
         flag("local-functions", sandbox.write("pods.yaml", format!("functions: [{local}]"))),
-        flag("wrapper-server", echoserver),
+        flag("wrapper-server", foreign::client("echoserver")),
         "--drain-delay=0s".into(),
     ];
-    let mut runner = sandbox.server("porch-fn-runner", flags).await;
+    let mut runner = sandbox.runner(flags).await;
     let client = Client::new(runner.address());
 
     let answer = client.call("echo:v1", INPUT).await;
@@ -311,24 +279,19 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
     }
 
     // 100 KiB, which nothing on the way needs to cut.
-    let router =
-        sandbox.server("porch-fn-router", [flag("runners", format!("static:///{}", runner.address()))]).await;
-    router.until_well().await;
+    let router = sandbox.router(&[&runner], &[]).await;
     let text = "žluťoučký kůň\n".repeat(5690);
     sandbox.write("long.txt", &text);
     let expected = format!(
         "unable to evaluate error:INTERNAL with pod evaluator: rpc error: code = Internal desc = {text}"
     );
-    if let Some(grpcgo) = foreign::client("grpcgo") {
-        let address = router.address().to_string();
-        let fields = ["--image", "echo:v0.9", "--tag", "v1", "--exec-path", "/bin/false"];
-        let args = [&["--addr", &address, "--in", "long.txt"], &fields[..]].concat();
-        let report = Report::of(&sandbox, &grpcgo, &args).await;
-        report.succeeded(1);
-        assert_eq!(report.log(), "image \"echo:v0.9\" tag \"v1\" exec_path \"/bin/false\"\n");
-    }
+    let address = router.address().to_string();
+    let fields = ["--image", "echo:v0.9", "--tag", "v1", "--exec-path", "/bin/false"];
+    let args = [&["--addr", &address, "--in", "long.txt"], &fields[..]].concat();
+    let report = Report::of(&sandbox, &foreign::client("grpcgo"), &args).await;
+    report.succeeded(1);
+    assert_eq!(report.log(), "image \"echo:v0.9\" tag \"v1\" exec_path \"/bin/false\"\n");
     for (client, long_texts) in clients() {
-        let address = router.address().to_string();
         let args = ["--addr", &address, "--image", "error:INTERNAL", "--in", "long.txt"];
         let report = Report::of(&sandbox, &client, &[&args, long_texts].concat()).await;
         assert_eq!((report.code(), report.message()), ("INTERNAL", expected.as_str()));

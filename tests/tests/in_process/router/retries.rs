@@ -10,7 +10,7 @@ use porch_fn_tests::fleet::Fleet;
 use tokio::time::{Duration, Instant, sleep};
 use tonic::Code;
 
-use crate::NO_RUNNER_WAIT;
+use super::NO_RUNNER_WAIT;
 
 const NOT_SENT: &str = "porch_fn_router_attempts_total{outcome=\"NotSent\"}";
 const BROKEN: &str = "porch_fn_router_attempts_total{outcome=\"Broken\"}";

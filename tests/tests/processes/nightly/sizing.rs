@@ -1,13 +1,12 @@
 //! What a call costs a router and a runner: memory by message size and calls at once, and time of a core. The README's
 //! sizing table is made of these figures.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use porch_fn_tests::load::{Load, Plan, Routers};
-use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag};
+use porch_fn_tests::process::{Sandbox, Usage, eventually, figure};
 use tokio::time::{Instant, sleep_until};
 
 const IMAGE: &str = "example.com/functions/cat:v1";
@@ -18,30 +17,6 @@ const AT_ONCE: [usize; 3] = [1, 16, 64];
 const ENOUGH: &str = "2147483648";
 /// How long each load lasts.
 const LASTS: Duration = Duration::from_secs(5);
-/// Of the kernel's clock, by which it counts a process's time, in each second.
-const TICKS: f64 = 100.0;
-
-/// What a process has used.
-struct Usage {
-    /// Of one core.
-    seconds: f64,
-    /// At most, in MiB.
-    memory: f64,
-}
-
-/// What the kernel counts of a process.
-fn usage(server: &Server) -> Usage {
-    let pid = server.pid().unwrap();
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // Behind the name, which may hold anything: state is the third field, user time the 14th, system time the 15th.
-    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-    let ticks: f64 = fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap();
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    let kib: f64 = peak.split_whitespace().next().unwrap().parse().unwrap();
-    Usage { seconds: ticks / TICKS, memory: kib / 1024.0 }
-}
-
 /// A package of about so many bytes.
 fn package(size: usize) -> String {
     let mut list = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems:\n".to_owned();
@@ -59,7 +34,7 @@ fn package(size: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "minutes; tests/sizing runs it"]
+#[ignore = "minutes; tests/run nightly runs it"]
 async fn what_calls_cost() {
     for (name, size) in SIZES {
         for callers in AT_ONCE {
@@ -70,17 +45,11 @@ async fn what_calls_cost() {
 
 async fn cost(name: &str, size: usize, callers: usize) {
     let sandbox = Sandbox::new();
-    let local = format!("functions: [{{image: '{IMAGE}', command: [cat]}}]");
-    let runner = [
-        "--pod-backend=local".into(),
-        "--max-parallel-pods-per-function=4".into(),
-        flag("max-inflight-bytes", ENOUGH),
-        flag("local-functions", sandbox.write("pods.yaml", local)),
-        flag("wrapper-server", binary("wrapper-server")),
-    ];
-    let runner = sandbox.server("porch-fn-runner", runner).await;
-    let target = flag("runners", format!("static:///{}", runner.address()));
-    let router = sandbox.server("porch-fn-router", [target, flag("max-inflight-bytes", ENOUGH)]).await;
+    let mut flags = sandbox.local_pods(&[(IMAGE, "exec cat")]);
+    let enough = format!("--max-inflight-bytes={ENOUGH}");
+    flags.extend(["--max-parallel-pods-per-function=4".into(), OsString::from(&enough)]);
+    let runner = sandbox.runner(flags).await;
+    let router = sandbox.router(&[&runner], &[&enough]).await;
     let routers = Routers::new([router.address()]);
     let images = [IMAGE.to_owned()];
     // The pods are there, and each process has been at work.
@@ -88,24 +57,25 @@ async fn cost(name: &str, size: usize, callers: usize) {
     eventually("pods are warm", async || (warm.answered() >= 100).then_some(())).await;
     warm.stop().await.all_succeeded();
 
-    let before = [usage(&router), usage(&runner)];
+    let before = [router.usage(), runner.usage()];
     let start = Instant::now();
     let load = Load::through(&routers, Plan::callers(callers, &images).input(package(size)));
     sleep_until(start + LASTS).await;
     let report = load.stop().await;
     report.all_succeeded();
-    let after = [usage(&router), usage(&runner)];
+    let after = [router.usage(), runner.usage()];
 
     let calls = report.succeeded as f64;
+    let mib = |usage: &Usage| usage.peak / 1024;
     let cpu = |n: usize| (after[n].seconds - before[n].seconds) * 1000.0 / calls;
     figure(&format!(
-        "{name} x {callers}: {calls} calls; router {:.0} MiB (idle {:.0}), {:.2} ms of a core per call; runner {:.0} MiB \
-         (idle {:.0}), {:.2} ms",
-        after[0].memory,
-        before[0].memory,
+        "{name} x {callers}: {calls} calls; router {} MiB (idle {}), {:.2} ms of a core per call; runner {} MiB \
+         (idle {}), {:.2} ms",
+        mib(&after[0]),
+        mib(&before[0]),
         cpu(0),
-        after[1].memory,
-        before[1].memory,
+        mib(&after[1]),
+        mib(&before[1]),
         cpu(1),
     ));
 }

@@ -160,7 +160,7 @@ async fn a_slow_function_is_no_stalled_runner() {
 }
 
 #[tokio::test]
-#[ignore = "takes 35 s; tests/scaling runs it"]
+#[ignore = "takes 35 s; tests/run nightly scaling runs it"]
 async fn a_runner_that_answers_a_try_comes_back() {
     let fleet = Fleet::of(2).await;
     let image = fleet.image(&[0, 1]);

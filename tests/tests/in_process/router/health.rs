@@ -9,7 +9,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use crate::NO_RUNNER_WAIT;
+use super::NO_RUNNER_WAIT;
 
 const NO_RUNNER: &str = "no function runner is ready: 0 of 3 runners ready: 2 unreachable, 1 draining; see the \
                          router's /shards page and --runners";

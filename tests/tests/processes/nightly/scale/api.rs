@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::objects::{NAMESPACE, Pod};
+use super::objects::{NAMESPACE, Pod};
 
 type Body = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 

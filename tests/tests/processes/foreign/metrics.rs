@@ -1,6 +1,5 @@
 //! A real Prometheus scrapes a router and two runners under traffic, and every query of the dashboard and the alerts gets an
-//! answer: a metric that is renamed, or a query that is misspelt, shows here. Whether alerts fire says promtool, by cases whose
-//! series are those of the programs.
+//! answer. promtool checks that alerts fire, by cases whose series are those of the programs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -9,7 +8,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use porch_fn_tests::client::Client;
-use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag, get};
+use porch_fn_tests::foreign::installed;
+use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag, get, runners_flag};
 use porch_fn_tests::registry::Authority;
 use porch_fn_tests::rights::objects;
 use serde_json::{Value, json};
@@ -17,10 +17,11 @@ use tokio::process::Child;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep};
 
+use crate::INPUT;
+
 const RULES: &str = "alerts/porch-functions.rules.yaml";
 /// What makes them fire.
 const CASES: &str = "alerts/porch-functions.tests.yaml";
-const INPUT: &str = "kind: ResourceList\n";
 /// Enough of them that some belong to a runner that is not there.
 const GOOD: usize = 12;
 /// Its pods do not start.
@@ -33,22 +34,9 @@ const SLOW: &str = "example.com/f/slow:v1";
 const NAME: &str = "runners.test.svc";
 const LOCAL: &str = "example.com/f/local:v1";
 
-/// The programs of Debian's package, unless they are to be skipped.
-///
-/// # Panics
-/// When there are none, and nobody said so.
-fn prometheus() -> Option<[PathBuf; 2]> {
-    let skipped = std::env::var("PORCH_FN_TEST_SKIP").unwrap_or_default();
-    if skipped.split_whitespace().any(|skipped| skipped == "prometheus") {
-        eprintln!("skipped: there is no prometheus on this machine");
-        return None;
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    Some(["prometheus", "promtool"].map(|name| {
-        let found =
-            std::env::split_paths(&path).map(|directory| directory.join(name)).find(|path| path.is_file());
-        found.unwrap_or_else(|| panic!("{name} is missing: tests/run installs it"))
-    }))
+/// The programs of Debian's package.
+fn prometheus() -> [PathBuf; 2] {
+    ["prometheus", "promtool"].map(|name| installed(&[name]))
 }
 
 fn deployed(path: &str) -> PathBuf {
@@ -66,38 +54,25 @@ fn tls(sandbox: &Sandbox, name: &str) -> [OsString; 3] {
 }
 
 async fn start_runners(sandbox: &Sandbox) -> Vec<Server> {
-    let exec_folder = sandbox.script("exec/local", "exec cat").parent().unwrap().to_owned();
-    let exec = sandbox.write("exec.yaml", format!("functions: [{{function: local, images: ['{LOCAL}']}}]"));
-    // Pods of one function die before they serve.
-    let wrapper =
-        format!("case \"$*\" in *broken*) exit 3;; esac; exec {} \"$@\"", binary("wrapper-server").display());
-    let wrapper = sandbox.script("wrapper", &wrapper);
+    // Pods of the first function die before they serve.
+    let wrapper = format!(
+        "case \"$*\" in */pods/f0) exit 3;; esac; exec {} \"$@\"",
+        binary("wrapper-server").display()
+    );
+    let images: Vec<_> = (0..GOOD).map(good_image).collect();
     let mut functions = vec![
-        (BROKEN.to_owned(), sandbox.script("broken", "exec cat")),
-        (DEADLY.to_owned(), sandbox.script("deadly", "kill -9 $PPID; sleep 1")),
-        (FAILING.to_owned(), sandbox.script("failing", "echo no >&2; exit 1")),
-        (SLOW.to_owned(), sandbox.script("slow", "sleep 0.3; exec cat")),
+        (BROKEN, "exec cat"),
+        (DEADLY, "kill -9 $PPID; sleep 1"),
+        (FAILING, "echo no >&2; exit 1"),
+        (SLOW, "sleep 0.3; exec cat"),
     ];
-    let good = sandbox.script("good", "exec cat");
-    functions.extend((0..GOOD).map(|number| (good_image(number), good.clone())));
-    let lines = functions
-        .iter()
-        .map(|(image, path)| format!("- {{image: '{image}', command: ['{}']}}\n", path.display()));
-    let local = sandbox.write("pods.yaml", format!("functions:\n{}", lines.collect::<String>()));
-    let mut runners = Vec::new();
-    for _ in 0..2 {
-        let args = [
-            "--pod-backend=local".into(),
-            flag("local-functions", &local),
-            flag("wrapper-server", &wrapper),
-            flag("functions", &exec_folder),
-            flag("config", &exec),
-            "--max-concurrent-per-pod=1".into(),
-            "--max-queue-per-function=2".into(),
-        ];
-        runners.push(sandbox.server("porch-fn-runner", args.into_iter().chain(tls(sandbox, "runner"))).await);
-    }
-    runners
+    functions.extend(images.iter().map(|image| (image.as_str(), "exec cat")));
+    let mut flags = sandbox.local_pods(&functions);
+    flags.extend(sandbox.executables(&[(LOCAL, "exec cat")]));
+    flags.push(flag("wrapper-server", sandbox.script("wrapper", &wrapper)));
+    flags.extend(["--max-concurrent-per-pod=1".into(), "--max-queue-per-function=2".into()]);
+    flags.extend(tls(sandbox, "runner"));
+    vec![sandbox.runner(&flags).await, sandbox.runner(&flags).await]
 }
 
 fn good_image(number: usize) -> String {
@@ -132,11 +107,11 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
 
 async fn promtool(sandbox: &Sandbox, promtool: &Path, args: [&str; 2], file: &Path) {
     let checked = sandbox.run(promtool, args.map(Path::new).into_iter().chain([file]), b"").await;
-    let told = [checked.stdout, checked.stderr].concat();
-    assert!(checked.status.success(), "{args:?} {}: {}", file.display(), String::from_utf8_lossy(&told));
+    let output = [checked.stdout, checked.stderr].concat();
+    assert!(checked.status.success(), "{args:?} {}: {}", file.display(), String::from_utf8_lossy(&output));
 }
 
-/// What Prometheus finds out about the ports of a pod that the manifests make.
+/// What service discovery tells Prometheus of the ports of a pod that the manifests make.
 fn found(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
     let objects = objects(&deployed(deployment));
     let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
@@ -160,8 +135,8 @@ fn found(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
     ports
 }
 
-/// The configuration in deploy/, with what is found in the place of who looks for it: Debian's Prometheus is built without
-/// Kubernetes' service discovery, and there is no cluster here. The last runner is found as the one that stands alone.
+/// The configuration in deploy/, with fixed targets instead of Kubernetes' service discovery, without which Debian's
+/// Prometheus is built. The last runner has the labels of the single runner.
 fn scrape_config(router: &Server, runners: &[Server]) -> Value {
     let [shard, single] = runners else { panic!("two runners") };
     let pods = [
@@ -181,7 +156,7 @@ fn scrape_config(router: &Server, runners: &[Server]) -> Value {
 }
 
 async fn start_prometheus(sandbox: &Sandbox, program: &Path, config: &Path) -> (Child, SocketAddr) {
-    // It does not say which port it took, if it may take any: one of an address where nobody else takes ports.
+    // It does not print which port it took, if it may take any: one of an address where nobody else takes ports.
     let address = TcpListener::bind("127.10.0.1:0").unwrap().local_addr().unwrap();
     let mut command = sandbox.command(program);
     command.args([
@@ -276,7 +251,7 @@ async fn cases_are_of_what_is_shown(prometheus: SocketAddr) -> usize {
 #[tokio::test]
 #[ignore = "needs prometheus; tests/run runs it"]
 async fn each_alert_fires_when_it_should_and_not_else() {
-    let Some([_, program]) = prometheus() else { return };
+    let [_, program] = prometheus();
     promtool(&Sandbox::new(), &program, ["test", "rules"], &deployed(CASES)).await;
 }
 
@@ -284,7 +259,7 @@ async fn each_alert_fires_when_it_should_and_not_else() {
 #[tokio::test]
 #[ignore = "needs prometheus; tests/run runs it"]
 async fn the_dashboard_judges_each_installation_by_itself() {
-    let Some([_, program]) = prometheus() else { return };
+    let [_, program] = prometheus();
     let (mut series, sandbox) = (Vec::new(), Sandbox::new());
     for (namespace, runners) in [("one", 2), ("two", 3)] {
         for metric in
@@ -323,18 +298,17 @@ async fn the_dashboard_judges_each_installation_by_itself() {
 #[tokio::test]
 #[ignore = "needs the built binaries and prometheus; tests/run runs it"]
 async fn every_query_of_dashboard_and_alerts_is_answered() {
-    let Some([prometheus, program]) = prometheus() else { return };
+    let [prometheus, program] = prometheus();
     let sandbox = Sandbox::new();
     let authority = Authority::create(&sandbox, "authority").await;
     for name in ["runner", "router"] {
         authority.issue(&sandbox, name, &format!("DNS:{NAME}"), 30).await;
     }
     let runners = start_runners(&sandbox).await;
-    // A third one is not there: its images go elsewhere.
-    let mut addresses: Vec<_> = runners.iter().map(|runner| runner.address().to_string()).collect();
-    addresses.push("127.0.0.1:1".to_owned());
-    let router =
-        [flag("runners", format!("static:///{}", addresses.join(","))), flag("tls-server-name", NAME)];
+    // A third one does not exist: its images go to the others.
+    let missing = "127.0.0.1:1".parse().unwrap();
+    let target = runners_flag(runners.iter().map(Server::address).chain([missing]));
+    let router = [target.into(), flag("tls-server-name", NAME)];
     let router = router.into_iter().chain(tls(&sandbox, "router"));
     let router = sandbox.server_with("porch-fn-router", router, |command| {
         command.env("OTEL_SERVICE_NAME", "porch-function-runner");

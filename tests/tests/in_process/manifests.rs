@@ -1,8 +1,6 @@
-//! What deploy/ has to say in two places is held together here: alerts are there as Prometheus reads them and as its
-//! operator does, since kustomize can include neither in the other; their tests, the dashboard, scrape configurations and the
-//! README name the same things; kpt and kustomize list the same objects. tests/tests/foreign/metrics.rs asks Prometheus.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Facts that deploy/ has twice are equal: alerts for Prometheus and for its operator, because kustomize can include neither
+//! in the other; names in their tests, the dashboard, scrape configurations and the README; objects for kpt and for
+//! kustomize. `foreign::metrics` asks Prometheus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +10,7 @@ use porch_fn_tests::rights::{DEPLOY, objects};
 use serde_json::{Value, json};
 
 const RULES: &str = "alerts/porch-functions.rules.yaml";
-const README: &str = include_str!("../../README.md");
+const README: &str = include_str!("../../../README.md");
 
 fn text(path: &str) -> String {
     let path = Path::new(DEPLOY).join(path);

@@ -1,9 +1,6 @@
 //! The router through its front door: a real HTTP/2 call goes in, and fake runners behind it decide what
 //! happens to it. One module for each kind of promise.
 
-// Helpers of tests may panic as tests do.
-#![allow(clippy::unwrap_used)]
-
 mod allowed_images;
 mod deadlines;
 mod drain;

@@ -173,7 +173,7 @@ async fn a_call_that_broke_after_a_refusal_says_so() {
         "{}",
         status.message()
     );
-    assert!(started.elapsed() < crate::NO_RUNNER_WAIT);
+    assert!(started.elapsed() < super::NO_RUNNER_WAIT);
     // One breaks, and the next refuses, too.
     let fleet = Fleet::of(3).await;
     let image = fleet.image(&[0, 1, 2]);

@@ -1,7 +1,5 @@
-//! The manifests grant what a test shows to be needed, and nothing else: each right has a test that takes it away and sees
-//! the difference.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Which manifests grant rights, to whom, and that Porch's own grant as much. That runners need all of them and no other,
+//! tests/kubernetes/api/rights.rs shows.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,44 +9,6 @@ use porch_fn_tests::rights::{
     BASE, DEPLOY, FUNCTIONS, HOME, POD_TEMPLATE, PRIVATE_REGISTRIES, Right, Roles, SINGLE_RUNNER, objects,
 };
 use serde_json::{Value, json};
-
-/// File, right, and the test in tests/kubernetes that takes it away.
-const TABLE: [(&str, &str, &str); 22] = [
-    (BASE, "create pods", "rights::pods::without_pods_create"),
-    (BASE, "delete pods", "rights::pods::without_pods_delete"),
-    (BASE, "get pods", "rights::pods::without_pods_get"),
-    (BASE, "list pods", "rights::pods::without_pods_list"),
-    (BASE, "patch pods", "rights::pods::without_pods_patch"),
-    (BASE, "watch pods", "rights::pods::without_pods_watch"),
-    (BASE, "create services", "rights::services::without_services_create"),
-    (BASE, "delete services", "rights::services::without_services_delete"),
-    (BASE, "get services", "rights::services::without_services_get"),
-    (BASE, "list services", "rights::services::without_services_list"),
-    (BASE, "watch services", "rights::services::without_services_watch"),
-    (BASE, "get podtemplates", "rights::templates::without_podtemplates_get"),
-    (BASE, "get servicetemplates.config.porch.kpt.dev", "rights::templates::without_servicetemplates_get"),
-    (BASE, "list functionconfigs.config.porch.kpt.dev", "function_configs::rights::without_list"),
-    (BASE, "watch functionconfigs.config.porch.kpt.dev", "function_configs::rights::without_watch"),
-    (BASE, "patch functionconfigs.config.porch.kpt.dev", "function_configs::rights::without_patch"),
-    (
-        BASE,
-        "patch functionconfigs.config.porch.kpt.dev/status",
-        "function_configs::rights::without_patch_of_the_status",
-    ),
-    (
-        POD_TEMPLATE,
-        "get configmaps kpt-function-eval-pod-template",
-        "rights::templates::without_configmaps_get",
-    ),
-    (PRIVATE_REGISTRIES, "create secrets", "rights::secrets::without_secrets_create"),
-    (PRIVATE_REGISTRIES, "get secrets auth-secret", "rights::secrets::without_secrets_get"),
-    (PRIVATE_REGISTRIES, "update secrets auth-secret", "rights::secrets::without_secrets_update"),
-    (PRIVATE_REGISTRIES, "delete secrets auth-secret", "rights::secrets::without_secrets_delete"),
-];
-
-fn table() -> impl Iterator<Item = (&'static str, Right, &'static str)> {
-    TABLE.iter().map(|&(file, right, test)| (file, Right::new(right), test))
-}
 
 /// Every file of YAML below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -71,36 +31,6 @@ fn originals() -> Roles {
     roles
         .retain(|object| object["metadata"]["name"] == "porch-function-executor" && object["kind"] == "Role");
     Roles::from(roles.into_iter().map(|role| serde_json::from_value(role).unwrap()).collect::<Vec<_>>())
-}
-
-/// The text of a test, from its name on.
-fn text_of(test: &str) -> String {
-    let (module, name) = test.rsplit_once("::").unwrap();
-    let file = format!("tests/kubernetes/{}.rs", module.replace("::", "/"));
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&file)).unwrap();
-    let head =
-        format!("#[tokio::test]\n#[ignore = \"needs a cluster; tests/run runs it\"]\nasync fn {name}() {{\n");
-    let (_, rest) = text.split_once(&head).unwrap_or_else(|| panic!("{file} has the test {name}"));
-    rest.split_once("\n}\n").unwrap().0.to_owned()
-}
-
-#[test]
-fn each_right_that_is_granted_has_a_test_that_takes_it_away() {
-    for file in [BASE, POD_TEMPLATE, PRIVATE_REGISTRIES] {
-        let granted = Roles::of(&[file]).rights();
-        let tested: BTreeSet<_> = table().filter(|row| row.0 == file).map(|row| row.1).collect();
-        let untested: Vec<_> = granted.difference(&tested).map(Right::to_string).collect();
-        assert!(untested.is_empty(), "{file} grants what no test takes away: {untested:?}");
-        let missing: Vec<_> = tested.difference(&granted).map(Right::to_string).collect();
-        assert!(missing.is_empty(), "{file} does not grant what a test takes away: {missing:?}");
-    }
-    for (_, right, test) in table() {
-        let (verb, resource) = right.as_in_rule();
-        let taken = format!("(\"{verb}\", \"{resource}\")");
-        assert!(text_of(test).contains(&taken), "{test} takes away {taken}");
-    }
-    let tests: BTreeSet<_> = table().map(|row| row.2).collect();
-    assert_eq!(tests.len(), table().count(), "each test takes away one right");
 }
 
 #[test]
