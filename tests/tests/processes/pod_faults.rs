@@ -8,7 +8,7 @@ use porch_fn_tests::client::Client;
 use porch_fn_tests::process::{Sandbox, Server, eventually, figure};
 use porch_fn_tests::stack::Stack;
 use rustix::process::Signal;
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tonic::Code;
 
 use super::INPUT;
@@ -148,6 +148,8 @@ async fn a_pod_of_six_runners_refuses_no_callers() {
 pub(super) async fn most_pods(sandbox: &Sandbox, work: impl Future) -> usize {
     let mut most = 0;
     let mut looks = interval(Duration::from_millis(50));
+    // A busy machine takes longer to read /proc, and the work needs time as well.
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tokio::pin!(work);
     loop {
         tokio::select! {
