@@ -1,68 +1,80 @@
-# shellcheck shell=sh
-# How tests/run keeps account: which tiers ran, failed or were skipped, and for want of
-# what. Sourced, POSIX sh. A skip is no failure on a developer's machine; under CI=true
-# it is one, since there nobody reads the list.
+# shellcheck shell=bash
+# Which tiers of tests/run succeeded, failed or were skipped, and why. A skip is no failure on a developer's machine;
+# under CI=true it is one, because nobody reads the list there.
 
-tiers=''
+tier_lines=''
 tier_failures=0
 tier_skips=0
+declare -A background_tiers=()
 
-# tier NAME COMMAND...: runs the command; its exit code is the tier's result. Make it a
-# program: in a shell function called from here, `set -e` would have no effect.
+# tier NAME COMMAND...: runs the command; its exit code is the tier's result. It has to be a program: in a shell function
+# called from here, `set -e` would have no effect.
 tier() {
-    tier_name=$1
-    shift
-    echo "== $tier_name" >&2
-    if "$@"; then
-        tier_note "ok       $tier_name"
-    else
-        tier_fail "$tier_name" "exit code $?"
-    fi
+    echo "== $1" >&2
+    local code=0
+    "${@:2}" || code=$?
+    tier_ended "$1" "$code"
 }
 
-# tier_fail NAME WHY
-tier_fail() {
-    tier_note "FAILED   $1: $2"
-    tier_failures=$((tier_failures + 1))
+# tier_unless WHY NAME COMMAND...: the same if WHY is empty. Otherwise it is a skip, or a failure where a build failed.
+tier_unless() {
+    case $1 in
+    '') tier "${@:2}" ;;
+    *'failed '*) tier_ended "$2: $1" 1 ;;
+    *)
+        tier_lines+="SKIPPED  $2: $1"$'\n'
+        tier_skips=$((tier_skips + 1))
+        ;;
+    esac
 }
 
-# tier_skip NAME WHY
-tier_skip() {
-    tier_note "skipped  $1: $2"
-    tier_skips=$((tier_skips + 1))
+# background NAME COMMAND...: runs a tier beside the others, with low priority. wait_background waits for all of them.
+background() {
+    local log
+    log=$PORCH_FN_TEST_CACHE/logs/$(printf '%s' "$1" | tr -c 'a-z0-9' -).log
+    mkdir -p "${log%/*}"
+    echo "== $1, in the background, log in $log" >&2
+    nice -n 19 "${@:2}" >"$log" 2>&1 &
+    background_tiers[$!]=$1$'\t'$log
 }
 
-# build_foreign TESTS_DIR OUTDIR: builds functions, clients and test cluster. Each program
-# that the machine cannot build is a skip, each that fails to build is a failure.
-# Sets $foreign_skips to the names of the former.
-build_foreign() {
-    foreign_skips=''
-    for foreign in functions clients cluster; do
-        echo "== build of tests/$foreign" >&2
-        foreign_lines=$("$1/$foreign/build" "$2") || true
-        while IFS=' ' read -r verdict name rest; do
-            case $verdict in
-            built) ;;
-            skipped)
-                tier_skip "tests/$foreign ${name%:}" "$rest"
-                foreign_skips="$foreign_skips ${name%:}"
-                ;;
-            *) tier_fail "tests/$foreign ${name%:}" "${rest:-the build script stopped early}" ;;
-            esac
-        done <<LINES
-$foreign_lines
-LINES
+wait_background() {
+    local pid code name log
+    for pid in "${!background_tiers[@]}"; do
+        IFS=$'\t' read -r name log <<<"${background_tiers[$pid]}"
+        code=0
+        wait "$pid" || code=$?
+        [ "$code" -eq 0 ] || tail -n 60 "$log" >&2
+        tier_ended "$name" "$code"
+        unset "background_tiers[$pid]"
     done
 }
 
-tier_note() {
-    tiers="$tiers$1
-"
+# tier_ended NAME CODE
+tier_ended() {
+    if [ "$2" -eq 0 ]; then
+        tier_lines+="ok       $1"$'\n'
+    else
+        tier_lines+="FAILED   $1: exit code $2"$'\n'
+        tier_failures=$((tier_failures + 1))
+    fi
+}
+
+# missing_programs SCRIPT OUTDIR: builds programs of others, and prints why some are missing, or nothing.
+missing_programs() {
+    local lines code=0
+    lines=$("$1" "$2") || code=$?
+    printf '%s\n' "$lines" | sed -n '/^built /d; /./s/$/; /p' | tr -d '\n'
+    case "$code $lines" in
+    0* | *'failed '*) ;;
+    *) printf 'failed %s' "$1" ;;
+    esac
 }
 
 # tier_summary: prints one line per tier and returns the exit code of the whole run.
 tier_summary() {
-    printf '\n%s' "$tiers"
+    printf '\n%s' "$tier_lines"
+    [ "$tier_skips" -eq 0 ] || echo 'tests/run --install installs what is missing'
     if [ "$tier_failures" -gt 0 ]; then
         return 1
     fi

@@ -82,6 +82,7 @@ install_tools() {
     have node || packages="$packages nodejs"
     have npm || packages="$packages npm"
     [ -z "$(no_python)" ] || packages="$packages python3 python3-venv"
+    have c++ || packages="$packages g++"
     [ -z "$(no_chromium)" ] || packages="$packages chromium fonts-inter"
     [ -z "$(no_prometheus)" ] || packages="$packages prometheus"
     [ "$(id -u)" -ne 0 ] || [ -z "$(no_cluster)" ] || packages="$packages $cluster_packages"

@@ -1,5 +1,4 @@
-//! A headless Chromium that a test looks at a page with, over its debugging protocol on two pipes. What the page
-//! complains of and whom it asks is kept.
+//! A headless Chromium under its debugging protocol, over two pipes.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,10 +10,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::timeout;
 
+use crate::foreign::installed;
 use crate::process::{PATIENCE, Sandbox, eventually};
-
-/// Names under which distributions install it.
-const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 /// A browser with one page.
 #[derive(Debug)]
@@ -28,28 +25,13 @@ pub struct Browser {
     asked: Vec<String>,
 }
 
-/// The browser of this machine, unless it is to be skipped.
-///
-/// # Panics
-/// When there is none, and nobody said so.
-pub fn chromium() -> Option<PathBuf> {
-    let skipped = std::env::var("PORCH_FN_TEST_SKIP").unwrap_or_default();
-    if skipped.split_whitespace().any(|skipped| skipped == "chromium") {
-        eprintln!("skipped: there is no chromium on this machine");
-        return None;
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path)
-        .flat_map(|directory| NAMES.map(|name| directory.join(name)))
-        .find(|program| program.is_file());
-    Some(found.expect("chromium is missing: tests/run installs it"))
+/// The browser of this machine.
+pub fn chromium() -> PathBuf {
+    installed(&["chromium", "chromium-browser", "google-chrome"])
 }
 
 impl Browser {
     /// Starts `program`, which finds no host but this one.
-    ///
-    /// # Panics
-    /// When it does not come up.
     pub async fn start(sandbox: &Sandbox, program: &Path) -> Self {
         // It reads commands from descriptor 3 and answers on 4.
         let mut command = sandbox.command("sh");
@@ -62,7 +44,7 @@ impl Browser {
             "--disable-dev-shm-usage",
             "--disable-background-networking",
             "--no-first-run",
-            // It refuses to run as root otherwise; what it shows is ours.
+            // It refuses to run as root otherwise; the page is ours.
             "--no-sandbox",
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
         ]);
@@ -98,19 +80,12 @@ impl Browser {
         self.command("Emulation.setEmulatedMedia", json!({"features": [scheme]})).await;
     }
 
-    /// Opens a page.
-    ///
-    /// # Panics
-    /// When it cannot be loaded.
     pub async fn open(&mut self, url: &str) {
         let opened = self.command("Page.navigate", json!({"url": url})).await;
         assert!(opened["errorText"].is_null(), "{url}: {opened}");
     }
 
     /// The value of a JavaScript expression in the page.
-    ///
-    /// # Panics
-    /// When it throws.
     pub async fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let mut answer = self.command("Runtime.evaluate", parameters).await;
@@ -123,21 +98,18 @@ impl Browser {
         eventually(expression, async || (self.value(expression).await == true).then_some(())).await;
     }
 
-    /// What the page looks like: a PNG.
-    ///
-    /// # Panics
-    /// When the browser takes none.
+    /// A PNG of the page.
     pub async fn picture(&mut self) -> Vec<u8> {
         let answer = self.command("Page.captureScreenshot", json!({"format": "png"})).await;
         STANDARD.decode(answer["data"].as_str().expect("a picture")).expect("base64")
     }
 
-    /// Errors and warnings of the console so far: what scripts throw, and what a policy forbids.
+    /// Errors and warnings of the console so far: of scripts, and of the content security policy.
     pub fn complaints(&self) -> &[String] {
         &self.complaints
     }
 
-    /// The addresses that were asked so far.
+    /// The addresses that were requested so far.
     pub fn asked(&self) -> &[String] {
         &self.asked
     }

@@ -1,11 +1,11 @@
-//! Two callers of a router. [`Caller`] is tonic's client, as a user would have it. [`RawCaller`] shows the wire
-//! itself: it sends any request in any pieces and enforces nothing, so that what comes back is the server's.
+//! Two callers of a router. [`Caller`] is tonic's client, as a user would have it. [`RawCaller`] sends any request in
+//! any pieces and enforces nothing, so that the answer is the server's own.
 
 use std::net::SocketAddr;
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::{Reason, RecvStream, SendStream};
+use h2::{Reason, SendStream};
 use http::{HeaderMap, Method, Request, StatusCode, Version};
 use porch_fn_grpc::{code_of, message_of};
 use porch_fn_proto::evaluator::function_evaluator_client::FunctionEvaluatorClient;
@@ -16,22 +16,18 @@ use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
 
-use crate::fake_runner::{headers, soon};
+use crate::fake_runner::{headers, read_body, soon};
 
 /// Above every message and header list under test.
 const LARGE: u32 = 32 * 1024 * 1024;
 
-/// tonic's client on one connection, with its size limits out of the way.
+/// tonic's client on one connection, whose size limits are out of the way.
 #[derive(Clone, Debug)]
 pub struct Caller {
     channel: Channel,
 }
 
 impl Caller {
-    /// Connects to the router at `address`.
-    ///
-    /// # Panics
-    /// When it cannot be reached.
     pub async fn connect(address: SocketAddr) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a URI");
         let endpoint = endpoint.http2_max_header_list_size(LARGE).initial_stream_window_size(LARGE);
@@ -52,9 +48,6 @@ impl Caller {
     }
 
     /// Runs the function of `image` on `package`, without a deadline.
-    ///
-    /// # Errors
-    /// The status that the call ended with.
     pub async fn evaluate(
         &self,
         image: &str,
@@ -64,9 +57,6 @@ impl Caller {
     }
 
     /// Sends `request` with the metadata and deadline it has.
-    ///
-    /// # Errors
-    /// The status that the call ended with.
     pub async fn send(
         &self,
         request: tonic::Request<EvaluateFunctionRequest>,
@@ -75,9 +65,6 @@ impl Caller {
     }
 
     /// The name of the fake runner that echoed a call of `image`.
-    ///
-    /// # Panics
-    /// When the call fails.
     pub async fn runner_of(&self, image: &str) -> String {
         self.try_runner_of(image).await.expect("an echo")
     }
@@ -128,12 +115,9 @@ pub struct RawCall {
     body: SendStream<Bytes>,
 }
 
-/// What came back, whole.
 #[derive(Debug)]
 pub struct RawAnswer {
-    /// The HTTP status.
     pub status: StatusCode,
-    /// Response headers.
     pub headers: HeaderMap,
     /// All DATA frames.
     pub body: Bytes,
@@ -142,10 +126,6 @@ pub struct RawAnswer {
 }
 
 impl RawCaller {
-    /// Connects to the router at `address`.
-    ///
-    /// # Panics
-    /// When it cannot be reached.
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = soon("a connection", TcpStream::connect(address)).await.expect("a router");
         let handshake = h2::client::Builder::new()
@@ -158,9 +138,6 @@ impl RawCaller {
     }
 
     /// The head of a gRPC call of the evaluator.
-    ///
-    /// # Panics
-    /// Never: its parts are valid.
     pub fn head(&self) -> Request<()> {
         let uri = format!("http://{}{EVALUATE_FUNCTION_PATH}", self.address);
         let mut request = Request::builder().method(Method::POST).version(Version::HTTP_2).uri(uri);
@@ -170,9 +147,6 @@ impl RawCaller {
     }
 
     /// Begins a call by sending its headers.
-    ///
-    /// # Panics
-    /// When the connection is not up any more.
     pub async fn begin(&self, head: Request<()>) -> RawCall {
         let sender = soon("a stream", self.sender.clone().ready()).await;
         let sent = sender.expect("an open connection").send_request(head, false);
@@ -181,9 +155,6 @@ impl RawCaller {
     }
 
     /// A whole call: `head` with more headers, and `body`.
-    ///
-    /// # Panics
-    /// When there is no answer.
     pub async fn call(&self, fields: &[(&'static str, &str)], body: Bytes) -> RawAnswer {
         let mut head = self.head();
         head.headers_mut().extend(headers(fields));
@@ -192,7 +163,6 @@ impl RawCaller {
         call.answer().await
     }
 
-    /// The bare sender.
     pub fn sender(&self) -> SendRequest<Bytes> {
         self.sender.clone()
     }
@@ -202,13 +172,7 @@ impl RawCaller {
         self.connection.is_finished()
     }
 
-    /// Waits for the connection's end and says how it ended.
-    ///
-    /// # Errors
-    /// When it did not end by a GOAWAY without error.
-    ///
-    /// # Panics
-    /// When it stays open.
+    /// Waits for the connection's end, which is an error unless a GOAWAY without error announced it.
     pub async fn closed(self) -> Result<(), h2::Error> {
         // The sender keeps it open from this side.
         let Self { sender, connection, .. } = self;
@@ -219,73 +183,44 @@ impl RawCaller {
 }
 
 impl RawCall {
-    /// Sends a piece of the body, and with `end` says that it was the last.
-    ///
-    /// # Panics
-    /// When the stream is closed.
+    /// Sends a piece of the body, the last one with `end`.
     pub fn send(&mut self, piece: Bytes, end: bool) {
         self.body.send_data(piece, end).expect("an open stream");
     }
 
     /// The same, of a stream that may be closed.
-    ///
-    /// # Errors
-    /// When it is.
     pub fn try_send(&mut self, piece: Bytes) -> Result<(), h2::Error> {
         self.body.send_data(piece, false)
     }
 
-    /// Gives the call up.
     pub fn cancel(mut self) {
         self.body.send_reset(Reason::CANCEL);
     }
 
-    /// The answer. The request needs not be complete for that.
-    ///
-    /// # Panics
-    /// When the stream breaks.
+    /// The answer, also to a request that is not complete.
     pub async fn answer(self) -> RawAnswer {
         soon("an answer", self.try_answer()).await.expect("an answer, not a broken stream")
     }
 
-    /// The answer, or how the stream broke.
-    ///
-    /// # Errors
-    /// When the stream is reset or the connection ends.
+    /// The answer, unless the stream is reset or the connection ends.
     pub async fn try_answer(self) -> Result<RawAnswer, h2::Error> {
-        let (head, mut body) = self.response.await?.into_parts();
-        let data = read(&mut body).await?;
-        let trailers = body.trailers().await?;
-        Ok(RawAnswer { status: head.status, headers: head.headers, body: data.into(), trailers })
+        let (head, body) = self.response.await?.into_parts();
+        let (body, trailers) = read_body(body).await?;
+        Ok(RawAnswer { status: head.status, headers: head.headers, body, trailers })
     }
-}
-
-async fn read(body: &mut RecvStream) -> Result<Vec<u8>, h2::Error> {
-    let mut read = Vec::new();
-    while let Some(data) = body.data().await {
-        let data = data?;
-        body.flow_control().release_capacity(data.len())?;
-        read.extend_from_slice(&data);
-    }
-    Ok(read)
 }
 
 impl RawAnswer {
-    /// The headers that carry the status.
+    /// The headers that contain the status.
     pub fn status_headers(&self) -> &HeaderMap {
         self.trailers.as_ref().unwrap_or(&self.headers)
     }
 
-    /// The gRPC status.
-    ///
-    /// # Panics
-    /// When there is none.
     pub fn code(&self) -> Code {
         assert_eq!(self.status, StatusCode::OK, "gRPC has its own status");
         code_of(self.status_headers()).expect("a grpc-status")
     }
 
-    /// The status message, decoded.
     pub fn message(&self) -> String {
         message_of(self.status_headers())
     }

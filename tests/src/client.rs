@@ -1,5 +1,5 @@
-//! A caller over our own client code, which adds nothing to what the server says: tonic's client would race
-//! the server with a deadline of its own. What foreign clients see is tested with foreign clients.
+//! A caller over our own client code, which adds nothing to what the server answers: tonic's client would race
+//! the server with a deadline of its own. `foreign` tests what other clients see.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use porch_fn_proto::evaluator::EvaluateFunctionResponse;
 use porch_fn_proto::{Chunks, PREFIX_LEN, encode_request, frame};
 use porch_fn_tls::Connector;
 use prost::Message;
-use tonic::Code;
+use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -28,108 +28,83 @@ const OPTIONS: conn::Options = conn::Options {
     keepalive: None,
 };
 
-/// One connection to a router, runner or wrapper.
+/// One connection to a router, runner or wrapper-server.
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
 }
 
-/// What came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The status code.
     pub code: Code,
-    /// The status message.
     pub message: String,
     /// The function's stdout.
     pub resource_list: Bytes,
     /// The function's stderr.
     pub log: Bytes,
-    /// All that stood beside the status.
+    /// All headers beside the status.
     pub trailers: HeaderMap,
 }
 
 impl Client {
-    /// A client of the server at `address`, connected at its first call.
-    ///
-    /// # Panics
-    /// Never: a socket address is a valid authority.
+    /// It connects at its first call.
     pub fn new(address: SocketAddr) -> Self {
         Self { connection: Connection::new(address.to_string(), OPTIONS).expect("an address") }
     }
 
     /// The same by TLS.
-    ///
-    /// # Panics
-    /// Never, as above.
     pub fn secured(address: SocketAddr, connector: Connector) -> Self {
         let connection = Connection::new(address.to_string(), OPTIONS).expect("an address");
         Self { connection: connection.secured(Some(connector)).expect("an address") }
     }
 
     /// Calls `image` without a deadline, as Porch does.
-    ///
-    /// # Panics
-    /// When the call breaks off without a status.
     pub async fn call(&self, image: &str, input: impl Into<Bytes>) -> Answer {
         self.try_call(image, input, None).await.expect("an answer with a status")
     }
 
     /// Calls `image` with a deadline, which the server alone enforces.
-    ///
-    /// # Panics
-    /// When the call breaks off without a status.
     pub async fn call_within(&self, image: &str, input: impl Into<Bytes>, timeout: Duration) -> Answer {
         self.try_call(image, input, Some(timeout)).await.expect("an answer with a status")
     }
 
-    /// Calls `image`. Dropping the future cancels the call.
-    ///
-    /// # Errors
-    /// When the call breaks off without a status.
-    ///
-    /// # Panics
-    /// When the answer is no gRPC message.
+    /// Calls `image`. Dropping the future cancels the call; an error means that the connection was lost.
     pub async fn try_call(
         &self,
         image: &str,
         input: impl Into<Bytes>,
         timeout: Option<Duration>,
     ) -> Result<Answer, CallError> {
-        self.try_call_with(image, input, timeout, HeaderMap::new()).await
+        self.try_call_with(image, input, timeout, &[]).await
     }
 
     /// The same with more metadata.
-    ///
-    /// # Errors
-    /// When the call breaks off without a status.
-    ///
-    /// # Panics
-    /// When the answer is no gRPC message.
     pub async fn try_call_with(
         &self,
         image: &str,
         input: impl Into<Bytes>,
         timeout: Option<Duration>,
-        mut headers: HeaderMap,
+        metadata: &[(&'static str, &str)],
     ) -> Result<Answer, CallError> {
         let request = frame(encode_request(Chunks::from(input.into()), image, ""));
+        let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(TE, HeaderValue::from_static("trailers"));
+        for &(name, value) in metadata {
+            headers.insert(name, value.parse().expect("a header value"));
+        }
         if let Some(timeout) = timeout {
             format_timeout(&mut headers, timeout);
         }
-        let free = Charge::default();
-        unary::call(&self.connection, headers, &request, MAX_ANSWER, &free).await.map(Answer::from)
+        unary::call(&self.connection, headers, &request, MAX_ANSWER, &Charge::default())
+            .await
+            .map(Answer::from)
     }
 
     /// The server's health, by name.
-    ///
-    /// # Errors
-    /// What the server answers to a name it does not know.
-    pub async fn health(&self, name: &str) -> Result<ServingStatus, tonic::Status> {
+    pub async fn health(&self, name: &str) -> Result<ServingStatus, Status> {
         let sender =
-            self.connection.sender().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+            self.connection.sender().await.map_err(|error| Status::unavailable(error.to_string()))?;
         let mut client = HealthClient::with_origin(Channel(sender), self.connection.origin().clone());
         let answer = client.check(HealthCheckRequest { service: name.to_owned() }).await?;
         Ok(answer.get_ref().status())
@@ -137,15 +112,11 @@ impl Client {
 }
 
 impl Answer {
-    /// The log as text.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&self.log).into_owned()
     }
 
     /// The resource list of a call that must have succeeded.
-    ///
-    /// # Panics
-    /// When it did not.
     #[track_caller]
     pub fn output(&self) -> &Bytes {
         assert_eq!((self.code, self.message.as_str()), (Code::Ok, ""));
@@ -153,9 +124,6 @@ impl Answer {
     }
 
     /// Asserts code and message of a call that must have failed.
-    ///
-    /// # Panics
-    /// When they differ.
     #[track_caller]
     pub fn fails(&self, code: Code, message: &str) {
         assert_eq!((self.code, self.message.as_str()), (code, message));

@@ -1,9 +1,8 @@
 //! A runner whose answers a test decides.
 //!
-//! It speaks HTTP/2 by the `h2` crate and not by our own server, because most of what a router must survive is
-//! what our server never does: streams that break at any point, refusals, a connection that goes silent. A
-//! test says what an image is answered ([`FakeRunner::on`]), drives health and the connections by hand, and
-//! waits on the log of what the runner saw ([`FakeRunner::wait`]).
+//! It speaks HTTP/2 by the `h2` crate and not by our own server, because a router must survive what our server never
+//! does: streams that break at any point, refusals, a connection that goes silent. A test sets the answer to an
+//! image ([`FakeRunner::on`]), changes health and connections, and waits for log entries ([`FakeRunner::wait`]).
 
 mod answer;
 mod stream;
@@ -13,7 +12,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -23,24 +21,20 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 pub use answer::{Answer, Gate, How, Point, Reply, headers};
-use wire::{Control, Wire};
+pub use stream::read_body;
 
-/// Bound on everything that a test waits for: far above what it takes on a slow machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+use crate::process::PATIENCE;
+use wire::{Control, Wire};
 
 /// Flow-control windows, so that a message of any size under test is never held up by them.
 const WINDOW: u32 = 32 * 1024 * 1024;
 
 /// Waits for `future`, or fails the test naming `what`.
-///
-/// # Panics
-/// When it takes longer than [`PATIENCE`].
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     let Ok(value) = tokio::time::timeout(PATIENCE, future).await else { panic!("waited too long: {what}") };
     value
 }
 
-/// What a runner saw.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     /// Calls whose headers arrived, read or not.
@@ -49,28 +43,22 @@ pub struct Log {
     pub calls: Vec<Received>,
     /// Calls that ended without their answer: the router gave them up, or their connection ended.
     pub abandoned: usize,
-    /// Empty calls, by which a router tries a runner that it has doubts about.
+    /// Empty calls, by which a router probes an ejected runner.
     pub tries: usize,
     /// `Watch` streams that were opened, accepted or not.
     pub watches: usize,
-    /// `Check` calls.
     pub checks: usize,
-    /// Times it was asked what it holds, which it does not know, as a runner of an older version.
+    /// Requests for its pods, which it does not know, like a runner of an older version.
     pub described: usize,
 }
 
-/// A call as it arrived.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// Request headers.
     pub headers: HeaderMap,
-    /// The message with its prefix.
     pub framed: Bytes,
-    /// When it was all there.
     pub at: Instant,
 }
 
-/// What the runner says of its health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HealthAnswer {
     serving: bool,
@@ -79,7 +67,6 @@ struct HealthAnswer {
     ends: usize,
 }
 
-/// State that the connections share with the test.
 #[derive(Debug)]
 struct Shared {
     name: String,
@@ -101,19 +88,12 @@ pub struct FakeRunner {
 
 impl FakeRunner {
     /// A runner that serves, is healthy and echoes.
-    ///
-    /// # Panics
-    /// When no port is left.
     pub async fn start(name: &str) -> Self {
         let mut runner = Self::stopped(name).await;
         runner.restart().await;
         runner
     }
 
-    /// A runner whose port is closed.
-    ///
-    /// # Panics
-    /// When no port is left.
     pub async fn stopped(name: &str) -> Self {
         // An address of its own in 127/8: nobody else takes its port while it is closed.
         let address = SocketAddr::new(IpAddr::V4(random_loopback()), 0);
@@ -130,7 +110,6 @@ impl FakeRunner {
         Self { address, shared: Arc::new(shared), listener: None, serving: None }
     }
 
-    /// Where it listens, or would.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -145,7 +124,6 @@ impl FakeRunner {
         *lock(&self.shared.default_answer) = answer;
     }
 
-    /// Changes its health and tells the watchers.
     pub fn set_serving(&self, serving: bool) {
         self.shared.health.send_modify(|health| health.serving = serving);
     }
@@ -156,25 +134,20 @@ impl FakeRunner {
         self.shared.health.send_modify(|health| health.ends += 1);
     }
 
-    /// Makes it a runner that has no `Watch`. For streams opened from now on.
+    /// From now on it has no `Watch`.
     pub fn without_watch(&self) {
         self.shared.health.send_modify(|health| health.has_watch = false);
     }
 
-    /// What it saw so far.
     pub fn log(&self) -> Log {
         self.shared.log.borrow().clone()
     }
 
-    /// How many calls it took.
     pub fn taken(&self) -> usize {
         self.shared.log.borrow().calls.len()
     }
 
     /// Waits until the log is as `condition` wants it.
-    ///
-    /// # Panics
-    /// When that takes longer than [`PATIENCE`].
     pub async fn wait(&self, what: &str, condition: impl Fn(&Log) -> bool) -> Log {
         let mut log = self.shared.log.subscribe();
         let waited = soon(what, log.wait_for(|log| condition(log))).await;
@@ -212,7 +185,6 @@ impl FakeRunner {
         lock(&self.shared.controls).iter().for_each(|control| control.hang());
     }
 
-    /// Closes the port and cuts every connection.
     pub async fn crash(&mut self) {
         self.close_port().await;
         lock(&self.shared.controls).drain(..).for_each(|control| control.cut());
@@ -220,9 +192,6 @@ impl FakeRunner {
 
     /// Listens on its port, after [`stopped`](Self::stopped), [`crash`](Self::crash) or
     /// [`close_port`](Self::close_port).
-    ///
-    /// # Panics
-    /// When the port is taken.
     pub async fn restart(&mut self) {
         let listener = Arc::new(TcpListener::bind(self.address).await.expect("its port"));
         self.listener = Some(Arc::clone(&listener));

@@ -1,8 +1,5 @@
-//! Programs that are not ours: gRPC clients on other libraries, and KRM functions on others' SDKs.
-//!
-//! `tests/run` builds them. A machine may lack the tools for some: it says so in `PORCH_FN_TEST_SKIP`, whose
-//! programs are skipped here and counted there. Any other that is missing fails its tests, so that a path gone
-//! wrong cannot turn them all green.
+//! Programs that are not ours: gRPC clients on other libraries, KRM functions on other SDKs, and tools of the machine.
+//! `tests/run` builds what is missing, and runs no tests of programs that it could not get.
 
 use std::path::PathBuf;
 
@@ -10,40 +7,39 @@ use serde_json::Value;
 
 use crate::process::Sandbox;
 
-/// A client or server of `tests/clients`, unless it is to be skipped.
-pub fn client(name: &str) -> Option<PathBuf> {
-    find("clients", name)
+/// A client or server of `tests/clients`.
+pub fn client(name: &str) -> PathBuf {
+    built("clients", name)
 }
 
-/// A KRM function of `tests/functions`, unless it is to be skipped.
-pub fn function(name: &str) -> Option<PathBuf> {
-    find("functions", name)
+/// A KRM function of `tests/functions`.
+pub fn function(name: &str) -> PathBuf {
+    built("functions", name)
 }
 
-/// # Panics
-/// When the program is neither built nor skipped.
-fn find(kind: &str, name: &str) -> Option<PathBuf> {
-    let skipped = std::env::var("PORCH_FN_TEST_SKIP").unwrap_or_default();
-    if skipped.split_whitespace().any(|skipped| skipped == name) {
-        eprintln!("skipped: {name} cannot be built on this machine");
-        return None;
-    }
+fn built(kind: &str, name: &str) -> PathBuf {
     let cache = std::env::var_os("PORCH_FN_TEST_CACHE")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache"), PathBuf::from);
     let path = cache.join(kind).join(name);
     assert!(path.is_file(), "{} is missing: tests/{kind}/build makes it", path.display());
-    Some(path)
+    path
 }
 
-/// What one of the two clients reports; tests/clients/README.md describes it.
+/// A program on `PATH`, which may have any of these names.
+pub fn installed(names: &[&str]) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut programs =
+        std::env::split_paths(&path).flat_map(|directory| names.iter().map(move |name| directory.join(name)));
+    let found = programs.find(|program| program.is_file());
+    found.unwrap_or_else(|| panic!("{names:?} is missing: tests/run --install installs it"))
+}
+
+/// What `grpcgo` or `grpcpy` prints; tests/clients/README.md describes it.
 #[derive(Debug)]
 pub struct Report(Value);
 
 impl Report {
-    /// Runs `grpcgo` or `grpcpy`.
-    ///
-    /// # Panics
-    /// When it makes no call.
+    /// Runs one of the two.
     pub async fn of(sandbox: &Sandbox, client: &PathBuf, args: &[&str]) -> Self {
         let ended = sandbox.run(client, args, b"").await;
         let stdout = String::from_utf8_lossy(&ended.stdout);
@@ -78,9 +74,6 @@ impl Report {
     }
 
     /// Asserts that all of `calls` calls succeeded with the same answer.
-    ///
-    /// # Panics
-    /// When one did not.
     #[track_caller]
     pub fn succeeded(&self, calls: u64) {
         assert_eq!(self.0["count"], serde_json::json!({ "OK": calls }), "{}", self.0);

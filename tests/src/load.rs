@@ -1,16 +1,17 @@
-//! Steady traffic while a test kills and stops things, and an account of what became of each call.
+//! Steady traffic while a test kills and stops things, and a report of each call's outcome.
 //!
-//! Closed loop: each caller has one call in flight and starts the next when it is answered, so a server that
-//! slows down is not buried. Open loop: calls start at a steady pace, whatever becomes of those before, as the callers
-//! of an overloaded server do. Bounded in calls in flight and, should a test forget to stop it, in time.
+//! Closed loop: each caller has one call in flight. Open loop: calls start at a steady pace, whatever the outcome of
+//! those before, like the callers of an overloaded server. Bounded in calls in flight and, should a test forget to
+//! stop it, in time.
 
 mod report;
 mod routers;
 
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use std::{future::Future, net::SocketAddr};
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
@@ -29,29 +30,24 @@ const CONNECTIONS: usize = 4;
 /// Calls in flight of an open loop. Those beyond count as failed, unsent.
 const MOST_IN_FLIGHT: usize = 10_000;
 
-/// Who calls what.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// What is called, each as often as the others. The functions must echo their input.
     pub images: Vec<String>,
     /// What each call sends; a comment with its number is added.
     pub input: String,
-    /// How calls follow each other.
     pub pace: Pace,
-    /// After this long it ends by itself.
     pub longest: Duration,
 }
 
-/// How calls follow each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
     /// So many callers, each of which waits for its answer.
     Callers(usize),
-    /// So many calls a second, whatever becomes of them.
+    /// So many calls a second, whatever their outcome.
     PerSecond(f64),
 }
 
-/// Callers at work.
 #[derive(Debug)]
 pub struct Load {
     callers: JoinSet<Report>,
@@ -59,12 +55,12 @@ pub struct Load {
     answered: Arc<AtomicUsize>,
 }
 
-/// What all callers of a load share.
 #[derive(Debug)]
 struct Work {
     plan: Plan,
     lines: Vec<Line>,
     started: Instant,
+    next: AtomicUsize,
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
 }
@@ -87,13 +83,11 @@ impl Plan {
         Self { pace: Pace::PerSecond(calls), ..Self::callers(0, images) }
     }
 
-    /// With another input.
     #[must_use]
     pub fn input(self, input: impl Into<String>) -> Self {
         Self { input: input.into(), ..self }
     }
 
-    /// With another bound.
     #[must_use]
     pub fn longest(self, longest: Duration) -> Self {
         Self { longest, ..self }
@@ -119,6 +113,7 @@ impl Load {
             plan,
             lines,
             started: Instant::now(),
+            next: AtomicUsize::new(0),
             stop: Arc::clone(&stop),
             answered: Arc::clone(&answered),
         });
@@ -136,12 +131,11 @@ impl Load {
         Self { callers, stop, answered }
     }
 
-    /// Calls answered so far.
     pub fn answered(&self) -> usize {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Lets the calls in flight finish and returns the account.
+    /// Lets the calls in flight finish.
     pub async fn stop(self) -> Report {
         self.stop.store(true, Ordering::Relaxed);
         self.callers.join_all().await.into_iter().fold(Report::default(), Report::merge)
@@ -151,18 +145,15 @@ impl Load {
 /// Boxed: the types of these futures are too long for those that hold them.
 fn boxed(
     work: impl Future<Output = Report> + Send + 'static,
-) -> std::pin::Pin<Box<dyn Future<Output = Report> + Send>> {
+) -> Pin<Box<dyn Future<Output = Report> + Send>> {
     Box::pin(work)
 }
 
 async fn closed_loop(caller: usize, work: Arc<Work>) -> Report {
     let mut report = Report::default();
-    for call in 0.. {
-        if work.is_over() {
-            break;
-        }
-        // Each caller walks the images in a stride of its own.
-        work.call(caller, call, caller * 7 + call * (2 * caller + 1), &mut report).await;
+    while !work.is_over() {
+        let call = work.next.fetch_add(1, Ordering::Relaxed);
+        work.call(caller, call, &mut report).await;
     }
     report
 }
@@ -191,7 +182,7 @@ async fn open_loop(calls: f64, work: Arc<Work>) -> Report {
         let work = Arc::clone(&work);
         in_flight.spawn(async move {
             let mut report = Report::default();
-            work.call(call, call, call, &mut report).await;
+            work.call(call, call, &mut report).await;
             report
         });
     }
@@ -205,9 +196,9 @@ impl Work {
         self.stop.load(Ordering::Relaxed) || self.started.elapsed() > self.plan.longest
     }
 
-    async fn call(&self, caller: usize, call: usize, image: usize, report: &mut Report) {
-        let image = image % self.plan.images.len();
-        let input = Bytes::from(format!("{}# caller {caller}, call {call}\n", self.plan.input));
+    async fn call(&self, caller: usize, call: usize, report: &mut Report) {
+        let image = call % self.plan.images.len();
+        let input = Bytes::from(format!("{}# call {call}\n", self.plan.input));
         let began = Instant::now();
         let line = &self.lines[caller % self.lines.len()];
         let (failure, text) = match line.call(&self.plan.images[image], input.clone()).await {

@@ -1,6 +1,7 @@
 //! Our binaries, and foreign ones, as real processes that no test leaves behind.
 
 mod sandbox;
+mod usage;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -13,35 +14,34 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{sleep, timeout};
 
 pub use sandbox::{Descendant, Sandbox};
+pub use usage::Usage;
 
-/// How long a test waits for what must happen, before it fails. Nothing is measured by it.
+/// How long a test waits for what must happen. Nothing is measured by it.
 pub const PATIENCE: Duration = Duration::from_mins(1);
-/// How often a condition is looked at.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// A server of ours that listens. Dropping it kills it, and prints its log if the test failed.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// Held open: a wrapper may be told to end with it.
+    /// Held open: a wrapper-server may have to end with it.
     stdin: Option<ChildStdin>,
     address: SocketAddr,
     admin: Option<SocketAddr>,
     log: PathBuf,
 }
 
-/// Waits until `look` finds something, looking every few milliseconds.
-///
-/// # Panics
-/// When nothing is found for [`PATIENCE`]; the message names `what`.
+/// Calls `look` every few milliseconds until it returns something. A panic names `what`.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let found = timeout(PATIENCE, async {
         loop {
@@ -56,50 +56,37 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
 
 /// Prints a measured figure, past the capture of the test harness: figures are results too.
 pub fn figure(text: &str) {
-    // A closed stderr has no reader to disappoint.
     let _ = std::io::stderr().write_all(format!("figure: {text}\n").as_bytes());
 }
 
 /// One of our binaries, from `PORCH_FN_BIN_DIR` or else from beside this test's own executable.
-///
-/// # Panics
-/// When it is not built.
 pub fn binary(name: &str) -> PathBuf {
     let directory = std::env::var_os("PORCH_FN_BIN_DIR").map_or_else(
         || {
             // target/debug/deps/TEST
             let test = std::env::current_exe().expect("a test knows its executable");
-            test.ancestors().nth(2).expect("it lies in a build directory").to_owned()
+            test.ancestors().nth(2).expect("it is in a build directory").to_owned()
         },
         PathBuf::from,
     );
     let path = directory.join(name);
-    assert!(
-        path.is_file(),
-        "{} is missing: tests/run builds it, or cargo build --workspace --bins",
-        path.display()
-    );
+    let help = "tests/run builds it, or cargo build --workspace --bins";
+    assert!(path.is_file(), "{} is missing: {help}", path.display());
     path
 }
 
-/// A page of an admin port, and its status.
-///
-/// # Panics
-/// When nobody answers.
+/// Status and body of an admin page.
 pub async fn get(admin: SocketAddr, path: &str) -> (u16, String) {
     try_get(admin, path).await.unwrap_or_else(|error| panic!("the admin port's {path}: {error}"))
 }
 
 /// The same of a server that may be gone.
-///
-/// # Errors
-/// When nobody answers.
 pub async fn try_get(
     admin: SocketAddr,
     path: &str,
 ) -> Result<(u16, String), Box<dyn std::error::Error + Send + Sync>> {
     let stream = TcpStream::connect(admin).await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
     let request = Request::get(path).header("host", "admin").body(Empty::<Bytes>::new())?;
     let response = sender.send_request(request).await?;
@@ -109,13 +96,53 @@ pub async fn try_get(
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
+/// An admin page that is JSON.
+pub async fn get_json(admin: SocketAddr, path: &str) -> Value {
+    let (status, text) = get(admin, path).await;
+    assert_eq!(status, 200, "{text}");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// A counter or gauge of `/metrics`, by its name with all labels.
+pub async fn metric(admin: SocketAddr, series: &str) -> Option<u64> {
+    let (_, text) = get(admin, "/metrics").await;
+    let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+    Some(value.parse().expect("a whole number"))
+}
+
+/// Waits until a counter or gauge has this value; a series that is missing counts as 0.
+pub async fn until_metric(admin: SocketAddr, series: &str, value: u64) {
+    let reached = async || (metric(admin, series).await.unwrap_or(0) == value).then_some(());
+    eventually(&format!("{series} is {value}"), reached).await;
+}
+
+/// Waits until the router of this admin port has runners, all of them healthy.
+pub async fn until_runners_are_healthy(admin: SocketAddr) {
+    eventually("all runners are healthy", async || {
+        let page = get_json(admin, "/shards").await;
+        let shards = page["shards"].as_array().filter(|shards| !shards.is_empty())?;
+        shards.iter().all(is_healthy).then_some(())
+    })
+    .await;
+}
+
+/// `--flag=value`, also with a path.
+pub fn flag(name: &str, value: impl AsRef<OsStr>) -> OsString {
+    let mut flag = OsString::from(format!("--{name}="));
+    flag.push(value);
+    flag
+}
+
+/// `--runners=static:///A,B`
+pub fn runners_flag(addresses: impl IntoIterator<Item = SocketAddr>) -> String {
+    let addresses: Vec<_> = addresses.into_iter().map(|address| address.to_string()).collect();
+    format!("--runners=static:///{}", addresses.join(","))
+}
+
 // === impl Server ===
 
 impl Server {
     /// Starts it and reads where it listens.
-    ///
-    /// # Panics
-    /// When it does not come up.
     async fn start(mut command: Command, log: PathBuf) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&log).expect("a log file"));
         let mut child = command.spawn().expect("a binary of ours starts");
@@ -125,7 +152,7 @@ impl Server {
         let read = timeout(PATIENCE, stdout.read_line(&mut line)).await;
         let addresses = read.is_ok().then(|| addresses(&line)).flatten();
         let Some((address, admin)) = addresses else {
-            panic!("{command:?} said {line:?} and\n{}", read_text(&log));
+            panic!("{command:?} printed {line:?} and\n{}", read_text(&log));
         };
         Self { child, stdin, address, admin, log }
     }
@@ -135,50 +162,45 @@ impl Server {
         self.address
     }
 
-    /// Its admin port.
-    ///
-    /// # Panics
-    /// For the wrapper-server, which has none.
+    /// Its admin port. A wrapper-server has none.
     pub fn admin(&self) -> SocketAddr {
         self.admin.expect("an admin port")
     }
 
-    /// An admin page.
+    /// See [`get`].
     pub async fn page(&self, path: &str) -> (u16, String) {
         get(self.admin(), path).await
     }
 
-    /// An admin page that is JSON.
-    ///
-    /// # Panics
-    /// When it is not.
-    pub async fn json(&self, path: &str) -> serde_json::Value {
-        let (status, text) = self.page(path).await;
-        assert_eq!(status, 200, "{text}");
-        serde_json::from_str(&text).expect("JSON")
+    /// See [`get_json`].
+    pub async fn json(&self, path: &str) -> Value {
+        get_json(self.admin(), path).await
     }
 
-    /// A counter or gauge of `/metrics`, by its name with all labels; none when it is not there.
-    ///
-    /// # Panics
-    /// When it is not a whole number.
+    /// See [`metric`].
     pub async fn metric(&self, series: &str) -> Option<u64> {
-        let (_, text) = self.page("/metrics").await;
-        let value = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
-        Some(value.parse().expect("a whole number"))
+        metric(self.admin(), series).await
     }
 
-    /// Waits until this router knows its runners, and all of them as well.
-    ///
-    /// # Panics
-    /// When it does not come to that in time.
+    /// See [`until_runners_are_healthy`].
     pub async fn until_well(&self) {
-        eventually("the router knows all runners as well", async || {
-            let page = self.json("/shards").await;
-            let shards = page["shards"].as_array().filter(|shards| !shards.is_empty())?;
-            shards.iter().all(is_healthy).then_some(())
-        })
-        .await;
+        until_runners_are_healthy(self.admin()).await;
+    }
+
+    /// Waits until `/readyz` is 200.
+    pub async fn until_ready(&self) {
+        eventually("it is ready", async || (self.page("/readyz").await.0 == 200).then_some(())).await;
+    }
+
+    /// Waits until its log contains `text`.
+    pub async fn logs(&self, text: &str) {
+        eventually(text, async || self.log().contains(text).then_some(())).await;
+    }
+
+    /// Waits until its port refuses connections.
+    pub async fn refuses_connections(&self) {
+        let refused = async || TcpStream::connect(self.address).await.is_err().then_some(());
+        eventually("the port is closed", refused).await;
     }
 
     /// Its process number, while it has not been waited for.
@@ -186,19 +208,18 @@ impl Server {
         self.child.id().and_then(|id| i32::try_from(id).ok())
     }
 
+    /// What it has used so far.
+    pub fn usage(&self) -> Usage {
+        Usage::of(self.pid().expect("it runs"))
+    }
+
     /// Sends it a signal.
-    ///
-    /// # Panics
-    /// When it has ended.
     pub fn signal(&self, signal: Signal) {
         let pid = self.pid().and_then(Pid::from_raw).expect("it runs");
         kill_process(pid, signal).expect("it runs");
     }
 
     /// Waits for its end.
-    ///
-    /// # Panics
-    /// When it does not end.
     pub async fn ended(&mut self) -> ExitStatus {
         let ended = timeout(PATIENCE, self.child.wait()).await;
         let ended = ended.unwrap_or_else(|_| panic!("it did not end:\n{}", self.log()));
@@ -208,6 +229,12 @@ impl Server {
     /// Sends SIGTERM and waits for its end.
     pub async fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
+        self.ended().await
+    }
+
+    /// Sends SIGKILL and waits for its end.
+    pub async fn kill(&mut self) -> ExitStatus {
+        self.signal(Signal::KILL);
         self.ended().await
     }
 
@@ -226,14 +253,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = self.log();
-            let tail: Vec<_> = log.lines().rev().take(40).collect();
-            eprintln!("--- end of {}", self.log.display());
-            tail.into_iter().rev().for_each(|line| eprintln!("{line}"));
+            let lines: Vec<_> = log.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(40)..];
+            eprintln!("--- end of {}\n{}", self.log.display(), tail.join("\n"));
         }
     }
 }
 
-/// `NAME: listening on ADDRESS, admin on ADDRESS`; the wrapper says only the first.
+/// `NAME: listening on ADDRESS, admin on ADDRESS`; a wrapper-server has only the first.
 fn addresses(line: &str) -> Option<(SocketAddr, Option<SocketAddr>)> {
     let (_, rest) = line.trim_end().split_once("listening on ")?;
     match rest.split_once(", admin on ") {
@@ -247,13 +274,6 @@ fn read_text(path: &Path) -> String {
 }
 
 /// Whether a runner of `/shards` is healthy. A router of the version before calls that `well`.
-pub fn is_healthy(shard: &serde_json::Value) -> bool {
+pub fn is_healthy(shard: &Value) -> bool {
     shard["state"] == "healthy" || shard["state"] == "well"
-}
-
-/// `--flag=value` with a path for a value.
-pub fn flag(name: &str, value: impl AsRef<OsStr>) -> OsString {
-    let mut flag = OsString::from(format!("--{name}="));
-    flag.push(value);
-    flag
 }

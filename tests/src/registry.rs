@@ -74,7 +74,7 @@ impl<'a> Registry<'a> {
             write_users(sandbox, name, &[user]).await;
         }
         if let Some(authority) = &access.tls {
-            authority.certificate(sandbox, &format!("{name}/server"), ip).await;
+            authority.issue(sandbox, &format!("{name}/server"), &format!("IP:{ip}"), 2).await;
         }
         let (child, address) = spawn(sandbox, name, &access, SocketAddr::new(ip, 0)).await;
         Self { sandbox, name: name.into(), access, address, child }

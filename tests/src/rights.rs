@@ -33,9 +33,6 @@ pub struct Right(String);
 pub struct Roles(Vec<Role>);
 
 /// Every object in a file of YAML.
-///
-/// # Panics
-/// When it cannot be read.
 pub fn objects(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -45,9 +42,6 @@ pub fn objects(path: &Path) -> Vec<Value> {
 
 impl Roles {
     /// What these files of deploy/ grant.
-    ///
-    /// # Panics
-    /// When a file cannot be read, or has no Role.
     pub fn of(files: &[&str]) -> Self {
         let mut roles = Vec::new();
         for file in files {
@@ -60,9 +54,6 @@ impl Roles {
     }
 
     /// Without these verbs of these resources.
-    ///
-    /// # Panics
-    /// When one is not there to be taken away.
     #[must_use]
     pub fn without(mut self, missing: &[(&str, &str)]) -> Self {
         for (verb, resource) in missing {

@@ -20,70 +20,56 @@ use serde_json::json;
 
 use crate::client::Client;
 use crate::cluster::{Change, Cluster, ENTRYPOINT, Namespace, Recorder};
+use crate::fleet::PREFIX;
 use crate::load::{Load, Plan, Routers};
 use crate::process::{Sandbox, Server, eventually, flag, is_healthy};
 
 pub use host::Host;
 pub use runner::{Listed, Runner, resident};
 
-/// The port of every runner.
 const PORT: u16 = 9445;
-/// The Service of the runners.
 const SERVICE: &str = "shards";
 /// The cluster's DNS server.
 const DNS: &str = "10.250.0.1:53";
-/// The file of what images run.
+/// The file of the images' entrypoints.
 const METADATA: &str = "image-metadata.yaml";
-/// What warms a function up.
+/// The input of first calls.
 const INPUT: &str = "kind: ResourceList\n";
 
-/// How routers and runners learn of the runners.
+/// How routers and runners find the runners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Discovery {
-    /// By a watch of the `EndpointSlices`.
     Slices,
-    /// By the cluster's DNS.
     Dns,
     /// By a fixed list: as many as there are at first, and one that may be started later.
     Static,
 }
 
-/// What a tier is made of.
 #[derive(Debug, Clone)]
 pub struct Wish<'a> {
-    /// How runners are found.
     pub discovery: Discovery,
-    /// Functions.
     pub images: usize,
-    /// Runners at first.
     pub runners: usize,
-    /// Routers.
     pub routers: usize,
-    /// More flags of runners.
     pub runner: &'a [&'a str],
-    /// More flags of routers.
     pub router: &'a [&'a str],
 }
 
 /// Routers, runners, and the pods of some functions.
 pub struct Tier {
-    /// The functions.
     pub images: Vec<String>,
-    /// The routers.
     pub routers: Vec<Server>,
-    /// The runners.
     pub runners: Vec<Runner>,
-    /// What became of function pods.
+    /// The history of function pods.
     pub record: Recorder<Pod>,
     router_flags: Vec<String>,
     runner_flags: Vec<String>,
     listed: Routers,
     target: String,
-    /// Machines of a fixed list on which no runner is.
+    /// Machines of a fixed list without a runner.
     spare: Mutex<Vec<Host>>,
     // Last, so that nothing works on them while they are taken away.
     namespace: Namespace,
-    /// The processes' directory.
     pub sandbox: Sandbox,
 }
 
@@ -153,7 +139,6 @@ impl Tier {
         Load::through(&self.listed, plan)
     }
 
-    /// A caller at one of the routers.
     pub fn client(&self, router: usize) -> Client {
         Client::new(self.routers[router].address())
     }
@@ -200,7 +185,7 @@ impl Tier {
             command.env("WRAPPER_SERVER_IMAGE", cluster.wrapper_image());
         };
         let server = self.sandbox.server_with("porch-fn-runner", flags, prepare).await;
-        is_ready(&server).await;
+        server.until_ready().await;
         server
     }
 
@@ -211,10 +196,7 @@ impl Tier {
         self.publish().await;
     }
 
-    /// Ends some runners at once, in order, as a Deployment does that is scaled down.
-    ///
-    /// # Panics
-    /// When one does not end well.
+    /// Ends some runners at once, in order, like a Deployment that is scaled down.
     pub async fn remove(&mut self, ending: std::ops::Range<usize>) {
         for runner in &mut self.runners[ending.clone()] {
             runner.listed = Listed::Terminating;
@@ -242,15 +224,12 @@ impl Tier {
             .chain(self.router_flags.iter().map(Into::into))
             .chain(more.iter().map(Into::into));
         let router = self.sandbox.server("porch-fn-router", flags).await;
-        is_ready(&router).await;
+        router.until_ready().await;
         self.routers.push(router);
         self.list_routers();
     }
 
     /// Ends the oldest router. Those who are connected stay until it hangs up.
-    ///
-    /// # Panics
-    /// When it does not end well.
     pub async fn remove_router(&mut self) {
         let mut router = self.routers.remove(0);
         self.list_routers();
@@ -262,18 +241,11 @@ impl Tier {
         self.listed.set(self.routers.iter().map(Server::address));
     }
 
-    /// Writes the `EndpointSlice`.
-    ///
-    /// # Panics
-    /// When it is refused.
     pub async fn publish(&self) {
         self.publish_some(|_| true).await;
     }
 
     /// Writes the `EndpointSlice` with some of the runners alone, chosen by their place.
-    ///
-    /// # Panics
-    /// When it is refused.
     pub async fn publish_some(&self, listed: impl Fn(usize) -> bool) {
         let runners = self.runners.iter().enumerate().filter(|(place, _)| listed(*place));
         let endpoints: Vec<_> = runners.map(|(_, runner)| runner.endpoint()).collect();
@@ -290,7 +262,7 @@ impl Tier {
         slices.patch(SERVICE, &params, &Patch::Apply(wish)).await.expect("an EndpointSlice");
     }
 
-    /// Waits until every router finds every runner well.
+    /// Waits until every router finds every runner healthy.
     pub async fn know_each_other(&self) {
         let mut expected: Vec<_> = self.runners.iter().map(Runner::name).collect();
         expected.sort();
@@ -309,10 +281,6 @@ impl Tier {
         }
     }
 
-    /// Makes the first call of each function.
-    ///
-    /// # Panics
-    /// When one fails.
     pub async fn warm_up(&self) {
         let client = self.client(0);
         let first_calls = self.images.iter().map(|image| client.call(image, INPUT));
@@ -333,7 +301,7 @@ impl Tier {
         uids.len()
     }
 
-    /// The most pods of any one function at any time, but those that were going.
+    /// The most pods of any one function at any time, without terminating ones.
     pub fn most_pods_of_one(&self) -> usize {
         let most = |image: &String| {
             self.record.most_at_once(|pod| {
@@ -350,8 +318,4 @@ impl Tier {
         drop((routers, runners, sandbox));
         namespace.finish().await;
     }
-}
-
-async fn is_ready(server: &Server) {
-    eventually("it is ready", async || (server.page("/readyz").await.0 == 200).then_some(())).await;
 }

@@ -1,5 +1,5 @@
-//! A router and runners in this process, with real pods: wrapper-servers of this machine that run shell scripts. As
-//! `porch-fn up` has it.
+//! A router and runners in this process, as `porch-fn up` has them. Their pods are wrapper-servers of this machine
+//! that run shell scripts.
 
 use std::net::SocketAddr;
 
@@ -11,29 +11,24 @@ use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep};
 
 use crate::client::Client;
-use crate::fleet::{PREFIX, get};
-use crate::process::{Sandbox, binary, eventually};
-
-const INPUT: &str = "kind: ResourceList\n";
+use crate::fleet::{PREFIX, start_router};
+use crate::process::{Sandbox, binary, get_json, until_runners_are_healthy};
 
 /// Router, runners and their pods. Ends when it is dropped.
 #[derive(Debug)]
 pub struct Stack {
-    /// Where the functions' scripts are; `$TMPDIR` for them.
+    /// Where the functions' scripts are.
     pub sandbox: Sandbox,
     /// Taken by tests that end it.
     pub router: Option<router::App>,
-    /// Each may be ended by dropping it.
+    /// Dropping one ends it.
     pub runners: Vec<runner::App>,
     admin: SocketAddr,
     callers: JoinSet<()>,
 }
 
 impl Stack {
-    /// So many runners, with more flags, and functions: an image without the default prefix, and its script.
-    ///
-    /// # Panics
-    /// When they do not start.
+    /// Functions are an image without the default prefix, and its script.
     pub async fn start(runners: usize, more: &[&str], functions: &[(&str, &str)]) -> Self {
         let sandbox = Sandbox::new();
         let mut local = LocalFunctions::default();
@@ -57,18 +52,10 @@ impl Stack {
             let shared = runner::Pods::Shared(pods.clone(), local.clone());
             started.push(runner::start(flags.clone(), &set, shared).await.expect("a runner"));
         }
-        let targets: Vec<_> = started.iter().map(|runner| runner.address().to_string()).collect();
-        let target = format!("--runners=static:///{}", targets.join(","));
-        let args = ["porch-fn-router", "--address=127.0.0.1", "--port=0", "--admin-port=0", &target];
-        let flags: router::Flags = porch_fn_flags::parse(args.iter().map(Into::into)).expect("flags");
-        let router = router::start(flags).await.expect("a router");
+        let router = start_router(started.iter().map(runner::App::address), &[]).await;
         let admin = router.admin_address();
-        let stack = Self { sandbox, router: Some(router), runners: started, admin, callers: JoinSet::new() };
-        eventually("all runners are healthy", async || {
-            stack.status().await.shards.iter().all(|shard| shard.info.state == "healthy").then_some(())
-        })
-        .await;
-        stack
+        until_runners_are_healthy(admin).await;
+        Self { sandbox, router: Some(router), runners: started, admin, callers: JoinSet::new() }
     }
 
     /// The router's admin port.
@@ -76,22 +63,14 @@ impl Stack {
         self.admin
     }
 
-    /// A client of the router.
-    ///
-    /// # Panics
-    /// When it has been taken.
+    /// A client of the router, which must not have been taken.
     pub fn client(&self) -> Client {
         Client::new(self.router.as_ref().expect("a router").address())
     }
 
     /// The router's `/status.json`.
-    ///
-    /// # Panics
-    /// When it is not that.
     pub async fn status(&self) -> Status {
-        let (status, page) = get(self.admin, "/status.json").await;
-        assert_eq!(status, 200, "{page}");
-        serde_json::from_str(&page).expect("the page")
+        serde_json::from_value(get_json(self.admin, "/status.json").await).expect("the page")
     }
 
     /// Has `callers` call `image` over and over, each with this pause after an answer, until the stack is dropped.
@@ -100,8 +79,8 @@ impl Stack {
             let client = self.client();
             self.callers.spawn(async move {
                 loop {
-                    // It may fail, and ends in the middle with the test.
-                    let _ = client.try_call(image, INPUT, None).await;
+                    // It may fail, and the end of the test interrupts it.
+                    let _ = client.try_call(image, "kind: ResourceList\n", None).await;
                     sleep(pause).await;
                 }
             });

@@ -9,13 +9,11 @@ use porch_fn_proto::{Chunks, encode_response, frame};
 use tokio::sync::watch;
 use tonic::Code;
 
-/// What a call is answered.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// Its package, with the runner's name as `log`.
     Echo,
-    /// Exactly this.
     Reply(Reply),
     /// The answer, once the gate is open.
     Held(Gate, Box<Answer>),
@@ -26,38 +24,30 @@ pub enum Answer {
     Break(Point, How),
 }
 
-/// Where an answer breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// The request is in, nothing was answered.
     Start,
-    /// After the response headers.
     Headers,
-    /// In the middle of the message.
     HalfMessage,
     /// After the message, before the trailers.
     Message,
 }
 
-/// How an answer breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The TCP connection is closed.
     Cut,
     /// A GOAWAY without error that covers the call, and then the connection is closed.
     GoAwayThenCut,
-    /// The stream is reset.
     Reset(Reason),
-    /// The stream ends as if all had been said.
+    /// The stream ends without an error.
     End,
 }
 
 /// A response as it goes over the wire.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
-    /// The HTTP status; 200 when not set.
     pub status: http::StatusCode,
-    /// Response headers.
     pub headers: HeaderMap,
     /// The body: one message with its prefix, or anything else.
     pub body: Bytes,
@@ -66,7 +56,6 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Success with this message.
     pub fn ok(resource_list: Bytes, log: &str) -> Self {
         let message = encode_response(Chunks::from(resource_list), Bytes::copy_from_slice(log.as_bytes()));
         Self {
@@ -101,10 +90,6 @@ impl Reply {
     }
 }
 
-/// Header fields of literals.
-///
-/// # Panics
-/// When one is not a valid header field.
 pub fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
     let field = |&(name, value): &(&'static str, &str)| {
         (HeaderName::from_static(name), HeaderValue::from_str(value).expect("a header value"))
@@ -117,23 +102,19 @@ pub fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
 pub struct Gate(Arc<watch::Sender<bool>>);
 
 impl Gate {
-    /// A closed gate.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// Lets everything through, now and later.
     pub fn open(&self) {
         self.0.send_replace(true);
     }
 
-    /// An echo behind this gate.
     pub fn echo(&self) -> Answer {
         Answer::Held(self.clone(), Box::new(Answer::Echo))
     }
 
-    /// Waits until it is open.
     pub(super) async fn passed(&self) {
         // Its sender is held here, so the wait cannot fail.
         let _ = self.0.subscribe().wait_for(|&open| open).await;

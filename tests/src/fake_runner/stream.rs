@@ -17,7 +17,6 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use super::wire::Control;
 use super::{Answer, HealthAnswer, How, Log, Point, Received, Reply, Shared, lock};
 
-/// What a stream needs of its connection.
 pub(super) struct Stream {
     pub(super) shared: Arc<Shared>,
     pub(super) control: Arc<Control>,
@@ -34,7 +33,7 @@ impl Drop for Call<'_> {
 }
 
 impl Stream {
-    /// Answers one request. An error means that the router gave it up, and so does being dropped.
+    /// Answers one request. It is dropped when the router gives the request up.
     pub(super) async fn answer(self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         match request.uri().path() {
             EVALUATE_FUNCTION_PATH => {
@@ -69,7 +68,7 @@ impl Stream {
             return self.give(*answer, &Bytes::new(), respond).await;
         }
         let (head, body) = request.into_parts();
-        let framed = read(body).await?;
+        let (framed, _) = read_body(body).await?;
         let message = Chunks::from(framed.slice(PREFIX_LEN.min(framed.len())..));
         let peeked = peek(&message).ok();
         let chosen = peeked.as_ref().and_then(|peek| lock(&self.shared.answers).get(&*peek.image).cloned());
@@ -215,15 +214,15 @@ fn send(respond: &mut SendResponse<Bytes>, reply: Reply) -> Result<(), h2::Error
     }
 }
 
-/// Reads a body to its end.
-async fn read(mut body: RecvStream) -> Result<Bytes, h2::Error> {
+/// A body, and the trailers after it.
+pub async fn read_body(mut body: RecvStream) -> Result<(Bytes, Option<HeaderMap>), h2::Error> {
     let mut read = Vec::new();
     while let Some(data) = body.data().await {
         let data = data?;
         body.flow_control().release_capacity(data.len())?;
         read.extend_from_slice(&data);
     }
-    // None are expected, but the stream is not over before they are asked for.
-    let _: Option<HeaderMap> = body.trailers().await?;
-    Ok(read.into())
+    // Also where none are expected: the stream does not end before they are asked for.
+    let trailers = body.trailers().await?;
+    Ok((read.into(), trailers))
 }

@@ -15,7 +15,6 @@ const FRAME_HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const GOAWAY: u8 = 7;
 
-/// What a test may do to one connection.
 #[derive(Debug, Default)]
 pub(super) struct Control {
     cut: Notify,

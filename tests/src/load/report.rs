@@ -11,47 +11,38 @@ use tonic::Code;
 /// Failures of which the text is kept.
 const KEPT_FAILURES: usize = 5;
 
-/// What became of all calls.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Calls answered with OK and the bytes they sent.
     pub succeeded: usize,
-    /// All others, by what was wrong.
+    /// All others, by failure.
     pub failed: BTreeMap<String, usize>,
-    /// The longest that a caller waited.
     pub slowest: Duration,
-    /// Each call, in no order.
+    /// In no order.
     pub calls: Vec<Call>,
     texts: Vec<String>,
 }
 
-/// One call.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    /// What was called: its place among the images.
+    /// Its place among the images.
     pub image: usize,
-    /// When it was sent.
     pub began: Instant,
-    /// How long its caller waited.
     pub took: Duration,
-    /// What was wrong.
     pub failure: Option<Failure>,
 }
 
-/// Why a call counts as failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// It was answered with a status that is not OK.
     Status(Code),
     /// It was answered with other bytes than it sent.
     AnotherAnswer,
-    /// It broke off.
     NoStatus,
     /// It was not sent: too many were in flight.
     Unsent,
 }
 
-/// How long some calls took, in order.
+/// Durations of some calls, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Latencies(Vec<Duration>);
 
@@ -72,7 +63,6 @@ impl Report {
         }
     }
 
-    /// Both accounts as one.
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
         self.succeeded += other.succeeded;
@@ -107,15 +97,12 @@ impl Report {
         counts
     }
 
-    /// What the first failures said.
+    /// The texts of the first failures.
     pub fn texts(&self) -> &[String] {
         &self.texts
     }
 
     /// Asserts that there were calls and none failed.
-    ///
-    /// # Panics
-    /// When one did.
     #[track_caller]
     pub fn all_succeeded(&self) {
         assert!(self.succeeded > 0, "there was no load");
@@ -129,7 +116,6 @@ impl Report {
     }
 }
 
-/// One line for a figure.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failed: usize = self.failed.values().sum();
@@ -157,12 +143,11 @@ impl fmt::Display for Failure {
 // === impl Latencies ===
 
 impl Latencies {
-    /// How many calls these are.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// What this part of the calls did not exceed, 0.99 for instance; zero without calls.
+    /// The longest time of this part of the calls, such as 0.99; zero without calls.
     pub fn percentile(&self, part: f64) -> Duration {
         #[allow(
             clippy::cast_precision_loss,
@@ -174,42 +159,14 @@ impl Latencies {
         self.0.get(rank.clamp(1, self.0.len().max(1)) - 1).copied().unwrap_or_default()
     }
 
-    /// How many took longer than this.
     pub fn above(&self, bound: Duration) -> usize {
         self.0.len() - self.0.partition_point(|took| *took <= bound)
     }
 }
 
-/// One line for a figure.
 impl fmt::Display for Latencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [median, p99, slowest] = [0.5, 0.99, 1.0].map(|part| self.percentile(part));
         write!(f, "{} calls, p50 {median:.1?}, p99 {p99:.1?}, slowest {slowest:.1?}", self.count())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_of_all_calls_that_count() {
-        let began = Instant::now();
-        let mut report = Report::default();
-        for number in 1..=200_u64 {
-            let took = Duration::from_millis(number);
-            let failure = (number > 198).then_some(Failure::NoStatus);
-            report.add(Call { image: 0, began, took, failure }, "broken");
-        }
-        let millis = |latencies: &Latencies, part| latencies.percentile(part).as_millis();
-        let all = report.latencies(|_| true);
-        assert_eq!((millis(&all, 0.5), millis(&all, 0.99), millis(&all, 1.0)), (100, 198, 200));
-        assert_eq!(all.above(Duration::from_millis(198)), 2);
-        let good = report.latencies(|call| call.failure.is_none());
-        assert_eq!((good.count(), millis(&good, 1.0)), (198, 198));
-        assert_eq!(Latencies::default().percentile(0.5), Duration::ZERO);
-        assert_eq!((report.succeeded, report.failed["no status"]), (198, 2));
-        let late = began + Duration::from_millis(150)..began + Duration::from_secs(1);
-        assert_eq!(report.during(&late, |_| true).count(), 50);
     }
 }

@@ -13,7 +13,6 @@ use crate::client::{Answer, Client};
 #[derive(Debug, Clone)]
 pub struct Routers(Arc<RwLock<Vec<SocketAddr>>>);
 
-/// A connection that callers share.
 #[derive(Debug)]
 pub(super) struct Line {
     routers: Routers,
@@ -24,7 +23,6 @@ pub(super) struct Line {
 // === impl Routers ===
 
 impl Routers {
-    /// These, at first.
     pub fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self(Arc::new(RwLock::new(addresses.into_iter().collect())))
     }
@@ -34,7 +32,6 @@ impl Routers {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = addresses.into_iter().collect();
     }
 
-    /// Those that take part.
     pub fn now(&self) -> Vec<SocketAddr> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

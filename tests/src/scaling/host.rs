@@ -28,9 +28,6 @@ pub struct Host {
 
 impl Host {
     /// A new one, in the network of the cluster.
-    ///
-    /// # Panics
-    /// Without the right to make it, or when all addresses have been used.
     pub async fn start(sandbox: &Sandbox) -> Self {
         let number = USED.fetch_add(1, Ordering::Relaxed) + 1;
         assert!(number < u8::MAX, "254 addresses are enough for a run of the tests");
@@ -67,7 +64,6 @@ impl Host {
         host
     }
 
-    /// Its address.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
@@ -80,20 +76,14 @@ impl Host {
         *command = outer;
     }
 
-    /// Cuts it off: nothing comes in, nothing goes out, and nobody is told.
-    ///
-    /// # Panics
-    /// Without nft.
+    /// Drops all packets in both directions.
     pub async fn cut(&self, sandbox: &Sandbox) {
         let drop = |hook| format!("chain {hook} {{ type filter hook {hook} priority 0; policy drop; }}");
         let rules = format!("table inet cut {{ {}; {}; }}", drop("input"), drop("output"));
         self.inside(sandbox, &format!("nft '{rules}'")).await;
     }
 
-    /// Drops all packets from and to one TCP port of it, and tells nobody.
-    ///
-    /// # Panics
-    /// Without nft.
+    /// Drops all packets from and to one of its TCP ports.
     pub async fn cut_port(&self, sandbox: &Sandbox, port: u16) {
         let rules = format!(
             "table inet cut {{ chain input {{ type filter hook input priority 0; tcp dport {port} drop; }}; \
@@ -102,10 +92,7 @@ impl Host {
         self.inside(sandbox, &format!("nft '{rules}'")).await;
     }
 
-    /// Joins it again.
-    ///
-    /// # Panics
-    /// When it is not cut off.
+    /// Undoes either.
     pub async fn join(&self, sandbox: &Sandbox) {
         self.inside(sandbox, "nft delete table inet cut").await;
     }

@@ -1,19 +1,22 @@
-//! Our binaries as processes: what signals, exit codes, standard input, environments, and the death of a
-//! neighbour do to them.
+//! Our binaries as processes: signals, exit codes, standard input, environments, and the death of a neighbour.
+//!
+//! tests/run runs the groups by the first part of their tests' names: `foreign` needs programs of others, `nightly` takes
+//! minutes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cluster;
-mod exec_config;
-mod holding;
+mod commands;
+mod foreign;
 mod logs;
+mod nightly;
 mod pod_faults;
 mod pods;
-mod porch_config;
-mod proxy;
 mod runner;
 mod status;
 mod supervision;
 mod tls;
 mod tracing;
 mod wrapper;
+
+const INPUT: &str = "kind: ResourceList\n";

@@ -1,46 +1,44 @@
-//! The status page's data with real pods: what runners tell of them.
+//! The status page's data with real pods: what runners report of them.
 
 use porch_fn_status_page::Status;
 use porch_fn_tests::process::eventually;
 use porch_fn_tests::stack::Stack;
 use tonic::Code;
 
+use super::INPUT;
+
 const GOOD: &str = "good:v1";
 const BAD: &str = "bad:v1";
-const INPUT: &str = "kind: ResourceList\n";
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_call_shows_with_owner_pods_and_failures() {
+async fn a_call_is_on_the_page_with_owner_pods_and_failures() {
     let functions = [(GOOD, "exec cat"), (BAD, "echo 'no such field: spec' >&2; exit 3")];
     let stack = Stack::start(3, &[], &functions).await;
     let client = stack.client();
     assert_eq!(client.call(GOOD, INPUT).await.output(), INPUT);
     assert_eq!(client.call(BAD, INPUT).await.code, Code::Internal);
-    // A page is good for two seconds, and the one that the start looked at is of before the calls.
+    // A page is kept for two seconds, and the start requested one.
     let page = eventually("both images have a pod", async || {
         let all_told = |page: &Status| page.shards.iter().all(|shard| shard.told == "yes");
         Some(stack.status().await).filter(|page| page.totals.ready == 2 && all_told(page))
     })
     .await;
     assert_eq!(page.images.len(), 2);
-    for (name, image) in [(GOOD, "good"), (BAD, "bad")] {
+    for name in [GOOD, BAD] {
         let full = format!("ghcr.io/kptdev/krm-functions-catalog/{name}");
-        let found = page.images.iter().find(|one| one.info.image == full).expect(image);
-        // All three runners see it, and it is one.
+        let found = page.images.iter().find(|one| one.info.image == full).expect(name);
+        // All three runners see it, and it is counted once.
         assert_eq!((found.ready, found.starting, found.terminating, found.waiting), (1, 0, 0, 0));
-        let owner = page.shards.iter().find(|shard| shard.info.address == found.info.owner).expect(image);
+        let owner = page.shards.iter().find(|shard| shard.info.address == found.info.owner).expect(name);
         assert!(owner.pods >= 1);
     }
     assert_eq!(page.shards.iter().map(|shard| shard.pods).sum::<u64>(), 2);
     assert!(page.shards.iter().all(|shard| !shard.version.is_empty()));
     assert!(page.shards.iter().all(|shard| shard.exec_hash == page.shards[0].exec_hash), "one configuration");
     assert_eq!(page.notes, Vec::<String>::new());
-    let failure = &page.failures[0];
-    assert_eq!(
-        (page.failures.len(), &*failure.by, &*failure.code, failure.count),
-        (1, "runner", "INTERNAL", 1)
-    );
+    let [failure] = page.failures.as_slice() else { panic!("one failure: {page:?}") };
+    assert_eq!((&*failure.by, &*failure.code, failure.count), ("runner", "INTERNAL", 1));
     assert!(failure.text.contains("no such field: spec"), "{}", failure.text);
     assert!(!failure.text.contains("unable to evaluate"), "{}", failure.text);
     assert!(page.shards.iter().any(|shard| shard.info.address == failure.shard));

@@ -1,16 +1,16 @@
-//! Servers do not live on without one of their parts: whichever task panics, the process drains,
-//! says which it was, and exits with code 1. The tasks are let panic by what debug builds alone
-//! know.
+//! Servers do not live on without one of their parts: whichever task panics, the process drains, logs the task's name, and
+//! exits with code 1. An environment variable of debug builds makes a task panic.
 
 use std::ffi::OsString;
 use std::fs;
 
 use porch_fn_tests::client::Client;
-use porch_fn_tests::process::{Sandbox, binary, eventually, flag};
+use porch_fn_tests::process::{Sandbox, flag};
 use porch_fn_tests::registry::Authority;
 
+use super::INPUT;
+
 const IMAGE: &str = "example.com/functions/gated:v1";
-const INPUT: &str = "kind: ResourceList\n";
 const NAME: &str = "runners.test.svc";
 
 struct Stand {
@@ -19,34 +19,21 @@ struct Stand {
 }
 
 impl Stand {
-    /// A function that ends once there is a file `go`, and a certificate.
+    /// A function that ends once a file `go` exists, and a certificate.
     async fn start() -> Self {
         let sandbox = Sandbox::new();
-        sandbox.script(
-            "functions/gated",
-            "touch $TMPDIR/runs; until [ -e $TMPDIR/go ]; do sleep 0.02; done; exec cat",
-        );
-        let config =
-            sandbox.write("exec.yaml", format!("functions: [{{function: gated, images: ['{IMAGE}']}}]"));
+        let gated = "touch $TMPDIR/runs; until [ -e $TMPDIR/go ]; do sleep 0.02; done; exec cat";
+        let mut runner = sandbox.executables(&[(IMAGE, gated)]);
+        runner.extend(sandbox.local_pods(&[]));
+        let more = ["--shard-address=127.0.0.1:1", "--peers=static:///127.0.0.1:1", "--drain-delay=0s"];
+        runner.extend(more.map(Into::into));
         let authority = Authority::create(&sandbox, "authority").await;
         authority.issue(&sandbox, "own", &format!("DNS:{NAME}"), 2).await;
-        let runner = vec![
-            "--address=127.0.0.1".into(),
-            "--shard-address=127.0.0.1:1".into(),
-            "--peers=static:///127.0.0.1:1".into(),
-            "--pod-backend=local".into(),
-            "--drain-delay=0s".into(),
-            flag("local-functions", sandbox.write("pods.yaml", "functions: []")),
-            flag("wrapper-server", binary("wrapper-server")),
-            flag("functions", sandbox.path("functions")),
-            flag("config", config),
-        ];
         Self { sandbox, runner }
     }
 
-    /// Has the task of this name of `program` panic while a call of `caller` is under way, and
-    /// asserts that the call is answered and the process gone.
-    async fn panics(&self, program: &str, task: &str, told: &str, flags: &[OsString]) {
+    /// Makes this task of `program` panic during a call, and asserts that the call is answered and the process ends.
+    async fn panics(&self, program: &str, task: &str, logged: &str, flags: &[OsString]) {
         for file in ["runs", "go", "panic"] {
             let _ = fs::remove_file(self.sandbox.path(file));
         }
@@ -59,8 +46,7 @@ impl Stand {
         let call = tokio::spawn(async move { client.try_call(IMAGE, INPUT, None).await });
         self.sandbox.appears("runs").await;
         self.sandbox.write("panic", "");
-        let said = format!("task \"{told}\" panicked (a test asked for it)");
-        eventually(&said, async || server.log().contains(&said).then_some(())).await;
+        server.logs(&format!("task \"{logged}\" panicked (a test asked for it)")).await;
         self.sandbox.write("go", "");
         let answer = call.await.unwrap();
         // With the listener go its connections.
@@ -68,7 +54,7 @@ impl Stand {
             assert_eq!(answer.unwrap().output(), INPUT, "{program}: {task}");
         }
         assert_eq!(server.ended().await.code(), Some(1), "{program}: {task}");
-        assert!(server.log().contains("a panic at="), "where it was: {}", server.log());
+        assert!(server.log().contains("a panic at="), "the place: {}", server.log());
     }
 }
 
@@ -78,16 +64,15 @@ async fn a_router_ends_with_each_of_its_tasks() {
     let stand = Stand::start().await;
     let tls = [("cert", "own.crt"), ("key", "own.key"), ("client-ca", "authority.crt")]
         .map(|(name, file)| flag(&format!("tls-{name}"), stand.sandbox.path(file)));
-    let runner = stand.sandbox.server("porch-fn-runner", stand.runner.iter().chain(&tls)).await;
+    let runner = stand.sandbox.runner(stand.runner.iter().chain(&tls)).await;
     let mut flags = vec![
-        "--address=127.0.0.1".into(),
         "--drain-delay=0s".into(),
         flag("runners", format!("static:///{}", runner.address())),
         flag("tls-server-name", NAME),
     ];
     flags.extend(tls);
     // The members own the probers.
-    for (task, told) in [
+    for (task, logged) in [
         ("discovery", "discovery"),
         ("members", "members"),
         ("probe", "members"),
@@ -95,7 +80,7 @@ async fn a_router_ends_with_each_of_its_tasks() {
         ("tls", "tls"),
         ("serve", "serve"),
     ] {
-        stand.panics("porch-fn-router", task, told, &flags).await;
+        stand.panics("porch-fn-router", task, logged, &flags).await;
     }
 }
 
@@ -124,6 +109,6 @@ async fn a_runner_ends_with_each_of_its_tasks() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_wrapper_ends_with_its_listener() {
     let stand = Stand::start().await;
-    let flags = ["--port=0".into(), "--".into(), stand.sandbox.path("functions/gated").into_os_string()];
+    let flags = ["--".into(), stand.sandbox.path("functions/f0").into_os_string()];
     stand.panics("wrapper-server", "serve", "serve", &flags).await;
 }

@@ -1,0 +1,52 @@
+//! Runners or function pods by the thousand: one server behind many addresses, which answers a call with its input.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use porch_fn_grpc::{Call, Evaluate, Options, Reply, Server, serve};
+use porch_fn_lifecycle::drain;
+use porch_fn_lifecycle::health::Health;
+use porch_fn_proto::Chunks;
+use porch_fn_proto::evaluator::EvaluateFunctionRequest;
+use prost::Message;
+use tokio::net::TcpListener;
+
+struct Echo;
+
+impl Evaluate for Echo {
+    async fn evaluate(&self, call: Call) -> Reply {
+        let request = EvaluateFunctionRequest::decode(call.message.contiguous()).expect("a request");
+        Reply::evaluated(Chunks::from(request.resource_list), Bytes::new())
+    }
+}
+
+/// Serves on all addresses of this machine, all of 127/8 among them, until the drain begins. Port 0 is a free one;
+/// the port is returned.
+pub async fn serve_echo(port: u16, drain: drain::Watch) -> u16 {
+    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let listener = TcpListener::bind(address).await.expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let health = Health::new();
+    health.set("", true);
+    let options = Options {
+        max_message: 1024 * 1024,
+        default_timeout: Duration::from_mins(1),
+        max_timeout: Duration::MAX,
+        default_timeout_text: "",
+        inflight: None,
+        places: None,
+        tell_load: true,
+        observer: None,
+        tracer: None,
+    };
+    let server = Server::new(Arc::new(Echo), &health, options);
+    let handler = move |request| {
+        let server = Arc::clone(&server);
+        async move { server.handle(request).await }
+    };
+    let options = serve::Options { max_age: None, max_connections: 60_000 };
+    tokio::spawn(serve::serve(listener, serve::Plain, options, handler, drain));
+    port
+}

@@ -1,0 +1,219 @@
+//! Overload of runners: bytes in flight, turns of the exec runtime.
+
+use bytes::Bytes;
+use futures_util::future::{FutureExt, join_all};
+use porch_fn_grpc::{CALL_OVERHEAD, is_shed, load_of};
+use porch_fn_proto::PREFIX_LEN;
+use porch_fn_ring::{Identity, Ring};
+use porch_fn_tests::caller::{RawCall, RawCaller, framed};
+use porch_fn_tests::client::Client;
+use porch_fn_tests::fleet::start_router;
+use porch_fn_tests::process::{eventually, until_metric};
+use tonic::Code;
+
+use super::Runner;
+
+/// Images `example.com/gated0:v1` and so on wait until a file `go` exists; `example.com/quick0:v1` do not.
+const GATED: &str = "echo gated >>$TMPDIR/order; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
+const QUICK: &str = "echo quick >>$TMPDIR/order; cat";
+
+async fn runner(flags: &[&str]) -> Runner {
+    let images = |name: &str| {
+        let images = (0..20).map(|number| format!("example.com/{name}{number}:v1"));
+        images.collect::<Vec<_>>().join(",")
+    };
+    Runner::start(&[(&images("gated"), GATED), (&images("quick"), QUICK)], flags).await
+}
+
+/// One with `limit` bytes of messages, and as many executables at once as fit.
+async fn limited(limit: usize) -> Runner {
+    let limit = format!("--max-inflight-bytes={limit}");
+    runner(&["--max-request-body-size=65536", &limit, "--max-parallel-executions=100"]).await
+}
+
+impl Runner {
+    async fn raw(&self) -> RawCaller {
+        RawCaller::connect(self.app.address()).await
+    }
+
+    async fn wait(&self, series: &str, value: usize) {
+        let series = format!("porch_fn_runner_{series}");
+        until_metric(self.app.admin_address(), &series, value as u64).await;
+    }
+
+    /// The functions that ran, in their order.
+    fn order(&self) -> Vec<String> {
+        let order = std::fs::read_to_string(self.sandbox.path("order")).unwrap_or_default();
+        order.lines().map(str::to_owned).collect()
+    }
+
+    async fn until_begun(&self, count: usize) {
+        eventually("they run", async || (self.order().len() == count).then_some(())).await;
+    }
+
+    /// Lets the gated calls end, and waits until all bytes are given back.
+    async fn finish(&self, held: Vec<RawCall>) {
+        self.sandbox.write("go", "");
+        for call in held {
+            assert_eq!(call.answer().await.code(), Code::Ok);
+        }
+        self.wait("inflight_bytes", 0).await;
+    }
+}
+
+fn package() -> Bytes {
+    vec![b'x'; 50_000].into()
+}
+
+/// The charge of a call with that package.
+fn charge() -> usize {
+    framed("example.com/gated0:v1", package()).len() - PREFIX_LEN + CALL_OVERHEAD
+}
+
+async fn begin(raw: &RawCaller, image: &str) -> RawCall {
+    let mut call = raw.begin(raw.head()).await;
+    call.send(framed(image, package()), true);
+    call
+}
+
+/// Calls of `count` gated images that hold their bytes until the runner is told to go.
+async fn hold(runner: &Runner, raw: &RawCaller, count: usize) -> Vec<RawCall> {
+    let mut held = Vec::new();
+    for number in 0..count {
+        held.push(begin(raw, &format!("example.com/gated{number}:v1")).await);
+    }
+    runner.wait("inflight_bytes", count * charge()).await;
+    runner.until_begun(count).await;
+    held
+}
+
+#[tokio::test]
+async fn calls_without_a_message_make_room_for_others() {
+    // The prefix of the largest message that is allowed; and headers alone.
+    const LARGEST: u32 = 65_536;
+    let announced = [&[0], &LARGEST.to_be_bytes()[..]].concat();
+    for (count, prefix, limit) in
+        [(2, &announced[..], 2 * (LARGEST as usize + CALL_OVERHEAD)), (11, &[], 10 * CALL_OVERHEAD)]
+    {
+        let runner = limited(limit).await;
+        let raw = runner.raw().await;
+        let mut silent = Vec::new();
+        for _ in 0..count {
+            let mut call = raw.begin(raw.head()).await;
+            call.send(Bytes::copy_from_slice(prefix), false);
+            silent.push(call);
+        }
+        runner.wait("inflight_bytes", limit).await;
+        eventually("a call gets in", async || {
+            let answer = runner.client.call("example.com/quick0:v1", "package").await;
+            (answer.code != Code::ResourceExhausted).then(|| assert_eq!(answer.output(), "package"))
+        })
+        .await;
+        // The oldest goes first.
+        let evicted = silent.remove(0).answer().await;
+        assert_eq!(evicted.code(), Code::ResourceExhausted);
+        assert!(evicted.message().starts_with("the message came too slowly"), "{}", evicted.message());
+        assert!(is_shed(evicted.status_headers()), "nothing was done");
+    }
+}
+
+#[tokio::test]
+async fn a_call_too_many_is_shed_before_its_message_is_in() {
+    let limit = 5 * charge() + 2 * CALL_OVERHEAD;
+    let runner = limited(limit).await;
+    let raw = runner.raw().await;
+    let held = hold(&runner, &raw, 5).await;
+    let mut sixth = raw.begin(raw.head()).await;
+    sixth.send(framed("example.com/quick0:v1", package()).slice(..PREFIX_LEN + 10), false);
+    let answer = sixth.answer().await;
+    assert_eq!(answer.code(), Code::ResourceExhausted);
+    let expected = format!(
+        "too many bytes in flight: {limit} bytes of messages are the limit of this runner; retry later, or raise \
+         --max-inflight-bytes or the number of runners"
+    );
+    assert_eq!(answer.message(), expected);
+    assert!(is_shed(answer.status_headers()));
+    assert_eq!(load_of(answer.status_headers()), Some(5));
+    runner.wait("inflight_refused_total{reason=\"limit\"}", 1).await;
+
+    let small = runner.client.call("example.com/quick0:v1", "package").await;
+    assert_eq!((&small.output()[..], load_of(&small.trailers)), (&b"package"[..], Some(5)));
+    runner.finish(held).await;
+    let last = runner.client.call("example.com/quick0:v1", "package").await;
+    assert_eq!(load_of(&last.trailers), Some(0));
+}
+
+#[tokio::test]
+async fn one_images_flood_leaves_room_for_the_others() {
+    let runner = limited(15 * charge()).await;
+    let (raw, client) = (runner.raw().await, &runner.client);
+    let mut held = Vec::new();
+    for number in 1..=7 {
+        held.push(begin(&raw, "example.com/gated0:v1").await);
+        runner.until_begun(number).await;
+    }
+    for _ in 0..20 {
+        let answer = client.call("example.com/gated0:v1", package()).await;
+        assert_eq!(answer.code, Code::ResourceExhausted);
+        assert!(answer.message.contains("it alone has more than its share"), "{answer:?}");
+        assert!(is_shed(&answer.trailers), "{answer:?}");
+    }
+    for number in 0..30 {
+        let image = format!("example.com/quick{}:v1", number % 3);
+        assert_eq!(client.call(&image, package()).await.output(), &package(), "{number}");
+    }
+    runner.finish(held).await;
+}
+
+#[tokio::test]
+async fn a_call_that_a_full_runner_refuses_goes_to_another() {
+    let limit = 5 * charge() + 2 * CALL_OVERHEAD;
+    let runners = [limited(limit).await, limited(limit).await];
+    let router = start_router(runners.iter().map(|runner| runner.app.address()), &[]).await;
+    until_metric(router.admin_address(), "porch_fn_router_shards{state=\"well\"}", 2).await;
+    let names = runners.each_ref().map(|runner| runner.app.address().to_string());
+    let ring = Ring::new(names.iter().map(|name| Identity::from(name.as_str()))).unwrap();
+    let images = (0..20).map(|number| format!("example.com/quick{number}:v1"));
+    let of_the_first = |image: &String| ring.owner(image).is_some_and(|owner| owner.as_str() == names[0]);
+    let image = images.into_iter().find(of_the_first).unwrap();
+
+    let raw = runners[0].raw().await;
+    let held = hold(&runners[0], &raw, 5).await;
+    let client = Client::new(router.address());
+    let answer = client.call(&image, package()).await;
+    assert_eq!(answer.output(), &package());
+    assert!(answer.trailers.keys().all(|name| !name.as_str().starts_with("porch-fn-")), "{answer:?}");
+    runners[0].wait("inflight_refused_total{reason=\"limit\"}", 1).await;
+    assert_eq!(runners[1].order(), ["quick"]);
+    runners[0].finish(held).await;
+    runners[1].wait("inflight_bytes", 0).await;
+    until_metric(router.admin_address(), "porch_fn_router_inflight_bytes", 0).await;
+}
+
+#[tokio::test]
+async fn images_take_turns_in_the_exec_runtime() {
+    let runner = runner(&["--max-parallel-executions=1"]).await;
+    let client = &runner.client;
+    let flood = join_all((0..30).map(|_| client.call("example.com/gated0:v1", "")));
+    let mut flood = flood.boxed_local();
+    let mut charged = 30 * (framed("example.com/gated0:v1", "").len() - PREFIX_LEN + CALL_OVERHEAD);
+    tokio::select! {
+        _ = &mut flood => panic!("the gate is closed"),
+        () = runner.wait("inflight_bytes", charged) => (),
+    }
+    let quick = client.call("example.com/quick0:v1", "");
+    let mut quick = std::pin::pin!(quick);
+    charged += framed("example.com/quick0:v1", "").len() - PREFIX_LEN + CALL_OVERHEAD;
+    tokio::select! {
+        _ = &mut flood => panic!("the gate is closed"),
+        _ = &mut quick => panic!("its turn has not come"),
+        () = runner.wait("inflight_bytes", charged) => (),
+    }
+    runner.sandbox.write("go", "");
+    tokio::join!(flood, quick);
+    let order = runner.order();
+    let turn = order.iter().position(|name| name == "quick").unwrap();
+    // After the one that ran and the next of the flood.
+    assert!(turn <= 4, "{order:?}");
+    assert_eq!(order.len(), 31);
+}

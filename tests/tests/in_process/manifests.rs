@@ -1,0 +1,244 @@
+//! Facts that deploy/ has twice are equal: alerts for Prometheus and for its operator, because kustomize can include neither
+//! in the other; names in their tests, the dashboard, scrape configurations and the README; objects for kpt and for
+//! kustomize. `foreign::metrics` asks Prometheus.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use porch_fn_tests::rights::{DEPLOY, objects};
+use serde_json::{Value, json};
+
+const RULES: &str = "alerts/porch-functions.rules.yaml";
+const README: &str = include_str!("../../../README.md");
+
+fn text(path: &str) -> String {
+    let path = Path::new(DEPLOY).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn manifest(path: &str) -> Value {
+    serde_saphyr::from_str(&text(path)).unwrap()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn rules(groups: &Value) -> impl Iterator<Item = &Value> {
+    list(groups).flat_map(|group| list(&group["rules"]))
+}
+
+/// The words of a text that begin with `prefix`, as a program would have to write them.
+fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
+    let part = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    text.split(|c| !part(c)).filter(|word| word.starts_with(prefix)).collect()
+}
+
+/// The value of a label in a selector, `name{label="value"}`.
+fn label<'a>(series: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = series.split_once(&format!("{name}=\""))?;
+    Some(rest.split_once('"')?.0)
+}
+
+/// Where pods of a Deployment show metrics: the value of the label that tells programs apart, and the port's name.
+fn shown_by<'a>(deployment: &'a Value, by: &str) -> (&'a str, &'a str) {
+    let pod = &deployment["spec"]["template"];
+    let port = list(&pod["spec"]["containers"][0]["ports"]).find(|port| port["containerPort"] == 9464);
+    (pod["metadata"]["labels"][by].as_str().unwrap(), port.unwrap()["name"].as_str().unwrap())
+}
+
+/// That of routers and runners, and that of the runner which stands alone.
+fn pod_monitors() -> [Value; 2] {
+    let mut monitors = objects(&Path::new(DEPLOY).join("components/prometheus-operator/monitors.yaml"));
+    assert!(monitors.iter().all(|monitor| monitor["kind"] == "PodMonitor"));
+    let names: BTreeSet<_> = monitors.iter().map(|monitor| monitor["metadata"]["name"].to_string()).collect();
+    assert_eq!(names.len(), monitors.len(), "{names:?}");
+    monitors.iter_mut().map(|monitor| monitor["spec"].take()).collect::<Vec<_>>().try_into().unwrap()
+}
+
+#[test]
+fn the_operators_alerts_are_those_of_the_rule_file() {
+    let file = manifest(RULES);
+    let object = manifest("components/prometheus-operator/rules.yaml");
+    assert_eq!(object["kind"], "PrometheusRule");
+    let names = |groups: &Value| -> Vec<String> {
+        rules(groups).map(|rule| rule["alert"].as_str().unwrap().to_owned()).collect()
+    };
+    let (groups, copied) = (&file["groups"], &object["spec"]["groups"]);
+    // Names first: what differs is then seen at once.
+    assert_eq!(names(copied), names(groups));
+    assert_eq!(copied, groups);
+    let all = names(groups);
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");
+    assert!(!all.is_empty());
+}
+
+#[test]
+fn each_alert_says_what_to_do_in_words_that_lead_somewhere() {
+    let dashboard: Value = serde_json::from_str(&text("dashboard/porch-functions.json")).unwrap();
+    let rows: BTreeSet<_> = list(&dashboard["panels"])
+        .filter(|panel| panel["type"] == "row")
+        .map(|row| row["title"].as_str().unwrap())
+        .collect();
+    let mut named = 0;
+    for rule in rules(&manifest(RULES)["groups"]) {
+        let name = rule["alert"].as_str().unwrap();
+        let severity = rule["labels"]["severity"].as_str().unwrap();
+        assert!(["critical", "warning", "info"].contains(&severity), "{name}: {severity}");
+        let [summary, description] =
+            ["summary", "description"].map(|part| rule["annotations"][part].as_str().unwrap_or_default());
+        assert!(!summary.is_empty(), "{name} has no summary");
+        assert!(description.len() > 50, "{name} does not say what to do: {description:?}");
+        for flag in words(description, "--") {
+            assert!(README.contains(flag), "{name} names {flag}, which the README does not know");
+        }
+        for row in description.split("dashboard's row \"").skip(1) {
+            let row = row.split_once('"').unwrap().0;
+            assert!(rows.contains(row), "{name} names the row {row:?} of {rows:?}");
+            named += 1;
+        }
+        for table in description.split("table \"").skip(1) {
+            let table = table.split_once('"').unwrap().0;
+            assert!(README.contains(&format!("\n## {table}\n")), "{name} names the table {table:?}");
+            named += 1;
+        }
+    }
+    assert!(named > 3, "rows and tables are found in descriptions");
+}
+
+/// promtool runs the cases: here is that there are some for each alert.
+#[test]
+fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
+    let tests = manifest("alerts/porch-functions.tests.yaml");
+    for rule in rules(&manifest(RULES)["groups"]) {
+        let name = rule["alert"].as_str().unwrap();
+        let case = list(&tests["tests"]).find(|case| case["name"] == name);
+        let case = case.unwrap_or_else(|| panic!("{name} has no case in alerts/porch-functions.tests.yaml"));
+        let [test] = case["promql_expr_test"].as_array().unwrap().as_slice() else {
+            panic!("{name} is asked for once");
+        };
+        let asked = format!("ALERTS{{alertname=\"{name}\", alertstate=\"firing\"}}");
+        assert_eq!(test["expr"], asked);
+        let firing: Vec<_> =
+            list(&test["exp_samples"]).map(|sample| sample["labels"].as_str().unwrap()).collect();
+        assert!(!firing.is_empty(), "{name} fires in its case");
+        for alert in &firing {
+            assert_ne!(label(alert, "namespace"), Some("quiet"), "{name}");
+            // What its texts show of the labels.
+            for annotation in rule["annotations"].as_object().unwrap().values() {
+                for shown in annotation.as_str().unwrap().split("$labels.").skip(1) {
+                    let shown = shown.split_once(' ').unwrap().0;
+                    assert!(label(alert, shown).is_some(), "{name} shows {shown}, which is not in {alert}");
+                }
+            }
+        }
+        let series: Vec<_> =
+            list(&case["input_series"]).map(|series| series["series"].as_str().unwrap()).collect();
+        for metric in words(rule["expr"].as_str().unwrap(), "porch_fn_") {
+            let there = |series: &&&str| {
+                series.split_once('{').unwrap().0 == metric && label(series, "namespace") == Some("quiet")
+            };
+            assert!(series.iter().any(|one| there(&one)), "{name} has no quiet {metric}");
+        }
+    }
+}
+
+/// They have metrics of the same names, which the dashboard divides by job.
+#[test]
+fn routers_and_runners_are_scraped_as_two_jobs() {
+    let [monitor, single] = pod_monitors();
+    let by = monitor["jobLabel"].as_str().expect("the PodMonitor says which label is the job");
+    let deployments = ["router.yaml", "runners.yaml"].map(|file| objects(&Path::new(DEPLOY).join(file)));
+    let deployments = deployments.iter().flatten().filter(|object| object["kind"] == "Deployment");
+    let (jobs, ports): (Vec<_>, BTreeSet<_>) = deployments.map(|deployment| shown_by(deployment, by)).unzip();
+    assert_eq!(jobs, ["function-router", "function-runner-shards"]);
+    let runner = objects(&Path::new(DEPLOY).join("single-runner/runner.yaml"));
+    let runner = runner.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let single_by = single["jobLabel"].as_str().unwrap();
+    let (single_job, single_port) = shown_by(runner, single_by);
+    assert_eq!(single["selector"], json!({"matchLabels": {single_by: single_job}}));
+    let [selected] = monitor["selector"]["matchExpressions"].as_array().unwrap().as_slice() else {
+        panic!("one selector: {monitor}");
+    };
+    assert_eq!((&selected["key"], &selected["values"]), (&by.into(), &jobs.clone().into()));
+    let asked = |monitor: &Value| -> BTreeSet<_> {
+        list(&monitor["podMetricsEndpoints"]).map(|one| one["port"].as_str().unwrap().to_owned()).collect()
+    };
+    assert!(asked(&monitor).iter().eq(&ports), "{monitor}");
+    assert!(asked(&single).iter().eq([single_port]), "{single}");
+
+    // The same by hand. That its rules make these jobs is seen in a Prometheus.
+    let scrape = &manifest("alerts/prometheus.yaml")["scrape_configs"][0];
+    let discovery = &scrape["kubernetes_sd_configs"][0];
+    assert_eq!(
+        (&discovery["role"], &discovery["namespaces"]["names"][0]),
+        (&"pod".into(), &"porch-system".into())
+    );
+    let port = ports.first().unwrap();
+    let regex = format!("({});.*;{port}|.*;{single_job};{single_port}", jobs.join("|"));
+    assert_eq!(scrape["relabel_configs"][0]["regex"], regex);
+}
+
+/// Porch's packages own Porch's objects, and whatever reconciles them would set back what is changed here.
+#[test]
+fn the_base_touches_no_object_of_porch() {
+    let package = porch_fn_package::read(Path::new(DEPLOY), 1 << 20).unwrap();
+    let base = manifest("kustomization.yaml");
+    let resources = || list(&base["resources"]).map(|file| file.as_str().unwrap());
+    let files: BTreeSet<_> = package.paths().map(|path| path.to_str().unwrap()).collect();
+    assert_eq!(files, resources().chain(["Kptfile"]).collect(), "kpt and kustomize have the same files");
+
+    let ours: Vec<_> = resources().flat_map(|file| objects(&Path::new(DEPLOY).join(file))).collect();
+    assert_eq!(package.item_count(), ours.len() + 1);
+    let porch = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch");
+    let mut theirs = BTreeSet::new();
+    for version in ["1.5", "1.6", "next"] {
+        for file in fs::read_dir(porch.join(version)).unwrap().map(|entry| entry.unwrap().path()) {
+            if file.extension().is_some_and(|extension| extension == "yaml") {
+                theirs.extend(objects(&file).iter().map(name));
+            }
+        }
+    }
+    assert!(theirs.contains("Service porch-system/function-runner"), "{theirs:?}");
+    for object in &ours {
+        assert!(!theirs.contains(&name(object)), "{} is Porch's", name(object));
+        let labels = &object["metadata"]["labels"];
+        assert_eq!(labels["app.kubernetes.io/part-of"], "porch-function-runner", "{}", name(object));
+    }
+}
+
+/// What is Porch's stays when this is removed, by the label and by kpt.
+#[test]
+fn components_that_change_objects_of_porch_leave_them_behind() {
+    for file in ["take-over/service.yaml", "take-over-1.5/service.yaml", "pod-security/namespaces.yaml"] {
+        for object in objects(&Path::new(DEPLOY).join("components").join(file)) {
+            let metadata = &object["metadata"];
+            assert_eq!(metadata["labels"]["app.kubernetes.io/part-of"], json!(null), "{file}");
+            let detached = &metadata["annotations"]["client.lifecycle.config.k8s.io/deletion"];
+            assert_eq!(detached, "detach", "{file}");
+        }
+    }
+}
+
+/// Kind, namespace and name of an object.
+fn name(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let [kind, namespace, name] = [&object["kind"], &metadata["namespace"], &metadata["name"]]
+        .map(|part| part.as_str().unwrap_or_default());
+    format!("{kind} {namespace}/{name}")
+}
+
+#[test]
+fn images_are_built_by_the_compiler_that_the_workspace_asks_for() {
+    let toolchain = fs::read_to_string(Path::new(DEPLOY).join("../rust-toolchain.toml")).unwrap();
+    let (_, version) = toolchain.split_once("channel = \"").unwrap();
+    let (minor, _) = version.split_once('"').unwrap().0.rsplit_once('.').unwrap();
+    for image in ["function-runner", "wrapper-server"] {
+        let dockerfile = text(&format!("images/{image}/Dockerfile"));
+        assert!(dockerfile.contains(&format!("\nFROM docker.io/library/rust:{minor}-")), "{image}: {minor}");
+        // With that file rustup would fetch what else it asks for.
+        let ignored = text(&format!("images/{image}/Dockerfile.dockerignore"));
+        assert!(ignored.contains("\n*\n") && !ignored.contains("\n!rust-toolchain"), "{image}");
+    }
+}

@@ -1,0 +1,225 @@
+//! Which runners the router picks, what it reports about them, and what happens when there is none.
+
+use porch_fn_tests::caller::framed;
+use porch_fn_tests::fake_runner::{Answer, FakeRunner, Gate, Reply, soon};
+use porch_fn_tests::fleet::Fleet;
+use tokio::time::{Duration, Instant, sleep};
+use tonic::{Code, Streaming};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use super::NO_RUNNER_WAIT;
+
+const NO_RUNNER: &str = "no function runner is ready: 0 of 3 runners ready: 2 unreachable, 1 draining; see the \
+                         router's /shards page and --runners";
+
+/// Two closed ports and a runner that drains.
+async fn nobody_ready() -> Fleet {
+    let runners =
+        vec![FakeRunner::stopped("0").await, FakeRunner::stopped("1").await, FakeRunner::start("2").await];
+    runners[2].set_serving(false);
+    let fleet = Fleet::start(runners, &[]).await;
+    fleet.wait_states(&[(0, "unreachable"), (1, "unreachable"), (2, "draining")]).await;
+    fleet
+}
+
+async fn check(fleet: &Fleet, name: &str) -> Result<ServingStatus, Code> {
+    let mut client = HealthClient::new(fleet.caller().await.channel());
+    let answer = soon("a health answer", client.check(HealthCheckRequest { service: name.to_owned() })).await;
+    answer.map(|answer| answer.get_ref().status()).map_err(|status| status.code())
+}
+
+async fn watch(fleet: &Fleet, name: &str) -> Streaming<HealthCheckResponse> {
+    let mut client = HealthClient::new(fleet.caller().await.channel());
+    let request = HealthCheckRequest { service: name.to_owned() };
+    soon("a health stream", client.watch(request)).await.unwrap().into_inner()
+}
+
+async fn next(stream: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
+    soon("a change of health", stream.message()).await.unwrap().expect("an open stream").status()
+}
+
+/// A watch that is opened while the router starts may see it start.
+async fn until_serving(stream: &mut Streaming<HealthCheckResponse>) {
+    while next(stream).await != ServingStatus::Serving {}
+}
+
+/// Crashes these and starts them again.
+async fn restart(fleet: &mut Fleet, runners: &[usize]) {
+    for &runner in runners {
+        fleet.runners[runner].crash().await;
+    }
+    let states = |state| runners.iter().map(|&runner| (runner, state)).collect::<Vec<_>>();
+    fleet.wait_states(&states("unreachable")).await;
+    for &runner in runners {
+        fleet.runners[runner].restart().await;
+    }
+    fleet.wait_states(&states("cooling_down")).await;
+}
+
+#[tokio::test]
+async fn without_a_runner_a_call_waits_five_seconds_and_its_error_names_the_cause() {
+    let fleet = nobody_ready().await;
+    let raw = fleet.raw().await;
+    // A deadline of a moment: which of the two clocks is first is not certain.
+    for (timeout, certain) in [("1n", false), ("10m", false), ("500m", true), ("20S", true)] {
+        let started = Instant::now();
+        let answer = raw.call(&[("grpc-timeout", timeout)], framed("fn:v1", "package")).await;
+        let waited = started.elapsed();
+        if certain {
+            assert_eq!((answer.code(), answer.message().as_str()), (Code::Unavailable, NO_RUNNER));
+        } else {
+            assert!([Code::Unavailable, Code::DeadlineExceeded].contains(&answer.code()), "{timeout}");
+        }
+        if timeout == "20S" {
+            assert!((NO_RUNNER_WAIT..Duration::from_secs(19)).contains(&waited), "{waited:?}");
+        } else {
+            assert!(waited < NO_RUNNER_WAIT, "{timeout}: {waited:?}");
+        }
+    }
+    assert_eq!(fleet.taken(), [0, 0, 0]);
+
+    // The router's own health does not fall with its runners.
+    until_serving(&mut watch(&fleet, "").await).await;
+    assert_eq!(check(&fleet, "").await, Ok(ServingStatus::Serving));
+    assert_eq!((fleet.get("/readyz").await.0, fleet.get("/healthz").await.0), (200, 200));
+    for (state, count) in [("healthy", 0), ("unreachable", 2), ("draining", 1)] {
+        fleet.wait_metric(&format!("porch_fn_router_runners{{state=\"{state}\"}}"), count).await;
+    }
+}
+
+#[tokio::test]
+async fn a_runner_that_comes_up_meanwhile_takes_the_waiting_calls() {
+    let mut fleet = nobody_ready().await;
+    let caller = fleet.caller().await;
+    let calls: Vec<_> = (0..5).map(|number| caller.spawn(&format!("fn-{number}:v1"))).collect();
+    fleet.wait_calls(5).await;
+    fleet.runners[1].restart().await;
+    for call in calls {
+        assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "1");
+    }
+}
+
+#[tokio::test]
+async fn a_draining_runner_finishes_its_calls_and_gets_no_new_ones() {
+    let fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    let gate = Gate::new();
+    fleet.runners[0].on(&image, gate.echo());
+    let caller = fleet.caller().await;
+    let held = caller.spawn(&image);
+    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    fleet.runners[0].set_serving(false);
+    fleet.wait_states(&[(0, "draining"), (1, "healthy")]).await;
+    for _ in 0..5 {
+        assert_eq!(caller.runner_of(&image).await, "1");
+    }
+    gate.open();
+    assert_eq!(soon("the held call", held).await.unwrap().unwrap(), "0");
+    assert_eq!(fleet.taken(), [1, 5]);
+}
+
+#[tokio::test]
+async fn a_runner_that_cools_down_stands_back_until_the_healthy_one_refuses_or_is_gone() {
+    let mut fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    restart(&mut fleet, &[0]).await;
+    let caller = fleet.caller().await;
+    assert_eq!(caller.runner_of(&image).await, "1");
+    let busy = |text| Answer::Reply(Reply::shed(Code::ResourceExhausted, text));
+    fleet.runners[1].on(&image, busy("busy"));
+    assert_eq!(caller.runner_of(&image).await, "0");
+    // Once more, and no further.
+    fleet.runners[0].on(&image, busy("busy, too"));
+    let status = caller.try_runner_of(&image).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "busy, too"));
+    fleet.runners[0].on(&image, Answer::Echo);
+    // This call finds that the other one is gone.
+    fleet.runners[1].close_port().await;
+    fleet.runners[1].go_away();
+    let started = Instant::now();
+    assert_eq!(caller.runner_of(&image).await, "0");
+    assert!(started.elapsed() < NO_RUNNER_WAIT, "it is not waited for another runner");
+    fleet.wait_states(&[(1, "unreachable")]).await;
+    assert_eq!(caller.runner_of(&image).await, "0");
+    // Its old health stream has never ended.
+    fleet.runners[1].restart().await;
+    fleet.wait_states(&[(1, "cooling_down")]).await;
+}
+
+#[tokio::test]
+async fn most_of_a_fleet_that_is_back_serves_at_once() {
+    let mut fleet = Fleet::of(3).await;
+    restart(&mut fleet, &[0, 1]).await;
+    fleet.wait_states(&[(2, "healthy")]).await;
+    let caller = fleet.caller().await;
+    for owner in 0..3 {
+        let order = [owner, (owner + 1) % 3, (owner + 2) % 3];
+        assert_eq!(caller.runner_of(&fleet.image(&order)).await, owner.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_runner_without_watch_is_asked_by_check() {
+    let runner = FakeRunner::start("0").await;
+    runner.without_watch();
+    let fleet = Fleet::start(vec![runner], &[]).await;
+    for (serving, state) in [(true, "healthy"), (false, "draining"), (true, "cooling_down")] {
+        fleet.runners[0].set_serving(serving);
+        fleet.wait_all(state).await;
+    }
+    assert!(fleet.runners[0].log().checks >= 3);
+}
+
+#[tokio::test]
+async fn a_runner_that_takes_connections_and_never_answers_is_unreachable() {
+    let mut runner = FakeRunner::start("0").await;
+    runner.hang().await;
+    Fleet::start(vec![runner], &[]).await.wait_all("unreachable").await;
+}
+
+#[tokio::test]
+async fn a_health_stream_that_a_proxy_ends_is_opened_again() {
+    let fleet = Fleet::of(1).await;
+    for ended in 1..3 {
+        // One that has lived for a while.
+        sleep(Duration::from_millis(1100)).await;
+        fleet.runners[0].end_watches();
+        fleet.runners[0].wait("another watch", |log| log.watches == ended + 1).await;
+        fleet.wait_all("healthy").await;
+    }
+    // One that ends at once is a failure, and there is a pause after it.
+    fleet.runners[0].end_watches();
+    fleet.wait_all("cooling_down").await;
+    assert!(fleet.runners[0].log().watches <= 6);
+}
+
+#[tokio::test]
+async fn the_routers_health_names_each_runner() {
+    let mut fleet = Fleet::of(2).await;
+    let name = |index: usize| format!("shard/{}", fleet.runners[index].address());
+    let (drained, crashed) = (name(0), name(1));
+    let mut seen = [watch(&fleet, &drained).await, watch(&fleet, &crashed).await];
+    let mut unknown = watch(&fleet, "shard/127.0.0.1:1").await;
+    let mut server = watch(&fleet, "").await;
+    for stream in seen.iter_mut().chain([&mut server]) {
+        until_serving(stream).await;
+    }
+    assert_eq!(next(&mut unknown).await, ServingStatus::ServiceUnknown);
+    assert_eq!(check(&fleet, &drained).await, Ok(ServingStatus::Serving));
+    for unknown in ["shard/127.0.0.1:1", "evaluator.FunctionEvaluator"] {
+        assert_eq!(check(&fleet, unknown).await, Err(Code::NotFound));
+    }
+    fleet.runners[0].set_serving(false);
+    assert_eq!(next(&mut seen[0]).await, ServingStatus::NotServing);
+    fleet.runners[1].crash().await;
+    assert_eq!(next(&mut seen[1]).await, ServingStatus::NotServing);
+    fleet.runners[0].set_serving(true);
+    assert_eq!(next(&mut seen[0]).await, ServingStatus::Serving);
+    assert_eq!(check(&fleet, &crashed).await, Ok(ServingStatus::NotServing));
+    // Neither of the others was sent anything, and neither of them ended.
+    for stream in [&mut unknown, &mut server] {
+        assert!(futures_util::FutureExt::now_or_never(stream.message()).is_none());
+    }
+}

@@ -1,0 +1,359 @@
+//! Which failures move a call to another runner, and how often.
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use h2::Reason;
+use http::StatusCode;
+use porch_fn_tests::caller::framed;
+use porch_fn_tests::fake_runner::{Answer, FakeRunner, Gate, How, Point, Reply, headers, soon};
+use porch_fn_tests::fleet::Fleet;
+use tokio::time::{Duration, Instant, sleep};
+use tonic::Code;
+
+use super::NO_RUNNER_WAIT;
+
+const NOT_SENT: &str = "porch_fn_router_attempts_total{outcome=\"NotSent\"}";
+const REFUSED: Answer = Answer::Break(Point::Start, How::Reset(Reason::REFUSED_STREAM));
+const RESET: Answer = Answer::Break(Point::Headers, How::Reset(Reason::INTERNAL_ERROR));
+const CUT: Answer = Answer::Break(Point::Start, How::Cut);
+const TWICE: &str = "two function runners broke off during this call; it is not sent a third time";
+const ONCE: &str = "a function runner broke off during this call, and no other one takes it";
+const IMAGE: &str = "set-image:v1";
+/// The error of Envoy for a server that it cannot reach.
+const OF_A_PROXY: &str = "upstream connect error or disconnect/reset before headers. reset reason: connection \
+                          failure, transport failure reason: delayed connect error: 10.1.2.3:9445";
+/// Pings so often that a test need not wait for them.
+const PINGS: [&str; 2] = ["--keepalive-time=300ms", "--keepalive-timeout=300ms"];
+
+/// Every way in which a hop breaks once the request was sent.
+fn breaks() -> impl Iterator<Item = Answer> {
+    let points = [Point::Start, Point::Headers, Point::HalfMessage, Point::Message];
+    let hows = [
+        How::Cut,
+        How::GoAwayThenCut,
+        How::End,
+        How::Reset(Reason::INTERNAL_ERROR),
+        How::Reset(Reason::CANCEL),
+        How::Reset(Reason::NO_ERROR),
+    ];
+    points.into_iter().flat_map(move |point| hows.map(|how| Answer::Break(point, how)))
+}
+
+fn shed(code: Code, text: &str) -> Answer {
+    Answer::Reply(Reply::shed(code, text))
+}
+
+fn proxys(body: &'static str) -> Answer {
+    Answer::Reply(Reply {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        headers: headers(&[("content-type", "text/plain")]),
+        body: Bytes::from_static(body.as_bytes()),
+        trailers: None,
+    })
+}
+
+#[tokio::test]
+async fn the_answer_of_one_runner_decides_about_the_next() {
+    let full = |text| shed(Code::ResourceExhausted, text);
+    let mut later = Reply::status(Code::ResourceExhausted, "another word");
+    later.headers.extend(headers(&[("porch-fn-retry", "later")]));
+    // The answers of the runners in the image's order; the runner that served the call, or its error; calls by
+    // runner.
+    let mut table = vec![
+        (vec![proxys(""), Answer::Echo], Ok("1"), vec![1, 1]),
+        (vec![proxys("upstream connect error"), Answer::Echo], Ok("1"), vec![1, 1]),
+        (vec![full("0 is full"), Answer::Echo, Answer::Echo], Ok("1"), vec![1, 1, 0]),
+        // Nothing was done for a call that is shed, so it may still break once.
+        (vec![full("0 is full"), RESET, Answer::Echo], Ok("2"), vec![1, 1, 1]),
+        (vec![RESET, full("1 is full"), Answer::Echo], Ok("2"), vec![1, 1, 1]),
+        (
+            vec![shed(Code::Unavailable, "0"), full("1 is full"), Answer::Echo],
+            Err((Code::ResourceExhausted, "1 is full")),
+            vec![1, 1, 0],
+        ),
+        (vec![full("0 is full"), RESET, RESET], Err((Code::Unavailable, TWICE)), vec![1, 1, 1]),
+        (vec![full("0 is full"), RESET], Err((Code::Unavailable, ONCE)), vec![1, 1]),
+        (vec![full("0 is full"), RESET, full("2 is full")], Err((Code::Unavailable, ONCE)), vec![1, 1, 1]),
+        (
+            vec![Answer::Reply(later), Answer::Echo],
+            Err((Code::ResourceExhausted, "another word")),
+            vec![1, 0],
+        ),
+    ];
+    for broken in breaks() {
+        table.push((vec![broken.clone(), Answer::Echo, Answer::Echo], Ok("1"), vec![1, 1, 0]));
+        let twice = vec![broken.clone(), broken, Answer::Echo];
+        table.push((twice, Err((Code::Unavailable, TWICE)), vec![1, 1, 0]));
+    }
+    for code in (1..=16).map(Code::from) {
+        let answer = Answer::Reply(Reply::status(code, "of the function"));
+        table.push((vec![answer, Answer::Echo], Err((code, "of the function")), vec![1, 0]));
+    }
+    for (answers, served, taken) in table {
+        let fleet = Fleet::of(answers.len()).await;
+        let image = fleet.image(&(0..answers.len()).collect::<Vec<_>>());
+        for (runner, answer) in fleet.runners.iter().zip(&answers) {
+            runner.on(&image, answer.clone());
+        }
+        let began = Instant::now();
+        let package = "package ".repeat(1000);
+        let answer = fleet.raw().await.call(&[], framed(&image, package.clone())).await;
+        match served {
+            Ok(runner) => {
+                assert_eq!(answer.code(), Code::Ok, "{answers:?}: {}", answer.message());
+                assert_eq!(answer.body, Reply::ok(package.into(), runner).body, "{answers:?}");
+            }
+            Err((code, text)) => {
+                assert_eq!(answer.code(), code, "{answers:?}: {}", answer.message());
+                assert!(answer.message().starts_with(text), "{answers:?}: {}", answer.message());
+                assert!(!answer.status_headers().contains_key("porch-fn-retry"), "{answers:?}");
+            }
+        }
+        assert_eq!(fleet.taken(), taken, "{answers:?}");
+        assert!(began.elapsed() < NO_RUNNER_WAIT, "{answers:?}: it waited for another runner");
+        if served == Ok("2") {
+            for outcome in ["Answered", "Shed", "Broken"] {
+                let attempts = format!("porch_fn_router_attempts_total{{outcome=\"{outcome}\"}}");
+                assert_eq!(fleet.metric(&attempts).await, 1, "{outcome}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_before_the_request_is_read_is_the_answer() {
+    let fleet = Fleet::of(2).await;
+    let refusal = Answer::Reply(Reply::status(Code::ResourceExhausted, "too large for me"));
+    fleet.runners.iter().for_each(|runner| runner.otherwise(Answer::Unread(Box::new(refusal.clone()))));
+    let status = fleet.caller().await.evaluate(IMAGE, vec![b'x'; 5 * 1024 * 1024]).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "too large for me"));
+    assert_eq!(
+        (fleet.runners[0].log().begun + fleet.runners[1].log().begun, fleet.metric(NOT_SENT).await),
+        (1, 0)
+    );
+}
+
+#[tokio::test]
+async fn runners_that_took_nothing_are_passed_by_without_limit() {
+    for how in ["closed port", "closed port at the next call", "refused stream", "beside one that breaks"] {
+        let mut fleet = Fleet::of(4).await;
+        let image = fleet.image(&[0, 1, 2, 3]);
+        for (index, runner) in fleet.runners[..3].iter_mut().enumerate() {
+            match (how, index) {
+                ("refused stream", _) => runner.on(&image, REFUSED),
+                ("beside one that breaks", 1) => {
+                    runner.on(&image, Answer::Break(Point::HalfMessage, How::Cut))
+                }
+                _ => {
+                    // The health stream goes on, so that the router learns of the closed port from the call.
+                    runner.close_port().await;
+                    if how == "closed port at the next call" {
+                        runner.go_away_at_next_call();
+                    } else {
+                        runner.go_away();
+                    }
+                }
+            }
+        }
+        assert_eq!(fleet.caller().await.runner_of(&image).await, "3", "{how}");
+        let breaks = u64::from(how == "beside one that breaks");
+        assert_eq!((fleet.taken()[3], fleet.metric(NOT_SENT).await), (1, 3 - breaks), "{how}");
+    }
+}
+
+#[tokio::test]
+async fn a_reset_stream_proves_nothing_about_its_runner() {
+    for answer in [REFUSED, RESET] {
+        let fleet = Fleet::of(2).await;
+        let image = fleet.image(&[0, 1]);
+        fleet.runners[0].on(&image, answer);
+        let caller = fleet.caller().await;
+        assert_eq!(caller.runner_of(&image).await, "1");
+        fleet.wait_all("healthy").await;
+        fleet.runners[0].on(&image, Answer::Echo);
+        assert_eq!(caller.runner_of(&image).await, "0");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_finishes_its_calls_and_is_dialled_anew() {
+    let fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    fleet.runners[0].go_away_at_next_call();
+    assert_eq!(fleet.caller().await.runner_of(&image).await, "0");
+
+    let fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    let caller = fleet.caller().await;
+    let gate = Gate::new();
+    fleet.runners[0].on(&image, gate.echo());
+    let first = caller.spawn(&image);
+    fleet.runners[0].wait("the first call", |log| log.calls.len() == 1).await;
+    fleet.runners[0].go_away();
+    let second = caller.spawn(&image);
+    fleet.runners[0].wait("the second call", |log| log.calls.len() == 2).await;
+    gate.open();
+    for call in [first, second] {
+        assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "0");
+    }
+    assert_eq!(fleet.metric(NOT_SENT).await, 0);
+}
+
+#[tokio::test]
+async fn an_only_runner_is_asked_once_more() {
+    let breaks = Answer::Break(Point::Start, How::Reset(Reason::INTERNAL_ERROR));
+    for answer in [CUT, breaks] {
+        let fleet = Fleet::of(1).await;
+        fleet.runners[0].on(IMAGE, answer);
+        let status = fleet.caller().await.try_runner_of(IMAGE).await.unwrap_err();
+        assert!(status.message().starts_with(TWICE), "{status:?}");
+        assert_eq!(fleet.taken(), [2]);
+    }
+    // One that refuses streams did nothing: until it takes the call.
+    let fleet = Fleet::of(1).await;
+    fleet.runners[0].on(IMAGE, REFUSED);
+    let call = fleet.caller().await.spawn(IMAGE);
+    fleet.runners[0].wait("a second attempt, which is two streams", |log| log.calls.len() >= 3).await;
+    fleet.runners[0].on(IMAGE, Answer::Echo);
+    assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "0");
+    fleet.runners[0].on(IMAGE, REFUSED);
+    let answer = fleet.raw().await.call(&[("grpc-timeout", "20S")], framed(IMAGE, "package")).await;
+    assert_eq!(answer.code(), Code::Unavailable);
+    assert!(answer.message().starts_with("no ready function runner took the call"), "{}", answer.message());
+}
+
+#[tokio::test]
+async fn a_call_that_waited_for_a_runner_waits_anew_when_that_one_breaks() {
+    let mut fleet = Fleet::start(vec![FakeRunner::stopped("0").await], &[]).await;
+    let gate = Gate::new();
+    fleet.runners[0].on(IMAGE, Answer::Held(gate.clone(), Box::new(CUT)));
+    let call = fleet.caller().await.spawn(IMAGE);
+    fleet.wait_calls(1).await;
+    fleet.runners[0].restart().await;
+    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    fleet.runners[0].on(IMAGE, Answer::Echo);
+    // The function runs for longer than a call waits for a runner.
+    sleep(Duration::from_secs(6)).await;
+    gate.open();
+    assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "0");
+}
+
+#[tokio::test]
+async fn when_nobody_else_takes_a_shed_call_the_refusal_comes_back_at_once() {
+    let mut fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    fleet.runners[0].on(&image, shed(Code::ResourceExhausted, "0 is full"));
+    fleet.runners[1].crash().await;
+    fleet.wait_states(&[(1, "unreachable")]).await;
+    let began = Instant::now();
+    let status = fleet.caller().await.try_runner_of(&image).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "0 is full"));
+    assert!(began.elapsed() < NO_RUNNER_WAIT, "it is not waited for another runner");
+}
+
+#[tokio::test]
+async fn all_calls_of_a_busy_runner_that_dies_move_on() {
+    const CALLS: usize = 6000;
+    let mut fleet = Fleet::of(3).await;
+    let gate = Gate::new();
+    fleet.runners.iter().for_each(|runner| runner.otherwise(gate.echo()));
+    let caller = fleet.caller().await;
+    let images: Vec<_> = (0..3).map(|owner| fleet.image(&[owner])).collect();
+    let calls: Vec<_> = (0..CALLS).map(|call| caller.spawn(&images[call % 3])).collect();
+    while fleet.taken().iter().sum::<usize>() < CALLS {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(fleet.runners[0].taken() > CALLS / 4);
+    fleet.runners[0].crash().await;
+    gate.open();
+    let failed: Vec<_> = join_all(calls).await.into_iter().filter_map(|call| call.unwrap().err()).collect();
+    assert!(failed.is_empty(), "{} failed: {:?}", failed.len(), failed.first());
+}
+
+#[tokio::test]
+async fn the_calls_of_a_hung_runner_move_on() {
+    let mut fleet = Fleet::of(3).await;
+    let (small, large) = (fleet.image(&[0, 2]), fleet.image(&[1, 2]));
+    fleet.runners[0].on(&small, Gate::new().echo());
+    let caller = fleet.caller().await;
+    let held = caller.spawn(&small);
+    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    fleet.runners[0].hang().await;
+    fleet.runners[1].hang().await;
+    let hung = Instant::now();
+    // One call that is there already, one that comes to a connection which looks alive, and one whose bytes do
+    // not fit into the socket.
+    let late = caller.runner_of(&small);
+    let large = caller.evaluate(&large, vec![b'x'; 5 * 1024 * 1024]);
+    let (held, late, large) = soon("answers", Box::pin(async { tokio::join!(held, late, large) })).await;
+    assert_eq!((held.unwrap().unwrap().as_str(), late.as_str()), ("2", "2"));
+    assert_eq!(large.unwrap().into_inner().log, "2");
+    // Pings go every 2 s and are waited for 2 s; the rest is for a slow machine.
+    assert!(hung.elapsed() < Duration::from_secs(25), "{:?}", hung.elapsed());
+    fleet.wait_states(&[(0, "unreachable"), (1, "unreachable"), (2, "healthy")]).await;
+}
+
+#[tokio::test]
+async fn runners_that_are_lost_in_silence_do_not_count_as_broken_by_the_call() {
+    let mut fleet = Fleet::with(4, &PINGS).await;
+    let image = fleet.image(&[0, 1, 2, 3]);
+    let gate = Gate::new();
+    fleet.runners[..3].iter().for_each(|runner| runner.on(&image, gate.echo()));
+    let call = fleet.caller().await.spawn(&image);
+    // One after the other: the worst case of a loss that is noticed connection by connection.
+    for runner in &mut fleet.runners[..3] {
+        runner.wait("the call", |log| log.calls.len() == 1).await;
+        runner.hang().await;
+    }
+    assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "3");
+
+    // But a call does not break more than two others.
+    let mut fleet = Fleet::with(4, &PINGS).await;
+    let image = fleet.image(&[0, 1, 2, 3]);
+    fleet.runners[0].on(&image, Gate::new().echo());
+    fleet.runners[1..3].iter().for_each(|runner| runner.on(&image, CUT));
+    let call = fleet.caller().await.spawn(&image);
+    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    fleet.runners[0].hang().await;
+    let status = soon("an answer", call).await.unwrap().unwrap_err();
+    assert!(status.message().starts_with(TWICE), "{}", status.message());
+    assert_eq!(fleet.taken(), [1, 1, 1, 0]);
+}
+
+/// What killed the first may kill others a moment later, and then the call would count as the cause.
+#[tokio::test]
+async fn a_call_whose_connection_was_lost_is_sent_again_a_moment_later() {
+    let mut fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    fleet.runners[0].on(&image, Gate::new().echo());
+    let call = fleet.caller().await.spawn(&image);
+    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
+    let lost = Instant::now();
+    fleet.runners[0].crash().await;
+    assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "1");
+    let again = fleet.runners[1].log().calls[0].at - lost;
+    assert!(again >= Duration::from_millis(100), "{again:?}");
+}
+
+#[tokio::test]
+async fn an_answer_of_a_proxy_in_between_is_no_answer_of_a_runner() {
+    let fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    let caller = fleet.caller().await;
+    let proxys = || Answer::Reply(Reply::status(Code::Unavailable, OF_A_PROXY));
+    // It may be a runner of an older version, which marks nothing.
+    fleet.runners[0].on(&image, proxys());
+    assert_eq!(caller.try_runner_of(&image).await.unwrap_err().message(), OF_A_PROXY);
+
+    let own = Reply::status(Code::Unavailable, "a function's own words").marked();
+    fleet.runners[0].on(&image, Answer::Reply(own));
+    assert_eq!(caller.try_runner_of(&image).await.unwrap_err().message(), "a function's own words");
+    fleet.runners[0].on(&image, proxys());
+    assert_eq!(caller.runner_of(&image).await, "1");
+    // The proxy may have let the call through: it is not free.
+    fleet.runners[1].otherwise(Answer::Reply(Reply::status(Code::NotFound, "").marked()));
+    caller.try_runner_of(&image).await.unwrap_err();
+    fleet.runners[1].on(&image, proxys());
+    let status = caller.try_runner_of(&image).await.unwrap_err();
+    assert!(status.message().starts_with(TWICE), "{}", status.message());
+}

@@ -1,0 +1,214 @@
+//! The wrapper-server by gRPC: each row of the table of outcomes is a call. Porch shows codes and texts to its users
+//! and may commit them to Git, so they are compared whole.
+
+use std::time::Duration;
+
+use porch_fn_tests::client::{Answer, Client};
+use porch_fn_tests::process::Sandbox;
+use tonic::Code;
+use tonic_health::pb::health_check_response::ServingStatus;
+use wrapper_server::{App, Flags, start};
+
+const IMAGE: &str = "example.com/functions/set-image:v1";
+const INPUT: &str = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n";
+
+/// A wrapper-server in this process, whose functions have the sandbox's mark.
+struct Wrapper {
+    sandbox: Sandbox,
+    _app: App,
+    client: Client,
+}
+
+impl Wrapper {
+    async fn of(extra: &[&str], entrypoint: &[&str]) -> Self {
+        let sandbox = Sandbox::new();
+        let mark = format!("TMPDIR={}", sandbox.directory().display());
+        let (app, client) = serve(&[extra, &["--", "env", &mark], entrypoint].concat()).await;
+        Self { sandbox, _app: app, client }
+    }
+
+    async fn sh(extra: &[&str], script: &str) -> Self {
+        Self::of(extra, &["sh", "-c", script]).await
+    }
+}
+
+async fn serve(args: &[&str]) -> (App, Client) {
+    let listen = ["wrapper-server", "--address=127.0.0.1", "--port=0"];
+    let flags: Flags = porch_fn_flags::parse(listen.iter().chain(args).map(Into::into)).unwrap();
+    let app = start(&flags).await.unwrap();
+    let client = Client::new(app.address());
+    (app, client)
+}
+
+/// One call of a function that is this shell script.
+async fn evaluate(script: &str) -> Answer {
+    Wrapper::sh(&[], script).await.client.call(IMAGE, INPUT).await
+}
+
+#[tokio::test]
+async fn exit_0_with_a_resource_list_is_ok_byte_for_byte() {
+    let output = "# comment stays\r\nkind:   ResourceList\nitems: [ ]  \n...\n";
+    let print = format!("cat >/dev/null; printf '{output}'; printf 'a\\377b' >&2");
+    let failed = format!("{INPUT}results: [{{severity: error, message: bad}}]\n");
+    for (script, output, log) in [
+        (&*print, output, &b"a\xffb"[..]),
+        // An error among the results of a function that succeeded.
+        ("cat; echo 'results: [{severity: error, message: bad}]'; echo log >&2", &failed, b"log\n"),
+        ("(sleep 0.3; echo late >&2) & cat", INPUT, b"late\n"),
+    ] {
+        let answer = evaluate(script).await;
+        assert_eq!((&answer.output()[..], &answer.log[..]), (output.as_bytes(), log), "{script}");
+    }
+}
+
+#[tokio::test]
+async fn anything_else_is_internal() {
+    let unparsed = format!("failed to parse the output of function \"{IMAGE}\" with stderr 'why\n': ");
+    let empty = "expected exactly one object, got 0: the function must write a ResourceList to stdout";
+    let prose = "the function's stdout must be a mapping, found a scalar at line 1, column 1";
+    for (script, expected) in [
+        ("echo prose; echo why >&2", prose),
+        // Porch would take an empty answer for an empty package and remove every file.
+        ("echo why >&2", empty),
+        ("echo why >&2; exit 1", empty),
+        ("echo why >&2; kill -KILL $$", empty),
+        ("echo why >&2; kill -SEGV $$", empty),
+    ] {
+        evaluate(script).await.fails(Code::Internal, &format!("{unparsed}{expected}"));
+    }
+    let script = "cat; echo 'results: [{message: bad, severity: error, \
+                  resourceRef: {apiVersion: v1, kind: Pod, namespace: ns, name: n}, field: {path: spec.x}}, \
+                  {message: look, severity: info}]'; echo why >&2; exit 3";
+    let expected = format!(
+        "failed to evaluate function \"{IMAGE}\" with structured results: [error] v1/Pod/ns/n spec.x: bad\n\n\
+         [info]: look and stderr: why\n"
+    );
+    evaluate(script).await.fails(Code::Internal, &expected);
+}
+
+#[tokio::test]
+async fn flatten_log_joins_the_lines_of_stderr_and_of_nothing_else() {
+    let script = "cat; [ -z \"$FAIL\" ] || echo prose; printf '\\none\\r\\n  two \\n\\n' >&2";
+    let wrapper = Wrapper::sh(&["--flatten-log"], script).await;
+    let answer = wrapper.client.call(IMAGE, INPUT).await;
+    assert_eq!((&answer.output()[..], &*answer.log()), (INPUT.as_bytes(), "one |   two "));
+    let wrapper = Wrapper::sh(&["--flatten-log"], &format!("FAIL=1; {script}")).await;
+    let answer = wrapper.client.call(IMAGE, INPUT).await;
+    assert_eq!(answer.code, Code::Internal);
+    assert!(answer.message.contains(" with stderr 'one |   two ': "), "{}", answer.message);
+}
+
+#[tokio::test]
+async fn a_function_that_cannot_be_started_is_internal() {
+    let sandbox = Sandbox::new();
+    let garbage = sandbox.script("garbage", "");
+    // By a process that has ended: a fork of this one may have the file open for writing, so that it cannot start.
+    let copied = sandbox.run("cp", [&sandbox.write("zeros", [0; 4]), &garbage], b"").await;
+    assert!(copied.status.success());
+    let garbage = garbage.to_str().unwrap();
+    let not_a_program = format!("fork/exec {garbage}: exec format error");
+    for (entrypoint, reason) in [
+        ("no-such-function", "exec: \"no-such-function\": executable file not found in $PATH"),
+        ("/nowhere/f", "exec: \"/nowhere/f\": stat /nowhere/f: no such file or directory"),
+        (garbage, &*not_a_program),
+    ] {
+        let (_app, client) = serve(&["--", entrypoint]).await;
+        let expected = format!("Failed to execute function \"{IMAGE}\": {reason} ()");
+        client.call(IMAGE, INPUT).await.fails(Code::Internal, &expected);
+    }
+}
+
+#[tokio::test]
+async fn messages_past_the_limit_are_refused() {
+    let wrapper =
+        Wrapper::sh(&["--max-request-body-size=100000"], "touch $TMPDIR/ran; yes; sleep 1000").await;
+    let answer = wrapper.client.call(IMAGE, vec![b'#'; 100_001]).await;
+    assert_eq!(answer.code, Code::ResourceExhausted);
+    assert!(answer.message.starts_with("grpc: received message larger than max ("), "{}", answer.message);
+    assert!(!wrapper.sandbox.path("ran").exists());
+    wrapper.client.call(IMAGE, INPUT).await.fails(
+        Code::ResourceExhausted,
+        "grpc: trying to send message larger than max (100001 vs. 100000): the output of function \
+         \"example.com/functions/set-image:v1\" is too long; raise --max-request-body-size of router, runner and \
+         wrapper-server, and Porch's --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), \
+         to one value",
+    );
+    wrapper.sandbox.gone("").await;
+}
+
+/// With a call goes its process group, however the call ends.
+#[tokio::test]
+async fn no_process_is_left_of_a_call() {
+    let wrapper = Wrapper::sh(&[], "sleep 1000 & touch $TMPDIR/started; wait").await;
+    let answer = wrapper.client.call_within(IMAGE, INPUT, Duration::from_millis(500)).await;
+    answer.fails(Code::DeadlineExceeded, "context deadline exceeded");
+    wrapper.sandbox.gone("").await;
+
+    let _ = std::fs::remove_file(wrapper.sandbox.path("started"));
+    tokio::select! {
+        answer = wrapper.client.call(IMAGE, INPUT) => panic!("{answer:?}"),
+        _ = wrapper.sandbox.appears("started") => {}
+    }
+    wrapper.sandbox.gone("").await;
+    // A cancelled call leaves its connection.
+    wrapper.client.call_within(IMAGE, INPUT, Duration::from_millis(50)).await;
+
+    let wrapper = Wrapper::sh(&[], "sleep 1000 >/dev/null 2>&1 & cat").await;
+    assert_eq!(wrapper.client.call(IMAGE, INPUT).await.output(), INPUT.as_bytes());
+    wrapper.sandbox.gone("").await;
+}
+
+#[tokio::test]
+async fn ten_mib_of_stdin_may_be_ignored() {
+    let wrapper = Wrapper::sh(&["--max-request-body-size=16777216"], &format!("printf '{INPUT}'")).await;
+    let answer = wrapper.client.call(IMAGE, vec![b'#'; 10 << 20]).await;
+    assert_eq!(answer.output(), INPUT.as_bytes());
+}
+
+#[tokio::test]
+async fn stderr_is_kept_at_both_ends() {
+    let answer = evaluate("cat; echo first >&2; yes | head -c 1000000 >&2; echo last >&2").await;
+    answer.output();
+    let log = answer.log();
+    assert!(log.starts_with("first\ny\n") && log.ends_with("y\nlast\n"), "{log}");
+    assert!(log.len() < 100_000 && log.contains("bytes of stderr left out"), "{}", log.len());
+}
+
+#[tokio::test]
+async fn a_long_error_text_arrives_whole() {
+    // Past the 16 KiB at which HTTP/2 libraries refuse headers by default, and in three bytes a character.
+    let script = "for i in $(seq 4000); do echo 'chybička: žluťoučký'; done | head -c 60000 >&2; exit 1";
+    let answer = evaluate(script).await;
+    assert_eq!(answer.code, Code::Internal);
+    assert!(answer.message.contains("žluťoučký\nchybička"), "{}", answer.message);
+    assert!(answer.message.len() > 60_000, "{}", answer.message.len());
+}
+
+#[tokio::test]
+async fn calls_past_the_limit_are_refused_for_another_pod() {
+    let script = "touch $TMPDIR/$$.started; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
+    let wrapper = Wrapper::sh(&["--max-concurrent-calls=2"], script).await;
+    let third = async {
+        wrapper.sandbox.until_files("started", 2).await;
+        let third = wrapper.client.call(IMAGE, INPUT).await;
+        wrapper.sandbox.write("go", "");
+        third
+    };
+    let (first, second, third) =
+        tokio::join!(wrapper.client.call(IMAGE, INPUT), wrapper.client.call(IMAGE, INPUT), third);
+    assert_eq!((first.output(), second.output()), (&INPUT.into(), &INPUT.into()));
+    assert_eq!(third.trailers.get("porch-fn-retry").unwrap(), "shed");
+    third.fails(
+        Code::ResourceExhausted,
+        "2 calls already run in this function's pod: retry later, raise --max-parallel-pods-per-function, or raise \
+         the wrapper-server's --max-concurrent-calls",
+    );
+    assert!(first.trailers.get("porch-fn-retry").is_none());
+}
+
+#[tokio::test]
+async fn health_is_serving_and_knows_no_other_name() {
+    let wrapper = Wrapper::sh(&[], "cat").await;
+    assert_eq!(wrapper.client.health("").await.unwrap(), ServingStatus::Serving);
+    assert_eq!(wrapper.client.health("nonsense").await.unwrap_err().code(), Code::NotFound);
+}

@@ -1,0 +1,313 @@
+//! Clients that share no code with us, through router, runner and local pods: grpc-go, dialled as Porch does,
+//! grpcio (gRPC's C core) and grpcurl. And the runner before a wrapper that is a grpc-go server, as Porch's is.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use porch_fn_tests::client::Client;
+use porch_fn_tests::foreign::{self, Report};
+use porch_fn_tests::process::{Sandbox, Server, eventually, figure, flag};
+use rustix::process::Signal;
+use serde_json::Value;
+use tonic::Code;
+
+const INPUT: &str = "# žluťoučký kůň\nkind: ResourceList\nitems: []\n";
+
+struct Stack {
+    sandbox: Sandbox,
+    router: Server,
+    runner: Server,
+}
+
+impl Stack {
+    /// Functions that do what these tests need.
+    async fn start() -> Self {
+        let sandbox = Sandbox::new();
+        let functions = [
+            ("cat", "exec cat"),
+            ("log", "echo 'příliš' >&2; exec cat"),
+            ("fail", "printf 'první řádka: 50 %%\\ndruhá \"řádka\"\\n' >&2; exit 1"),
+            ("fail-8k", "echo first >&2; yes 'žluťoučký' | head -c 8162 >&2; echo last >&2; exit 1"),
+            ("fail-100k", "echo first >&2; yes 'žluťoučký' | head -c 102298 >&2; echo last >&2; exit 1"),
+            ("sleep", "sleep 30 & wait"),
+            ("big", "printf 'kind: ResourceList\\n#'; head -c 7340032 /dev/zero | tr '\\0' '#'"),
+        ];
+        let images = functions.map(|(name, _)| format!("ex.io/{name}:v1"));
+        let functions: Vec<_> =
+            images.iter().zip(functions).map(|(image, (_, script))| (image.as_str(), script)).collect();
+        let runner = sandbox.runner(sandbox.local_pods(&functions)).await;
+        let router = sandbox.router(&[&runner], &[]).await;
+        sandbox.write("in.yaml", INPUT);
+        Self { sandbox, router, runner }
+    }
+
+    /// Calls the function once, unless `more` says otherwise.
+    async fn call(&self, client: &PathBuf, function: &str, more: &[&str]) -> Report {
+        let address = self.router.address().to_string();
+        let image = format!("ex.io/{function}:v1");
+        let args = ["--addr", &address, "--image", &image, "--in", "in.yaml", "--out", "out.yaml"];
+        Report::of(&self.sandbox, client, &[&args, more].concat()).await
+    }
+
+    fn output(&self) -> Vec<u8> {
+        std::fs::read(self.sandbox.path("out.yaml")).unwrap()
+    }
+
+    /// What our own client reads.
+    async fn ours(&self, function: &str) -> String {
+        let answer = Client::new(self.router.address()).call(&format!("ex.io/{function}:v1"), INPUT).await;
+        assert_eq!(answer.code, Code::Internal);
+        answer.message
+    }
+}
+
+/// The two clients, and the flags of the second for long error texts.
+fn clients() -> [(PathBuf, &'static [&'static str]); 2] {
+    [(foreign::client("grpcgo"), &[]), (foreign::client("grpcpy"), &["--max-metadata", "1048576"])]
+}
+
+fn name(client: &Path) -> std::path::Display<'_> {
+    Path::new(client.file_name().unwrap_or_default()).display()
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn answers_logs_and_error_texts_arrive() {
+    let stack = Stack::start().await;
+    let expected = "unable to evaluate ex.io/fail:v1 with pod evaluator: rpc error: code = Internal desc = failed to \
+                    parse the output of function \"ex.io/fail:v1\" with stderr 'první řádka: 50 %\ndruhá \"řádka\"\n': \
+                    expected exactly one object, got 0: the function must write a ResourceList to stdout";
+    for (client, _) in clients() {
+        for compression in [&[][..], &["--gzip"]] {
+            let report = stack.call(&client, "log", compression).await;
+            report.succeeded(1);
+            assert_eq!(report.log(), "příliš\n");
+            assert_eq!(stack.output(), INPUT.as_bytes());
+        }
+        let report = stack.call(&client, "fail", &[]).await;
+        assert_eq!((report.code(), report.message()), ("INTERNAL", expected));
+
+        let report = stack.call(&client, "cat", &["--n", "200", "--c", "200"]).await;
+        report.succeeded(200);
+        assert!(report.connections().is_none_or(|connections| connections == 1), "{report:?}");
+        figure(&format!("{}: 200 calls at once take {:.3?}", name(&client), report.elapsed()));
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn a_long_error_text_arrives_whole_or_cleanly_cut() {
+    let stack = Stack::start().await;
+    for (client, long_texts) in clients() {
+        for (function, cut) in [("fail-8k", false), ("fail-100k", true)] {
+            let report = stack.call(&client, function, long_texts).await;
+            let text = report.message();
+            figure(&format!("{}: {function} gives {} bytes of text", name(&client), text.len()));
+            assert_eq!(report.code(), "INTERNAL", "{text}");
+            assert_eq!(text, stack.ours(function).await);
+            assert!(text.contains("stderr 'first\nžluťoučký\n") && text.contains("\nlast\n': "), "{text}");
+            assert_eq!(text.contains("bytes of stderr left out"), cut);
+            assert!(!text.contains('\u{fffd}'), "a letter was cut in two");
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn a_deadline_is_deadline_exceeded_and_ends_the_function() {
+    let stack = Stack::start().await;
+    for (client, _) in clients() {
+        let report = stack.call(&client, "sleep", &["--timeout", "500ms"]).await;
+        assert_eq!(report.code(), "DEADLINE_EXCEEDED", "{}", report.message());
+        figure(&format!("{}: a 500 ms deadline returns after {:.3?}", name(&client), report.elapsed()));
+        assert!(report.elapsed() < Duration::from_secs(15), "{:?}", report.elapsed());
+        stack.sandbox.gone("sleep 30").await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn five_mib_pass_and_seven_are_refused_with_the_flags_to_raise() {
+    let stack = Stack::start().await;
+    let of = |mib: usize| {
+        let mut list = b"kind: ResourceList\n".to_vec();
+        while list.len() < mib << 20 {
+            list.extend_from_slice(b"# a line of a comment that is long enough to be one\n");
+        }
+        list
+    };
+    for (client, _) in clients() {
+        for compression in [&[][..], &["--gzip"]] {
+            let more = [compression, &["--max-message", "16777216"]].concat();
+            stack.sandbox.write("in.yaml", of(5));
+            stack.call(&client, "cat", &more).await.succeeded(1);
+            assert!(stack.output() == of(5));
+            stack.sandbox.write("in.yaml", of(7));
+            let report = stack.call(&client, "cat", &more).await;
+            assert_eq!(report.code(), "RESOURCE_EXHAUSTED", "{}", report.message());
+            let text = report.message();
+            assert!(text.starts_with("grpc: received message larger than max ("), "{text}");
+            assert!(text.contains("--max-request-body-size on router and runners"), "{text}");
+            assert!(text.contains("--function-runner-grpc-max-message-size"), "{text}");
+        }
+        // The same for an answer.
+        stack.sandbox.write("in.yaml", INPUT);
+        let report = stack.call(&client, "big", &["--max-message", "16777216"]).await;
+        let text = report.message();
+        assert_eq!(report.code(), "RESOURCE_EXHAUSTED", "{text}");
+        assert!(
+            text.contains("grpc: trying to send message larger than max (")
+                && text.contains("--max-request-body-size"),
+            "{text}"
+        );
+    }
+}
+
+const HEALTH_PROTO: &str = r#"
+syntax = "proto3";
+package grpc.health.v1;
+message HealthCheckRequest { string service = 1; }
+message HealthCheckResponse {
+  enum ServingStatus { UNKNOWN = 0; SERVING = 1; NOT_SERVING = 2; SERVICE_UNKNOWN = 3; }
+  ServingStatus status = 1;
+}
+service Health {
+  rpc Check(HealthCheckRequest) returns (HealthCheckResponse);
+  rpc Watch(HealthCheckRequest) returns (stream HealthCheckResponse);
+}
+"#;
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn grpcurl_reads_health_and_evaluates() {
+    let grpcurl = foreign::client("grpcurl");
+    let stack = Stack::start().await;
+    stack.sandbox.write("health.proto", HEALTH_PROTO);
+    let ask = async |server: &Server, method: &str, name: &str| {
+        let (data, address) = (format!("{{\"service\": \"{name}\"}}"), server.address().to_string());
+        let method = format!("grpc.health.v1.Health/{method}");
+        // A watch takes all of its time.
+        let most = if method.ends_with("Watch") { "5" } else { "20" };
+        let args =
+            ["-plaintext", "-max-time", most, "-proto", "health.proto", "-d", &data, &address, &method];
+        let ended = stack.sandbox.run(&grpcurl, args, b"").await;
+        let text = [&ended.stdout[..], &ended.stderr[..]].concat();
+        String::from_utf8_lossy(&text).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let shard = format!("shard/{}", stack.runner.address());
+    for (server, name) in [(&stack.router, ""), (&stack.runner, ""), (&stack.router, &*shard)] {
+        eventually(&format!("{name:?} serves"), async || {
+            (ask(server, "Check", name).await == "{ \"status\": \"SERVING\" }").then_some(())
+        })
+        .await;
+    }
+    let unknown = ask(&stack.router, "Check", "shard/nobody").await;
+    assert!(unknown.contains("NotFound"), "{unknown}");
+    // A watch of an unknown name stays open until the client's own time is up.
+    let watched = ask(&stack.router, "Watch", "shard/nobody").await;
+    assert!(
+        watched.starts_with("{ \"status\": \"SERVICE_UNKNOWN\" }") && watched.contains("DeadlineExceeded"),
+        "{watched}"
+    );
+
+    let protos = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/go/evaluatorpb");
+    // "kind: ResourceList\n"
+    let list = "a2luZDogUmVzb3VyY2VMaXN0Cg==";
+    let data = format!("{{\"image\": \"ex.io/cat:v1\", \"resource_list\": \"{list}\"}}");
+    let address = stack.router.address().to_string();
+    let method = "evaluator.FunctionEvaluator/EvaluateFunction";
+    let args =
+        ["-plaintext", "-import-path", protos, "-proto", "evaluator.proto", "-d", &data, &address, method];
+    let ended = stack.sandbox.run(&grpcurl, args, b"").await;
+    let answer: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(answer["resourceList"], list, "{answer}");
+
+    stack.runner.signal(Signal::STOP);
+    eventually("the router sees the shard fall", async || {
+        (ask(&stack.router, "Check", &shard).await == "{ \"status\": \"NOT_SERVING\" }").then_some(())
+    })
+    .await;
+    assert_eq!(
+        ask(&stack.router, "Check", "").await,
+        "{ \"status\": \"SERVING\" }",
+        "a dependency is not its own health"
+    );
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
+async fn the_runner_understands_a_wrapper_on_grpc_go() {
+    let sandbox = Sandbox::new();
+    let images = [
+        "echo:v1",
+        "error:INTERNAL",
+        "error:NOT_FOUND",
+        "error:RESOURCE_EXHAUSTED",
+        "sleep:30s",
+        "big:7000000",
+    ];
+    let local = images.map(|image| format!("{{image: '{image}', command: [ignored]}}")).join(", ");
+    let flags = [
+        "--pod-backend=local".into(),
+        flag("local-functions", sandbox.write("pods.yaml", format!("functions: [{local}]"))),
+        flag("wrapper-server", foreign::client("echoserver")),
+        "--drain-delay=0s".into(),
+    ];
+    let mut runner = sandbox.runner(flags).await;
+    let client = Client::new(runner.address());
+
+    let answer = client.call("echo:v1", INPUT).await;
+    assert_eq!(answer.output(), INPUT.as_bytes());
+    assert_eq!(answer.log(), "image \"echo:v1\" tag \"\" exec_path \"\"\n");
+    let five_mib = vec![b'#'; 5 << 20];
+    assert!(client.call("echo:v1", five_mib.clone()).await.output()[..] == five_mib);
+
+    let long = "žluťoučký\n".repeat(7000);
+    for (code, go) in [
+        (Code::Internal, "Internal"),
+        // A pod's NOT_FOUND is the function's and ends the search.
+        (Code::NotFound, "NotFound"),
+        (Code::ResourceExhausted, "ResourceExhausted"),
+    ] {
+        let image = format!("error:{}", porch_fn_grpc::code_name(code));
+        for text in ["two\nlines: ž", &long] {
+            let expected = format!(
+                "unable to evaluate {image} with pod evaluator: rpc error: code = {go} desc = {text}"
+            );
+            client.call(&image, text.to_owned()).await.fails(code, &expected);
+        }
+    }
+
+    // 100 KiB, which nothing on the way needs to cut.
+    let router = sandbox.router(&[&runner], &[]).await;
+    let text = "žluťoučký kůň\n".repeat(5690);
+    sandbox.write("long.txt", &text);
+    let expected = format!(
+        "unable to evaluate error:INTERNAL with pod evaluator: rpc error: code = Internal desc = {text}"
+    );
+    let address = router.address().to_string();
+    let fields = ["--image", "echo:v0.9", "--tag", "v1", "--exec-path", "/bin/false"];
+    let args = [&["--addr", &address, "--in", "long.txt"], &fields[..]].concat();
+    let report = Report::of(&sandbox, &foreign::client("grpcgo"), &args).await;
+    report.succeeded(1);
+    assert_eq!(report.log(), "image \"echo:v0.9\" tag \"v1\" exec_path \"/bin/false\"\n");
+    for (client, long_texts) in clients() {
+        let args = ["--addr", &address, "--image", "error:INTERNAL", "--in", "long.txt"];
+        let report = Report::of(&sandbox, &client, &[&args, long_texts].concat()).await;
+        assert_eq!((report.code(), report.message()), ("INTERNAL", expected.as_str()));
+        figure(&format!("{}: {} bytes of text arrive whole", name(&client), report.message().len()));
+    }
+
+    let answer = client.call_within("sleep:30s", INPUT, Duration::from_millis(500)).await;
+    assert_eq!(answer.code, Code::DeadlineExceeded, "{answer:?}");
+    let answer = client.call("big:7000000", INPUT).await;
+    assert_eq!(answer.code, Code::ResourceExhausted);
+    assert!(
+        answer.message.contains("grpc: trying to send message larger than max (7000"),
+        "{}",
+        answer.message
+    );
+
+    assert_eq!(runner.terminate().await.code(), Some(0));
+    assert_eq!(sandbox.descendants_with("--exit-with-stdin"), []);
+}

@@ -1,0 +1,368 @@
+//! A real Prometheus scrapes a router and two runners under traffic, and every query of the dashboard and the alerts gets an
+//! answer. promtool checks that alerts fire, by cases whose series are those of the programs.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+
+use porch_fn_tests::client::Client;
+use porch_fn_tests::foreign::installed;
+use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag, get, runners_flag};
+use porch_fn_tests::registry::Authority;
+use porch_fn_tests::rights::objects;
+use serde_json::{Value, json};
+use tokio::process::Child;
+use tokio::task::JoinSet;
+use tokio::time::{Duration, sleep};
+
+use crate::INPUT;
+
+const RULES: &str = "alerts/porch-functions.rules.yaml";
+/// What makes them fire.
+const CASES: &str = "alerts/porch-functions.tests.yaml";
+/// Enough of them that some belong to a runner that is not there.
+const GOOD: usize = 12;
+/// Its pods do not start.
+const BROKEN: &str = "example.com/f/broken:v1";
+/// It takes its pod with it.
+const DEADLY: &str = "example.com/f/deadly:v1";
+const FAILING: &str = "example.com/f/failing:v1";
+const SLOW: &str = "example.com/f/slow:v1";
+/// What the runners' certificate is called.
+const NAME: &str = "runners.test.svc";
+const LOCAL: &str = "example.com/f/local:v1";
+
+/// The programs of Debian's package.
+fn prometheus() -> [PathBuf; 2] {
+    ["prometheus", "promtool"].map(|name| installed(&[name]))
+}
+
+fn deployed(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path).canonicalize().unwrap()
+}
+
+/// The flags for TLS between router and runners, with the certificate `name`.
+fn tls(sandbox: &Sandbox, name: &str) -> [OsString; 3] {
+    let file = |flags, name| flag(flags, sandbox.path(name));
+    [
+        file("tls-cert", &format!("{name}.crt")),
+        file("tls-key", &format!("{name}.key")),
+        file("tls-client-ca", "authority.crt"),
+    ]
+}
+
+async fn start_runners(sandbox: &Sandbox) -> Vec<Server> {
+    // Pods of the first function die before they serve.
+    let wrapper = format!(
+        "case \"$*\" in */pods/f0) exit 3;; esac; exec {} \"$@\"",
+        binary("wrapper-server").display()
+    );
+    let images: Vec<_> = (0..GOOD).map(good_image).collect();
+    let mut functions = vec![
+        (BROKEN, "exec cat"),
+        (DEADLY, "kill -9 $PPID; sleep 1"),
+        (FAILING, "echo no >&2; exit 1"),
+        (SLOW, "sleep 0.3; exec cat"),
+    ];
+    functions.extend(images.iter().map(|image| (image.as_str(), "exec cat")));
+    let mut flags = sandbox.local_pods(&functions);
+    flags.extend(sandbox.executables(&[(LOCAL, "exec cat")]));
+    flags.push(flag("wrapper-server", sandbox.script("wrapper", &wrapper)));
+    flags.extend(["--max-concurrent-per-pod=1".into(), "--max-queue-per-function=2".into()]);
+    flags.extend(tls(sandbox, "runner"));
+    vec![sandbox.runner(&flags).await, sandbox.runner(&flags).await]
+}
+
+fn good_image(number: usize) -> String {
+    format!("example.com/f/good{number}:v1")
+}
+
+/// Calls of every kind, over and over.
+fn traffic(router: SocketAddr) -> JoinSet<()> {
+    let mut callers = JoinSet::new();
+    let mut images: Vec<_> = (0..GOOD).map(good_image).collect();
+    images.extend([BROKEN, DEADLY, FAILING, LOCAL].map(str::to_owned));
+    images.extend(std::iter::repeat_n(SLOW.to_owned(), 12));
+    for image in images {
+        let client = Client::new(router);
+        callers.spawn(async move {
+            loop {
+                let _ = client.try_call(&image, INPUT, Some(Duration::from_secs(20))).await;
+                sleep(Duration::from_millis(50)).await;
+            }
+        });
+    }
+    callers
+}
+
+fn yaml(path: &str) -> Value {
+    serde_saphyr::from_str(&std::fs::read_to_string(deployed(path)).unwrap()).unwrap()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+async fn promtool(sandbox: &Sandbox, promtool: &Path, args: [&str; 2], file: &Path) {
+    let checked = sandbox.run(promtool, args.map(Path::new).into_iter().chain([file]), b"").await;
+    let output = [checked.stdout, checked.stderr].concat();
+    assert!(checked.status.success(), "{args:?} {}: {}", file.display(), String::from_utf8_lossy(&output));
+}
+
+/// What service discovery tells Prometheus of the ports of a pod that the manifests make.
+fn found(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
+    let objects = objects(&deployed(deployment));
+    let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
+    let template = &deployment["spec"]["template"];
+    // Labels that are not there are empty ones, and so is the name of a port without one.
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let label = |name| text(&template["metadata"]["labels"][name]);
+    let ports = list(&template["spec"]["containers"][0]["ports"]).map(|port| {
+        let address = if port["containerPort"] == 9464 { server.admin() } else { server.address() };
+        json!({"targets": [address], "labels": {
+            "__meta_kubernetes_namespace": deployment["metadata"]["namespace"],
+            "__meta_kubernetes_pod_name": pod,
+            "__meta_kubernetes_pod_label_app": label("app"),
+            "__meta_kubernetes_pod_label_app_kubernetes_io_name": label("app.kubernetes.io/name"),
+            "__meta_kubernetes_pod_container_port_name": text(&port["name"]),
+            "__meta_kubernetes_pod_phase": "Running",
+        }})
+    });
+    let ports: Vec<_> = ports.collect();
+    assert_eq!(ports.len(), 2, "{deployment}");
+    ports
+}
+
+/// The configuration in deploy/, with fixed targets instead of Kubernetes' service discovery, without which Debian's
+/// Prometheus is built. The last runner has the labels of the single runner.
+fn scrape_config(router: &Server, runners: &[Server]) -> Value {
+    let [shard, single] = runners else { panic!("two runners") };
+    let pods = [
+        ("router-0", "router.yaml", router),
+        ("runner-0", "runners.yaml", shard),
+        ("runner-1", "single-runner/runner.yaml", single),
+    ];
+    let ports = pods.into_iter().flat_map(|(name, file, server)| found(name, file, server));
+    let mut config = yaml("alerts/prometheus.yaml");
+    config["global"] = json!({"scrape_interval": "1s", "evaluation_interval": "1s"});
+    config["rule_files"] = json!([deployed(RULES)]);
+    let scrape = config["scrape_configs"][0].as_object_mut().unwrap();
+    assert!(scrape.remove("kubernetes_sd_configs").is_some());
+    scrape.remove("scrape_interval");
+    scrape.insert("static_configs".to_owned(), ports.collect());
+    config
+}
+
+async fn start_prometheus(sandbox: &Sandbox, program: &Path, config: &Path) -> (Child, SocketAddr) {
+    // It does not print which port it took, if it may take any: one of an address where nobody else takes ports.
+    let address = TcpListener::bind("127.10.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = sandbox.command(program);
+    command.args([
+        flag("config.file", config),
+        flag("storage.tsdb.path", sandbox.path("tsdb")),
+        flag("web.listen-address", address.to_string()),
+        "--log.level=error".into(),
+    ]);
+    let mut child = command.spawn().unwrap();
+    eventually("Prometheus is ready", async || {
+        assert!(child.try_wait().unwrap().is_none(), "Prometheus has ended");
+        tokio::net::TcpStream::connect(address).await.ok()?;
+        (get(address, "/-/ready").await.0 == 200).then_some(())
+    })
+    .await;
+    (child, address)
+}
+
+async fn ask(prometheus: SocketAddr, path: &str) -> Value {
+    let (_, text) = get(prometheus, path).await;
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["status"], "success", "{path}: {text}");
+    answer["data"].clone()
+}
+
+fn query(expression: &str) -> String {
+    let mut encoded = String::new();
+    for byte in expression.bytes() {
+        write!(encoded, "%{byte:02X}").unwrap();
+    }
+    format!("/api/v1/query?query={encoded}")
+}
+
+/// What the dashboard asks, with its variables as Grafana puts them in, and the title of the panel.
+fn dashboard_queries() -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(deployed("dashboard/porch-functions.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 38);
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len(), "panels have ids of their own");
+    let targets = panels.iter().flat_map(|panel| list(&panel["targets"]).map(move |target| (panel, target)));
+    let queries: Vec<_> = targets
+        .map(|(panel, target)| {
+            assert_eq!(target["datasource"]["uid"], "${datasource}");
+            let query = target["expr"].as_str().unwrap();
+            let query =
+                query.replace("$__rate_interval", "10s").replace("$job", ".*").replace("$namespace", ".*");
+            assert!(!query.contains('$'), "a variable that this test does not know: {query}");
+            (panel["title"].as_str().unwrap().to_owned(), query)
+        })
+        .collect();
+    assert!(queries.len() > 40, "{} queries", queries.len());
+    queries
+}
+
+/// The names of our metrics in an expression.
+fn metrics(expression: &str) -> impl Iterator<Item = &str> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("porch_fn_"))
+}
+
+/// A series of the cases, without what tells one pod from another: how the programs would have to show it.
+fn shown(series: &str) -> (String, BTreeSet<String>) {
+    let (metric, labels) = series.strip_suffix('}').unwrap().split_once('{').unwrap();
+    let of_pod = |label: &&str| !label.starts_with("namespace=") && !label.starts_with("instance=");
+    let labels: Vec<_> = labels.split(", ").filter(of_pod).collect();
+    let names = labels.iter().map(|label| label.split_once('=').unwrap().0.to_owned()).collect();
+    (format!("{metric}{{{}}}", labels.join(", ")), names)
+}
+
+/// The programs show all that makes alerts fire, under these names and labels, and no others.
+async fn cases_are_of_what_is_shown(prometheus: SocketAddr) -> usize {
+    let cases = yaml(CASES);
+    let series = list(&cases["tests"]).flat_map(|case| list(&case["input_series"]));
+    let series: BTreeSet<_> = series.map(|series| shown(series["series"].as_str().unwrap())).collect();
+    for (selector, names) in &series {
+        let path = query(selector);
+        let found = eventually(&format!("a program shows {selector}"), async || {
+            ask(prometheus, &path).await["result"].as_array().unwrap().first().cloned()
+        })
+        .await;
+        let mut labels: BTreeSet<_> = found["metric"].as_object().unwrap().keys().cloned().collect();
+        for of_pod in ["__name__", "instance", "job", "namespace", "pod"] {
+            assert!(labels.remove(of_pod), "{of_pod} of {found}");
+        }
+        assert_eq!(&labels, names, "{selector}");
+    }
+    series.len()
+}
+
+#[tokio::test]
+#[ignore = "needs prometheus; tests/run runs it"]
+async fn each_alert_fires_when_it_should_and_not_else() {
+    let [_, program] = prometheus();
+    promtool(&Sandbox::new(), &program, ["test", "rules"], &deployed(CASES)).await;
+}
+
+/// What differs between two of them is no fault.
+#[tokio::test]
+#[ignore = "needs prometheus; tests/run runs it"]
+async fn the_dashboard_judges_each_installation_by_itself() {
+    let [_, program] = prometheus();
+    let (mut series, sandbox) = (Vec::new(), Sandbox::new());
+    for (namespace, runners) in [("one", 2), ("two", 3)] {
+        for metric in
+            ["porch_fn_router_ring_hash", "porch_fn_runner_ring_hash", "porch_fn_runner_exec_config_hash"]
+        {
+            let hash = 100 + runners;
+            series.push(json!({
+                "series": format!("{metric}{{namespace=\"{namespace}\", job=\"{metric}\"}}"),
+                "values": hash.to_string(),
+            }));
+        }
+        // Those that calls can be sent to, whatever they are preferred to, and one that is unavailable.
+        for (state, count) in [("healthy", 0), ("cooling_down", runners - 1), ("ejected", 1), ("draining", 1)]
+        {
+            series.push(json!({
+                "series": format!("porch_fn_router_runners{{namespace=\"{namespace}\", state=\"{state}\"}}"),
+                "values": count.to_string(),
+            }));
+        }
+    }
+    let queries = dashboard_queries();
+    let tests =
+        [("Different rings", 1, 1), ("Different exec configurations", 1, 1), ("Runners in use", 2, 3)].map(
+            |(title, one, two)| {
+                let (_, query) = queries.iter().find(|(panel, _)| panel == title).unwrap();
+                json!({"expr": query, "eval_time": "0s", "exp_samples": [
+                    {"labels": "{namespace=\"one\"}", "value": one},
+                    {"labels": "{namespace=\"two\"}", "value": two},
+                ]})
+            },
+        );
+    let case = json!({"interval": "1m", "input_series": series, "promql_expr_test": tests});
+    let case = sandbox.write("dashboard.yaml", json!({"tests": [case]}).to_string());
+    promtool(&sandbox, &program, ["test", "rules"], &case).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and prometheus; tests/run runs it"]
+async fn every_query_of_dashboard_and_alerts_is_answered() {
+    let [prometheus, program] = prometheus();
+    let sandbox = Sandbox::new();
+    let authority = Authority::create(&sandbox, "authority").await;
+    for name in ["runner", "router"] {
+        authority.issue(&sandbox, name, &format!("DNS:{NAME}"), 30).await;
+    }
+    let runners = start_runners(&sandbox).await;
+    // A third one does not exist: its images go to the others.
+    let missing = "127.0.0.1:1".parse().unwrap();
+    let target = runners_flag(runners.iter().map(Server::address).chain([missing]));
+    let router = [target.into(), flag("tls-server-name", NAME)];
+    let router = router.into_iter().chain(tls(&sandbox, "router"));
+    let router = sandbox.server_with("porch-fn-router", router, |command| {
+        command.env("OTEL_SERVICE_NAME", "porch-function-runner");
+    });
+    let router = router.await;
+    let _callers = traffic(router.address());
+    let config = sandbox.write("prometheus.yaml", scrape_config(&router, &runners).to_string());
+    promtool(&sandbox, &program, ["check", "config"], &config).await;
+    let (_prometheus, address) = start_prometheus(&sandbox, &prometheus, &config).await;
+
+    let queries = dashboard_queries();
+    for (_, expression) in &queries {
+        let path = query(expression);
+        eventually(&format!("data for {expression}"), async || {
+            let data = ask(address, &path).await;
+            (!data["result"].as_array().unwrap().is_empty()).then_some(())
+        })
+        .await;
+    }
+
+    // Alerts are not to fire, so that they have no data: their metrics have.
+    let rules = eventually("all rules are evaluated", async || {
+        let data = ask(address, "/api/v1/rules").await;
+        let groups = data["groups"].as_array().unwrap().iter();
+        let rules: Vec<_> = groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect();
+        (!rules.is_empty() && rules.iter().all(|rule| rule["health"] != "unknown")).then_some(rules)
+    })
+    .await;
+    let names = ask(address, "/api/v1/label/__name__/values").await;
+    let names: BTreeSet<_> = names.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let mut used = 0;
+    for rule in &rules {
+        assert_eq!((&rule["health"], &rule["lastError"]), (&Value::from("ok"), &Value::Null), "{rule}");
+        let expression = rule["query"].as_str().unwrap();
+        for metric in metrics(expression) {
+            assert!(names.contains(metric), "{metric} of {} is not there", rule["name"]);
+            used += 1;
+        }
+    }
+    assert!(used >= rules.len(), "each alert has a metric of ours");
+
+    let cases = cases_are_of_what_is_shown(address).await;
+    // Of each pod one port, and the jobs that the operator makes of the PodMonitors.
+    let targets = ask(address, "/api/v1/targets?state=active").await;
+    let mut jobs: Vec<_> =
+        list(&targets["activeTargets"]).map(|target| target["labels"]["job"].as_str().unwrap()).collect();
+    jobs.sort_unstable();
+    assert_eq!(jobs, ["function-router", "function-runner", "function-runner-shards"]);
+    let service = ask(address, &query("target_info{service_name=\"porch-function-runner\"}")).await;
+    assert_eq!(service["result"][0]["metric"]["job"], "function-router", "{service}");
+    figure(&format!(
+        "metrics: {} queries answered, {} alerts evaluated, {cases} series of their cases found",
+        queries.len(),
+        rules.len()
+    ));
+}

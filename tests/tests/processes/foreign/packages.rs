@@ -1,0 +1,241 @@
+//! Real packages through router, runner and wrapper: what comes back is, byte for byte, what the function writes
+//! when it is run by hand on the same input.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use porch_fn_package::FunctionConfig;
+use porch_fn_tests::client::Client;
+use porch_fn_tests::foreign;
+use porch_fn_tests::process::{Sandbox, Server, binary, figure, flag};
+use tokio::time::Instant;
+use tonic::Code;
+
+/// The size to which packages are multiplied: an answer that grows by a sixth still passes.
+const LARGE: u64 = 5 << 20;
+
+/// Sets an annotation on each Deployment from the package's own Kptfile. NAME is replaced.
+const REPLACEMENTS: &str = "\
+apiVersion: fn.kpt.dev/v1alpha1
+kind: ApplyReplacements
+metadata:
+  name: origin
+replacements:
+- source:
+    kind: Kptfile
+    name: NAME
+    fieldPath: metadata.name
+  targets:
+  - select:
+      kind: Deployment
+    fieldPaths:
+    - metadata.annotations.origin
+    options:
+      create: true
+";
+
+const STARLARK: &str = "\
+apiVersion: fn.kpt.dev/v1alpha1
+kind: StarlarkRun
+metadata:
+  name: replicas
+source: |
+  for item in ctx.resource_list[\"items\"]:
+    if item[\"kind\"] == \"Deployment\":
+      item[\"spec\"][\"replicas\"] = 3
+";
+
+type Config = fn(&str) -> Option<FunctionConfig>;
+
+/// A function, its program, and its functionConfig for a package of some name.
+struct Function {
+    name: &'static str,
+    program: PathBuf,
+    config: Config,
+    /// Whether it writes back what it read.
+    echoes: bool,
+    /// Whether it takes minutes for six packages of [`LARGE`] bytes: one is enough then.
+    slow: bool,
+}
+
+fn pairs(pairs: &[&str]) -> FunctionConfig {
+    FunctionConfig::from_pairs(pairs).unwrap()
+}
+
+fn parsed(text: &str) -> FunctionConfig {
+    FunctionConfig::parse(text).unwrap()
+}
+
+/// `cat`, and those of other SDKs.
+fn functions() -> Vec<Function> {
+    let cat =
+        Function { name: "cat", program: "/bin/cat".into(), config: |_| None, echoes: true, slow: false };
+    let foreign: [(&str, Config); 6] = [
+        ("set-namespace", |_| Some(pairs(&["namespace=shop"]))),
+        ("starlark", |_| Some(parsed(STARLARK))),
+        ("apply-replacements", |name| Some(parsed(&REPLACEMENTS.replace("NAME", name)))),
+        ("label-setter", |_| Some(pairs(&["team=blue", "tier=1"]))),
+        ("validator", |_| None),
+        ("namespace-generator", |_| Some(pairs(&["name=team-a", "owner=Žofie", "quota=10"]))),
+    ];
+    let found = foreign.map(|(name, config)| {
+        let slow = ["starlark", "apply-replacements"].contains(&name);
+        Function { name, program: foreign::function(name), config, echoes: false, slow }
+    });
+    std::iter::once(cat).chain(found).collect()
+}
+
+/// The packages of tests/packages, by name.
+fn packages() -> Vec<(String, PathBuf)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages");
+    let mut packages: Vec<_> = fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("Kptfile").is_file())
+        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path))
+        .collect();
+    packages.push(("porch".to_owned(), directory.join("porch/1.6")));
+    packages.sort();
+    assert_eq!(packages.len(), 6, "{packages:?}");
+    packages
+}
+
+struct Stack {
+    sandbox: Sandbox,
+    functions: Vec<Function>,
+    _runner: Server,
+    router: Server,
+}
+
+impl Stack {
+    async fn start() -> Self {
+        let sandbox = Sandbox::new();
+        let functions = functions();
+        let entry = |function: &Function| {
+            format!("{{image: 'ex.io/{}:v1', command: ['{}']}}", function.name, function.program.display())
+        };
+        let local = functions.iter().map(entry).collect::<Vec<_>>().join(", ");
+        let local = format!("functions: [{local}]");
+        let flags = [
+            "--pod-backend=local".into(),
+            flag("local-functions", sandbox.write("pods.yaml", local)),
+            flag("wrapper-server", binary("wrapper-server")),
+        ];
+        let runner = sandbox.runner(flags).await;
+        let router = sandbox.router(&[&runner], &[]).await;
+        Self { sandbox, functions, _runner: runner, router }
+    }
+
+    /// Runs the function by hand and through the whole path, compares the two, and says whether it succeeded.
+    async fn compare(&self, function: &Function, package: &str, list: String) -> bool {
+        let what = format!("{} on {package}", function.name);
+        let image = format!("ex.io/{}:v1", function.name);
+        let client = Client::new(self.router.address());
+        let by_hand = self.sandbox.run(&function.program, [""; 0], list.as_bytes());
+        let (by_hand, answer) = tokio::join!(by_hand, client.call(&image, list.clone()));
+        let stderr = String::from_utf8_lossy(&by_hand.stderr);
+        if by_hand.status.success() {
+            assert_eq!((answer.code, answer.message.as_str()), (Code::Ok, ""), "{what}");
+            assert!(answer.resource_list[..] == by_hand.stdout[..], "{what} differs");
+            assert!(!function.echoes || answer.resource_list == list, "{what} differs");
+            assert_eq!(answer.log(), stderr, "{what}");
+        } else {
+            assert_eq!(answer.code, Code::Internal, "{what}");
+            if stderr.len() < 30_000 {
+                assert!(answer.message.ends_with(&format!(" and stderr: {stderr}")), "{what}");
+            } else {
+                // Cut in its middle, or in that of the whole text.
+                let last = &stderr[stderr.ceil_char_boundary(stderr.len() - 1000)..];
+                assert!(answer.message.contains("left out") && answer.message.ends_with(last), "{what}");
+            }
+        }
+        by_hand.status.success()
+    }
+}
+
+fn list(directory: &Path, name: &str, function: &Function) -> String {
+    let package = porch_fn_package::read(directory, 2 * LARGE).unwrap();
+    assert!(package.item_count() > 0, "{name}");
+    package.to_resource_list((function.config)(name).as_ref())
+}
+
+/// Copies of the package side by side under a Kptfile of their own, of [`LARGE`] bytes in all.
+fn multiplied(package: &Path, name: &str, sandbox: &Sandbox) -> PathBuf {
+    let root = sandbox.path(&format!("large/{name}"));
+    let kptfile = format!("apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: many-{name}\n");
+    sandbox.write(&format!("large/{name}/Kptfile"), kptfile);
+    let cat = |directory: &Path| {
+        porch_fn_package::read(directory, 2 * LARGE).unwrap().to_resource_list(None).len() as u64
+    };
+    // A path's annotation is a few bytes longer in a copy.
+    let one = cat(package) + 8 * porch_fn_package::read(package, LARGE).unwrap().item_count() as u64;
+    for copy in 0..LARGE / one {
+        copy_files(package, &root.join(format!("c{copy:04}")));
+    }
+    let size = cat(&root);
+    assert!(LARGE * 95 / 100 < size && size < LARGE * 105 / 100, "{name}: {size}");
+    root
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_files(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/functions; tests/run runs it"]
+async fn every_package_comes_back_as_from_the_function_itself() {
+    let stack = Stack::start().await;
+    for function in &stack.functions {
+        let mut succeeded = 0;
+        for (name, directory) in packages() {
+            let list = list(&directory, &name, function);
+            succeeded += usize::from(stack.compare(function, &name, list).await);
+        }
+        figure(&format!("{}: {succeeded} of 6 packages succeed, all as by hand", function.name));
+        assert!(succeeded >= 3, "{} says little about {succeeded} packages", function.name);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/functions; tests/run runs it"]
+async fn so_does_every_package_at_five_mib() {
+    let stack = Stack::start().await;
+    for (name, directory) in packages() {
+        let large = multiplied(&directory, &name, &stack.sandbox);
+        for function in stack.functions.iter().filter(|function| !function.slow || name == "porch") {
+            let list = list(&large, &format!("many-{name}"), function);
+            let (size, began) = (list.len(), Instant::now());
+            let succeeded = stack.compare(function, &name, list).await;
+            let took = began.elapsed();
+            figure(&format!(
+                "{} on {name} at {size} bytes: success {succeeded}, {took:.1?} both ways",
+                function.name
+            ));
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the built binaries and tests/functions; tests/run runs it"]
+async fn a_validators_results_are_in_the_error_text() {
+    let list = include_str!("../../../functions/testdata/validator.yaml");
+    let stack = Stack::start().await;
+    let function = stack.functions.iter().find(|function| function.name == "validator").unwrap();
+    assert!(!stack.compare(function, "its testdata", list.to_owned()).await);
+    let answer = Client::new(stack.router.address())
+        .call_within("ex.io/validator:v1", list, Duration::from_secs(20))
+        .await;
+    let expected = "unable to evaluate ex.io/validator:v1 with pod evaluator: rpc error: code = Internal desc = failed to \
+                    evaluate function \"ex.io/validator:v1\" with structured results: [error] apps/v1/Deployment/shop/web";
+    assert!(answer.message.starts_with(expected), "{}", answer.message);
+}

@@ -1,0 +1,183 @@
+//! The router's status page in a real browser: what a person sees, and that it stays so.
+//!
+//! With `PORCH_FN_TEST_PICTURES`, the name of a directory, pictures of it are left there: `tests/screenshot` does that.
+
+use std::path::Path;
+
+use porch_fn_tests::browser::{Browser, chromium};
+use porch_fn_tests::process::figure;
+use porch_fn_tests::stack::Stack;
+use serde_json::{Value, json};
+use tokio::time::{Duration, Instant};
+use tonic::Code;
+
+const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
+const FLOODED: &str = "set-namespace:v0.4.1";
+const FAILING: &str = "gatekeeper:v0.2.1";
+const ECHO: &str = "exec cat";
+/// Busy, failing, and ten that are called now and then.
+const FUNCTIONS: [(&str, &str); 12] = [
+    (FLOODED, "sleep 0.2; exec cat"),
+    (FAILING, "echo 'violation: containers must not run as root' >&2; exit 1"),
+    ("apply-replacements:v0.1.1", ECHO),
+    ("apply-setters:v0.2.2", ECHO),
+    ("create-setters:v0.1.0", ECHO),
+    ("ensure-name-substring:v0.2.0", ECHO),
+    ("kubeconform:v0.1.1", ECHO),
+    ("search-replace:v0.2.0", ECHO),
+    ("set-annotations:v0.1.4", ECHO),
+    ("set-image:v0.1.1", ECHO),
+    ("set-labels:v0.2.0", ECHO),
+    ("starlark:v0.5.0", ECHO),
+];
+/// Few enough that the flooded function's calls wait.
+const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=4", "--max-parallel-pods-per-function=2"];
+
+/// Which places in the ring are picked out, if any is.
+const PICKED: &str = "(document.querySelector('#ring.picked') && [...document.querySelectorAll('#ring.picked circle.on')].map(one => one.dataset.node))";
+
+/// A stack with calls of all functions under way.
+async fn busy(runners: usize) -> Stack {
+    let mut stack = Stack::start(runners, &FLAGS, &FUNCTIONS).await;
+    stack.keep_calling(FLOODED, 30, Duration::ZERO);
+    for ((image, _), pause) in FUNCTIONS[1..].iter().zip((1..).map(|part| Duration::from_millis(150 * part)))
+    {
+        stack.keep_calling(image, 1, pause);
+    }
+    stack
+}
+
+/// The stack's page, when all images have pods.
+async fn page(stack: &Stack, program: &Path) -> Browser {
+    let mut browser = Browser::start(&stack.sandbox, program).await;
+    browser.look(1280, 800, false).await;
+    browser.open(&format!("http://{}/", stack.admin())).await;
+    browser.until("[...document.querySelectorAll('#images tbody tr')].filter(row => row.cells[2].textContent.includes('ready')).length === 12").await;
+    browser
+}
+
+/// Leaves a picture, when they are asked for. It must be one of something.
+async fn picture(browser: &mut Browser, name: &str) {
+    let picture = browser.picture().await;
+    assert!(picture.len() > 20_000, "{name}: {} bytes", picture.len());
+    if let Some(directory) = std::env::var_os("PORCH_FN_TEST_PICTURES") {
+        std::fs::write(Path::new(&directory).join(name), picture).unwrap();
+    }
+}
+
+/// Nothing was wrong, and nobody but the router was asked.
+fn assert_quiet(browser: &Browser, stack: &Stack) {
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    let own = format!("http://{}/", stack.admin());
+    let others: Vec<_> =
+        browser.asked().iter().filter(|url| !url.starts_with(&own) && !url.starts_with("data:")).collect();
+    assert_eq!(others, Vec::<&String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the built binaries and chromium; tests/run runs it"]
+async fn three_shards_with_traffic_are_shown_live() {
+    let program = chromium();
+    let mut stack = busy(3).await;
+    let began = Instant::now();
+    let mut browser = page(&stack, &program).await;
+    figure(&format!("status page: browser up and 12 images shown in {:?}", began.elapsed()));
+
+    // The ring and the shards, by the data.
+    let data = stack.status().await;
+    let shards = browser.value("[...document.querySelectorAll('#shards tbody tr')].map(row => row.cells[0].textContent + ' ' + row.cells[1].textContent)").await;
+    let expected: Vec<_> =
+        data.shards.iter().map(|shard| format!("{} healthy", shard.info.address)).collect();
+    assert_eq!(shards, json!(expected));
+    assert_eq!(browser.value("document.querySelectorAll('#ring circle.arc').length").await, 3);
+    assert_eq!(browser.value("document.querySelectorAll('#ring circle.slice').length").await, 3);
+    assert_eq!(browser.value("document.getElementById('health').textContent").await, "all runners healthy");
+    // Each image has its owner and its path.
+    let owners = browser.value("Object.fromEntries([...document.querySelectorAll('#images tbody tr')].map(row => [row.dataset.key, row.cells[1].textContent]))").await;
+    for image in &data.images {
+        assert_eq!(owners[&image.info.image], image.info.owner, "{owners}");
+    }
+    // What floods stands first and waits; what fails is told, in its own words.
+    browser.until("document.querySelector('#images tbody tr').dataset.key.endsWith('/set-namespace:v0.4.1') && Number(document.querySelector('#images tbody tr').cells[4].textContent) > 0").await;
+    browser.until("[...document.querySelectorAll('#failures li')].some(one => one.textContent.includes('gatekeeper:v0.2.1') && one.textContent.includes('INTERNAL') && one.textContent.includes('violation: containers must not run as root'))").await;
+
+    // It is live: counts grow by themselves, and rows stay the elements they were.
+    let calls =
+        "[...document.querySelectorAll('#shards tbody tr')].map(row => row.cells[5].textContent).join()";
+    let noted =
+        format!("window.testRow = document.querySelector('#shards tbody tr'), window.testCalls = {calls}");
+    browser.value(&noted).await;
+    let live = format!("{calls} !== testCalls && document.querySelector('#shards tbody tr') === testRow");
+    browser.until(&live).await;
+    browser.until("/^[0-9,.]+this router$/.test(document.getElementById('tile-rate').textContent)").await;
+
+    // A row that is pointed at is picked out in the ring.
+    browser.value("document.querySelector('#shards tbody tr').onmouseenter()").await;
+    assert_eq!(browser.value("document.querySelectorAll('#ring.picked circle.on').length").await, 2);
+    browser.value("document.querySelector('#shards tbody tr').onmouseleave()").await;
+    assert_eq!(browser.value(PICKED).await, Value::Null);
+    // Also when others come and go, until it goes itself: nobody says then that the pointer has left it.
+    let without = "const without = gone => ({...shown, shards: shown.shards.filter((_, node) => node !== gone), ring: {...shown.ring, slices: shown.ring.slices.filter(([node]) => node !== gone).map(([node, length]) => [node > gone ? node - 1 : node, length])}})";
+    let seen = format!(
+        "(() => {{ {without}; const seen = []; document.querySelectorAll('#shards tbody tr')[1].onmouseenter(); for (const members of [shown, without(0), without(2), without(1), shown]) {{ show(members); seen.push({PICKED}); }} return seen; }})()"
+    );
+    assert_eq!(browser.value(&seen).await, json!([["1", "1"], ["0", "0"], ["1", "1"], null, null]));
+    picture(&mut browser, "status-page.png").await;
+    browser.look(1280, 800, true).await;
+    let dark = browser.value("getComputedStyle(document.body).backgroundColor").await;
+    assert_eq!(dark, "rgb(18, 22, 28)");
+    picture(&mut browser, "status-page-dark.png").await;
+
+    // The filter.
+    browser
+        .value("byId('filter').value = 'STARLARK', byId('filter').dispatchEvent(new Event('input'))")
+        .await;
+    assert_eq!(browser.value("document.querySelectorAll('#images tbody tr').length").await, 1);
+    assert_eq!(
+        browser.value("document.querySelector('#images tbody tr').dataset.key").await,
+        format!("{CATALOG}/starlark:v0.5.0")
+    );
+    browser.value("byId('filter').value = '', byId('filter').dispatchEvent(new Event('input'))").await;
+
+    // What a caller writes stays text.
+    let hostile = "<img src=x onerror=alert(1)>";
+    let refused = stack.client().call(hostile, "kind: ResourceList\n").await;
+    assert_eq!(refused.code, Code::InvalidArgument);
+    browser.until("[...document.querySelectorAll('#failures li .name')].some(name => name.title === '<img src=x onerror=alert(1)>')").await;
+    assert_eq!(browser.value("document.images.length").await, 0);
+
+    // A thousand shards can be drawn, and trouble among them is seen.
+    let drawn = browser.value("(() => { const many = structuredClone(shown); many.shards = Array.from({length: 1000}, (_, n) => ({...shown.shards[0], address: `10.0.${n >> 8}.${n & 255}:9445`, share: 0.001, state: n === 777 ? 'unreachable' : 'healthy'})); show(many); return [document.querySelectorAll('#ring circle.arc').length, document.querySelectorAll('#shards tbody tr').length, document.querySelector('#shards tbody tr').cells[0].textContent, [...document.querySelectorAll('#ring circle.arc')].filter(one => one.style.stroke === 'var(--bad)').length]; })()").await;
+    assert_eq!(drawn, json!([1000, 200, "10.0.3.9:9445", 1]));
+    assert_quiet(&browser, &stack);
+
+    // When the router is gone, the page says since when.
+    stack.router = None;
+    browser.until("document.body.classList.contains('stale') && byId('fresh').textContent.startsWith('stale since')").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the built binaries and chromium; tests/run runs it"]
+async fn of_fifty_shards_those_that_are_gone_stand_first() {
+    let program = chromium();
+    let mut stack = busy(50).await;
+    let mut browser = page(&stack, &program).await;
+    assert_eq!(browser.value("document.querySelectorAll('#ring circle.arc').length").await, 50);
+    assert_eq!(browser.value("document.querySelectorAll('#shards tbody tr').length").await, 50);
+    browser.value("document.querySelectorAll('#shards tbody tr')[49].onmouseenter()").await;
+    stack.runners.truncate(47);
+    browser.until("document.getElementById('health').textContent === '3 of 50 runners unhealthy'").await;
+    let first =
+        "[...document.querySelectorAll('#shards tbody tr')].slice(0, 4).map(row => row.cells[1].textContent)";
+    let states = browser.value(first).await;
+    assert_eq!(states, json!(["unreachable", "unreachable", "unreachable", "healthy"]));
+    let red = "[...document.querySelectorAll('#ring circle.arc')].filter(one => one.style.stroke === 'var(--bad)').length";
+    assert_eq!(browser.value(red).await, 3);
+    // What was pointed at before is still picked out.
+    assert_eq!(browser.value(PICKED).await, json!(["49", "49"]));
+    browser.value("document.querySelector('#shards tbody tr').onmouseleave()").await;
+    assert_quiet(&browser, &stack);
+    picture(&mut browser, "status-page-50.png").await;
+    browser.look(1280, 800, true).await;
+    picture(&mut browser, "status-page-50-dark.png").await;
+}

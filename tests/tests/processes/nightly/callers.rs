@@ -1,0 +1,201 @@
+//! Callers that keep what a router gives them, thousands at once: what the others notice of it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::client::Builder;
+use porch_fn_grpc::listen::allow_open_files;
+use porch_fn_proto::PREFIX_LEN;
+use porch_fn_tests::caller::{RawCaller, framed};
+use porch_fn_tests::load::{Load, Report};
+use porch_fn_tests::process::{Sandbox, Server, figure, try_get};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+const CALLERS: usize = 16;
+const CALM: Duration = Duration::from_secs(20);
+const ATTACK: Duration = Duration::from_mins(1);
+/// Streams that send headers and nothing else, and over how many connections.
+const HEADERS_ONLY: usize = 20_000;
+const CONNECTIONS: usize = 4;
+/// Calls that announce a mebibyte and send a byte of it each second.
+const SLOW: usize = 300;
+/// Callers that never read their answer of a mebibyte.
+const DEAF: usize = 100;
+const MEBIBYTE: usize = 1024 * 1024;
+/// Sockets on the admin port without a byte, renewed every five seconds.
+const SILENT: usize = 1000;
+const RENEWED: Duration = Duration::from_secs(5);
+/// How long a probe may take.
+const PROBE: Duration = Duration::from_secs(1);
+
+struct Stand {
+    _sandbox: Sandbox,
+    images: Vec<String>,
+    _runner: Server,
+    router: Server,
+}
+
+impl Stand {
+    async fn start() -> Self {
+        let sandbox = Sandbox::new();
+        let images: Vec<_> = (0..20).map(|number| format!("example.com/echo-{number}:v1")).collect();
+        let runner = sandbox.runner(sandbox.executables(&[(&images.join(","), "exec cat")])).await;
+        let router = sandbox.router(&[&runner], &[]).await;
+        Self { _sandbox: sandbox, images, _runner: runner, router }
+    }
+
+    async fn load(&self, time: Duration) -> Report {
+        let load = Load::start(self.router.address(), CALLERS, &self.images);
+        sleep(time).await;
+        load.stop().await
+    }
+
+    /// Resident memory of the router in MiB.
+    fn memory(&self) -> u64 {
+        self.router.usage().resident / 1024
+    }
+}
+
+async fn headers_only(router: SocketAddr) {
+    let caller = RawCaller::connect(router).await;
+    let mut calls = JoinSet::new();
+    loop {
+        while calls.len() < HEADERS_ONLY / CONNECTIONS {
+            let call = caller.begin(caller.head()).await;
+            calls.spawn(async move { drop(call.try_answer().await) });
+        }
+        let _ = calls.join_next().await;
+    }
+}
+
+async fn slow_sender(router: SocketAddr, image: String) {
+    let caller = RawCaller::connect(router).await;
+    let whole = framed(&image, vec![b'#'; MEBIBYTE]);
+    loop {
+        let mut call = caller.begin(caller.head()).await;
+        call.send(whole.slice(..PREFIX_LEN), false);
+        let bytes = async {
+            for at in PREFIX_LEN.. {
+                sleep(Duration::from_secs(1)).await;
+                if call.try_send(whole.slice(at..=at)).is_err() {
+                    return;
+                }
+            }
+        };
+        bytes.await;
+    }
+}
+
+/// It has the small window that HTTP/2 begins with.
+async fn deaf(router: SocketAddr, image: String) {
+    let package = format!("kind: ResourceList\n{}\n", "#".repeat(MEBIBYTE));
+    let body = framed(&image, package);
+    loop {
+        let Ok(stream) = TcpStream::connect(router).await else { continue };
+        let Ok((sender, connection)) = Builder::new().handshake::<_, Bytes>(stream).await else {
+            continue;
+        };
+        let connection = tokio::spawn(connection);
+        let caller = RawCaller::connect(router).await;
+        let Ok(mut sender) = sender.ready().await else { continue };
+        let (answer, mut stream) = sender.send_request(caller.head(), false).unwrap();
+        let _ = stream.send_data(body.clone(), true);
+        if let Ok(answer) = answer.await {
+            let mut answer = answer.into_body();
+            // Until it is reset: what is read is not given back to the flow control.
+            while let Some(Ok(_)) = answer.data().await {}
+        }
+        connection.abort();
+    }
+}
+
+async fn silent_sockets(admin: SocketAddr) {
+    let mut ticks = interval(RENEWED);
+    let mut sockets = Vec::new();
+    loop {
+        ticks.tick().await;
+        sockets.clear();
+        for _ in 0..SILENT {
+            sockets.extend(TcpStream::connect(admin).await);
+        }
+    }
+}
+
+/// Probes until `time` is over; returns how many, and how long the slowest took.
+async fn probes(admin: SocketAddr, time: Duration) -> (usize, Duration) {
+    let (end, mut slowest, mut count) = (Instant::now() + time, Duration::ZERO, 0);
+    let mut ticks = interval(Duration::from_millis(200));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while Instant::now() < end {
+        ticks.tick().await;
+        for path in ["/healthz", "/readyz"] {
+            let began = Instant::now();
+            let answer = timeout(PROBE * 5, try_get(admin, path)).await.expect("an answer");
+            assert_eq!(answer.expect("an answer").0, 200, "{path}");
+            slowest = slowest.max(began.elapsed());
+            count += 1;
+        }
+    }
+    (count, slowest)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes; tests/run nightly runs it"]
+async fn other_callers_notice_nothing() {
+    allow_open_files();
+    let stand = Stand::start().await;
+    let router = stand.router.address();
+    stand.load(Duration::from_secs(5)).await.all_succeeded();
+    let (calm, before) = (stand.load(CALM).await, stand.memory());
+    calm.all_succeeded();
+
+    let mut attackers = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        attackers.spawn(headers_only(router));
+    }
+    for number in 0..SLOW {
+        attackers.spawn(slow_sender(router, stand.images[number % stand.images.len()].clone()));
+    }
+    for number in 0..DEAF {
+        attackers.spawn(deaf(router, stand.images[number % stand.images.len()].clone()));
+    }
+    let watch = async {
+        let (mut most, end) = (0, Instant::now() + ATTACK);
+        while Instant::now() < end {
+            most = most.max(stand.memory());
+            sleep(Duration::from_secs(1)).await;
+        }
+        most
+    };
+    let (attacked, most) = tokio::join!(stand.load(ATTACK), watch);
+    let slow = stand.router.metric("porch_fn_router_inflight_refused_total{reason=\"slow\"}").await;
+    attackers.shutdown().await;
+    let p99 = |report: &Report| report.latencies(|_| true).percentile(0.99);
+    let ratio = p99(&attacked).as_secs_f64() / p99(&calm).as_secs_f64();
+    figure(&format!("without: {calm}; {before} MiB"));
+    figure(&format!(
+        "{HEADERS_ONLY} streams of headers alone, {SLOW} of a byte a second, {DEAF} callers that never read, for \
+         {ATTACK:?}: {attacked}; p99 {ratio:.2} times as long; at most {most} MiB; {} lost their places",
+        slow.unwrap_or_default()
+    ));
+    attacked.all_succeeded();
+    assert!(ratio <= 2.0, "{ratio}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes; tests/run nightly runs it"]
+async fn probes_get_through_a_thousand_silent_sockets() {
+    allow_open_files();
+    let stand = Stand::start().await;
+    let mut sockets = JoinSet::new();
+    sockets.spawn(silent_sockets(stand.router.admin()));
+    let (count, slowest) = probes(stand.router.admin(), ATTACK / 2).await;
+    sockets.shutdown().await;
+    figure(&format!(
+        "{SILENT} silent sockets, renewed every {RENEWED:?}: {count} probes, slowest {slowest:.1?}"
+    ));
+    assert!(slowest <= PROBE, "{slowest:?}");
+}

@@ -1,0 +1,64 @@
+//! A router with 1,000 runners and 100,000 images: what it needs at that size. The runners are one server of this test
+//! behind a thousand addresses.
+
+use porch_fn_lifecycle::drain;
+use porch_fn_tests::echo::serve_echo;
+use porch_fn_tests::load::{Load, Plan, Routers};
+use porch_fn_tests::process::{Sandbox, Server, eventually, figure};
+use tokio::time::{Duration, Instant};
+
+const RUNNERS: usize = 1_000;
+const IMAGES: usize = 100_000;
+const CALLERS: usize = 64;
+/// In KiB: four times as much as a router took when this was written.
+const MEMORY: u64 = 512 * 1024;
+
+/// How many of the router's runners have `value` in `field`.
+async fn runners_with(router: &Server, is: impl Fn(&serde_json::Value) -> bool) -> usize {
+    let page = router.json("/shards").await;
+    page["shards"].as_array().unwrap().iter().filter(|shard| is(shard)).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a minute and 3,000 open files; tests/run nightly runs it"]
+async fn a_router_with_a_thousand_runners_and_a_hundred_thousand_images() {
+    let (_signal, drain) = drain::channel();
+    let port = serve_echo(0, drain).await;
+    let sandbox = Sandbox::new();
+    let alone = sandbox.server("porch-fn-router", ["--runners=static:///127.0.0.1:1"]).await;
+    let idle = alone.usage().resident;
+
+    let addresses: Vec<_> =
+        (0..RUNNERS).map(|n| format!("127.1.{}.{}:{port}", n / 250, n % 250 + 1)).collect();
+    let began = Instant::now();
+    let router =
+        sandbox.server("porch-fn-router", [format!("--runners=static:///{}", addresses.join(","))]).await;
+    eventually("all runners are healthy", async || {
+        (runners_with(&router, is_healthy).await == RUNNERS).then_some(())
+    })
+    .await;
+    figure(&format!(
+        "{RUNNERS} runners known, connected and healthy {:.1?} after the start",
+        began.elapsed()
+    ));
+    let connected = router.usage().resident;
+    figure(&format!("router's memory: alone {idle} KiB, with {RUNNERS} runners {connected} KiB"));
+
+    let images: Vec<_> = (0..IMAGES)
+        .map(|image| format!("ghcr.io/kptdev/krm-functions-catalog/function-{image}:v0.4.1"))
+        .collect();
+    let plan = Plan::callers(CALLERS, &images).longest(Duration::from_mins(30));
+    let began = Instant::now();
+    let load = Load::through(&Routers::new([router.address()]), plan);
+    while load.answered() < IMAGES {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let took = began.elapsed();
+    load.stop().await.all_succeeded();
+    let after = router.usage().resident;
+    figure(&format!("{IMAGES} images called in {took:.1?}; router's memory {after} KiB"));
+    assert!(after <= MEMORY, "{after} KiB");
+    let called = runners_with(&router, |shard| shard["calls"] != 0).await;
+    figure(&format!("{called} of {RUNNERS} runners were called"));
+    assert_eq!(called, RUNNERS);
+}

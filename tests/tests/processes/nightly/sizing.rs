@@ -1,0 +1,81 @@
+//! What a call costs a router and a runner: memory by message size and calls at once, and time of a core. The README's
+//! sizing table is made of these figures.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use porch_fn_tests::load::{Load, Plan, Routers};
+use porch_fn_tests::process::{Sandbox, Usage, eventually, figure};
+use tokio::time::{Instant, sleep_until};
+
+const IMAGE: &str = "example.com/functions/cat:v1";
+const SIZES: [(&str, usize); 4] =
+    [("4 KiB", 4 << 10), ("100 KiB", 100 << 10), ("1 MiB", 1 << 20), ("5 MiB", 5 << 20)];
+const AT_ONCE: [usize; 3] = [1, 16, 64];
+/// Bytes: what no load here fills, of which one function gets half.
+const ENOUGH: &str = "2147483648";
+/// How long each load lasts.
+const LASTS: Duration = Duration::from_secs(5);
+/// A package of about so many bytes.
+fn package(size: usize) -> String {
+    let mut list = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems:\n".to_owned();
+    for number in 0.. {
+        if list.len() >= size {
+            break;
+        }
+        let _ = writeln!(
+            list,
+            "- apiVersion: v1\n  kind: ConfigMap\n  metadata:\n    name: config-{number}\n    namespace: default\n  data:\n    \
+             key: value of some length, as there is in the packages that people have"
+        );
+    }
+    list
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes; tests/run nightly runs it"]
+async fn what_calls_cost() {
+    for (name, size) in SIZES {
+        for callers in AT_ONCE {
+            cost(name, size, callers).await;
+        }
+    }
+}
+
+async fn cost(name: &str, size: usize, callers: usize) {
+    let sandbox = Sandbox::new();
+    let mut flags = sandbox.local_pods(&[(IMAGE, "exec cat")]);
+    let enough = format!("--max-inflight-bytes={ENOUGH}");
+    flags.extend(["--max-parallel-pods-per-function=4".into(), OsString::from(&enough)]);
+    let runner = sandbox.runner(flags).await;
+    let router = sandbox.router(&[&runner], &[&enough]).await;
+    let routers = Routers::new([router.address()]);
+    let images = [IMAGE.to_owned()];
+    // The pods are there, and each process has been at work.
+    let warm = Load::through(&routers, Plan::callers(callers, &images));
+    eventually("pods are warm", async || (warm.answered() >= 100).then_some(())).await;
+    warm.stop().await.all_succeeded();
+
+    let before = [router.usage(), runner.usage()];
+    let start = Instant::now();
+    let load = Load::through(&routers, Plan::callers(callers, &images).input(package(size)));
+    sleep_until(start + LASTS).await;
+    let report = load.stop().await;
+    report.all_succeeded();
+    let after = [router.usage(), runner.usage()];
+
+    let calls = report.succeeded as f64;
+    let mib = |usage: &Usage| usage.peak / 1024;
+    let cpu = |n: usize| (after[n].seconds - before[n].seconds) * 1000.0 / calls;
+    figure(&format!(
+        "{name} x {callers}: {calls} calls; router {} MiB (idle {}), {:.2} ms of a core per call; runner {} MiB \
+         (idle {}), {:.2} ms",
+        mib(&after[0]),
+        mib(&before[0]),
+        cpu(0),
+        mib(&after[1]),
+        mib(&before[1]),
+        cpu(1),
+    ));
+}
