@@ -34,7 +34,6 @@ pub async fn serve_echo(port: u16, drain: drain::Watch) -> u16 {
         max_message: 1024 * 1024,
         default_timeout: Duration::from_mins(1),
         max_timeout: Duration::MAX,
-        default_timeout_text: "",
         inflight: None,
         places: None,
         tell_load: true,
@@ -47,6 +46,6 @@ pub async fn serve_echo(port: u16, drain: drain::Watch) -> u16 {
         async move { server.handle(request).await }
     };
     let options = serve::Options { max_age: None, max_connections: 60_000 };
-    tokio::spawn(serve::serve(listener, serve::Plain, options, handler, drain));
+    tokio::spawn(serve::serve(listener, None, options, handler, drain));
     port
 }

@@ -119,12 +119,11 @@ impl Fleet {
 
     /// Waits until so many calls are in the router.
     pub async fn wait_calls(&self, calls: usize) {
-        let reached = async {
-            while self.shards().await.images.iter().map(|image| image.in_flight).sum::<usize>() != calls {
-                sleep(POLL).await;
-            }
-        };
-        soon(&format!("{calls} calls in the router"), reached).await;
+        eventually(&format!("{calls} calls in the router"), async || {
+            let images = self.shards().await.images;
+            (images.iter().map(|image| image.in_flight).sum::<usize>() == calls).then_some(())
+        })
+        .await;
         let shards = self.shards().await.shards;
         assert!(calls > 0 || shards.iter().all(|shard| shard.in_flight == 0), "{shards:?}");
     }

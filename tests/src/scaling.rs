@@ -20,7 +20,6 @@ use serde_json::json;
 
 use crate::client::Client;
 use crate::cluster::{Change, Cluster, ENTRYPOINT, Namespace, Recorder};
-use crate::fleet::PREFIX;
 use crate::load::{Load, Plan, Routers};
 use crate::process::{Sandbox, Server, eventually, flag, is_healthy};
 

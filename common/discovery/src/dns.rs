@@ -176,14 +176,14 @@ impl DnsResolver {
         let from_hosts = kinds.map(|kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind)));
         // Like in the C library, a name in the hosts file is not asked for in DNS.
         if from_hosts.iter().any(Option::is_some) {
-            return from_hosts.map(|found| Ok(found.map_or(NO_DATA, |lookup| records(&lookup))));
+            return from_hosts.map(|found| Ok(found.map_or(NO_DATA, |lookup| Some(records(&lookup)))));
         }
         tokio::join!(self.query(name, kinds[0]), self.query(name, kinds[1])).into()
     }
 
     async fn query(&self, name: &Name, kind: RecordType) -> Result<Records, NetError> {
         match self.resolver.lookup(name.clone(), kind).await {
-            Ok(lookup) => Ok(records(&lookup)),
+            Ok(lookup) => Ok(Some(records(&lookup))),
             Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
                 Ok(if none.response_code == ResponseCode::NXDomain { None } else { NO_DATA })
             }
@@ -192,11 +192,11 @@ impl DnsResolver {
     }
 }
 
-fn records(lookup: &lookup::Lookup) -> Records {
+fn records(lookup: &lookup::Lookup) -> (Vec<IpAddr>, Duration) {
     let records = lookup.answers();
     // A CNAME on the way counts too.
     let ttl = records.iter().map(|record| record.ttl).min();
     let addresses = records.iter().filter_map(|record| record.data.ip_addr());
     let ttl = ttl.map_or(MAX_VALID_FOR, |seconds| Duration::from_secs(seconds.into()));
-    Some((addresses.map(|address| address.to_canonical()).collect(), ttl))
+    (addresses.map(|address| address.to_canonical()).collect(), ttl)
 }

@@ -38,7 +38,7 @@ pub struct Source {
 enum Means {
     /// Nobody is asked.
     Fixed(Vec<HostPort>),
-    Dns(HostPort, DnsResolver),
+    Dns(HostPort, Box<DnsResolver>),
     Kubernetes(ServiceRef, Client),
 }
 
@@ -69,7 +69,7 @@ impl Source {
         let means = match target {
             Target::Static(hosts) => Means::Fixed(hosts),
             Target::Dns { name, .. } if name.ip().is_some() => Means::Fixed(vec![name]),
-            Target::Dns { name, server } => Means::Dns(name, DnsResolver::new(server)?),
+            Target::Dns { name, server } => Means::Dns(name, Box::new(DnsResolver::new(server)?)),
             Target::Kubernetes { namespace, service, port } => {
                 let failed = |source| SetupError::Kubernetes { target: label.clone(), source };
                 let client = connect(kubeconfig, program).await.map_err(failed)?.client;

@@ -98,9 +98,10 @@ impl Simulation {
         let (key, demand) = &mut self.images[image];
         let in_flight = self.loads.iter().sum();
         let demand = demand.start(self.now);
-        let limits = match self.spills {
-            true => Limits::new(in_flight, RUNNERS, demand, 1),
-            false => Limits { cap: usize::MAX, width: 1 },
+        let limits = if self.spills {
+            Limits::new(in_flight, RUNNERS, demand, 1)
+        } else {
+            Limits { cap: usize::MAX, width: 1 }
         };
         let load = |runner: u16| self.loads[usize::from(runner)];
         let runner = choose(self.ring.preference(key), RUNNERS, limits, load, |_| true).unwrap().into();

@@ -251,7 +251,9 @@ impl Drop for Sandbox {
             if left.is_empty() {
                 return;
             }
-            left.iter().for_each(|process| process.signal(Signal::KILL));
+            for process in left {
+                process.signal(Signal::KILL);
+            }
             std::thread::sleep(INTERVAL);
         }
     }

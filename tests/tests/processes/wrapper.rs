@@ -72,9 +72,9 @@ async fn what_does_not_end_is_killed_with_its_process_group() {
         let stopped = async {
             sandbox.appears("started").await;
             if by_stdin {
-                wrapper.close_stdin()
+                wrapper.close_stdin();
             } else {
-                wrapper.signal(Signal::TERM)
+                wrapper.signal(Signal::TERM);
             }
             wrapper.ended().await
         };

@@ -76,7 +76,8 @@ pub(super) fn reachability(facts: &Facts, report: &mut Report) {
     for (router, answer) in answers(&facts.routers) {
         for shard in answer.page.shards.iter().map(|shard| &shard.info) {
             pairs += 1;
-            let text = format!("to router {router} runner {} is {}", shard.address, shard.state.replace('_', " "));
+            let text =
+                format!("to router {router} runner {} is {}", shard.address, shard.state.replace('_', " "));
             match shard.state.as_str() {
                 "healthy" => {}
                 "unreachable" => report

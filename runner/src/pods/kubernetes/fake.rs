@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::future::{pending, ready};
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};

@@ -241,7 +241,9 @@ impl Store {
 }
 
 fn log(lines: &[(String, News)]) {
-    lines.iter().for_each(|(pod, news)| news.log(pod));
+    for (pod, news) in lines {
+        news.log(pod);
+    }
 }
 
 // === impl State ===

@@ -142,7 +142,7 @@ async fn runners_that_took_nothing_are_passed_by_without_limit() {
             match (how, index) {
                 ("refused stream", _) => runner.on(&image, REFUSED),
                 ("beside one that breaks", 1) => {
-                    runner.on(&image, Answer::Break(Point::HalfMessage, How::Cut))
+                    runner.on(&image, Answer::Break(Point::HalfMessage, How::Cut));
                 }
                 _ => {
                     // The health stream goes on, so that the router learns of the closed port from the call.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use porch_fn_tests::cluster::Cluster;
 use porch_fn_tests::load::Plan;
-use porch_fn_tests::process::{eventually, figure};
+use porch_fn_tests::process::{eventually, figure, is_healthy};
 use porch_fn_tests::scaling::{Discovery, Host, Tier, Wish};
 use tokio::time::sleep;
 
@@ -53,7 +53,7 @@ async fn routers_with_different_views_keep_to_the_limit_of_pods() {
         eventually("the router knows its runners as well", async || {
             let page = router.json("/shards").await;
             let shards = page["shards"].as_array()?;
-            (shards.len() == 3 && shards.iter().all(|shard| porch_fn_tests::process::is_healthy(shard))).then_some(())
+            (shards.len() == 3 && shards.iter().all(is_healthy)).then_some(())
         })
         .await;
     }

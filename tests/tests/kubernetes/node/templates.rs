@@ -30,7 +30,7 @@ async fn the_documented_example_works_as_it_is() {
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_wrapper_that_knows_nothing_of_ours_works() {
-    let Some(server) = foreign::client("echoserver") else { return };
+    let server = foreign::client("echoserver");
     let bench = Bench::new().await;
     let image = wrapper_of(&bench, &server).await;
     // It has Porch's flags and grpc-go's health service. Unlike Porch's it listens on 127.0.0.1 unless told otherwise.

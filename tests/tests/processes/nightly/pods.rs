@@ -7,8 +7,9 @@ use tokio::time::Instant;
 
 use crate::INPUT;
 use crate::pod_faults::{
-    calls_in_a_pod_leave_nothing, calls_of_executables_leave_nothing, most_pods, pods, take_turns,
+    calls_in_a_pod_leave_nothing, calls_of_executables_leave_nothing, most_pods, take_turns,
 };
+use crate::pods::pods;
 
 #[tokio::test]
 #[ignore = "a thousand calls; tests/run nightly runs it"]

@@ -4,7 +4,7 @@
 use porch_fn_lifecycle::drain;
 use porch_fn_tests::echo::serve_echo;
 use porch_fn_tests::load::{Load, Plan, Routers};
-use porch_fn_tests::process::{Sandbox, Server, eventually, figure};
+use porch_fn_tests::process::{Sandbox, Server, eventually, figure, is_healthy};
 use tokio::time::{Duration, Instant};
 
 const RUNNERS: usize = 1_000;

@@ -151,9 +151,10 @@ impl State {
             }
             None => {}
         }
-        let objects = self.objects.iter().filter(|((of, _), _)| *of == resource).map(|(_, object)| object);
+        let mut objects =
+            self.objects.iter().filter(|((of, _), _)| *of == resource).map(|(_, object)| object);
         match verb {
-            "get" => match objects.last() {
+            "get" => match objects.next_back() {
                 Some(object) => whole(200, object),
                 None => whole(404, &status(404, "NotFound")),
             },

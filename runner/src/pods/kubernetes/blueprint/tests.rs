@@ -22,8 +22,8 @@ fn blueprint(wrapper: &str) -> Blueprint {
     blueprint_with(Ok(Arc::new(Template::built_in(wrapper).unwrap())), 1024, 90)
 }
 
-fn digest(digest: &str, since: u64) -> Option<ImageContent> {
-    Some(ImageContent { digest: digest.into(), resolved: Some(millis(since)) })
+fn digest(digest: &str, since: u64) -> ImageContent {
+    ImageContent { digest: digest.into(), resolved: Some(millis(since)) }
 }
 
 fn made_from(blueprint: &Blueprint, content: Option<ImageContent>) -> PodRecipe {
@@ -33,16 +33,18 @@ fn made_from(blueprint: &Blueprint, content: Option<ImageContent>) -> PodRecipe 
 #[test]
 fn a_moved_tag_is_another_content_of_the_same_version() {
     let blueprint = blueprint("w:v1");
-    let (old, new) =
-        (made_from(&blueprint, digest("sha256:01", 60)), made_from(&blueprint, digest("sha256:02", 70)));
-    assert_eq!(old.content, digest("sha256:01", 60));
-    assert_eq!(new, PodRecipe { content: digest("sha256:02", 70), ..old.clone() });
+    let (old, new) = (
+        made_from(&blueprint, Some(digest("sha256:01", 60))),
+        made_from(&blueprint, Some(digest("sha256:02", 70))),
+    );
+    assert_eq!(old.content, Some(digest("sha256:01", 60)));
+    assert_eq!(new, PodRecipe { content: Some(digest("sha256:02", 70)), ..old.clone() });
     assert!(old.is_outdated_by(&new) && !new.is_outdated_by(&old));
 }
 
 #[test]
 fn another_configuration_is_another_version_of_the_same_content() {
-    let content = digest("sha256:01", 60);
+    let content = Some(digest("sha256:01", 60));
     let old = made_from(&blueprint("w:v1"), content.clone());
     let template = || Ok(Arc::new(Template::built_in("w:v1").unwrap()));
     for new in [blueprint("w:v2"), blueprint_with(template(), 2048, 90)] {
@@ -57,7 +59,7 @@ fn another_configuration_is_another_version_of_the_same_content() {
 #[test]
 fn without_known_content_the_configuration_is_still_compared() {
     let (old, new) = (blueprint("w:v1"), blueprint("w:v2"));
-    let pod = made_from(&old, digest("sha256:01", 60));
+    let pod = made_from(&old, Some(digest("sha256:01", 60)));
     let same = made_from(&old, None);
     assert_eq!(same, PodRecipe { content: None, ..pod.clone() });
     assert!(!pod.differs_from(&same));
@@ -66,9 +68,9 @@ fn without_known_content_the_configuration_is_still_compared() {
 
 #[test]
 fn without_a_template_nothing_is_outdated() {
-    let content = digest("sha256:01", 60);
+    let content = Some(digest("sha256:01", 60));
     let pod = made_from(&blueprint("w:v1"), content.clone());
-    let moved = digest("sha256:02", 70);
+    let moved = Some(digest("sha256:02", 70));
     for state in [
         NoTemplate::Unread,
         NoTemplate::Awaited,
@@ -85,7 +87,7 @@ fn without_a_template_nothing_is_outdated() {
 fn what_a_pod_is_made_from_is_read_back_from_it() {
     let blueprint = blueprint("w:v1");
     let name = PodName { image: ImageKey::from(IMAGE), slot: 0, past: None };
-    for content in [digest("sha256:01", 60), None] {
+    for content in [Some(digest("sha256:01", 60)), None] {
         let recipe = made_from(&blueprint, content.clone());
         let metadata = ImageMetadata { entrypoint: vec!["f".to_owned()], content };
         let mut pod = blueprint
