@@ -2,10 +2,10 @@
 //! back. Most of what must always hold is checked here.
 
 use super::faults::is_limited;
-use super::server::{GRACE, Hang, Manifest, Object, Refusal, Truth};
+use super::server::{GRACE, Hang, Manifest, Object, Truth};
 use super::world::{Call, World};
 use crate::event::{Action, Creation, DeleteReason, Event, Rejection, Verdict, WriteOutcome};
-use crate::types::{Pod, PodName, RequestId, ResourceVersion, Time, Uid};
+use crate::types::{Pod, PodName, Reason, RequestId, ResourceVersion, Time, Uid};
 
 /// A request on its way to the API server.
 #[derive(Clone, Debug)]
@@ -82,8 +82,7 @@ impl World {
             self.violate("a pod is started for no call by a runner that is not the owner");
         }
         // What everybody has seen by now.
-        let known =
-            |object: &&Object| object.made + 2000 < self.now && object.pod.terminating_since.is_none();
+        let known = |object: &&Object| object.made + 2000 < self.now && !object.is_terminating();
         let known = self.server.objects.values().filter(known).count();
         let capacity = self.runners[runner].config.capacity.map(|pods| pods as usize);
         if self.gentle && capacity.is_some_and(|capacity| known >= capacity) {
@@ -114,11 +113,8 @@ impl World {
         call.pod = Some(uid.clone());
         let (deadline, takes) = (call.deadline, if self.faults_over { usize::MAX } else { self.pod_takes });
         let per_pod = self.runners[runner].config.limits.per_pod as usize;
-        let alive = self
-            .server
-            .get_mut(uid)
-            .filter(|object| object.truth != Truth::Dead && object.pod.terminating_since.is_none());
-        let Some(object) = alive else {
+        let alive = |object: &&mut Object| object.truth != Truth::Dead && !object.is_terminating();
+        let Some(object) = self.server.get_mut(uid).filter(alive) else {
             self.count("granted a dead pod");
             return self.after(1, 500, move |world| world.call_ends(id, Verdict::Broken));
         };
@@ -235,16 +231,13 @@ impl World {
         // anyway, by design.
         let may_drop = !self.faults_over && !matches!(request, ApiRequest::Push { .. });
         let lost = cut_off || (may_drop && self.rng.chance(3));
-        let unknown = match &request {
-            ApiRequest::Create(manifest) => {
-                Event::Created { name: manifest.name.clone(), result: Creation::Unreachable }
+        let result = WriteOutcome::Unreachable;
+        let unknown = match request.clone() {
+            ApiRequest::Create(Manifest { name, .. }) => {
+                Event::Created { name, result: Creation::Unreachable }
             }
-            ApiRequest::Delete { uid, .. } => {
-                Event::Deleted { uid: uid.clone(), result: WriteOutcome::Unreachable }
-            }
-            ApiRequest::Push { uid, .. } => {
-                Event::Pushed { uid: uid.clone(), result: WriteOutcome::Unreachable }
-            }
+            ApiRequest::Delete { uid, .. } => Event::Deleted { uid, result },
+            ApiRequest::Push { uid, .. } => Event::Pushed { uid, result },
         };
         let timeout = sent + API_TIMEOUT;
         if lost {
@@ -279,21 +272,12 @@ impl World {
                 (Event::Deleted { uid, result }, None)
             }
             ApiRequest::Push { uid, judged, until, place_wanted } => {
-                let terminating =
-                    self.server.get(&uid).is_some_and(|object| object.pod.terminating_since.is_some());
-                let (result, pod) = match self.server.check(&uid, &judged) {
-                    _ if terminating => (WriteOutcome::Gone, None),
-                    Err(Refusal::NotFound) => (WriteOutcome::Gone, None),
-                    Err(Refusal::Conflict) => (WriteOutcome::Conflict, None),
-                    Ok(()) => {
-                        let written = self.server.update(&uid, |object| {
-                            object.pod.reclaim_after = Some(until);
-                            object.pod.place_wanted = place_wanted.or(object.pod.place_wanted);
-                        });
-                        (WriteOutcome::Ok, written)
-                    }
-                };
-                self.count(if matches!(result, WriteOutcome::Conflict) { "push: conflict" } else { "push" });
+                let terminating = self.server.get(&uid).is_some_and(Object::is_terminating);
+                let checked = self.server.check(&uid, &judged);
+                let result = if terminating { WriteOutcome::Gone } else { checked };
+                let accepted = result == WriteOutcome::Ok;
+                let pod = accepted.then(|| self.server.push(&uid, until, place_wanted)).flatten();
+                self.count(if result == WriteOutcome::Conflict { "push: conflict" } else { "push" });
                 (Event::Pushed { uid, result }, pod)
             }
         }
@@ -301,12 +285,12 @@ impl World {
 
     fn apply_create(&mut self, manifest: Manifest) -> Result<Pod, Creation> {
         if !self.faults_over && self.rng.chance(4) {
-            return Err(Creation::Refused(crate::types::Reason::Other("exceeded quota".into())));
+            return Err(Creation::Refused(Reason::Other("exceeded quota".into())));
         }
         let image = manifest.name.image.clone();
         if self.quota.is_some_and(|quota| self.server.objects.len() >= quota) {
             self.count("create: over quota");
-            return Err(Creation::OverQuota(crate::types::Reason::Other("exceeded quota".into())));
+            return Err(Creation::OverQuota(Reason::Other("exceeded quota".into())));
         }
         let Some(pod) = self.server.create(manifest, self.now) else {
             self.count("create: exists");
@@ -314,11 +298,8 @@ impl World {
         };
         self.count("created");
         self.draw_fate(pod.uid.clone());
-        let counted = self
-            .server
-            .objects
-            .values()
-            .filter(|object| object.pod.name.image == image && object.pod.terminating_since.is_none());
+        let counted = |object: &&Object| object.pod.name.image == image && !object.is_terminating();
+        let counted = self.server.objects.values().filter(counted);
         // A pod that passed a stuck one has a name besides those of the slots.
         let (passing, counted): (Vec<_>, Vec<_>) = counted.partition(|object| object.pod.name.past.is_some());
         // Runners that know of different ends pass different pods.
@@ -336,17 +317,14 @@ impl World {
         judged: &ResourceVersion,
         reason: DeleteReason,
     ) -> WriteOutcome {
-        match self.server.check(uid, judged) {
-            Err(Refusal::NotFound) => return WriteOutcome::Gone,
-            Err(Refusal::Conflict) => {
-                self.count("delete: conflict");
-                return WriteOutcome::Conflict;
-            }
-            Ok(()) => {}
+        let result = self.server.check(uid, judged);
+        if result == WriteOutcome::Conflict {
+            self.count("delete: conflict");
+            return result;
         }
-        let Some(object) = self.server.get(uid) else { return WriteOutcome::Gone };
-        if object.pod.terminating_since.is_some() {
-            return WriteOutcome::Ok;
+        let Some(object) = self.server.get(uid) else { return result };
+        if object.is_terminating() {
+            return result;
         }
         let in_use = !object.calls.is_empty();
         let (image, serves) = (object.pod.name.image.clone(), object.truth == Truth::Ready);
@@ -369,14 +347,7 @@ impl World {
         if self.settled && serves && self.serving(&image) <= self.to_be_kept(&image) {
             self.violate(format!("pod {uid} is deleted ({reason:?}) although it is to be kept"));
         }
-        self.count(match reason {
-            DeleteReason::Failed => "deleted: failed",
-            DeleteReason::Hung => "deleted: hung",
-            DeleteReason::Expired => "deleted: expired",
-            DeleteReason::Replaced => "deleted: replaced",
-            DeleteReason::Surplus => "deleted: surplus",
-            DeleteReason::Evicted => "deleted: evicted",
-        });
+        self.count(format!("deleted: {reason:?}"));
         self.terminate(uid);
         WriteOutcome::Ok
     }

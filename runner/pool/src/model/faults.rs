@@ -71,7 +71,7 @@ pub(crate) enum Fault {
     WatchGap,
     Outage,
     Owners,
-    Configuration,
+    Configure,
     TagMoves,
     PodEnds,
     PodHangs,
@@ -84,27 +84,16 @@ pub(crate) enum Fault {
 /// What a history is mostly about: some races need several faults of one kind in a row.
 pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
     use Fault::{
-        Configuration, Lag, OldRelease, Outage, Owners, PodEnds, PodHangs, Restart, TagMoves, WarmUp,
-        WatchGap,
+        Configure, Lag, OldRelease, Outage, Owners, PodEnds, PodHangs, Restart, TagMoves, WarmUp, WatchGap,
     };
     rng.pick(&[
         &[
-            WatchGap,
-            Outage,
-            Owners,
-            Configuration,
-            TagMoves,
-            PodEnds,
-            PodEnds,
-            PodHangs,
-            Restart,
-            OldRelease,
-            WarmUp,
-            Lag,
+            WatchGap, Outage, Owners, Configure, TagMoves, PodEnds, PodEnds, PodHangs, Restart, OldRelease,
+            WarmUp, Lag,
         ],
         &[WatchGap, Outage, Outage, Restart, Lag],
-        &[Owners, Configuration, Configuration, Configuration, Lag],
-        &[Owners, Configuration, TagMoves, TagMoves, Restart],
+        &[Owners, Configure, Configure, Configure, Lag],
+        &[Owners, Configure, TagMoves, TagMoves, Restart],
         &[WatchGap, PodEnds, PodEnds, OldRelease, WarmUp],
         &[WatchGap, PodEnds, PodHangs, PodHangs, PodHangs, Owners, Restart, Lag],
     ])
@@ -112,7 +101,7 @@ pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
 
 /// Nothing that makes anybody late.
 pub(crate) const GENTLE: &[Fault] =
-    &[Fault::Owners, Fault::Configuration, Fault::TagMoves, Fault::PodEnds, Fault::Restart, Fault::WarmUp];
+    &[Fault::Owners, Fault::Configure, Fault::TagMoves, Fault::PodEnds, Fault::Restart, Fault::WarmUp];
 
 pub(crate) fn key(image: &ImageKey) -> ShardKey {
     ShardKey::from(image)
@@ -200,7 +189,7 @@ impl World {
             Fault::WatchGap => self.lose_watch(runner),
             Fault::Outage => self.begin_outage(),
             Fault::Owners => self.reown(),
-            Fault::Configuration => self.reconfigure(),
+            Fault::Configure => self.reconfigure(),
             Fault::TagMoves => self.move_tag(),
             Fault::PodEnds => self.hit_pod(),
             Fault::PodHangs => self.hang_pod(),
@@ -340,13 +329,9 @@ impl World {
 
     fn restart(&mut self, runner: usize) {
         self.count("restart");
-        let gone: Vec<_> =
-            self.calls.iter().filter(|(_, call)| call.runner == runner).map(|(id, _)| *id).collect();
-        for id in gone {
-            let pod = self.calls.remove(&id).and_then(|call| call.pod);
-            if let Some(object) = pod.and_then(|uid| self.server.get_mut(&uid)) {
-                object.calls.retain(|&(_, other)| other != id);
-            }
+        self.calls.retain(|_, call| call.runner != runner);
+        for object in self.server.objects.values_mut() {
+            object.calls.retain(|&(of, _)| of != runner);
         }
         let (mutant, config, now) = (self.mutant, self.config.clone(), self.now);
         let state = &mut self.runners[runner];

@@ -1,52 +1,40 @@
-//! Faults planted between a pool and its world, so that a test shows that the model notices them:
-//! events that are lost or changed on their way in, actions on their way out.
+//! Mutants: faults between a pool and its world, which the model must notice. They lose or change
+//! events on their way in, and actions on their way out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::event::{Action, Event, OwnedShards};
+use crate::event::{Action, DeleteReason, Event, OwnedShards};
 use crate::pool::Pool;
 use crate::types::{Pod, RequestId, Time, Uid};
 
 /// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
-    /// A cancelled call stays counted.
     IgnoresCancel,
-    /// A granted call is not counted.
     ForgetsGrants,
     /// A list that lacks a pod ends the pod's calls, although the list may be older than the pod.
     ForgetsVanishedCalls,
-    /// Waiters are not told of a failure or their deadline.
     LosesRejections,
-    /// Waiters outstay their deadlines.
     ExtendsDeadlines,
-    /// A successful probe counts for the first starting pod.
     ReadiesAnotherPod,
-    /// The pool works before the existing pods are known.
     WorksBeforeSync,
     /// Pods of another configuration are neither used nor deleted.
     AdoptsOnlyCurrent,
     /// Pods in use are not pushed.
     DropsPushes,
-    /// A retired pod is deleted without notice.
     DeletesWithoutNotice,
-    /// Nobody hears of a notice.
     DropsNotices,
-    /// A gap in the watch goes unnoticed.
     IgnoresGaps,
-    /// Every runner believes that it owns all shards.
     OwnsEverything,
-    /// The minimum of an image is not known.
+    /// The minimum of an image is unknown.
     KeepsNothing,
     /// One time stands for the configuration and the content of a pod.
     MergesRecipeTimes,
-    /// Every pod seems to answer its checks.
     BelievesChecks,
     /// Pods are created in slots past the surge slot.
     CreatesBeyondLimit,
-    /// The capacity is not known.
     IgnoresCapacity,
 }
 
@@ -160,7 +148,7 @@ impl MutantPool {
                 if before(uid) > Some(*until) =>
             {
                 let (uid, resource_version, name) = (uid.clone(), resource_version.clone(), name.clone());
-                let reason = crate::event::DeleteReason::Replaced;
+                let reason = DeleteReason::Replaced;
                 return result.push(Action::Delete { uid, resource_version, name, reason });
             }
             (Mutant::CreatesBeyondLimit, Action::Create { name, .. }) => {

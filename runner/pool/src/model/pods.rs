@@ -1,7 +1,6 @@
-//! The life of pods in the model: they start, serve, fail, and end, by themselves or because
-//! somebody wills it.
+//! The life of pods in the model: they start, serve, fail and end.
 
-use super::server::{GRACE, Hang, Truth};
+use super::server::{GRACE, Hang, Object, Truth};
 use super::world::World;
 use crate::event::Verdict;
 use crate::types::{Phase, Uid};
@@ -39,13 +38,11 @@ impl World {
 
     /// The calls on it end in silence or by their deadlines, if they are not cut off before.
     pub(crate) fn hang(&mut self, uid: &Uid, hang: Hang) {
-        let Some(object) =
-            self.server.get_mut(uid).filter(|object| object.truth != Truth::Dead && object.hang.is_none())
-        else {
-            return;
-        };
-        object.hang = Some(hang);
-        self.count("a pod hangs");
+        let Some(object) = self.server.get_mut(uid) else { return };
+        if object.truth != Truth::Dead && object.hang.is_none() {
+            object.hang = Some(hang);
+            self.count("a pod hangs");
+        }
     }
 
     pub(crate) fn pod_resumes(&mut self, uid: &Uid) {
@@ -55,11 +52,10 @@ impl World {
             return;
         }
         object.hang = None;
-        if object.truth != Truth::Ready {
-            return;
+        if object.truth == Truth::Ready {
+            object.ready_since = Some(now);
+            self.probe_succeeds(uid);
         }
-        object.ready_since = Some(now);
-        self.probe_succeeds(uid);
     }
 
     fn probe_succeeds(&mut self, uid: &Uid) {
@@ -82,11 +78,8 @@ impl World {
     }
 
     pub(crate) fn pod_ready(&mut self, uid: &Uid) {
-        let starting = self
-            .server
-            .get(uid)
-            .is_some_and(|object| object.truth == Truth::Starting && object.pod.terminating_since.is_none());
-        if !starting {
+        let starting = |object: &Object| object.truth == Truth::Starting && !object.is_terminating();
+        if !self.server.get(uid).is_some_and(starting) {
             return;
         }
         let now = self.now;
@@ -111,10 +104,7 @@ impl World {
     }
 
     pub(crate) fn terminate(&mut self, uid: &Uid) {
-        let Some(object) = self.server.get(uid).filter(|object| object.pod.terminating_since.is_none())
-        else {
-            return;
-        };
+        let Some(object) = self.server.get(uid).filter(|object| !object.is_terminating()) else { return };
         let (busy, lost) = (!object.calls.is_empty(), object.hang == Some(Hang::NodeGone));
         self.server.terminate(uid, self.now);
         let uid = uid.clone();

@@ -1,4 +1,4 @@
-//! The end of a history: the faults are over, and what must work when all is well is looked at.
+//! The end of a history: the faults are over, and what must work without faults is checked.
 
 use std::sync::Arc;
 
@@ -76,13 +76,11 @@ impl World {
             // Without a place for its successor, an outdated pod stays.
             let outdated = if is_limited(&self.config, self.quota) { 0 } else { outdated };
             if outdated > 0 || count > limit {
-                self.violate(format!(
-                    "{outdated} of {count} pods outdated, limit {limit}, after half an hour"
-                ));
+                self.violate(format!("{outdated} of {count} pods outdated, limit {limit}, at the end"));
             }
         }
         // Runners may take the last place at the same moment.
-        let stay = |object: &&Object| object.pod.terminating_since.is_none();
+        let stay = |object: &&Object| !object.is_terminating();
         let there = self.server.objects.values().filter(stay).count();
         let most = self.config.capacity.map(|pods| pods as usize);
         if most.is_some_and(|most| there > most + self.runners.len() - 1) {
@@ -156,18 +154,14 @@ impl World {
     /// How many pods of the image are kept once all runners have the same configuration.
     pub(crate) fn to_be_kept(&self, image: &ImageKey) -> usize {
         let limits = &self.config.limits;
-        if self.config.kept_images.contains_key(image) {
-            limits.min_pods.min(limits.max_pods) as usize
-        } else {
-            0
-        }
+        let kept = self.config.kept_images.contains_key(image);
+        if kept { limits.min_pods.min(limits.max_pods) as usize } else { 0 }
     }
 
     /// How many pods of the image serve.
     pub(crate) fn serving(&self, image: &ImageKey) -> usize {
         let serves = |object: &&Object| {
-            let pod = &object.pod;
-            pod.name.image == *image && object.truth == Truth::Ready && pod.terminating_since.is_none()
+            object.pod.name.image == *image && object.truth == Truth::Ready && !object.is_terminating()
         };
         self.server.objects.values().filter(serves).count()
     }

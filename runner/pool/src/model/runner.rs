@@ -18,7 +18,7 @@ pub(crate) struct Runner {
     pub(crate) config: Config,
     /// When its process started, by the true time: so new is its configuration at least.
     started: u64,
-    /// What it was told that the tags stand for.
+    /// The content of the tags, as far as it knows.
     pub(crate) known: BTreeMap<ImageKey, ImageContent>,
     /// Keys that it believes to own.
     pub(crate) view: BTreeSet<ShardKey>,
@@ -46,25 +46,25 @@ pub(crate) const OFFSETS: u64 = 20_000;
 
 impl Runner {
     pub(crate) fn new(config: Config, offset: u64, started: u64, mutant: Option<Mutant>) -> Self {
-        let known = BTreeMap::new();
+        let (known, view, probing, created, reported, ended) = Default::default();
         Self {
             pool: MutantPool::new(configured(&config, started, &known), mutant),
-            life: 0,
             offset,
             config,
             started,
             known,
-            view: BTreeSet::new(),
+            view,
+            probing,
+            created,
+            reported,
+            ended,
+            lag: 50,
+            life: 0,
             watch: 0,
             connected: false,
             synced: false,
             deliver_at: 0,
-            lag: 50,
             cursor: 0,
-            probing: BTreeSet::new(),
-            created: BTreeSet::new(),
-            reported: BTreeMap::new(),
-            ended: BTreeSet::new(),
         }
     }
 
@@ -88,7 +88,6 @@ impl Runner {
         self.view.contains(&ShardKey::from(image))
     }
 
-    /// Its configuration as its pool has it.
     pub(crate) fn configured(&self) -> Config {
         configured(&self.config, self.started, &self.known)
     }
@@ -120,17 +119,10 @@ impl Runner {
 
     /// It was killed and comes back with an empty memory.
     pub(crate) fn restart(&mut self, config: Config, now: u64, mutant: Option<Mutant>) {
-        (self.config, self.started) = (config, now);
-        self.known.clear();
-        self.pool = MutantPool::new(self.configured(), mutant);
-        self.life += 1;
-        self.watch += 1;
-        self.connected = false;
-        self.synced = false;
-        self.probing.clear();
-        self.created.clear();
-        self.reported.clear();
-        self.ended.clear();
+        let new = Self::new(config, self.offset, now, mutant);
+        let (life, watch, view) = (self.life + 1, self.watch + 1, std::mem::take(&mut self.view));
+        let (deliver_at, lag, cursor) = (self.deliver_at, self.lag, self.cursor);
+        *self = Self { life, view, watch, deliver_at, lag, cursor, ..new };
     }
 }
 

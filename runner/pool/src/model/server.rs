@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::event::WriteOutcome;
 use crate::types::{Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid};
 
 /// Seconds between a delete and the deletion timestamp.
@@ -69,10 +70,12 @@ pub(crate) struct Manifest {
     pub(crate) reclaim_after: Option<Time>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    NotFound,
-    Conflict,
+// === impl Object ===
+
+impl Object {
+    pub(crate) fn is_terminating(&self) -> bool {
+        self.pod.terminating_since.is_some()
+    }
 }
 
 // === impl Server ===
@@ -106,23 +109,20 @@ impl Server {
             name: manifest.name.clone(),
             ..Pod::default()
         };
-        let object = Object {
-            pod: pod.clone(),
-            truth: Truth::Starting,
-            calls: Vec::new(),
-            ready_since: None,
-            hang: None,
-            made: now,
-        };
+        let (truth, calls, ready_since, hang) = (Truth::Starting, Vec::new(), None, None);
+        let object = Object { pod: pod.clone(), truth, calls, ready_since, hang, made: now };
         self.objects.insert(manifest.name, object);
         self.log.push(Change::Seen(pod.clone()));
         Some(pod)
     }
 
     /// Checks the preconditions of a write.
-    pub(crate) fn check(&self, uid: &Uid, judged: &ResourceVersion) -> Result<(), Refusal> {
-        let object = self.get(uid).ok_or(Refusal::NotFound)?;
-        if object.pod.resource_version == *judged { Ok(()) } else { Err(Refusal::Conflict) }
+    pub(crate) fn check(&self, uid: &Uid, judged: &ResourceVersion) -> WriteOutcome {
+        match self.get(uid) {
+            None => WriteOutcome::Gone,
+            Some(object) if object.pod.resource_version == *judged => WriteOutcome::Ok,
+            Some(_) => WriteOutcome::Conflict,
+        }
     }
 
     /// Changes an object, under a new version.
@@ -134,6 +134,13 @@ impl Server {
         let pod = object.pod.clone();
         self.log.push(Change::Seen(pod.clone()));
         Some(pod)
+    }
+
+    pub(crate) fn push(&mut self, uid: &Uid, until: Time, place_wanted: Option<Time>) -> Option<Pod> {
+        self.update(uid, |object| {
+            object.pod.reclaim_after = Some(until);
+            object.pod.place_wanted = place_wanted.or(object.pod.place_wanted);
+        })
     }
 
     /// Whether it serves as far as anybody can tell.

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Counts;
-use super::faults::Fault;
+use super::faults::{
+    Fault, GENTLE, draw_capacity, draw_config, draw_focus, draw_kept, draw_runner, is_limited,
+};
 use super::mutants::Mutant;
 use super::rng::Rng;
 use super::runner::Runner;
@@ -82,14 +84,13 @@ impl World {
         let mut rng = Rng::new(seed);
         let images = ["registry/a:v1", "registry/b:v1"][..rng.between(1, 2) as usize].to_vec();
         let images: Vec<_> = images.into_iter().map(ImageKey::from).collect();
-        let mut config = super::faults::draw_config(&mut rng);
-        let (quota, gentle) = super::faults::draw_capacity(&mut rng, &mut config);
-        if !super::faults::is_limited(&config, quota) {
-            super::faults::draw_kept(&mut rng, &images, &mut config);
+        let mut config = draw_config(&mut rng);
+        let (quota, gentle) = draw_capacity(&mut rng, &mut config);
+        if !is_limited(&config, quota) {
+            draw_kept(&mut rng, &images, &mut config);
         }
         let count = rng.between(2, 3) as usize;
-        let runners =
-            (0..count).map(|_| super::faults::draw_runner(&mut rng, &config, START, mutant)).collect();
+        let runners = (0..count).map(|_| draw_runner(&mut rng, &config, START, mutant)).collect();
         Self {
             now: START,
             agenda: BTreeMap::new(),
@@ -105,7 +106,7 @@ impl World {
             outage: (0, 0),
             faults_over: false,
             settled: false,
-            focus: if gentle { super::faults::GENTLE } else { super::faults::draw_focus(&mut rng) },
+            focus: if gentle { GENTLE } else { draw_focus(&mut rng) },
             slow: if gentle { 0 } else { rng.pick(&[5, 5, 30]) },
             pod_takes: rng.pick(&[2, 64, 64, 64]),
             quota,
@@ -128,8 +129,8 @@ impl World {
         self.at(self.now + delay, happening);
     }
 
-    pub(crate) fn count(&mut self, what: &'static str) {
-        *self.counts.entry(what).or_default() += 1;
+    pub(crate) fn count(&mut self, what: impl Into<String>) {
+        *self.counts.entry(what.into()).or_default() += 1;
     }
 
     pub(crate) fn violate(&mut self, what: impl Into<String>) {
@@ -147,12 +148,8 @@ impl World {
     fn play(&mut self) {
         self.open();
         while self.violation.is_none() {
-            let timer = self
-                .runners
-                .iter()
-                .enumerate()
-                .filter_map(|(index, runner)| Some((runner.next_timer()?, index)))
-                .min();
+            let timers = self.runners.iter().enumerate();
+            let timer = timers.filter_map(|(index, runner)| Some((runner.next_timer()?, index))).min();
             let agenda = self.agenda.first_key_value().map(|(&(time, _), _)| time);
             match (agenda, timer) {
                 (None, None) => break,

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::rig::{IMAGE, NOTHING, Rig, config, limits, other, seconds};
+use super::rig::{IMAGE, Rig, config, limits, other, overrides, seconds};
 use crate::config::{Config, Limits, Override};
 use crate::event::{Event, Rejection};
-use crate::types::{ImageKey, Reason, RequestId, ShardKey};
+use crate::types::{ImageKey, Reason, RequestId};
 
 fn warm(max_pods: u32, slots: &[u32]) -> Rig {
     Rig::with_pods(limits(max_pods, 2), slots)
@@ -14,76 +14,43 @@ fn warm(max_pods: u32, slots: &[u32]) -> Rig {
 #[test]
 fn the_least_loaded_pod_is_taken_and_equals_take_turns_from_the_first() {
     let mut rig = warm(3, &[0, 1, 2]);
-    assert_eq!(rig.request(1), ["grant 1 u0"]);
-    assert_eq!(rig.request(2), ["grant 2 u1"]);
-    assert_eq!(rig.request(3), ["grant 3 u2"]);
-    rig.served(2);
-    assert_eq!(rig.request(4), ["grant 4 u1"], "the least loaded");
-    for id in [1, 3, 4] {
-        rig.served(id);
-    }
-    assert_eq!(rig.request(5), ["grant 5 u2"], "the turn goes on after the last one granted");
-    rig.served(5);
-    assert_eq!(rig.request(6), ["grant 6 u0"]);
+    rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u1; request 3 -> grant 3 u2");
+    rig.run("served 2; request 4 -> grant 4 u1"); // the least loaded
+    rig.run("served 1; served 3; served 4; request 5 -> grant 5 u2"); // the turn goes on
+    rig.run("served 5; request 6 -> grant 6 u0");
 }
 
 #[test]
 fn past_the_concurrency_of_a_pod_calls_queue_in_order() {
-    let mut rig = Rig::with_pods(
-        Config { limits: Limits { per_pod: 2, queue: 2, ..config().limits }, ..config() },
-        &[0],
-    );
-    rig.request(1);
-    rig.request(2);
-    assert_eq!(rig.request(3), NOTHING);
-    assert_eq!(rig.request(4), NOTHING);
-    assert_eq!(rig.request(5), ["reject 5 QueueFull"]);
-    assert_eq!(rig.served(2), ["grant 3 u0"]);
-    assert_eq!(rig.request(6), NOTHING, "a place in the queue is free again");
-    assert_eq!(rig.cancel(1), ["grant 4 u0"], "a caller that leaves makes room as well");
-    assert_eq!(rig.served(3), ["grant 6 u0"]);
-    assert_eq!(rig.counts(), [1, 0, 2, 0]);
+    let limits = Limits { per_pod: 2, queue: 2, ..config().limits };
+    let mut rig = Rig::with_pods(Config { limits, ..config() }, &[0]);
+    rig.run("request 1 ..; request 2 ..; request 3; request 4; request 5 -> reject 5 QueueFull");
+    rig.run("served 2 -> grant 3 u0; request 6; cancel 1 -> grant 4 u0");
+    rig.run("served 3 -> grant 6 u0; counts -> 1 0 2 0");
 }
 
 #[test]
 fn a_deadline_ends_the_wait_on_the_timer() {
     let mut rig = Rig::new(config());
-    assert_eq!(rig.request_within(1, 5), ["create 0"]);
-    assert_eq!(rig.request_within(2, 3), NOTHING);
+    rig.run("request 1 within 5 -> create 0; request 2 within 3");
     assert_eq!(rig.pool.next_timer(), Some(rig.now + seconds(3)));
-    assert_eq!(rig.pass(3), ["reject 2 DeadlineExceeded"]);
-    assert_eq!(rig.pass(2), ["reject 1 DeadlineExceeded"]);
-    assert_eq!(rig.request_within(3, 0), ["reject 3 DeadlineExceeded"], "too late from the start");
-    assert_eq!(rig.counts(), [0, 1, 0, 0]);
+    rig.run("pass 3 -> reject 2 DeadlineExceeded; pass 2 -> reject 1 DeadlineExceeded");
+    rig.run("request 3 within 0 -> reject 3 DeadlineExceeded; counts -> 0 1 0 0");
 }
 
 #[test]
-fn a_waiter_who_leaves_leaves_nothing_behind_and_its_pod_serves_the_next() {
+fn the_pod_of_a_cancelled_call_serves_the_next_one() {
     let mut rig = Rig::new(limits(3, 2));
-    assert_eq!(rig.request(1), ["create 0"]);
-    assert_eq!(rig.request(2), NOTHING);
-    rig.cancel(1);
-    rig.cancel(2);
-    assert_eq!(rig.counts(), [0, 1, 0, 0]);
-    assert_eq!(rig.request(3), NOTHING, "no second pod for those who left");
-    assert_eq!(rig.request(4), NOTHING);
-    rig.created(0);
-    assert_eq!(rig.ready(0), ["grant 3 u0", "grant 4 u0"]);
-    assert_eq!(rig.cancel(1), NOTHING);
-    rig.cancel(3);
-    rig.served(4);
-    assert_eq!(rig.counts(), [1, 0, 0, 0]);
+    rig.run("request 1 -> create 0; request 2; cancel 1; cancel 2; counts -> 0 1 0 0");
+    rig.run("request 3; request 4"); // no second pod for those who left
+    rig.run("created 0 ..; ready 0 -> grant 3 u0 + grant 4 u0; cancel 1; cancel 3; served 4");
+    rig.run("counts -> 1 0 0 0");
 }
 
 #[test]
-fn a_broken_pod_is_not_handed_out_before_it_is_ready_again() {
+fn a_broken_pod_gets_no_call_before_it_is_ready_again() {
     let mut rig = warm(1, &[0]);
-    rig.request(1);
-    rig.request(2);
-    assert_eq!(rig.broken(1), ["probe u0"]);
-    assert_eq!(rig.request(3), NOTHING);
-    assert_eq!(rig.broken(2), NOTHING, "it is being probed already");
-    assert_eq!(rig.ready(0), ["grant 3 u0"]);
+    rig.run("request 1 ..; request 2 ..; broken 1 -> probe u0; request 3; broken 2; ready 0 -> grant 3 u0");
 }
 
 #[test]
@@ -93,16 +60,12 @@ fn an_image_may_differ_and_zero_or_unknown_means_as_all() {
         Override { limits: Limits { max_pods: 2, waitlist: 1, ..Limits::default() }, recipe: None },
     )]);
     let all = Limits { queue: 3, ..config().limits };
-    let mut rig = Rig::new(Config { limits: all, overrides: super::rig::overrides(table), ..config() });
-    assert_eq!(rig.request(1), ["create 0"]);
-    assert_eq!(rig.request(2), ["create 1"], "its own waitlist and number of pods");
-    rig.request(3);
-    assert_eq!(rig.request(4), ["reject 4 QueueFull"], "the queue of all");
-    let image = ImageKey::from("registry/unknown:v1");
-    let key = ShardKey::from(&image);
+    let mut rig = Rig::new(Config { limits: all, overrides: overrides(table), ..config() });
+    rig.run("request 1 -> create 0; request 2 -> create 1"); // its own waitlist and number of pods
+    rig.run("request 3 ..; request 4 -> reject 4 QueueFull"); // the queue of all
     let mut ask = |id| {
+        let (image, shard_key) = ("registry/unknown:v1".into(), "key".into());
         let deadline = rig.now + seconds(300);
-        let (image, shard_key) = (image.clone(), key.clone());
         rig.step(Event::Request { id: RequestId(id), image, shard_key, deadline }).len()
     };
     assert_eq!([ask(10), ask(11), ask(12)], [1, 0, 0], "one pod, as for all");
@@ -137,13 +100,7 @@ fn every_error_says_what_to_do_and_nothing_that_changes() {
 #[test]
 fn a_pod_that_refuses_a_call_gets_no_more_than_it_had_for_a_while() {
     let mut rig = warm(1, &[0]);
-    for id in 1..=3 {
-        assert_eq!(rig.request(id), [format!("grant {id} u0")]);
-    }
-    assert_eq!(rig.full(3), NOTHING);
-    assert_eq!(rig.request(4), NOTHING, "two are in it, and it takes no more");
-    assert_eq!(rig.served(1), ["grant 4 u0"], "one of them is over");
-    assert_eq!(rig.request(5), NOTHING);
-    assert_eq!(rig.pass(1), ["grant 5 u0"], "others may have left it");
-    assert_eq!(rig.request(6), ["grant 6 u0"]);
+    rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u0; request 3 -> grant 3 u0; full 3");
+    rig.run("request 4; served 1 -> grant 4 u0; request 5"); // it takes two
+    rig.run("pass 1 -> grant 5 u0; request 6 -> grant 6 u0"); // calls of others may have ended
 }

@@ -1,7 +1,8 @@
 //! Any event in any order, from a clock that may go back: nothing panics, no call is answered
 //! twice, timers advance.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::rig::{limits, name, other, uid};
@@ -10,6 +11,11 @@ use crate::event::{Action, Creation, Event, OwnedShards, Verdict, WriteOutcome};
 use crate::model::Rng;
 use crate::pool::Pool;
 use crate::types::{ImageContent, Phase, Pod, PodRecipe, RequestId, Time};
+
+const OUTCOMES: &[WriteOutcome] = {
+    use WriteOutcome::{Conflict, Gone, Ok, Unknown, Unreachable};
+    &[Ok, Conflict, Gone, Unknown, Unreachable]
+};
 
 fn pod(rng: &mut Rng, now: Time) -> Pod {
     let slot = rng.between(0, 3) as u32;
@@ -49,44 +55,31 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
         5 => Event::Cancel(id),
         6 => Event::Finished {
             id,
-            verdict: rng.pick(&[
-                Verdict::Served,
-                Verdict::Broken,
-                Verdict::Silent,
-                Verdict::Full,
-                Verdict::Late { package: 1 },
-                Verdict::Late { package: 2 },
-            ]),
+            verdict: match rng.between(0, 5) {
+                0 => Verdict::Served,
+                1 => Verdict::Broken,
+                2 => Verdict::Silent,
+                3 => Verdict::Full,
+                package => Verdict::Late { package },
+            },
         },
         7 | 8 => Event::Seen(pod(rng, now)),
         9 => Event::Gone(some_uid),
         10 => Event::Synced((0..rng.between(0, 3)).map(|_| pod(rng, now)).collect()),
         11 => Event::WatchLost,
         12 => {
-            let result = match rng.between(0, 3) {
+            let result = match rng.between(0, 5) {
                 0 => Creation::Exists,
-                1 if rng.chance(50) => Creation::Refused(other("policy")),
-                1 => Creation::OverQuota(other("quota")),
-                2 if rng.chance(50) => Creation::Unknown,
-                2 => Creation::Unreachable,
-                _ => Creation::Ok(some_uid.clone()),
+                1 => Creation::Refused(other("policy")),
+                2 => Creation::OverQuota(other("quota")),
+                3 => Creation::Unknown,
+                4 => Creation::Unreachable,
+                _ => Creation::Ok(some_uid),
             };
             Event::Created { name: name(rng.between(0, 3) as u32), result }
         }
-        13 => {
-            use WriteOutcome::{Conflict, Gone, Ok, Unknown, Unreachable};
-            Event::Deleted { uid: some_uid, result: rng.pick(&[Ok, Conflict, Gone, Unknown, Unreachable]) }
-        }
-        14 => {
-            let result = match rng.between(0, 3) {
-                0 => WriteOutcome::Conflict,
-                1 => WriteOutcome::Gone,
-                2 if rng.chance(50) => WriteOutcome::Unknown,
-                2 => WriteOutcome::Unreachable,
-                _ => WriteOutcome::Ok,
-            };
-            Event::Pushed { uid: some_uid, result }
-        }
+        13 => Event::Deleted { uid: some_uid, result: rng.pick(OUTCOMES) },
+        14 => Event::Pushed { uid: some_uid, result: rng.pick(OUTCOMES) },
         15 => Event::Ready(some_uid),
         16 => Event::Checked { uid: some_uid, number: rng.between(0, 3), answered: rng.chance(50) },
         17 => Event::Failed { uid: some_uid, reason: other("out of memory") },
@@ -94,6 +87,7 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
         18 => {
             let limit = |rng: &mut Rng| rng.between(0, 3) as u32;
             let span = |rng: &mut Rng| Duration::from_millis(rng.pick(&[0, 1, 60_000, 60_000, u64::MAX]));
+            let kept = rng.chance(50).then_some((name(0).image, "key".into()));
             Event::Configure(Config {
                 limits: Limits {
                     max_pods: limit(rng),
@@ -103,12 +97,7 @@ fn event(rng: &mut Rng, now: Time, next: &mut u64) -> Event {
                     queue: limit(rng),
                     ttl: span(rng),
                 },
-                kept_images: rng
-                    .chance(50)
-                    .then_some((name(0).image, "key".into()))
-                    .into_iter()
-                    .collect::<BTreeMap<_, _>>()
-                    .into(),
+                kept_images: Arc::new(kept.into_iter().collect()),
                 capacity: rng.chance(50).then(|| limit(rng)),
                 scan_interval: span(rng),
                 ready_timeout: span(rng),

@@ -2,91 +2,61 @@
 
 use super::rig::{NOTHING, Rig, config, limits, seconds};
 use crate::config::Config;
-use crate::event::Creation;
-use crate::types::{Phase, Pod};
+
+fn quiet() -> Rig {
+    Rig::with_quiet_pods(limits(1, 2), &[0])
+}
 
 #[test]
 fn a_pod_with_calls_is_asked_when_it_was_not_heard_of_for_a_second() {
-    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
-    rig.request(1);
-    assert_eq!(rig.pass(2), ["check u0"], "once");
-    assert_eq!(rig.checked(0, 1, true), NOTHING);
-    assert_eq!(rig.pass(1), ["check u0"], "and again, while the call runs");
-    rig.pass(1);
-    rig.served(1);
-    assert_eq!(rig.checked(0, 2, false), NOTHING, "it has answered the call since");
-    rig.request(2);
-    assert_eq!(rig.pass(2), ["check u0"]);
-    assert_eq!(rig.checked(0, 2, false), NOTHING, "of an earlier check");
-    assert_eq!(rig.checked(0, 3, false), ["cut u0", "probe u0"]);
-    rig.broken(2);
-    rig.ready(0);
-    assert_eq!(rig.pass(10), NOTHING, "nobody uses it");
+    let mut rig = quiet();
+    rig.run("request 1 ..; pass 2 -> check u0"); // once
+    rig.run("checked 0 1 true; pass 1 -> check u0"); // and again, while the call runs
+    rig.run("pass 1 ..; served 1; checked 0 2 false"); // it has answered the call since
+    rig.run("request 2 ..; pass 2 -> check u0; checked 0 2 false"); // of an earlier check
+    rig.run("checked 0 3 false -> cut u0 + probe u0; broken 2 ..; ready 0 ..; pass 10"); // nobody uses it
 }
 
 #[test]
 fn a_silent_pod_is_replaced_at_once_and_comes_back() {
-    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
-    rig.request(1);
-    rig.pass(2);
-    assert_eq!(rig.request(2), ["grant 2 u0"], "in use until it is known");
-    assert_eq!(rig.checked(0, 1, false), ["cut u0", "probe u0"]);
-    assert_eq!(rig.request(3), ["create 1"], "its name is taken, and no other pod answers");
-    assert_eq!((rig.broken(1), rig.broken(2)), (vec![], vec![]));
-    rig.created(1);
-    assert_eq!(rig.ready(1), ["grant 3 u1"]);
-    assert_eq!(rig.request(4), ["grant 4 u1"]);
-    assert_eq!(rig.ready(0), NOTHING, "it serves again");
-    assert_eq!(rig.request(5), ["grant 5 u0"]);
+    let mut rig = quiet();
+    rig.run("request 1 ..; pass 2 ..; request 2 -> grant 2 u0"); // in use until it is known
+    rig.run("checked 0 1 false -> cut u0 + probe u0; request 3 -> create 1; broken 1; broken 2");
+    rig.run("created 1 ..; ready 1 -> grant 3 u1; request 4 -> grant 4 u1");
+    rig.run("ready 0; request 5 -> grant 5 u0"); // it serves again
 }
 
 #[test]
 fn silence_on_the_wire_counts_at_once_and_other_losses_after_three_seconds() {
-    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
-    rig.request(1);
-    assert_eq!(rig.silent(1), ["cut u0", "probe u0"]);
-    assert_eq!(rig.request(2), ["create 1"]);
-
-    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
-    rig.request(1);
-    assert_eq!(rig.broken(1), ["probe u0"]);
-    assert_eq!(rig.request(2), NOTHING, "it may be back at once");
-    assert_eq!(rig.pass(2), NOTHING);
-    assert_eq!(rig.pass(2), ["create 1"]);
+    quiet().run("request 1 ..; silent 1 -> cut u0 + probe u0; request 2 -> create 1");
+    quiet().run("request 1 ..; broken 1 -> probe u0; request 2; pass 2; pass 2 -> create 1");
 }
 
 #[test]
 fn a_call_that_ends_by_its_deadline_makes_its_pod_suspect() {
-    let mut rig = Rig::with_quiet_pods(limits(1, 2), &[0]);
-    rig.request(1);
-    assert_eq!(rig.late(1, 7), ["check u0"]);
-    assert_eq!(rig.checked(0, 1, true), NOTHING, "the function is slow");
-    rig.request(2);
-    assert_eq!(rig.pass(2), ["check u0"]);
-    assert_eq!(rig.late(2, 8), ["check u0"], "it has less time now");
-    assert_eq!(rig.checked(0, 2, false), NOTHING, "the answer to that one counts");
-    assert_eq!(rig.checked(0, 3, true), NOTHING);
-    assert_eq!(rig.counts(), [1, 0, 0, 0]);
+    let mut rig = quiet();
+    rig.run("request 1 ..; late 1 7 -> check u0; checked 0 1 true"); // the function is slow
+    rig.run("request 2 ..; pass 2 -> check u0; late 2 8 -> check u0"); // it has less time now
+    rig.run("checked 0 2 false; checked 0 3 true; counts -> 1 0 0 0"); // the answer to the last one counts
 }
 
-/// Two calls on pod 0 that end by their deadlines, of these packages, after so many seconds each.
-/// What becomes of the pod.
+/// Two calls on pod 0 end by their deadlines, of these packages, after so many seconds each.
+/// Returns what happens to the pod.
 fn two_late(packages: [u64; 2], seconds: u64, elsewhere: bool, in_a_row: bool) -> Vec<String> {
     let mut rig = Rig::with_pods(limits(2, 9), &[0, 1]);
-    assert_eq!(rig.request(1), ["grant 1 u0"]);
-    assert_eq!(rig.request(2), ["grant 2 u1"]);
+    rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u1");
     // The first of further calls that is on pod 0.
-    let second = |rig: &mut Rig| (3..9).find(|&id| rig.request(id) == [format!("grant {id} u0")]).unwrap();
+    let second = |rig: &mut Rig| {
+        (3..9).find(|id| rig.act(&format!("request {id}")) == [format!("grant {id} u0")]).unwrap()
+    };
     let early = (!in_a_row).then(|| second(&mut rig));
-    rig.pass(seconds);
-    rig.late(1, packages[0]);
-    rig.pass(1);
+    rig.run(&format!("pass {seconds} ..; late 1 {} ..; pass 1 ..", packages[0]));
     if elsewhere {
-        rig.served(2);
+        rig.run("served 2");
     }
     let second = early.unwrap_or_else(|| second(&mut rig));
     rig.pass(seconds);
-    rig.late(second, packages[1])
+    rig.act(&format!("late {second} {}", packages[1]))
 }
 
 #[test]
@@ -101,47 +71,28 @@ fn two_packages_in_a_row_that_hang_while_others_are_answered_elsewhere_cost_the_
 #[test]
 fn a_pod_of_another_runner_that_was_never_heard_of_holds_nobody_up() {
     let mut rig = Rig::new(config());
-    rig.see_as(0, |pod| Pod { phase: Phase::Running, ..pod });
-    assert_eq!(rig.request(1), NOTHING);
-    assert_eq!(rig.pass(2), NOTHING);
-    assert_eq!(rig.pass(2), ["create 1"], "its node may have died with its owner");
-    assert_eq!(rig.ready(0), ["grant 1 u0"]);
+    // Its node may have died with its owner.
+    rig.run("see 0 running ..; request 1; pass 2; pass 2 -> create 1; ready 0 -> grant 1 u0");
 }
 
 #[test]
 fn waiters_for_a_lost_pod_wait_until_their_deadlines() {
     let mut rig = Rig::with_quiet_pods(Config { ready_timeout: seconds(20), ..limits(1, 2) }, &[0]);
-    rig.own(false);
-    rig.request(1);
-    rig.silent(1);
-    assert_eq!(rig.request_within(2, 100), ["create 1", "probe u0"]);
-    rig.creation(1, Creation::Unreachable);
-    let lines = rig.pass(99);
-    assert!(lines.iter().all(|line| !line.starts_with("reject")), "{lines:?}");
-    assert!(rig.pass(2).contains(&"reject 2 DeadlineExceeded".to_owned()));
+    rig.run("disown; request 1 ..; silent 1 ..; request 2 within 100 -> create 1 + probe u0");
+    rig.run("creation 1 Unreachable; pass 99 about reject; pass 2 about reject -> reject 2 DeadlineExceeded");
 }
 
 #[test]
 fn a_pod_that_is_pending_without_a_fault_outlives_those_who_wait_for_it() {
     let patient = || Config { pending_timeout: seconds(300), ..config() };
     let mut rig = Rig::new(patient());
-    assert_eq!(rig.request_within(1, 280), ["create 0"]);
-    assert_eq!(rig.created(0), ["probe u0"]);
-    rig.see(0);
-    assert_eq!(rig.pass(61), ["reject 1 NotReady"]);
-    assert_eq!(rig.request_within(2, 100), NOTHING, "it may still come");
-    assert_eq!(rig.pass(61), ["reject 2 NotReady"]);
+    rig.run("request 1 within 280 -> create 0; created 0 -> probe u0; see 0 ..");
+    rig.run("pass 61 -> reject 1 NotReady; request 2 within 100"); // it may still come
+    rig.run("pass 61 -> reject 2 NotReady");
     // The image is there: the pod has its time to become ready.
-    rig.pass(120);
-    rig.see_as(0, |pod| Pod { phase: Phase::Running, ..pod });
-    assert_eq!(rig.pass(59), NOTHING);
-    assert_eq!(rig.ready(0), NOTHING);
-    assert_eq!(rig.request(3), ["grant 3 u0"]);
+    rig.run("pass 120 ..; see 0 running ..; pass 59; ready 0; request 3 -> grant 3 u0");
 
     let mut rig = Rig::new(patient());
-    rig.request_within(1, 280);
-    rig.created(0);
-    rig.see(0);
-    rig.pass(61);
-    assert_eq!(rig.pass(240), ["delete u0 Failed"], "not for ever");
+    rig.run("request 1 within 280 ..; created 0 ..; see 0 ..; pass 61 ..");
+    rig.run("pass 240 -> delete u0 Failed"); // not for ever
 }

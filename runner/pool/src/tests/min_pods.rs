@@ -3,64 +3,50 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::rig::{IMAGE, NOTHING, Rig, config, made, other, seconds};
+use super::rig::{IMAGE, NOTHING, Rig, config, overrides, seconds};
 use crate::config::{Config, Limits, Override};
-use crate::event::{Action, Creation, Event, OwnedShards, WriteOutcome};
-use crate::types::{Pod, ShardKey, Time};
+use crate::event::{Action, Event, OwnedShards};
+use crate::types::{ShardKey, Time};
 
 fn keeping(min_pods: u32, max_pods: u32) -> Config {
     let all = Limits { max_pods, min_pods, ..config().limits };
     Config { limits: all, kept_images: Arc::new([(IMAGE.into(), IMAGE.into())].into()), ..config() }
 }
 
-fn configure(rig: &mut Rig, config: Config) -> Vec<String> {
-    rig.config = config.clone();
-    rig.step(Event::Configure(config))
-}
-
-/// Lets time pass while pushes and deletes succeed; what else was asked for, and how many pushes
-/// there were for each pod.
+/// Lets time pass while pushes and deletes succeed. Returns the other actions and the number of
+/// pushes per pod.
 fn live(rig: &mut Rig, span: u64) -> (Vec<String>, HashMap<u32, u64>) {
-    live_as(rig, span, |pod| pod)
+    live_with(rig, span, "")
 }
 
-/// The same with pods that `dress` makes special.
-fn live_as(rig: &mut Rig, span: u64, dress: impl Fn(Pod) -> Pod) -> (Vec<String>, HashMap<u32, u64>) {
+/// The same, and pod 0 is special in a way.
+fn live_with(rig: &mut Rig, span: u64, first: &str) -> (Vec<String>, HashMap<u32, u64>) {
     let (mut others, mut pushes) = (Vec::new(), HashMap::new());
     for _ in 0..span / 5 {
         for line in rig.pass(5) {
-            let Some((slot, until)) = line.strip_prefix("push u").and_then(|rest| rest.split_once(" +"))
-            else {
-                let deleted = line.strip_prefix("delete u").map(|rest| rest[..1].parse().unwrap());
-                others.push(line);
-                if let Some(slot) = deleted {
-                    others.extend(rig.deleted(slot, WriteOutcome::Ok));
-                    others.extend(rig.gone(slot));
-                }
+            if let Some((slot, until)) = line.strip_prefix("push u").and_then(|rest| rest.split_once(" +")) {
+                *pushes.entry(slot.parse().unwrap()).or_default() += 1;
+                let special = if slot == "0" { first } else { "" };
+                others.extend(rig.act(&format!("written {slot} lapsing {until}{special}")));
                 continue;
-            };
-            let (slot, until) = (slot.parse().unwrap(), until.parse::<f64>().unwrap());
-            let pod = Pod { reclaim_after: Some(rig.now + seconds(until as u64)), ..rig.pod(slot) };
-            *pushes.entry(slot).or_default() += 1;
-            others.extend(rig.written(dress(pod)));
+            }
+            let deleted = line.strip_prefix("delete u").map(|rest| rest[..1].to_owned());
+            others.push(line);
+            if let Some(slot) = deleted {
+                rig.run(&format!("deleted {slot} Ok; gone {slot}"));
+            }
         }
     }
     (others, pushes)
 }
 
-/// The answer to a create, and the watch.
-fn created(rig: &mut Rig, slot: u32) {
-    rig.created(slot);
-    rig.see(slot);
-}
-
-/// With these pods, ready and kept as far as configured.
+/// With these pods, ready and kept as configured.
 fn with_kept(config: Config, slots: &[u32]) -> Rig {
     let mut rig = Rig::unsynced(config);
     let pods = slots.iter().map(|&slot| rig.pod(slot)).collect();
     rig.step(Event::Synced(pods));
-    for &slot in slots {
-        rig.ready(slot);
+    for slot in slots {
+        rig.run(&format!("ready {slot} .."));
     }
     rig
 }
@@ -68,22 +54,14 @@ fn with_kept(config: Config, slots: &[u32]) -> Rig {
 #[test]
 fn nothing_is_started_before_the_pods_are_known() {
     let mut rig = Rig::unsynced(keeping(2, 3));
-    assert_eq!(rig.own(true), NOTHING);
-    assert_eq!(rig.pass(600), NOTHING);
-    assert_eq!(rig.step(Event::Synced(Vec::new())), ["create 0", "create 1"]);
-    assert_eq!(rig.created(0), ["probe u0"]);
-    assert_eq!(rig.created(1), ["probe u1"]);
-    rig.ready(0);
-    rig.ready(1);
-    assert_eq!(rig.pass(10), NOTHING, "and no more than that");
+    rig.run("own; pass 600; synced -> create 0 + create 1; created 0 -> probe u0");
+    rig.run("created 1 -> probe u1; ready 0 ..; ready 1 ..; pass 10"); // and no more than that
 
-    let mut rig = Rig::unsynced(keeping(2, 3));
-    let pod = rig.pod(1);
-    assert_eq!(rig.step(Event::Synced(vec![pod])), ["create 0", "probe u1"], "what is there counts");
+    Rig::unsynced(keeping(2, 3)).run("synced 1 -> create 0 + probe u1"); // existing pods count
 }
 
 #[test]
-fn how_many_is_said_for_all_or_for_one() {
+fn the_minimum_is_configured_for_all_or_for_one() {
     let own = |min_pods, max_pods| Override {
         limits: Limits { max_pods, min_pods, ..Limits::default() },
         recipe: None,
@@ -98,9 +76,9 @@ fn how_many_is_said_for_all_or_for_one() {
         (Config { kept_images: Arc::default(), ..keeping(2, 3) }, own(2, 0), 0),
     ];
     for (all, one, expected) in cases {
-        let overrides = super::rig::overrides(HashMap::from([(IMAGE.into(), one)]));
+        let overrides = overrides(HashMap::from([(IMAGE.into(), one)]));
         let mut rig = Rig::unsynced(Config { overrides, ..all });
-        assert_eq!(rig.step(Event::Synced(Vec::new())).len(), expected);
+        assert_eq!(rig.act("synced").len(), expected);
         assert_eq!(rig.pool.is_empty(), expected == 0);
     }
 }
@@ -108,12 +86,10 @@ fn how_many_is_said_for_all_or_for_one() {
 #[test]
 fn the_owner_alone_starts_pods() {
     let mut rig = Rig::unsynced(keeping(1, 1));
-    rig.own(false);
-    assert_eq!(rig.step(Event::Synced(Vec::new())), NOTHING);
-    assert_eq!(configure(&mut rig, keeping(2, 2)), NOTHING);
-    assert_eq!(rig.pass(3600), NOTHING);
-    assert!(rig.pool.is_empty(), "and the others need not know the image");
-    assert_eq!(rig.own(true), ["create 0", "create 1"]);
+    rig.run("disown; synced");
+    assert_eq!(rig.configure(keeping(2, 2)), NOTHING);
+    rig.run("pass 3600; is empty"); // and the others need not know the image
+    rig.run("own -> create 0 + create 1");
 }
 
 #[test]
@@ -122,7 +98,7 @@ fn the_key_decides_who_owns_and_is_written_into_the_pod() {
         Config { kept_images: Arc::new([(IMAGE.into(), "registry/fn".into())].into()), ..keeping(2, 2) };
     let mut rig = Rig::unsynced(config.clone());
     rig.step(Event::Own(OwnedShards::Of(Arc::new(|key: &ShardKey| key.as_str() == "registry/fn"))));
-    assert_eq!(rig.step(Event::Synced(Vec::new())), ["create 0", "create 1"]);
+    rig.run("synced -> create 0 + create 1");
 
     // One is there already, under another key.
     let mut rig = Rig::unsynced(config);
@@ -138,25 +114,22 @@ fn a_kept_pod_outlives_its_ttl_and_is_used_without_a_push() {
     let (others, pushes) = live(&mut rig, 7200);
     assert_eq!(others, NOTHING);
     assert!((100..=120).contains(&pushes[&0]), "one a minute: {pushes:?}");
-    assert_eq!(rig.request(1), ["grant 1 u0"]);
+    rig.run("request 1 -> grant 1 u0");
 }
 
 #[test]
 fn a_kept_pod_that_has_lapsed_already_is_pushed_and_not_deleted() {
     let mut rig = with_kept(keeping(1, 1), &[0]);
-    rig.pass(59);
-    assert_eq!(rig.see_lapsing(0, 1), ["push u0 +1800"]);
+    rig.run("pass 59 ..; see 0 lapsing 1 -> push u0 +1800");
     for _ in 0..30 {
-        rig.pushed(0, WriteOutcome::Conflict);
-        assert_eq!(rig.pass(5), ["push u0 +1800"], "as often as it takes, whatever scan comes in between");
+        // as often as it takes, whatever scan comes in between
+        rig.run("pushed 0 Conflict; pass 5 -> push u0 +1800");
     }
 
     // A pod whose end was never said.
     let mut rig = with_kept(keeping(1, 1), &[]);
-    assert_eq!(rig.see_as(0, |pod| Pod { reclaim_after: None, ..pod }), ["push u0 +1800", "probe u0"]);
-    rig.ready(0);
-    rig.pushed(0, WriteOutcome::Unreachable);
-    assert_eq!(rig.pass(5), ["push u0 +1800"], "again");
+    rig.run("see 0 endless -> push u0 +1800 + probe u0; ready 0 ..; pushed 0 Unreachable ..");
+    rig.run("pass 5 -> push u0 +1800"); // again
 }
 
 #[test]
@@ -164,12 +137,8 @@ fn what_is_no_longer_kept_lapses() {
     for lowered in [config(), keeping(0, 1), Config { kept_images: Arc::default(), ..keeping(1, 1) }] {
         let mut rig = with_kept(keeping(1, 1), &[0]);
         live(&mut rig, 3600);
-        assert_eq!(configure(&mut rig, lowered), NOTHING);
-        assert_eq!(rig.pass(1700), NOTHING);
-        assert_eq!(rig.pass(200), ["delete u0 Expired"]);
-        rig.deleted(0, WriteOutcome::Ok);
-        assert_eq!(rig.gone(0), NOTHING);
-        assert!(rig.pool.is_empty());
+        assert_eq!(rig.configure(lowered), NOTHING);
+        rig.run("pass 1700; pass 200 -> delete u0 Expired; deleted 0 Ok; gone 0; is empty");
     }
 }
 
@@ -180,18 +149,11 @@ fn of_more_pods_always_the_same_are_kept() {
     assert_eq!(others, ["delete u2 Expired"]);
     assert_eq!(pushes.keys().copied().max(), Some(1));
     assert_eq!(live(&mut rig, 3600).0, NOTHING);
-    assert_eq!(rig.counts(), [2, 0, 0, 0]);
+    rig.run("counts -> 2 0 0 0");
 
     // Under load there are more, and after it as many as before.
-    for id in 0..5 {
-        rig.request(id);
-    }
-    created(&mut rig, 2);
-    rig.ready(2);
-    for id in 0..5 {
-        rig.served(id);
-    }
-    assert_eq!(rig.counts(), [3, 0, 0, 0]);
+    rig.run("request 0 ..; request 1 ..; request 2 ..; request 3 ..; request 4 ..; created 2 ..; see 2 ..");
+    rig.run("ready 2 ..; served 0; served 1; served 2; served 3; served 4; counts -> 3 0 0 0");
     assert_eq!(live(&mut rig, 1950).0, ["delete u2 Expired"]);
 }
 
@@ -199,26 +161,24 @@ fn of_more_pods_always_the_same_are_kept() {
 fn what_is_pushed_stays_the_one_to_be_kept_however_short_its_life() {
     let brief = Limits { ttl: seconds(60), ..keeping(1, 2).limits };
     let mut rig = Rig::unsynced(Config { limits: brief, ..keeping(1, 2) });
-    let pods = vec![rig.lapsing(0, 110), rig.lapsing(1, 125)];
-    rig.step(Event::Synced(pods));
-    rig.ready(0);
-    rig.ready(1);
+    rig.run("synced 0 lapsing 110, 1 lapsing 125 ..; ready 0 ..; ready 1 ..");
     let (others, pushes) = live(&mut rig, 200);
     assert_eq!(others, ["delete u1 Expired"]);
     assert!(pushes.keys().eq(&[0]));
 }
 
-/// When pods are started in the course of an hour, in seconds, if this is what becomes of each.
-fn starts(config: Config, fate: impl Fn(&mut Rig, u32)) -> Vec<u64> {
+/// When pods are started in the course of an hour, in seconds, if this happens to each: a script for
+/// slot `N`.
+fn starts(config: Config, fate: &str) -> Vec<u64> {
     let mut rig = Rig::unsynced(config);
     let begin = rig.now;
-    let mut lines = rig.step(Event::Synced(Vec::new()));
+    let mut lines = rig.act("synced");
     let mut starts = Vec::new();
     for _ in 0..3600 {
         for line in std::mem::take(&mut lines) {
             if let Some(slot) = line.strip_prefix("create ") {
                 starts.push(rig.now.since(begin).as_secs());
-                fate(&mut rig, slot.parse().unwrap());
+                rig.run(&fate.replace('N', slot));
             }
         }
         lines = rig.pass(1);
@@ -227,17 +187,15 @@ fn starts(config: Config, fate: impl Fn(&mut Rig, u32)) -> Vec<u64> {
 }
 
 #[test]
-fn starts_that_fail_are_tried_again_for_ever_and_ever_more_slowly() {
-    let refused = |rig: &mut Rig, slot| {
-        rig.creation(slot, Creation::Refused(other("quota")));
-    };
-    let starts_of = |min_pods| starts(keeping(min_pods, 3), refused);
-    let one = starts_of(1);
-    assert_eq!(one[..7], [0, 1, 3, 7, 15, 31, 61]);
-    assert!(one.windows(2).skip(5).all(|pair| pair[1] - pair[0] == 30), "{one:?}");
-    assert!(one.last().is_some_and(|&last| last > 3500));
-
-    let three = starts_of(3);
+fn failed_starts_are_repeated_for_ever_and_ever_more_slowly() {
+    // A pod that dies as soon as it is ready counts as a failed start.
+    for fate in ["refused N quota", "created N ..; ready N ..; gone N"] {
+        let one = starts(keeping(1, 1), fate);
+        assert_eq!(one[..7], [0, 1, 3, 7, 15, 31, 61]);
+        assert!(one.windows(2).skip(5).all(|pair| pair[1] - pair[0] == 30), "{one:?}");
+        assert!(one.last().is_some_and(|&last| last > 3500));
+    }
+    let three = starts(keeping(3, 3), "refused N quota");
     assert_eq!(three[..3], [0, 0, 0]);
     let later = &three[3..];
     assert!(later.windows(2).all(|pair| pair[0] < pair[1]), "one at a time: {three:?}");
@@ -245,37 +203,15 @@ fn starts_that_fail_are_tried_again_for_ever_and_ever_more_slowly() {
 }
 
 #[test]
-fn pods_that_die_as_soon_as_they_are_ready_are_not_started_in_a_loop() {
-    let starts = starts(keeping(1, 1), |rig, slot| {
-        rig.created(slot);
-        rig.ready(slot);
-        assert_eq!(rig.gone(slot), NOTHING);
-    });
-    assert_eq!(starts[..7], [0, 1, 3, 7, 15, 31, 61]);
-    assert!(
-        starts.len() > 100 && starts.windows(2).skip(5).all(|pair| pair[1] - pair[0] == 30),
-        "{starts:?}"
-    );
-}
-
-#[test]
 fn when_a_shard_moves_the_new_owner_keeps_the_pods_that_are_there() {
     let mut old = with_kept(keeping(2, 2), &[0, 1]);
     live(&mut old, 600);
-    assert_eq!(old.own(false), NOTHING);
-    assert_eq!(old.pass(3600), NOTHING, "it neither pushes nor starts any more");
-    old.gone(0);
-    assert_eq!(old.pass(600), NOTHING);
-    old.gone(1);
-    assert!(old.pool.is_empty());
+    old.run("disown; pass 3600"); // it neither pushes nor starts any more
+    old.run("gone 0; pass 600; gone 1; is empty");
 
     let mut new = Rig::unsynced(keeping(2, 2));
-    new.own(false);
-    let pods = vec![new.lapsing(0, 1770), new.lapsing(1, 1750)];
-    assert_eq!(new.step(Event::Synced(pods)), NOTHING);
-    assert_eq!(new.own(true), ["probe u0", "probe u1"]);
-    new.ready(0);
-    new.ready(1);
+    new.run("disown; synced 0 lapsing 1770, 1 lapsing 1750");
+    new.run("own -> probe u0 + probe u1; ready 0 ..; ready 1 ..");
     let (others, pushes) = live(&mut new, 7200);
     assert_eq!(others, NOTHING);
     assert!(pushes[&0] > 100 && pushes[&1] > 100);
@@ -286,30 +222,22 @@ fn a_kept_pod_of_another_version_is_replaced_by_one_that_is_kept() {
     // The second is short-lived: in use or not, it never looks far from its lapse.
     let brief = Config { limits: Limits { ttl: seconds(60), ..keeping(1, 1).limits }, ..keeping(1, 1) };
     for config in [keeping(1, 1), brief] {
-        let old = |pod: Pod| match pod.name.slot {
-            0 => Pod { recipe: made("old", 4000), ..pod },
-            _ => pod,
-        };
         let mut rig = Rig::unsynced(config);
-        let pod = Pod { reclaim_after: Some(rig.now + seconds(120)), ..rig.pod(0) };
-        rig.step(Event::Synced(vec![old(pod)]));
-        rig.ready(0);
+        rig.run("synced 0 outdated lapsing 120 ..; ready 0 ..");
         let mut others = Vec::new();
         while others.is_empty() {
-            others = live_as(&mut rig, 5, old).0;
+            others = live_with(&mut rig, 5, " outdated").0;
             assert!(rig.now < Time::from_millis(1_000_600_000), "never replaced");
         }
         assert_eq!(others, ["create 1"]);
-        created(&mut rig, 1);
-        assert_eq!(live_as(&mut rig, 30, old).0, NOTHING, "the old one stays until the new one is ready");
-        let lines = rig.ready(1);
-        assert!(lines.contains(&"push u0 +60".to_owned()), "notice: {lines:?}");
-        let noticed = old(Pod { reclaim_after: Some(rig.now + seconds(60)), ..rig.pod(0) });
-        rig.written(noticed);
-        let (others, pushes) = live_as(&mut rig, 150, old);
+        rig.run("created 1 ..; see 1 ..");
+        let others = live_with(&mut rig, 30, " outdated").0;
+        assert_eq!(others, NOTHING, "the old one stays until the new one is ready");
+        rig.run("ready 1 about u0 -> push u0 +60; written 0 outdated lapsing 60 .."); // notice
+        let (others, pushes) = live_with(&mut rig, 150, " outdated");
         assert_eq!(others, ["delete u0 Replaced"]);
         assert!(!pushes.contains_key(&0), "{pushes:?}");
         assert_eq!(live(&mut rig, 3600).0, NOTHING, "the new one is kept");
-        assert_eq!(rig.counts(), [1, 0, 0, 0]);
+        rig.run("counts -> 1 0 0 0");
     }
 }

@@ -1,6 +1,7 @@
 //! What makes a pod outdated: a part that differs and is not the newer one.
 
-use super::rig::{NOTHING, Rig, config, limits, made, made_with, seconds};
+use super::rig::{NOTHING, Rig, config, limits, made, made_with};
+use crate::event::Event;
 use crate::types::{ImageContent, Pod, PodRecipe};
 
 /// Whether the owner of `recipe` replaces a pod of `pod`.
@@ -74,18 +75,14 @@ fn a_pod_that_leaves_is_not_used_beside_one_of_newer_content() {
     for (digest, resolved, other_is_used) in [("new", 2000, true), ("new", 1000, false), ("old", 2000, false)]
     {
         let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
-        rig.own(false);
+        rig.run("disown");
         rig.see_as(1, |pod| Pod { recipe: made_with("new", 90, digest, resolved), ..pod });
-        let leaving = Pod {
-            recipe: made_with("new", 5000, "old", 1500),
-            reclaim_after: Some(rig.now + seconds(60)),
-            ..rig.pod(0)
-        };
-        rig.seen(leaving);
+        let leaving = Pod { recipe: made_with("new", 5000, "old", 1500), ..rig.pod_as("0 lapsing 60") };
+        rig.step(Event::Seen(leaving));
         for id in 0..16 {
-            assert_eq!(rig.request(id), [format!("grant {id} u1")], "it is left alone anyway");
+            rig.run(&format!("request {id} -> grant {id} u1"));
         }
-        let full = rig.request(16);
+        let full = rig.act("request 16");
         assert_eq!(full == NOTHING, other_is_used, "{digest} {resolved}: {full:?}");
     }
 }

@@ -1,16 +1,19 @@
-//! A pool in hand: events go in as short calls, actions come out as short lines.
+//! A pool that runs scripts: events go in as short steps, and each names the actions it causes.
 //!
-//! `create 0`, `grant 7 u0`, `reject 7 QueueFull`, `push u0 +1800`, `delete u0 Expired`, `probe
-//! u0`, `unprobe u0`; moments are seconds from now, and pod `u0` is the one in slot 0.
+//! `request 3 -> grant 3 u0 + create 1` expects exactly these actions, `request 4` none, and
+//! `request 5 ..` any; `pass 60 about u0` looks only at lines with `u0`. Times are seconds from
+//! now, and pod `u0` is the one in slot 0. [`Rig::act`] and [`Rig::show`] list the words.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, Limits, Override, Overrides};
 use crate::event::{Action, Creation, Event, OwnedShards, Rejection, Verdict, WriteOutcome};
 use crate::pool::Pool;
 use crate::types::{
-    ImageContent, ImageKey, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid,
+    ImageContent, ImageKey, Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey,
+    Time, Uid,
 };
 
 pub(crate) const IMAGE: &str = "registry/fn:v1";
@@ -66,7 +69,7 @@ impl Rig {
     /// A single runner that has seen that there are no pods.
     pub(crate) fn new(config: Config) -> Self {
         let mut rig = Self::unsynced(config);
-        assert_eq!(rig.step(Event::Synced(Vec::new())), NOTHING);
+        rig.run("synced");
         rig
     }
 
@@ -79,12 +82,11 @@ impl Rig {
     pub(crate) fn with_pods(config: Config, slots: &[u32]) -> Self {
         let mut rig = Self::new(config);
         for &slot in slots {
-            rig.see(slot);
-            rig.ready(slot);
+            rig.run(&format!("see {slot} ..; ready {slot} .."));
         }
-        rig.pass(90);
+        rig.run("pass 90 ..");
         for &slot in slots {
-            rig.see(slot);
+            rig.run(&format!("see {slot} .."));
         }
         rig
     }
@@ -105,6 +107,11 @@ impl Rig {
         actions.iter().map(|action| self.show(action)).collect()
     }
 
+    /// With pods that answer a check only in the script.
+    pub(crate) fn with_quiet_pods(config: Config, slots: &[u32]) -> Self {
+        Self { pods_answer: false, ..Self::with_pods(config, slots) }
+    }
+
     /// Lets time pass, ticking whenever the pool asks for it.
     pub(crate) fn pass(&mut self, span: u64) -> Vec<String> {
         let end = self.now + seconds(span);
@@ -117,49 +124,91 @@ impl Rig {
         lines
     }
 
-    pub(crate) fn request(&mut self, id: u64) -> Vec<String> {
-        self.request_within(id, 300)
+    /// Carries out the steps of a script, separated by `;`.
+    #[track_caller]
+    pub(crate) fn run(&mut self, script: &str) {
+        for step in script.split("; ") {
+            if let Some(step) = step.strip_suffix(" ..") {
+                self.act(step);
+                continue;
+            }
+            let (step, expected) = step.split_once(" -> ").unwrap_or((step, ""));
+            assert_eq!(self.act(step).join(" + "), expected, "{step}");
+        }
     }
 
-    pub(crate) fn request_within(&mut self, id: u64, patience: u64) -> Vec<String> {
-        let image = ImageKey::from(IMAGE);
-        let deadline = self.now + seconds(patience);
-        self.step(Event::Request { id: RequestId(id), shard_key: ShardKey::from(&image), image, deadline })
+    /// Carries out one step of a script.
+    pub(crate) fn act(&mut self, step: &str) -> Vec<String> {
+        let (step, about) = step.split_once(" about ").unwrap_or((step, ""));
+        let (verb, rest) = step.split_once(' ').unwrap_or((step, ""));
+        let (first, text) = rest.split_once(' ').unwrap_or((rest, ""));
+        let number = first.parse::<u64>().unwrap_or_default();
+        let (id, slot) = (RequestId(number), number as u32);
+        // A number stands for the pod of that slot.
+        let uid = if first.parse::<u32>().is_ok() { uid(slot) } else { Uid::from(first) };
+        let reason = other(text);
+        let finished = |verdict| Event::Finished { id, verdict };
+        let created = |result| Event::Created { name: name(slot), result };
+        let event = match verb {
+            "pass" => return self.pass(number).into_iter().filter(|line| line.contains(about)).collect(),
+            "counts" => return vec![self.counts().map(|count| count.to_string()).join(" ")],
+            "is" => {
+                assert!(self.pool.is_empty(), "{:?}", self.pool);
+                return Vec::new();
+            }
+            "created" | "written" => {
+                let pod = self.pod_as(rest);
+                let mut lines = self.step(Event::Seen(pod));
+                lines.extend(self.step(match verb {
+                    "created" => created(Creation::Ok(uid)),
+                    _ => Event::Pushed { uid, result: WriteOutcome::Ok },
+                }));
+                return lines;
+            }
+            "request" => {
+                let patience = text.strip_prefix("within ").map_or(300, |span| span.parse().unwrap());
+                let (image, deadline) = (ImageKey::from(IMAGE), self.now + seconds(patience));
+                Event::Request { id, shard_key: ShardKey::from(&image), image, deadline }
+            }
+            "cancel" => Event::Cancel(id),
+            "served" => finished(Verdict::Served),
+            "broken" => finished(Verdict::Broken),
+            "full" => finished(Verdict::Full),
+            "silent" => finished(Verdict::Silent),
+            "late" => finished(Verdict::Late { package: text.parse().unwrap() }),
+            "see" => Event::Seen(self.pod_as(rest)),
+            "gone" => Event::Gone(uid),
+            "ready" => Event::Ready(uid),
+            "checked" => {
+                let (number, answered) = text.split_once(' ').unwrap();
+                Event::Checked { uid, number: number.parse().unwrap(), answered: answered == "true" }
+            }
+            "failed" => Event::Failed { uid, reason },
+            "refused" => created(Creation::Refused(reason)),
+            "creation" if text == "Exists" => created(Creation::Exists),
+            "creation" if text == "Ok" => created(Creation::Ok(uid)),
+            "creation" => created(Creation::Unreachable),
+            "deleted" => Event::Deleted { uid, result: outcome(text) },
+            "pushed" => Event::Pushed { uid, result: outcome(text) },
+            "own" if first == "shard" => Event::Own(OwnedShards::Of(Arc::new(|_: &ShardKey| true))),
+            "own" if first == "other" => Event::Own(OwnedShards::Of(Arc::new(|_: &ShardKey| false))),
+            "own" => Event::Own(OwnedShards::All),
+            "disown" => Event::Own(OwnedShards::None),
+            "watch" => Event::WatchLost,
+            "synced" => Event::Synced(rest.split_terminator(", ").map(|pod| self.pod_as(pod)).collect()),
+            "warm" => Event::Warm { image: IMAGE.into(), shard_key: IMAGE.into() },
+            "limit" => {
+                self.config.limits.max_pods = slot;
+                Event::Configure(self.config.clone())
+            }
+            _ => panic!("unknown step: {step}"),
+        };
+        self.step(event).into_iter().filter(|line| line.contains(about)).collect()
     }
 
-    pub(crate) fn cancel(&mut self, id: u64) -> Vec<String> {
-        self.step(Event::Cancel(RequestId(id)))
-    }
-
-    pub(crate) fn served(&mut self, id: u64) -> Vec<String> {
-        self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Served })
-    }
-
-    pub(crate) fn broken(&mut self, id: u64) -> Vec<String> {
-        self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Broken })
-    }
-
-    /// With pods that answer only what [`checked`](Self::checked) says.
-    pub(crate) fn with_quiet_pods(config: Config, slots: &[u32]) -> Self {
-        Self { pods_answer: false, ..Self::with_pods(config, slots) }
-    }
-
-    /// Of a package of this number.
-    pub(crate) fn late(&mut self, id: u64, package: u64) -> Vec<String> {
-        self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Late { package } })
-    }
-
-    pub(crate) fn full(&mut self, id: u64) -> Vec<String> {
-        self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Full })
-    }
-
-    pub(crate) fn silent(&mut self, id: u64) -> Vec<String> {
-        self.step(Event::Finished { id: RequestId(id), verdict: Verdict::Silent })
-    }
-
-    /// The answer to the check of this number, from 1.
-    pub(crate) fn checked(&mut self, slot: u32, number: u64, answered: bool) -> Vec<String> {
-        self.step(Event::Checked { uid: uid(slot), number, answered })
+    pub(crate) fn configure(&mut self, config: Config) -> Vec<String> {
+        self.config = config.clone();
+        self.step(Event::Configure(config))
     }
 
     /// The pod in a slot, as a watch would show it now: pending, of the configured version, with a
@@ -177,87 +226,33 @@ impl Rig {
         }
     }
 
-    /// That pod, lapsing in so many seconds.
-    pub(crate) fn lapsing(&mut self, slot: u32, span: u64) -> Pod {
-        Pod { reclaim_after: Some(self.now + seconds(span)), ..self.pod(slot) }
+    /// The pod that a script describes by its slot and what is special about it.
+    pub(crate) fn pod_as(&mut self, text: &str) -> Pod {
+        let mut words = text.split(' ');
+        let mut next = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap();
+        let mut pod = self.pod(next() as u32);
+        while let Some(word) = words.next() {
+            let mut in_seconds = || Some(self.now + seconds(words.next().unwrap().parse().unwrap()));
+            match word {
+                "lapsing" => pod.reclaim_after = in_seconds(),
+                "terminating" => pod.terminating_since = in_seconds(),
+                "endless" => pod.reclaim_after = None,
+                "outdated" => pod.recipe = made("old", 4000),
+                "running" => pod.phase = Phase::Running,
+                "failed" => pod.phase = Phase::Failed(other(&words.by_ref().collect::<Vec<_>>().join(" "))),
+                "past" => {
+                    pod.name.past = words.next().map(Uid::from);
+                    pod.uid = "second".into();
+                }
+                _ => panic!("unknown pod: {text}"),
+            }
+        }
+        pod
     }
 
-    /// That pod with its deletion timestamp in so many seconds.
-    pub(crate) fn terminating(&mut self, slot: u32, span: u64) -> Pod {
-        Pod { terminating_since: Some(self.now + seconds(span)), ..self.pod(slot) }
-    }
-
-    pub(crate) fn seen(&mut self, pod: Pod) -> Vec<String> {
-        self.step(Event::Seen(pod))
-    }
-
-    pub(crate) fn see(&mut self, slot: u32) -> Vec<String> {
-        self.see_as(slot, |pod| pod)
-    }
-
-    /// The watch shows the pod in a slot, changed by `change`.
     pub(crate) fn see_as(&mut self, slot: u32, change: impl FnOnce(Pod) -> Pod) -> Vec<String> {
         let pod = self.pod(slot);
-        self.seen(change(pod))
-    }
-
-    pub(crate) fn see_lapsing(&mut self, slot: u32, span: u64) -> Vec<String> {
-        let pod = self.lapsing(slot, span);
-        self.seen(pod)
-    }
-
-    pub(crate) fn see_terminating(&mut self, slot: u32, span: u64) -> Vec<String> {
-        let pod = self.terminating(slot, span);
-        self.seen(pod)
-    }
-
-    /// A push of the pod in a slot succeeds, with a full lifetime.
-    pub(crate) fn write(&mut self, slot: u32) -> Vec<String> {
-        let pod = self.pod(slot);
-        self.written(pod)
-    }
-
-    pub(crate) fn gone(&mut self, slot: u32) -> Vec<String> {
-        self.step(Event::Gone(uid(slot)))
-    }
-
-    pub(crate) fn ready(&mut self, slot: u32) -> Vec<String> {
-        self.step(Event::Ready(uid(slot)))
-    }
-
-    pub(crate) fn failed(&mut self, slot: u32, reason: &str) -> Vec<String> {
-        self.step(Event::Failed { uid: uid(slot), reason: other(reason) })
-    }
-
-    pub(crate) fn created(&mut self, slot: u32) -> Vec<String> {
-        let pod = self.pod(slot);
-        let mut lines = self.seen(pod);
-        lines.extend(self.creation(slot, Creation::Ok(uid(slot))));
-        lines
-    }
-
-    pub(crate) fn creation(&mut self, slot: u32, result: Creation) -> Vec<String> {
-        self.step(Event::Created { name: name(slot), result })
-    }
-
-    pub(crate) fn deleted(&mut self, slot: u32, result: WriteOutcome) -> Vec<String> {
-        self.step(Event::Deleted { uid: uid(slot), result })
-    }
-
-    pub(crate) fn pushed(&mut self, slot: u32, result: WriteOutcome) -> Vec<String> {
-        self.step(Event::Pushed { uid: uid(slot), result })
-    }
-
-    /// A push succeeds and writes this.
-    pub(crate) fn written(&mut self, pod: Pod) -> Vec<String> {
-        let slot = pod.name.slot;
-        let mut lines = self.seen(pod);
-        lines.extend(self.pushed(slot, WriteOutcome::Ok));
-        lines
-    }
-
-    pub(crate) fn own(&mut self, owned: bool) -> Vec<String> {
-        self.step(Event::Own(if owned { OwnedShards::All } else { OwnedShards::None }))
+        self.step(Event::Seen(change(pod)))
     }
 
     /// `[ready, starting, in flight, waiting]`.
@@ -296,6 +291,16 @@ impl Rig {
             Action::Probe { uid, on: true, .. } => format!("probe {uid}"),
             Action::Probe { uid, on: false, .. } => format!("unprobe {uid}"),
         }
+    }
+}
+
+fn outcome(text: &str) -> WriteOutcome {
+    match text {
+        "Ok" => WriteOutcome::Ok,
+        "Conflict" => WriteOutcome::Conflict,
+        "Gone" => WriteOutcome::Gone,
+        "Unknown" => WriteOutcome::Unknown,
+        _ => WriteOutcome::Unreachable,
     }
 }
 

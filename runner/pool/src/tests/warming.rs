@@ -1,103 +1,43 @@
 //! Warm-ups: one pod, once, started by the owner alone.
 
-use std::sync::Arc;
-
-use super::rig::{IMAGE, NOTHING, Rig, config, other};
-use crate::event::{Creation, Event, OwnedShards};
-use crate::types::ShardKey;
-
-fn warm() -> Event {
-    Event::Warm { image: IMAGE.into(), shard_key: IMAGE.into() }
-}
-
-fn owns(rig: &mut Rig, owned: bool) -> Vec<String> {
-    rig.step(Event::Own(OwnedShards::Of(Arc::new(move |_: &ShardKey| owned))))
-}
+use super::rig::{Rig, config};
 
 #[test]
 fn a_warm_up_starts_one_pod_and_is_content_with_one_that_is_there() {
     let mut rig = Rig::unsynced(config());
-    assert_eq!(rig.step(warm()), NOTHING, "not before the pods are known");
-    assert_eq!(rig.step(Event::Synced(Vec::new())), ["create 0"]);
-    assert_eq!(rig.step(warm()), NOTHING);
-    rig.created(0);
-    rig.ready(0);
-    assert_eq!(rig.step(warm()), NOTHING);
-    rig.gone(0);
-    assert!(rig.pool.is_empty(), "it is asked for once");
+    rig.run("warm; synced -> create 0; warm; created 0 ..; ready 0 ..; warm; gone 0; is empty");
 }
 
 #[test]
 fn a_warm_up_survives_failures_and_is_given_up_in_the_end() {
     let mut rig = Rig::new(config());
-    assert_eq!(rig.step(warm()), ["create 0"]);
+    rig.run("warm -> create 0");
     for pause in [1, 2, 4, 8] {
-        assert_eq!(rig.creation(0, Creation::Refused(other("registry away"))), NOTHING);
-        assert_eq!(rig.pass(pause - 1), NOTHING);
-        assert_eq!(rig.pass(1), ["create 0"], "after {pause} s");
+        rig.run(&format!("refused 0 registry away; pass {}; pass 1 -> create 0", pause - 1));
     }
-    rig.creation(0, Creation::Refused(other("registry away")));
-    assert_eq!(rig.pass(3600), NOTHING);
-    assert!(rig.pool.is_empty(), "given up");
-    assert_eq!(rig.step(warm()), ["create 0"], "but may be asked for again");
-
-    // A pod that fails is a try like any other, and so is one that nobody answered for.
-    rig.created(0);
-    assert_eq!(rig.failed(0, "exit code 1"), ["unprobe u0", "delete u0 Failed"]);
-    rig.gone(0);
-    assert_eq!(rig.pass(1), ["create 0"]);
-    rig.creation(0, Creation::Unreachable);
-    assert_eq!(rig.pass(5), ["create 0"]);
-    rig.created(0);
-    rig.ready(0);
-    rig.gone(0);
-    rig.pass(120);
-    assert!(rig.pool.is_empty(), "it succeeded");
+    rig.run("refused 0 registry away; pass 3600; is empty; warm -> create 0"); // given up, and asked again
+    // A pod that fails, or a create without an answer, is an attempt like any other.
+    rig.run("created 0 ..; failed 0 exit code 1 -> unprobe u0 + delete u0 Failed; gone 0");
+    rig.run("pass 1 -> create 0; creation 0 Unreachable ..; pass 5 -> create 0; created 0 ..");
+    rig.run("ready 0 ..; gone 0; pass 120 ..; is empty"); // it succeeded
 }
 
 #[test]
 fn a_failed_warm_up_is_left_to_the_new_owner() {
     let mut rig = Rig::new(config());
-    rig.step(warm());
-    rig.creation(0, Creation::Refused(other("quota")));
-    rig.own(false);
-    assert_eq!(rig.pass(600), NOTHING, "nobody is known to own it");
-    assert_eq!(owns(&mut rig, true), ["create 0"]);
-    rig.creation(0, Creation::Refused(other("quota")));
-    assert_eq!(owns(&mut rig, false), NOTHING);
-    rig.pass(120);
-    assert!(rig.pool.is_empty(), "another runner owns it");
+    rig.run("warm ..; refused 0 quota; disown; pass 600"); // the owner is unknown
+    rig.run("own shard -> create 0; refused 0 quota; own other; pass 120; is empty");
 }
 
 #[test]
-fn a_wish_waits_until_it_is_known_who_owns_the_image() {
-    let mut rig = Rig::unsynced(config());
-    rig.own(false);
-    assert_eq!(rig.step(warm()), NOTHING);
-    assert_eq!(rig.step(Event::Synced(Vec::new())), NOTHING);
-    assert_eq!(rig.pass(3600), NOTHING);
-    assert_eq!(owns(&mut rig, true), ["create 0"]);
-
-    // The other way round.
-    let mut rig = Rig::unsynced(config());
-    rig.own(false);
-    rig.step(warm());
-    owns(&mut rig, false);
-    assert_eq!(owns(&mut rig, true), NOTHING, "the last word before the pods are known counts");
-    assert_eq!(rig.step(Event::Synced(Vec::new())), ["create 0"]);
-}
-
-#[test]
-fn a_wish_for_what_another_runner_owns_is_dropped() {
-    let mut rig = Rig::unsynced(config());
-    rig.own(false);
-    rig.step(warm());
-    owns(&mut rig, false);
-    assert_eq!(rig.step(Event::Synced(Vec::new())), NOTHING);
-    assert!(rig.pool.is_empty(), "for good");
-    assert_eq!(owns(&mut rig, true), NOTHING, "a shard that moves starts nothing");
-
-    owns(&mut rig, false);
-    assert_eq!(rig.step(warm()), NOTHING);
-    assert!(rig.pool.is_empty());
+fn a_warm_up_waits_until_the_owner_of_the_image_is_known() {
+    for script in [
+        "disown; warm; synced; pass 3600; own shard -> create 0",
+        // The last owner before the pods are known counts.
+        "disown; warm; own other; own shard; synced -> create 0",
+        // A warm-up is dropped for good if another runner owns the image.
+        "disown; warm; own other; synced; is empty; own shard; own other; warm; is empty",
+    ] {
+        Rig::unsynced(config()).run(script);
+    }
 }

@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
 
 pub(crate) use mutants::Mutant;
 pub(crate) use rng::Rng;
+pub(crate) use server::{Manifest, Server};
 pub(crate) use world::run;
 
 /// How often something happened in a history, to show that the histories are not empty.
-pub(crate) type Counts = BTreeMap<&'static str, u64>;
+pub(crate) type Counts = BTreeMap<String, u64>;
