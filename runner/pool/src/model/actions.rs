@@ -171,6 +171,14 @@ impl World {
         self.runners[runner].probing.insert(uid.clone());
         if self.server.seems_ready(&uid) {
             self.after(1, 300, move |world| world.probed(runner, uid));
+        } else if self.server.get(&uid).is_none() {
+            // The driver looks for a pod that does not answer: a late answer may have shown it after its end.
+            self.after(1000, 2000, move |world| {
+                if world.runners[runner].probing.remove(&uid) {
+                    world.runners[runner].report_gone(&uid);
+                    world.feed(runner, Event::Gone(uid));
+                }
+            });
         }
     }
 
