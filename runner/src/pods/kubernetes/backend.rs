@@ -44,7 +44,7 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(50);
 /// How long a create waits for the pull secret to be written for the first time.
 const PULL_SECRET_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a create waits for the template, while it could not be read yet.
-const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(15);
+const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often one refusal is logged.
 const REFUSAL_EVERY: Duration = Duration::from_mins(1);

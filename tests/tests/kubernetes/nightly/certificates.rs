@@ -1,5 +1,5 @@
 //! deploy/components/mtls with cert-manager's own controllers: what they issue is what routers and runners need, nobody
-//! else is let in, and a renewal costs no call. `tests/certificates` runs it: only here they are needed.
+//! else is let in, and a renewal costs no call. `tests/run nightly certificates` runs it: only here they are needed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -46,7 +46,7 @@ impl Stand {
         let log = File::create(own.directory().join("log/cert-manager.log")).unwrap();
         let mut command = self.sandbox.command("cert-manager");
         command.arg(HOME).env("KUBECONFIG", self.cluster.kubeconfig()).stdin(Stdio::null()).stderr(log);
-        command.spawn().expect("tests/certificates builds cert-manager")
+        command.spawn().expect("tests/run nightly certificates builds cert-manager")
     }
 
     async fn pods(&self, deployment: &str) -> Vec<Pod> {
@@ -140,7 +140,7 @@ impl Stand {
 }
 
 #[tokio::test]
-#[ignore = "needs a cluster and cert-manager; tests/certificates runs it"]
+#[ignore = "needs a cluster and cert-manager; tests/run nightly runs it"]
 async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;

@@ -25,7 +25,7 @@ const COLLECTED_WITHIN: Duration = Duration::from_mins(4);
 const BLIND: [&str; 3] = ["watches are cut", "watches expire", "watches are refused"];
 
 #[tokio::test]
-#[ignore = "takes minutes; tests/faults runs it"]
+#[ignore = "takes minutes; tests/run nightly runs it"]
 async fn pods_are_collected_whatever_fails() {
     let cluster = Cluster::connect().await;
     let tests =
@@ -57,7 +57,7 @@ async fn collected(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
 }
 
 #[tokio::test]
-#[ignore = "takes minutes; tests/faults runs it"]
+#[ignore = "takes minutes; tests/run nightly runs it"]
 async fn all_faults_together_lose_no_call_for_minutes() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = std::env::var("PORCH_FN_TEST_SEED").map_or(now.as_secs(), |seed| seed.parse().unwrap());
@@ -88,7 +88,7 @@ fn faults() -> Vec<(&'static str, Vec<Rule>)> {
 }
 
 #[tokio::test]
-#[ignore = "takes minutes; tests/faults runs it"]
+#[ignore = "takes minutes; tests/run nightly runs it"]
 async fn each_fault_alone_costs_no_call_and_leaves_nothing_behind() {
     let cluster = Cluster::connect().await;
     // The images are on the node from then on.

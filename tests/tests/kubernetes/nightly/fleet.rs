@@ -1,7 +1,7 @@
 //! Faults of a whole fleet under load, for each way of discovery: no call fails, and no runner gets
 //! more than twice its fair share of the calls for longer than two seconds.
 //!
-//! `tests/faults fleet` runs these and prints one table per way of discovery, which
+//! `tests/run nightly fleet` runs these and prints one table per way of discovery, which
 //! `docs/fleet-faults.md` has.
 
 mod shares;
@@ -55,19 +55,19 @@ struct Row {
 }
 
 #[tokio::test]
-#[ignore = "takes minutes; tests/faults runs it"]
+#[ignore = "takes minutes; tests/run nightly runs it"]
 async fn by_static() {
     matrix("static", Discovery::Static).await;
 }
 
 #[tokio::test]
-#[ignore = "needs a cluster, takes minutes; tests/faults runs it"]
+#[ignore = "needs a cluster, takes minutes; tests/run nightly runs it"]
 async fn by_dns() {
     matrix("dns", Discovery::Dns).await;
 }
 
 #[tokio::test]
-#[ignore = "needs a cluster, takes minutes; tests/faults runs it"]
+#[ignore = "needs a cluster, takes minutes; tests/run nightly runs it"]
 async fn by_slices() {
     matrix("EndpointSlices", Discovery::Slices).await;
 }

@@ -45,25 +45,25 @@ async fn fleet(discovery: Discovery) {
 }
 
 #[tokio::test]
-#[ignore = "takes minutes; tests/faults runs it"]
+#[ignore = "takes minutes; tests/run nightly runs it"]
 async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call_by_slices() {
     Box::pin(fleet(Discovery::EndpointSlices)).await;
 }
 
 #[tokio::test]
-#[ignore = "takes minutes; tests/faults runs it"]
+#[ignore = "takes minutes; tests/run nightly runs it"]
 async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call_by_dns() {
     Box::pin(fleet(Discovery::Dns)).await;
 }
 
 #[tokio::test]
-#[ignore = "takes minutes; tests/faults runs it"]
+#[ignore = "takes minutes; tests/run nightly runs it"]
 async fn an_api_server_that_stops_for_a_minute_costs_no_call_by_service() {
     outage(false, "service", LASTING).await;
 }
 
 #[tokio::test]
-#[ignore = "takes minutes; tests/faults runs it"]
+#[ignore = "takes minutes; tests/run nightly runs it"]
 async fn an_api_server_that_stops_for_a_minute_costs_no_call_by_address() {
     outage(false, "pod-ip", LASTING).await;
 }

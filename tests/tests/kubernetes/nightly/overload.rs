@@ -32,7 +32,7 @@ const REFUSED_WITHIN: Duration = Duration::from_millis(50);
 const RECOVERED_WITHIN: Duration = Duration::from_secs(2);
 
 #[tokio::test]
-#[ignore = "takes minutes; tests/scaling runs it"]
+#[ignore = "takes minutes; tests/run nightly runs it"]
 async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_once() {
     let cluster = Cluster::connect().await;
     let tier = Tier::start(&cluster, Wish { runner: &FLAGS, ..wish(2, IMAGES) }).await;

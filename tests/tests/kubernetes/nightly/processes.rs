@@ -27,7 +27,7 @@ pub(super) fn wish(runners: usize, images: usize) -> Wish<'static> {
 
 /// Each router knows three of four runners, and so do the runners: of many functions there are two owners.
 #[tokio::test]
-#[ignore = "takes minutes; tests/scaling runs it"]
+#[ignore = "takes minutes; tests/run nightly runs it"]
 async fn routers_with_different_views_keep_to_the_limit_of_pods() {
     const LIMIT: usize = 2;
     const IMAGES: usize = 16;

@@ -1,4 +1,4 @@
-//! The long runs of `tests/scaling`.
+//! The long runs of `tests/run nightly scaling`.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::alone::scaling::{Stand, functions};
 const ORPHANS_WITHIN: Duration = Duration::from_mins(4);
 
 #[tokio::test]
-#[ignore = "needs a cluster; tests/scaling runs it"]
+#[ignore = "needs a cluster; tests/run nightly runs it"]
 async fn scaled_restarted_and_killed_by_dns() {
     Box::pin(all(Discovery::Dns)).await;
 }
 
 #[tokio::test]
-#[ignore = "needs a cluster; tests/scaling runs it"]
+#[ignore = "needs a cluster; tests/run nightly runs it"]
 async fn scaled_restarted_and_killed_by_endpointslices() {
     Box::pin(all(Discovery::EndpointSlices)).await;
 }

@@ -41,7 +41,7 @@ async fn requests(audit: &Audit, mark: &Mark, user: &str, what: &str) -> usize {
 }
 
 #[tokio::test]
-#[ignore = "minutes; tests/sizing runs it"]
+#[ignore = "minutes; tests/run nightly runs it"]
 async fn what_pods_cost_the_api_server() {
     let cluster = Cluster::connect().await;
     let audit = cluster.audit();

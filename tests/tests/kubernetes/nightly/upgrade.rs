@@ -1,4 +1,4 @@
-//! This version beside the one before, which `tests/upgrade` builds and names by `PORCH_FN_TEST_BEFORE_DIR`: each program
+//! This version beside the one before, which `tests/nightly/upgrade` builds and names by `PORCH_FN_TEST_BEFORE_DIR`: each program
 //! works with the other version's, and an upgrade costs no call.
 
 mod rolling;
@@ -37,7 +37,7 @@ impl Version {
 /// Where the programs of the version before are.
 fn before() -> PathBuf {
     let directory = std::env::var_os("PORCH_FN_TEST_BEFORE_DIR");
-    directory.expect("PORCH_FN_TEST_BEFORE_DIR is not set: tests/upgrade runs these tests").into()
+    directory.expect("PORCH_FN_TEST_BEFORE_DIR is not set: tests/nightly/upgrade runs these tests").into()
 }
 
 /// A router before two runners with local pods, whose addresses differ from those of other trials.
@@ -128,7 +128,7 @@ async fn start_runner(
 }
 
 #[tokio::test]
-#[ignore = "needs the version before; tests/upgrade runs it"]
+#[ignore = "needs the version before; tests/run nightly runs it"]
 async fn all_combinations_serve_and_answer_the_same() {
     let mut expected = None;
     for router in [Before, This] {

@@ -15,8 +15,6 @@ use super::{Followed, GROUP, PLURAL, RIGHTS, VERSION};
 const PAGE: Page = Page { limit: Some(100), timeout: Duration::from_secs(30) };
 /// Most changes that are taken together.
 const CHUNK: usize = 256;
-/// The shortest pause between two followers.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// What a watch reports: a change, or its end.
 pub(super) type WatchEvent = Result<Change<DynamicObject>, FollowError>;
@@ -102,12 +100,14 @@ impl Followed {
         let times = watch.record_end(end);
         let error = Causes(error).to_string();
         let mut complete = false;
+        // So that runners do not come back in step.
+        let retry = spread(self.options.retry_every, 1.0..1.5);
         match end {
             End::Missing => {
                 // Objects go with their kind.
                 self.replace_all(Vec::new());
                 self.is_schema_missing = false;
-                (pause, complete) = (self.options.retry_every, true);
+                (pause, complete) = (retry, true);
                 if times == 1 {
                     tracing::info!(
                         "the cluster has no FunctionConfigs: functions run as flags and files say"
@@ -117,7 +117,7 @@ impl Followed {
             // The right may be granted at this moment.
             End::Forbidden if times == 1 => {}
             End::Forbidden => {
-                (pause, complete) = (self.options.retry_every, true);
+                (pause, complete) = (retry, true);
                 if times > 2 {
                     tracing::debug!(error, "FunctionConfigs are still not watched");
                 } else {
@@ -132,8 +132,7 @@ impl Followed {
                 tracing::warn!(error, "the watch of FunctionConfigs broke; what is known stays in effect");
             }
         }
-        // So that runners do not come back in step.
-        watch.start_at = Instant::now() + spread(pause.max(SHORTEST_PAUSE), 1.0..1.5);
+        watch.start_at = Instant::now() + pause;
         complete
     }
 

@@ -44,7 +44,7 @@ fn wrapper_of(pod: &Pod) -> Vec<&str> {
 }
 
 #[tokio::test]
-#[ignore = "needs the version before; tests/upgrade runs it"]
+#[ignore = "needs the version before; tests/run nightly runs it"]
 async fn a_rolling_upgrade_replaces_each_pod_once() {
     let cluster = Cluster::connect().await;
     let images = functions(&cluster, "upgraded").await;
