@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::Error;
-use crate::file::{ending_with_newline, require_krm_fields};
+use crate::documents::{ending_with_newline, require_krm_fields};
 use crate::output::resource_list;
 use crate::yaml::{Node, Yaml, document, document_ranges, indent, rewrite, same};
 

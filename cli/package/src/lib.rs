@@ -31,6 +31,7 @@
 //!   tried.
 
 mod annotations;
+mod documents;
 mod file;
 mod function_config;
 mod list_items;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::Error;
 use crate::annotations::{self, INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT};
-use crate::file::{is_kustomization, require_krm_fields};
+use crate::documents::{is_kustomization, require_krm_fields};
 use crate::list_items::list_items;
 use crate::results::results;
 use crate::yaml::{Node, ParseError, Yaml, document, same, widen};

@@ -21,7 +21,7 @@ use crate::pods::configure::{Desired, Origins, ranges};
 use crate::pods::kubernetes::function_configs::{self, Counts};
 use crate::pods::kubernetes::pull_secret::PullSecret;
 use crate::pods::kubernetes::{self, ObjectNames, Surroundings, Templates};
-use crate::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
+use crate::pods::local::{LocalBackend, LocalCluster, LocalFunctions, LocalOptions};
 use crate::pods::{Backend, Catalog, Handle, PodRuntime};
 use crate::settings::{CurrentSettings, Sources};
 
@@ -115,7 +115,7 @@ impl Wiring<'_> {
         owned: Owned,
     ) -> PodParts {
         let events = events();
-        let backend = cluster.attach(events.0.clone());
+        let backend = LocalBackend::attach(cluster.clone(), events.0.clone());
         let catalog = Arc::new(functions.clone());
         let mut desired = desired(self.flags, functions, catalog, owned);
         desired.base.skew = LOCAL_SKEW;

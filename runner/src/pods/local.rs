@@ -11,5 +11,6 @@ mod functions;
 mod process;
 
 pub use backend::LocalBackend;
-pub use cluster::{LocalCluster, LocalOptions};
+pub use cluster::LocalCluster;
 pub use functions::LocalFunctions;
+pub use process::LocalOptions;

@@ -18,10 +18,13 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
 use std::process::ExitStatus;
 
 use bytes::{BufMut as _, Bytes};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::unix::pipe;
 use tokio::time::Instant;
 
@@ -198,6 +201,12 @@ async fn passed(deadline: Option<Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => pending().await,
     }
+}
+
+/// Becomes readable once the process has exited. Does not reap it.
+#[expect(deprecated, reason = "the successor is unsafe; every OwnedFd meets its conditions")]
+fn pidfd(pid: Pid) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)
 }
 
 fn io_error(operation: &'static str) -> impl Fn(io::Error) -> RunError {

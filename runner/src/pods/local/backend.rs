@@ -20,7 +20,9 @@ pub struct LocalBackend {
 }
 
 impl LocalBackend {
-    pub(super) fn new(cluster: LocalCluster, events: mpsc::UnboundedSender<Event>) -> Self {
+    /// For one runner: `events` receives the pods that exist, and then every change.
+    pub fn attach(cluster: LocalCluster, events: mpsc::UnboundedSender<Event>) -> Self {
+        cluster.subscribe(events.clone());
         Self { cluster, events, probes: Probes::default(), checks: Probes::default() }
     }
 }

@@ -1,7 +1,6 @@
 //! The set of local pods, shared by the runners of one process: names, versions, preconditions, events.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
@@ -16,24 +15,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-use super::backend::LocalBackend;
-use super::functions::LocalFunctions;
-use super::process;
+use super::process::{self, LocalOptions};
 use crate::clock::now;
 use crate::pods::probe::{CONNECTION, Locate, NoPod};
-
-/// How local pods are made.
-#[derive(Debug, Clone)]
-pub struct LocalOptions {
-    /// The wrapper-server's command line, up to its own flags.
-    pub wrapper: Vec<OsString>,
-    /// `--max-request-body-size` for the wrapper.
-    pub max_message: usize,
-    /// `--log-level` for the wrapper.
-    pub log_level: u8,
-    /// The command of each image.
-    pub functions: LocalFunctions,
-}
 
 /// All local pods. Cheap to clone. The processes end with [`stop`](Self::stop), or when the last
 /// clone is dropped, since each wrapper ends when its stdin does.
@@ -80,14 +64,13 @@ impl LocalCluster {
         format!("local/{:016x}", self.0.id)
     }
 
-    /// A backend for one runner. `events` receives the pods that exist, and then every change.
-    pub fn attach(&self, events: mpsc::UnboundedSender<Event>) -> LocalBackend {
+    /// `events` receives the pods that exist, and then every change.
+    pub(super) fn subscribe(&self, events: mpsc::UnboundedSender<Event>) {
         let mut state = self.0.state.lock();
         let pods = state.pods.values().map(|local| local.pod.clone()).collect();
         // A runner that is gone already is dropped at the first event.
         let _ = events.send(Event::Synced(pods));
-        state.subscribers.push(events.clone());
-        LocalBackend::new(self.clone(), events)
+        state.subscribers.push(events);
     }
 
     /// Ends all processes and waits for them.
@@ -281,7 +264,10 @@ mod tests {
     use tempfile::tempdir;
     use tokio::time::{sleep, timeout};
 
+    use std::ffi::OsString;
+
     use super::*;
+    use crate::pods::local::LocalFunctions;
 
     fn cluster(script: &str) -> LocalCluster {
         let mut functions = LocalFunctions::default();
@@ -299,7 +285,7 @@ mod tests {
     async fn a_pod_that_dies_while_it_is_deleted_is_gone_and_frees_its_name() {
         let cluster = cluster("read line");
         let (sender, mut events) = mpsc::unbounded_channel();
-        let _backend = cluster.attach(sender);
+        cluster.subscribe(sender);
         assert!(matches!(create(&cluster), Creation::Ok(_)));
         let seen = |event| if let Event::Seen(pod) = event { Some(pod) } else { None };
         let pod = std::iter::from_fn(|| events.try_recv().ok()).find_map(seen).unwrap();

@@ -1,5 +1,6 @@
 //! One local pod's process: a wrapper-server that ends when we do.
 
+use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -13,8 +14,21 @@ use tokio::time::timeout;
 use wrapper_server::go_exit_text;
 use wrapper_server::process::collect_orphans;
 
-use super::cluster::LocalOptions;
+use super::functions::LocalFunctions;
 use crate::environment::environment;
+
+/// How local pods are made.
+#[derive(Debug, Clone)]
+pub struct LocalOptions {
+    /// The wrapper-server's command line, up to its own flags.
+    pub wrapper: Vec<OsString>,
+    /// `--max-request-body-size` for the wrapper.
+    pub max_message: usize,
+    /// `--log-level` for the wrapper.
+    pub log_level: u8,
+    /// The command of each image.
+    pub functions: LocalFunctions,
+}
 
 /// How long a pod may take to drain before its calls are ended.
 pub(super) const GRACE: Duration = Duration::from_secs(10);

@@ -7,14 +7,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
-use tokio::io::Interest;
+use rustix::process::{Pid, Signal};
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::runtime::Handle;
 
 use super::reaper::InFlight;
-use super::{Program, RunError, io_error};
+use super::{Program, RunError, io_error, pidfd};
 
 /// A running process group. Dropping it kills every process in it and spawns a task that reaps them.
 pub(super) struct Group {
@@ -120,12 +119,6 @@ fn attach(child: &mut Child, pid: Pid) -> io::Result<(AsyncFd<OwnedFd>, Pipes)> 
         stderr: pipe::Receiver::from_owned_fd(piped(child.stderr.take())?)?,
     };
     Ok((pidfd, pipes))
-}
-
-/// Becomes readable once the process has exited. Does not reap it.
-#[expect(deprecated, reason = "the successor is unsafe; every OwnedFd meets its conditions")]
-pub(super) fn pidfd(pid: Pid) -> io::Result<AsyncFd<OwnedFd>> {
-    AsyncFd::with_interest(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)
 }
 
 fn kill(pgid: Pid) {

@@ -32,7 +32,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::group::pidfd;
+use super::pidfd;
 
 /// Names the call in the environment of its processes.
 pub const CALL_VARIABLE: &str = "PORCH_FN_CALL";

@@ -1,0 +1,43 @@
+//! What a document of a package must have: the fields of a KRM resource, and a newline at its end.
+
+use crate::yaml::{Node, ParseError, Style, Yaml};
+
+/// Kustomize's own files name neither kind nor apiVersion; kpt lets them pass.
+const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
+
+/// The error is the field without which a document is not a KRM resource.
+pub(super) fn require_krm_fields(root: &Node) -> Result<(), &'static str> {
+    // Whatever its type: `apiVersion: 1` is for the function to complain about.
+    let is_missing = |field: &&str| root.get(field).and_then(Node::text).is_none_or(str::is_empty);
+    ["apiVersion", "kind"].into_iter().find(is_missing).map_or(Ok(()), Err)
+}
+
+pub(super) fn is_kustomization(path: &str) -> bool {
+    KUSTOMIZATIONS.contains(&path.rsplit('/').next().unwrap_or(path))
+}
+
+/// The document in `text` with a newline at its end. A literal block at the end of a file without a
+/// final newline has none in its value either, and must not gain one: its header says so then
+/// (`|-`).
+pub(super) fn ending_with_newline(text: String) -> Result<Option<Yaml>, ParseError> {
+    if text.ends_with('\n') {
+        return Yaml::parse(text);
+    }
+    let document = Yaml::parse(text + "\n")?;
+    Ok(document.map(|document| without_last_newline(&document).unwrap_or(document)))
+}
+
+/// `document` with a newline less in the block at its end. `None`: no block with a newline ends it.
+fn without_last_newline(document: &Yaml) -> Option<Yaml> {
+    let (block, scalar) = document.root.last_scalar()?;
+    let is_block = scalar.style == Style::Block && block.span.end == document.text.len();
+    let shortened = scalar.text.strip_suffix('\n').filter(|_| is_block)?;
+    let above = document.text[..block.span.start].trim_end();
+    let header_line = &above[above.rfind('\n').map_or(0, |newline| newline + 1)..];
+    let header = header_line.split(" #").next()?;
+    let indicators = above.len() - header_line.len() + header.rfind(['|', '>'])? + 1;
+    let rest = above.len() - header_line.len() + header.len();
+    let mut text = document.text.clone();
+    text.replace_range(indicators..rest, &format!("-{}", text[indicators..rest].replace('+', "")));
+    Yaml::valid(text).filter(|document| document.root.last_scalar().is_some_and(|(_, s)| s.text == shortened))
+}
