@@ -1,3 +1,5 @@
+//! What breaks or measures the cluster for others, or installs a whole system: one test at a time.
+
 mod cold;
 pub(crate) mod deploy;
 pub(crate) mod faults;

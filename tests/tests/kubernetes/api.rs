@@ -1,3 +1,6 @@
+//! What needs the API server and its controllers but no node: the tests report pods as ready themselves.
+//! They have namespaces of their own and run side by side.
+
 mod adoption;
 mod calls;
 mod collecting;

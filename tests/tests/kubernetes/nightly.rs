@@ -1,3 +1,5 @@
+//! What takes minutes; `tests/run nightly` runs it and prints figures.
+
 mod certificates;
 mod faults;
 mod fleet;

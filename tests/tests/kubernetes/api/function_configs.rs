@@ -198,7 +198,7 @@ async fn the_originals_objects_are_taken_and_go_again() {
     // No runner adds a finalizer.
     assert!(all.iter().all(|object| object.finalizers().is_empty()));
 
-    // An edit of each, so that whoever would have written twice has had the time to.
+    // An edit of each object gives a runner that writes twice the time to do so.
     for object in &all {
         let edit = json!({"spec": {"podExecutor": {"maxParallelExecutions": 1}}});
         stand.configs.patch(&object.name_any(), edit).await;
