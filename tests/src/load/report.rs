@@ -88,15 +88,6 @@ impl Report {
         self.latencies(|call| call.began < time.end && call.began + call.took > time.start && counted(call))
     }
 
-    /// Calls per image, by its place among the images.
-    pub fn per_image(&self) -> BTreeMap<usize, usize> {
-        let mut counts = BTreeMap::new();
-        for call in &self.calls {
-            *counts.entry(call.image).or_default() += 1;
-        }
-        counts
-    }
-
     /// The texts of the first failures.
     pub fn texts(&self) -> &[String] {
         &self.texts
