@@ -6,7 +6,7 @@
 //! not fit into the queue is dropped.
 
 mod collector;
-pub mod otel;
+mod otel;
 
 use std::time::Duration;
 
@@ -17,12 +17,14 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use porch_fn_telemetry::span::Tracer;
+use prometheus_client::registry::Registry;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::collector::Collector;
-use crate::otel::Otel;
+
+pub use crate::otel::Otel;
 
 /// How long a server that ends waits for its last spans to be taken.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
@@ -38,6 +40,17 @@ enum SpansError {
     Tls(#[from] rustls::Error),
 }
 
+/// Starts what OpenTelemetry's variables request of a server: reads them, warns of what cannot be met,
+/// registers the server's name and version, and starts its spans, if any, in the current runtime. `name`
+/// is used when no variable names the service.
+pub fn start(name: &'static str, version: &'static str, registry: &mut Registry) -> (Otel, Option<Spans>) {
+    let otel = Otel::from_env();
+    otel.warn();
+    otel.register(registry, name, version);
+    let spans = Spans::start(&otel, name, version);
+    (otel, spans)
+}
+
 /// The spans of one server. A drop loses spans that are not sent yet; [`flush`](Self::flush) sends them.
 #[derive(Debug)]
 pub struct Spans {
@@ -45,9 +58,8 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Starts the spans of a server of this version in the current runtime, if `otel` asks for them.
-    /// `name` is used when no variable names the service. A failure is logged.
-    pub fn start(otel: &Otel, name: &'static str, version: &'static str) -> Option<Self> {
+    /// `None` unless `otel` asks for spans. A failure is logged.
+    fn start(otel: &Otel, name: &'static str, version: &'static str) -> Option<Self> {
         if !otel.traces {
             return None;
         }

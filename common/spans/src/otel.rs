@@ -33,13 +33,13 @@ pub struct Otel {
 
 impl Otel {
     /// Reads the variables of this process.
-    pub fn from_env() -> Self {
+    pub(crate) fn from_env() -> Self {
         // A value that is not UTF-8 names nothing that is known here.
         Self::read(|name| std::env::var(name).ok())
     }
 
     /// Reads the variables by `variable`. An empty one counts as none, as OpenTelemetry has it.
-    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+    fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let given =
             |name| variable(name).map(|value| value.trim().to_owned()).filter(|text| !text.is_empty());
         let mut warnings = Vec::new();
@@ -101,7 +101,7 @@ impl Otel {
     }
 
     /// Logs the requests that are not met.
-    pub fn warn(&self) {
+    pub(crate) fn warn(&self) {
         for warning in &self.warnings {
             tracing::warn!("{warning}");
         }
@@ -109,7 +109,7 @@ impl Otel {
 
     /// Registers `target_info`, by which OpenTelemetry's Prometheus exporter names the service.
     /// `name` is used when no variable names it.
-    pub fn register(&self, registry: &mut Registry, name: &str, version: &str) {
+    pub(crate) fn register(&self, registry: &mut Registry, name: &str, version: &str) {
         let name = self.service_name.as_deref().unwrap_or(name);
         let labels = [("service_name", name), ("service_version", version)];
         let labels = labels.map(|(label, value)| (label.to_owned(), value.to_owned()));
