@@ -264,7 +264,7 @@ mod tests {
         let since = Instant::now();
         let mut tasks = JoinSet::new();
         let mut open: VecDeque<_> = (0..MAX_CONNECTIONS)
-            .map(|_| Open { since, asked: Arc::default(), task: tasks.spawn(std::future::pending()) })
+            .map(|_| Open { since, asked: Arc::default(), task: tasks.spawn(std::future::pending::<()>()) })
             .collect();
         open[0].asked.store(true, Ordering::Relaxed);
         make_room(&mut open).await;
