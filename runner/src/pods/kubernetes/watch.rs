@@ -27,6 +27,8 @@ pub(super) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
             metadata.uid.iter().for_each(|uid| store.remove_pod(&Uid::from(uid.as_str())));
         }
         Some(Change::Listed(pods)) => {
+            // Listed again, because the version expired: changes before it may have been missed.
+            store.send(Event::WatchLost);
             store.replace_pods(&pods);
             synced.send_replace(true);
         }
