@@ -127,6 +127,8 @@ impl Watcher {
                 }
                 Change::Applied(object) => drop(known.insert(object.name_any(), candidates_of(&object))),
                 Change::Deleted(object) => drop(known.remove(&object.name_any())),
+                // A list follows. That this happens now and then is normal.
+                Change::Expired => continue,
             }
             let candidates: Vec<_> = known.values().flatten().copied().collect();
             self.publisher.publish(endpoints_of(&candidates, self.service.port, &mut self.proven));

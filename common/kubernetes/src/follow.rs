@@ -42,12 +42,14 @@ pub struct Selection {
 /// What a [`Follower`] reports.
 #[derive(Debug)]
 pub enum Change<K> {
-    /// All objects that exist now. The first change, and any that follows an expired version.
+    /// All objects that exist now. The first change, and the one after [`Change::Expired`].
     Listed(Vec<K>),
     /// An object was made or changed.
     Applied(K),
     /// An object was deleted.
     Deleted(K),
+    /// The version to watch from has expired, so changes may have been missed.
+    Expired,
 }
 
 /// Why a [`Follower`] ended.
@@ -186,7 +188,7 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
                 self.not_before = opened + BETWEEN_WATCHES;
                 match bounded(self.api.watch(&params, version)).await {
                     Ok(events) => self.watch = Some((events.boxed(), opened + READ_TIMEOUT)),
-                    Err(error) if error.code() == Some(EXPIRED) => self.version = None,
+                    Err(error) if error.code() == Some(EXPIRED) => return Ok(self.expire()),
                     Err(error) => return Err(error.into()),
                 }
                 continue;
@@ -202,14 +204,17 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
                     return Ok(Change::Deleted(object));
                 }
                 Some(WatchEvent::Bookmark(bookmark)) => *version = bookmark.metadata.resource_version,
-                Some(WatchEvent::Error(status)) if status.code == EXPIRED => {
-                    (self.version, self.watch) = (None, None);
-                }
+                Some(WatchEvent::Error(status)) if status.code == EXPIRED => return Ok(self.expire()),
                 Some(WatchEvent::Error(status)) => return Err(kube::Error::Api(status).into()),
                 // Its time was over.
                 None => self.watch = None,
             }
         }
+    }
+
+    fn expire(&mut self) -> Change<K> {
+        (self.version, self.watch) = (None, None);
+        Change::Expired
     }
 }
 

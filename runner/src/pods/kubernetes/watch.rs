@@ -27,12 +27,10 @@ pub(super) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
             metadata.uid.iter().for_each(|uid| store.remove_pod(&Uid::from(uid.as_str())));
         }
         Some(Change::Listed(pods)) => {
-            // Listed again, because the version expired: changes before it may have been missed.
-            store.send(Event::WatchLost);
             store.replace_pods(&pods);
             synced.send_replace(true);
         }
-        None => store.send(Event::WatchLost),
+        Some(Change::Expired) | None => store.send(Event::WatchLost),
     };
     follow(&shared.cluster.pods, "pods", trim_pod, record).await;
 }
@@ -49,7 +47,7 @@ pub(super) async fn services(shared: Arc<Shared>) {
             }
         }
         Some(Change::Listed(services)) => store.replace_services(&services),
-        None => {}
+        Some(Change::Expired) | None => {}
     };
     follow(&shared.cluster.services, "services", trim, record).await;
 }

@@ -13,6 +13,8 @@ use super::{Followed, GROUP, PLURAL, RIGHTS, VERSION};
 
 /// Some of the objects may be large.
 const PAGE: Page = Page { limit: Some(100), timeout: Duration::from_secs(30) };
+/// The longest pause before the first answer, which every function's first pod waits for.
+const LAST_PAUSE_AT_START: Duration = Duration::from_secs(1);
 /// Most changes that are taken together.
 const CHUNK: usize = 256;
 
@@ -79,6 +81,7 @@ impl Followed {
                     self.replace_all(list);
                     complete = true;
                 }
+                Ok(Change::Expired) => {}
                 Err(error) => {
                     complete |= self.end(watch, &error).await;
                     break;
@@ -96,6 +99,9 @@ impl Followed {
     async fn end(&mut self, watch: &mut Watch, error: &FollowError) -> bool {
         let listed_for = watch.follower.take().and_then(|follower| follower.listed_for());
         let mut pause = watch.backoff.after(listed_for);
+        if self.state.borrow().is_none() {
+            pause = pause.min(spread(LAST_PAUSE_AT_START, 1.0..1.5));
+        }
         let end = self.kind_of_end(error).await;
         let times = watch.record_end(end);
         let error = Causes(error).to_string();
