@@ -59,7 +59,7 @@ impl Starts {
             Event::Ready(uid) => {
                 if let Some(start) = self.created.remove(uid) {
                     self.metrics.pod_start_phase("serve", now.since(start.since));
-                    self.metrics.pod_started(now.since(start.ordered));
+                    self.metrics.pod_start.observe(now.since(start.ordered).as_secs_f64());
                 }
             }
             Event::Failed { uid, reason } => self.failed(uid, reason.kind()),

@@ -1,6 +1,5 @@
 //! FunctionConfig objects field by field, as Porch's schema has them.
 
-use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -266,54 +265,4 @@ fn error_texts_are_bounded_and_keep_their_end() {
     let wrong = json!({"image": "f", "podExecutor": {"templateOverrides": user}});
     let error = parse(&object(&wrong)).unwrap_err();
     assert!(error.len() < 2000 && error.ends_with("expected i64"), "{error}");
-}
-
-/// JSON of any shape, with some of an object's keys.
-fn any_json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        any::<f64>().prop_map(Value::from),
-        "(v?[0-9]{1,2}(\\.[0-9x]){0,3}|f|quay\\.io|30m|>=1|\\PC{0,8})".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(5, 60, 6, |inner| {
-        let key = "(image|tags|path|env|resources|name|valueFrom|other)";
-        prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            proptest::collection::btree_map(key, inner, 0..6).prop_map(|map| map.into_iter().collect()),
-        ]
-    })
-}
-
-proptest! {
-    /// The objects are right but for one field, which is anything.
-    #[test]
-    fn an_error_names_a_field(place in 0..12_usize, anything in any_json()) {
-        let mut object = json!({
-            "metadata": {"name": "f", "annotations": {}},
-            "spec": {
-                "image": "f",
-                "prefixes": [""],
-                "podExecutor": {"tags": ["v1"], "timeToLive": "1m",
-                    "templateOverrides": {"container": {"env": [{"name": "A"}]}}},
-                "binaryExecutor": {"tags": ["v1"], "path": "f"},
-            },
-        });
-        let place = [
-            "/spec", "/spec/image", "/spec/prefixes", "/spec/prefixes/0", "/spec/podExecutor",
-            "/spec/podExecutor/tags", "/spec/podExecutor/tags/0", "/spec/podExecutor/timeToLive",
-            "/spec/podExecutor/templateOverrides/container",
-            "/spec/podExecutor/templateOverrides/container/env/0", "/spec/binaryExecutor/path",
-            "/metadata/annotations",
-        ][place];
-        *object.pointer_mut(place).unwrap() = anything;
-        match parse(&object) {
-            Ok(config) => prop_assert!(!config.spec.repositories.is_empty()),
-            Err(text) => {
-                let field = text.strip_prefix("FunctionConfig f: ").unwrap();
-                prop_assert!(field.starts_with("spec") || field.starts_with("metadata"), "{}", text);
-            }
-        }
-    }
 }
