@@ -62,7 +62,7 @@ impl Sources {
                 let mut changed_source = true;
                 tokio::select! {
                     () = sender.closed() => return,
-                    () = changed(&mut self.cache) => {}
+                    () = changed(&mut self.cache) => self.cache_changed = Some(now()),
                     () = changed(&mut self.exec) => {}
                     () = changed(&mut self.functions) => {}
                     () = sleep(self.look_every) => changed_source = false,
@@ -92,6 +92,7 @@ impl Sources {
 
     /// The settings of this moment.
     pub(crate) fn current(&mut self) -> CurrentSettings {
+        // It may have changed beside another source.
         if self.cache.has_changed().unwrap_or(false) {
             self.cache_changed = Some(now());
         }

@@ -109,8 +109,7 @@ impl Settings {
     /// The values in effect for `image`.
     pub fn of(&self, image: &Image) -> Effective {
         let entry = self.entries.get(image).and_then(|&index| self.cache.entries.get(index));
-        let pods = self.functions.pod(image);
-        let function = pods.first().map(|(config, _)| *config);
+        let function = self.functions.pod(image).first().copied();
         // The first one wins.
         let layers: Vec<(Source, Limits)> = function
             .map(|config| (config.source(), config.limits()))

@@ -178,6 +178,7 @@ async fn only_a_runner_that_stays_unlisted_and_does_not_drain_warns_once() {
     runner.answer(&[B]).await;
     runner.after(UNLISTED_WITHIN / 2).await;
     runner.answer(&[A, B]).await;
+    runner.after(2 * UNLISTED_WITHIN).await;
     // Readiness may go some time before the signal.
     runner.answer(&[B]).await;
     runner.after(UNLISTED_WITHIN / 2).await;

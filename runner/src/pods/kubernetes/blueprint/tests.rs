@@ -54,16 +54,6 @@ fn another_configuration_is_another_version_of_the_same_content() {
 }
 
 #[test]
-fn without_known_content_the_configuration_is_still_compared() {
-    let (old, new) = (blueprint("w:v1"), blueprint("w:v2"));
-    let pod = made_from(&old, Some(digest("sha256:01", 60)));
-    let same = made_from(&old, None);
-    assert_eq!(same, PodRecipe { content: None, ..pod.clone() });
-    assert!(!pod.differs_from(&same));
-    assert!(pod.is_outdated_by(&made_from(&new, None)));
-}
-
-#[test]
 fn without_a_template_nothing_is_outdated() {
     let content = Some(digest("sha256:01", 60));
     let pod = made_from(&blueprint("w:v1"), content.clone());

@@ -262,18 +262,4 @@ fn a_service_belongs_to_its_pod() {
         },
     });
     assert_eq!(json!(service(&template, OBJECT, "1-2-3", "porch-fn-system")), expected);
-    template.service.spec.as_mut().unwrap().selector = None;
-    let selector = service(&template, "a-0-01234567", "u", "n").spec.unwrap().selector;
-    assert_eq!(json!(selector), json!({"fn.kpt.dev/image": "a-0-01234567"}));
-}
-
-#[test]
-fn names_of_objects() {
-    let plain = object_name(&name(0, None)).unwrap();
-    assert!(plain.starts_with("set-namespace-v041-0-"), "{plain}");
-    assert_eq!(plain, pod_name(&Image::parse(IMAGE, "").unwrap(), 0));
-    let passing = object_name(&name(0, Some("stuck"))).unwrap();
-    assert!(passing.starts_with("set-namespace-v041-0-") && passing != plain, "{passing}");
-    let unreadable = PodName { image: ImageKey::from("No Image"), slot: 0, past: None };
-    assert_eq!(object_name(&unreadable), None);
 }

@@ -82,19 +82,6 @@ fn time_is_that_of_the_last_change() {
 }
 
 #[test]
-fn plain_scalars_are_strings_where_strings_belong() {
-    let pod = POD.replace("{team: a}", "{team: 1.10}\n  annotations: {a: true, b: 007, c: no}")
-        + "    env: [{name: DEBUG, value: 1}]\n    resources: {requests: {cpu: 1, memory: 64Mi}}\n";
-    let template = read(&pod, None).unwrap();
-    let metadata = template.pod.metadata.unwrap();
-    assert_eq!(json!(metadata.labels), json!({"team": "1.10"}));
-    assert_eq!(json!(metadata.annotations), json!({"a": "true", "b": "007", "c": "no"}));
-    let container = &template.pod.spec.unwrap().containers[0];
-    assert_eq!(json!(container.env), json!([{"name": "DEBUG", "value": "1"}]));
-    assert_eq!(json!(container.resources), json!({"requests": {"cpu": "1", "memory": "64Mi"}}));
-}
-
-#[test]
 fn misplaced_metadata_yields_to_what_stands_in_place() {
     let template = read(&format!("labels: {{team: b, zone: 1}}\n{POD}"), None).unwrap();
     assert_eq!(json!(template.pod.metadata), json!({"labels": {"team": "a", "zone": "1"}}));

@@ -217,19 +217,3 @@ fn the_loser_of_a_conflict_reads_it_once_the_meaning_of_tags_is_known() {
     objects.configs(NOW);
     assert_eq!(written(&objects, "newer", true), Some(observed(1)));
 }
-
-#[test]
-fn there_is_a_limit() {
-    let mut objects = objects();
-    let mut one = object("x", 1, &json!({}));
-    for number in 0..=MAX_OBJECTS {
-        one.name = format!("x{number}");
-        objects.apply(one.clone());
-    }
-    assert_eq!(objects.counts().objects, MAX_OBJECTS);
-    // Those that count go on counting.
-    one.name = "x0".into();
-    one.observed = Some(1);
-    objects.apply(one);
-    assert_eq!(written(&objects, "x0", true), None, "its status is known");
-}
