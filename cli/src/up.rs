@@ -125,11 +125,11 @@ impl Started {
             wrapper: vec![own.into_os_string(), WRAPPER_SERVER.into()],
             max_message: runner_flags.max_request_body_size,
             log_level: args.log_level,
-            functions: functions.clone(),
+            functions,
         });
         let mut runners = Vec::new();
         for _ in 0..args.runners {
-            let shared = runner::Pods::Shared(pods.clone(), functions.clone());
+            let shared = runner::Pods::Shared(pods.clone());
             let started = runner::start(runner_flags.clone(), set, shared).await;
             runners.push(
                 started.map_err(|error| Failure::with_code(format!("runner: {error}"), error.exit_code()))?,

@@ -35,11 +35,13 @@ use tower_service::Service;
 use self::pods::PodParts;
 use crate::config::Flags;
 use crate::describe::Describe;
+use crate::environment::environment;
 use crate::evaluate::Runner;
 use crate::exec::ExecRuntime;
+use crate::exec::queue::Queue;
 use crate::metrics::Metrics;
 use crate::pods::Handle;
-use crate::pods::local::{LocalCluster, LocalFunctions};
+use crate::pods::local::LocalCluster;
 use crate::settings::{CurrentSettings, changed};
 use crate::settings_file::FileError;
 
@@ -75,7 +77,7 @@ pub enum Pods {
     /// As the flags say.
     Flags,
     /// Local pods shared with other runners of this process. Their owner stops them.
-    Shared(LocalCluster, LocalFunctions),
+    Shared(LocalCluster),
 }
 
 /// What the parts of a runner are started with.
@@ -143,7 +145,7 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
         );
     }
 
-    let pool = pods.as_ref().map(|runtime| (runtime.pool(), scope));
+    let pool = pods.as_ref().map(|runtime| (runtime.pool.clone(), scope));
     let mut pages = vec![config_page(&current, &flags.default_image_prefix)];
     pages.extend(pool.as_ref().map(|(pool, _)| pods_page(pool.clone())));
     let admin = Admin::new(health.clone(), otel.metrics.then_some(registry), pages);
@@ -207,14 +209,6 @@ async fn set_ready(mut synced: watch::Receiver<bool>, by: Instant, health: Healt
     health.set("", true);
 }
 
-/// Calls `report` with the value of now and of every change, for ever.
-async fn report<T>(mut values: watch::Receiver<T>, report: impl Fn(&T)) {
-    loop {
-        report(&values.borrow_and_update());
-        changed(&mut values).await;
-    }
-}
-
 /// `/config?image=IMAGE`: the settings of an image, each with its source.
 fn config_page(current: &watch::Receiver<CurrentSettings>, prefix: &str) -> Page {
     let (current, prefix) = (current.clone(), prefix.to_owned());
@@ -275,16 +269,26 @@ impl Wiring<'_> {
     }
 
     fn exec_runtime(&mut self, current: &watch::Receiver<CurrentSettings>) -> Result<ExecRuntime, AppError> {
-        let (flags, metrics) = (self.flags, Arc::clone(&self.metrics));
+        let flags = self.flags;
         self.exists("functions", &flags.functions)?;
-        let report_hash = report(current.clone(), move |current| metrics.exec_hash(current.exec_hash));
-        self.tasks.keep(tracing::info_span!("exec hash"), report_hash);
+        let (mut settings, metrics) = (current.clone(), Arc::clone(&self.metrics));
+        self.tasks.keep(tracing::info_span!("exec hash"), async move {
+            loop {
+                metrics.exec_hash.set(settings.borrow_and_update().exec_hash.cast_signed());
+                changed(&mut settings).await;
+            }
+        });
         let parallel = match flags.max_parallel_executions {
             0 => 2 * std::thread::available_parallelism().map_or(1, usize::from),
             set => set,
         };
         let max_waiting = usize::try_from(flags.max_queue_per_function).unwrap_or(usize::MAX);
-        let (max_message, metrics) = (flags.max_request_body_size, Arc::clone(&self.metrics));
-        Ok(ExecRuntime::new(current.clone(), &flags.exec_env, parallel, max_waiting, max_message, metrics))
+        Ok(ExecRuntime {
+            current: current.clone(),
+            environment: environment(&flags.exec_env),
+            queue: Queue::new(parallel, max_waiting),
+            max_message: flags.max_request_body_size,
+            metrics: Arc::clone(&self.metrics),
+        })
     }
 }

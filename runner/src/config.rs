@@ -8,7 +8,11 @@ use clap::{Parser, ValueEnum};
 use porch_fn_flags::{CommaList, GoDuration, positive};
 use porch_fn_settings::TagSemantics;
 
-use crate::pods::kubernetes::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
+/// The PodTemplate that newer Porch keeps in the function namespace: the default of
+/// `--base-pod-template-name`.
+pub const BASE_POD_TEMPLATE: &str = "base-pod-template";
+/// The ServiceTemplate beside it: the default of `--base-service-template-name`.
+const BASE_SERVICE_TEMPLATE: &str = "base-service-template";
 
 /// Runs KRM functions for Porch: as local executables, or in pods that it keeps warm.
 ///

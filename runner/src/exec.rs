@@ -1,7 +1,7 @@
 //! The exec runtime: functions that are executables on the runner's own disk. They need no pod and
 //! start at once.
 
-mod queue;
+pub(crate) mod queue;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -18,39 +18,22 @@ use wrapper_server::outcome;
 use wrapper_server::process::{Environment, Program, run};
 
 use self::queue::Queue;
-use crate::environment::environment;
 use crate::metrics::{Metrics, Runtime};
 use crate::settings::CurrentSettings;
 
 /// Runs local executables, a bounded number at once.
 #[derive(Debug)]
 pub(crate) struct ExecRuntime {
-    current: watch::Receiver<CurrentSettings>,
-    environment: Vec<(OsString, OsString)>,
-    queue: Queue,
-    parallel: usize,
-    max_waiting: usize,
-    max_message: usize,
-    metrics: Arc<Metrics>,
+    /// They name the executables.
+    pub(crate) current: watch::Receiver<CurrentSettings>,
+    /// What functions get of the runner's own environment.
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) queue: Queue,
+    pub(crate) max_message: usize,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl ExecRuntime {
-    /// A runtime for the executables that the settings name. `parallel` of them run at once, and
-    /// `max_waiting` calls of each image wait. `exec_env` names variables that functions get beside
-    /// the usual ones.
-    pub(crate) fn new(
-        current: watch::Receiver<CurrentSettings>,
-        exec_env: &[String],
-        parallel: usize,
-        max_waiting: usize,
-        max_message: usize,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        let environment = environment(exec_env);
-        let queue = Queue::new(parallel, max_waiting);
-        Self { current, environment, queue, parallel, max_waiting, max_message, metrics }
-    }
-
     /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Dropping the
     /// future ends the wait and the process. `parsed` is the image as a reference, if it is one.
     pub(crate) async fn evaluate(
@@ -68,7 +51,7 @@ impl ExecRuntime {
             let text = format!(
                 "{} calls of this function already wait for the exec runtime, which runs {} at once: retry later, or \
                  raise --max-queue-per-function or --max-parallel-executions",
-                self.max_waiting, self.parallel
+                self.queue.max_waiting, self.queue.parallel
             );
             self.metrics.rejected(Runtime::Exec, "queue_full");
             return Some(Reply::shed(Code::ResourceExhausted, &text));

@@ -35,7 +35,7 @@ pub(crate) enum Runtime {
 
 /// Counters of calls and of what the pool did.
 #[derive(Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     calls: Counters<2>,
     seconds: Histograms<1>,
     waiting: Gauges,
@@ -47,18 +47,18 @@ pub struct Metrics {
     pool_actions: Counters<1>,
     pods: Gauges,
     functions: Gauge,
-    pod_start: Histogram,
+    pub(crate) pod_start: Histogram,
     pod_start_phases: Histograms<1>,
     pod_start_failures: Counters<1>,
-    pods_hung: Counter,
+    pub(crate) pods_hung: Counter,
     config_valid: Gauges,
     function_configs: Gauge,
     function_config_problems: Gauge,
     peers: Gauge,
     listed: Gauge,
     ring_hash: Gauge,
-    exec_hash: Gauge,
-    clock_ahead: Gauge<f64, AtomicU64>,
+    pub(crate) exec_hash: Gauge,
+    pub(crate) clock_ahead: Gauge<f64, AtomicU64>,
     lookups: Histograms<2>,
     /// Calls to pods.
     pub(crate) client: RpcMetrics,
@@ -120,7 +120,7 @@ impl Drop for Stage {
 
 impl Metrics {
     /// Registers everything in `registry`, and what `inflight` holds.
-    pub fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
+    pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
         let client = RpcMetrics::new(registry, Side::Client);
         let r = registry.sub_registry_with_prefix("porch_fn_runner");
         inflight.register(r);
@@ -226,19 +226,9 @@ impl Metrics {
         self.pod_start_phases.get_or_create(&[("phase", phase)]).observe(took.as_secs_f64());
     }
 
-    /// An ordered pod serves.
-    pub(crate) fn pod_started(&self, took: Duration) {
-        self.pod_start.observe(took.as_secs_f64());
-    }
-
     /// An ordered pod will never serve.
     pub(crate) fn pod_start_failed(&self, reason: &'static str) {
         self.pod_start_failures.get_or_create(&[("reason", reason)]).inc();
-    }
-
-    /// A pod stopped answering.
-    pub(crate) fn pod_hung(&self) {
-        self.pods_hung.inc();
     }
 
     /// Whether a source of configuration, called after its flag or object, can be used as it is.
@@ -255,16 +245,6 @@ impl Metrics {
         self.peers.set(gauge(peers));
         self.listed.set(i64::from(listed));
         self.ring_hash.set(hash.cast_signed());
-    }
-
-    /// What the exec runtime runs.
-    pub(crate) fn exec_hash(&self, hash: u64) {
-        self.exec_hash.set(hash.cast_signed());
-    }
-
-    /// How far the API server's clock is ahead of this machine's.
-    pub(crate) fn clock_ahead(&self, seconds: f64) {
-        self.clock_ahead.set(seconds);
     }
 
     /// A registry was asked for `what` and gave an answer or none.

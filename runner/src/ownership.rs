@@ -29,8 +29,10 @@ const UNLISTED_WITHIN: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(crate) struct Ownership {
     own: Identity,
-    ring: watch::Sender<Arc<[Identity]>>,
-    owned: watch::Sender<OwnedShards>,
+    /// The runners on the ring: none before the first answer.
+    pub(crate) ring: watch::Sender<Arc<[Identity]>>,
+    /// What this runner owns: nothing before the first answer.
+    pub(crate) owned: watch::Sender<OwnedShards>,
     metrics: Arc<Metrics>,
     /// The runners on the ring; `None` before the first answer.
     names: Option<BTreeSet<Identity>>,
@@ -55,16 +57,6 @@ impl Ownership {
             warn_at: None,
             draining: false,
         }
-    }
-
-    /// The runners on the ring, now and later: none before the first answer.
-    pub(crate) fn ring(&self) -> watch::Receiver<Arc<[Identity]>> {
-        self.ring.subscribe()
-    }
-
-    /// What this runner owns, now and later: nothing before the first answer.
-    pub(crate) fn owned(&self) -> watch::Receiver<OwnedShards> {
-        self.owned.subscribe()
     }
 
     /// Follows discovery for ever, also while the runner drains, which does not wait for it.

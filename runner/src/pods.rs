@@ -20,62 +20,35 @@ use porch_fn_grpc::{Call, Reply, format_timeout, is_shed};
 use porch_fn_grpc_client::conn::ConnectError;
 use porch_fn_grpc_client::unary::{self, CallError, Lost};
 use porch_fn_image::{Constraint, Image, ReferenceError, parse_version, shard_key};
-use porch_fn_pool::{Config, Event, ImageKey, ShardKey, Verdict};
+use porch_fn_pool::{ImageKey, ShardKey, Verdict};
 use porch_fn_proto::frame;
 use porch_fn_telemetry::{span, trace_context};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub use backend::{Backend, Catalog, Unresolved};
-pub(crate) use driver::Handle;
+pub(crate) use driver::{Driver, Handle};
 
 use crate::metrics::{Metrics, Runtime};
-use driver::Driver;
 use error::{PodError, wrap_failure};
 
 /// Pods that one call may be given that turn out to be gone before they have begun to run it. Each
 /// of them is probed before it is granted again.
-const MAX_PODS_GONE: usize = 10;
+const MAX_PODS_GONE: u32 = 10;
 
 /// Runs calls in pods.
 #[derive(Debug)]
-pub struct PodRuntime {
-    pool: Handle,
-    catalog: Arc<dyn Catalog>,
-    default_prefix: String,
-    max_message: usize,
-    max_retries: usize,
-    metrics: Arc<Metrics>,
+pub(crate) struct PodRuntime {
+    pub(crate) pool: Handle,
+    pub(crate) catalog: Arc<dyn Catalog>,
+    pub(crate) default_prefix: String,
+    pub(crate) max_message: usize,
+    /// In how many more pods a call is run again when a pod dies while it runs the call: the function
+    /// may be what kills them.
+    pub(crate) max_retries: u32,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl PodRuntime {
-    /// A runtime over `backend` and the events that it sends, and the future that drives it until the
-    /// runtime is dropped.
-    pub fn new(
-        config: Config,
-        backend: impl Backend,
-        events: mpsc::UnboundedReceiver<Event>,
-        catalog: Arc<dyn Catalog>,
-        default_prefix: String,
-        max_message: usize,
-        metrics: Arc<Metrics>,
-    ) -> (Self, impl Future<Output = ()> + Send) {
-        let (driver, pool) = Driver::new(config, backend, events, Arc::clone(&metrics));
-        (Self { pool, catalog, default_prefix, max_message, max_retries: 0, metrics }, driver.run())
-    }
-
-    /// The same, which runs a call again in so many more pods when a pod dies while it runs the
-    /// call: the function may be what kills them.
-    #[must_use]
-    pub(crate) fn with_max_retries(self, max_retries: u32) -> Self {
-        Self { max_retries: usize::try_from(max_retries).unwrap_or(usize::MAX), ..self }
-    }
-
-    /// Sends to the pool, for status pages.
-    pub(crate) fn pool(&self) -> Handle {
-        self.pool.clone()
-    }
-
     /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is
     /// asked. `parsed` is the image as a reference. A `tag` that is a version or a constraint chooses
     /// a tag of its repository.
@@ -124,7 +97,7 @@ impl PodRuntime {
         // Compressed or not, the pod gets the plain message: a wrapper may know no compression.
         let framed = frame(call.message.clone());
         let wait_until = call.deadline - margin(call.deadline.saturating_duration_since(Instant::now()));
-        let (mut broken, mut gone) = (0, 0);
+        let (mut broken, mut gone) = (0_u32, 0_u32);
         let mut again = None;
         while broken <= self.max_retries && gone < MAX_PODS_GONE {
             let (waits, waiting) = (self.metrics.waits(Runtime::Pod), call.span.stage(span::QUEUE_WAIT));

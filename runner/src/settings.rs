@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use self::exec_hash::exec_hash;
-use crate::settings_file::Content;
+use crate::clock::now;
 
 /// FunctionConfigs whose missing executables one line of the log names.
 const MAX_NAMED: usize = 5;
@@ -37,9 +37,12 @@ pub(crate) struct CurrentSettings {
 pub(crate) struct Sources {
     pub(crate) flags: Flags,
     /// `--pod-cache-config`.
-    pub(crate) cache: watch::Receiver<Content<CacheConfig>>,
+    pub(crate) cache: watch::Receiver<Arc<CacheConfig>>,
+    /// When the file was seen to change. The file system's time does not count: a copy may keep that of
+    /// its original.
+    pub(crate) cache_changed: Option<Time>,
     /// `--config`.
-    pub(crate) exec: watch::Receiver<Content<ExecConfig>>,
+    pub(crate) exec: watch::Receiver<Arc<ExecConfig>>,
     /// `None` until the first answer.
     pub(crate) functions: watch::Receiver<Option<Arc<FunctionConfigs>>>,
     /// How often the executables of FunctionConfigs are looked for.
@@ -59,7 +62,7 @@ impl Sources {
                 let mut changed_source = true;
                 tokio::select! {
                     () = sender.closed() => return,
-                    () = changed(&mut self.cache) => {}
+                    () = changed(&mut self.cache) => self.cache_changed = Some(now()),
                     () = changed(&mut self.exec) => {}
                     () = changed(&mut self.functions) => {}
                     () = sleep(self.look_every) => changed_source = false,
@@ -89,6 +92,10 @@ impl Sources {
 
     /// The settings of this moment.
     pub(crate) fn current(&mut self) -> CurrentSettings {
+        // It may have changed beside another source.
+        if self.cache.has_changed().unwrap_or(false) {
+            self.cache_changed = Some(now());
+        }
         let cache = self.cache.borrow_and_update().clone();
         let exec = self.exec.borrow_and_update().clone();
         let functions = self.functions.borrow_and_update().clone();
@@ -96,10 +103,9 @@ impl Sources {
         let functions = functions.unwrap_or_default();
         let changed = functions.changed().and_then(|at| u64::try_from(at.as_millisecond()).ok());
         // Not of `--config`: executables are not part of any pod.
-        let time = cache.changed.max(changed.map(Time::from_millis));
-        let config = Arc::clone(&exec.value);
-        let settings = Settings::new(self.flags.clone(), cache.value, exec.value, functions, Path::is_file);
-        let exec_hash = exec_hash(&config, &settings);
+        let time = self.cache_changed.max(changed.map(Time::from_millis));
+        let settings = Settings::new(self.flags.clone(), cache, Arc::clone(&exec), functions, Path::is_file);
+        let exec_hash = exec_hash(&exec, &settings);
         CurrentSettings { settings: Arc::new(settings), exec_hash, time, complete }
     }
 }
@@ -139,16 +145,16 @@ pub(crate) mod tests {
     use std::path::PathBuf;
 
     use porch_fn_image::Image;
-    use porch_fn_settings::{Flag, FunctionConfig, Setting, Source, TagSemantics};
+    use porch_fn_settings::{FunctionConfig, Setting, Source, TagSemantics};
     use serde_json::json;
     use tempfile::tempdir;
 
     use super::*;
 
     fn flags() -> Flags {
-        let flag = |value| Flag { value, set: false };
+        let flag = |value| Setting::new(value, Source::Default("x"));
         Flags {
-            ttl: Flag { value: Duration::from_mins(30), set: false },
+            ttl: Setting::new(Duration::from_mins(30), Source::Default("x")),
             max_pods: flag(1),
             waitlist: flag(2),
             per_pod: flag(16),
@@ -172,8 +178,9 @@ pub(crate) mod tests {
     fn sources() -> Sources {
         Sources {
             flags: flags(),
-            cache: watch::channel(Content::default()).1,
-            exec: watch::channel(Content::default()).1,
+            cache: watch::channel(Arc::default()).1,
+            cache_changed: None,
+            exec: watch::channel(Arc::default()).1,
             functions: watch::channel(Some(Arc::default())).1,
             look_every: Duration::from_secs(10),
         }
@@ -181,18 +188,18 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_change_of_any_source_is_new_settings() {
-        let (cache, cache_receiver) = watch::channel(Content::default());
+        let (cache, cache_receiver) = watch::channel(Arc::default());
         let (task, mut current) = Sources { cache: cache_receiver, ..sources() }.follow();
         let task = tokio::spawn(task);
         let image = Image::parse("f:v1", "example.com").unwrap();
         let found = |current: &CurrentSettings| (current.settings.of(&image).max_pods.value, current.time);
         assert_eq!(found(&current.borrow_and_update()), (1, None));
         let text = "- {name: f:v1, maxParallelPodsPerFunction: 7}";
-        let value = Arc::new(CacheConfig::parse(text, "example.com").unwrap());
-        let changed = Some(Time::from_millis(5));
-        cache.send_replace(Content { value, changed });
+        let before = now();
+        cache.send_replace(Arc::new(CacheConfig::parse(text, "example.com").unwrap()));
         current.changed().await.unwrap();
-        assert_eq!(found(&current.borrow_and_update()), (7, changed));
+        let (max_pods, time) = found(&current.borrow_and_update());
+        assert!(max_pods == 7 && time >= Some(before), "{max_pods} {time:?}");
         drop(current);
         task.await.unwrap();
     }

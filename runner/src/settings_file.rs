@@ -9,9 +9,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use porch_fn_files::{FileContent, FileSource, read};
-use porch_fn_pool::Time;
-
-use crate::clock::now;
 
 /// Largest file that is read, in bytes.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
@@ -36,29 +33,6 @@ pub(crate) struct SettingsFile<T> {
     pub(crate) parse: Parse<T>,
     /// The end of the error: what the file should hold.
     pub(crate) expected: &'static str,
-}
-
-/// A file's value. Cheap to clone.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Content<T> {
-    pub(crate) value: Arc<T>,
-    /// When the value was seen to replace another one. The file system's time does not count: a copy
-    /// may keep that of its original.
-    pub(crate) changed: Option<Time>,
-}
-
-// === impl Content ===
-
-impl<T: Default> Default for Content<T> {
-    fn default() -> Self {
-        Self { value: Arc::default(), changed: None }
-    }
-}
-
-impl<T> Clone for Content<T> {
-    fn clone(&self) -> Self {
-        Self { value: Arc::clone(&self.value), ..*self }
-    }
 }
 
 // === impl SettingsFile ===
@@ -89,7 +63,7 @@ impl<T> SettingsFile<T> {
 /// `None` is the content of a file that never existed. One that vanishes is an error.
 impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile<T> {
     type Content = Option<FileContent>;
-    type Value = Content<T>;
+    type Value = Arc<T>;
     type Error = FileError;
 
     fn name(&self) -> String {
@@ -104,16 +78,11 @@ impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile
         }
     }
 
-    fn parse(
-        &self,
-        content: &Option<FileContent>,
-        last: Option<&Content<T>>,
-    ) -> Result<Content<T>, FileError> {
-        let Some(content) = content else { return Ok(Content::default()) };
-        Ok(Content { value: Arc::new(self.value(content)?), changed: last.map(|_| now()) })
+    fn parse(&self, content: &Option<FileContent>, _: Option<&Arc<T>>) -> Result<Arc<T>, FileError> {
+        content.as_ref().map_or_else(|| Ok(Arc::default()), |content| self.value(content).map(Arc::new))
     }
 
-    fn is_same(&self, last: &Content<T>, new: &Content<T>) -> bool {
-        last.value == new.value
+    fn is_same(&self, last: &Arc<T>, new: &Arc<T>) -> bool {
+        last == new
     }
 }

@@ -42,14 +42,14 @@ impl Stack {
             wrapper: vec!["env".into(), mark.into(), binary("wrapper-server").into()],
             max_message: 6_291_456,
             log_level: 0,
-            functions: local.clone(),
+            functions: local,
         });
         let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];
         let args = own.iter().chain(more).map(Into::into);
         let (flags, set) = porch_fn_flags::parse_with_set::<runner::Flags>(args).expect("flags");
         let mut started = Vec::new();
         for _ in 0..runners {
-            let shared = runner::Pods::Shared(pods.clone(), local.clone());
+            let shared = runner::Pods::Shared(pods.clone());
             started.push(runner::start(flags.clone(), &set, shared).await.expect("a runner"));
         }
         let router = start_router(started.iter().map(runner::App::address), &[]).await;

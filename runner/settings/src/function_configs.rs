@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use porch_fn_image::Image;
 
-use crate::function_config::{BinaryExecutor, FunctionConfig, PodExecutor};
+use crate::function_config::{BinaryExecutor, FunctionConfig};
 use crate::source::Setting;
 use crate::tags::{Asked, TagSemantics, Tags};
 
@@ -104,11 +104,11 @@ impl FunctionConfigs {
     }
 
     /// The objects for pods of `image`. The first one wins.
-    pub fn pod(&self, image: &Image) -> Vec<(&FunctionConfig, &PodExecutor)> {
-        let asked = Asked::of(image);
-        let pods = self.of_repository(image).filter_map(|config| Some((config, config.spec.pod.as_ref()?)));
-        let mut found: Vec<_> = pods.filter(|(_, pod)| pod.tags.matches(&asked)).collect();
-        found.sort_by_key(|(_, pod)| pod.tags.is_all());
+    pub fn pod(&self, image: &Image) -> Vec<&FunctionConfig> {
+        let (asked, [(_, tags), _]) = (Asked::of(image), EXECUTORS);
+        let is_for = |config: &&FunctionConfig| tags(config).is_some_and(|tags| tags.matches(&asked));
+        let mut found: Vec<_> = self.of_repository(image).filter(is_for).collect();
+        found.sort_by_key(|config| tags(config).is_some_and(Tags::is_all));
         found
     }
 

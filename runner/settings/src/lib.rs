@@ -28,6 +28,6 @@ pub use function_config::{
 pub use function_configs::{FunctionConfigs, MAX_FUNCTION_CONFIGS};
 pub use overrides::{ContainerOverrides, PodOverrides};
 pub use page::{Page, Row, page};
-pub use settings::{Effective, Flag, Flags, OverridesFrom, Range, Resolved, Settings};
+pub use settings::{Effective, Flags, OverridesFrom, Range, Resolved, Settings};
 pub use source::{Limits, Setting, Source};
 pub use tags::{TagSemantics, Tags};

@@ -53,7 +53,7 @@ pub fn page(settings: &Settings, image: &Image) -> Value {
         row(name, json!(value), source);
     }
     if let Some(Setting { value, source }) = settings.functions().semantics() {
-        row("functionConfigTags", json!(value.name()), source);
+        row("functionConfigTags", json!(value.to_string()), source);
     }
     if let Some(Setting { value, source }) = &effective.executable {
         row("executable", json!(value.to_string_lossy()), source);

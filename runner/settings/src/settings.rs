@@ -19,28 +19,19 @@ use crate::source::{Limits, Setting, Source};
 
 pub use warm::{Range, Resolved};
 
-/// A flag's value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Flag<T> {
-    /// The value.
-    pub value: T,
-    /// Whether the user set it; else it is the default.
-    pub set: bool,
-}
-
-/// The flags for all images.
+/// The flags for all images, each with whether the user set it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flags {
     /// `--pod-ttl`.
-    pub ttl: Flag<Duration>,
+    pub ttl: Setting<Duration>,
     /// `--max-parallel-pods-per-function`.
-    pub max_pods: Flag<u32>,
+    pub max_pods: Setting<u32>,
     /// `--max-waitlist-length`.
-    pub waitlist: Flag<u32>,
+    pub waitlist: Setting<u32>,
     /// `--max-concurrent-per-pod`.
-    pub per_pod: Flag<u32>,
+    pub per_pod: Setting<u32>,
     /// `--max-queue-per-function`.
-    pub queue: Flag<u32>,
+    pub queue: Setting<u32>,
     /// `--functions`, under which a FunctionConfig names executables.
     pub functions: PathBuf,
     /// `--default-image-prefix`.
@@ -94,14 +85,6 @@ pub struct OverridesFrom {
     pub container_resources: Option<Source>,
 }
 
-// === impl Flag ===
-
-impl<T: Copy> Flag<T> {
-    fn setting(self, name: &'static str) -> Setting<T> {
-        Setting::new(self.value, if self.set { Source::Flag(name) } else { Source::Default(name) })
-    }
-}
-
 // === impl Settings ===
 
 impl Settings {
@@ -126,8 +109,7 @@ impl Settings {
     /// The values in effect for `image`.
     pub fn of(&self, image: &Image) -> Effective {
         let entry = self.entries.get(image).and_then(|&index| self.cache.entries.get(index));
-        let pods = self.functions.pod(image);
-        let function = pods.first().map(|(config, _)| *config);
+        let function = self.functions.pod(image).first().copied();
         // The first one wins.
         let layers: Vec<(Source, Limits)> = function
             .map(|config| (config.source(), config.limits()))
@@ -135,15 +117,14 @@ impl Settings {
             .chain(entry.map(|entry| (entry.source(), entry.limits)))
             .collect();
         let flags = &self.flags;
-        let max_pods = flags.max_pods.setting("max-parallel-pods-per-function");
         let (overrides, overrides_from) = overrides(function, entry);
         let mut effective = Effective {
-            ttl: pick(&layers, |limits| limits.ttl, flags.ttl.setting("pod-ttl")),
-            max_pods: pick(&layers, |limits| limits.max_pods, max_pods),
-            min_pods: pick(&layers, |limits| limits.min_pods, Setting::new(0, Source::BuiltIn)),
-            waitlist: pick(&layers, |limits| limits.waitlist, flags.waitlist.setting("max-waitlist-length")),
-            per_pod: flags.per_pod.setting("max-concurrent-per-pod"),
-            queue: flags.queue.setting("max-queue-per-function"),
+            ttl: pick(&layers, |limits| limits.ttl, &flags.ttl),
+            max_pods: pick(&layers, |limits| limits.max_pods, &flags.max_pods),
+            min_pods: pick(&layers, |limits| limits.min_pods, &Setting::new(0, Source::BuiltIn)),
+            waitlist: pick(&layers, |limits| limits.waitlist, &flags.waitlist),
+            per_pod: flags.per_pod.clone(),
+            queue: flags.queue.clone(),
             overrides,
             overrides_from,
             executable: self.executable_of(image),
@@ -243,14 +224,14 @@ fn missing(flags: &Flags, functions: &FunctionConfigs, exists: impl Fn(&Path) ->
     named.into_iter().filter(|path| !exists(path)).collect()
 }
 
-fn pick<T>(
+fn pick<T: Clone>(
     layers: &[(Source, Limits)],
     field: impl Fn(&Limits) -> Option<T>,
-    otherwise: Setting<T>,
+    otherwise: &Setting<T>,
 ) -> Setting<T> {
     let mut set =
         layers.iter().filter_map(|(source, limits)| Some(Setting::new(field(limits)?, source.clone())));
-    set.next().unwrap_or(otherwise)
+    set.next().unwrap_or_else(|| otherwise.clone())
 }
 
 /// The resources of a FunctionConfig replace those of `--pod-cache-config` as a whole.
@@ -288,7 +269,5 @@ impl Effective {
     }
 }
 
-#[cfg(test)]
-mod model;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -103,19 +103,13 @@ pub(crate) enum Match<'a> {
 
 // === impl TagSemantics ===
 
-impl TagSemantics {
-    /// As `--functionconfig-tags` has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Constraint => "constraint",
-        }
-    }
-}
-
+/// As `--functionconfig-tags` has it.
 impl fmt::Display for TagSemantics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(match self {
+            Self::Exact => "exact",
+            Self::Constraint => "constraint",
+        })
     }
 }
 

@@ -13,16 +13,16 @@ use porch_fn_settings::Resolved;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::{AppError, Pods, Wiring, report};
+use super::{AppError, Pods, Wiring};
 use crate::config::{Flags, PodBackend, PodConnect};
 use crate::metrics::Metrics;
 use crate::ownership::Ownership;
 use crate::pods::configure::{Desired, Origins, ranges};
-use crate::pods::kubernetes::function_configs::{self, Counts};
+use crate::pods::kubernetes::function_configs;
 use crate::pods::kubernetes::pull_secret::PullSecret;
-use crate::pods::kubernetes::{self, ObjectNames, Surroundings, Templates};
+use crate::pods::kubernetes::{self, Connect, Surroundings, Templates};
 use crate::pods::local::{LocalBackend, LocalCluster, LocalFunctions, LocalOptions};
-use crate::pods::{Backend, Catalog, Handle, PodRuntime};
+use crate::pods::{Backend, Catalog, Driver, Handle, PodRuntime};
 use crate::settings::{CurrentSettings, Sources};
 
 /// All local pods and runners are on one clock.
@@ -78,7 +78,7 @@ impl Wiring<'_> {
         let (discover, snapshots) = porch_fn_discovery::watch(source);
         self.tasks.keep(tracing::info_span!("peers"), discover);
         let ownership = Ownership::new(own.to_string(), Arc::clone(&self.metrics));
-        let (owned, ring) = (ownership.owned(), ownership.ring());
+        let (owned, ring) = (ownership.owned.subscribe(), ownership.ring.subscribe());
         self.tasks.keep(tracing::info_span!("ownership"), ownership.run(snapshots, drain));
         Ok((owned, Some(ring)))
     }
@@ -91,12 +91,10 @@ impl Wiring<'_> {
         owned: Owned,
     ) -> Result<PodParts, AppError> {
         match (pods, backend(self.flags)) {
-            (Some(Pods::Shared(cluster, functions)), _) => {
-                Ok(self.local_pods(&cluster, functions, sources, owned))
-            }
+            (Some(Pods::Shared(cluster)), _) => Ok(self.local_pods(&cluster, sources, owned)),
             (Some(Pods::Flags), PodBackend::Local) => {
-                let (cluster, functions) = local_cluster(self.flags)?;
-                let parts = self.local_pods(&cluster, functions, sources, owned);
+                let cluster = local_cluster(self.flags)?;
+                let parts = self.local_pods(&cluster, sources, owned);
                 Ok(PodParts { local: Some(cluster), ..parts })
             }
             (Some(Pods::Flags), PodBackend::Kubernetes) => self.kubernetes_pods(sources, owned).await,
@@ -107,51 +105,31 @@ impl Wiring<'_> {
         }
     }
 
-    fn local_pods(
-        &mut self,
-        cluster: &LocalCluster,
-        functions: LocalFunctions,
-        sources: Sources,
-        owned: Owned,
-    ) -> PodParts {
-        let events = events();
+    fn local_pods(&mut self, cluster: &LocalCluster, sources: Sources, owned: Owned) -> PodParts {
+        let (events, functions) = (events(), cluster.functions().clone());
         let backend = LocalBackend::attach(cluster.clone(), events.0.clone());
         let catalog = Arc::new(functions.clone());
         let mut desired = desired(self.flags, functions, catalog, owned);
         desired.base.skew = LOCAL_SKEW;
-        let (runtime, current) = self.runtime(desired, backend, events, sources);
-        PodParts { current, runtime: Some(runtime), scope: cluster.scope(), synced: None, local: None }
+        self.runtime(desired, backend, events, sources, cluster.scope())
     }
 
     async fn kubernetes_pods(&mut self, mut sources: Sources, owned: Owned) -> Result<PodParts, AppError> {
         let flags = self.flags;
-        let template = templates(flags)?;
-        let service_domain = match flags.pod_connect {
-            PodConnect::Service => Some(cluster_domain(flags)?),
-            PodConnect::PodIp => None,
-        };
+        let (templates, connect_pods) = (templates(flags)?, connect_pods(flags)?);
         let (images, credentials) = self.registries()?;
         let connected = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await?;
 
         let (sender, mut functions) = watch::channel(None);
         sources.functions = functions.clone();
-        let (counts, counted) = watch::channel(Counts::default());
-        let metrics = Arc::clone(&self.metrics);
-        let report_counts = report(counted, move |&Counts { objects, problems, broken }| {
-            metrics.function_configs(objects, problems);
-            metrics.config_valid("functionconfigs", broken == 0);
-        });
-        self.tasks.keep(tracing::info_span!("functionconfigs"), report_counts);
         let options = function_configs::Options {
             client: connected.client.clone(),
             namespace: flags.pod_namespace.clone(),
             default_prefix: flags.default_image_prefix.clone(),
             semantics: flags.functionconfig_tags.semantics(),
             retry_every: flags.scan_interval.into(),
-            schema_every: function_configs::SCHEMA_EVERY,
-            schema_within: function_configs::SCHEMA_WITHIN,
         };
-        let follow = function_configs::follow(options, owned.clone(), sender, counts);
+        let follow = function_configs::follow(options, owned.clone(), sender, Arc::clone(&self.metrics));
         self.tasks.keep(tracing::info_span!("functionconfigs"), follow);
 
         let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
@@ -166,17 +144,11 @@ impl Wiring<'_> {
         });
 
         let events = events();
-        let options = kubernetes::Options {
-            pod_namespace: flags.pod_namespace.clone(),
-            own_namespace: given(&flags.namespace),
-            template,
-            service_domain,
-            max_message: flags.max_request_body_size,
-            pull_secret,
-            metadata_ttl: flags.image_metadata_ttl.into(),
-            scan_interval: flags.scan_interval.into(),
-        };
         let surroundings = Surroundings {
+            flags,
+            templates,
+            connect: connect_pods,
+            pull_secret,
             images: Arc::clone(&images),
             settings: sources.current().settings,
             owned: owned.clone(),
@@ -185,46 +157,47 @@ impl Wiring<'_> {
             metrics: Arc::clone(&self.metrics),
         };
         let (kubernetes, _) =
-            tokio::join!(kubernetes::start(&connected, options, surroundings, &mut self.tasks), async {
+            tokio::join!(kubernetes::start(&connected, surroundings, &mut self.tasks), async {
                 timeout(FIRST_FUNCTIONS_WITHIN, functions.wait_for(Option::is_some)).await.is_ok()
             },);
         let desired = desired(flags, kubernetes.blueprints, images, owned);
-        let (runtime, current) = self.runtime(desired, kubernetes.backend, events, sources);
         let scope = format!("kubernetes/{}", flags.pod_namespace);
-        Ok(PodParts { current, runtime: Some(runtime), scope, synced: Some(kubernetes.synced), local: None })
+        let parts = self.runtime(desired, kubernetes.backend, events, sources, scope);
+        Ok(PodParts { synced: Some(kubernetes.synced), ..parts })
     }
 
     /// The runtime over `backend`, with the tasks that drive it and keep its configuration up to
-    /// date.
+    /// date. Its pods live in `scope`.
     fn runtime(
         &mut self,
         mut desired: Desired<impl Origins>,
         backend: impl Backend,
         (events, received): Events,
         sources: Sources,
-    ) -> (PodRuntime, watch::Receiver<CurrentSettings>) {
+        scope: String,
+    ) -> PodParts {
         let flags = self.flags;
         let current = self.follow_settings(sources);
         let catalog = Arc::clone(&desired.catalog);
         let (sender, resolved) = watch::channel(Resolved::default());
         let find = ranges::follow(current.clone(), Arc::clone(&catalog), desired.warm_up, sender);
         self.tasks.keep(tracing::info_span!("warm-up"), find);
-        let (runtime, driver) = PodRuntime::new(
-            desired.config(&current.borrow(), &Resolved::default()),
-            backend,
-            received,
-            catalog,
-            flags.default_image_prefix.clone(),
-            flags.max_request_body_size,
-            Arc::clone(&self.metrics),
-        );
-        let runtime = runtime.with_max_retries(flags.max_grpc_retries);
-        self.tasks.keep(tracing::info_span!("pool"), driver);
-        let count = count_pool(runtime.pool(), Arc::clone(&self.metrics));
+        let config = desired.config(&current.borrow(), &Resolved::default());
+        let (driver, pool) = Driver::new(config, backend, received, Arc::clone(&self.metrics));
+        self.tasks.keep(tracing::info_span!("pool"), driver.run());
+        let count = count_pool(pool.clone(), Arc::clone(&self.metrics));
         self.tasks.keep(tracing::info_span!("pool metrics"), count);
         let follow = desired.follow(current.clone(), resolved, events);
         self.tasks.keep(tracing::info_span!("configuration"), follow);
-        (runtime, current)
+        let runtime = PodRuntime {
+            pool,
+            catalog,
+            default_prefix: flags.default_image_prefix.clone(),
+            max_message: flags.max_request_body_size,
+            max_retries: flags.max_grpc_retries,
+            metrics: Arc::clone(&self.metrics),
+        };
+        PodParts { current, runtime: Some(runtime), scope, synced: None, local: None }
     }
 
     fn follow_settings(&mut self, sources: Sources) -> watch::Receiver<CurrentSettings> {
@@ -272,21 +245,23 @@ fn templates(flags: &Flags) -> Result<Templates, AppError> {
         return Err(AppError::Flags(text.to_owned()));
     };
     Ok(Templates::Objects {
-        names: ObjectNames {
-            pod: flags.base_pod_template_name.clone(),
-            service: flags.base_service_template_name.clone(),
-        },
+        pod: flags.base_pod_template_name.clone(),
+        service: flags.base_service_template_name.clone(),
         built_in: (!flags.skip_template_creation).then_some(wrapper_image),
         wait: flags.template_wait_timeout.into(),
     })
 }
 
-/// Checked here, since it is part of every Service's name.
-fn cluster_domain(flags: &Flags) -> Result<String, AppError> {
+/// How pods are reached. The domain is checked here, since it is part of every Service's name.
+fn connect_pods(flags: &Flags) -> Result<Connect, AppError> {
+    if flags.pod_connect == PodConnect::PodIp {
+        return Ok(Connect::PodIp);
+    }
     let (namespace, domain) = (&flags.pod_namespace, &flags.cluster_domain);
-    let name = format!("pod.{namespace}.svc.{domain}");
+    let suffix = format!("{namespace}.svc.{domain}");
+    let name = format!("pod.{suffix}");
     if HostPort::parse(&name, 1).is_ok_and(|host| host.host == name) {
-        return Ok(domain.clone());
+        return Ok(Connect::Service { suffix });
     }
     let text = format!("--cluster-domain {domain:?} or --pod-namespace {namespace:?} is no DNS name");
     Err(AppError::Flags(text))
@@ -296,18 +271,16 @@ fn given(text: &str) -> Option<String> {
     Some(text.to_owned()).filter(|text| !text.is_empty())
 }
 
-fn local_cluster(flags: &Flags) -> Result<(LocalCluster, LocalFunctions), AppError> {
+fn local_cluster(flags: &Flags) -> Result<LocalCluster, AppError> {
     let Some(path) = &flags.local_functions else {
         return Err(AppError::Flags("--pod-backend=local needs --local-functions FILE".to_owned()));
     };
-    let functions = LocalFunctions::read(path, &flags.default_image_prefix)?;
-    let options = LocalOptions {
+    Ok(LocalCluster::new(LocalOptions {
         wrapper: vec![flags.wrapper_server.clone().into_os_string()],
         max_message: flags.max_request_body_size,
         log_level: flags.log_level,
-        functions: functions.clone(),
-    };
-    Ok((LocalCluster::new(options), functions))
+        functions: LocalFunctions::read(path, &flags.default_image_prefix)?,
+    }))
 }
 
 /// The pool's configuration as the flags have it.

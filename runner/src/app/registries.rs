@@ -143,28 +143,11 @@ mod tests {
             roots: roots(None),
         });
         let lookups = CountedLookups { registry, metrics };
-        let text = || "x".to_owned();
-        let answers = [
-            Ok(()),
-            Err(RegistryError::NotFound),
-            Err(RegistryError::Platform { platform: text() }),
-            Err(RegistryError::NoCommand),
-        ];
-        let failures = [
-            RegistryError::Unauthorized,
-            RegistryError::Credentials(text()),
-            RegistryError::Unreachable,
-            RegistryError::Untrusted,
-            RegistryError::CertificateTime,
-            RegistryError::CertificateName,
-            RegistryError::Busy { status: 503 },
-            RegistryError::Malformed { what: "manifest", reason: text() },
-            RegistryError::TooLarge { what: "manifest", limit: 1 },
-        ];
-        for answer in answers.into_iter().chain(failures.map(Err)) {
+        let failures = [RegistryError::NotFound, RegistryError::NoCommand, RegistryError::Unreachable];
+        for answer in [Ok(())].into_iter().chain(failures.map(Err)) {
             assert_eq!(lookups.count("digest", ready(answer.clone()).boxed()).await, answer);
         }
-        for (result, count) in [("answered", 4), ("failed", 9)] {
+        for (result, count) in [("answered", 3), ("failed", 1)] {
             let line = format!("_lookup_seconds_count{{what=\"digest\",result=\"{result}\"}} {count}\n");
             assert!(page().contains(&line), "{}", page());
         }

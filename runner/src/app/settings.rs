@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use porch_fn_files::WatchedFiles;
 use porch_fn_image::AllowedImages;
-use porch_fn_settings::{self as settings, CacheConfig, ExecConfig, Flag};
+use porch_fn_settings::{self as settings, CacheConfig, ExecConfig, Setting, Source};
 use tokio::sync::watch;
 
 use super::{AppError, Wiring};
 use crate::settings::Sources;
-use crate::settings_file::{Content, SettingsFile};
+use crate::settings_file::SettingsFile;
 
 /// The longest wait until a changed file is read.
 const REREAD_EVERY: Duration = Duration::from_secs(10);
@@ -57,6 +57,7 @@ impl Wiring<'_> {
         Ok(Sources {
             flags: self.flag_settings()?,
             cache: self.follow_file(cache)?,
+            cache_changed: None,
             exec: self.follow_file(exec)?,
             // Only Kubernetes has some.
             functions: watch::channel(Some(Arc::default())).1,
@@ -67,12 +68,12 @@ impl Wiring<'_> {
     fn follow_file<T: Default + PartialEq + Send + Sync + 'static>(
         &mut self,
         file: SettingsFile<T>,
-    ) -> Result<watch::Receiver<Content<T>>, AppError> {
+    ) -> Result<watch::Receiver<Arc<T>>, AppError> {
         let flag = file.flag;
         let file = if self.exists(flag, &file.path)? {
             WatchedFiles::read(file)?
         } else {
-            WatchedFiles::unread(file, Content::default())
+            WatchedFiles::unread(file, Arc::default())
         };
         let (metrics, receiver) = (Arc::clone(&self.metrics), file.subscribe());
         metrics.config_valid(flag, true);
@@ -85,17 +86,14 @@ impl Wiring<'_> {
         let flags = self.flags;
         let allowed_images = AllowedImages::parse(&flags.allowed_images, &flags.default_image_prefix);
         let allowed_images = allowed_images.map_err(|error| AppError::of_flag("allowed-images", error))?;
-        let at_least_one =
-            |value: u32, name: &str| Flag { value: value.max(1), set: self.set.contains(name) };
+        let source = |name| if self.set.contains(name) { Source::Flag(name) } else { Source::Default(name) };
+        let at_least_one = |value: u32, name| Setting::new(value.max(1), source(name));
         Ok(settings::Flags {
-            ttl: Flag { value: flags.pod_ttl.into(), set: self.set.contains("pod-ttl") },
+            ttl: Setting::new(flags.pod_ttl.into(), source("pod-ttl")),
             max_pods: at_least_one(flags.max_parallel_pods_per_function, "max-parallel-pods-per-function"),
             waitlist: at_least_one(flags.max_waitlist_length, "max-waitlist-length"),
             per_pod: at_least_one(flags.max_concurrent_per_pod, "max-concurrent-per-pod"),
-            queue: Flag {
-                value: flags.max_queue_per_function,
-                set: self.set.contains("max-queue-per-function"),
-            },
+            queue: Setting::new(flags.max_queue_per_function, source("max-queue-per-function")),
             functions: flags.functions.clone(),
             default_prefix: flags.default_image_prefix.clone(),
             allowed_images: Arc::new(allowed_images),

@@ -12,9 +12,10 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore, SemaphorePermit};
 
 /// Places to run, and the calls that wait for one.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     places: Semaphore,
-    max_waiting: usize,
+    pub(super) parallel: usize,
+    pub(super) max_waiting: usize,
     /// By image, only of images with calls that wait.
     lines: Mutex<HashMap<String, Line>>,
 }
@@ -39,10 +40,10 @@ struct Waiting<'a> {
 pub(super) struct Full;
 
 impl Queue {
-    /// A queue for `places`, in which `max_waiting` calls of each image may wait.
-    pub(super) fn new(places: usize, max_waiting: usize) -> Self {
-        let places = Semaphore::new(places.min(Semaphore::MAX_PERMITS));
-        Self { places, max_waiting, lines: Mutex::default() }
+    /// A queue for `parallel` places, in which `max_waiting` calls of each image may wait.
+    pub(crate) fn new(parallel: usize, max_waiting: usize) -> Self {
+        let places = Semaphore::new(parallel.min(Semaphore::MAX_PERMITS));
+        Self { places, parallel, max_waiting, lines: Mutex::default() }
     }
 
     /// Waits for a place. Dropping the future, or later the place, gives it up.
@@ -87,7 +88,6 @@ mod tests {
     use std::pin::Pin;
 
     use futures_util::FutureExt;
-    use proptest::prelude::*;
 
     use super::*;
 
@@ -133,54 +133,25 @@ mod tests {
                 }
             }
         }
-
-        fn waiting_of(&self, image: &str) -> usize {
-            self.waiting.iter().filter(|waiting| waiting.0 == image).count()
-        }
     }
 
     #[test]
     fn images_take_turns_and_calls_of_one_keep_their_order() {
-        let queue = Queue::new(1, 10);
+        let queue = Queue::new(1, 3);
         let mut calls = Calls::new(&queue);
         for (image, number) in [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("c", 1)] {
             assert!(calls.enter(image, number));
         }
+        assert!(!calls.enter("a", 4) && calls.enter("b", 3));
+        // The last of `b` gives up.
+        calls.end(7);
         let mut order = Vec::new();
         while !calls.running.is_empty() {
             calls.end(0);
             order.extend(calls.running.first().map(|(image, number, _)| (*image, *number)));
         }
         assert_eq!(order, [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2), ("a", 3)]);
+        assert!(queue.lines.lock().is_empty());
         assert!(Queue::new(usize::MAX, 0).place("a").now_or_never().unwrap().is_ok());
-    }
-
-    proptest! {
-        #[test]
-        fn places_are_used_up_and_no_call_is_forgotten(
-            places in 1usize..4,
-            most in 0usize..4,
-            // An image of which a call comes, or which call ends.
-            steps in prop::collection::vec((prop::option::of(0usize..3), any::<prop::sample::Index>()), 0..200),
-        ) {
-            let queue = Queue::new(places, most);
-            let mut calls = Calls::new(&queue);
-            for (number, (image, which)) in steps.into_iter().enumerate() {
-                let count = calls.running.len() + calls.waiting.len();
-                if let Some(image) = image.map(|image| ["a", "b", "c"][image]) {
-                    let may = calls.running.len() < places || calls.waiting_of(image) < most;
-                    prop_assert_eq!(calls.enter(image, number), may);
-                } else if count > 0 {
-                    calls.end(which.index(count));
-                }
-                prop_assert!(calls.running.len() <= places);
-                prop_assert!(calls.waiting.is_empty() || calls.running.len() == places);
-            }
-            while !calls.running.is_empty() {
-                calls.end(0);
-            }
-            prop_assert!(calls.waiting.is_empty() && queue.lines.lock().is_empty());
-            prop_assert_eq!(queue.places.available_permits(), places);
-        }
     }
 }

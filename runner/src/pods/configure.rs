@@ -61,7 +61,7 @@ impl<O: Origins> Desired<O> {
     pub(crate) fn config(&mut self, current: &CurrentSettings, resolved: &Resolved) -> Config {
         let origin_of = current.complete.then(|| self.origins.origins(current));
         let settings = Arc::clone(&current.settings);
-        let kept_images = settings.kept(resolved).into_iter().map(|(image, _)| {
+        let kept_images = settings.kept(resolved).into_iter().map(|image| {
             let image = ImageKey::from(image.as_str());
             (image.clone(), ShardKey::from(&image))
         });

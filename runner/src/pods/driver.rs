@@ -248,7 +248,7 @@ impl<B: Backend> Driver<B> {
                     image = %name.image, slot = name.slot,
                     "a function pod does not answer any more; its calls go elsewhere, and another one takes its place"
                 );
-                self.metrics.pod_hung();
+                self.metrics.pods_hung.inc();
             }
             Action::Check { .. } | Action::Probe { .. } => {}
         }

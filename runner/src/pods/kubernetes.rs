@@ -55,14 +55,16 @@ use backend::{Refusals, Shared};
 use blueprint::{Blueprint, NoTemplate, PodFlags, TemplateState};
 use client::Cluster;
 use metadata::ImageSource;
-use store::{Connect, Store};
+pub(crate) use store::Connect;
+use store::Store;
 use template::Template;
-pub use template::{BASE_POD_TEMPLATE, BASE_SERVICE_TEMPLATE};
 use template_source::TemplateSource;
-pub(crate) use template_source::{ObjectNames, Templates};
+pub(crate) use template_source::Templates;
 
 use super::configure::{OriginChange, OriginOf, Origins};
 use crate::clock::now_ahead;
+pub use crate::config::BASE_POD_TEMPLATE;
+use crate::config::Flags;
 use crate::metrics::Metrics;
 use crate::settings::CurrentSettings;
 
@@ -80,29 +82,15 @@ pub fn check_template(data: &BTreeMap<String, String>) -> Result<Vec<String>, St
     Template::from_config_map(data).map(|template| template.warnings)
 }
 
-/// What the flags say about Kubernetes.
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    /// `--pod-namespace`.
-    pub(crate) pod_namespace: String,
-    /// `--namespace`: the runner's own; `None`: as the service account or kubeconfig says.
-    pub(crate) own_namespace: Option<String>,
-    /// What pods are made from.
-    pub(crate) template: Templates,
-    /// `--cluster-domain` where pods are reached by their Services, `None` where by their addresses.
-    pub(crate) service_domain: Option<String>,
-    /// `--max-request-body-size`.
-    pub(crate) max_message: usize,
-    /// `--registry-auth-secret-name`, with `--enable-private-registries`.
-    pub(crate) pull_secret: Option<String>,
-    /// `--image-metadata-ttl`.
-    pub(crate) metadata_ttl: Duration,
-    /// `--scan-interval`.
-    pub(crate) scan_interval: Duration,
-}
-
 /// What the pods' part of the runner gets from its other parts.
-pub(crate) struct Surroundings {
+pub(crate) struct Surroundings<'a> {
+    pub(crate) flags: &'a Flags,
+    /// What pods are made from.
+    pub(crate) templates: Templates,
+    /// How pods are reached.
+    pub(crate) connect: Connect,
+    /// The name of the pull secret, with `--enable-private-registries`.
+    pub(crate) pull_secret: Option<String>,
     pub(crate) images: Arc<ImageSource>,
     /// The settings at the start.
     pub(crate) settings: Arc<Settings>,
@@ -137,62 +125,56 @@ pub(crate) struct Blueprints {
 /// Starts what runs besides the pool, in `tasks`.
 pub(crate) async fn start(
     connected: &Connected,
-    options: Options,
-    surroundings: Surroundings,
+    surroundings: Surroundings<'_>,
     tasks: &mut Tasks,
 ) -> Kubernetes {
-    let Surroundings { images, settings, owned, secret_written, events, metrics } = surroundings;
+    let Surroundings { flags, templates, images, owned, metrics, .. } = surroundings;
     let client = &connected.client;
     let ahead = timeout(FIRST_CLOCK_WITHIN, clock::ahead(client)).await.ok().flatten().unwrap_or_default();
     tasks.keep(tracing::info_span!("clock"), clock::follow(client.clone(), Arc::clone(&metrics)));
-    let namespace = match &options.template {
-        Templates::ConfigMap(_) => options.own_namespace.unwrap_or_else(|| connected.namespace.clone()),
-        Templates::Objects { .. } => options.pod_namespace.clone(),
+    let namespace = match &templates {
+        Templates::ConfigMap(_) if flags.namespace.is_empty() => connected.namespace.clone(),
+        Templates::ConfigMap(_) => flags.namespace.clone(),
+        Templates::Objects { .. } => flags.pod_namespace.clone(),
     };
-    let (templates, started) = (options.template, Instant::now());
+    let started = Instant::now();
     let source = TemplateSource { client: client.clone(), namespace, templates, started };
     let (template, mut templates) = watched::channel(Err(NoTemplate::Unread));
-    let follow = source.follow(options.scan_interval, template, metrics);
+    let follow = source.follow(flags.scan_interval.into(), template, metrics);
     tasks.keep(tracing::info_span!("template"), follow);
     // Without it the runner starts all the same: pods that are there can serve.
     let _ = timeout(FIRST_TEMPLATE_WITHIN, templates.changed()).await;
 
     let started = now_ahead(ahead);
-    let flags = PodFlags { max_message: options.max_message, pull_secret: options.pull_secret };
+    let pod_flags =
+        PodFlags { max_message: flags.max_request_body_size, pull_secret: surroundings.pull_secret };
     // Until settings are complete: FunctionConfigs may change the template.
     let early = Err(NoTemplate::FunctionConfigsUnread);
-    let first = Blueprint::new(early, flags.clone(), settings, started, None);
+    let first = Blueprint::new(early, pod_flags.clone(), surroundings.settings, started, None);
     let (current, blueprint) = watched::channel(Arc::new(first));
-    let connect = match options.service_domain {
-        Some(domain) => Connect::Service { suffix: format!("{}.svc.{domain}", options.pod_namespace) },
-        None => Connect::PodIp,
-    };
-    let by_service = connect != Connect::PodIp;
+    let by_service = surroundings.connect != Connect::PodIp;
     let shared = Arc::new(Shared {
-        cluster: Cluster::new(client.clone(), &options.pod_namespace),
-        store: Store::new(connect, Arc::clone(&images), events),
+        cluster: Cluster::new(client.clone(), &flags.pod_namespace),
+        store: Store::new(surroundings.connect, Arc::clone(&images), surroundings.events),
         blueprint,
         images: Arc::clone(&images),
-        pull_secret: secret_written,
+        pull_secret: surroundings.secret_written,
         refusals: Refusals::default(),
     });
     let (synced_sender, synced) = watched::channel(false);
     let watch_pods = watch::pods(Arc::clone(&shared), synced_sender);
     tasks.keep(tracing::info_span!("watch", of = "pods"), watch_pods);
-    let moved = moved_tags::follow(Arc::clone(&shared), owned, options.metadata_ttl);
+    let moved = moved_tags::follow(Arc::clone(&shared), owned, flags.image_metadata_ttl.into());
     tasks.keep(tracing::info_span!("tags"), moved);
     let held = Arc::clone(&shared);
     tasks.keep(tracing::info_span!("idle connections"), async move { held.store.follow_idle().await });
     let held = Arc::clone(&shared);
     tasks.keep(tracing::info_span!("ending"), async move { held.look_after_ending().await });
     if by_service {
-        let (held, pods_known) = (Arc::clone(&shared), synced.clone());
-        let collect = async move { held.collect_orphans(options.scan_interval, pods_known).await };
-        tasks.keep(tracing::info_span!("orphans"), collect);
         tasks.keep(tracing::info_span!("watch", of = "services"), watch::services(Arc::clone(&shared)));
     }
     let image_changes = images.changes();
-    let blueprints = Blueprints { templates, images, image_changes, current, flags, started };
+    let blueprints = Blueprints { templates, images, image_changes, current, flags: pod_flags, started };
     Kubernetes { backend: KubernetesBackend::new(shared, ahead), synced, blueprints }
 }
 

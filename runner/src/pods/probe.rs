@@ -6,6 +6,7 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::{self, Channel, Connection, Sender};
 use porch_fn_lifecycle::tasks::pass_on_panic;
@@ -26,8 +27,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST_DIALS: Duration = Duration::from_millis(50);
 const YOUNG: Duration = Duration::from_secs(3);
 
-/// Probes that are kept without a look at which have ended.
-const MANY: usize = 64;
 /// How long a probe may fail before the log has the reason.
 const WARN_AFTER: Duration = Duration::from_secs(10);
 
@@ -41,11 +40,8 @@ pub(super) const CONNECTION: conn::Options = conn::Options {
     keepalive: Some((Duration::from_secs(5), Duration::from_secs(3))),
 };
 
-/// Where a pod's wrapper is found.
-pub(super) trait Locate {
-    /// The connection to the pod's wrapper: `Ok(None)` when it has no address yet.
-    fn locate(&self, uid: &Uid) -> Result<Option<Arc<Connection>>, NoPod>;
-}
+/// The connection to a pod's wrapper: `Ok(None)` when it has no address yet.
+pub(super) type Located = Result<Option<Arc<Connection>>, NoPod>;
 
 /// The pod does not exist (any more).
 #[derive(Debug, Clone, Copy)]
@@ -59,10 +55,9 @@ pub(super) struct Probes {
 
 #[derive(Debug, Default)]
 struct Running {
-    tasks: JoinSet<()>,
+    /// Each returns its pod.
+    tasks: JoinSet<Uid>,
     by_pod: HashMap<Uid, AbortHandle>,
-    /// With so many, those that have ended are taken out.
-    full: usize,
 }
 
 impl Probes {
@@ -70,15 +65,16 @@ impl Probes {
     pub(super) fn start(&self, uid: Uid, name: &PodName, probe: impl Future<Output = ()> + Send + 'static) {
         let mut running = self.running.lock();
         while let Some(ended) = running.tasks.try_join_next() {
+            // Another one may have taken its place.
+            if let Ok(uid) = &ended
+                && running.by_pod.get(uid).is_some_and(AbortHandle::is_finished)
+            {
+                running.by_pod.remove(uid);
+            }
             pass_on_panic(ended);
         }
-        // Not at each start: thousands of pods may become known at once.
-        if running.by_pod.len() >= running.full {
-            running.by_pod.retain(|_, probe| !probe.is_finished());
-            running.full = 2 * running.by_pod.len().max(MANY);
-        }
-        let span = tracing::info_span!("probe", image = %name.image, slot = name.slot);
-        let handle = running.tasks.spawn(probe.instrument(span));
+        let (span, pod) = (tracing::info_span!("probe", image = %name.image, slot = name.slot), uid.clone());
+        let handle = running.tasks.spawn(probe.map(|()| pod).instrument(span));
         if let Some(earlier) = running.by_pod.insert(uid, handle) {
             earlier.abort();
         }
@@ -94,12 +90,12 @@ impl Probes {
 
 /// Asks again and again until the pod serves. It also waits for a pod that does not exist (any more):
 /// the caller decides when to stop.
-pub(super) async fn until_serving(pods: &impl Locate, uid: &Uid) {
+pub(super) async fn until_serving(locate: impl Fn() -> Located) {
     let begin = Instant::now();
     let mut first_dial = None;
     let mut has_warned = false;
     loop {
-        let obstacle = match pods.locate(uid) {
+        let obstacle = match locate() {
             Ok(Some(connection)) => {
                 let young = first_dial.get_or_insert_with(Instant::now).elapsed() < YOUNG;
                 match check(&connection, if young { FIRST_DIALS } else { ANSWER_TIMEOUT }).await {
@@ -122,8 +118,8 @@ pub(super) async fn until_serving(pods: &impl Locate, uid: &Uid) {
 }
 
 /// Whether a pod that has served answers within this time. Any answer counts.
-pub(super) async fn answers(pods: &impl Locate, uid: &Uid, within: Duration) -> bool {
-    let Ok(Some(connection)) = pods.locate(uid) else { return false };
+pub(super) async fn answers(located: Located, within: Duration) -> bool {
+    let Ok(Some(connection)) = located else { return false };
     let ask = async {
         let Ok(sender) = connection.sender().await else { return false };
         let answer = client(&connection, sender).check(HealthCheckRequest::default()).await;

@@ -59,7 +59,7 @@ impl Starts {
             Event::Ready(uid) => {
                 if let Some(start) = self.created.remove(uid) {
                     self.metrics.pod_start_phase("serve", now.since(start.since));
-                    self.metrics.pod_started(now.since(start.ordered));
+                    self.metrics.pod_start.observe(now.since(start.ordered).as_secs_f64());
                 }
             }
             Event::Failed { uid, reason } => self.failed(uid, reason.kind()),
@@ -186,11 +186,6 @@ mod tests {
         let ends = Pod { terminating_since: Some(SECOND), ..pod(Phase::Running) };
         for (events, delete, reason) in [
             (vec![ok(), seen(Phase::Failed(unschedulable()))], None, "unschedulable"),
-            (
-                vec![ok(), Event::Failed { uid: uid.clone(), reason: Reason::Other("?".into()) }],
-                None,
-                "other",
-            ),
             (vec![ok(), Event::Gone(uid.clone()), Event::Gone(uid)], None, "gone"),
             (vec![ok(), Event::Seen(ends)], Some(DeleteReason::Failed), "gone"),
             (vec![ok()], Some(DeleteReason::Failed), "not_ready"),
@@ -199,7 +194,6 @@ mod tests {
                 Some(DeleteReason::Failed),
                 "unschedulable",
             ),
-            (vec![created(Creation::Refused(Reason::NameTaken))], None, "name_taken"),
             (vec![created(Creation::Unreachable)], None, "no_answer"),
         ] {
             let (lines, is_over) = after(&events, delete);

@@ -5,12 +5,12 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_grpc::{Charge, is_shed, message_of};
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_pool::{Action, Creation, Phase, Pod, Uid};
+use porch_fn_pool::{Action, Config, Creation, Event, Phase, Pod, Uid};
 use porch_fn_proto::encode_request;
 use porch_fn_telemetry::span::Span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tonic::Code;
 
 use super::probe::CONNECTION;
@@ -75,17 +75,16 @@ impl Backend for AtOnce {
 pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     let (events, receiver) = mpsc::unbounded_channel();
     events.send(Event::Synced(Vec::new())).unwrap();
-    let (runtime, driver) = PodRuntime::new(
-        Config::default(),
-        AtOnce { events, address },
-        receiver,
-        Arc::new(Everything),
-        "example.com".to_owned(),
-        1 << 20,
-        metrics().0,
-    );
-    tokio::spawn(driver);
-    runtime
+    let (driver, pool) = Driver::new(Config::default(), AtOnce { events, address }, receiver, metrics().0);
+    tokio::spawn(driver.run());
+    PodRuntime {
+        pool,
+        catalog: Arc::new(Everything),
+        default_prefix: "example.com".to_owned(),
+        max_message: 1 << 20,
+        max_retries: 0,
+        metrics: metrics().0,
+    }
 }
 
 /// A call whose caller waits for so long.
@@ -145,7 +144,8 @@ async fn dying_wrapper() -> (String, watch::Receiver<usize>) {
 async fn a_call_whose_pod_dies_is_run_again_as_often_as_the_flag_says() {
     for retries in [0, 1, 2, 5] {
         let (address, taken) = dying_wrapper().await;
-        let (reply, message) = answer(runtime(Some(address)).with_max_retries(retries), "").await;
+        let (reply, message) =
+            answer(PodRuntime { max_retries: retries, ..runtime(Some(address)) }, "").await;
         assert_eq!((reply.code(), is_shed(reply.status_headers())), (Code::Unavailable, false), "{message}");
         assert!(message.contains("the function's pods broke off during this call"), "{message}");
         assert_eq!(*taken.borrow(), 1 + retries as usize);

@@ -1,7 +1,6 @@
-//! What a settings file says of itself: the error's words, and when it was changed.
+//! What a settings file says of itself: the error's words.
 
-use std::fs::{self, File};
-use std::time::{Duration, SystemTime};
+use std::fs;
 
 use porch_fn_files::WatchedFiles;
 use porch_fn_settings::yaml;
@@ -23,36 +22,16 @@ fn file(directory: &TempDir) -> SettingsFile<Vec<u32>> {
 }
 
 #[tokio::test]
-async fn a_change_is_later_than_what_was_there_whatever_the_file_system_says() {
-    let directory = tempdir().unwrap();
-    let write = |text, time| {
-        fs::write(path(&directory), text).unwrap();
-        File::options().append(true).open(path(&directory)).unwrap().set_modified(time).unwrap();
-    };
-    let (begin, hour) = (now(), Duration::from_hours(1));
-    write("[1]", SystemTime::now());
-    let files = WatchedFiles::read(file(&directory)).unwrap();
-    assert_eq!(files.value().changed, None, "it is as old as the process");
-    write("[2]", SystemTime::now() - hour);
-    files.reload().await;
-    let second = files.value();
-    assert!(*second.value == [2] && second.changed >= Some(begin), "{second:?}");
-    write("- 2 # the same in other words\n", SystemTime::now() + hour);
-    files.reload().await;
-    assert_eq!(files.value(), second);
-}
-
-#[tokio::test]
 async fn a_file_that_vanishes_is_an_error_and_one_that_never_existed_is_not() {
     let directory = tempdir().unwrap();
     let files = WatchedFiles::read(file(&directory)).unwrap();
     files.reload().await;
-    assert_eq!((&*files.value().value, files.last_error()), (&vec![], None));
+    assert_eq!((&*files.value(), files.last_error()), (&vec![], None));
     fs::write(path(&directory), "[1]").unwrap();
     files.reload().await;
     fs::remove_file(path(&directory)).unwrap();
     files.reload().await;
-    assert_eq!(*files.value().value, [1]);
+    assert_eq!(*files.value(), [1]);
     assert!(files.last_error().unwrap().ends_with("numbers.yaml: No such file or directory (os error 2)"));
 }
 

@@ -1,6 +1,5 @@
 //! FunctionConfig objects field by field, as Porch's schema has them.
 
-use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -164,7 +163,6 @@ fn replicas_agree_with_parallel_executions() {
 #[test]
 fn a_wrong_field_is_named() {
     let whole = "expected a whole number from 0 to 4294967295";
-    let digest = format!("f@sha256:{}", "0".repeat(64));
     let no_executor = "write at least one of podExecutor, binaryExecutor and goExecutor";
     let no_constraint =
         "\"a b\" is no version constraint: write one such as v0.1.1, v0.2, ~0.2.1, >=1.2 <2 or 1.x, or";
@@ -177,9 +175,7 @@ fn a_wrong_field_is_named() {
     let container = "spec.podExecutor.templateOverrides.container";
     for (spec, path, reason) in [
         (json!({"podExecutor": {}}), "spec.image", "write the image's name without tag"),
-        (pods("", json!([])), "spec.image", "write the image's name without tag"),
         (pods("f:v1", json!([])), "spec.image", "write tags under an executor's tags"),
-        (pods(&digest, json!([])), "spec.image", "write tags under an executor's tags"),
         (pods("UPPER", json!([])), "spec.image", "image reference"),
         (pods("f", json!(["", "x y"])), "spec.prefixes[1]", "image reference"),
         (pods("f", json!(["/"])), "spec.prefixes[0]", "\"/\" is no registry or path: write \"\""),
@@ -188,9 +184,6 @@ fn a_wrong_field_is_named() {
         (pods("f", json!("quay.io")), "spec.prefixes", "string \"quay.io\", expected a sequence"),
         (pods("f", json!(vec!["q.io"; 101])), "spec.prefixes", "write at most 100 prefixes, not 101"),
         (json!({"image": "f"}), "spec", no_executor),
-        (json!({"image": "f", "podExecutor": null}), "spec", no_executor),
-        (json!({"image": "f", "goExecutor": 3}), "spec.goExecutor", "integer `3`, expected an object"),
-        (json!({"image": "f", "goExecutor": {"tags": [3]}}), "spec.goExecutor.tags[0]", "expected a string"),
         (json!({"image": "f", "goExecutor": tags}), "spec.goExecutor.tags[1]", no_constraint),
         (json!({"image": "f", "binaryExecutor": tags}), "spec.binaryExecutor.tags[1]", no_constraint),
         (in_pod(tags.clone()), "spec.podExecutor.tags[1]", no_constraint),
@@ -201,19 +194,15 @@ fn a_wrong_field_is_named() {
         ),
         (in_pod(json!({"timeToLive": "1 day"})), "spec.podExecutor.timeToLive", "use forms such as 30m"),
         (in_pod(json!({"timeToLive": "-1s"})), "spec.podExecutor.timeToLive", "\"-1s\" is negative"),
-        (in_pod(json!({"timeToLive": 30})), "spec.podExecutor.timeToLive", "`30`, expected a string"),
         (in_pod(json!({"maxParallelExecutions": -1})), "spec.podExecutor.maxParallelExecutions", whole),
-        (in_pod(json!({"maxParallelExecutions": "3"})), "spec.podExecutor.maxParallelExecutions", whole),
         (in_pod(json!({"preferredMaxQueueLength": 1.5})), "spec.podExecutor.preferredMaxQueueLength", whole),
         (
             in_pod(json!({"templateOverrides": {"securityContext": {"runAsUser": "root"}}})),
             "spec.podExecutor.templateOverrides.securityContext.runAsUser",
             "string \"root\", expected i64",
         ),
-        (in_container(json!(3)), container, "expected an object"),
         (in_container(json!({"env": [{"value": "x"}]})), "env[0].name", "write the variable's name"),
         (in_container(json!({"env": [{"name": "A"}, {"name": "A=B"}]})), "env[1].name", "without '='"),
-        (in_container(json!({"env": [{"name": "A", "value": 1}]})), "env[0].value", "expected a string"),
         (
             in_container(json!({"env": [{"name": "A", "value": "1", "valueFrom": {}}]})),
             "env[0]",
@@ -251,12 +240,8 @@ fn error_texts_are_bounded_and_keep_their_end() {
     let long = "ö".repeat(100_000);
     for wrong in [
         json!({"image": long, "podExecutor": {}}),
-        json!({"image": "f", "prefixes": [long], "podExecutor": {}}),
         json!({"image": "f", "podExecutor": {"tags": [long]}}),
         json!({"image": "f", "podExecutor": {"timeToLive": long}}),
-        json!({"image": "f", "podExecutor": {"templateOverrides": {
-            "container": {"resources": {"limits": {long.clone(): long}}},
-        }}}),
         json!({"image": "f", "binaryExecutor": {"path": format!("../{long}")}}),
     ] {
         let error = parse(&json!({"metadata": {"name": long}, "spec": wrong})).unwrap_err();
@@ -266,54 +251,4 @@ fn error_texts_are_bounded_and_keep_their_end() {
     let wrong = json!({"image": "f", "podExecutor": {"templateOverrides": user}});
     let error = parse(&object(&wrong)).unwrap_err();
     assert!(error.len() < 2000 && error.ends_with("expected i64"), "{error}");
-}
-
-/// JSON of any shape, with some of an object's keys.
-fn any_json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        any::<f64>().prop_map(Value::from),
-        "(v?[0-9]{1,2}(\\.[0-9x]){0,3}|f|quay\\.io|30m|>=1|\\PC{0,8})".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(5, 60, 6, |inner| {
-        let key = "(image|tags|path|env|resources|name|valueFrom|other)";
-        prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            proptest::collection::btree_map(key, inner, 0..6).prop_map(|map| map.into_iter().collect()),
-        ]
-    })
-}
-
-proptest! {
-    /// The objects are right but for one field, which is anything.
-    #[test]
-    fn an_error_names_a_field(place in 0..12_usize, anything in any_json()) {
-        let mut object = json!({
-            "metadata": {"name": "f", "annotations": {}},
-            "spec": {
-                "image": "f",
-                "prefixes": [""],
-                "podExecutor": {"tags": ["v1"], "timeToLive": "1m",
-                    "templateOverrides": {"container": {"env": [{"name": "A"}]}}},
-                "binaryExecutor": {"tags": ["v1"], "path": "f"},
-            },
-        });
-        let place = [
-            "/spec", "/spec/image", "/spec/prefixes", "/spec/prefixes/0", "/spec/podExecutor",
-            "/spec/podExecutor/tags", "/spec/podExecutor/tags/0", "/spec/podExecutor/timeToLive",
-            "/spec/podExecutor/templateOverrides/container",
-            "/spec/podExecutor/templateOverrides/container/env/0", "/spec/binaryExecutor/path",
-            "/metadata/annotations",
-        ][place];
-        *object.pointer_mut(place).unwrap() = anything;
-        match parse(&object) {
-            Ok(config) => prop_assert!(!config.spec.repositories.is_empty()),
-            Err(text) => {
-                let field = text.strip_prefix("FunctionConfig f: ").unwrap();
-                prop_assert!(field.starts_with("spec") || field.starts_with("metadata"), "{}", text);
-            }
-        }
-    }
 }

@@ -41,7 +41,7 @@ fn image(text: &str) -> Image {
 }
 
 fn names(configs: &FunctionConfigs, text: &str) -> Vec<String> {
-    configs.pod(&image(text)).into_iter().map(|(config, _)| config.name.clone()).collect()
+    configs.pod(&image(text)).into_iter().map(|config| config.name.clone()).collect()
 }
 
 fn binaries(configs: &FunctionConfigs, text: &str, field: Option<&str>) -> Vec<String> {

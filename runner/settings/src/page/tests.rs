@@ -5,11 +5,12 @@ use std::sync::Arc;
 use super::*;
 use crate::settings::tests::flags;
 use crate::source::Source;
-use crate::{CacheConfig, ExecConfig, Flag, Flags, FunctionConfig, FunctionConfigs, TagSemantics};
+use crate::{CacheConfig, ExecConfig, Flags, FunctionConfig, FunctionConfigs, TagSemantics};
 
 #[test]
 fn the_page_says_what_holds_and_why_but_no_secret() {
-    let flags = Flags { max_pods: Flag { value: 1, set: true }, ..flags() };
+    let flags =
+        Flags { max_pods: Setting::new(1, Source::Flag("max-parallel-pods-per-function")), ..flags() };
     let env = json!([
         {"name": "PLAIN", "value": "hunter2"},
         {"name": "NOTHING"},

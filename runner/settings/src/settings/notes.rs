@@ -24,9 +24,9 @@ impl Settings {
                 .map(|config| ignored(config, "podExecutor", "it lists no tags, write \"*\" for all")),
         );
         let mut pods = self.functions.pod(image).into_iter();
-        if let Some((winner, _)) = pods.next() {
+        if let Some(winner) = pods.next() {
             let why = format!("{} comes before it", winner.name);
-            notes.extend(pods.map(|(config, _)| ignored(config, "podExecutor", &why)));
+            notes.extend(pods.map(|config| ignored(config, "podExecutor", &why)));
         }
         let mut winner = None;
         for (config, path) in self.named_executables(image, None) {

@@ -48,15 +48,12 @@ impl Settings {
         wanted.filter_map(range).filter(allowed).collect()
     }
 
-    /// The images of [`warm`](Self::warm) of which pods are kept, and how many. An object for all
+    /// The images of [`warm`](Self::warm) of which pods are kept. An object for all
     /// tags keeps pods of any image of its repository as well; those are known only once they are
     /// called.
-    pub fn kept(&self, resolved: &Resolved) -> Vec<(Image, u32)> {
-        let kept = |image: Image| {
-            let pods = self.of(&image).min_pods.value;
-            (pods > 0).then_some((image, pods))
-        };
-        self.warm(resolved).into_iter().filter_map(kept).collect()
+    pub fn kept(&self, resolved: &Resolved) -> Vec<Image> {
+        let is_kept = |image: &Image| self.of(image).min_pods.value > 0;
+        self.warm(resolved).into_iter().filter(is_kept).collect()
     }
 }
 

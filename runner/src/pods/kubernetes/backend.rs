@@ -133,7 +133,7 @@ impl Backend for KubernetesBackend {
             }
             Action::Check { uid, name, number, within } => {
                 self.write(&name, async move {
-                    let answered = answers(&shared.store, &uid, within).await;
+                    let answered = answers(shared.store.locate(&uid), within).await;
                     Event::Checked { uid, number, answered }
                 });
             }

@@ -42,7 +42,7 @@ pub(super) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
     let mut is_logged = false;
     loop {
         if let Some(ahead) = ahead(&client).await {
-            metrics.clock_ahead(ahead.as_secs_f64());
+            metrics.clock_ahead.set(ahead.as_secs_f64());
             let large = ahead.abs() > LARGE;
             if large && !is_logged {
                 let seconds = ahead.as_secs_f64();

@@ -69,19 +69,13 @@ fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Phase {
                     selectors and tolerations of the pod template (--function-pod-template)";
         found("unschedulable", text)
     };
-    let mut worst = Phase::Pending(is_unschedulable.then(unschedulable));
-    let mut waits = false;
     // All containers, since each has its own count of tries.
-    for (is_init, container) in containers(status) {
-        match judge_container(container, is_init, pull_secrets, tries) {
-            failed @ Phase::Failed(_) if !matches!(worst, Phase::Failed(_)) => worst = failed,
-            waiting @ Phase::Pending(Some(_)) if !waits && !matches!(worst, Phase::Failed(_)) => {
-                (worst, waits) = (waiting, true);
-            }
-            _ => {}
-        }
-    }
-    worst
+    let judge = |(is_init, container)| judge_container(container, is_init, pull_secrets, tries);
+    let phases: Vec<_> = containers(status).map(judge).collect();
+    let mut failed = phases.iter().filter(|phase| matches!(phase, Phase::Failed(_)));
+    let mut waits = phases.iter().filter(|phase| matches!(phase, Phase::Pending(Some(_))));
+    let first = failed.next().or_else(|| waits.next()).cloned();
+    first.unwrap_or_else(|| Phase::Pending(is_unschedulable.then(unschedulable)))
 }
 
 /// All containers, in the order in which they are blamed: those that the others wait for, the

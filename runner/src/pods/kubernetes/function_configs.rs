@@ -31,13 +31,13 @@ use serde_json::Value;
 use tokio::sync::watch as watched;
 use tokio::time::{Instant, sleep_until};
 
-pub(crate) use self::objects::Counts;
-use self::objects::{MAX_OBJECTS, Objects, Report};
+use self::objects::{Counts, MAX_OBJECTS, Objects};
 use self::queue::WriteQueue;
 use self::watch::Watch;
 use self::write::{Object, Write};
 use super::client::{Causes, RequestError, bounded};
 use crate::clock::now;
+use crate::metrics::Metrics;
 use crate::settings::changed;
 
 const GROUP: &str = "config.porch.kpt.dev";
@@ -48,10 +48,10 @@ const RIGHTS: &str = "grant the runner's service account the Role of the deploym
                       with API group config.porch.kpt.dev";
 
 /// How often the schema is read: how long a runner may take to notice another one.
-pub(crate) const SCHEMA_EVERY: Duration = Duration::from_mins(10);
-/// How long the first schema is waited for. The API server publishes that of a new kind some seconds
-/// after the kind, and may be busy.
-pub(crate) const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
+const SCHEMA_EVERY: Duration = Duration::from_mins(10);
+/// How long a schema is waited for that cannot be read at the moment: the API server publishes that of
+/// a new kind some seconds after the kind, and may be busy. Then tags are read as in Porch 1.6.
+const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
 
 /// Where FunctionConfigs are, and how to read them.
 pub(crate) struct Options {
@@ -64,11 +64,6 @@ pub(crate) struct Options {
     pub(crate) semantics: Option<TagSemantics>,
     /// The pause before another look when the kind, the right to see it or the schema is missing.
     pub(crate) retry_every: Duration,
-    /// How often the schema is read when it was there.
-    pub(crate) schema_every: Duration,
-    /// How long a schema is waited for that cannot be read at the moment. Then tags are read as in
-    /// Porch 1.6.
-    pub(crate) schema_within: Duration,
 }
 
 /// Follows the FunctionConfigs for ever. `state` gets the objects in effect, from the first answer of
@@ -78,7 +73,7 @@ pub(crate) async fn follow(
     options: Options,
     mut owned: watched::Receiver<OwnedShards>,
     state: watched::Sender<Option<Arc<FunctionConfigs>>>,
-    counts: watched::Sender<Counts>,
+    metrics: Arc<Metrics>,
 ) {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, "FunctionConfig"));
     let api: Api<DynamicObject> = Api::namespaced_with(options.client.clone(), &options.namespace, &kind);
@@ -94,8 +89,9 @@ pub(crate) async fn follow(
         schema_at: None,
         is_schema_missing: false,
         state,
-        counts,
+        metrics,
     };
+    followed.metrics.config_valid("functionconfigs", true);
     let mut failing = HashSet::new();
     // The write in flight: one at a time.
     let mut writing: Option<BoxFuture<'static, Written>> = None;
@@ -149,7 +145,7 @@ struct Followed {
     /// Whether the log says that the schema is missing. Then it is not waited for again.
     is_schema_missing: bool,
     state: watched::Sender<Option<Arc<FunctionConfigs>>>,
-    counts: watched::Sender<Counts>,
+    metrics: Arc<Metrics>,
 }
 
 // === impl Followed ===
@@ -175,10 +171,8 @@ impl Followed {
 
     fn apply(&mut self, object: DynamicObject) {
         let Some(object) = Object::new(object) else { return };
-        let name = object.name.clone();
-        self.queue.add(&name, Instant::now());
-        let report = self.objects.apply(object);
-        log(&name, report);
+        self.queue.add(&object.name, Instant::now());
+        self.objects.apply(object);
     }
 
     fn remove(&mut self, name: &str) {
@@ -197,9 +191,7 @@ impl Followed {
             list.truncate(MAX_OBJECTS);
         }
         for object in list {
-            let name = object.name.clone();
-            let report = self.objects.apply(object);
-            log(&name, report);
+            self.objects.apply(object);
         }
         self.look_at_all();
     }
@@ -221,21 +213,9 @@ impl Followed {
         } else if complete && self.state.borrow().is_none() {
             self.state.send_replace(Some(Arc::default()));
         }
-        let counts = self.objects.counts();
-        self.counts.send_if_modified(|before| std::mem::replace(before, counts) != counts);
-    }
-}
-
-fn log(name: &str, report: Option<Report>) {
-    match report {
-        Some(Report::Broken { error, kept }) => {
-            tracing::error!(name, error, kept, "a FunctionConfig cannot be used");
-        }
-        Some(Report::Fixed) => tracing::info!(name, "a FunctionConfig can be used again"),
-        Some(Report::TooMany) => {
-            tracing::error!(name, "a FunctionConfig is ignored: there are more than {MAX_OBJECTS}");
-        }
-        None => {}
+        let Counts { objects, problems, broken } = self.objects.counts();
+        self.metrics.function_configs(objects, problems);
+        self.metrics.config_valid("functionconfigs", broken == 0);
     }
 }
 

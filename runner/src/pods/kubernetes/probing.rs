@@ -45,7 +45,7 @@ impl Shared {
         if self.store.connect == Connect::PodIp && self.store.has_served(uid) {
             let _ = timeout(TRUST_AFTER, self.is_gone(object_name, uid)).await;
         }
-        until_serving(&self.store, uid).await;
+        until_serving(|| self.store.locate(uid)).await;
     }
 
     /// Asks the API server for the pod now and then; ends when it is gone.

@@ -38,37 +38,8 @@ const AWAITED_LOOKS: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Why the Secret is not written. The text says what to do next.
-#[derive(Debug, thiserror::Error)]
-enum WriteError {
-    #[error(
-        "the runner may not write Secret {name} in the function namespace: its Role needs the verbs create, delete, \
-         get and update on secrets there, and no quota or policy may be in the way; the runner's log has the cause"
-    )]
-    Forbidden { name: String, source: RequestError },
-    #[error(
-        "Secret {name} cannot be created: the function namespace (--pod-namespace) does not exist: create it"
-    )]
-    NoNamespace { name: String },
-    #[error(
-        "the API server refuses Secret {name}: the file of --registry-auth-secret-path must be a docker config in \
-         JSON of at most 1 MiB, and --registry-auth-secret-name a valid name"
-    )]
-    Invalid { name: String },
-    #[error(
-        "Secret {name} of the function namespace is not the runner's, and cannot take registry credentials: it is \
-         immutable, or not of type kubernetes.io/dockerconfigjson; choose another name with \
-         --registry-auth-secret-name, or delete it"
-    )]
-    Foreign { name: String },
-    #[error("Secret {name} of the function namespace cannot be read: what the API server sends is no Secret")]
-    Malformed { name: String },
-    #[error(
-        "Secret {name} of the function namespace was not written: the API server does not do it, or does not say so; \
-         it is tried again, and the runner's log has the cause"
-    )]
-    Request { name: String, source: RequestError },
-}
+/// Why the Secret is not written. The text says what to do next; it quotes no Secret.
+type WriteError = String;
 
 /// The Secret on the API server.
 pub(crate) struct PullSecret {
@@ -114,7 +85,7 @@ impl PullSecret {
             if is_done || looks >= AWAITED_LOOKS {
                 settled.send_if_modified(|settled| !std::mem::replace(settled, true));
             }
-            let error = written.err().map(|error| Causes(&error).to_string()).unwrap_or_default();
+            let error = written.err().unwrap_or_default();
             if !error.is_empty() && error != last_error {
                 tracing::error!(error, "the pull secret of function pods is not written");
             }
@@ -151,7 +122,14 @@ impl PullSecret {
                 Ok(()) => self.create(wanted).await,
                 failed => failed,
             },
-            Some(_) => return Err(WriteError::Foreign { name: self.name.clone() }),
+            Some(_) => {
+                return Err(format!(
+                    "Secret {} of the function namespace is not the runner's, and cannot take registry credentials: \
+                     it is immutable, or not of type kubernetes.io/dockerconfigjson; choose another name with \
+                     --registry-auth-secret-name, or delete it",
+                    self.name
+                ));
+            }
         };
         match written {
             Ok(()) => {
@@ -160,29 +138,41 @@ impl PullSecret {
             }
             // Another writer was faster: look again.
             Err(error) if error.code() == Some(409) || (error.code() == Some(404) && is_there) => Ok(false),
-            Err(error) => Err(self.failed(error)),
+            Err(error) => Err(self.failed(&error)),
         }
     }
 
-    fn failed(&self, source: RequestError) -> WriteError {
-        let name = self.name.clone();
-        match source.code() {
-            Some(403) => WriteError::Forbidden { name, source },
-            Some(404) => WriteError::NoNamespace { name },
-            Some(400 | 413 | 422) => WriteError::Invalid { name },
-            _ => WriteError::Request { name, source },
+    fn failed(&self, error: &RequestError) -> WriteError {
+        let (name, cause) = (&self.name, Causes(error));
+        match error.code() {
+            Some(403) => format!(
+                "the runner may not write Secret {name} in the function namespace: its Role needs the verbs create, \
+                 delete, get and update on secrets there, and no quota or policy may be in the way; the runner's log \
+                 has the cause: {cause}"
+            ),
+            Some(404) => format!(
+                "Secret {name} cannot be created: the function namespace (--pod-namespace) does not exist: create it"
+            ),
+            Some(400 | 413 | 422) => format!(
+                "the API server refuses Secret {name}: the file of --registry-auth-secret-path must be a docker \
+                 config in JSON of at most 1 MiB, and --registry-auth-secret-name a valid name"
+            ),
+            _ => format!(
+                "Secret {name} of the function namespace was not written: the API server does not do it, or does not \
+                 say so; it is tried again, and the runner's log has the cause: {cause}"
+            ),
         }
     }
 
     async fn get(&self) -> Result<Option<Secret>, WriteError> {
         match self.send(self.requests().get(&self.name, &GetParams::default())).await {
             // The parser's reason may quote the Secret.
-            Ok(text) => match serde_json::from_str(&text) {
-                Ok(secret) => Ok(Some(secret)),
-                Err(_) => Err(WriteError::Malformed { name: self.name.clone() }),
-            },
+            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|_| {
+                let name = &self.name;
+                format!("Secret {name} of the function namespace cannot be read: what the API server sends is no Secret")
+            }),
             Err(error) if error.code() == Some(404) => Ok(None),
-            Err(error) => Err(self.failed(error)),
+            Err(error) => Err(self.failed(&error)),
         }
     }
 

@@ -1,20 +1,17 @@
-//! The Service before each pod: made after its pod and owned by it, so that a late delete cannot hit
-//! the Service of a pod that took over the name.
+//! The Service before each pod: made after its pod and owned by it. So Kubernetes deletes it with its
+//! pod, and a late delete cannot hit the Service of a pod that took over the name.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use porch_fn_backoff::Backoff;
 use porch_fn_pool::{Creation, Reason, Uid};
-use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::answers::creation;
 use super::backend::Shared;
 use super::client::{Causes, RequestError};
 use super::names::is_ours;
-use super::store::KnownService;
-use crate::clock::now;
 
 /// Pauses between attempts, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -26,9 +23,6 @@ const NAME_TAKEN: &str = "a Service that this runner does not manage holds the n
                           function namespace";
 const MAY_NOT_DELETE: &str = "the Service of an earlier pod holds the name of the function's, and the runner may not delete it: grant \
                               its service account the Role of the deployment manifests in the function namespace";
-/// A Service without a pod is left alone for so many seconds: the watch may not have reported its pod
-/// yet.
-const ORPHANED_FOR: i64 = 60;
 
 impl Shared {
     /// Makes `service` unless it is there; repeats until it is, or until the API server refuses it.
@@ -110,41 +104,6 @@ impl Shared {
             (Ok(None), None) => Ok(None),
             // There is one, and nobody says whose.
             (Err(error), None) => Ok(Some(error)),
-        }
-    }
-
-    /// Deletes Services that lost their pod, for ever. Kubernetes does so by itself; this is the net
-    /// under it.
-    pub(super) async fn collect_orphans(&self, every: Duration, mut pods_known: watch::Receiver<bool>) {
-        // Before, every Service looks orphaned. An error: the watch is gone, and this with it.
-        let _ = pods_known.wait_for(|known| *known).await;
-        let mut ticks = interval(every.max(Duration::from_secs(1)));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            let now = i64::try_from(now().as_millis() / 1000).unwrap_or(i64::MAX);
-            for (name, service) in self.store.orphaned_services(now - ORPHANED_FOR) {
-                self.collect_orphan(&name, &service).await;
-            }
-        }
-    }
-
-    async fn collect_orphan(&self, name: &str, service: &KnownService) {
-        // The store may be late: the API server has the last word.
-        let is_orphaned = match (&service.owner, self.cluster.get_pod(name).await) {
-            (Some(owner), Ok(Some(pod))) => pod.metadata.uid.as_deref() != Some(owner.as_str()),
-            (_, Ok(_)) => true,
-            (_, Err(_)) => false,
-        };
-        if !is_orphaned {
-            return;
-        }
-        match self.cluster.delete_service(name, &service.uid).await {
-            Ok(()) => tracing::info!(service = name, "deleted a Service without a pod"),
-            Err(error) if matches!(error.code(), Some(404 | 409)) => {}
-            Err(error) => {
-                tracing::warn!(service = name, error = %Causes(&error), "a Service without a pod was not deleted");
-            }
         }
     }
 }

@@ -27,14 +27,14 @@ use super::crash::{Logged, News};
 use super::metadata::ImageSource;
 use super::observe::{Observed, Tries, observe};
 use connections::Link;
-pub(super) use services::KnownService;
+use services::KnownService;
 
 /// Uids that are remembered after their pods are gone.
 const MAX_GONE: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 /// How pods are reached (`--pod-connect`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Connect {
+pub(crate) enum Connect {
     /// By the cluster IP of the pod's Service; requests name `<service>.<namespace>.svc.<domain>`.
     Service {
         /// What follows the Service's name.
@@ -62,8 +62,6 @@ struct State {
     /// Answers may come after the end.
     gone: LruCache<Uid, ()>,
     services: HashMap<String, KnownService>,
-    /// Pods with a connection, and when it was last handed out. The longest ago comes first.
-    used: LruCache<Uid, Instant>,
 }
 
 #[derive(Debug)]
@@ -76,7 +74,7 @@ struct KnownPod {
     logged: Logged,
     /// What its image runs was learned from it.
     learned: bool,
-    link: Link,
+    link: Option<Link>,
 }
 
 /// Lines for the log, each with the name of its pod.
@@ -90,12 +88,7 @@ impl Store {
         images: Arc<ImageSource>,
         events: mpsc::UnboundedSender<Event>,
     ) -> Self {
-        let state = State {
-            pods: HashMap::new(),
-            gone: LruCache::new(MAX_GONE),
-            services: HashMap::new(),
-            used: LruCache::unbounded(),
-        };
+        let state = State { pods: HashMap::new(), gone: LruCache::new(MAX_GONE), services: HashMap::new() };
         let services_listed = watch::Sender::new(false);
         Self { connect, events, images, state: Mutex::new(state), services_listed }
     }
@@ -185,7 +178,14 @@ impl Store {
                 known.seen = observed;
                 known
             }
-            Entry::Vacant(new) => new.insert(KnownPod::new(observed)),
+            Entry::Vacant(new) => new.insert(KnownPod {
+                seen: observed,
+                served: false,
+                ending: None,
+                logged: Logged::default(),
+                learned: false,
+                link: None,
+            }),
         };
         if pod.terminating_since.is_some() {
             known.ending.get_or_insert_with(Instant::now);
@@ -253,15 +253,6 @@ impl State {
     fn tries_of(&self, object: &Pod) -> Tries {
         let uid = object.metadata.uid.as_deref().map(Uid::from);
         uid.and_then(|uid| Some(self.pods.get(&uid)?.seen.tries.clone())).unwrap_or_default()
-    }
-}
-
-// === impl KnownPod ===
-
-impl KnownPod {
-    fn new(seen: Observed) -> Self {
-        let (served, learned) = (false, false);
-        Self { seen, served, ending: None, logged: Logged::default(), learned, link: Link::None }
     }
 }
 

@@ -23,12 +23,6 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{names, times};
 use contract::{check_pod, check_service};
 
-/// The PodTemplate that newer Porch keeps in the function namespace: the default of
-/// `--base-pod-template-name`.
-pub const BASE_POD_TEMPLATE: &str = "base-pod-template";
-/// The ServiceTemplate beside it: the default of `--base-service-template-name`.
-pub const BASE_SERVICE_TEMPLATE: &str = "base-service-template";
-
 /// Largest text that is read, in bytes: no ConfigMap holds more.
 const MAX_BYTES: usize = 1024 * 1024;
 const BUILT_IN_POD: &str = include_str!("template/pod.yaml");

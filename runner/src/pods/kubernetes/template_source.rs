@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep};
 
 use super::blueprint::{NoTemplate, TemplateState};
 use super::client::{Causes, RequestError, bounded, has_no_such_kind};
-use super::template::{BASE_POD_TEMPLATE, Source, Template, changed_at};
+use super::template::{Source, Template, changed_at};
 use crate::clock::now;
+use crate::config::BASE_POD_TEMPLATE;
 use crate::metrics::Metrics;
 
 /// How often to try while nothing could be read yet.
@@ -40,19 +41,15 @@ pub(crate) enum Templates {
     ConfigMap(String),
     /// Newer Porch's objects when they are there, else the built-in one.
     Objects {
-        names: ObjectNames,
+        /// `--base-pod-template-name`.
+        pod: String,
+        /// `--base-service-template-name`.
+        service: String,
         /// `WRAPPER_SERVER_IMAGE`, for the built-in one; `None` with `--skip-template-creation`.
         built_in: Option<String>,
         /// `--template-wait-timeout`: how long the built-in one is not used after the start.
         wait: Duration,
     },
-}
-
-/// Newer Porch's objects: `--base-pod-template-name` and `--base-service-template-name`.
-#[derive(Debug, Clone)]
-pub(crate) struct ObjectNames {
-    pub(crate) pod: String,
-    pub(crate) service: String,
 }
 
 /// Reads the template.
@@ -136,10 +133,10 @@ impl TemplateSource {
     async fn read(&self, known: Option<&Template>) -> Result<Template, ReadError> {
         match &self.templates {
             Templates::ConfigMap(name) => self.read_config_map(name).await,
-            Templates::Objects { names, built_in, wait } => {
+            Templates::Objects { pod, service, built_in, wait } => {
                 // What was there once is not waited for.
                 let is_awaited = known.is_none() && self.started.elapsed() < *wait;
-                self.read_objects(names, built_in.as_deref(), is_awaited, known).await
+                self.read_objects([pod, service], built_in.as_deref(), is_awaited, known).await
             }
         }
     }
@@ -167,7 +164,7 @@ impl TemplateSource {
 
     async fn read_objects(
         &self,
-        names: &ObjectNames,
+        [pod_name, service_name]: [&str; 2],
         built_in: Option<&str>,
         is_awaited: bool,
         known: Option<&Template>,
@@ -191,17 +188,17 @@ impl TemplateSource {
         let pod_templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
         // A runner that was never allowed to look has none; one that was has lost the right, not the template.
         let was_allowed = known.is_some_and(|known| known.source == Source::PodTemplate);
-        let pod_template = match bounded(pod_templates.get_opt(&names.pod)).await {
+        let pod_template = match bounded(pod_templates.get_opt(pod_name)).await {
             Err(error) if error.code() == Some(403) && !was_allowed => {
-                let image = built_in.ok_or_else(|| forbidden("PodTemplate", &names.pod, "podtemplates"))?;
+                let image = built_in.ok_or_else(|| forbidden("PodTemplate", pod_name, "podtemplates"))?;
                 return built_in_template(image, Some(NO_POD_TEMPLATES));
             }
             found => found?,
         };
         let Some(pod_template) = pod_template else {
-            let warning = (names.pod != BASE_POD_TEMPLATE).then_some(NO_NAMED_TEMPLATE);
+            let warning = (pod_name != BASE_POD_TEMPLATE).then_some(NO_NAMED_TEMPLATE);
             let image = built_in.filter(|_| !is_awaited);
-            return built_in_template(image.ok_or_else(|| missing("PodTemplate", &names.pod))?, warning);
+            return built_in_template(image.ok_or_else(|| missing("PodTemplate", pod_name))?, warning);
         };
         let kind = GroupVersionKind::gvk("config.porch.kpt.dev", "v1alpha1", "ServiceTemplate");
         let resource = ApiResource::from_gvk(&kind);
@@ -211,12 +208,12 @@ impl TemplateSource {
         // Here too: what was there is not gone because of one answer that does not say so.
         let was_there = known.is_some_and(|known| known.service_of_object);
         let mut warning = None;
-        let service_template = match bounded(service_templates.get_opt(&names.service)).await {
+        let service_template = match bounded(service_templates.get_opt(service_name)).await {
             // A cluster that does not know the kind answers a 404 of its own.
             Err(error) if error.code() == Some(404) && (!was_there || has_no_kind().await) => None,
             Err(error) if error.code() == Some(403) && !was_there => {
                 if built_in.is_none() {
-                    return Err(forbidden("ServiceTemplate", &names.service, "servicetemplates"));
+                    return Err(forbidden("ServiceTemplate", service_name, "servicetemplates"));
                 }
                 warning = Some(NO_SERVICE_TEMPLATES.to_owned());
                 None
@@ -224,15 +221,14 @@ impl TemplateSource {
             found => found?,
         };
         if service_template.is_none() && warning.is_none() && (is_awaited || built_in.is_none()) {
-            return Err(missing("ServiceTemplate", &names.service));
+            return Err(missing("ServiceTemplate", service_name));
         }
         // What came as JSON is JSON again.
         let service_template = service_template.and_then(|object| serde_json::to_value(object).ok());
         let mut template =
             Template::from_objects(&pod_template, service_template.as_ref()).map_err(|reason| {
-                let ObjectNames { pod, service } = names;
                 ReadError::Broken(format!(
-                    "PodTemplate {pod} and ServiceTemplate {service} of the function namespace: {reason}"
+                    "PodTemplate {pod_name} and ServiceTemplate {service_name} of the function namespace: {reason}"
                 ))
             })?;
         template.warnings.extend(warning);

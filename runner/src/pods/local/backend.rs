@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::cluster::LocalCluster;
 use crate::pods::backend::Backend;
-use crate::pods::probe::{Locate, Probes, answers, until_serving};
+use crate::pods::probe::{Probes, answers, until_serving};
 
 /// A [`Backend`] over a [`LocalCluster`].
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Backend for LocalBackend {
             }
             Action::Check { uid, name, number, within } => {
                 return self.checks.start(uid.clone(), &name, async move {
-                    let answered = answers(&cluster, &uid, within).await;
+                    let answered = answers(cluster.locate(&uid), within).await;
                     let _ = events.send(Event::Checked { uid, number, answered });
                 });
             }
@@ -53,7 +53,7 @@ impl Backend for LocalBackend {
             Action::Probe { uid, name, on: true } => {
                 // The pool stops the probe when the pod is gone.
                 return self.probes.start(uid.clone(), &name, async move {
-                    until_serving(&cluster, &uid).await;
+                    until_serving(|| cluster.locate(&uid)).await;
                     let _ = events.send(Event::Ready(uid));
                 });
             }

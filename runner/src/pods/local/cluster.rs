@@ -15,9 +15,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
+use super::functions::LocalFunctions;
 use super::process::{self, LocalOptions};
 use crate::clock::now;
-use crate::pods::probe::{CONNECTION, Locate, NoPod};
+use crate::pods::probe::{CONNECTION, Located, NoPod};
 
 /// All local pods. Cheap to clone. The processes end with [`stop`](Self::stop), or when the last
 /// clone is dropped, since each wrapper ends when its stdin does.
@@ -64,6 +65,11 @@ impl LocalCluster {
         format!("local/{:016x}", self.0.id)
     }
 
+    /// The functions that have pods here.
+    pub(crate) fn functions(&self) -> &LocalFunctions {
+        &self.0.options.functions
+    }
+
     /// `events` receives the pods that exist, and then every change.
     pub(super) fn subscribe(&self, events: mpsc::UnboundedSender<Event>) {
         let mut state = self.0.state.lock();
@@ -92,7 +98,7 @@ impl LocalCluster {
         reclaim_after: Time,
     ) -> Creation {
         let refused = |reason: &str| Creation::Refused(Reason::Other(reason.into()));
-        let Some(command) = self.0.options.functions.command(&name.image).map(<[String]>::to_vec) else {
+        let Some(command) = self.functions().command(&name.image).map(<[String]>::to_vec) else {
             return refused("no command stands for this image; add it to --local-functions");
         };
         let mut state = self.0.state.lock();
@@ -161,10 +167,8 @@ impl LocalCluster {
             local.wrapper = connect(address);
         }
     }
-}
 
-impl Locate for LocalCluster {
-    fn locate(&self, uid: &Uid) -> Result<Option<Arc<Connection>>, NoPod> {
+    pub(super) fn locate(&self, uid: &Uid) -> Located {
         let state = self.0.state.lock();
         let local = state.pods.get(uid).ok_or(NoPod)?;
         Ok(local.wrapper.as_ref().map(|(_, connection)| Arc::clone(connection)))

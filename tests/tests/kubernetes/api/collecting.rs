@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use porch_fn_tests::cluster::Change;
 use serde_json::json;
 
-use crate::rig::{Bench, INPUT, LONG_AGO, MANAGED_BY, MANAGER, RECLAIM_AFTER, alive, births, sleeping};
+use crate::rig::{Bench, INPUT, LONG_AGO, RECLAIM_AFTER, alive, births, sleeping};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
@@ -71,25 +71,4 @@ async fn a_pod_in_use_stays() {
     runner.succeeds().await;
     assert_eq!(bench.pod().await.uid(), pod.uid());
     assert_eq!(births(&record).len(), 1);
-}
-
-/// Kubernetes collects what its owner's end leaves behind; these are what it does not.
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn services_without_a_pod_go_after_a_minute() {
-    let bench = Bench::new().await;
-    let owner = bench.foreign_pod("owner", json!({}), json!({})).await;
-    let ours = json!({MANAGED_BY: MANAGER});
-    bench.service("of-no-pod-of-ours", ours.clone(), Some(&owner)).await;
-    bench.service("of-nobody", ours, None).await;
-    bench.service("foreign", json!({}), None).await;
-    let runner = bench.runner(&[]).await;
-    runner.succeeds().await;
-    let own = bench.pod().await.name_any();
-    let look = |services: &[Service]| {
-        let mut left: Vec<_> = services.iter().map(ResourceExt::name_any).collect();
-        left.sort();
-        (left == ["foreign", &own]).then_some(())
-    };
-    bench.namespace.until_within(Duration::from_secs(100), "two Services are left", look).await;
 }

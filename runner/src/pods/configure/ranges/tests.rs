@@ -108,8 +108,6 @@ async fn each_range_becomes_an_image_and_literal_tags_are_nothing_to_ask() {
 
     // A version that is pushed later.
     rig.registry.tags.lock().insert("~0.1", "v0.1.6");
-    sleep(HOLDS / 2).await;
-    assert_eq!(rig.asked(), 2);
     rig.resolved.changed().await.unwrap();
     assert_eq!(rig.known(), ["example.com/a:v0.1.6", "example.com/b:v3.0.0"]);
 

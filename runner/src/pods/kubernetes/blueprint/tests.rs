@@ -1,12 +1,9 @@
 //! When a pod counts as outdated: a wrong answer replaces pods for ever, or never.
 
-use porch_fn_pool::{Phase, Pod as Observed, PodName, ResourceVersion, ShardKey};
 use porch_fn_settings::CacheConfig;
 
 use super::*;
 use crate::pods::kubernetes::fake::IMAGE;
-use crate::pods::kubernetes::metadata::ImageMetadata;
-use crate::pods::kubernetes::observe::{Tries, observe};
 
 fn millis(millis: u64) -> Time {
     Time::from_millis(millis)
@@ -57,16 +54,6 @@ fn another_configuration_is_another_version_of_the_same_content() {
 }
 
 #[test]
-fn without_known_content_the_configuration_is_still_compared() {
-    let (old, new) = (blueprint("w:v1"), blueprint("w:v2"));
-    let pod = made_from(&old, Some(digest("sha256:01", 60)));
-    let same = made_from(&old, None);
-    assert_eq!(same, PodRecipe { content: None, ..pod.clone() });
-    assert!(!pod.differs_from(&same));
-    assert!(pod.is_outdated_by(&made_from(&new, None)));
-}
-
-#[test]
 fn without_a_template_nothing_is_outdated() {
     let content = Some(digest("sha256:01", 60));
     let pod = made_from(&blueprint("w:v1"), content.clone());
@@ -80,40 +67,6 @@ fn without_a_template_nothing_is_outdated() {
         let none = made_from(&blueprint_with(Err(state), 1024, 1000), moved.clone());
         assert_eq!(none, PodRecipe::of("none", None));
         assert!(!pod.is_outdated_by(&none));
-    }
-}
-
-#[test]
-fn what_a_pod_is_made_from_is_read_back_from_it() {
-    let blueprint = blueprint("w:v1");
-    let name = PodName { image: ImageKey::from(IMAGE), slot: 0, past: None };
-    for content in [Some(digest("sha256:01", 60)), None] {
-        let recipe = made_from(&blueprint, content.clone());
-        let metadata = ImageMetadata { entrypoint: vec!["f".to_owned()], content };
-        let mut pod = blueprint
-            .pod(&PodOrder {
-                object_name: "f-v1-0-01234567",
-                namespace: "functions",
-                name: &name,
-                shard_key: &ShardKey::from(&name.image),
-                reclaim_after: millis(5000),
-                metadata: &metadata,
-            })
-            .unwrap();
-        pod.metadata.uid = Some("u".to_owned());
-        pod.metadata.resource_version = Some("7".to_owned());
-        let expected = Observed {
-            name: name.clone(),
-            uid: Uid::from("u"),
-            resource_version: ResourceVersion::from("7"),
-            shard_key: ShardKey::from(&name.image),
-            terminating_since: None,
-            phase: Phase::Pending(None),
-            recipe,
-            reclaim_after: Some(millis(5000)),
-            place_wanted: None,
-        };
-        assert_eq!(observe(&pod, Tries::default()).unwrap().pod, expected);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The FunctionConfigs that exist, and the configuration made from them. Pure.
+//! The FunctionConfigs that exist, and the configuration made from them. Pure, but for the log.
 
 #[cfg(test)]
 mod tests;
@@ -41,28 +41,13 @@ struct Entry {
 
 /// How many objects there are, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(super) struct Counts {
     /// Objects that are not being deleted.
-    pub(crate) objects: usize,
+    pub(super) objects: usize,
     /// Those with a `status.error` of this runner's.
-    pub(crate) problems: usize,
+    pub(super) problems: usize,
     /// Those with a present state that cannot be used.
-    pub(crate) broken: usize,
-}
-
-/// A change of an object that the log reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Report {
-    /// It became unusable, or is so for another reason.
-    Broken {
-        error: String,
-        /// Whether an earlier state of it stays in effect.
-        kept: bool,
-    },
-    /// It can be used again.
-    Fixed,
-    /// It is beyond [`MAX_OBJECTS`].
-    TooMany,
+    pub(super) broken: usize,
 }
 
 // === impl Objects ===
@@ -78,23 +63,23 @@ impl Objects {
     }
 
     /// Sets what tags mean. If that changes, objects are read again, and their earlier states are
-    /// dropped. The names are those of the objects.
-    pub(super) fn set_semantics(&mut self, semantics: Setting<TagSemantics>) -> Vec<(String, Report)> {
+    /// dropped.
+    pub(super) fn set_semantics(&mut self, semantics: Setting<TagSemantics>) {
         let before = std::mem::replace(&mut self.semantics, semantics);
         self.stale |= before != self.semantics;
-        if before.value == self.semantics.value {
-            return Vec::new();
+        if before.value != self.semantics.value {
+            for entry in std::mem::take(&mut self.entries).into_values() {
+                self.apply(entry.object);
+            }
         }
-        let entries = std::mem::take(&mut self.entries);
-        let read_again = |(name, entry): (String, Entry)| Some((name, self.apply(entry.object)?));
-        entries.into_iter().filter_map(read_again).collect()
     }
 
     /// An object was made or changed, if only in its status.
-    pub(super) fn apply(&mut self, mut object: Object) -> Option<Report> {
-        let before = self.entries.remove(&object.name);
+    pub(super) fn apply(&mut self, mut object: Object) {
+        let name = object.name.clone();
+        let before = self.entries.remove(&name);
         if before.is_none() && self.entries.len() >= MAX_OBJECTS {
-            return Some(Report::TooMany);
+            return tracing::error!(name, "a FunctionConfig is ignored: there are more than {MAX_OBJECTS}");
         }
         // Another object of that name is not the same one.
         let before = before.filter(|before| before.object.uid == object.uid);
@@ -102,8 +87,8 @@ impl Objects {
         let (last_error, good) = match before {
             Some(before) if before.object.content == object.content => {
                 self.stale |= before.object.ending != object.ending;
-                self.entries.insert(object.name.clone(), Entry { object, ..before });
-                return None;
+                self.entries.insert(name, Entry { object, ..before });
+                return;
             }
             Some(before) => (before.error, before.good),
             None => (None, None),
@@ -114,13 +99,14 @@ impl Objects {
             Ok(config) => (Some(config), None),
             Err(error) => (good, Some(error)),
         };
-        let report = match &error {
-            Some(error) if last_error.as_ref() == Some(error) => None,
-            Some(error) => Some(Report::Broken { error: error.clone(), kept: good.is_some() }),
-            None => last_error.map(|_| Report::Fixed),
-        };
-        self.entries.insert(object.name.clone(), Entry { object, good, error });
-        report
+        match &error {
+            Some(error) if last_error.as_ref() != Some(error) => {
+                tracing::error!(name, error, kept = good.is_some(), "a FunctionConfig cannot be used");
+            }
+            None if last_error.is_some() => tracing::info!(name, "a FunctionConfig can be used again"),
+            _ => {}
+        }
+        self.entries.insert(name, Entry { object, good, error });
     }
 
     /// A status was written. The API server may drop what the schema has no field for, as that of

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use http::{Request, header};
 use kube::Client;
-use porch_fn_backoff::spread;
+use porch_fn_backoff::{Backoff, spread};
 use porch_fn_settings::{Setting, Source, TagSemantics};
 use tokio::time::{Instant, sleep_until};
 
 use super::super::client::{Causes, RequestError, bounded};
-use super::{FLAG, Followed, GROUP, VERSION, log};
+use super::{FLAG, Followed, GROUP, SCHEMA_EVERY, SCHEMA_WITHIN, VERSION};
 
 /// Why the schema does not decide.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ impl Followed {
         }
         // Only the first objects wait for it, after a start and when the kind is new.
         let is_first = self.objects.semantics().source == Source::NoSchema && !self.is_schema_missing;
-        let within = if is_first { self.options.schema_within } else { Duration::ZERO };
+        let within = if is_first { SCHEMA_WITHIN } else { Duration::ZERO };
         let answer = self.wait_for_schema(within).await;
         let before = self.objects.semantics().clone();
         let is_known = before.source == Source::Schema;
@@ -46,10 +46,7 @@ impl Followed {
                 if !is_known || before.value != semantics {
                     tracing::info!(%semantics, "the schema of FunctionConfigs says what their tags mean");
                 }
-                let semantics = Setting::new(semantics, Source::Schema);
-                for (name, report) in self.objects.set_semantics(semantics) {
-                    log(&name, Some(report));
-                }
+                self.objects.set_semantics(Setting::new(semantics, Source::Schema));
             }
             Err(error) if is_known || std::mem::replace(&mut self.is_schema_missing, true) => {
                 tracing::debug!(%error, "the schema of FunctionConfigs still does not say what their tags mean");
@@ -62,14 +59,14 @@ impl Followed {
             ),
         }
         let is_missing = self.objects.semantics().source == Source::NoSchema;
-        let pause = if is_missing { self.options.retry_every } else { self.options.schema_every };
+        let pause = if is_missing { self.options.retry_every } else { SCHEMA_EVERY };
         self.schema_at = Some(Instant::now() + pause);
     }
 
     /// Repeats a request that failed in passing, for as long as `within`.
     async fn wait_for_schema(&self, within: Duration) -> Result<TagSemantics, SchemaError> {
         let give_up = Instant::now() + within;
-        let mut pause = within / 20;
+        let mut backoff = Backoff::new(within / 20, within / 4);
         loop {
             let answer = read(&self.options.client).await;
             let is_final = match &answer {
@@ -78,12 +75,11 @@ impl Followed {
                 Err(SchemaError::Malformed(_)) => false,
             };
             // So that runners do not ask in step.
-            let next = Instant::now() + spread(pause, 1.0..1.5);
+            let next = Instant::now() + spread(backoff.next_pause(), 1.0..1.5);
             if is_final || next >= give_up {
                 return answer;
             }
             sleep_until(next).await;
-            pause = (pause * 2).min(within / 4);
         }
     }
 }

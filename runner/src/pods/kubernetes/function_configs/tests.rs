@@ -40,28 +40,24 @@ struct Rig {
 
 impl Rig {
     fn start(first: Answers) -> Self {
-        Self::with(first, |_| ())
+        Self::with(first, None)
     }
 
-    /// With this change of the options.
-    fn with(first: Answers, change: impl FnOnce(&mut Options)) -> Self {
+    /// With `--functionconfig-tags`.
+    fn with(first: Answers, semantics: Option<TagSemantics>) -> Self {
         let (answers, schemas) = (Arc::new(Mutex::new(first)), Arc::new(AtomicUsize::new(0)));
         let (listed, lists) = watched::channel(0);
         let (now, asked) = (Arc::clone(&answers), Arc::clone(&schemas));
-        let mut options = Options {
+        let options = Options {
             client: fake::client(move |_, uri, _| answer(*now.lock(), uri, &listed, &asked)),
             namespace: "ns".to_owned(),
             default_prefix: "example.com".to_owned(),
-            semantics: None,
+            semantics,
             retry_every: Duration::from_millis(1),
-            schema_every: Duration::from_millis(1),
-            // A test that needs no second request does not get as far as one.
-            schema_within: Duration::from_hours(1),
         };
-        change(&mut options);
         let (state, receiver) = watched::channel(None);
         let owned = watched::channel(OwnedShards::None).1;
-        let task = tokio::spawn(follow(options, owned, state, watched::Sender::default()));
+        let task = tokio::spawn(follow(options, owned, state, fake::metrics()));
         Self { answers, lists, schemas, state: receiver, _task: task }
     }
 
@@ -132,8 +128,10 @@ const UNKNOWN: Answers = Answers { list: 404, kind: false, ..LISTED };
 
 #[tokio::test(start_paused = true)]
 async fn one_answer_alone_takes_no_object_away() {
-    let mut rig = Rig::start(LISTED);
-    rig.state.wait_for(Option::is_some).await.unwrap();
+    let mut rig = Rig::start(Answers { list: 500, ..LISTED });
+    rig.say(Answers { list: 404, ..LISTED }).await;
+    assert_eq!(rig.objects(), None, "nothing is known before an answer");
+    rig.say(LISTED).await;
     assert_eq!(rig.objects(), Some(1));
     rig.say(Answers { list: 404, ..LISTED }).await;
     assert_eq!(rig.objects(), Some(1), "discovery knows better");
@@ -141,22 +139,10 @@ async fn one_answer_alone_takes_no_object_away() {
     assert_eq!(rig.objects(), Some(1), "they are there, if out of sight");
     rig.say(UNKNOWN).await;
     assert_eq!(rig.objects(), Some(0), "they went with their kind");
-}
 
-#[tokio::test(start_paused = true)]
-async fn nothing_is_known_before_an_answer() {
-    let mut rig = Rig::start(Answers { list: 500, ..LISTED });
-    rig.say(Answers { list: 404, ..LISTED }).await;
-    assert_eq!(rig.objects(), None);
-    rig.say(UNKNOWN).await;
-    assert_eq!(rig.objects(), Some(0), "there are none");
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_may_not_look_knows_what_there_is_to_know() {
     let mut rig = Rig::start(Answers { list: 403, ..LISTED });
     rig.state.wait_for(Option::is_some).await.unwrap();
-    assert_eq!(rig.objects(), Some(0));
+    assert_eq!(rig.objects(), Some(0), "a runner without the right has none");
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,17 +162,21 @@ async fn the_schema_says_what_tags_mean_and_may_change_while_nothing_else_does()
 }
 
 #[tokio::test(start_paused = true)]
-async fn tags_are_exact_at_once_if_the_schema_may_not_be_read() {
-    let mut rig = Rig::start(Answers { watch: true, tags: Err(403), ..LISTED });
-    rig.until(TagSemantics::Exact, Source::NoSchema).await;
-    assert_eq!(rig.objects(), Some(1), "objects count all the same");
-    rig.answers.lock().tags = Ok(NEW);
-    rig.until(TagSemantics::Constraint, Source::Schema).await;
+async fn tags_are_exact_while_the_schema_cannot_be_read() {
+    // At once if it is forbidden, else after a while.
+    for code in [403, 503] {
+        let mut rig = Rig::start(Answers { watch: true, tags: Err(code), ..LISTED });
+        rig.until(TagSemantics::Exact, Source::NoSchema).await;
+        assert_eq!(rig.objects(), Some(1), "objects count all the same");
+        assert_eq!(rig.schemas.load(Ordering::Relaxed) == 1, code == 403);
+        rig.answers.lock().tags = Ok(NEW);
+        rig.until(TagSemantics::Constraint, Source::Schema).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_flag_asks_for_no_schema() {
-    let mut rig = Rig::with(LISTED, |options| options.semantics = Some(TagSemantics::Constraint));
+    let mut rig = Rig::with(LISTED, Some(TagSemantics::Constraint));
     rig.until(TagSemantics::Constraint, Source::Flag("functionconfig-tags")).await;
     rig.say(LISTED).await;
     assert_eq!(rig.schemas.load(Ordering::Relaxed), 0);
@@ -196,24 +186,10 @@ async fn the_flag_asks_for_no_schema() {
 #[tokio::test(start_paused = true)]
 async fn a_schema_that_is_not_there_yet_is_waited_for() {
     let answers = Answers { watch: true, tags: Ok(NEW), unpublished: 2, ..LISTED };
-    let change = |options: &mut Options| {
-        options.retry_every = Duration::from_hours(1);
-        options.schema_within = Duration::from_secs(2);
-    };
-    let mut rig = Rig::with(answers, change);
+    let mut rig = Rig::start(answers);
     rig.state.wait_for(Option::is_some).await.unwrap();
     // The first answer is the right one.
     let expected = Setting::new(TagSemantics::Constraint, Source::Schema);
     assert_eq!(rig.state.borrow().as_ref().unwrap().semantics(), Some(&expected));
     assert_eq!(rig.schemas.load(Ordering::Relaxed), 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn tags_are_exact_if_the_schema_does_not_come_in_time() {
-    let answers = Answers { watch: true, tags: Err(503), ..LISTED };
-    let mut rig = Rig::with(answers, |options| options.schema_within = Duration::from_millis(20));
-    rig.until(TagSemantics::Exact, Source::NoSchema).await;
-    assert!(rig.schemas.load(Ordering::Relaxed) > 1);
-    rig.answers.lock().tags = Ok(NEW);
-    rig.until(TagSemantics::Constraint, Source::Schema).await;
 }

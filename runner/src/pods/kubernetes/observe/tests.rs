@@ -2,11 +2,9 @@
 
 use k8s_openapi::api::core::v1;
 use porch_fn_pool::{Phase, Time};
-use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::pods::kubernetes::fake::{pod, pod_waits};
 
 fn object() -> Value {
     json!({
@@ -88,6 +86,9 @@ fn pods_of_others_are_not_seen() {
         without_annotation("fn.kpt.dev/image-reference"),
         with("/metadata/annotations/fn.kpt.dev~1image-reference", json!("")),
         without_annotation("fn.kpt.dev/slot"),
+        // A slot has one spelling.
+        with("/metadata/annotations/fn.kpt.dev~1slot", json!("01")),
+        with("/metadata/annotations/fn.kpt.dev~1slot", json!("4294967296")),
         with("/metadata/name", Value::Null),
         with("/metadata/uid", Value::Null),
         with("/metadata/resourceVersion", Value::Null),
@@ -95,18 +96,6 @@ fn pods_of_others_are_not_seen() {
     for case in cases {
         assert_eq!(seen(case.clone()), None, "{case}");
     }
-}
-
-#[test]
-fn a_slot_has_one_spelling() {
-    let slot = |text: &str| {
-        let observed = seen(with("/metadata/annotations/fn.kpt.dev~1slot", json!(text)));
-        observed.map(|observed| observed.pod.name.slot)
-    };
-    for text in ["", "x", "-1", "+1", "01", " 1", "1.0", "4294967296"] {
-        assert_eq!(slot(text), None, "{text:?}");
-    }
-    assert_eq!(slot("4294967295"), Some(u32::MAX));
 }
 
 #[test]
@@ -127,32 +116,4 @@ fn the_rest_may_be_missing() {
     terminating["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:35Z");
     let since = seen(terminating).unwrap().pod.terminating_since;
     assert_eq!(since, Some(Time::from_millis(1_767_323_075_000)));
-}
-
-#[test]
-fn the_phase_counts_tries_across_states() {
-    let mut tries = Tries::default();
-    let mut phase = |reason| {
-        let pod = pod("u", 1, &pod_waits("function", reason, "connection refused"));
-        let observed = observe(&pod, tries.clone()).unwrap();
-        tries = observed.tries;
-        observed.pod.phase
-    };
-    assert!(matches!(phase("ErrImagePull"), Phase::Pending(Some(_))));
-    assert!(matches!(phase("ImagePullBackOff"), Phase::Pending(Some(_))));
-    assert!(matches!(phase("ErrImagePull"), Phase::Failed(_)));
-}
-
-proptest! {
-    #[test]
-    fn no_text_makes_it_stumble(texts in prop::collection::vec(".{0,30}", 7), ip in ".{0,20}") {
-        let names = ["past", "shard-key", "template-version", "config-time", "reclaim-after", "image-digest", "slot"];
-        let mut object = object();
-        for (name, text) in names.iter().zip(&texts) {
-            object["metadata"]["annotations"][format!("fn.kpt.dev/{name}")] = json!(text);
-        }
-        object["status"]["podIP"] = json!(ip);
-        let slot_is_whole = texts[6].parse::<u32>().is_ok_and(|slot| slot.to_string() == texts[6]);
-        prop_assert_eq!(seen(object).is_some(), slot_is_whole);
-    }
 }

@@ -170,20 +170,13 @@ async fn the_secret_follows_the_owners_file_and_pods_wait_for_it() {
     sleep(MOMENT).await;
     assert_eq!((server.log().len(), server.text()), (0, NEW.to_owned()), "the Secret stays");
     assert!(runner.is_settled());
-}
 
-#[tokio::test(start_paused = true)]
-async fn a_deleted_secret_comes_back() {
-    let server = Server::default();
-    let runner = Runner::start(&server, Some(content(OLD)), OwnedShards::All);
-    sleep(EVERY + MOMENT).await;
-    assert_eq!(server.log(), ["GET 404", "POST 201", "GET 200"]);
+    runner.content.send_replace(Some(content(NEW)));
     server.0.lock().secret = None;
     // Also when the file is not watched any more.
     drop((runner.content, runner.owned));
     sleep(EVERY + MOMENT).await;
-    assert_eq!(server.log(), ["GET 404", "POST 201"]);
-    assert_eq!(server.text(), OLD);
+    assert_eq!(server.text(), NEW, "a deleted Secret comes back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,15 +210,16 @@ async fn only_the_owner_writes() {
 async fn a_secret_is_changed_in_place_unless_it_cannot_be() {
     let opaque = Secret { type_: Some("Opaque".to_owned()), ..secret(OLD) };
     let immutable = Secret { immutable: Some(true), ..secret(OLD) };
-    let other_key =
-        Secret { data: Some([("config.json".to_owned(), ByteString::default())].into()), ..secret(OLD) };
+    let mut noted = secret(OLD);
+    noted.metadata.annotations = Some([("note".to_owned(), "b".to_owned())].into());
+    noted.data.as_mut().unwrap().insert("other".to_owned(), ByteString::default());
     let foreign = |secret: &Secret| Secret { metadata: ObjectMeta::default(), ..secret.clone() };
     let (update, replace) = (&["GET 200", "PUT 200"][..], &["GET 200", "DELETE 200", "POST 201"][..]);
     for (before, expected, is_written) in [
         (secret(OLD), update, true),
         (foreign(&secret(OLD)), update, true),
         (Secret { data: None, ..secret(OLD) }, update, true),
-        (other_key, update, true),
+        (noted, update, true),
         (opaque.clone(), replace, true),
         (Secret { type_: None, ..secret(OLD) }, replace, true),
         (immutable.clone(), replace, true),
@@ -248,25 +242,9 @@ async fn a_secret_is_changed_in_place_unless_it_cannot_be() {
             sleep(LAST_PAUSE).await;
         }
         assert_eq!(server.text(), NEW);
+        let after = server.secret();
+        assert_eq!(after.data.unwrap().contains_key("other"), after.metadata.annotations.is_some());
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_update_leaves_other_fields_alone() {
-    let server = Server::default();
-    server.put(json!({
-        "metadata": {"name": NAME, "labels": {"team": "a"}, "annotations": {"note": "b"}},
-        "type": TYPE, "data": {"other": "b3RoZXI="},
-    }));
-    let _runner = Runner::start(&server, Some(content("{}")), OwnedShards::All);
-    sleep(MOMENT).await;
-    let labels = json!({"team": "a", "app.kubernetes.io/managed-by": "porch-fn-runner"});
-    let written = serde_json::to_value(server.secret()).unwrap();
-    assert_eq!(
-        (&written["metadata"]["labels"], &written["metadata"]["annotations"]["note"]),
-        (&labels, &json!("b"))
-    );
-    assert_eq!(written["data"], json!({"other": "b3RoZXI=", ".dockerconfigjson": "e30="}));
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,26 +260,17 @@ async fn failures_are_logged_without_the_secret_and_tried_again() {
         (Method::GET, text(200, r#"{"data":{".dockerconfigjson":"planted"}}"#), "no Secret"),
     ] {
         let server = Server::default();
-        for _ in 0..7 {
-            server.fail(method.clone(), answer.clone());
-        }
-        let secret = server.pull_secret();
-        let error = secret.bring_up_to_date(OLD.as_bytes(), true).await.unwrap_err().to_string();
-        assert!(error.contains(expected) && error.contains(NAME), "{error}");
-        assert!(!error.contains("as the test wants") && !error.contains("planted"), "{error}");
-        let runner = Runner::start(&server, Some(content(OLD)), OwnedShards::All);
-        // After 1, 2, 4, 8 and 16 seconds; then 30.
-        sleep(Duration::from_mins(1)).await;
-        assert_eq!(server.log().iter().filter(|request| request.starts_with(method.as_str())).count(), 7);
-        assert!(runner.is_settled(), "pods do not wait for ever");
-        sleep(Duration::from_secs(2)).await;
-        assert_eq!(server.text(), OLD);
+        server.fail(method, answer);
+        let error = server.pull_secret().bring_up_to_date(OLD.as_bytes(), true).await.unwrap_err();
+        assert!(error.contains(expected) && error.contains(NAME) && !error.contains("planted"), "{error}");
     }
-    // Another writer was faster.
     let server = Server::default();
-    server.put(secret(OLD));
-    server.fail(Method::PUT, status(409));
-    let _runner = Runner::start(&server, Some(content(NEW)), OwnedShards::All);
-    sleep(FIRST_PAUSE + MOMENT).await;
-    assert_eq!(server.log(), ["GET 200", "PUT 409", "GET 200", "PUT 200"]);
+    (0..6).for_each(|_| server.fail(Method::POST, status(409)));
+    let runner = Runner::start(&server, Some(content(OLD)), OwnedShards::All);
+    // After 1, 2, 4, 8 and 16 seconds; then 30.
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(server.log().iter().filter(|request| *request == "POST 409").count(), 6);
+    assert!(runner.is_settled(), "pods do not wait for ever");
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(server.text(), OLD);
 }

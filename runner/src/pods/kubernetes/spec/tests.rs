@@ -1,8 +1,6 @@
 //! The pods and Services that are made, as whole objects, so that any change of them is noticed.
 
 use porch_fn_pool::{ImageContent, ImageKey, Uid};
-use proptest::collection::{btree_map, vec};
-use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -264,103 +262,4 @@ fn a_service_belongs_to_its_pod() {
         },
     });
     assert_eq!(json!(service(&template, OBJECT, "1-2-3", "porch-fn-system")), expected);
-    template.service.spec.as_mut().unwrap().selector = None;
-    let selector = service(&template, "a-0-01234567", "u", "n").spec.unwrap().selector;
-    assert_eq!(json!(selector), json!({"fn.kpt.dev/image": "a-0-01234567"}));
-}
-
-#[test]
-fn names_of_objects() {
-    let plain = object_name(&name(0, None)).unwrap();
-    assert!(plain.starts_with("set-namespace-v041-0-"), "{plain}");
-    assert_eq!(plain, pod_name(&Image::parse(IMAGE, "").unwrap(), 0));
-    let passing = object_name(&name(0, Some("stuck"))).unwrap();
-    assert!(passing.starts_with("set-namespace-v041-0-") && passing != plain, "{passing}");
-    let unreadable = PodName { image: ImageKey::from("No Image"), slot: 0, past: None };
-    assert_eq!(object_name(&unreadable), None);
-}
-
-prop_compose! {
-    fn a_container(name: &'static str)(
-        name in name, args in proptest::option::of(vec("[ -~]{0,12}", 1..3)), tty in any::<Option<bool>>(),
-    ) -> Container {
-        let command = Some(vec!["/tools/wrapper-server".to_owned()]);
-        Container { name, command, args, tty, ..Container::default() }
-    }
-}
-
-prop_compose! {
-    fn a_template()(
-        function in a_container("function"),
-        mut containers in vec(a_container("side-[a-z]{1,8}"), 0..4),
-        init_containers in vec(a_container("function|init"), 0..3),
-        at in any::<prop::sample::Index>(),
-        labels in btree_map("[a-z./]{1,10}", "[a-z]{0,5}", 0..3),
-        annotations in btree_map("[a-z./]{1,10}", ".{0,5}", 0..3),
-    ) -> Template {
-        containers.insert(at.index(containers.len() + 1), function);
-        let mut template = Template { source: Source::ConfigMap, ..built_in() };
-        let metadata = template.pod.metadata.as_mut().unwrap();
-        (metadata.labels, metadata.annotations) = (Some(labels), Some(annotations));
-        let spec = template.pod.spec.as_mut().unwrap();
-        (spec.containers, spec.init_containers) = (containers, Some(init_containers));
-        template
-    }
-}
-
-proptest! {
-    #[test]
-    fn nothing_but_the_function_is_touched(
-        template in a_template(),
-        slot in any::<u32>(),
-        entrypoint in vec("[ -~]{0,10}", 0..4),
-        max_message in any::<usize>(),
-    ) {
-        let parts = PodParts { max_message, ..parts(&PodOverrides::default()) };
-        let metadata = ImageMetadata { entrypoint: entrypoint.clone(), content: Some(content()) };
-        let made = made(&template, &name(slot, None), &metadata, &parts);
-        // The API server takes the pod for what was meant: nothing is lost on the way.
-        prop_assert_eq!(serde_json::from_value::<Pod>(json!(made)).unwrap(), made.clone());
-
-        let (before, mut restored) = (template.pod.spec.unwrap(), made.spec.unwrap());
-        for (container, original) in restored.containers.iter_mut().zip(&before.containers) {
-            if container.name == names::CONTAINER {
-                prop_assert_eq!(container.image.take(), Some(format!("{IMAGE}@sha256:00")));
-                prop_assert_eq!(container.image_pull_policy.take(), Some("IfNotPresent".to_owned()));
-                let args = container.args.take().unwrap();
-                let own = original.args.clone().unwrap_or_default();
-                let (kept, appended) = args.split_at(own.len());
-                prop_assert_eq!(kept, own);
-                let size = max_message.to_string();
-                let flags = ["--port", "9446", "--max-request-body-size", &size, "--"];
-                prop_assert_eq!(&appended[..5], flags);
-                let expanded: Vec<_> = appended[5..].iter().map(|arg| expand(arg)).collect();
-                prop_assert_eq!(&expanded, &entrypoint);
-                container.args.clone_from(&original.args);
-            }
-        }
-        prop_assert_eq!(restored, before);
-
-        let inherited = template.pod.metadata.unwrap();
-        let (labels, annotations) = (made.metadata.labels.unwrap(), made.metadata.annotations.unwrap());
-        prop_assert!(inherited.labels.unwrap().iter().all(|(key, value)| labels[key] == *value));
-        prop_assert!(inherited.annotations.unwrap().iter().all(|(key, value)| annotations[key] == *value));
-    }
-}
-
-/// The kubelet's expansion where no variable is known: `$$` is `$`, anything else stays.
-fn expand(arg: &str) -> String {
-    let (mut expanded, mut rest) = (String::new(), arg.chars());
-    while let Some(c) = rest.next() {
-        match (c, rest.clone().next()) {
-            ('$', Some('$')) => {
-                rest.next();
-                expanded.push('$');
-            }
-            // A reference, which would be replaced if there were such a variable.
-            ('$', Some('(')) => expanded.push('\u{fffd}'),
-            _ => expanded.push(c),
-        }
-    }
-    expanded
 }

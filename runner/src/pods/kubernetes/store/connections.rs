@@ -11,35 +11,26 @@ use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::Uid;
 use tokio::time::{Instant, sleep};
 
-use super::{Connect, KnownPod, State, Store};
+use super::{Connect, State, Store};
 use crate::pods::kubernetes::names;
-use crate::pods::probe::{CONNECTION, Locate, NoPod};
+use crate::pods::probe::{CONNECTION, Located, NoPod};
 
 /// A connection without a call for so long is closed.
 const IDLE: Duration = Duration::from_mins(5);
 /// How often idle connections are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Connections that are looked at under one lock, for which calls wait.
-const AT_ONCE: usize = 256;
-
-/// What was dialled, and the pod's own address: either may change.
-type To = (IpAddr, IpAddr);
 
 /// The way to a pod.
-#[derive(Debug, Default)]
-pub(super) enum Link {
-    /// Never dialled, or given up.
-    #[default]
-    None,
-    /// Made; its first user dials it.
-    Made {
-        to: To,
-        connection: Arc<Connection>,
-        /// It follows one that was closed because it was idle.
-        reopens: bool,
-    },
-    /// It was up and idle, and was closed.
-    Idle { to: To },
+#[derive(Debug)]
+pub(super) struct Link {
+    /// What is dialled, and the pod's own address: either may change.
+    to: (IpAddr, IpAddr),
+    /// Its first user dials it.
+    connection: Arc<Connection>,
+    /// Whether the connection follows one that was closed because it was idle.
+    reopens: bool,
+    /// When the connection was last handed out.
+    used: Instant,
 }
 
 // === impl Store ===
@@ -53,17 +44,22 @@ impl Store {
     /// late.
     pub(in crate::pods::kubernetes) fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
         let mut state = self.state.lock();
-        let link = self.link(&mut state, uid).ok().flatten()?;
-        let Link::Made { connection, reopens, .. } = link else { return None };
+        let Link { connection, reopens, .. } = self.link(&mut state, uid).ok()??;
         let may_dial = *reopens && self.connect != Connect::PodIp && !connection.is_lost();
         (connection.is_up() || may_dial).then(|| Arc::clone(connection))
     }
 
+    /// The connection for a probe.
+    pub(in crate::pods::kubernetes) fn locate(&self, uid: &Uid) -> Located {
+        let mut state = self.state.lock();
+        Ok(self.link(&mut state, uid)?.map(|link| Arc::clone(&link.connection)))
+    }
+
     /// Ends the connection to the pod. The next one is dialled anew.
     pub(in crate::pods::kubernetes) fn cut(&self, uid: &Uid) {
-        let link = self.state.lock().pods.get_mut(uid).map(|pod| std::mem::take(&mut pod.link));
-        if let Some(Link::Made { connection, .. }) = link {
-            connection.close();
+        let link = self.state.lock().pods.get_mut(uid).and_then(|pod| pod.link.take());
+        if let Some(link) = link {
+            link.connection.close();
         }
     }
 
@@ -75,20 +71,30 @@ impl Store {
         }
     }
 
-    /// Closes the connections that have had no call for [`IDLE`].
+    /// Replaces the connections that have had no call for [`IDLE`] by ones that are not dialled yet.
     fn close_idle(&self) {
-        loop {
-            // Dropped without the lock: each closes its socket.
-            let idle = self.state.lock().take_idle();
-            if idle.is_empty() {
-                return;
+        let mut idle = Vec::new();
+        for pod in self.state.lock().pods.values_mut() {
+            let Some(link) = &mut pod.link else { continue };
+            // A call has it, or a probe.
+            if Arc::strong_count(&link.connection) > 1 {
+                link.used = Instant::now();
+            // One that was lost stays: a call that comes has to learn it.
+            } else if link.used.elapsed() >= IDLE
+                && link.connection.is_up()
+                && let Some(next) = self.make(&pod.seen.object_name, link.to.0)
+            {
+                link.reopens = true;
+                idle.push(std::mem::replace(&mut link.connection, next));
             }
         }
+        // Without the lock: each closes its socket.
+        drop(idle);
     }
 
     /// The way to the pod, as made now or before; `None` while it has no address.
     fn link<'a>(&self, state: &'a mut State, uid: &Uid) -> Result<Option<&'a Link>, NoPod> {
-        let State { pods, services, used, .. } = state;
+        let State { pods, services, .. } = state;
         let pod = pods.get_mut(uid).ok_or(NoPod)?;
         // Without an IP of its own the pod cannot be behind its Service either.
         let Some(pod_ip) = pod.seen.ip else { return Ok(None) };
@@ -101,68 +107,25 @@ impl Store {
         };
         let Some(ip) = ip else { return Ok(None) };
         let to = (ip, pod_ip);
-        if !matches!(&pod.link, Link::Made { to: made, .. } if *made == to) {
-            let Some(connection) = self.make(pod, ip) else { return Ok(None) };
-            let reopens = matches!(pod.link, Link::Idle { to: closed } if closed == to);
-            pod.link = Link::Made { to, connection: Arc::new(connection), reopens };
+        let used = Instant::now();
+        match &mut pod.link {
+            Some(link) if link.to == to => link.used = used,
+            link => {
+                let connection = self.make(&pod.seen.object_name, ip);
+                *link = connection.map(|connection| Link { to, connection, reopens: false, used });
+            }
         }
-        used.put(uid.clone(), Instant::now());
-        Ok(Some(&pod.link))
+        Ok(pod.link.as_ref())
     }
 
-    fn make(&self, pod: &KnownPod, ip: IpAddr) -> Option<Connection> {
+    fn make(&self, object_name: &str, ip: IpAddr) -> Option<Arc<Connection>> {
         let address = SocketAddr::new(ip, names::PORT).to_string();
         let authority = match &self.connect {
             Connect::PodIp => address.clone(),
-            Connect::Service { suffix } => format!("{}.{suffix}:{}", pod.seen.object_name, names::PORT),
+            Connect::Service { suffix } => format!("{object_name}.{suffix}:{}", names::PORT),
         };
         // The domain in it was checked at the start.
-        Connection::named(address, authority, CONNECTION).ok()
-    }
-}
-
-impl Locate for Store {
-    fn locate(&self, uid: &Uid) -> Result<Option<Arc<Connection>>, NoPod> {
-        let mut state = self.state.lock();
-        Ok(match self.link(&mut state, uid)? {
-            Some(Link::Made { connection, .. }) => Some(Arc::clone(connection)),
-            Some(Link::None | Link::Idle { .. }) | None => None,
-        })
-    }
-}
-
-// === impl State ===
-
-impl State {
-    /// Takes out some of the connections that are idle for long enough; none when there are no
-    /// more.
-    fn take_idle(&mut self) -> Vec<Arc<Connection>> {
-        let mut idle = Vec::new();
-        for _ in 0..AT_ONCE {
-            let due = self.used.peek_lru().filter(|(_, at)| at.elapsed() >= IDLE);
-            let Some(uid) = due.map(|(uid, _)| uid.clone()) else { break };
-            let Some(pod) = self.pods.get_mut(&uid) else {
-                self.used.pop(&uid);
-                continue;
-            };
-            match &pod.link {
-                // A call has it, or a probe: it is looked at again when as much time has passed
-                // once more.
-                Link::Made { connection, .. } if Arc::strong_count(connection) > 1 => {
-                    self.used.put(uid, Instant::now());
-                }
-                // One that was lost stays: a call that comes has to learn it.
-                Link::Made { to, connection, .. } if connection.is_up() => {
-                    idle.push(Arc::clone(connection));
-                    pod.link = Link::Idle { to: *to };
-                    self.used.pop(&uid);
-                }
-                Link::Made { .. } | Link::Idle { .. } | Link::None => {
-                    self.used.pop(&uid);
-                }
-            }
-        }
-        idle
+        Connection::named(address, authority, CONNECTION).ok().map(Arc::new)
     }
 }
 

@@ -13,14 +13,12 @@ use crate::pods::kubernetes::names::is_ours;
 pub(in crate::pods::kubernetes) struct KnownService {
     pub(in crate::pods::kubernetes) uid: String,
     /// The pod that it belongs to.
-    pub(in crate::pods::kubernetes) owner: Option<Uid>,
+    owner: Option<Uid>,
     resource_version: String,
     ip: Option<IpAddr>,
     /// Without an address of its own: its name stands for the pod's.
     headless: bool,
     terminating: bool,
-    /// Seconds since the Unix epoch.
-    created: i64,
 }
 
 impl Store {
@@ -57,18 +55,6 @@ impl Store {
     pub(in crate::pods::kubernetes) fn service(&self, name: &str) -> Option<KnownService> {
         self.state.lock().services.get(name).cloned()
     }
-
-    /// Services created before `before` (Unix seconds) whose pod is not known.
-    pub(in crate::pods::kubernetes) fn orphaned_services(&self, before: i64) -> Vec<(String, KnownService)> {
-        let state = self.state.lock();
-        let orphaned = |known: &KnownService| {
-            known.created < before
-                && !known.terminating
-                && known.owner.as_ref().is_none_or(|owner| !state.pods.contains_key(owner))
-        };
-        let services = state.services.iter().filter(|(_, known)| orphaned(known));
-        services.map(|(name, known)| (name.clone(), known.clone())).collect()
-    }
 }
 
 impl KnownService {
@@ -97,7 +83,6 @@ fn known_service(service: &Service) -> Option<(String, KnownService)> {
         ip: ip.and_then(|ip| ip.parse().ok()),
         headless: ip == Some("None"),
         terminating: metadata.deletion_timestamp.is_some(),
-        created: metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
     };
     Some((metadata.name.clone()?, known))
 }

@@ -41,9 +41,9 @@ impl Server {
             Some(object) => Some((200, object.to_string())),
             None => fake::failure(404, "NotFound", ""),
         });
-        let names = ObjectNames { pod: names[0].to_owned(), service: names[1].to_owned() };
+        let [pod, service] = names.map(str::to_owned);
         let built_in = has_built_in.then(|| "w:v1".to_owned());
-        let templates = Templates::Objects { names, built_in, wait };
+        let templates = Templates::Objects { pod, service, built_in, wait };
         TemplateSource { client, namespace: "functions".to_owned(), templates, started: Instant::now() }
     }
 }

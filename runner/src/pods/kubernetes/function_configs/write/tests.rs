@@ -109,19 +109,6 @@ fn the_owner_writes_what_differs() {
 }
 
 #[test]
-fn errors_are_bounded() {
-    let long = "ä".repeat(MAX_ERROR);
-    let text = error_text(&long);
-    assert!(text.len() <= MAX_ERROR && text.len() > MAX_ERROR - 4, "{}", text.len());
-    assert!(text.starts_with("function-runner: ää") && text.ends_with("ä…"));
-    let mut object = object(json!({"functionRunnerObservedGeneration": 3}));
-    let expected = Write::Status { observed: None, error: Some(text.clone()) };
-    assert_eq!(next_write(&object, true, Some(&long), true), Some(expected));
-    object.error = text;
-    assert_eq!(next_write(&object, true, Some(&long), true), None);
-}
-
-#[test]
 fn every_runner_removes_the_finalizer_of_what_is_deleted() {
     let others = "config.porch.kpt.dev/functionconfig-porch-server";
     for (finalizers, expected) in [

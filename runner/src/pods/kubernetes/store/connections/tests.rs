@@ -1,6 +1,5 @@
 //! Connections to pods close when they are idle, and open again when a call needs them.
 
-use porch_fn_grpc_client::conn::ConnectError;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -103,17 +102,6 @@ async fn a_connection_with_a_call_stays() {
     it.pass(IDLE * 3).await;
     assert!(held.is_up());
     assert!(Arc::ptr_eq(&held, &it.store.connection(&it.uid).unwrap()));
-}
-
-#[tokio::test]
-async fn a_pod_that_cannot_be_reached_any_more_is_found_out_by_the_call() {
-    let (it, stream) = Setup::probed(by_service()).await;
-    it.pass(IDLE).await;
-    closed(stream).await;
-    let Setup { store, listener, uid, .. } = it;
-    drop(listener);
-    let reopened = store.connection(&uid).unwrap();
-    assert!(matches!(reopened.sender().await, Err(ConnectError::Connect(_))));
 }
 
 #[tokio::test]
