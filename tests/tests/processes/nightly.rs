@@ -1,7 +1,6 @@
 //! Tests of minutes that print figures. `tests/run nightly NAME` runs one of these modules.
 
 mod callers;
-mod pods;
 mod scale;
 mod simulation;
 mod sizing;

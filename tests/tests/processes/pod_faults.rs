@@ -1,97 +1,17 @@
-//! What production does to pods, on local ones: processes that functions leave, pods that hang, too little room.
+//! What production does to pods, on local ones: pods that hang, too little room. That calls leave no processes is tested in
+//! runner/wrapper-server/tests/orphans.rs.
 
-use std::fs;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::process::{Sandbox, Server, eventually, figure};
-use porch_fn_tests::stack::Stack;
+use porch_fn_tests::process::{Sandbox, eventually, figure};
 use rustix::process::Signal;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::Code;
 
 use super::INPUT;
 use super::pods::{IMAGE, pods, runner};
-
-/// Marks the call that runs beside the others, and needs its daemon to the end.
-const BESIDE: &str = "kind: ResourceList\n# beside\n";
-/// Each call leaves a process in a session of its own, and that one leaves a zombie.
-const LEAVES_PROCESSES: &str = "cat >$TMPDIR/$$.in
-if grep -q beside $TMPDIR/$$.in; then
-(setsid sh -c 'echo $$ >$TMPDIR/daemon; exec sleep 61' >/dev/null 2>&1 &)
-touch $TMPDIR/begun; until [ -e $TMPDIR/go ]; do sleep 0.01; done
-kill -0 $(cat $TMPDIR/daemon) || exit 1
-exec cat $TMPDIR/$$.in
-fi
-exec <$TMPDIR/$$.in; rm $TMPDIR/$$.in
-setsid sh -c 'sleep 0 & exec sleep 60' </dev/null >/dev/null 2>&1 &
-cat";
-
-/// The children of a process that have ended and are not reaped.
-fn zombies(parent: i32) -> usize {
-    let is_one = |entry: fs::DirEntry| {
-        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-        let (state, of) = (fields.next()?, fields.next()?);
-        (state == "Z" && of == parent.to_string()).then_some(())
-    };
-    fs::read_dir("/proc").unwrap().filter_map(|entry| is_one(entry.ok()?)).count()
-}
-
-/// So many calls, and one that runs beside them: nothing of them is left a second after.
-async fn calls_leave_nothing(server: &Server, sandbox: &Sandbox, parent: i32, count: usize) {
-    let client = Client::new(server.address());
-    let all = async {
-        sandbox.appears("begun").await;
-        let begin = Instant::now();
-        let some = async || {
-            for _ in 0..count / 4 {
-                assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
-            }
-        };
-        tokio::join!(some(), some(), some(), some());
-        let took = begin.elapsed();
-        let left = || (sandbox.descendants_with("sleep 60").len(), zombies(parent));
-        let over = Instant::now();
-        while left() != (0, 0) && over.elapsed() < Duration::from_secs(1) {
-            sleep(Duration::from_millis(10)).await;
-        }
-        let (processes, zombies) = left();
-        figure(&format!(
-            "{count} calls that leave a process and a zombie each, in {took:.1?}: {processes} processes and {zombies} \
-             zombies are left after {:.0?}",
-            over.elapsed()
-        ));
-        assert_eq!((processes, zombies), (0, 0));
-        sandbox.write("go", "");
-    };
-    let (beside, ()) = tokio::join!(client.call(IMAGE, BESIDE), all);
-    assert_eq!(beside.output(), BESIDE);
-}
-
-pub(super) async fn calls_in_a_pod_leave_nothing(count: usize) {
-    let sandbox = Sandbox::new();
-    let (runner, client) = runner(&sandbox, LEAVES_PROCESSES, &[]).await;
-    assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
-    calls_leave_nothing(&runner, &sandbox, pods(&sandbox)[0].pid, count).await;
-}
-
-pub(super) async fn calls_of_executables_leave_nothing(count: usize) {
-    let sandbox = Sandbox::new();
-    let mut flags = sandbox.executables(&[(IMAGE, LEAVES_PROCESSES)]);
-    flags.push("--exec-env=TMPDIR".into());
-    let runner = sandbox.runner(flags).await;
-    calls_leave_nothing(&runner, &sandbox, runner.pid().unwrap(), count).await;
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn calls_leave_no_processes() {
-    calls_in_a_pod_leave_nothing(40).await;
-    calls_of_executables_leave_nothing(40).await;
-}
-
 /// A wrapper-server that is stopped answers nothing and closes nothing. The calls that it has reach their deadlines;
 /// another pod serves the next one.
 #[tokio::test]
@@ -126,26 +46,8 @@ async fn a_pod_that_hangs_is_replaced_after_the_first_deadline() {
     .await;
 }
 
-/// A pod takes 64 calls at once, of all runners together, and each runner sends it 16 of its own. The others wait in
-/// line.
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_pod_of_six_runners_refuses_no_callers() {
-    let stack = Stack::start(6, &[], &[("f:v1", "sleep 0.2; exec cat")]).await;
-    assert_eq!(stack.client().call("f:v1", INPUT).await.output(), INPUT);
-    let begin = Instant::now();
-    let calls = stack.runners.iter().map(async |runner| {
-        let client = Client::new(runner.address());
-        join_all((0..40).map(|_| client.call("f:v1", INPUT))).await
-    });
-    for answer in join_all(calls).await.into_iter().flatten() {
-        assert_eq!(answer.output(), INPUT);
-    }
-    figure(&format!("6 runners x 40 calls on one pod: 0 refused, {:.1?}", begin.elapsed()));
-}
-
 /// The most pods at once until `work` ends.
-pub(super) async fn most_pods(sandbox: &Sandbox, work: impl Future) -> usize {
+async fn most_pods(sandbox: &Sandbox, work: impl Future) -> usize {
     let mut most = 0;
     let mut looks = interval(Duration::from_millis(50));
     // A busy machine takes longer to read /proc, and the work needs time as well.
@@ -159,19 +61,19 @@ pub(super) async fn most_pods(sandbox: &Sandbox, work: impl Future) -> usize {
     }
 }
 
-/// Functions that are called one after the other share fewer places for pods.
-pub(super) async fn take_turns(functions: usize, places: usize, rounds: usize) {
-    let images: Vec<_> = (0..functions).map(|number| format!("example.com/functions/f{number}:v1")).collect();
+#[tokio::test]
+#[ignore = "needs the built binaries; tests/run runs it"]
+async fn functions_take_turns_in_too_few_places() {
+    const PLACES: usize = 3;
+    let images = [0, 1, 2, 3, 4].map(|number| format!("example.com/functions/f{number}:v1"));
     let sandbox = Sandbox::new();
-    let mut flags =
-        sandbox.local_pods(&images.iter().map(|image| (image.as_str(), "exec cat")).collect::<Vec<_>>());
-    flags.extend([format!("--max-pods={places}").into(), "--scan-interval=1s".into()]);
+    let mut flags = sandbox.local_pods(&images.each_ref().map(|image| (image.as_str(), "exec cat")));
+    flags.extend([format!("--max-pods={PLACES}").into(), "--scan-interval=1s".into()]);
     let runner = sandbox.runner(flags).await;
     let client = Client::new(runner.address());
-    let begin = Instant::now();
     let mut evicted = 0;
     let calls = async {
-        for image in images.iter().cycle().take(rounds * functions) {
+        for image in &images {
             assert_eq!(client.call(image, INPUT).await.output(), INPUT);
             let deleted = "porch_fn_runner_pool_actions_total{action=\"delete evicted\"}";
             let now = runner.metric(deleted).await.unwrap_or_default();
@@ -180,17 +82,6 @@ pub(super) async fn take_turns(functions: usize, places: usize, rounds: usize) {
         }
     };
     let most = most_pods(&sandbox, calls).await;
-    figure(&format!(
-        "{functions} functions by turns in {places} places, {rounds} rounds: 0 failed, {evicted} pods made place, \
-         at most {most} at once, {:.1?} in all",
-        begin.elapsed()
-    ));
-    assert!(most <= places, "{most} pods");
-    assert_eq!(evicted, (rounds * functions - places) as u64);
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn functions_take_turns_in_too_few_places() {
-    take_turns(5, 3, 1).await;
+    assert!(most <= PLACES, "{most} pods");
+    assert_eq!(evicted, (images.len() - PLACES) as u64);
 }

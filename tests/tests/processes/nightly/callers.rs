@@ -9,10 +9,10 @@ use porch_fn_grpc::listen::allow_open_files;
 use porch_fn_proto::PREFIX_LEN;
 use porch_fn_tests::caller::{RawCaller, framed};
 use porch_fn_tests::load::{Load, Report};
-use porch_fn_tests::process::{Sandbox, Server, figure, try_get};
+use porch_fn_tests::process::{Sandbox, Server, figure};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 const CALLERS: usize = 16;
 const CALM: Duration = Duration::from_secs(20);
@@ -25,12 +25,6 @@ const SLOW: usize = 300;
 /// Callers that never read their answer of a mebibyte.
 const DEAF: usize = 100;
 const MEBIBYTE: usize = 1024 * 1024;
-/// Sockets on the admin port without a byte, renewed every five seconds.
-const SILENT: usize = 1000;
-const RENEWED: Duration = Duration::from_secs(5);
-/// How long a probe may take.
-const PROBE: Duration = Duration::from_secs(1);
-
 struct Stand {
     _sandbox: Sandbox,
     images: Vec<String>,
@@ -112,36 +106,6 @@ async fn deaf(router: SocketAddr, image: String) {
     }
 }
 
-async fn silent_sockets(admin: SocketAddr) {
-    let mut ticks = interval(RENEWED);
-    let mut sockets = Vec::new();
-    loop {
-        ticks.tick().await;
-        sockets.clear();
-        for _ in 0..SILENT {
-            sockets.extend(TcpStream::connect(admin).await);
-        }
-    }
-}
-
-/// Probes until `time` is over; returns how many, and how long the slowest took.
-async fn probes(admin: SocketAddr, time: Duration) -> (usize, Duration) {
-    let (end, mut slowest, mut count) = (Instant::now() + time, Duration::ZERO, 0);
-    let mut ticks = interval(Duration::from_millis(200));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while Instant::now() < end {
-        ticks.tick().await;
-        for path in ["/healthz", "/readyz"] {
-            let began = Instant::now();
-            let answer = timeout(PROBE * 5, try_get(admin, path)).await.expect("an answer");
-            assert_eq!(answer.expect("an answer").0, 200, "{path}");
-            slowest = slowest.max(began.elapsed());
-            count += 1;
-        }
-    }
-    (count, slowest)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes; tests/run nightly runs it"]
 async fn other_callers_notice_nothing() {
@@ -183,19 +147,4 @@ async fn other_callers_notice_nothing() {
     ));
     attacked.all_succeeded();
     assert!(ratio <= 2.0, "{ratio}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "minutes; tests/run nightly runs it"]
-async fn probes_get_through_a_thousand_silent_sockets() {
-    allow_open_files();
-    let stand = Stand::start().await;
-    let mut sockets = JoinSet::new();
-    sockets.spawn(silent_sockets(stand.router.admin()));
-    let (count, slowest) = probes(stand.router.admin(), ATTACK / 2).await;
-    sockets.shutdown().await;
-    figure(&format!(
-        "{SILENT} silent sockets, renewed every {RENEWED:?}: {count} probes, slowest {slowest:.1?}"
-    ));
-    assert!(slowest <= PROBE, "{slowest:?}");
 }
