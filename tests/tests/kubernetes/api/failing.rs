@@ -52,20 +52,6 @@ async fn a_refusal_is_reported_at_once_and_not_tried_again() {
     }
 }
 
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn a_bad_reference_makes_no_pod() {
-    let bench = Bench::new().await;
-    let runner = bench.runner(&[]).await;
-    for image in ["Not A Reference", "example.com/UPPER:v1", "example.com/fn:", "example.com/fn@sha256:12"] {
-        let answer = runner.client.call(image, INPUT).await;
-        assert_eq!(answer.code, Code::InvalidArgument, "{image}: {}", answer.message);
-        let text = format!("unable to evaluate {image} with pod evaluator: ");
-        assert!(answer.message.starts_with(&text), "{}", answer.message);
-    }
-    assert_eq!(bench.namespace.pods().await, []);
-}
-
 /// A machine that started before its clock was set: its pods must not lapse at once by the clocks of others.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]

@@ -1,18 +1,16 @@
-//! Several runners on one set of pods, at once and one after the other: the API server is their only arbiter.
+//! Several runners on one set of pods at once: the API server is their only arbiter.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use porch_fn_tests::client::Client;
-use porch_fn_tests::process::{eventually, figure};
-use rustix::process::Signal;
+use porch_fn_tests::process::figure;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::rig::{Bench, CONNECTS, INPUT, alive, births, count, until_count};
+use crate::rig::{Bench, INPUT, alive, births, count, until_count};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
@@ -46,51 +44,6 @@ async fn first_calls_on_three_runners_at_once_share_the_limit_of_pods() {
         }
         // Each runner finds out for itself, and one pod may have answered all its calls.
         until_count(runner, image, "ready", LIMIT as u64).await;
-    }
-}
-
-/// Kills a runner that has warm pods and starts another in its place.
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn a_killed_runners_pods_serve_the_next_at_once() {
-    const FUNCTIONS: usize = 50;
-    const MEDIAN: Duration = Duration::from_millis(50);
-    for connect in CONNECTS {
-        let bench = Bench::new().await;
-        let images: Vec<_> = (0..FUNCTIONS).map(|number| format!("example.com/kept-{number}:v1")).collect();
-        let listed: Vec<_> = images.iter().map(String::as_str).collect();
-        let flag = format!("--pod-connect={connect}");
-        let mut runner = bench.namespace.runner(&bench.sandbox, &listed, &[&flag]).await;
-        let client = Client::new(runner.address());
-        let first_calls = images.iter().map(|image| client.call(image, INPUT));
-        let answers: Vec<_> = stream::iter(first_calls).buffer_unordered(8).collect().await;
-        assert!(answers.iter().all(|answer| answer.output() == INPUT));
-
-        let record = bench.namespace.record::<Pod>().await;
-        runner.signal(Signal::KILL);
-        runner.ended().await;
-        let runner = bench.namespace.runner(&bench.sandbox, &listed, &[&flag]).await;
-        eventually("the next runner has all pods", async || {
-            let page = runner.json("/pods").await;
-            let ready = page.as_array().unwrap().iter().map(|function| function["ready"].as_u64().unwrap());
-            (ready.sum::<u64>() == FUNCTIONS as u64).then_some(())
-        })
-        .await;
-        let client = Client::new(runner.address());
-        let mut took = Vec::new();
-        for image in &images {
-            let start = Instant::now();
-            assert_eq!(client.call(image, INPUT).await.output(), INPUT);
-            took.push(start.elapsed());
-        }
-        took.sort();
-        let (median, slowest) = (took[FUNCTIONS / 2], took[FUNCTIONS - 1]);
-        figure(&format!(
-            "first calls by {connect} after a restart: median {median:.1?}, slowest {slowest:.1?}"
-        ));
-        assert!(median < MEDIAN, "{took:?}");
-        assert_eq!(births(&record).len(), FUNCTIONS, "none was made");
-        assert_eq!(record.most_at_once(alive), FUNCTIONS);
     }
 }
 
