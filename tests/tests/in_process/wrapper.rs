@@ -159,32 +159,6 @@ async fn no_process_is_left_of_a_call() {
 }
 
 #[tokio::test]
-async fn ten_mib_of_stdin_may_be_ignored() {
-    let wrapper = Wrapper::sh(&["--max-request-body-size=16777216"], &format!("printf '{INPUT}'")).await;
-    let answer = wrapper.client.call(IMAGE, vec![b'#'; 10 << 20]).await;
-    assert_eq!(answer.output(), INPUT.as_bytes());
-}
-
-#[tokio::test]
-async fn stderr_is_kept_at_both_ends() {
-    let answer = evaluate("cat; echo first >&2; yes | head -c 1000000 >&2; echo last >&2").await;
-    answer.output();
-    let log = answer.log();
-    assert!(log.starts_with("first\ny\n") && log.ends_with("y\nlast\n"), "{log}");
-    assert!(log.len() < 100_000 && log.contains("bytes of stderr left out"), "{}", log.len());
-}
-
-#[tokio::test]
-async fn a_long_error_text_arrives_whole() {
-    // Past the 16 KiB at which HTTP/2 libraries refuse headers by default, and in three bytes a character.
-    let script = "for i in $(seq 4000); do echo 'chybička: žluťoučký'; done | head -c 60000 >&2; exit 1";
-    let answer = evaluate(script).await;
-    assert_eq!(answer.code, Code::Internal);
-    assert!(answer.message.contains("žluťoučký\nchybička"), "{}", answer.message);
-    assert!(answer.message.len() > 60_000, "{}", answer.message.len());
-}
-
-#[tokio::test]
 async fn calls_past_the_limit_are_refused_for_another_pod() {
     let script = "touch $TMPDIR/$$.started; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
     let wrapper = Wrapper::sh(&["--max-concurrent-calls=2"], script).await;
