@@ -21,6 +21,7 @@ use tonic::Code;
 pub use report::{Call, Failure, Latencies, Report};
 pub use routers::Routers;
 
+use crate::process::eventually;
 use routers::Line;
 
 /// A load ends by itself after this long, unless its plan says otherwise.
@@ -133,6 +134,12 @@ impl Load {
 
     pub fn answered(&self) -> usize {
         self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it has had that many more answers.
+    pub async fn goes_on(&self, calls: usize) {
+        let enough = self.answered() + calls;
+        eventually("the load goes on", async || (self.answered() >= enough).then_some(())).await;
     }
 
     /// Lets the calls in flight finish.

@@ -65,9 +65,6 @@ impl User {
 
 impl<'a> Registry<'a> {
     /// Starts one on a free port of `ip`, with files of its own under `name` in the sandbox.
-    ///
-    /// # Panics
-    /// When it does not come up.
     pub async fn start(sandbox: &'a Sandbox, name: &str, ip: IpAddr, access: Access) -> Self {
         fs::create_dir_all(sandbox.path(name)).expect("a directory");
         if let Some(user) = &access.user {
@@ -91,9 +88,6 @@ impl<'a> Registry<'a> {
     }
 
     /// From now on these users and no others have access.
-    ///
-    /// # Panics
-    /// When it was started without a user.
     pub async fn set_users(&mut self, users: &[&User]) {
         assert!(self.access.user.is_some(), "it asks for no password");
         write_users(self.sandbox, &self.name, users).await;

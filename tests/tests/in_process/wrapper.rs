@@ -1,8 +1,6 @@
 //! The wrapper-server by gRPC: each row of the table of outcomes is a call. Porch shows codes and texts to its users
 //! and may commit them to Git, so they are compared whole.
 
-use std::time::Duration;
-
 use porch_fn_tests::client::{Answer, Client};
 use porch_fn_tests::process::Sandbox;
 use tonic::Code;
@@ -133,28 +131,6 @@ async fn messages_past_the_limit_are_refused() {
          wrapper-server, and Porch's --max-request-body-size (--function-runner-grpc-max-message-size in v1.5), \
          to one value",
     );
-    wrapper.sandbox.gone("").await;
-}
-
-/// With a call goes its process group, however the call ends.
-#[tokio::test]
-async fn no_process_is_left_of_a_call() {
-    let wrapper = Wrapper::sh(&[], "sleep 1000 & touch $TMPDIR/started; wait").await;
-    let answer = wrapper.client.call_within(IMAGE, INPUT, Duration::from_millis(500)).await;
-    answer.fails(Code::DeadlineExceeded, "context deadline exceeded");
-    wrapper.sandbox.gone("").await;
-
-    let _ = std::fs::remove_file(wrapper.sandbox.path("started"));
-    tokio::select! {
-        answer = wrapper.client.call(IMAGE, INPUT) => panic!("{answer:?}"),
-        _ = wrapper.sandbox.appears("started") => {}
-    }
-    wrapper.sandbox.gone("").await;
-    // A cancelled call leaves its connection.
-    wrapper.client.call_within(IMAGE, INPUT, Duration::from_millis(50)).await;
-
-    let wrapper = Wrapper::sh(&[], "sleep 1000 >/dev/null 2>&1 & cat").await;
-    assert_eq!(wrapper.client.call(IMAGE, INPUT).await.output(), INPUT.as_bytes());
     wrapper.sandbox.gone("").await;
 }
 

@@ -118,12 +118,6 @@ async fn start_router(sandbox: &Sandbox, runners: &[Server]) -> Server {
     sandbox.router(&runners.iter().collect::<Vec<_>>(), &["--drain-delay=200ms"]).await
 }
 
-/// Waits until the load has had that many more answers.
-async fn more(load: &Load, calls: usize) {
-    let enough = load.answered() + calls;
-    eventually("the load goes on", async || (load.answered() >= enough).then_some(())).await;
-}
-
 fn show(what: &str, report: &Report) {
     figure(&format!(
         "{what}: {} calls, {:?} failed, slowest {:.3?}",
@@ -138,7 +132,7 @@ async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_cooldo
     let mut cluster = Cluster::start().await;
     let owners = cluster.owners_of(&cluster.images);
     let load = cluster.load();
-    more(&load, 500).await;
+    load.goes_on(500).await;
     // However few of the load's calls it has just then, this one is on it.
     let client = Client::new(cluster.router.address());
     let gated = cluster.owners_of(&cluster.gated).iter().position(|owner| *owner == 1).unwrap();
@@ -146,7 +140,7 @@ async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_cooldo
     let killed = async {
         cluster.sandbox.until_files("gated.", 1).await;
         cluster.runners[1].kill().await;
-        more(&load, 1000).await;
+        load.goes_on(1000).await;
         cluster.sandbox.write("go", "");
     };
     let (answer, ()) = tokio::join!(client.call(&gated, INPUT), killed);
@@ -183,16 +177,16 @@ async fn a_rolling_restart_under_load_costs_no_call() {
     let mut cluster = Cluster::start().await;
     let load = cluster.load();
     for number in 0..3 {
-        more(&load, 300).await;
+        load.goes_on(300).await;
         assert_eq!(cluster.runners[number].terminate().await.code(), Some(0));
-        more(&load, 300).await;
+        load.goes_on(300).await;
         cluster.restart(number).await;
         eventually("it is back", async || {
             (cluster.shards(&cluster.router).await[number]["state"] == "cooling_down").then_some(())
         })
         .await;
     }
-    more(&load, 300).await;
+    load.goes_on(300).await;
     show("SIGTERM of three of three runners, one after the other, under 64 callers", &load.stop().await);
 }
 
@@ -201,9 +195,9 @@ async fn a_rolling_restart_under_load_costs_no_call() {
 async fn a_hung_runner_costs_seconds_and_no_call() {
     let cluster = Cluster::start().await;
     let load = cluster.load();
-    more(&load, 300).await;
+    load.goes_on(300).await;
     cluster.runners[2].signal(Signal::STOP);
-    more(&load, 1000).await;
+    load.goes_on(1000).await;
     let report = load.stop().await;
     cluster.until(["healthy", "healthy", "unreachable"]).await;
     cluster.runners[2].signal(Signal::CONT);

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 
 use porch_fn_tests::process::{PATIENCE, Sandbox, binary, flag};
-use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
@@ -15,13 +14,7 @@ async fn requests_to_the_api_server_go_through_the_environments_proxy_unless_no_
     let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let api = TcpListener::bind("127.0.0.2:0").await.unwrap();
     let [proxy_address, api_address] = [&proxy, &api].map(|listener| listener.local_addr().unwrap());
-    let kubeconfig = json!({
-        "clusters": [{"name": "it", "cluster": {"server": format!("https://{api_address}")}}],
-        "users": [{"name": "me", "user": {}}],
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "me"}}],
-        "current-context": "it",
-    });
-    let kubeconfig = sandbox.write("kubeconfig", kubeconfig.to_string());
+    let kubeconfig = sandbox.kubeconfig(&format!("https://{api_address}"));
     let connect = format!("CONNECT {api_address} ");
     for (no_proxy, asked, greeting) in
         [("127.0.0.1", &proxy, connect.as_bytes()), ("127.0.0.2", &api, b"\x16\x03".as_slice())]

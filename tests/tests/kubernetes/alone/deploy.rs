@@ -233,7 +233,7 @@ async fn nothing_was_refused(audit: &Audit, mark: &Mark) {
     assert!(refused.is_empty(), "{refused:?}");
 }
 
-fn copy_folder(from: &Path, to: &Path) {
+pub(crate) fn copy_folder(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

@@ -8,7 +8,7 @@ use porch_fn_tests::cluster::Cluster;
 use porch_fn_tests::rights::{DEPLOY, HOME};
 use serde_json::{Value, json};
 
-use super::deploy::Stand;
+use super::deploy::{Stand, copy_folder};
 use super::porch::Version;
 
 const VERSIONS: [Version; 3] = [Version::V1_5, Version::V1_6, Version::Next];
@@ -76,6 +76,9 @@ async fn nothing_conflicts_no_port_is_renamed_and_no_probe_has_two_handlers() {
             stand.run(&["apply", "--dry-run=server", "-k", DEPLOY]).await;
             takes_over_the_service(&stand, version, way).await;
             runs_one_runner(&stand, version, way, &porch).await;
+            if version == Version::Next {
+                leads_the_controllers_here(&stand, &what).await;
+            }
             stand.kubectl(&["delete", "--wait", "-o", "name", "-f", &porch]).await;
         }
     }
@@ -139,4 +142,25 @@ async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &
     stand.run(&["apply", "-f", porch]).await;
     let after = stand.object("deployment", "function-runner").await;
     assert_eq!(after["spec"], before["spec"], "{what}");
+}
+
+/// By kustomize. `nightly::migration` applies the patch by itself.
+async fn leads_the_controllers_here(stand: &Stand, what: &str) {
+    let controllers = Version::Next.folder().join("9-controllers.yaml");
+    std::fs::copy(controllers, stand.sandbox.path("9-controllers.yaml")).unwrap();
+    let component = format!("{DEPLOY}/porch/pod-evaluator-address");
+    copy_folder(component.as_ref(), &stand.sandbox.path("pod-evaluator-address"));
+    stand.sandbox.write(
+        "kustomization.yaml",
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [9-controllers.yaml]\n\
+         components: [pod-evaluator-address]\n",
+    );
+    let folder = stand.sandbox.directory().to_str().unwrap();
+    let applied = objects(&stand.run(&[&DRY[..], &["-k", folder]].concat()).await);
+    let deployment = named(&applied, "Deployment", "porch-controllers");
+    let variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
+    let mut addresses = variables.iter().filter(|one| one["name"] == "POD_EVALUATOR_ADDRESS");
+    let ours = "function-router.porch-system.svc.cluster.local:9445";
+    assert_eq!(addresses.next().unwrap()["value"], ours, "{what}");
+    assert_eq!(addresses.next(), None, "{what}");
 }

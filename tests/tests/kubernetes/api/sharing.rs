@@ -4,24 +4,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::Pod;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::process::figure;
-use serde_json::json;
 use tokio::time::Instant;
 
 use crate::rig::{Bench, INPUT, alive, births, count, until_count};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn first_calls_on_three_runners_at_once_share_the_limit_of_pods() {
+async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_pods() {
     const CALLS: usize = 100;
     const LIMIT: usize = 2;
     let bench = Bench::new().await;
     let image = &bench.image;
     let limit = format!("--max-parallel-pods-per-function={LIMIT}");
-    let kubeconfigs = [(); 3].map(|()| bench.cluster.kubeconfig());
-    let runners = bench.fleet("127.0.7", &kubeconfigs, &[image], &[&limit]).await;
+    // Each knows itself and one other, so that of an image there may be two owners.
+    let start = async |[own, other]: [u8; 2]| {
+        let [own, other] = [own, other].map(|last| format!("127.0.7.{last}"));
+        let flags = [
+            format!("--address={own}"),
+            "--port=9445".to_owned(),
+            format!("--shard-address={own}:9445"),
+            format!("--peers=static:///{own}:9445,{other}:9445"),
+            limit.clone(),
+        ];
+        let flags = flags.each_ref().map(String::as_str);
+        bench.namespace.runner(&bench.sandbox, &[image], &flags).await
+    };
+    let runners = join_all([[1, 2], [2, 3], [3, 1]].map(start)).await;
     let record = bench.namespace.record::<Pod>().await;
 
     let calls = runners.iter().flat_map(|runner| {
@@ -52,13 +63,7 @@ async fn first_calls_on_three_runners_at_once_share_the_limit_of_pods() {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn functions_take_turns_in_a_quota_of_pods() {
     let bench = Bench::new().await;
-    let quota = json!({"metadata": {"name": "two"}, "spec": {"hard": {"pods": "2"}}});
-    bench.namespace.make::<ResourceQuota>(quota).await;
-    let in_force = |quotas: &[ResourceQuota]| {
-        let hard = quotas.first()?.status.as_ref()?.hard.as_ref()?;
-        hard.contains_key("pods").then_some(())
-    };
-    bench.namespace.until("the quota is in force", in_force).await;
+    bench.quota("2").await;
     let images = [0, 1, 2, 3].map(|number| format!("example.com/turns-{number}:v1"));
     let listed = images.each_ref().map(String::as_str);
     let kubeconfigs = [(); 3].map(|()| bench.cluster.kubeconfig());

@@ -1,5 +1,5 @@
-//! From Porch's function runner to this one and back without a failed call, for each version of Porch, by the very
-//! commands of the README's chapter.
+//! From Porch's function runner to this one and back without a failed call, by the very commands of the README's chapter:
+//! Porch 1.5 by its Service, 1.6 and the next version by their settings.
 //!
 //! Porch's own programs are not here. Their Deployments, Services, accounts and Roles are, as its manifests have them,
 //! with a stand-in inside that calls and ends as they do: for 30 s after SIGTERM its calls go on, on the connection that

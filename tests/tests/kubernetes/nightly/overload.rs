@@ -1,7 +1,7 @@
 //! Four times as many calls as can be served: as many are served as before, and the others are refused at once.
 //!
 //! A function sleeps for most of its time, and few calls run at once, so that calls and not the machine's processors are
-//! what there is too much of. What bounds bytes and memory is tested in tests/in_process/inflight.rs.
+//! what there is too much of. What bounds bytes and memory is tested in `tests/in_process/inflight.rs`.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use porch_fn_tests::client::{Answer, Client};
 use porch_fn_tests::cluster::Cluster;
 use porch_fn_tests::load::Load;
-use porch_fn_tests::process::{Sandbox, Server, binary, eventually, figure, flag};
+use porch_fn_tests::process::{Sandbox, Server, binary, figure, flag};
 use serde_json::json;
 
 use crate::rig::INPUT;
@@ -89,23 +89,18 @@ impl Trial {
     async fn runners_restarted(&mut self) -> usize {
         let load = Load::start(self.router.address(), 16, &self.images);
         for number in 0..2 {
-            more(&load).await;
+            load.goes_on(200).await;
             assert!(self.runners[number].terminate().await.success());
-            more(&load).await;
+            load.goes_on(200).await;
             let peers = "static:///127.0.9.1:9445,127.0.9.2:9445";
             self.runners[number] =
                 start_runner(&self.sandbox, &self.runner, &self.wrapper, number + 1, peers).await;
         }
-        more(&load).await;
+        load.goes_on(200).await;
         let report = load.stop().await;
         report.all_succeeded();
         report.succeeded
     }
-}
-
-async fn more(load: &Load) {
-    let enough = load.answered() + 200;
-    eventually("the load goes on", async || (load.answered() >= enough).then_some(())).await;
 }
 
 async fn start_runner(

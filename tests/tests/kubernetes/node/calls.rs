@@ -106,21 +106,16 @@ async fn pods_deleted_under_load_cost_no_call() {
         let (bench, runner, record, _) = connected_by(connect).await;
         let load = Load::start(runner.server.address(), 16, std::slice::from_ref(&bench.image));
         for deleted in 1..=3 {
-            more(&load).await;
+            load.goes_on(200).await;
             let first = |pods: &[Pod]| pods.iter().find(|pod| alive(pod)).cloned();
             let pod = bench.namespace.until("there is a pod", first).await;
             bench.delete(&pod, &DeleteParams::default()).await;
             let replaced = async || (births(&record).len() > deleted).then_some(());
             eventually("there is another pod", replaced).await;
         }
-        more(&load).await;
+        load.goes_on(200).await;
         let report = load.stop().await;
         figure(&format!("3 pods deleted under load by {connect}: {report}"));
         report.all_succeeded();
     }
-}
-
-async fn more(load: &Load) {
-    let enough = load.answered() + 200;
-    eventually("the load goes on", async || (load.answered() >= enough).then_some(())).await;
 }

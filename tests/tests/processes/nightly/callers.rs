@@ -25,6 +25,7 @@ const SLOW: usize = 300;
 /// Callers that never read their answer of a mebibyte.
 const DEAF: usize = 100;
 const MEBIBYTE: usize = 1024 * 1024;
+
 struct Stand {
     _sandbox: Sandbox,
     images: Vec<String>,

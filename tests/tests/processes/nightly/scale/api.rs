@@ -73,15 +73,7 @@ impl Api {
     }
 
     pub(crate) fn kubeconfig(&self, sandbox: &Sandbox) -> PathBuf {
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "fake", "cluster": {"server": format!("http://{}", self.0.address)}}],
-            "users": [{"name": "fake", "user": {}}],
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
-            "current-context": "fake",
-        });
-        sandbox.write("fake.conf", config.to_string())
+        sandbox.kubeconfig(&format!("http://{}", self.0.address))
     }
 
     /// More pods that serve, each with its Service.
