@@ -34,17 +34,9 @@ impl Caller {
         Self { channel: soon("a connection", endpoint.connect()).await.expect("a router") }
     }
 
-    /// tonic's channel, for other services and settings.
+    /// tonic's channel, for other services.
     pub fn channel(&self) -> Channel {
         self.channel.clone()
-    }
-
-    /// The evaluator's client, for settings of its own.
-    pub fn client(&self) -> FunctionEvaluatorClient<Channel> {
-        let limit = LARGE as usize;
-        FunctionEvaluatorClient::new(self.channel())
-            .max_decoding_message_size(limit)
-            .max_encoding_message_size(limit)
     }
 
     /// Runs the function of `image` on `package`, without a deadline.
@@ -61,7 +53,10 @@ impl Caller {
         &self,
         request: tonic::Request<EvaluateFunctionRequest>,
     ) -> Result<Response<EvaluateFunctionResponse>, Status> {
-        soon("an answer", self.client().evaluate_function(request)).await
+        let mut client = FunctionEvaluatorClient::new(self.channel())
+            .max_decoding_message_size(LARGE as usize)
+            .max_encoding_message_size(LARGE as usize);
+        soon("an answer", client.evaluate_function(request)).await
     }
 
     /// The name of the fake runner that echoed a call of `image`.
@@ -73,9 +68,6 @@ impl Caller {
     ///
     /// # Errors
     /// The status that the call ended with.
-    ///
-    /// # Panics
-    /// When the answer is no echo.
     pub async fn try_runner_of(&self, image: &str) -> Result<String, Status> {
         let answer = self.evaluate(image, "package").await?.into_inner();
         assert_eq!(answer.resource_list, "package");
@@ -105,7 +97,6 @@ pub fn framed(image: &str, package: impl Into<Bytes>) -> Bytes {
 pub struct RawCaller {
     sender: SendRequest<Bytes>,
     address: SocketAddr,
-    connection: JoinHandle<Result<(), h2::Error>>,
 }
 
 /// A call whose request may not be complete yet. Dropping it resets the stream.
@@ -134,7 +125,8 @@ impl RawCaller {
             .max_header_list_size(LARGE)
             .handshake(stream);
         let (sender, connection) = soon("a handshake", handshake).await.expect("HTTP/2");
-        Self { sender, address, connection: tokio::spawn(connection) }
+        tokio::spawn(connection);
+        Self { sender, address }
     }
 
     /// The head of a gRPC call of the evaluator.
@@ -161,24 +153,6 @@ impl RawCaller {
         let mut call = self.begin(head).await;
         call.send(body, true);
         call.answer().await
-    }
-
-    pub fn sender(&self) -> SendRequest<Bytes> {
-        self.sender.clone()
-    }
-
-    /// Whether the connection has ended.
-    pub fn is_closed(&self) -> bool {
-        self.connection.is_finished()
-    }
-
-    /// Waits for the connection's end, which is an error unless a GOAWAY without error announced it.
-    pub async fn closed(self) -> Result<(), h2::Error> {
-        // The sender keeps it open from this side.
-        let Self { sender, connection, .. } = self;
-        let ended = soon("the connection's end", connection).await.expect("no panic");
-        drop(sender);
-        ended
     }
 }
 

@@ -22,7 +22,7 @@ pub use installation::{Discovery, Installation, Plan, ROUTER, RUNNERS, SETTLES};
 pub use namespace::{Account, Namespace};
 pub use own::Own;
 pub use proxy::{ApiProxy, Asked, Fault, Passed, Rule};
-pub use watch::{Change, Recorder, most_at_once, until};
+pub use watch::{Change, Recorder, until};
 
 use crate::process::{PATIENCE, Sandbox};
 
@@ -47,9 +47,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// The cluster in whose network this process is.
-    ///
-    /// # Panics
-    /// When there is none, since a test that cannot run must not pass; and when it cannot be reached.
+    /// Panics when there is none, since a test that cannot run must not pass.
     pub async fn connect() -> Self {
         let own = Own::of_environment();
         let config = config(&own.kubeconfig()).await;
@@ -103,9 +101,6 @@ impl Cluster {
 
     /// The function's image under another name, such as `set-image:v2`, which makes it another function.
     /// Without a node nothing is pulled, and the name is enough.
-    ///
-    /// # Panics
-    /// When it cannot be pushed.
     pub async fn function_named(&self, name: &str) -> String {
         let image = format!("{}/{name}", self.registry);
         if self.own.has_node() {

@@ -21,6 +21,7 @@ use tonic::Code;
 pub use report::{Call, Failure, Latencies, Report};
 pub use routers::Routers;
 
+use crate::process::eventually;
 use routers::Line;
 
 /// A load ends by itself after this long, unless its plan says otherwise.
@@ -135,6 +136,12 @@ impl Load {
         self.answered.load(Ordering::Relaxed)
     }
 
+    /// Waits until it has had that many more answers.
+    pub async fn goes_on(&self, calls: usize) {
+        let enough = self.answered() + calls;
+        eventually("the load goes on", async || (self.answered() >= enough).then_some(())).await;
+    }
+
     /// Lets the calls in flight finish.
     pub async fn stop(self) -> Report {
         self.stop.store(true, Ordering::Relaxed);
@@ -174,9 +181,8 @@ async fn open_loop(calls: f64, work: Arc<Work>) -> Report {
         }
         let began = Instant::now();
         if in_flight.len() >= MOST_IN_FLIGHT {
-            let image = call % work.plan.images.len();
             let failure = Some(Failure::Unsent);
-            report.add(Call { image, began, took: Duration::ZERO, failure }, "too many calls in flight");
+            report.add(Call { began, took: Duration::ZERO, failure }, "too many calls in flight");
             continue;
         }
         let work = Arc::clone(&work);
@@ -197,17 +203,17 @@ impl Work {
     }
 
     async fn call(&self, caller: usize, call: usize, report: &mut Report) {
-        let image = call % self.plan.images.len();
+        let image = &self.plan.images[call % self.plan.images.len()];
         let input = Bytes::from(format!("{}# call {call}\n", self.plan.input));
         let began = Instant::now();
         let line = &self.lines[caller % self.lines.len()];
-        let (failure, text) = match line.call(&self.plan.images[image], input.clone()).await {
+        let (failure, text) = match line.call(image, input.clone()).await {
             Ok(answer) if answer.code != Code::Ok => (Some(Failure::Status(answer.code)), answer.message),
             Ok(answer) if answer.resource_list != input => (Some(Failure::AnotherAnswer), answer.log()),
             Ok(_) => (None, String::new()),
             Err(error) => (Some(Failure::NoStatus), error.to_string()),
         };
         self.answered.fetch_add(1, Ordering::Relaxed);
-        report.add(Call { image, began, took: began.elapsed(), failure }, &text);
+        report.add(Call { began, took: began.elapsed(), failure }, &text);
     }
 }

@@ -1,5 +1,5 @@
 //! OCI registries for tests: Debian's `docker-registry` as a child process, open or with a password, with TLS or
-//! without, which may be stopped, killed and started again.
+//! without, which may be stopped.
 //!
 //! The tests' cluster has an open registry of its own; these stand beside it. With [`node`] its containerd finds
 //! them.
@@ -65,9 +65,6 @@ impl User {
 
 impl<'a> Registry<'a> {
     /// Starts one on a free port of `ip`, with files of its own under `name` in the sandbox.
-    ///
-    /// # Panics
-    /// When it does not come up.
     pub async fn start(sandbox: &'a Sandbox, name: &str, ip: IpAddr, access: Access) -> Self {
         fs::create_dir_all(sandbox.path(name)).expect("a directory");
         if let Some(user) = &access.user {
@@ -76,7 +73,7 @@ impl<'a> Registry<'a> {
         if let Some(authority) = &access.tls {
             authority.issue(sandbox, &format!("{name}/server"), &format!("IP:{ip}"), 2).await;
         }
-        let (child, address) = spawn(sandbox, name, &access, SocketAddr::new(ip, 0)).await;
+        let (child, address) = spawn(sandbox, name, &access, ip).await;
         Self { sandbox, name: name.into(), access, address, child }
     }
 
@@ -91,9 +88,6 @@ impl<'a> Registry<'a> {
     }
 
     /// From now on these users and no others have access.
-    ///
-    /// # Panics
-    /// When it was started without a user.
     pub async fn set_users(&mut self, users: &[&User]) {
         assert!(self.access.user.is_some(), "it asks for no password");
         write_users(self.sandbox, &self.name, users).await;
@@ -108,22 +102,6 @@ impl<'a> Registry<'a> {
     /// Lets it go on.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
-    }
-
-    /// Kills it: connections are refused.
-    ///
-    /// # Panics
-    /// When it cannot be waited for.
-    pub async fn kill(&mut self) {
-        self.child.kill().await.expect("it can be killed");
-    }
-
-    /// Starts it again after [`kill`](Self::kill), with the same port and data.
-    ///
-    /// # Panics
-    /// When it does not come up.
-    pub async fn restart(&mut self) {
-        (self.child, self.address) = spawn(self.sandbox, &self.name, &self.access, self.address).await;
     }
 
     fn signal(&self, signal: Signal) {
@@ -160,13 +138,13 @@ async fn write_users(sandbox: &Sandbox, name: &str, users: &[&User]) {
     sandbox.write(&format!("{name}/htpasswd"), lines);
 }
 
-async fn spawn(sandbox: &Sandbox, name: &str, access: &Access, address: SocketAddr) -> (Child, SocketAddr) {
+async fn spawn(sandbox: &Sandbox, name: &str, access: &Access, ip: IpAddr) -> (Child, SocketAddr) {
     let file = |part: &str| sandbox.path(&format!("{name}/{part}"));
     let mut config = json!({
         "version": 0.1,
         "log": {"level": "info", "formatter": "json", "accesslog": {"disabled": true}},
         "storage": {"filesystem": {"rootdirectory": file("data")}, "delete": {"enabled": true}},
-        "http": {"addr": address.to_string(), "secret": "of the tests"},
+        "http": {"addr": SocketAddr::new(ip, 0).to_string(), "secret": "of the tests"},
     });
     if access.tls.is_some() {
         config["http"]["tls"] = json!({"certificate": file("server.crt"), "key": file("server.key")});

@@ -7,24 +7,21 @@
 mod host;
 mod runner;
 
-use std::sync::{Mutex, PoisonError};
-
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use rustix::process::Signal;
 use serde_json::json;
 
 use crate::client::Client;
-use crate::cluster::{Change, Cluster, ENTRYPOINT, Namespace, Recorder};
+use crate::cluster::{Cluster, ENTRYPOINT, Namespace};
 use crate::load::{Load, Plan, Routers};
 use crate::process::{Sandbox, Server, eventually, flag, is_healthy};
 
 pub use host::Host;
-pub use runner::{Listed, Runner, resident};
+pub use runner::{Listed, Runner};
 
 const PORT: u16 = 9445;
 const SERVICE: &str = "shards";
@@ -40,18 +37,6 @@ const INPUT: &str = "kind: ResourceList\n";
 pub enum Discovery {
     Slices,
     Dns,
-    /// By a fixed list: as many as there are at first, and one that may be started later.
-    Static,
-}
-
-#[derive(Debug, Clone)]
-pub struct Wish<'a> {
-    pub discovery: Discovery,
-    pub images: usize,
-    pub runners: usize,
-    pub routers: usize,
-    pub runner: &'a [&'a str],
-    pub router: &'a [&'a str],
 }
 
 /// Routers, runners, and the pods of some functions.
@@ -59,14 +44,10 @@ pub struct Tier {
     pub images: Vec<String>,
     pub routers: Vec<Server>,
     pub runners: Vec<Runner>,
-    /// The history of function pods.
-    pub record: Recorder<Pod>,
     router_flags: Vec<String>,
     runner_flags: Vec<String>,
     listed: Routers,
     target: String,
-    /// Machines of a fixed list without a runner.
-    spare: Mutex<Vec<Host>>,
     // Last, so that nothing works on them while they are taken away.
     namespace: Namespace,
     pub sandbox: Sandbox,
@@ -75,26 +56,17 @@ pub struct Tier {
 // === impl Tier ===
 
 impl Tier {
-    /// Starts it, and makes the first call of each function.
-    pub async fn start(cluster: &Cluster, wish: Wish<'_>) -> Self {
-        let mut tier = Self::cold(cluster, &wish).await;
-        let started = (0..wish.runners).map(|_| tier.runner());
-        tier.runners = join_all(started).await;
-        tier.publish().await;
-        for _ in 0..wish.routers {
-            tier.add_router(&[]).await;
-        }
-        tier.know_each_other().await;
-        tier.warm_up().await;
-        tier
-    }
-
-    /// Without any process.
-    pub async fn cold(cluster: &Cluster, wish: &Wish<'_>) -> Self {
+    /// Starts two routers and some runners with these flags, and makes the first call of each of so many functions.
+    pub async fn start(
+        cluster: &Cluster,
+        discovery: Discovery,
+        runners: usize,
+        functions: usize,
+        runner_flags: &[&str],
+    ) -> Self {
         let (namespace, sandbox) = (cluster.namespace().await, Sandbox::new());
         let name = |number| format!("scaled/function-{number}:v1");
-        let pushed =
-            (0..wish.images).map(|number| async move { cluster.function_named(&name(number)).await });
+        let pushed = (0..functions).map(|number| async move { cluster.function_named(&name(number)).await });
         let images: Vec<String> = stream::iter(pushed).buffered(4).collect().await;
         let known: Vec<_> =
             images.iter().map(|image| json!({"image": image, "entrypoint": [ENTRYPOINT]})).collect();
@@ -105,32 +77,32 @@ impl Tier {
         });
         namespace.make::<Service>(service).await;
         let service = format!("{SERVICE}.{}.svc.cluster.local:{PORT}", namespace.name());
-        let mut spare = Vec::new();
-        let target = match wish.discovery {
+        let target = match discovery {
             Discovery::Slices => format!("kubernetes:///{}/{SERVICE}:{PORT}", namespace.name()),
             Discovery::Dns => format!("dns://{DNS}/{service}"),
-            Discovery::Static => {
-                spare = join_all((0..=wish.runners).map(|_| Host::start(&sandbox))).await;
-                let names: Vec<_> = spare.iter().map(|host| format!("{}:{PORT}", host.address())).collect();
-                format!("static:///{}", names.join(","))
-            }
         };
-        let kubeconfig = (wish.discovery == Discovery::Slices)
+        let kubeconfig = (discovery == Discovery::Slices)
             .then(|| format!("--kubeconfig={}", cluster.kubeconfig().display()));
-        let flags = |flags: &[&str]| flags.iter().map(ToString::to_string).collect::<Vec<_>>();
-        Self {
+        let mut tier = Self {
             images,
             routers: Vec::new(),
             runners: Vec::new(),
-            record: namespace.record::<Pod>().await,
-            router_flags: flags(wish.router).into_iter().chain(kubeconfig).collect(),
-            runner_flags: flags(wish.runner),
+            router_flags: kubeconfig.into_iter().chain(["--router-count=2".to_owned()]).collect(),
+            runner_flags: runner_flags.iter().map(ToString::to_string).collect(),
             listed: Routers::new([]),
             target,
-            spare: Mutex::new(spare),
             namespace,
             sandbox,
+        };
+        let started = (0..runners).map(|_| tier.runner());
+        tier.runners = join_all(started).await;
+        tier.publish().await;
+        for _ in 0..2 {
+            tier.add_router().await;
         }
+        tier.know_each_other().await;
+        tier.warm_up().await;
+        tier
     }
 
     /// Starts a load at all routers, those that come later included.
@@ -144,29 +116,17 @@ impl Tier {
 
     /// Starts a runner and waits until it is ready. It is not yet among [`Tier::runners`].
     pub async fn runner(&self) -> Runner {
-        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let host = match spare {
-            Some(host) => host,
-            None => Host::start(&self.sandbox).await,
-        };
-        self.runner_on(host, &[]).await
-    }
-
-    /// The same, on a machine that is there, with more flags, which win over those of all.
-    pub async fn runner_on(&self, host: Host, more: &[&str]) -> Runner {
-        let more: Vec<_> =
-            self.runner_flags.iter().cloned().chain(more.iter().map(ToString::to_string)).collect();
-        let server = self.start_on(&host, &more).await;
-        Runner { server, host, listed: Listed::Ready, flags: more }
+        let host = Host::start(&self.sandbox).await;
+        let server = self.start_on(&host).await;
+        Runner { server, host, listed: Listed::Ready }
     }
 
     /// Starts one that has ended again, on the same machine.
     pub async fn restart(&mut self, runner: usize) {
-        let Runner { host, flags, .. } = &self.runners[runner];
-        self.runners[runner].server = self.start_on(host, flags).await;
+        self.runners[runner].server = self.start_on(&self.runners[runner].host).await;
     }
 
-    async fn start_on(&self, host: &Host, more: &[String]) -> Server {
+    async fn start_on(&self, host: &Host) -> Server {
         let cluster = self.namespace.cluster();
         let own = [
             flag("address", host.address().to_string()),
@@ -178,7 +138,7 @@ impl Tier {
             flag("pod-namespace", self.namespace.name()),
             flag("image-metadata", self.sandbox.path(METADATA)),
         ];
-        let flags = own.into_iter().chain(more.iter().map(Into::into));
+        let flags = own.into_iter().chain(self.runner_flags.iter().map(Into::into));
         let prepare = |command: &mut tokio::process::Command| {
             host.enter(&self.sandbox, command);
             command.env("WRAPPER_SERVER_IMAGE", cluster.wrapper_image());
@@ -208,20 +168,14 @@ impl Tier {
         for status in join_all(ended).await {
             assert!(status.success(), "{status}");
         }
-        let hosts: Vec<_> = self.runners.drain(ending).map(|runner| runner.host).collect();
-        if self.target.starts_with("static:") {
-            self.spare.lock().unwrap_or_else(PoisonError::into_inner).extend(hosts);
-        }
+        self.runners.drain(ending);
         self.publish().await;
     }
 
-    /// Starts a router, which takes part as soon as it is ready. A later flag `--runners` wins.
-    pub async fn add_router(&mut self, more: &[&str]) {
+    /// Starts a router, which takes part as soon as it is ready.
+    pub async fn add_router(&mut self) {
         let own = [flag("runners", &self.target)];
-        let flags = own
-            .into_iter()
-            .chain(self.router_flags.iter().map(Into::into))
-            .chain(more.iter().map(Into::into));
+        let flags = own.into_iter().chain(self.router_flags.iter().map(Into::into));
         let router = self.sandbox.server("porch-fn-router", flags).await;
         router.until_ready().await;
         self.routers.push(router);
@@ -280,35 +234,11 @@ impl Tier {
         }
     }
 
-    pub async fn warm_up(&self) {
+    async fn warm_up(&self) {
         let client = self.client(0);
         let first_calls = self.images.iter().map(|image| client.call(image, INPUT));
         let answers: Vec<_> = stream::iter(first_calls).buffer_unordered(8).collect().await;
         assert!(answers.iter().all(|answer| answer.output() == INPUT));
-    }
-
-    /// Function pods that there ever were.
-    pub fn pods_made(&self) -> usize {
-        let mut uids: Vec<_> = self
-            .record
-            .changes()
-            .into_iter()
-            .filter_map(|(_, Change::Applied(pod) | Change::Deleted(pod))| pod.uid())
-            .collect();
-        uids.sort();
-        uids.dedup();
-        uids.len()
-    }
-
-    /// The most pods of any one function at any time, without terminating ones.
-    pub fn most_pods_of_one(&self) -> usize {
-        let most = |image: &String| {
-            self.record.most_at_once(|pod| {
-                let of = pod.annotations().get("fn.kpt.dev/image-reference");
-                pod.metadata.deletion_timestamp.is_none() && of == Some(image)
-            })
-        };
-        self.images.iter().map(most).max().unwrap_or_default()
     }
 
     /// Ends it all, and waits until the function pods are gone, so that they are out of the way of other tests.

@@ -59,9 +59,6 @@ impl Audit {
     }
 
     /// Now.
-    ///
-    /// # Panics
-    /// When the API server or its log does not answer.
     pub async fn mark(&self) -> Mark {
         // What is in the log already was received before. A line that it ends in the midst of is dropped later.
         let offset = std::fs::metadata(&self.path).expect("there is an audit log").len();
@@ -69,9 +66,6 @@ impl Audit {
     }
 
     /// The requests that the API server received since the mark, in the order in which it answered them.
-    ///
-    /// # Panics
-    /// When the API server or its log does not answer.
     pub async fn since(&self, mark: &Mark) -> Vec<Request> {
         let now = self.fence(mark.offset).await;
         between(read(&self.path, mark.offset).0, &mark.received, &now.received)

@@ -88,9 +88,6 @@ impl Plan {
 
 impl Installation {
     /// Installs it and waits until all pods are ready.
-    ///
-    /// # Panics
-    /// When they do not become ready.
     pub async fn new(cluster: &Cluster, plan: &Plan) -> Self {
         let (home, functions) = (cluster.namespace().await, cluster.namespace().await);
         let nowhere = ([0, 0, 0, 0], PORT).into();
@@ -194,9 +191,6 @@ impl Installation {
     }
 
     /// The runner that owns an image.
-    ///
-    /// # Panics
-    /// When there is none.
     pub async fn owner(&self, image: &str) -> Pod {
         let pods = self.pods_of(RUNNERS).await;
         let ring = Ring::new(pods.iter().map(|pod| Identity::from(format!("{}:{PORT}", ip(pod)))));
@@ -207,9 +201,6 @@ impl Installation {
     }
 
     /// `kubectl` in the namespace of the Deployments.
-    ///
-    /// # Panics
-    /// When it fails.
     pub async fn kubectl(&self, args: &[&str]) -> String {
         let home = ["--namespace", self.home.name()];
         self.run(&[&home, args].concat(), "").await

@@ -68,9 +68,6 @@ impl Namespace {
     }
 
     /// Makes an object.
-    ///
-    /// # Panics
-    /// When it is no valid object, or refused.
     pub async fn make<K>(&self, wish: Value) -> K
     where
         K: Object + Resource<Scope = NamespaceResourceScope> + Serialize,
@@ -80,9 +77,6 @@ impl Namespace {
     }
 
     /// Its objects of one kind now.
-    ///
-    /// # Panics
-    /// When the API server does not answer.
     pub async fn list<K: Object + Resource<Scope = NamespaceResourceScope>>(&self) -> Vec<K> {
         self.api::<K>().list(&ListParams::default()).await.expect("a list").items
     }
@@ -98,9 +92,6 @@ impl Namespace {
     }
 
     /// Waits until `look` finds something in its objects of one kind, for a minute at most.
-    ///
-    /// # Panics
-    /// When it does not; the message names `what`.
     pub async fn until<K, T>(&self, what: &str, look: impl FnMut(&[K]) -> Option<T>) -> T
     where
         K: Object + Resource<Scope = NamespaceResourceScope>,
@@ -109,9 +100,6 @@ impl Namespace {
     }
 
     /// The same, with a limit of one's own.
-    ///
-    /// # Panics
-    /// The same.
     pub async fn until_within<K, T>(
         &self,
         within: Duration,
@@ -166,9 +154,6 @@ impl Namespace {
     }
 
     /// Deletes it with all that is in it, and waits until it is gone.
-    ///
-    /// # Panics
-    /// When it cannot be deleted.
     pub async fn finish(self) {
         delete(self.cluster.client(), &self.name).await.expect("it can be deleted");
         let all: Api<core::Namespace> = Api::all(self.cluster.client());
@@ -223,9 +208,6 @@ impl Account<'_> {
 
     /// Lets it do what the rules say in a namespace, and waits until the API server judges by them: it hears of them a
     /// moment after it has stored them.
-    ///
-    /// # Panics
-    /// When a rule is refused.
     pub async fn allow(&self, namespace: &Namespace, rules: &[PolicyRule]) {
         let role: Role =
             namespace.make(json!({"metadata": {"generateName": self.name}, "rules": rules})).await;
@@ -247,9 +229,6 @@ impl Account<'_> {
     }
 
     /// A kubeconfig with a token of this account, in the sandbox.
-    ///
-    /// # Panics
-    /// When no token is given.
     pub async fn kubeconfig(&self, sandbox: &Sandbox) -> PathBuf {
         let accounts: Api<ServiceAccount> = self.home.api();
         let wish: TokenRequest = object(json!({"spec": {"audiences": [], "expirationSeconds": 7200}}));

@@ -42,25 +42,16 @@ impl Own {
     }
 
     /// Sends a signal to one of its processes, such as `kube-apiserver` or `kubelet`.
-    ///
-    /// # Panics
-    /// When there is none of that name.
     pub async fn signal(&self, component: &str, signal: &str) {
         self.script(["signal", &self.name, component, signal]).await;
     }
 
     /// Runs a command in the node's namespaces, such as `nft` or `ctr -a /run/containerd/containerd.sock`.
-    ///
-    /// # Panics
-    /// When it fails.
     pub async fn node(&self, command: &[&str]) -> Output {
         self.script(["node", &self.name].iter().chain(command)).await
     }
 
     /// Packs a folder as an image's root and pushes it under a name such as `echo:v1`.
-    ///
-    /// # Panics
-    /// When it cannot be pushed.
     pub async fn push(&self, name: &str, folder: &Path, entrypoint: &str) {
         let folder = folder.to_str().expect("a path in UTF-8");
         self.script(["image", &self.name, name, folder, entrypoint]).await;
@@ -68,9 +59,6 @@ impl Own {
 
     /// Kills the first process of each container of a pod but its `pause`, as the kernel does when memory is short, and
     /// says how many there were. The API server is not asked.
-    ///
-    /// # Panics
-    /// Without `/proc`.
     pub fn kill_processes(&self, pod: &Pod) -> usize {
         let group = format!("/pod{}", pod.uid().expect("a pod that exists has a uid"));
         let kill = |entry: fs::DirEntry| {

@@ -58,9 +58,6 @@ type Body = UnsyncBoxBody<Bytes, Broken>;
 
 impl ApiProxy {
     /// Listens on a free port. The seed decides about rules that work by chance.
-    ///
-    /// # Panics
-    /// When it cannot.
     pub async fn start(cluster: &Cluster, seed: u64) -> Self {
         let mut config = cluster.config.clone();
         // Whoever asks decides about both.
@@ -77,15 +74,7 @@ impl ApiProxy {
 
     /// A kubeconfig for it, in the sandbox. It has all rights.
     pub fn kubeconfig(&self, sandbox: &Sandbox) -> PathBuf {
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "proxy", "cluster": {"server": format!("http://{}", self.address)}}],
-            "users": [{"name": "proxy", "user": {}}],
-            "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}],
-            "current-context": "proxy",
-        });
-        sandbox.write("proxy.conf", config.to_string())
+        sandbox.kubeconfig(&format!("http://{}", self.address))
     }
 
     /// Answers with a clock that is so many seconds ahead.
@@ -119,9 +108,6 @@ impl ApiProxy {
     }
 
     /// Takes connections again, where it did before.
-    ///
-    /// # Panics
-    /// When it cannot listen.
     pub async fn open(&mut self) {
         self.close().await;
         let listener = bound(self.address).listen(1024).expect("the port is its own");

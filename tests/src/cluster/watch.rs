@@ -43,9 +43,6 @@ pub struct Recorder<K> {
 }
 
 /// Waits until `look` finds something in the objects there are, ordered by name, and returns it.
-///
-/// # Panics
-/// When nothing is found in time; the message names `what` and what was there.
 pub async fn until<K: Object, T>(
     api: Api<K>,
     what: &str,
@@ -59,16 +56,6 @@ pub async fn until<K: Object, T>(
         recorder.changes().iter().for_each(|(_, change)| apply(&mut objects, change));
         panic!("not within {within:?}: {what}; there is {:#?}", objects.values())
     })
-}
-
-/// The most objects that were there at once and `counted`, in all states that the changes went through.
-pub fn most_at_once<K: Object>(changes: &[Change<K>], counted: impl Fn(&K) -> bool) -> usize {
-    let mut objects = BTreeMap::new();
-    let states = changes.iter().map(|change| {
-        apply(&mut objects, change);
-        objects.values().filter(|object| counted(object)).count()
-    });
-    states.max().unwrap_or_default()
 }
 
 fn apply<K: Object>(objects: &mut BTreeMap<String, K>, change: &Change<K>) {
@@ -115,9 +102,6 @@ fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
 
 impl<K: Object> Recorder<K> {
     /// Begins; what happens after this returns is recorded.
-    ///
-    /// # Panics
-    /// When the objects cannot be listed.
     pub async fn start(api: Api<K>) -> Self {
         let all = Arc::new(Mutex::new(Vec::new()));
         let recorded = Arc::new(Notify::new());
@@ -145,9 +129,6 @@ impl<K: Object> Recorder<K> {
     }
 
     /// Waits until it has heard that all objects are gone. Other watches, a runner's among them, may be ahead of it.
-    ///
-    /// # Panics
-    /// When they are not in a minute.
     pub async fn all_gone(&self) {
         let mut empty = |objects: &[K]| objects.is_empty().then_some(());
         timeout(PATIENCE, self.find(&mut empty))
@@ -178,10 +159,15 @@ impl<K: Object> Recorder<K> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// [`most_at_once`] until now.
+    /// The most objects that were there at once and `counted`, in all states that the changes went through.
     pub fn most_at_once(&self, counted: impl Fn(&K) -> bool) -> usize {
-        let changes: Vec<_> = self.changes().into_iter().map(|(_, change)| change).collect();
-        most_at_once(&changes, counted)
+        let mut objects = BTreeMap::new();
+        let changes = self.changes();
+        let states = changes.iter().map(|(_, change)| {
+            apply(&mut objects, change);
+            objects.values().filter(|object| counted(object)).count()
+        });
+        states.max().unwrap_or_default()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -25,8 +24,6 @@ pub struct Report {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    /// Its place among the images.
-    pub image: usize,
     pub began: Instant,
     pub took: Duration,
     pub failure: Option<Failure>,
@@ -81,11 +78,6 @@ impl Report {
         let mut took: Vec<_> = self.calls.iter().filter(|call| counted(call)).map(|call| call.took).collect();
         took.sort_unstable();
         Latencies(took)
-    }
-
-    /// The same of those calls that were under way in a part of the time.
-    pub fn during(&self, time: &Range<Instant>, counted: impl Fn(&Call) -> bool) -> Latencies {
-        self.latencies(|call| call.began < time.end && call.began + call.took > time.start && counted(call))
     }
 
     /// The texts of the first failures.
@@ -148,10 +140,6 @@ impl Latencies {
         )]
         let rank = (part * self.0.len() as f64).ceil() as usize;
         self.0.get(rank.clamp(1, self.0.len().max(1)) - 1).copied().unwrap_or_default()
-    }
-
-    pub fn above(&self, bound: Duration) -> usize {
-        self.0.len() - self.0.partition_point(|took| *took <= bound)
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -65,6 +66,19 @@ impl Sandbox {
         fs::write(&draft, content).expect("a file");
         fs::rename(&draft, &path).expect("a file of that name");
         path
+    }
+
+    /// Writes a kubeconfig of an API server that asks for no credentials.
+    pub fn kubeconfig(&self, server: &str) -> PathBuf {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": server}}],
+            "users": [{"name": "test", "user": {}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        });
+        self.write("test.conf", config.to_string())
     }
 
     /// Writes an executable shell script, for which `$TMPDIR` is this directory, and returns its path.

@@ -76,13 +76,6 @@ impl Host {
         *command = outer;
     }
 
-    /// Drops all packets in both directions.
-    pub async fn cut(&self, sandbox: &Sandbox) {
-        let drop = |hook| format!("chain {hook} {{ type filter hook {hook} priority 0; policy drop; }}");
-        let rules = format!("table inet cut {{ {}; {}; }}", drop("input"), drop("output"));
-        self.inside(sandbox, &format!("nft '{rules}'")).await;
-    }
-
     /// Drops all packets from and to one of its TCP ports.
     pub async fn cut_port(&self, sandbox: &Sandbox, port: u16) {
         let rules = format!(

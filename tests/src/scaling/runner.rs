@@ -1,4 +1,4 @@
-//! One runner, and what it costs.
+//! One runner, and whether it takes part.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,7 +22,6 @@ pub struct Runner {
     pub host: Host,
     /// Whether it takes part. What was changed counts after [`Tier::publish`](super::Tier::publish).
     pub listed: Listed,
-    pub(super) flags: Vec<String>,
 }
 
 // === impl Runner ===
@@ -42,9 +41,4 @@ impl Runner {
         let conditions = json!({"ready": ready, "serving": serving, "terminating": terminating});
         json!({"addresses": [self.host.address()], "conditions": conditions})
     }
-}
-
-/// The resident memory of a server in bytes.
-pub fn resident(server: &Server) -> u64 {
-    server.usage().resident * 1024
 }

@@ -1,14 +1,14 @@
-//! Overload of runners: bytes in flight, turns of the exec runtime.
+//! Overload of runners: bytes in flight. Which images have to yield, and how images take turns in the exec runtime, is tested
+//! in common/grpc and runner/src/exec.
 
 use bytes::Bytes;
-use futures_util::future::{FutureExt, join_all};
 use porch_fn_grpc::{CALL_OVERHEAD, is_shed, load_of};
 use porch_fn_proto::PREFIX_LEN;
 use porch_fn_ring::{Identity, Ring};
 use porch_fn_tests::caller::{RawCall, RawCaller, framed};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fleet::start_router;
-use porch_fn_tests::process::{eventually, until_metric};
+use porch_fn_tests::process::{eventually, until_metric, until_runners_are_healthy};
 use tonic::Code;
 
 use super::Runner;
@@ -144,33 +144,11 @@ async fn a_call_too_many_is_shed_before_its_message_is_in() {
 }
 
 #[tokio::test]
-async fn one_images_flood_leaves_room_for_the_others() {
-    let runner = limited(15 * charge()).await;
-    let (raw, client) = (runner.raw().await, &runner.client);
-    let mut held = Vec::new();
-    for number in 1..=7 {
-        held.push(begin(&raw, "example.com/gated0:v1").await);
-        runner.until_begun(number).await;
-    }
-    for _ in 0..20 {
-        let answer = client.call("example.com/gated0:v1", package()).await;
-        assert_eq!(answer.code, Code::ResourceExhausted);
-        assert!(answer.message.contains("it alone has more than its share"), "{answer:?}");
-        assert!(is_shed(&answer.trailers), "{answer:?}");
-    }
-    for number in 0..30 {
-        let image = format!("example.com/quick{}:v1", number % 3);
-        assert_eq!(client.call(&image, package()).await.output(), &package(), "{number}");
-    }
-    runner.finish(held).await;
-}
-
-#[tokio::test]
 async fn a_call_that_a_full_runner_refuses_goes_to_another() {
     let limit = 5 * charge() + 2 * CALL_OVERHEAD;
     let runners = [limited(limit).await, limited(limit).await];
     let router = start_router(runners.iter().map(|runner| runner.app.address()), &[]).await;
-    until_metric(router.admin_address(), "porch_fn_router_shards{state=\"well\"}", 2).await;
+    until_runners_are_healthy(router.admin_address()).await;
     let names = runners.each_ref().map(|runner| runner.app.address().to_string());
     let ring = Ring::new(names.iter().map(|name| Identity::from(name.as_str()))).unwrap();
     let images = (0..20).map(|number| format!("example.com/quick{number}:v1"));
@@ -188,32 +166,4 @@ async fn a_call_that_a_full_runner_refuses_goes_to_another() {
     runners[0].finish(held).await;
     runners[1].wait("inflight_bytes", 0).await;
     until_metric(router.admin_address(), "porch_fn_router_inflight_bytes", 0).await;
-}
-
-#[tokio::test]
-async fn images_take_turns_in_the_exec_runtime() {
-    let runner = runner(&["--max-parallel-executions=1"]).await;
-    let client = &runner.client;
-    let flood = join_all((0..30).map(|_| client.call("example.com/gated0:v1", "")));
-    let mut flood = flood.boxed_local();
-    let mut charged = 30 * (framed("example.com/gated0:v1", "").len() - PREFIX_LEN + CALL_OVERHEAD);
-    tokio::select! {
-        _ = &mut flood => panic!("the gate is closed"),
-        () = runner.wait("inflight_bytes", charged) => (),
-    }
-    let quick = client.call("example.com/quick0:v1", "");
-    let mut quick = std::pin::pin!(quick);
-    charged += framed("example.com/quick0:v1", "").len() - PREFIX_LEN + CALL_OVERHEAD;
-    tokio::select! {
-        _ = &mut flood => panic!("the gate is closed"),
-        _ = &mut quick => panic!("its turn has not come"),
-        () = runner.wait("inflight_bytes", charged) => (),
-    }
-    runner.sandbox.write("go", "");
-    tokio::join!(flood, quick);
-    let order = runner.order();
-    let turn = order.iter().position(|name| name == "quick").unwrap();
-    // After the one that ran and the next of the flood.
-    assert!(turn <= 4, "{order:?}");
-    assert_eq!(order.len(), 31);
 }

@@ -1,8 +1,6 @@
 //! The wrapper-server by gRPC: each row of the table of outcomes is a call. Porch shows codes and texts to its users
 //! and may commit them to Git, so they are compared whole.
 
-use std::time::Duration;
-
 use porch_fn_tests::client::{Answer, Client};
 use porch_fn_tests::process::Sandbox;
 use tonic::Code;
@@ -134,54 +132,6 @@ async fn messages_past_the_limit_are_refused() {
          to one value",
     );
     wrapper.sandbox.gone("").await;
-}
-
-/// With a call goes its process group, however the call ends.
-#[tokio::test]
-async fn no_process_is_left_of_a_call() {
-    let wrapper = Wrapper::sh(&[], "sleep 1000 & touch $TMPDIR/started; wait").await;
-    let answer = wrapper.client.call_within(IMAGE, INPUT, Duration::from_millis(500)).await;
-    answer.fails(Code::DeadlineExceeded, "context deadline exceeded");
-    wrapper.sandbox.gone("").await;
-
-    let _ = std::fs::remove_file(wrapper.sandbox.path("started"));
-    tokio::select! {
-        answer = wrapper.client.call(IMAGE, INPUT) => panic!("{answer:?}"),
-        _ = wrapper.sandbox.appears("started") => {}
-    }
-    wrapper.sandbox.gone("").await;
-    // A cancelled call leaves its connection.
-    wrapper.client.call_within(IMAGE, INPUT, Duration::from_millis(50)).await;
-
-    let wrapper = Wrapper::sh(&[], "sleep 1000 >/dev/null 2>&1 & cat").await;
-    assert_eq!(wrapper.client.call(IMAGE, INPUT).await.output(), INPUT.as_bytes());
-    wrapper.sandbox.gone("").await;
-}
-
-#[tokio::test]
-async fn ten_mib_of_stdin_may_be_ignored() {
-    let wrapper = Wrapper::sh(&["--max-request-body-size=16777216"], &format!("printf '{INPUT}'")).await;
-    let answer = wrapper.client.call(IMAGE, vec![b'#'; 10 << 20]).await;
-    assert_eq!(answer.output(), INPUT.as_bytes());
-}
-
-#[tokio::test]
-async fn stderr_is_kept_at_both_ends() {
-    let answer = evaluate("cat; echo first >&2; yes | head -c 1000000 >&2; echo last >&2").await;
-    answer.output();
-    let log = answer.log();
-    assert!(log.starts_with("first\ny\n") && log.ends_with("y\nlast\n"), "{log}");
-    assert!(log.len() < 100_000 && log.contains("bytes of stderr left out"), "{}", log.len());
-}
-
-#[tokio::test]
-async fn a_long_error_text_arrives_whole() {
-    // Past the 16 KiB at which HTTP/2 libraries refuse headers by default, and in three bytes a character.
-    let script = "for i in $(seq 4000); do echo 'chybička: žluťoučký'; done | head -c 60000 >&2; exit 1";
-    let answer = evaluate(script).await;
-    assert_eq!(answer.code, Code::Internal);
-    assert!(answer.message.contains("žluťoučký\nchybička"), "{}", answer.message);
-    assert!(answer.message.len() > 60_000, "{}", answer.message.len());
 }
 
 #[tokio::test]

@@ -6,7 +6,6 @@ mod fleet;
 mod migration;
 mod outage;
 mod overload;
-mod processes;
 mod scaling;
 mod sizing;
 mod upgrade;

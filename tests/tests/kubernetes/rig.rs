@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, ResourceQuota, Service};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use porch_fn_image::{Image, pod_name};
@@ -179,6 +179,17 @@ impl Bench {
             self.namespace.runner_as(&self.sandbox, kubeconfig.clone(), images, &flags).await
         };
         join_all(addresses.iter().zip(kubeconfigs).map(start)).await
+    }
+
+    /// Allows so many pods in the namespace, and waits until that is in force.
+    pub(crate) async fn quota(&self, pods: &str) {
+        let quota = json!({"metadata": {"name": "pods"}, "spec": {"hard": {"pods": pods}}});
+        self.namespace.make::<ResourceQuota>(quota).await;
+        let in_force = |quotas: &[ResourceQuota]| {
+            let hard = quotas.first()?.status.as_ref()?.hard.as_ref()?;
+            hard.contains_key("pods").then_some(())
+        };
+        self.namespace.until("the quota is in force", in_force).await;
     }
 
     /// Writes a pod template into the ConfigMap `template`. JSON is YAML.

@@ -9,14 +9,12 @@ use futures_util::future::join_all;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::process::{Descendant, Sandbox, Server, binary, eventually, figure, flag};
 use rustix::process::Signal;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::INPUT;
 
 pub(super) const IMAGE: &str = "example.com/functions/f:v1";
-const OTHER: &str = "example.com/functions/g:v1";
-
 /// A runner with one pod function, which is this shell script.
 pub(super) async fn runner(sandbox: &Sandbox, script: &str, more: &[&str]) -> (Server, Client) {
     runner_with(sandbox, script, more.iter().map(Into::into).collect()).await
@@ -61,19 +59,6 @@ async fn until_count(runner: &Server, field: &str, pods: u64) {
 
 async fn actions(runner: &Server, action: &str) -> Option<u64> {
     runner.metric(&format!("porch_fn_runner_pool_actions_total{{action=\"{action}\"}}")).await
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn four_long_calls_with_a_waitlist_of_two_make_exactly_two_pods() {
-    let sandbox = Sandbox::new();
-    let flags = ["--max-waitlist-length=2", "--max-parallel-pods-per-function=10"];
-    let (runner, client) = runner(&sandbox, "sleep 1; exec cat", &flags).await;
-    for answer in join_all((0..4).map(|_| client.call(IMAGE, INPUT))).await {
-        assert_eq!(answer.output(), INPUT);
-    }
-    until_count(&runner, "ready", 2).await;
-    assert_eq!((pods(&sandbox).len(), actions(&runner, "create").await), (2, Some(2)));
 }
 
 #[tokio::test]
@@ -125,32 +110,6 @@ async fn a_config_that_appears_later_warms_up_and_keeps_pods_past_their_time() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn an_image_that_is_not_allowed_gets_no_pod() {
-    let sandbox = Sandbox::new();
-    let mut flags = sandbox.local_pods(&[(IMAGE, "cat"), (OTHER, "cat")]);
-    flags.push("--allowed-images=example.com/functions/g*".into());
-    // The first is warmed up first, if it is at all.
-    let cache = format!("- {{name: '{IMAGE}', minReplicas: 1}}\n- {{name: '{OTHER}', minReplicas: 1}}\n");
-    flags.push(flag("pod-cache-config", sandbox.write("cache.yaml", cache)));
-    let runner = sandbox.runner(flags).await;
-    let only_other = async || {
-        let page = runner.json("/pods").await;
-        let [function] = page.as_array().unwrap().as_slice() else { return None };
-        (function["image"] == OTHER && function["ready"] == 1).then_some(())
-    };
-    eventually("a pod of the allowed image", only_other).await;
-    let client = Client::new(runner.address());
-    assert_eq!(client.call(OTHER, INPUT).await.output(), INPUT);
-    let expected = format!(
-        "image \"{IMAGE}\" is not allowed: no pattern of the function runner's --allowed-images fits it"
-    );
-    client.call(IMAGE, INPUT).await.fails(Code::PermissionDenied, &expected);
-    assert!(only_other().await.is_some());
-    assert_eq!(pods(&sandbox).len(), 1);
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
 async fn an_unused_pod_is_collected_and_a_call_makes_a_new_one() {
     let sandbox = Sandbox::new();
     // A pod is kept for as long as its last call might have taken: the longer that is, the slower it may start here.
@@ -163,23 +122,6 @@ async fn an_unused_pod_is_collected_and_a_call_makes_a_new_one() {
         until_count(&runner, "ready", 0).await;
     }
     assert_eq!(actions(&runner, "delete expired").await, Some(2));
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_pod_in_use_is_not_collected() {
-    let sandbox = Sandbox::new();
-    let script = "touch $TMPDIR/began; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
-    let (_runner, client) = runner(&sandbox, script, &["--pod-ttl=1s", "--scan-interval=200ms"]).await;
-    let longer_than_its_time_to_live = async {
-        sandbox.appears("began").await;
-        let pod = pids(&sandbox);
-        sleep(Duration::from_secs(6)).await;
-        assert_eq!(pids(&sandbox), pod);
-        sandbox.write("go", "");
-    };
-    let (answer, ()) = tokio::join!(client.call(IMAGE, INPUT), longer_than_its_time_to_live);
-    assert_eq!(answer.output(), INPUT);
 }
 
 #[tokio::test]
@@ -268,17 +210,4 @@ async fn a_pod_that_does_not_start_fails_its_callers_with_the_reason() {
             assert!(answer.message.starts_with(text) && answer.message.contains(reason), "{answer:?}");
         }
     }
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_functions_failure_keeps_its_code_and_has_the_originals_text() {
-    let sandbox = Sandbox::new();
-    let (_runner, client) = runner(&sandbox, "echo why >&2; exit 1", &[]).await;
-    client.call(IMAGE, INPUT).await.fails(
-        Code::Internal,
-        "unable to evaluate example.com/functions/f:v1 with pod evaluator: rpc error: code = Internal desc = \
-         failed to parse the output of function \"example.com/functions/f:v1\" with stderr 'why\n': expected exactly \
-         one object, got 0: the function must write a ResourceList to stdout",
-    );
 }

@@ -1,11 +1,8 @@
 //! What only a process of its own shows of the wrapper-server: its signals, exit codes and standard input.
 
-use std::path::Path;
-
 use porch_fn_tests::client::Client;
-use porch_fn_tests::process::{Sandbox, Server, binary};
+use porch_fn_tests::process::{Sandbox, Server};
 use rustix::process::Signal;
-use tokio::process::Command;
 
 use super::INPUT;
 
@@ -17,21 +14,6 @@ async fn start(sandbox: &Sandbox, flags: &[&str], script: &str) -> (Server, Clie
     let server = sandbox.server("wrapper-server", [flags, &["--", "sh", "-c", script]].concat()).await;
     let client = Client::new(server.address());
     (server, client)
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn without_an_entrypoint_it_prints_its_usage() {
-    let sandbox = Sandbox::new();
-    for args in [&["--port=0"][..], &["--port=0", "--"], &[]] {
-        let ended = sandbox.run(binary("wrapper-server"), args, b"").await;
-        assert_eq!(ended.status.code(), Some(64));
-        assert_eq!(
-            String::from_utf8_lossy(&ended.stderr),
-            "wrapper-server: <ENTRYPOINT>... must be set; usage: wrapper-server [FLAGS] -- ENTRYPOINT [ARG...]\n"
-        );
-        assert!(ended.stdout.is_empty());
-    }
 }
 
 #[tokio::test]
@@ -92,23 +74,4 @@ async fn closed_stdin_means_nothing_in_a_pod() {
     let (mut wrapper, client) = start(&sandbox, &[], "cat").await;
     wrapper.close_stdin();
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT.as_bytes());
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
-async fn the_entrypoint_is_looked_up_on_path() {
-    // The catalog's images have a bare `function` for an entry point.
-    let sandbox = Sandbox::new();
-    sandbox.script("bin/function", "echo \"from $0 with $*\" >&2; exec cat");
-    let path =
-        std::env::join_paths([sandbox.path("bin"), Path::new("/usr/bin").into(), Path::new("/bin").into()]);
-    let args = ["--", "function", "--mode", "x"];
-    let with_path = |command: &mut Command| {
-        command.env("PATH", path.unwrap());
-    };
-    let wrapper = sandbox.server_with("wrapper-server", args, with_path).await;
-    let answer = Client::new(wrapper.address()).call(IMAGE, INPUT).await;
-    assert_eq!(answer.output(), INPUT.as_bytes());
-    let script = sandbox.path("bin/function");
-    assert_eq!(answer.log(), format!("from {} with --mode x\n", script.display()));
 }

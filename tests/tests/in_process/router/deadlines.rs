@@ -1,10 +1,9 @@
 //! Who stops waiting when, what the caller reads, and that the runner's call is cancelled. All on the wire
 //! itself: a client with a clock of its own would hide the server's answer.
 
-use bytes::Bytes;
 use porch_fn_grpc::parse_timeout;
 use porch_fn_tests::caller::framed;
-use porch_fn_tests::fake_runner::{Answer, Gate, Reply};
+use porch_fn_tests::fake_runner::Gate;
 use porch_fn_tests::fleet::Fleet;
 use tokio::time::{Duration, Instant, sleep};
 use tonic::Code;
@@ -100,18 +99,4 @@ async fn a_cancelled_call_is_cancelled_at_the_runner() {
     fleet.wait_calls(0).await;
     fleet.wait_metric("porch_fn_router_calls_total{code=\"CANCELLED\"}", 2).await;
     fleet.wait_all("healthy").await;
-}
-
-#[tokio::test]
-async fn a_runners_own_deadline_exceeded_is_the_answer() {
-    let fleet = Fleet::of(2).await;
-    let image = fleet.image(&[0, 1]);
-    let reply = Reply::status(Code::DeadlineExceeded, "the function was stopped");
-    fleet.runners[0].on(&image, Answer::Reply(reply));
-    let answer = fleet.raw().await.call(&[("grpc-timeout", "10S")], framed(&image, Bytes::new())).await;
-    assert_eq!(
-        (answer.code(), answer.message().as_str()),
-        (Code::DeadlineExceeded, "the function was stopped")
-    );
-    assert_eq!(fleet.taken(), [1, 0]);
 }

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 
 use futures_util::future::join_all;
 use porch_fn_lifecycle::Drained;
-use porch_fn_tests::caller::{Caller, framed};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fake_runner::{Gate, soon};
 use porch_fn_tests::fleet::{Fleet, get};
@@ -14,7 +13,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant};
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
-use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 const IMAGE: &str = "set-image:v1";
@@ -41,29 +39,6 @@ impl Draining {
 async fn refused(address: SocketAddr) {
     let gone = async { while TcpStream::connect(address).await.is_ok() {} };
     soon("the port to be closed", gone).await;
-}
-
-#[tokio::test]
-async fn a_drain_is_announced_first_and_goes_on_taking_calls() {
-    // Long enough for everything here to happen within it.
-    let fleet = Fleet::with(1, &["--drain-delay=1h"]).await;
-    let (address, admin) = (fleet.router.address(), fleet.router.admin_address());
-    let caller = fleet.caller().await;
-    let mut health = HealthClient::new(fleet.caller().await.channel());
-    let mut watched = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
-    assert_eq!(watched.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
-    assert_eq!(get(admin, "/readyz").await.0, 200);
-
-    let drain = tokio::spawn(fleet.router.drain());
-    let pushed = soon("the change", watched.message()).await.unwrap().unwrap().status();
-    assert_eq!(pushed, ServingStatus::NotServing);
-    assert_eq!(get(admin, "/readyz").await, (503, "starting or draining\n".to_owned()));
-    assert_eq!(get(admin, "/healthz").await.0, 200, "draining is no reason to restart it");
-    // Until callers have heard of it, calls are taken as ever, on old connections and new ones.
-    assert_eq!(caller.runner_of(IMAGE).await, "0");
-    assert_eq!(Caller::connect(address).await.runner_of(IMAGE).await, "0");
-    assert!(get(admin, "/metrics").await.1.contains("porch_fn_router_calls_total{code=\"OK\"} 2"));
-    assert!(!drain.is_finished());
 }
 
 #[tokio::test]
@@ -117,30 +92,6 @@ async fn connections_without_calls_do_not_hold_up_a_drain() {
 }
 
 #[tokio::test]
-async fn an_old_connection_is_ended_and_loses_no_call() {
-    let fleet = Fleet::with(1, &["--max-connection-age=200ms"]).await;
-    let gate = Gate::new();
-    fleet.runners[0].on(IMAGE, gate.echo());
-    let raw = fleet.raw().await;
-    let mut call = raw.begin(raw.head()).await;
-    call.send(framed(IMAGE, "package"), true);
-    fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
-    // No more calls are taken on it: that is the GOAWAY.
-    let refuses = async {
-        while let Ok(mut sender) = raw.sender().ready().await {
-            if sender.send_request(raw.head(), false).is_err() {
-                return;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    soon("the GOAWAY", refuses).await;
-    gate.open();
-    assert_eq!(call.answer().await.code(), Code::Ok);
-    soon("the connection's end", raw.closed()).await.expect("a GOAWAY without error");
-}
-
-#[tokio::test]
 async fn callers_do_not_notice_that_their_connections_are_ended() {
     let fleet = Fleet::with(2, &["--max-connection-age=50ms"]).await;
     // As grpc-go does, this client sends what was never taken once more on a new connection.
@@ -159,14 +110,4 @@ async fn callers_do_not_notice_that_their_connections_are_ended() {
     });
     let calls: usize = join_all(callers).await.into_iter().sum();
     assert_eq!(fleet.taken().iter().sum::<usize>(), calls, "none is lost and none is sent twice");
-}
-
-#[tokio::test]
-async fn connections_are_kept_for_ever_with_an_age_of_zero() {
-    let fleet = Fleet::with(1, &["--max-connection-age=0s"]).await;
-    let raw = fleet.raw().await;
-    for _ in 0..3 {
-        assert_eq!(raw.call(&[], framed(IMAGE, "package")).await.code(), Code::Ok);
-    }
-    assert!(!raw.is_closed());
 }

@@ -4,8 +4,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use porch_fn_proto::EVALUATE_FUNCTION_PATH as PATH;
 use porch_fn_tests::caller::framed;
-use porch_fn_tests::client::Client;
-use porch_fn_tests::fake_runner::{Answer, FakeRunner, Reply, soon};
+use porch_fn_tests::fake_runner::{Answer, Reply};
 use porch_fn_tests::fleet::Fleet;
 use tonic::Code;
 
@@ -50,31 +49,6 @@ async fn long_error_texts_arrive_whole_and_longer_ones_cleanly_cut() {
         }
     }
     fleet.wait_all("healthy").await;
-}
-
-#[tokio::test]
-async fn a_text_that_its_server_did_not_bound_arrives_cleanly_cut() {
-    // Without the router, whose pings would be late while an unoptimised build decodes such a header.
-    let runner = FakeRunner::start("0").await;
-    let client = Client::new(runner.address());
-    // Above what our own servers may send, and far below what grpc-go may.
-    let text = format!("the%20beginning{}the%20end", "%0A".repeat(400 * 1024));
-    let mut headers = status_headers("");
-    headers.insert("grpc-message", text.parse().unwrap());
-    headers.insert("grpc-status-details-bin", "CAU".parse().unwrap());
-    for reply in both_forms(&headers) {
-        runner.otherwise(Answer::Reply(reply));
-        let answer = soon("an answer", client.call(IMAGE, "package")).await;
-        let message = answer.message;
-        assert_eq!(answer.code, Code::Internal, "{message:.200}");
-        assert!(
-            message.starts_with("the beginning\n\n") && message.ends_with("\n\nthe end"),
-            "{message:.200}"
-        );
-        assert!(message.contains("bytes left out"));
-        assert!(message.len() <= porch_fn_grpc::MAX_MESSAGE_BYTES);
-        assert_eq!(answer.trailers["grpc-status-details-bin"], "CAU", "the details stay");
-    }
 }
 
 #[tokio::test]

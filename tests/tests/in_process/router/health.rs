@@ -149,18 +149,6 @@ async fn a_runner_that_cools_down_stands_back_until_the_healthy_one_refuses_or_i
 }
 
 #[tokio::test]
-async fn most_of_a_fleet_that_is_back_serves_at_once() {
-    let mut fleet = Fleet::of(3).await;
-    restart(&mut fleet, &[0, 1]).await;
-    fleet.wait_states(&[(2, "healthy")]).await;
-    let caller = fleet.caller().await;
-    for owner in 0..3 {
-        let order = [owner, (owner + 1) % 3, (owner + 2) % 3];
-        assert_eq!(caller.runner_of(&fleet.image(&order)).await, owner.to_string());
-    }
-}
-
-#[tokio::test]
 async fn a_runner_without_watch_is_asked_by_check() {
     let runner = FakeRunner::start("0").await;
     runner.without_watch();
@@ -170,13 +158,6 @@ async fn a_runner_without_watch_is_asked_by_check() {
         fleet.wait_all(state).await;
     }
     assert!(fleet.runners[0].log().checks >= 3);
-}
-
-#[tokio::test]
-async fn a_runner_that_takes_connections_and_never_answers_is_unreachable() {
-    let mut runner = FakeRunner::start("0").await;
-    runner.hang().await;
-    Fleet::start(vec![runner], &[]).await.wait_all("unreachable").await;
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Bytes in flight: who is refused when the router holds all that it may, and who is not.
+//! Bytes in flight: who is refused when the router holds all that it may. Which images have to yield is tested in
+//! common/grpc.
 
 use bytes::Bytes;
 use porch_fn_grpc::{CALL_OVERHEAD, is_shed};
@@ -67,52 +68,5 @@ async fn a_call_too_many_is_refused_before_its_message_is_in() {
     for call in held {
         assert_eq!(call.answer().await.code(), Code::Ok);
     }
-    fleet.wait_metric(HELD, 0).await;
-}
-
-#[tokio::test]
-async fn one_images_flood_leaves_room_for_the_others() {
-    let fleet = fleet(15 * charge()).await;
-    let (runner, gate) = (&fleet.runners[0], Gate::new());
-    runner.on(FLOOD, gate.echo());
-    let raw = fleet.raw().await;
-    let mut held = Vec::new();
-    // Seven of them hold no more than is free then: eight.
-    for number in 1..=7 {
-        held.push(begin(&raw, large(FLOOD)).await);
-        runner.wait("the call", |log| log.calls.len() == number).await;
-    }
-    for _ in 0..20 {
-        let answer = raw.call(&[], large(FLOOD)).await;
-        assert_eq!(answer.code(), Code::ResourceExhausted);
-        assert!(answer.message().contains("it alone has more than its share"), "{}", answer.message());
-    }
-    assert_eq!(fleet.taken(), [7]);
-    for number in 0..30 {
-        let image = format!("example.com/other{}:v1", number % 3);
-        assert_eq!(raw.call(&[], large(&image)).await.code(), Code::Ok, "{number}");
-    }
-    assert_eq!(fleet.metric("porch_fn_router_inflight_refused_total{reason=\"share\"}").await, 20);
-    gate.open();
-    for call in held {
-        assert_eq!(call.answer().await.code(), Code::Ok);
-    }
-    fleet.wait_metric(HELD, 0).await;
-}
-
-#[tokio::test]
-async fn a_call_that_is_given_up_gives_its_bytes_back() {
-    let fleet = fleet(4 * charge()).await;
-    let (runner, gate) = (&fleet.runners[0], Gate::new());
-    runner.otherwise(gate.echo());
-    let raw = fleet.raw().await;
-    let waits = begin(&raw, large(FLOOD)).await;
-    // Announced, and never sent.
-    let mut announced = raw.begin(raw.head()).await;
-    announced.send(large(FLOOD).slice(..PREFIX_LEN), false);
-    fleet.wait_metric(HELD, 2 * charge() as u64).await;
-    runner.wait("the call", |log| log.calls.len() == 1).await;
-    waits.cancel();
-    announced.cancel();
     fleet.wait_metric(HELD, 0).await;
 }

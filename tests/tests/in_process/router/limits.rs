@@ -7,12 +7,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use porch_fn_proto::PREFIX_LEN;
 use porch_fn_tests::caller::{framed, request};
-use porch_fn_tests::fake_runner::{Answer, Reply, headers};
+use porch_fn_tests::fake_runner::{Answer, Reply};
 use porch_fn_tests::fleet::Fleet;
 use prost::Message;
 use tokio::time::{Duration, Instant};
 use tonic::Code;
-use tonic::codec::CompressionEncoding;
 
 const LIMIT: usize = 64 * 1024;
 const LIMIT_FLAG: &str = "--max-request-body-size=65536";
@@ -122,26 +121,6 @@ async fn a_compressed_request_is_routed_by_its_image_and_forwarded_as_it_is() {
         assert_eq!(call.headers["grpc-encoding"], "gzip");
     }
     assert_eq!(fleet.taken(), [1, 1, 1]);
-}
-
-#[tokio::test]
-async fn a_client_may_compress_both_ways() {
-    let fleet = Fleet::of(1).await;
-    let plain = porch_fn_proto::evaluator::EvaluateFunctionResponse {
-        resource_list: "answer ".repeat(100).into(),
-        log: Bytes::new(),
-    };
-    let mut reply = Reply::ok(Bytes::new(), "");
-    reply.headers.extend(headers(&[("grpc-encoding", "gzip")]));
-    reply.body = compressed_frame(&gzip(&plain.encode_to_vec()));
-    fleet.runners[0].otherwise(Answer::Reply(reply));
-    let gzip = CompressionEncoding::Gzip;
-    let mut client = fleet.caller().await.client().send_compressed(gzip).accept_compressed(gzip);
-    let answer = client.evaluate_function(request(IMAGE, "package ".repeat(100))).await.unwrap();
-    assert_eq!(answer.into_inner(), plain);
-    let call = fleet.runners[0].log().calls.remove(0);
-    assert_eq!(call.framed[0], 1, "the compression flag");
-    assert_eq!(call.headers["grpc-accept-encoding"], "gzip,identity");
 }
 
 #[tokio::test]

@@ -26,21 +26,6 @@ async fn a_runner_that_resets_its_streams_is_ejected_after_five_and_no_call_fail
 }
 
 #[tokio::test]
-async fn an_answer_in_between_begins_the_count_anew() {
-    let fleet = Fleet::of(3).await;
-    let (bad, good) = (fleet.image(&[0, 1, 2]), fleet.image(&[0, 2, 1]));
-    fleet.runners[0].on(&bad, RESET);
-    let caller = fleet.caller().await;
-    for _ in 0..3 {
-        for _ in 0..ENOUGH - 1 {
-            assert_eq!(caller.runner_of(&bad).await, "1");
-        }
-        assert_eq!(caller.runner_of(&good).await, "0");
-    }
-    fleet.wait_all("healthy").await;
-}
-
-#[tokio::test]
 async fn failures_that_a_function_can_cause_are_the_runners_only_when_several_images_meet_them() {
     let refusals = [
         Reply::status(Code::Unavailable, "no"),

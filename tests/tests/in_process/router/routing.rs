@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use porch_fn_grpc::parse_timeout;
 use porch_fn_image::shard_key;
 use porch_fn_proto::evaluator::EvaluateFunctionResponse;
-use porch_fn_proto::{Chunks, PREFIX_LEN, frame};
+use porch_fn_proto::{Chunks, frame};
 use porch_fn_tests::caller::{framed, request};
 use porch_fn_tests::fake_runner::{Answer, FakeRunner, Gate, How, Point, Reply, headers, soon};
 use porch_fn_tests::fleet::{Fleet, PREFIX};
@@ -212,30 +211,6 @@ async fn what_is_no_image_is_forwarded_for_the_runner_to_refuse() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_calls_at_once_on_one_connection_all_get_their_own_answer() {
-    const CALLS: usize = 200;
-    let fleet = Fleet::of(3).await;
-    let gate = Gate::new();
-    fleet.runners.iter().for_each(|runner| runner.otherwise(gate.echo()));
-    let caller = fleet.caller().await;
-    let calls = (0..CALLS).map(|number| {
-        let caller = caller.clone();
-        async move {
-            let package = format!("package {number}");
-            let answer = caller.evaluate(&format!("fn-{}:v1", number % 10), package.clone()).await;
-            assert_eq!(answer.unwrap().into_inner().resource_list, package);
-        }
-    });
-    let open = async {
-        fleet.wait_calls(CALLS).await;
-        gate.open();
-    };
-    tokio::join!(join_all(calls), open);
-    assert_eq!(fleet.taken().iter().sum::<usize>(), CALLS);
-    assert_eq!(fleet.metric("porch_fn_router_calls_total{code=\"OK\"}").await, CALLS as u64);
-}
-
 /// An answer of a runner that has this many other calls in flight.
 fn loaded(load: usize) -> Answer {
     let mut reply = Reply::ok("package".into(), "loaded");
@@ -285,31 +260,4 @@ async fn a_busy_image_spreads_and_passes_by_a_runner_that_is_busy_with_others_ca
     assert!(taken[1] > 0, "without reports, the next in order is the next: {taken:?}");
     let taken = spread(Some(40)).await;
     assert!(taken[1] == 0 && taken[2] > 0, "{taken:?}");
-}
-
-#[tokio::test]
-async fn an_image_without_demand_stays_on_its_owner_however_busy_that_is() {
-    let fleet = Fleet::of(3).await;
-    let image = fleet.image(&[0, 1, 2]);
-    fleet.runners[0].on(&image, loaded(1000));
-    let caller = fleet.caller().await;
-    for _ in 0..20 {
-        assert_eq!(caller.runner_of(&image).await, "loaded");
-    }
-    assert_eq!(fleet.taken(), [20, 0, 0]);
-    let page = fleet.shards().await;
-    let address = fleet.runners[0].address().to_string();
-    assert!(page.shards.iter().any(|shard| shard.address == address && shard.load == 1000), "{page:?}");
-}
-
-#[tokio::test]
-async fn five_mebibytes_pass_both_ways() {
-    let fleet = Fleet::of(2).await;
-    let caller = fleet.caller().await;
-    let package: Bytes = (0..5 * 1024 * 1024).map(|byte: u32| (byte % 251) as u8).collect();
-    let answer = caller.evaluate("fn:v1", package.clone()).await.unwrap().into_inner();
-    assert!(answer.resource_list == package, "the package came back changed");
-    let sent = framed("fn:v1", package);
-    let seen = fleet.runners.iter().flat_map(|runner| runner.log().calls).next().unwrap();
-    assert!(seen.framed == sent && sent.len() > PREFIX_LEN, "the package arrived changed");
 }

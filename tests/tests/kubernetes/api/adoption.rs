@@ -1,15 +1,13 @@
 //! Which pods and Services are taken over, made again, skipped, and left alone.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Service};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use porch_fn_image::{Image, pod_name, pod_name_past};
-use porch_fn_tests::process::{eventually, figure};
+use porch_fn_image::{Image, pod_name};
+use porch_fn_tests::process::eventually;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tonic::Code;
 
 use crate::rig::{
@@ -52,12 +50,6 @@ impl Bench {
             "spec": {"ports": [{"port": 9446}], "selector": {"fn.kpt.dev/image": "an-old-pod"}},
         });
         self.namespace.make(service).await
-    }
-
-    /// Deletes a pod, and keeps its object.
-    async fn hold(&self, pod: &Pod) {
-        self.patch(pod, json!({"metadata": {"finalizers": ["example.com/hold"]}})).await;
-        self.delete(pod, &DeleteParams::default().grace_period(1)).await;
     }
 }
 
@@ -119,39 +111,6 @@ async fn a_pod_that_is_gone_or_has_failed_is_replaced() {
         let name = other.name_any();
         assert!([bench.name(0), bench.name(1)].contains(&name), "{name}");
         bench.service_of(&other).await;
-    }
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn pods_stuck_in_termination_delay_nobody() {
-    let bench = Bench::new().await;
-    let runner = bench.runner(&[]).await;
-    let mut stuck = Vec::new();
-    for slot in 0..2 {
-        let begin = Instant::now();
-        runner.succeeds().await;
-        assert!(begin.elapsed() < Duration::from_secs(6), "the next pod has another name");
-        let pod = bench.pods().await.into_iter().find(alive).expect("a pod");
-        assert_eq!(pod.name_any(), bench.name(slot));
-        bench.hold(&pod).await;
-        runner.counts("terminating", u64::from(slot) + 1).await;
-        stuck.push(pod);
-    }
-    runner.succeeds().await;
-    let pods = bench.pods().await;
-    assert_eq!(pods.len(), 3, "the finalizers hold two: {pods:#?}");
-    let other = pods.iter().find(|pod| alive(pod)).unwrap();
-    let image = Image::parse(&bench.image, "").unwrap();
-    assert_eq!(other.name_any(), pod_name_past(&image, 0, &stuck[0].uid().unwrap()));
-    bench.service_of(other).await;
-    let first = pods.iter().find(|pod| pod.uid() == stuck[0].uid()).unwrap();
-    let deleted = first.metadata.deletion_timestamp.as_ref().unwrap();
-    let after = other.creation_timestamp().unwrap().0.as_second() - deleted.0.as_second();
-    figure(&format!("a pod stuck in termination was skipped {after} s past its deletion timestamp"));
-    assert!((10..=40).contains(&after), "{after} s");
-    for pod in &stuck {
-        bench.patch(pod, json!({"metadata": {"finalizers": null}})).await;
     }
 }
 

@@ -1,13 +1,12 @@
-//! Which pods and Services go when nobody needs them, and which stay.
+//! Which pods and Services go when nobody needs them. That a pod in use stays is a rule of runner/pool.
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
-use porch_fn_tests::cluster::Change;
 use serde_json::json;
 
-use crate::rig::{Bench, INPUT, LONG_AGO, RECLAIM_AFTER, alive, births, sleeping};
+use crate::rig::{Bench, INPUT, LONG_AGO, RECLAIM_AFTER};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
@@ -46,29 +45,3 @@ async fn a_lapsed_pod_goes_with_its_service_and_nothing_else_does() {
     }
 }
 
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn a_pod_in_use_stays() {
-    let bench = Bench::new().await;
-    let runner = bench.runner(&[]).await;
-    runner.succeeds().await;
-    let pod = bench.pod().await;
-    let record = bench.namespace.record::<Pod>().await;
-    let lapse = async {
-        runner.counts("in_flight", 1).await;
-        bench.lapse(&pod).await;
-        let pushed =
-            |pods: &[Pod]| pods.iter().any(|pod| pod.annotations()[RECLAIM_AFTER] != LONG_AGO).then_some(());
-        bench.namespace.until("the call pushes its pod's time", pushed).await;
-    };
-    let (answer, ()) = tokio::join!(runner.call(sleeping(Duration::from_secs(5))), lapse);
-    answer.output();
-    let deleted = |change: &Change<Pod>| match change {
-        Change::Applied(pod) => !alive(pod),
-        Change::Deleted(_) => true,
-    };
-    assert!(!record.changes().iter().any(|(_, change)| deleted(change)));
-    runner.succeeds().await;
-    assert_eq!(bench.pod().await.uid(), pod.uid());
-    assert_eq!(births(&record).len(), 1);
-}

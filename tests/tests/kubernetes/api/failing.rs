@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::{ApiProxy, Asked};
-use serde_json::json;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -24,13 +23,7 @@ const NO_NAMESPACE: &str = "the function namespace (--pod-namespace) does not ex
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_refusal_is_reported_at_once_and_not_tried_again() {
     let bench = Bench::new().await;
-    let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}});
-    bench.namespace.make::<ResourceQuota>(quota).await;
-    let in_force = |quotas: &[ResourceQuota]| {
-        let hard = quotas.first()?.status.as_ref()?.hard.as_ref()?;
-        hard.contains_key("pods").then_some(())
-    };
-    bench.namespace.until("the quota is in force", in_force).await;
+    bench.quota("0").await;
     for (flags, code, reason) in [
         (&[][..], StatusCode::FORBIDDEN, NO_QUOTA),
         (&["--pod-namespace=test-no-such-namespace"], StatusCode::NOT_FOUND, NO_NAMESPACE),
@@ -50,20 +43,6 @@ async fn a_refusal_is_reported_at_once_and_not_tried_again() {
         let refused = passed.iter().filter(|passed| create(&passed.asked) && passed.status == Some(code));
         assert_eq!(refused.count(), 1, "{reason}");
     }
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn a_bad_reference_makes_no_pod() {
-    let bench = Bench::new().await;
-    let runner = bench.runner(&[]).await;
-    for image in ["Not A Reference", "example.com/UPPER:v1", "example.com/fn:", "example.com/fn@sha256:12"] {
-        let answer = runner.client.call(image, INPUT).await;
-        assert_eq!(answer.code, Code::InvalidArgument, "{image}: {}", answer.message);
-        let text = format!("unable to evaluate {image} with pod evaluator: ");
-        assert!(answer.message.starts_with(&text), "{}", answer.message);
-    }
-    assert_eq!(bench.namespace.pods().await, []);
 }
 
 /// A machine that started before its clock was set: its pods must not lapse at once by the clocks of others.

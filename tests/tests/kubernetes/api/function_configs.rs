@@ -71,12 +71,6 @@ impl Configs {
         self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap()
     }
 
-    /// Writes its status, as another of Porch's components.
-    async fn patch_status(&self, name: &str, status: Value) {
-        let patch = Patch::Merge(json!({ "status": status }));
-        self.api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
-    }
-
     pub(crate) async fn delete(&self, name: &str) {
         self.api.delete(name, &DeleteParams::default()).await.unwrap();
     }
@@ -96,14 +90,6 @@ impl Configs {
             (is_applied(object) && error(object).is_empty()).then_some(())
         })
         .await;
-    }
-
-    /// Waits until the status says that this is wrong.
-    pub(crate) async fn has_error(&self, name: &str, text: &str) -> DynamicObject {
-        self.until(name, &format!("the status says {text:?}"), |object| {
-            error(object).contains(text).then(|| object.clone())
-        })
-        .await
     }
 
     pub(crate) async fn gone(&self, name: &str) {
@@ -243,68 +229,4 @@ async fn the_originals_objects_are_taken_and_go_again() {
     for object in &all {
         stand.configs.gone(&object.name_any()).await;
     }
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn what_is_broken_says_so_until_it_is_fixed() {
-    let stand = Stand::new().await;
-    let good = stand.configs.apply("a", json!({}), pods_of("a")).await;
-    let runner = stand.runner().await;
-    stand.configs.applied("a").await;
-    for (annotations, spec, text) in [
-        (json!({}), json!({"image": "Not An Image", "podExecutor": {}}), "spec.image"),
-        (json!({"fn.kpt.dev/min-replicas": "x"}), pods_of("a"), "fn.kpt.dev/min-replicas"),
-        (
-            json!({}),
-            json!({"image": "a", "podExecutor": {"maxParallelExecutions": -1}}),
-            "maxParallelExecutions",
-        ),
-    ] {
-        let before = observed(&stand.configs.api.get("a").await.unwrap());
-        let broken = stand.configs.apply("a", annotations, spec).await;
-        let object = stand.configs.has_error("a", text).await;
-        assert!(error(&object).starts_with("function-runner: "), "{}", error(&object));
-        // In effect is what was good.
-        assert_eq!(observed(&object), before);
-        assert_eq!(object.metadata.generation, broken.metadata.generation);
-        stand.configs.apply("a", json!({}), pods_of("a")).await;
-        stand.configs.applied("a").await;
-    }
-    assert!(runner.log().contains("kept=true"));
-    assert!(good.finalizers().is_empty());
-
-    // One that was never good can be deleted all the same.
-    stand.configs.apply("b", json!({"fn.kpt.dev/max-replicas": "many"}), pods_of("b")).await;
-    let never = stand.configs.has_error("b", "fn.kpt.dev/max-replicas").await;
-    assert_eq!(observed(&never), None);
-    stand.configs.patch("b", json!({"metadata": {"finalizers": [FINALIZER]}})).await;
-    stand.configs.delete("b").await;
-    stand.configs.gone("b").await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn errors_of_other_components_stay() {
-    let stand = Stand::new().await;
-    let _runner = stand.runner().await;
-    stand.configs.apply("a", json!({}), pods_of("a")).await;
-    stand.configs.applied("a").await;
-    let theirs = "cannot load the plugin";
-    stand.configs.patch_status("a", json!({"error": theirs, "apiServerObservedGeneration": 1})).await;
-    let edited = json!({"image": "a", "podExecutor": {"timeToLive": "5m"}});
-    stand.configs.apply("a", json!({}), edited).await;
-    let object =
-        stand.configs.until("a", "in effect", |object| is_applied(object).then(|| object.clone())).await;
-    assert_eq!(error(&object), theirs);
-    assert_eq!(object.data["status"]["apiServerObservedGeneration"], 1);
-
-    // Even if there is one of ours, which comes when theirs goes.
-    let broken = json!({"image": "Not An Image", "podExecutor": {"timeToLive": "5m"}});
-    stand.configs.apply("a", json!({}), broken).await;
-    stand.configs.apply("b", json!({}), pods_of("b")).await;
-    stand.configs.applied("b").await;
-    assert_eq!(error(&stand.configs.api.get("a").await.unwrap()), theirs);
-    stand.configs.patch_status("a", json!({"error": null})).await;
-    stand.configs.has_error("a", "function-runner: ").await;
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::function_configs::{Configs, install};
-use crate::rig::{Bench, INPUT, LONG_AGO, RECLAIM_AFTER, Runner, alive, function, is_ours, template};
+use crate::rig::{Bench, INPUT, LONG_AGO, RECLAIM_AFTER, alive, function, is_ours, template};
 
 /// One function's image, its FunctionConfig, and runners for it.
 struct Function {
@@ -44,20 +44,10 @@ impl Function {
         self.configs.applied(self.name).await;
     }
 
-    /// The function's image with another tag, and the image of that name in another repository.
-    async fn others(&self) -> (String, String) {
-        let name = self.name;
-        let tag = self.bench.cluster.function_named(&format!("configs/{name}:v2")).await;
-        let foreign = self.bench.cluster.function_named(&format!("elsewhere/{name}:v1")).await;
-        (tag, foreign)
+    /// The image of that name in another repository.
+    async fn foreign(&self) -> String {
+        self.bench.cluster.function_named(&format!("elsewhere/{}:v1", self.name)).await
     }
-}
-
-/// A setting of an image on the runner's page, and where it is from.
-async fn setting(runner: &Runner, image: &str, name: &str) -> Option<(Value, String)> {
-    let page = runner.server.json(&format!("/config?image={image}")).await;
-    let row = page["settings"].as_array()?.iter().find(|row| row["setting"] == name)?.clone();
-    Some((row["value"].clone(), row["from"].as_str()?.to_owned()))
 }
 
 /// How long the pod has from now on, in seconds.
@@ -71,7 +61,7 @@ fn lifetime(pod: &Pod) -> i64 {
 async fn overrides_are_in_the_pods_of_the_image_alone() {
     let function_of = Function::new("overridden").await;
     let bench = &function_of.bench;
-    let (_, foreign) = function_of.others().await;
+    let foreign = function_of.foreign().await;
     bench.namespace.make::<ServiceAccount>(json!({"metadata": {"name": "functions"}})).await;
     bench.write_template(&template(&bench.cluster, &["/tools/wrapper-server"])).await;
     let resources = json!({"limits": {"memory": "70Mi"}, "requests": {"cpu": "3m", "memory": "60Mi"}});
@@ -103,51 +93,6 @@ async fn overrides_are_in_the_pods_of_the_image_alone() {
     let (env, init, group, account, _) = parts(&foreign).await;
     assert_eq!((env, init, group), (vec!["C".to_owned()], None, None));
     assert_eq!(account.as_deref(), Some("default"));
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn the_time_to_live_is_that_of_the_tags_in_effect() {
-    // The kind that is installed is that of Porch 1.6.
-    for (name, flag, semantics, other) in [
-        (
-            "living",
-            "--functionconfig-tags=constraint",
-            ("constraint", "--functionconfig-tags"),
-            (2, "--pod-ttl"),
-        ),
-        (
-            "lasting",
-            "--functionconfig-tags=auto",
-            ("exact", "schema of the cluster's"),
-            (3, "FunctionConfig lasting"),
-        ),
-    ] {
-        let function_of = Function::new(name).await;
-        let bench = &function_of.bench;
-        let (tag, foreign) = function_of.others().await;
-        function_of.apply(json!({}), json!({"podExecutor": {"tags": ["v1"], "timeToLive": "3h"}})).await;
-        let images = [bench.image.as_str(), &tag, &foreign];
-        let runner = bench.runner_of(&images, &["--pod-ttl=2h", flag]).await;
-        function_of.applied().await;
-        // The API server may need a moment for the schema of a kind that has just come.
-        eventually("it is known what tags mean", async || {
-            let (value, source) = setting(&runner, images[0], "functionConfigTags").await?;
-            (value == semantics.0 && source.contains(semantics.1)).then_some(())
-        })
-        .await;
-        let own = format!("FunctionConfig {name}");
-        for (image, (hours, from)) in
-            [(images[0], (3, own.as_str())), (images[1], other), (images[2], (2, "--pod-ttl"))]
-        {
-            runner.client.call(image, INPUT).await.output();
-            let left = lifetime(&bench.pod_of(image).await);
-            assert!((hours * 3600 - 300..=hours * 3600).contains(&left), "{image}: {left}");
-            let (value, source) = setting(&runner, image, "ttl").await.unwrap();
-            assert_eq!(value, format!("{hours}h0m0s"), "{image}");
-            assert!(source.contains(from), "{image}: {source}");
-        }
-    }
 }
 
 #[tokio::test]

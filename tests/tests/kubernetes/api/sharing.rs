@@ -1,29 +1,38 @@
-//! Several runners on one set of pods, at once and one after the other: the API server is their only arbiter.
+//! Several runners on one set of pods at once: the API server is their only arbiter.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use futures_util::{StreamExt, stream};
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::Pod;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::process::{eventually, figure};
-use rustix::process::Signal;
-use serde_json::json;
+use porch_fn_tests::process::figure;
 use tokio::time::Instant;
 
-use crate::rig::{Bench, CONNECTS, INPUT, alive, births, count, until_count};
+use crate::rig::{Bench, INPUT, alive, births, count, until_count};
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn first_calls_on_three_runners_at_once_share_the_limit_of_pods() {
+async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_pods() {
     const CALLS: usize = 100;
     const LIMIT: usize = 2;
     let bench = Bench::new().await;
     let image = &bench.image;
     let limit = format!("--max-parallel-pods-per-function={LIMIT}");
-    let kubeconfigs = [(); 3].map(|()| bench.cluster.kubeconfig());
-    let runners = bench.fleet("127.0.7", &kubeconfigs, &[image], &[&limit]).await;
+    // Each knows itself and one other, so that of an image there may be two owners.
+    let start = async |[own, other]: [u8; 2]| {
+        let [own, other] = [own, other].map(|last| format!("127.0.7.{last}"));
+        let flags = [
+            format!("--address={own}"),
+            "--port=9445".to_owned(),
+            format!("--shard-address={own}:9445"),
+            format!("--peers=static:///{own}:9445,{other}:9445"),
+            limit.clone(),
+        ];
+        let flags = flags.each_ref().map(String::as_str);
+        bench.namespace.runner(&bench.sandbox, &[image], &flags).await
+    };
+    let runners = join_all([[1, 2], [2, 3], [3, 1]].map(start)).await;
     let record = bench.namespace.record::<Pod>().await;
 
     let calls = runners.iter().flat_map(|runner| {
@@ -49,63 +58,12 @@ async fn first_calls_on_three_runners_at_once_share_the_limit_of_pods() {
     }
 }
 
-/// Kills a runner that has warm pods and starts another in its place.
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn a_killed_runners_pods_serve_the_next_at_once() {
-    const FUNCTIONS: usize = 50;
-    const MEDIAN: Duration = Duration::from_millis(50);
-    for connect in CONNECTS {
-        let bench = Bench::new().await;
-        let images: Vec<_> = (0..FUNCTIONS).map(|number| format!("example.com/kept-{number}:v1")).collect();
-        let listed: Vec<_> = images.iter().map(String::as_str).collect();
-        let flag = format!("--pod-connect={connect}");
-        let mut runner = bench.namespace.runner(&bench.sandbox, &listed, &[&flag]).await;
-        let client = Client::new(runner.address());
-        let first_calls = images.iter().map(|image| client.call(image, INPUT));
-        let answers: Vec<_> = stream::iter(first_calls).buffer_unordered(8).collect().await;
-        assert!(answers.iter().all(|answer| answer.output() == INPUT));
-
-        let record = bench.namespace.record::<Pod>().await;
-        runner.signal(Signal::KILL);
-        runner.ended().await;
-        let runner = bench.namespace.runner(&bench.sandbox, &listed, &[&flag]).await;
-        eventually("the next runner has all pods", async || {
-            let page = runner.json("/pods").await;
-            let ready = page.as_array().unwrap().iter().map(|function| function["ready"].as_u64().unwrap());
-            (ready.sum::<u64>() == FUNCTIONS as u64).then_some(())
-        })
-        .await;
-        let client = Client::new(runner.address());
-        let mut took = Vec::new();
-        for image in &images {
-            let start = Instant::now();
-            assert_eq!(client.call(image, INPUT).await.output(), INPUT);
-            took.push(start.elapsed());
-        }
-        took.sort();
-        let (median, slowest) = (took[FUNCTIONS / 2], took[FUNCTIONS - 1]);
-        figure(&format!(
-            "first calls by {connect} after a restart: median {median:.1?}, slowest {slowest:.1?}"
-        ));
-        assert!(median < MEDIAN, "{took:?}");
-        assert_eq!(births(&record).len(), FUNCTIONS, "none was made");
-        assert_eq!(record.most_at_once(alive), FUNCTIONS);
-    }
-}
-
 /// Four functions and a quota of two pods: the runners learn of it from refusals, and ask each other for places.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn functions_take_turns_in_a_quota_of_pods() {
     let bench = Bench::new().await;
-    let quota = json!({"metadata": {"name": "two"}, "spec": {"hard": {"pods": "2"}}});
-    bench.namespace.make::<ResourceQuota>(quota).await;
-    let in_force = |quotas: &[ResourceQuota]| {
-        let hard = quotas.first()?.status.as_ref()?.hard.as_ref()?;
-        hard.contains_key("pods").then_some(())
-    };
-    bench.namespace.until("the quota is in force", in_force).await;
+    bench.quota("2").await;
     let images = [0, 1, 2, 3].map(|number| format!("example.com/turns-{number}:v1"));
     let listed = images.each_ref().map(String::as_str);
     let kubeconfigs = [(); 3].map(|()| bench.cluster.kubeconfig());

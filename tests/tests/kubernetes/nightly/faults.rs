@@ -58,12 +58,10 @@ async fn collected(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
 
 #[tokio::test]
 #[ignore = "takes minutes; tests/run nightly runs it"]
-async fn all_faults_together_lose_no_call_for_minutes() {
+async fn all_faults_together_lose_no_call() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = std::env::var("PORCH_FN_TEST_SEED").map_or(now.as_secs(), |seed| seed.parse().unwrap());
-    for seed in seed..seed + 3 {
-        mix(Duration::from_mins(1), seed).await;
-    }
+    mix(Duration::from_mins(1), seed).await;
 }
 
 /// Every fault, each for itself.

@@ -1,5 +1,6 @@
-//! Faults of a whole fleet under load, for each way of discovery: no call fails, and no runner gets
-//! more than twice its fair share of the calls for longer than two seconds.
+//! Faults of a whole fleet under load, for each way of discovery that changes: no call fails, and no runner gets more than
+//! twice its fair share of the calls for longer than two seconds. With a fixed list, tests/processes/cluster.rs kills, restarts
+//! and hangs runners.
 //!
 //! `tests/run nightly fleet` runs these and prints one table per way of discovery, which
 //! `docs/fleet-faults.md` has.
@@ -13,7 +14,7 @@ use futures_util::future::join_all;
 use porch_fn_tests::cluster::Cluster;
 use porch_fn_tests::load::Plan;
 use porch_fn_tests::process::figure;
-use porch_fn_tests::scaling::{Discovery, Listed, Tier, Wish};
+use porch_fn_tests::scaling::{Discovery, Listed, Tier};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
@@ -37,7 +38,6 @@ enum Fault {
     DiscoveryEmpty,
     DiscoveryFlaps,
     NetworkBlip,
-    OneByOne,
     KilledInTurn,
     ThreeKilled,
     RouterRestarts,
@@ -46,7 +46,6 @@ enum Fault {
 /// What one fault did.
 struct Row {
     fault: Fault,
-    scale_out: bool,
     failed: String,
     calls: usize,
     share: Option<f64>,
@@ -55,62 +54,40 @@ struct Row {
 }
 
 #[tokio::test]
-#[ignore = "takes minutes; tests/run nightly runs it"]
-async fn by_static() {
-    matrix("static", Discovery::Static).await;
-}
-
-#[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/run nightly runs it"]
-async fn by_dns() {
-    matrix("dns", Discovery::Dns).await;
+async fn by_dns_while_a_runner_is_added() {
+    matrix("dns", Discovery::Dns, true).await;
 }
 
 #[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/run nightly runs it"]
 async fn by_slices() {
-    matrix("EndpointSlices", Discovery::Slices).await;
+    matrix("EndpointSlices", Discovery::Slices, false).await;
 }
 
-async fn matrix(name: &str, discovery: Discovery) {
+async fn matrix(name: &str, discovery: Discovery, scale_out: bool) {
     let cluster = Cluster::connect().await;
-    let wish = Wish {
-        discovery,
-        images: IMAGES,
-        runners: RUNNERS,
-        routers: 2,
-        runner: &[],
-        router: &["--router-count=2"],
-    };
-    let mut tier = Tier::start(&cluster, wish).await;
+    let mut tier = Tier::start(&cluster, discovery, RUNNERS, IMAGES, &[]).await;
     let mut rows = Vec::new();
     for fault in Fault::ALL {
-        // A fixed list is never empty and never flaps.
-        if discovery == Discovery::Static && fault.is_of_discovery() {
-            continue;
+        let row = under_load(&mut tier, fault, scale_out).await;
+        figure(&format!("{name}: {}", row.line()));
+        rows.push(row);
+        if tier.runners.len() > RUNNERS {
+            tier.remove(RUNNERS..tier.runners.len()).await;
         }
-        for scale_out in [false, true] {
-            let row = under_load(&mut tier, fault, scale_out).await;
-            figure(&format!("{name}: {}", row.line()));
-            rows.push(row);
-            if tier.runners.len() > RUNNERS {
-                tier.remove(RUNNERS..tier.runners.len()).await;
-            }
-            tier.know_each_other().await;
-        }
+        tier.know_each_other().await;
     }
     figure(&format!("{name}, {CALLERS} callers, {IMAGES} functions, {RUNNERS} runners, 2 routers:"));
-    figure(
-        "| Fault | Runner added meanwhile | Failed | Calls | Largest share / fair share | p99 | Slowest |",
-    );
-    figure("|---|---|---|---|---|---|---|");
+    figure("| Fault | Failed | Calls | Largest share / fair share | p99 | Slowest |");
+    figure("|---|---|---|---|---|---|");
     for row in &rows {
         figure(&row.line());
     }
-    for Row { fault, scale_out, failed, share, .. } in &rows {
-        assert_eq!(failed, "0", "{fault:?}, runner added: {scale_out}");
+    for Row { fault, failed, share, .. } in &rows {
+        assert_eq!(failed, "0", "{fault:?}");
         let share = share.unwrap_or_default();
-        assert!(share <= MOST, "{fault:?}, runner added: {scale_out}: {share:.2} times the fair share");
+        assert!(share <= MOST, "{fault:?}: {share:.2} times the fair share");
     }
     tier.finish().await;
 }
@@ -125,40 +102,26 @@ async fn under_load(tier: &mut Tier, fault: Fault, scale_out: bool) -> Row {
     let all = report.latencies(|_| true);
     let failed: usize = report.failed.values().sum();
     let failed = if failed == 0 { "0".to_owned() } else { format!("{failed}: {:?}", report.texts()) };
-    Row {
-        fault,
-        scale_out,
-        failed,
-        calls: all.count(),
-        share,
-        p99: all.percentile(0.99),
-        slowest: all.percentile(1.0),
-    }
+    Row { fault, failed, calls: all.count(), share, p99: all.percentile(0.99), slowest: all.percentile(1.0) }
 }
 
 // === impl Fault ===
 
 impl Fault {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 6] = [
         Self::DiscoveryEmpty,
         Self::DiscoveryFlaps,
         Self::NetworkBlip,
-        Self::OneByOne,
         Self::KilledInTurn,
         Self::ThreeKilled,
         Self::RouterRestarts,
     ];
-
-    fn is_of_discovery(self) -> bool {
-        matches!(self, Self::DiscoveryEmpty | Self::DiscoveryFlaps)
-    }
 
     fn title(self) -> &'static str {
         match self {
             Self::DiscoveryEmpty => "discovery empty for 10 s",
             Self::DiscoveryFlaps => "discovery flaps for 12 s",
             Self::NetworkBlip => "no packets to 5 of 5 runners for 5 s",
-            Self::OneByOne => "5 of 5 runners restarted one by one",
             Self::KilledInTurn => "5 of 5 runners killed one after another",
             Self::ThreeKilled => "3 of 5 runners killed at once",
             Self::RouterRestarts => "both routers replaced by SIGTERM",
@@ -189,23 +152,12 @@ impl Fault {
                 tier.publish().await;
             }
             Self::NetworkBlip => cut_off(tier, scale_out, shares).await,
-            // Killed is what a call does that has a runner killed for its memory, and is sent again.
-            Self::OneByOne | Self::KilledInTurn => {
+            // What a call does that has a runner killed for its memory, and is sent again.
+            Self::KilledInTurn => {
                 shares.serving(RUNNERS - 1);
                 for place in 0..RUNNERS {
-                    if self == Self::OneByOne {
-                        tier.runners[place].listed = Listed::Terminating;
-                        tier.publish().await;
-                        let status = tier.runners[place].server.terminate().await;
-                        assert!(status.success(), "{status}");
-                        tier.runners[place].listed = Listed::NotReady;
-                        tier.publish().await;
-                    } else {
-                        tier.runners[place].server.signal(Signal::KILL);
-                        tier.runners[place].server.ended().await;
-                    }
+                    tier.runners[place].server.kill().await;
                     tier.restart(place).await;
-                    tier.runners[place].listed = Listed::Ready;
                     tier.publish().await;
                     sleep(Duration::from_secs(2)).await;
                     if place == RUNNERS / 2 && scale_out {
@@ -217,7 +169,7 @@ impl Fault {
             Self::ThreeKilled => kill_three(tier, scale_out, shares).await,
             Self::RouterRestarts => {
                 for round in 0..2 {
-                    tier.add_router(&[]).await;
+                    tier.add_router().await;
                     shares.also(tier.routers.last());
                     tier.remove_router().await;
                     if round == 0 && scale_out {
@@ -282,12 +234,8 @@ async fn kill_three(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
 
 impl Row {
     fn line(&self) -> String {
-        let Self { fault, scale_out, failed, calls, share, p99, slowest } = self;
-        let scale_out = if *scale_out { "yes" } else { "no" };
+        let Self { fault, failed, calls, share, p99, slowest } = self;
         let share = share.map_or_else(|| "–".to_owned(), |share| format!("{share:.2}"));
-        format!(
-            "| {} | {scale_out} | {failed} | {calls} | {share} | {p99:.1?} | {slowest:.1?} |",
-            fault.title()
-        )
+        format!("| {} | {failed} | {calls} | {share} | {p99:.1?} | {slowest:.1?} |", fault.title())
     }
 }

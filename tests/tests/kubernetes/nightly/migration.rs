@@ -1,5 +1,5 @@
-//! From Porch's function runner to this one and back without a failed call, for each version of Porch, by the very
-//! commands of the README's chapter.
+//! From Porch's function runner to this one and back without a failed call, by the very commands of the README's chapter:
+//! Porch 1.5 by its Service, 1.6 and the next version by their settings.
 //!
 //! Porch's own programs are not here. Their Deployments, Services, accounts and Roles are, as its manifests have them,
 //! with a stand-in inside that calls and ends as they do: for 30 s after SIGTERM its calls go on, on the connection that
@@ -159,14 +159,15 @@ impl Stand {
     }
 }
 
-/// To the routers and back for Porch 1.5 and 1.6, by the settings of Porch.
-async fn by_setting(version: Version) {
+/// By the settings of Porch, which 1.5 has as well, but for those of its controllers.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn porch_1_6_is_led_here_and_back_without_a_failed_call() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;
-    let porch = Porch::install(&stand, version, &stand.images[..2]).await;
-    // The controllers of 1.5 render nothing, and those of 1.6 only what is built in, unless they are told of a runner.
+    let porch = Porch::install(&stand, Version::V1_6, &stand.images[..2]).await;
+    // The controllers render only what is built in, unless they are told of a runner.
     porch.calls(&[("porch-server", &[PORCHS])]).await;
-    let controllers = version == Version::V1_6;
     let legacy = stand.legacy_pod("function-0-v1-1-0123abcd", "inline-v1").await;
 
     stand.follows("Install").await;
@@ -175,11 +176,8 @@ async fn by_setting(version: Version) {
         .doctor_says(&["porch-server calls function-runner:9445 (--function-runner), which is Porch's own function runner"])
         .await;
     stand.follows("Point porch-server at the routers (Porch 1.5 and 1.6)").await;
+    stand.follows("Point porch-controllers at the routers (Porch 1.6)").await;
     let ours: &[(&str, &[&str])] = &[("porch-server", &[OURS]), ("porch-controllers", &[OURS])];
-    if controllers {
-        stand.follows("Point porch-controllers at the routers (Porch 1.6)").await;
-    }
-    let ours = if controllers { ours } else { &ours[..1] };
     porch.calls(ours).await;
     let [stop, clean] = commands("Stop Porch's function runner").try_into().unwrap();
     stand.runs(stop).await;
@@ -191,16 +189,12 @@ async fn by_setting(version: Version) {
 
     // What Porch's runner has left was not touched.
     assert_eq!(stand.has(&legacy).await, (true, true));
-    stand.runs(if controllers { "porch-fn doctor --clean-legacy --yes" } else { clean }).await;
+    stand.runs(clean).await;
     eventually("they are gone", async || (stand.has(&legacy).await == (false, false)).then_some(())).await;
 
-    let [server, of_controllers] = commands("Roll back Porch 1.5 and 1.6").try_into().unwrap();
     // What Porch's runner starts by itself, and is waited for.
     stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
-    stand.runs(server).await;
-    if controllers {
-        stand.runs(of_controllers).await;
-    }
+    stand.follows("Roll back Porch 1.5 and 1.6").await;
     porch.calls(&[("porch-server", &[PORCHS])]).await;
     stand.follows("Remove").await;
     stand.only_porch_is_left().await;
@@ -209,16 +203,17 @@ async fn by_setting(version: Version) {
     stand.removes_all().await;
 }
 
-/// The same where the Service is taken over.
-async fn by_service(version: Version) {
+/// The other way, by taking the Service over.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;
-    let porch = Porch::install(&stand, version, &stand.images[..2]).await;
+    let porch = Porch::install(&stand, Version::V1_5, &stand.images[..2]).await;
     porch.calls(&[("porch-server", &[PORCHS])]).await;
     let names = stand.ports().await;
     // Why the Service is switched by itself.
-    let component = if version == Version::V1_5 { "take-over-1.5" } else { "take-over" };
-    let taken_over = stand.with(&[component]);
+    let taken_over = stand.with(&["take-over-1.5"]);
     let selector = "jsonpath={.items[?(@.metadata.name==\"function-runner\")].spec.selector}";
     let merged = stand.run(&["apply", "--dry-run=server", "-k", &taken_over, "-o", selector]).await.stdout;
     let both = json!({"app": ORIGINAL, "app.kubernetes.io/name": ROUTER});
@@ -245,30 +240,6 @@ async fn by_service(version: Version) {
 
 async fn gone(stand: &Stand, label: &str) {
     stand.kubectl(&["-n", HOME, "wait", "pod", "-l", label, "--for=delete", "--timeout=5m"]).await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn porch_1_5_is_led_here_and_back_without_a_failed_call() {
-    by_setting(Version::V1_5).await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn porch_1_6_is_led_here_and_back_without_a_failed_call() {
-    by_setting(Version::V1_6).await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
-    by_service(Version::V1_5).await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn the_service_of_porch_1_6_is_taken_over_and_given_back() {
-    by_service(Version::V1_6).await;
 }
 
 #[tokio::test]
@@ -330,7 +301,7 @@ async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_single_runner_takes_the_place_of_porchs() {
     let cluster = Cluster::connect().await;
-    for version in [Version::V1_5, Version::V1_6, Version::Next] {
+    for version in [Version::V1_5, Version::Next] {
         let stand = Stand::new(cluster.clone()).await;
         let _porch = Porch::install(&stand, version, &stand.images[..2]).await;
         let names = stand.ports().await;

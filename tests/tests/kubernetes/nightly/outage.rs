@@ -1,4 +1,5 @@
-//! The API server away for a minute, also for a whole fleet.
+//! The API server away for a minute for a whole fleet, which also counts its node as lost. `alone::outage` has one runner.
+//! With DNS an empty answer is all that routers notice of it: `fleet` has that.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use porch_fn_tests::cluster::{Cluster, Discovery, Plan};
 use porch_fn_tests::process::eventually;
 use tokio::time::sleep;
 
-use crate::alone::outage::{Stopped, outage};
+use crate::alone::outage::Stopped;
 use crate::alone::scaling::{Stand, functions};
 
 const LASTING: Duration = Duration::from_mins(1);
@@ -19,13 +20,15 @@ fn is_ready(pod: &Pod) -> bool {
 
 /// The node counts as lost when the API server is back: no router, no runner and no function
 /// pod is ready, and all of them serve.
-async fn fleet(discovery: Discovery) {
+#[tokio::test]
+#[ignore = "takes minutes; tests/run nightly runs it"]
+async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call() {
     let cluster = Cluster::connect().await;
-    let plan = Plan::new(&cluster, discovery, 3);
+    let plan = Plan::new(&cluster, Discovery::EndpointSlices, 3);
     let images = functions(&cluster, "outage-fleet").await;
     let stand = Stand::start(&cluster, &plan, images).await;
     let fleet = stand.installation.home().record::<Pod>().await;
-    let what = format!("API server stopped for {LASTING:?}, {discovery:?}");
+    let what = format!("API server stopped for {LASTING:?}");
     let stopped = async || {
         // A kubelet that is heard of at once may be in time for the node.
         let kubelet = Stopped::stop(cluster.own(), "kubelet").await;
@@ -42,28 +45,4 @@ async fn fleet(discovery: Discovery) {
     };
     stand.under_load(&what, stopped).await;
     stand.no_pod_was_made().await;
-}
-
-#[tokio::test]
-#[ignore = "takes minutes; tests/run nightly runs it"]
-async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call_by_slices() {
-    Box::pin(fleet(Discovery::EndpointSlices)).await;
-}
-
-#[tokio::test]
-#[ignore = "takes minutes; tests/run nightly runs it"]
-async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call_by_dns() {
-    Box::pin(fleet(Discovery::Dns)).await;
-}
-
-#[tokio::test]
-#[ignore = "takes minutes; tests/run nightly runs it"]
-async fn an_api_server_that_stops_for_a_minute_costs_no_call_by_service() {
-    outage(false, "service", LASTING).await;
-}
-
-#[tokio::test]
-#[ignore = "takes minutes; tests/run nightly runs it"]
-async fn an_api_server_that_stops_for_a_minute_costs_no_call_by_address() {
-    outage(false, "pod-ip", LASTING).await;
 }

@@ -1,7 +1,7 @@
 //! Four times as many calls as can be served: as many are served as before, and the others are refused at once.
 //!
 //! A function sleeps for most of its time, and few calls run at once, so that calls and not the machine's processors are
-//! what there is too much of. What bounds bytes and memory is tested in tests/inflight.rs.
+//! what there is too much of. What bounds bytes and memory is tested in `tests/in_process/inflight.rs`.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,11 +11,10 @@ use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::Cluster;
 use porch_fn_tests::load::{Call, Failure, Plan, Report};
 use porch_fn_tests::process::figure;
-use porch_fn_tests::scaling::{Tier, Wish};
+use porch_fn_tests::scaling::{Discovery, Tier};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-use super::processes::wish;
 use crate::rig::sleeping;
 
 const IMAGES: usize = 2;
@@ -26,7 +25,7 @@ const SLEEPS: Duration = Duration::from_millis(500);
 /// Enough for every pod of every runner to be busy. 24 calls are in the runners at most.
 const CALLERS: usize = 20;
 const OVER: f64 = 4.0;
-const LASTING: Duration = Duration::from_mins(1);
+const LASTING: Duration = Duration::from_secs(30);
 const GOODPUT: f64 = 0.9;
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
 const RECOVERED_WITHIN: Duration = Duration::from_secs(2);
@@ -35,7 +34,7 @@ const RECOVERED_WITHIN: Duration = Duration::from_secs(2);
 #[ignore = "takes minutes; tests/run nightly runs it"]
 async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_once() {
     let cluster = Cluster::connect().await;
-    let tier = Tier::start(&cluster, Wish { runner: &FLAGS, ..wish(2, IMAGES) }).await;
+    let tier = Tier::start(&cluster, Discovery::Slices, 2, IMAGES, &FLAGS).await;
     let clients: Vec<_> = (0..2).map(|router| tier.client(router)).collect();
     let mut rounds = Vec::new();
     for _ in 0..5 {

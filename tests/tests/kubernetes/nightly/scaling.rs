@@ -1,4 +1,5 @@
-//! The long runs of `tests/run nightly scaling`.
+//! Everything that an operator does to runners and routers, one after the other, and a node that loses a runner. By DNS:
+//! `alone::scaling` scales by `EndpointSlices`.
 
 use std::time::Duration;
 
@@ -15,20 +16,9 @@ const ORPHANS_WITHIN: Duration = Duration::from_mins(4);
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run nightly runs it"]
-async fn scaled_restarted_and_killed_by_dns() {
-    Box::pin(all(Discovery::Dns)).await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run nightly runs it"]
-async fn scaled_restarted_and_killed_by_endpointslices() {
-    Box::pin(all(Discovery::EndpointSlices)).await;
-}
-
-/// Everything that an operator does to runners and routers, one after the other, and a node that loses one.
-async fn all(discovery: Discovery) {
+async fn scaled_restarted_and_killed() {
     let cluster = Cluster::connect().await;
-    let mut plan = Plan::new(&cluster, discovery, 2);
+    let mut plan = Plan::new(&cluster, Discovery::Dns, 2);
     // A pod is kept for as long as its last call might have taken.
     plan.router_flags = vec!["--request-timeout=1m".into()];
     plan.runner_flags = vec!["--pod-ttl=1m".into(), "--scan-interval=5s".into()];

@@ -10,7 +10,7 @@ use porch_fn_tests::load::Load;
 use porch_fn_tests::process::{eventually, figure};
 use tokio::time::Instant;
 
-use crate::rig::{Bench, CONNECTS, INPUT, Runner, alive, births, sleeping};
+use crate::rig::{Bench, CONNECTS, Runner, alive, births, sleeping};
 
 async fn connected_by(connect: &str) -> (Bench, Runner, Recorder<Pod>, Pod) {
     let bench = Bench::new().await;
@@ -106,43 +106,16 @@ async fn pods_deleted_under_load_cost_no_call() {
         let (bench, runner, record, _) = connected_by(connect).await;
         let load = Load::start(runner.server.address(), 16, std::slice::from_ref(&bench.image));
         for deleted in 1..=3 {
-            more(&load).await;
+            load.goes_on(200).await;
             let first = |pods: &[Pod]| pods.iter().find(|pod| alive(pod)).cloned();
             let pod = bench.namespace.until("there is a pod", first).await;
             bench.delete(&pod, &DeleteParams::default()).await;
             let replaced = async || (births(&record).len() > deleted).then_some(());
             eventually("there is another pod", replaced).await;
         }
-        more(&load).await;
+        load.goes_on(200).await;
         let report = load.stop().await;
         figure(&format!("3 pods deleted under load by {connect}: {report}"));
         report.all_succeeded();
-    }
-}
-
-async fn more(load: &Load) {
-    let enough = load.answered() + 200;
-    eventually("the load goes on", async || (load.answered() >= enough).then_some(())).await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn a_call_whose_wrapper_is_killed_runs_again() {
-    for connect in CONNECTS {
-        let (bench, runner, record, pod) = connected_by(connect).await;
-        let takes = Duration::from_secs(6);
-        let mut killed = Instant::now();
-        let kill = async || {
-            killed = Instant::now();
-            assert!(bench.cluster.own().kill_processes(&pod) > 0);
-        };
-        let answered = runner.during(takes, kill).await;
-        figure(&format!(
-            "a call of {takes:?} whose wrapper was killed, by {connect}: {:.1?}",
-            answered - killed
-        ));
-        assert!(answered - killed >= takes, "it ran again from its beginning");
-        assert_eq!(runner.call(INPUT).await.output(), INPUT);
-        drop(record);
     }
 }

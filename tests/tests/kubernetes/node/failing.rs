@@ -8,7 +8,7 @@ use porch_fn_tests::process::figure;
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::rig::{Bench, CONNECTS, INPUT, failed, template, until_count};
+use crate::rig::{Bench, INPUT, failed, template, until_count};
 
 /// The kubelet pulls and starts again 10 s after its first failures. On a quiet node it is under 2 s.
 const BEFORE_THE_NEXT: Duration = Duration::from_secs(10);
@@ -16,27 +16,25 @@ const BEFORE_THE_NEXT: Duration = Duration::from_secs(10);
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn an_image_that_does_not_exist_fails_early() {
-    for connect in CONNECTS {
-        let bench = Bench::new().await;
-        let bogus = format!("{}/no/such-image:v1", bench.cluster.registry());
-        let runner = bench.runner_of(&[&bench.image, &bogus], &[&format!("--pod-connect={connect}")]).await;
-        // With it the wrapper's image is on the node, as it is after the first function.
-        runner.succeeds().await;
-        let reason = "the function's image was not found in its registry or may not be pulled: check its name and tag, \
+    let bench = Bench::new().await;
+    let bogus = format!("{}/no/such-image:v1", bench.cluster.registry());
+    let runner = bench.runner_of(&[&bench.image, &bogus], &[]).await;
+    // With it the wrapper's image is on the node, as it is after the first function.
+    runner.succeeds().await;
+    let reason = "the function's image was not found in its registry or may not be pulled: check its name and tag, \
                       and the pull secrets of the function namespace";
-        // The next caller does not wait for another try.
-        for _ in 0..2 {
-            let start = Instant::now();
-            let answer = runner.client.call(&bogus, INPUT).await;
-            figure(&format!("an image that does not exist, by {connect}: {:.1?}", start.elapsed()));
-            answer.fails(Code::Unknown, &failed(&bogus, reason));
-            assert!(start.elapsed() < BEFORE_THE_NEXT, "{:?}", start.elapsed());
-            let gone = |pods: &[Pod]| (pods.len() == 1).then_some(());
-            bench.namespace.until("the pod is collected, and the other one is not", gone).await;
-        }
-        until_count(&runner.server, &bogus, "waiting", 0).await;
-        runner.succeeds().await;
+    // The next caller does not wait for another try.
+    for _ in 0..2 {
+        let start = Instant::now();
+        let answer = runner.client.call(&bogus, INPUT).await;
+        figure(&format!("an image that does not exist: {:.1?}", start.elapsed()));
+        answer.fails(Code::Unknown, &failed(&bogus, reason));
+        assert!(start.elapsed() < BEFORE_THE_NEXT, "{:?}", start.elapsed());
+        let gone = |pods: &[Pod]| (pods.len() == 1).then_some(());
+        bench.namespace.until("the pod is collected, and the other one is not", gone).await;
     }
+    until_count(&runner.server, &bogus, "waiting", 0).await;
+    runner.succeeds().await;
 }
 
 #[tokio::test]

@@ -12,8 +12,7 @@ use kube::ResourceExt;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::ENTRYPOINT;
 use porch_fn_tests::process::{Server, flag};
-use porch_fn_tests::registry::{Access, Authority, Crane, Registry, User, base64, docker_config, node};
-use serde_json::json;
+use porch_fn_tests::registry::{Access, Authority, Crane, Registry, User, docker_config, node};
 use tokio::process::Command;
 use tokio::time::Instant;
 use tonic::Code;
@@ -84,36 +83,6 @@ impl Bench {
         };
         self.namespace.until("the pull secret has the file's content", copied).await
     }
-
-    /// A Secret with these credentials, and a pod that pulls with it.
-    async fn pull(&self, name: &str, image: &str, user: &User) {
-        let config = docker_config([(image.split_once('/').unwrap().0, user)]);
-        let secret = json!({
-            "metadata": {"name": name}, "type": "kubernetes.io/dockerconfigjson",
-            "data": {".dockerconfigjson": base64(&config)},
-        });
-        self.namespace.make::<Secret>(secret).await;
-        let pod = json!({
-            "metadata": {"name": name},
-            "spec": {
-                "restartPolicy": "Never", "imagePullSecrets": [{"name": name}],
-                "containers": [{"name": "function", "image": image}],
-            },
-        });
-        self.namespace.make::<Pod>(pod).await;
-    }
-
-    /// Waits until a pod's container waits for one of these reasons, or has ended for it.
-    async fn until_reason(&self, name: &str, reasons: &[&str]) {
-        let look = |pods: &[Pod]| {
-            let pod = pods.iter().find(|pod| pod.name_any() == name)?;
-            let state = pod.status.as_ref()?.container_statuses.as_ref()?.first()?.state.clone()?;
-            let waiting = state.waiting.and_then(|waiting| waiting.reason);
-            let ended = state.terminated.and_then(|terminated| terminated.reason);
-            reasons.contains(&ended.or(waiting)?.as_str()).then_some(())
-        };
-        self.namespace.until(&format!("the pod {name} is {reasons:?}"), look).await;
-    }
 }
 
 // === impl Place ===
@@ -145,32 +114,6 @@ async fn runs_with(client: &Client, image: &str, arguments: &str) {
     let answer = client.call(image, ARGUMENTS).await;
     assert_eq!(answer.output(), ARGUMENTS);
     assert_eq!(answer.log(), format!("{ENTRYPOINT} {arguments}\n"));
-}
-
-/// That the node pulls from each kind of registry, and from none without credentials: what the other tests take for
-/// granted.
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn the_node_pulls_from_every_kind_of_registry() {
-    let bench = Bench::new().await;
-    let user = user("a planted password");
-    let authority = Authority::create(&bench.sandbox, "ours").await;
-    for (name, access) in [
-        ("open", Access::default()),
-        ("password", Access { user: Some(user.clone()), tls: None }),
-        ("secure", Access { user: Some(user.clone()), tls: Some(authority) }),
-    ] {
-        let with_user = access.user.is_some();
-        let place = bench.registry(name, access).await;
-        bench.pull(name, &place.push("team/a:v1", "word").await, &user).await;
-        bench.until_reason(name, &["Completed"]).await;
-        if with_user {
-            // The node has the image of another tag not yet.
-            let (refused, wrong) = (format!("{name}-refused"), User::new("runner", "wrong"));
-            bench.pull(&refused, &place.push("team/b:v1", "word").await, &wrong).await;
-            bench.until_reason(&refused, &["ErrImagePull", "ImagePullBackOff"]).await;
-        }
-    }
 }
 
 #[tokio::test]

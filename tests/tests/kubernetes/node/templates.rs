@@ -1,31 +1,16 @@
-//! The template of Porch's documentation, unchanged, with our wrapper-server and with one that knows nothing of ours.
+//! The template of Porch's documentation with a wrapper-server that knows nothing of ours. With ours, unit tests read it, and
+//! `alone::deploy` starts a pod of a template.
 
 use std::fs;
 
-use kube::ResourceExt;
 use porch_fn_tests::foreign;
 
-use crate::rig::{Bench, INPUT, VERSION};
+use crate::rig::{Bench, INPUT};
 
 /// Porch's documentation has it, in `data` of this ConfigMap.
 const DOCUMENTED: &str = include_str!("../../../../runner/src/pods/kubernetes/template/documented.yaml");
 const NAME: &str = "kpt-function-eval-pod-template";
 const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn the_documented_example_works_as_it_is() {
-    let bench = Bench::new().await;
-    let text = DOCUMENTED.replace(WRAPPER, &bench.cluster.wrapper_image());
-    bench.kubectl(&["apply", "-f", "-"], &text).await;
-    let runner = bench.runner_with(NAME, &[&bench.image], &[]).await;
-    runner.succeeds().await;
-    let pod = bench.pod().await;
-    assert!(pod.annotations()[VERSION].starts_with("configmap-"), "{}", pod.annotations()[VERSION]);
-    // It stands beside the metadata there.
-    assert_eq!(pod.annotations()["cluster-autoscaler.kubernetes.io/safe-to-evict"], "true");
-    assert!(runner.server.log().contains("annotations stand beside metadata"));
-}
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]

@@ -1,14 +1,12 @@
 //! Clients that share no code with us, through router, runner and local pods: grpc-go, dialled as Porch does,
-//! grpcio (gRPC's C core) and grpcurl. And the runner before a wrapper that is a grpc-go server, as Porch's is.
+//! and grpcio (gRPC's C core). And the runner before a wrapper that is a grpc-go server, as Porch's is.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use porch_fn_tests::client::Client;
 use porch_fn_tests::foreign::{self, Report};
-use porch_fn_tests::process::{Sandbox, Server, eventually, figure, flag};
-use rustix::process::Signal;
-use serde_json::Value;
+use porch_fn_tests::process::{Sandbox, Server, figure, flag};
 use tonic::Code;
 
 const INPUT: &str = "# žluťoučký kůň\nkind: ResourceList\nitems: []\n";
@@ -16,7 +14,7 @@ const INPUT: &str = "# žluťoučký kůň\nkind: ResourceList\nitems: []\n";
 struct Stack {
     sandbox: Sandbox,
     router: Server,
-    runner: Server,
+    _runner: Server,
 }
 
 impl Stack {
@@ -38,7 +36,7 @@ impl Stack {
         let runner = sandbox.runner(sandbox.local_pods(&functions)).await;
         let router = sandbox.router(&[&runner], &[]).await;
         sandbox.write("in.yaml", INPUT);
-        Self { sandbox, router, runner }
+        Self { sandbox, router, _runner: runner }
     }
 
     /// Calls the function once, unless `more` says otherwise.
@@ -163,77 +161,6 @@ async fn five_mib_pass_and_seven_are_refused_with_the_flags_to_raise() {
     }
 }
 
-const HEALTH_PROTO: &str = r#"
-syntax = "proto3";
-package grpc.health.v1;
-message HealthCheckRequest { string service = 1; }
-message HealthCheckResponse {
-  enum ServingStatus { UNKNOWN = 0; SERVING = 1; NOT_SERVING = 2; SERVICE_UNKNOWN = 3; }
-  ServingStatus status = 1;
-}
-service Health {
-  rpc Check(HealthCheckRequest) returns (HealthCheckResponse);
-  rpc Watch(HealthCheckRequest) returns (stream HealthCheckResponse);
-}
-"#;
-
-#[tokio::test]
-#[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
-async fn grpcurl_reads_health_and_evaluates() {
-    let grpcurl = foreign::client("grpcurl");
-    let stack = Stack::start().await;
-    stack.sandbox.write("health.proto", HEALTH_PROTO);
-    let ask = async |server: &Server, method: &str, name: &str| {
-        let (data, address) = (format!("{{\"service\": \"{name}\"}}"), server.address().to_string());
-        let method = format!("grpc.health.v1.Health/{method}");
-        // A watch takes all of its time.
-        let most = if method.ends_with("Watch") { "5" } else { "20" };
-        let args =
-            ["-plaintext", "-max-time", most, "-proto", "health.proto", "-d", &data, &address, &method];
-        let ended = stack.sandbox.run(&grpcurl, args, b"").await;
-        let text = [&ended.stdout[..], &ended.stderr[..]].concat();
-        String::from_utf8_lossy(&text).split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    let shard = format!("shard/{}", stack.runner.address());
-    for (server, name) in [(&stack.router, ""), (&stack.runner, ""), (&stack.router, &*shard)] {
-        eventually(&format!("{name:?} serves"), async || {
-            (ask(server, "Check", name).await == "{ \"status\": \"SERVING\" }").then_some(())
-        })
-        .await;
-    }
-    let unknown = ask(&stack.router, "Check", "shard/nobody").await;
-    assert!(unknown.contains("NotFound"), "{unknown}");
-    // A watch of an unknown name stays open until the client's own time is up.
-    let watched = ask(&stack.router, "Watch", "shard/nobody").await;
-    assert!(
-        watched.starts_with("{ \"status\": \"SERVICE_UNKNOWN\" }") && watched.contains("DeadlineExceeded"),
-        "{watched}"
-    );
-
-    let protos = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/go/evaluatorpb");
-    // "kind: ResourceList\n"
-    let list = "a2luZDogUmVzb3VyY2VMaXN0Cg==";
-    let data = format!("{{\"image\": \"ex.io/cat:v1\", \"resource_list\": \"{list}\"}}");
-    let address = stack.router.address().to_string();
-    let method = "evaluator.FunctionEvaluator/EvaluateFunction";
-    let args =
-        ["-plaintext", "-import-path", protos, "-proto", "evaluator.proto", "-d", &data, &address, method];
-    let ended = stack.sandbox.run(&grpcurl, args, b"").await;
-    let answer: Value = serde_json::from_slice(&ended.stdout).unwrap();
-    assert_eq!(answer["resourceList"], list, "{answer}");
-
-    stack.runner.signal(Signal::STOP);
-    eventually("the router sees the shard fall", async || {
-        (ask(&stack.router, "Check", &shard).await == "{ \"status\": \"NOT_SERVING\" }").then_some(())
-    })
-    .await;
-    assert_eq!(
-        ask(&stack.router, "Check", "").await,
-        "{ \"status\": \"SERVING\" }",
-        "a dependency is not its own health"
-    );
-}
-
 #[tokio::test]
 #[ignore = "needs the built binaries and tests/clients; tests/run runs it"]
 async fn the_runner_understands_a_wrapper_on_grpc_go() {
@@ -276,26 +203,6 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
             );
             client.call(&image, text.to_owned()).await.fails(code, &expected);
         }
-    }
-
-    // 100 KiB, which nothing on the way needs to cut.
-    let router = sandbox.router(&[&runner], &[]).await;
-    let text = "žluťoučký kůň\n".repeat(5690);
-    sandbox.write("long.txt", &text);
-    let expected = format!(
-        "unable to evaluate error:INTERNAL with pod evaluator: rpc error: code = Internal desc = {text}"
-    );
-    let address = router.address().to_string();
-    let fields = ["--image", "echo:v0.9", "--tag", "v1", "--exec-path", "/bin/false"];
-    let args = [&["--addr", &address, "--in", "long.txt"], &fields[..]].concat();
-    let report = Report::of(&sandbox, &foreign::client("grpcgo"), &args).await;
-    report.succeeded(1);
-    assert_eq!(report.log(), "image \"echo:v0.9\" tag \"v1\" exec_path \"/bin/false\"\n");
-    for (client, long_texts) in clients() {
-        let args = ["--addr", &address, "--image", "error:INTERNAL", "--in", "long.txt"];
-        let report = Report::of(&sandbox, &client, &[&args, long_texts].concat()).await;
-        assert_eq!((report.code(), report.message()), ("INTERNAL", expected.as_str()));
-        figure(&format!("{}: {} bytes of text arrive whole", name(&client), report.message().len()));
     }
 
     let answer = client.call_within("sleep:30s", INPUT, Duration::from_millis(500)).await;

@@ -3,17 +3,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use porch_fn_package::FunctionConfig;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::foreign;
 use porch_fn_tests::process::{Sandbox, Server, binary, figure, flag};
-use tokio::time::Instant;
 use tonic::Code;
-
-/// The size to which packages are multiplied: an answer that grows by a sixth still passes.
-const LARGE: u64 = 5 << 20;
 
 /// Sets an annotation on each Deployment from the package's own Kptfile. NAME is replaced.
 const REPLACEMENTS: &str = "\
@@ -55,8 +50,6 @@ struct Function {
     config: Config,
     /// Whether it writes back what it read.
     echoes: bool,
-    /// Whether it takes minutes for six packages of [`LARGE`] bytes: one is enough then.
-    slow: bool,
 }
 
 fn pairs(pairs: &[&str]) -> FunctionConfig {
@@ -69,8 +62,7 @@ fn parsed(text: &str) -> FunctionConfig {
 
 /// `cat`, and those of other SDKs.
 fn functions() -> Vec<Function> {
-    let cat =
-        Function { name: "cat", program: "/bin/cat".into(), config: |_| None, echoes: true, slow: false };
+    let cat = Function { name: "cat", program: "/bin/cat".into(), config: |_| None, echoes: true };
     let foreign: [(&str, Config); 6] = [
         ("set-namespace", |_| Some(pairs(&["namespace=shop"]))),
         ("starlark", |_| Some(parsed(STARLARK))),
@@ -79,9 +71,11 @@ fn functions() -> Vec<Function> {
         ("validator", |_| None),
         ("namespace-generator", |_| Some(pairs(&["name=team-a", "owner=Žofie", "quota=10"]))),
     ];
-    let found = foreign.map(|(name, config)| {
-        let slow = ["starlark", "apply-replacements"].contains(&name);
-        Function { name, program: foreign::function(name), config, echoes: false, slow }
+    let found = foreign.map(|(name, config)| Function {
+        name,
+        program: foreign::function(name),
+        config,
+        echoes: false,
     });
     std::iter::once(cat).chain(found).collect()
 }
@@ -155,40 +149,9 @@ impl Stack {
 }
 
 fn list(directory: &Path, name: &str, function: &Function) -> String {
-    let package = porch_fn_package::read(directory, 2 * LARGE).unwrap();
+    let package = porch_fn_package::read(directory, 5 << 20).unwrap();
     assert!(package.item_count() > 0, "{name}");
     package.to_resource_list((function.config)(name).as_ref())
-}
-
-/// Copies of the package side by side under a Kptfile of their own, of [`LARGE`] bytes in all.
-fn multiplied(package: &Path, name: &str, sandbox: &Sandbox) -> PathBuf {
-    let root = sandbox.path(&format!("large/{name}"));
-    let kptfile = format!("apiVersion: kpt.dev/v1\nkind: Kptfile\nmetadata:\n  name: many-{name}\n");
-    sandbox.write(&format!("large/{name}/Kptfile"), kptfile);
-    let cat = |directory: &Path| {
-        porch_fn_package::read(directory, 2 * LARGE).unwrap().to_resource_list(None).len() as u64
-    };
-    // A path's annotation is a few bytes longer in a copy.
-    let one = cat(package) + 8 * porch_fn_package::read(package, LARGE).unwrap().item_count() as u64;
-    for copy in 0..LARGE / one {
-        copy_files(package, &root.join(format!("c{copy:04}")));
-    }
-    let size = cat(&root);
-    assert!(LARGE * 95 / 100 < size && size < LARGE * 105 / 100, "{name}: {size}");
-    root
-}
-
-fn copy_files(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_files(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
 }
 
 #[tokio::test]
@@ -204,38 +167,4 @@ async fn every_package_comes_back_as_from_the_function_itself() {
         figure(&format!("{}: {succeeded} of 6 packages succeed, all as by hand", function.name));
         assert!(succeeded >= 3, "{} says little about {succeeded} packages", function.name);
     }
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries and tests/functions; tests/run runs it"]
-async fn so_does_every_package_at_five_mib() {
-    let stack = Stack::start().await;
-    for (name, directory) in packages() {
-        let large = multiplied(&directory, &name, &stack.sandbox);
-        for function in stack.functions.iter().filter(|function| !function.slow || name == "porch") {
-            let list = list(&large, &format!("many-{name}"), function);
-            let (size, began) = (list.len(), Instant::now());
-            let succeeded = stack.compare(function, &name, list).await;
-            let took = began.elapsed();
-            figure(&format!(
-                "{} on {name} at {size} bytes: success {succeeded}, {took:.1?} both ways",
-                function.name
-            ));
-        }
-    }
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries and tests/functions; tests/run runs it"]
-async fn a_validators_results_are_in_the_error_text() {
-    let list = include_str!("../../../functions/testdata/validator.yaml");
-    let stack = Stack::start().await;
-    let function = stack.functions.iter().find(|function| function.name == "validator").unwrap();
-    assert!(!stack.compare(function, "its testdata", list.to_owned()).await);
-    let answer = Client::new(stack.router.address())
-        .call_within("ex.io/validator:v1", list, Duration::from_secs(20))
-        .await;
-    let expected = "unable to evaluate ex.io/validator:v1 with pod evaluator: rpc error: code = Internal desc = failed to \
-                    evaluate function \"ex.io/validator:v1\" with structured results: [error] apps/v1/Deployment/shop/web";
-    assert!(answer.message.starts_with(expected), "{}", answer.message);
 }

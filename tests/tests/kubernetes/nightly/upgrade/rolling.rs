@@ -15,11 +15,11 @@ use crate::alone::scaling::{Stand, functions};
 use crate::rig::{INPUT, REFERENCE};
 
 /// How long a rollout stands still with runners of both versions. An owner replaces after a minute.
-const BOTH: Duration = Duration::from_secs(150);
+const BOTH: Duration = Duration::from_secs(90);
 /// How long it takes at most until all pods are replaced, after the rollout.
 const REPLACED_WITHIN: Duration = Duration::from_mins(8);
 /// How long nothing more happens after that: more than an owner waits before it replaces.
-const STAYS: Duration = Duration::from_secs(100);
+const STAYS: Duration = Duration::from_secs(80);
 
 /// How many pods each image has had.
 fn births(record: &Recorder<Pod>) -> BTreeMap<String, usize> {

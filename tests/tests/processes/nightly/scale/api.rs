@@ -49,8 +49,6 @@ struct State {
     /// When the last list of pods was begun, and when the watch after it was.
     listed: Option<Instant>,
     watched: Option<Instant>,
-    pushes: usize,
-    others: BTreeMap<String, usize>,
 }
 
 // === impl Api ===
@@ -75,15 +73,7 @@ impl Api {
     }
 
     pub(crate) fn kubeconfig(&self, sandbox: &Sandbox) -> PathBuf {
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "fake", "cluster": {"server": format!("http://{}", self.0.address)}}],
-            "users": [{"name": "fake", "user": {}}],
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
-            "current-context": "fake",
-        });
-        sandbox.write("fake.conf", config.to_string())
+        sandbox.kubeconfig(&format!("http://{}", self.0.address))
     }
 
     /// More pods that serve, each with its Service.
@@ -135,16 +125,6 @@ impl Api {
         state.listed.zip(state.watched)
     }
 
-    /// Writes of reclaim-after so far.
-    pub(crate) fn pushes(&self) -> usize {
-        self.0.state.lock().unwrap().pushes
-    }
-
-    /// What else was asked for, and how often.
-    pub(crate) fn others(&self) -> BTreeMap<String, usize> {
-        self.0.state.lock().unwrap().others.clone()
-    }
-
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
@@ -167,11 +147,7 @@ impl Api {
             // A runner may hear of a pod before it hears of its Service.
             (&Method::POST, Some(("services", None))) => failure(StatusCode::CONFLICT, "AlreadyExists"),
             (&Method::PATCH, Some(("pods", Some(name)))) => self.push(name, &body),
-            (method, _) => {
-                let kind = what.map_or(path.as_str(), |(kind, _)| kind);
-                *self.0.state.lock().unwrap().others.entry(format!("{method} {kind}")).or_default() += 1;
-                failure(StatusCode::NOT_FOUND, "NotFound")
-            }
+            _ => failure(StatusCode::NOT_FOUND, "NotFound"),
         }
     }
 
@@ -244,7 +220,7 @@ impl Api {
         pod.version = version;
         pod.reclaim_after = metadata["annotations"]["fn.kpt.dev/reclaim-after"].as_str().map(str::to_owned);
         let pod = pod.clone();
-        (state.version, state.pushes) = (version, state.pushes + 1);
+        state.version = version;
         state.tell("MODIFIED", &pod);
         self.0.changed.send_replace(version);
         ok(pod.json())
