@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::config::Config;
 use crate::event::{Action, Event, Rejection, Verdict};
 use crate::function::{Function, FunctionStats, Functions};
-use crate::shared::{Place, PoolStep, Shared, Totals, Watch};
+use crate::shared::{Place, PoolStep, Shared, Watch};
 use crate::types::{Pod, RequestId, Time, Uid};
 
 /// The pods that this runner knows and the calls that want one.
@@ -106,13 +106,14 @@ impl Pool {
     }
 
     /// Whether nothing is remembered: no pod, no call, no failure.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
         self.functions.0.is_empty()
             && self.shared.calls.is_empty()
             && self.shared.images.is_empty()
             && self.shared.timers.is_empty()
             && self.shared.wanting.is_empty()
-            && self.shared.totals == Totals::default()
+            && self.shared.totals == crate::shared::Totals::default()
     }
 }
 

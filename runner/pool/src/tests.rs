@@ -1,6 +1,5 @@
 //! The rules by value, one file per subject, and the histories of several pools.
 
-mod adoption;
 mod calls;
 mod capacity;
 mod collecting;

@@ -3,21 +3,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
 use http_auth::parse_challenges;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::RegistryError;
 use crate::address_class::AddressClass;
 use crate::error::json;
 use crate::secret::Secret;
-
-/// The lifetime of a token without `expires_in`, in seconds, by the specification.
-const DEFAULT_EXPIRY: u64 = 60;
-/// The longest lifetime that is used, in seconds. Registries give less.
-const MAX_EXPIRY: u64 = 24 * 60 * 60;
 
 pub(crate) const TOKEN: &str = "token";
 
@@ -33,7 +25,7 @@ pub(crate) enum Challenge {
 }
 
 /// Where tokens come from. The scope is not read: like docker, we ask for the image's own.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BearerChallenge {
     pub(crate) realm: String,
     pub(crate) service: Option<String>,
@@ -68,24 +60,13 @@ pub(crate) fn challenge<'a>(
 struct WireToken {
     token: Option<String>,
     access_token: Option<String>,
-    /// A number, or a string with some token servers.
-    expires_in: Option<Value>,
 }
 
-/// Reads the response of a token server: the token, and how long it is used, which is a tenth less
-/// than its lifetime.
-pub(crate) fn parse_token(bytes: &[u8]) -> Result<(Secret, Duration), RegistryError> {
+/// Reads the response of a token server.
+pub(crate) fn parse_token(bytes: &[u8]) -> Result<Secret, RegistryError> {
     let malformed = |reason| RegistryError::malformed(TOKEN, reason);
     let wire: WireToken = json(bytes, TOKEN)?;
     let token = [wire.token, wire.access_token].into_iter().flatten().find(|text| !text.is_empty());
     let token = token.ok_or_else(|| malformed("it has neither token nor access_token".to_owned()))?;
-    let token = Secret::token(&token).map_err(|problem| malformed(format!("it has {problem}")))?;
-    let expires_in = match wire.expires_in {
-        Some(Value::Number(number)) => number.as_u64(),
-        Some(Value::String(text)) => text.parse().ok(),
-        _ => None,
-    };
-    // Zero stands for a forgotten field, like none.
-    let expires_in = expires_in.filter(|seconds| *seconds > 0).unwrap_or(DEFAULT_EXPIRY).min(MAX_EXPIRY);
-    Ok((token, Duration::from_secs(expires_in) * 9 / 10))
+    Secret::token(&token).map_err(|problem| malformed(format!("it has {problem}")))
 }

@@ -13,10 +13,10 @@ use http::{HeaderMap, Method};
 use moka::sync::Cache;
 use parking_lot::Mutex;
 use porch_fn_image::Image;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tracing::Instrument as _;
 
-use self::session::{Session, TokenKey, texts};
+use self::session::{Session, texts};
 use crate::auth::Challenge;
 use crate::credentials::CredentialFile;
 use crate::digest;
@@ -26,7 +26,6 @@ use crate::lru;
 use crate::manifest::{ACCEPT, Document, choose, command, parse};
 use crate::platform::Platform;
 use crate::roots::{Roots, Trusted, trusted};
-use crate::secret::Secret;
 use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page, too_long};
 use crate::transport::{Http, Insecure, read_body};
 use crate::{Metadata, Registry, RegistryError};
@@ -41,8 +40,6 @@ const MAX_TAG_PAGE: usize = 2 << 20;
 
 /// Registries with a known challenge.
 const MAX_CHALLENGES: u64 = 256;
-/// 50 images with a scope each, and room: a token may have some KiB.
-const MAX_TOKENS: u64 = 1024;
 
 /// How registries are asked.
 #[derive(Debug, Clone)]
@@ -60,16 +57,11 @@ pub struct Options {
 /// Asks registries over HTTPS, through the proxies of the environment.
 #[derive(Debug)]
 pub struct Client {
-    platform: Platform,
-    insecure: Insecure,
-    credentials: CredentialFile,
-    roots: Roots,
+    options: Options,
     /// The HTTP clients, and the certificates that they trust.
     http: Mutex<Option<(Arc<Trusted>, Http)>>,
     /// By registry.
     challenges: Cache<String, Challenge>,
-    /// With the end of their use.
-    tokens: Cache<TokenKey, (Secret, Instant)>,
 }
 
 // === impl Client ===
@@ -77,25 +69,17 @@ pub struct Client {
 impl Client {
     /// Nothing is asked or read yet.
     pub fn new(options: Options) -> Self {
-        Self {
-            platform: options.platform,
-            insecure: Insecure::new(&options.insecure),
-            credentials: options.credentials,
-            roots: options.roots,
-            http: Mutex::default(),
-            challenges: lru(MAX_CHALLENGES),
-            tokens: lru(MAX_TOKENS),
-        }
+        Self { options, http: Mutex::default(), challenges: lru(MAX_CHALLENGES) }
     }
 
     /// The HTTP clients for the certificates that are trusted now.
     async fn http(&self) -> Result<Http, RegistryError> {
-        let trusted = trusted(&self.roots).await;
+        let trusted = trusted(&self.options.roots).await;
         let mut made = self.http.lock();
         if let Some((_, http)) = made.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &trusted)) {
             return Ok(http.clone());
         }
-        let http = Http::new(&trusted, self.insecure.clone()).map_err(|error| {
+        let http = Http::new(&trusted, Insecure::new(&self.options.insecure)).map_err(|error| {
             tracing::warn!(error = %chain(&*error), "no HTTP client could be made");
             RegistryError::Unreachable
         })?;
@@ -122,20 +106,15 @@ impl Client {
         let mut session = Session::new(self, image).await?;
         let (mut document, digest) = fetch_manifest(&mut session, reference(image)).await?;
         // An index may name another one, and that one none.
-        let mut indexes = 0;
-        let config = loop {
-            match document {
-                Document::Manifest(config) => break config,
-                Document::Index(_) if indexes == 2 => {
-                    let reason = "it has indexes within indexes within indexes";
-                    return Err(RegistryError::malformed(MANIFEST, reason));
-                }
-                Document::Index(entries) => {
-                    indexes += 1;
-                    let entry = choose(&entries, &self.platform)?;
-                    document = fetch_manifest(&mut session, digest::known(entry, MANIFEST)?).await?.0;
-                }
+        for _ in 0..2 {
+            if let Document::Index(entries) = &document {
+                let entry = digest::known(choose(entries, &self.options.platform)?, MANIFEST)?;
+                document = fetch_manifest(&mut session, entry).await?.0;
             }
+        }
+        let Document::Manifest(config) = document else {
+            let reason = "it has indexes within indexes within indexes";
+            return Err(RegistryError::malformed(MANIFEST, reason));
         };
         let path = format!("blobs/{}", digest::known(&config, CONFIG)?);
         let response = session.send(Method::GET, &path, "*/*", CONFIG).await?;

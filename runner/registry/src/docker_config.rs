@@ -30,7 +30,7 @@ const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// What to show to a registry.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
     /// User and password.
     Basic { user: String, password: Secret },

@@ -54,8 +54,7 @@ pub fn fuzz_docker_config(file: &[u8], image: &Image) -> Result<bool, String> {
     Ok(config.lookup(image).is_some())
 }
 
-/// Asks registries. Remembers connections, challenges and tokens only, and bounds the time of each
-/// lookup.
+/// Asks registries. Remembers connections and challenges only, and bounds the time of each lookup.
 pub trait Registry: fmt::Debug + Send + Sync + 'static {
     /// Everything about the image.
     fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>>;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::HeaderValue;
 
 /// A password, a token, or what holds one.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(Arc<str>);
 
 impl Secret {

@@ -32,7 +32,7 @@ use crate::go_text::go_os_error;
 use group::Group;
 
 pub use program::{Environment, LookupError, Program};
-pub use reaper::{CALL_VARIABLE, adopt_orphans, collect_orphans};
+pub use reaper::{adopt_orphans, collect_orphans};
 pub(crate) use stderr::MARKER_LIMIT;
 pub use stderr::Stderr;
 

@@ -39,21 +39,6 @@ fn a_deadline_ends_the_wait_on_the_timer() {
 }
 
 #[test]
-fn the_pod_of_a_cancelled_call_serves_the_next_one() {
-    let mut rig = Rig::new(limits(3, 2));
-    rig.run("request 1 -> create 0; request 2; cancel 1; cancel 2; counts -> 0 1 0 0");
-    rig.run("request 3; request 4"); // no second pod for those who left
-    rig.run("created 0 ..; ready 0 -> grant 3 u0 + grant 4 u0; cancel 1; cancel 3; served 4");
-    rig.run("counts -> 1 0 0 0");
-}
-
-#[test]
-fn a_broken_pod_gets_no_call_before_it_is_ready_again() {
-    let mut rig = warm(1, &[0]);
-    rig.run("request 1 ..; request 2 ..; broken 1 -> probe u0; request 3; broken 2; ready 0 -> grant 3 u0");
-}
-
-#[test]
 fn an_image_may_differ_and_zero_or_unknown_means_as_all() {
     let table = HashMap::from([(
         ImageKey::from(IMAGE),

@@ -33,26 +33,6 @@ fn a_pod_in_use_or_wanted_is_not_collected() {
 }
 
 #[test]
-fn only_the_owner_collects() {
-    let mut rig = Rig::with_pods(config(), &[0]);
-    rig.run("disown; pass 4000; own; pass 60 -> delete u0 Expired");
-}
-
-#[test]
-fn a_pod_that_is_being_deleted_is_not_granted() {
-    let mut rig = Rig::with_pods(config(), &[0]);
-    rig.run("see 0 lapsing 1; pass 60 -> delete u0 Expired; request 1");
-    rig.run("deleted 0 Ok -> create 1; see 0 terminating 30; gone 0");
-}
-
-#[test]
-fn after_a_conflict_the_pod_is_judged_anew() {
-    let mut rig = Rig::with_pods(config(), &[0]);
-    rig.run("see 0 lapsing 1; pass 60 ..; deleted 0 Conflict; see 0"); // another runner has pushed it
-    rig.run("request 1 -> grant 1 u0; served 1; pass 1000");
-}
-
-#[test]
 fn after_a_lost_answer_the_pod_is_judged_anew() {
     let mut rig = Rig::with_pods(config(), &[0]);
     rig.run("see 0 lapsing 1; pass 60 ..; deleted 0 Unreachable; request 1"); // it may be terminating
@@ -70,12 +50,6 @@ fn after_a_gap_one_scan_interval_passes_first() {
 }
 
 #[test]
-fn the_owner_alone_gives_a_lifetime_to_a_pod_without_one() {
-    let mut rig = Rig::with_pods(config(), &[0]);
-    rig.run("see 0 endless -> push u0 +1800; disown; pushed 0 Conflict; pass 600");
-}
-
-#[test]
 fn an_error_about_one_image_is_no_gap_for_the_others() {
     for (deleted, expected) in [
         ("deleted 0 Unknown", "pass 59 about delete -> delete other Expired"),
@@ -90,4 +64,12 @@ fn an_error_about_one_image_is_no_gap_for_the_others() {
         rig.run(deleted);
         rig.run(expected);
     }
+}
+
+#[test]
+fn a_change_of_the_owner_starts_and_deletes_nothing() {
+    let mut rig = Rig::unsynced(limits(2, 2));
+    rig.run("disown; synced 0, 1; own -> probe u0 + probe u1; ready 0; ready 1; request 1 -> grant 1 u0");
+    rig.run("disown; request 2 -> grant 2 u1"); // any runner serves
+    rig.run("served 1; served 2; pass 7200"); // the owner collects
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::rig::{IMAGE, NOTHING, Rig, config, overrides, seconds};
 use crate::config::{Config, Limits, Override};
 use crate::event::{Action, Event, OwnedShards};
-use crate::types::{ShardKey, Time};
+use crate::types::ShardKey;
 
 fn keeping(min_pods: u32, max_pods: u32) -> Config {
     let all = Limits { max_pods, min_pods, ..config().limits };
@@ -16,18 +16,12 @@ fn keeping(min_pods: u32, max_pods: u32) -> Config {
 /// Lets time pass while pushes and deletes succeed. Returns the other actions and the number of
 /// pushes per pod.
 fn live(rig: &mut Rig, span: u64) -> (Vec<String>, HashMap<u32, u64>) {
-    live_with(rig, span, "")
-}
-
-/// The same, and pod 0 is special in a way.
-fn live_with(rig: &mut Rig, span: u64, first: &str) -> (Vec<String>, HashMap<u32, u64>) {
     let (mut others, mut pushes) = (Vec::new(), HashMap::new());
     for _ in 0..span / 5 {
         for line in rig.pass(5) {
             if let Some((slot, until)) = line.strip_prefix("push u").and_then(|rest| rest.split_once(" +")) {
                 *pushes.entry(slot.parse().unwrap()).or_default() += 1;
-                let special = if slot == "0" { first } else { "" };
-                others.extend(rig.act(&format!("written {slot} lapsing {until}{special}")));
+                others.extend(rig.act(&format!("written {slot} lapsing {until}")));
                 continue;
             }
             let deleted = line.strip_prefix("delete u").map(|rest| rest[..1].to_owned());
@@ -49,15 +43,6 @@ fn with_kept(config: Config, slots: &[u32]) -> Rig {
         rig.run(&format!("ready {slot} .."));
     }
     rig
-}
-
-#[test]
-fn nothing_is_started_before_the_pods_are_known() {
-    let mut rig = Rig::unsynced(keeping(2, 3));
-    rig.run("own; pass 600; synced -> create 0 + create 1; created 0 -> probe u0");
-    rig.run("created 1 -> probe u1; ready 0 ..; ready 1 ..; pass 10"); // and no more than that
-
-    Rig::unsynced(keeping(2, 3)).run("synced 1 -> create 0 + probe u1"); // existing pods count
 }
 
 #[test]
@@ -133,16 +118,6 @@ fn a_kept_pod_that_has_lapsed_already_is_pushed_and_not_deleted() {
 }
 
 #[test]
-fn what_is_no_longer_kept_lapses() {
-    for lowered in [config(), keeping(0, 1), Config { kept_images: Arc::default(), ..keeping(1, 1) }] {
-        let mut rig = with_kept(keeping(1, 1), &[0]);
-        live(&mut rig, 3600);
-        assert_eq!(rig.configure(lowered), NOTHING);
-        rig.run("pass 1700; pass 200 -> delete u0 Expired; deleted 0 Ok; gone 0; is empty");
-    }
-}
-
-#[test]
 fn of_more_pods_always_the_same_are_kept() {
     let mut rig = with_kept(keeping(2, 3), &[0, 1, 2]);
     let (others, pushes) = live(&mut rig, 1900);
@@ -200,44 +175,4 @@ fn failed_starts_are_repeated_for_ever_and_ever_more_slowly() {
     let later = &three[3..];
     assert!(later.windows(2).all(|pair| pair[0] < pair[1]), "one at a time: {three:?}");
     assert!(later.windows(2).skip(5).all(|pair| pair[1] - pair[0] == 30), "{three:?}");
-}
-
-#[test]
-fn when_a_shard_moves_the_new_owner_keeps_the_pods_that_are_there() {
-    let mut old = with_kept(keeping(2, 2), &[0, 1]);
-    live(&mut old, 600);
-    old.run("disown; pass 3600"); // it neither pushes nor starts any more
-    old.run("gone 0; pass 600; gone 1; is empty");
-
-    let mut new = Rig::unsynced(keeping(2, 2));
-    new.run("disown; synced 0 lapsing 1770, 1 lapsing 1750");
-    new.run("own -> probe u0 + probe u1; ready 0 ..; ready 1 ..");
-    let (others, pushes) = live(&mut new, 7200);
-    assert_eq!(others, NOTHING);
-    assert!(pushes[&0] > 100 && pushes[&1] > 100);
-}
-
-#[test]
-fn a_kept_pod_of_another_version_is_replaced_by_one_that_is_kept() {
-    // The second is short-lived: in use or not, it never looks far from its lapse.
-    let brief = Config { limits: Limits { ttl: seconds(60), ..keeping(1, 1).limits }, ..keeping(1, 1) };
-    for config in [keeping(1, 1), brief] {
-        let mut rig = Rig::unsynced(config);
-        rig.run("synced 0 outdated lapsing 120 ..; ready 0 ..");
-        let mut others = Vec::new();
-        while others.is_empty() {
-            others = live_with(&mut rig, 5, " outdated").0;
-            assert!(rig.now < Time::from_millis(1_000_600_000), "never replaced");
-        }
-        assert_eq!(others, ["create 1"]);
-        rig.run("created 1 ..; see 1 ..");
-        let others = live_with(&mut rig, 30, " outdated").0;
-        assert_eq!(others, NOTHING, "the old one stays until the new one is ready");
-        rig.run("ready 1 about u0 -> push u0 +60; written 0 outdated lapsing 60 .."); // notice
-        let (others, pushes) = live_with(&mut rig, 150, " outdated");
-        assert_eq!(others, ["delete u0 Replaced"]);
-        assert!(!pushes.contains_key(&0), "{pushes:?}");
-        assert_eq!(live(&mut rig, 3600).0, NOTHING, "the new one is kept");
-        rig.run("counts -> 1 0 0 0");
-    }
 }

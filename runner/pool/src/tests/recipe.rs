@@ -7,7 +7,8 @@ use crate::types::{ImageContent, Pod, PodRecipe};
 /// Whether the owner of `recipe` replaces a pod of `pod`.
 fn replaces(recipe: &PodRecipe, pod: &PodRecipe) -> bool {
     let mut rig = Rig::with_pods(crate::Config { recipe: recipe.clone(), ..config() }, &[0]);
-    rig.see_as(0, |seen| Pod { recipe: pod.clone(), ..seen });
+    let seen = Pod { recipe: pod.clone(), ..rig.pod(0) };
+    rig.step(Event::Seen(seen));
     let lines = rig.pass(120);
     assert_eq!(pod.is_outdated_by(recipe), !lines.is_empty(), "{lines:?}");
     lines == ["create 1"]
@@ -76,7 +77,8 @@ fn a_pod_that_leaves_is_not_used_beside_one_of_newer_content() {
     {
         let mut rig = Rig::with_pods(limits(2, 2), &[0, 1]);
         rig.run("disown");
-        rig.see_as(1, |pod| Pod { recipe: made_with("new", 90, digest, resolved), ..pod });
+        let other = Pod { recipe: made_with("new", 90, digest, resolved), ..rig.pod(1) };
+        rig.step(Event::Seen(other));
         let leaving = Pod { recipe: made_with("new", 5000, "old", 1500), ..rig.pod_as("0 lapsing 60") };
         rig.step(Event::Seen(leaving));
         for id in 0..16 {

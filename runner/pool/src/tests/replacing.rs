@@ -1,7 +1,6 @@
 //! Pods of another version are replaced by their owner, without a failed call.
 
-use super::rig::{Rig, config, limits, made, other};
-use crate::config::Config;
+use super::rig::{Rig, config, limits, other};
 use crate::event::{Creation, Event};
 use crate::types::{Pod, PodName, Uid};
 
@@ -62,13 +61,6 @@ fn only_after_a_minute_of_ownership() {
 }
 
 #[test]
-fn a_new_configuration_replaces_the_pods_of_the_old_one() {
-    let mut rig = Rig::with_pods(config(), &[0]);
-    rig.configure(Config { recipe: made("newer", 6000), ..config() });
-    rig.run("pass 60 -> create 1");
-}
-
-#[test]
 fn a_successor_that_fails_leaves_the_old_pod_in_service() {
     let mut rig = replacing();
     rig.run("created 1 ..; failed 1 image not found -> unprobe u1 + delete u1 Failed; gone 1");
@@ -79,11 +71,6 @@ fn a_successor_that_fails_leaves_the_old_pod_in_service() {
     let mut rig = replacing();
     rig.run("created 1 ..; ready 1 ..; written 0 lapsing 60");
     rig.run("failed 1 out of memory -> push u0 +1800 + delete u1 Failed; request 1 -> grant 1 u0");
-}
-
-#[test]
-fn losing_the_ownership_ends_the_replacement_and_deletes_nothing() {
-    replacing().run("created 1 ..; disown; ready 1; pass 4000");
 }
 
 /// A new configuration outdates the pods of all images at once.

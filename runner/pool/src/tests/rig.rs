@@ -3,6 +3,10 @@
 //! `request 3 -> grant 3 u0 + create 1` expects exactly these actions, `request 4` none, and
 //! `request 5 ..` any; `pass 60 about u0` looks only at lines with `u0`. Times are seconds from
 //! now, and pod `u0` is the one in slot 0. [`Rig::act`] and [`Rig::show`] list the words.
+//!
+//! [`Rig::serving`] has an API server that answers at once, and pods that start and end as fast. There
+//! functions have short names (`f0`), lines show no pod and no write but deletes, and
+//! `call 3 f1 -> grant 3` is a call of one of several functions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,6 +14,7 @@ use std::time::Duration;
 
 use crate::config::{Config, Limits, Override, Overrides};
 use crate::event::{Action, Creation, Event, OwnedShards, Rejection, Verdict, WriteOutcome};
+use crate::model::{Manifest, Server};
 use crate::pool::Pool;
 use crate::types::{
     ImageContent, ImageKey, Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey,
@@ -24,7 +29,11 @@ pub(crate) struct Rig {
     pub(crate) config: Config,
     /// Pods answer at once whether they still serve, and lines do not show that they were asked.
     pub(crate) pods_answer: bool,
-    changes: u64,
+    pub(crate) server: Option<Server>,
+    /// How many pods the server lets be, and a function of which it lets none be.
+    pub(crate) quota: usize,
+    pub(crate) refused: &'static str,
+    pub(crate) changes: u64,
 }
 
 pub(crate) fn config() -> Config {
@@ -75,7 +84,16 @@ impl Rig {
 
     pub(crate) fn unsynced(config: Config) -> Self {
         let now = Time::from_millis(1_000_000_000);
-        Self { pool: Pool::new(config.clone()), now, config, pods_answer: true, changes: 0 }
+        let (server, quota, refused, changes) = (None, usize::MAX, "", 0);
+        let pool = Pool::new(config.clone());
+        Self { pool, now, config, pods_answer: true, server, quota, refused, changes }
+    }
+
+    /// With an API server, past the scan interval after a list, when no pod counts as unused.
+    pub(crate) fn serving(config: Config) -> Self {
+        let mut rig = Self { server: Some(Server::default()), ..Self::unsynced(config) };
+        rig.run("synced ..; pass 60 ..");
+        rig
     }
 
     /// With ready pods in these slots, idle, and past every wait for stable ownership.
@@ -92,19 +110,58 @@ impl Rig {
     }
 
     pub(crate) fn step(&mut self, event: Event) -> Vec<String> {
-        let mut actions = self.pool.step(event, self.now);
-        if self.pods_answer {
-            let checked = |action: &Action| match action {
-                Action::Check { uid, number, .. } => Some((uid.clone(), *number)),
-                _ => None,
-            };
-            for (uid, number) in actions.iter().filter_map(checked).collect::<Vec<_>>() {
-                actions.extend(self.pool.step(Event::Checked { uid, number, answered: true }, self.now));
+        let (mut events, mut lines) = (vec![event], Vec::new());
+        while let Some(event) = events.pop() {
+            for action in self.pool.step(event, self.now) {
+                let (line, is_delete) = (self.show(&action), matches!(action, Action::Delete { .. }));
+                let answers = self.answer(action);
+                lines.extend((answers.is_none() || is_delete).then_some(line));
+                events.extend(answers.into_iter().flatten());
             }
-            actions.retain(|action| checked(action).is_none());
         }
-        assert!(self.pool.next_timer().is_none_or(|timer| timer > self.now), "the timer does not advance");
-        actions.iter().map(|action| self.show(action)).collect()
+        lines
+    }
+
+    /// What pods and the API server say to it, the last event first; `None` if the script answers.
+    fn answer(&mut self, action: Action) -> Option<Vec<Event>> {
+        if let Action::Check { uid, number, .. } = action {
+            return self.pods_answer.then(|| vec![Event::Checked { uid, number, answered: true }]);
+        }
+        let server = self.server.as_mut()?;
+        Some(match action {
+            Action::Create { name, shard_key, recipe, reclaim_after } => {
+                if server.objects.len() >= self.quota || function(&name.image) == self.refused {
+                    let result = Creation::OverQuota(other("exceeded quota"));
+                    return Some(vec![Event::Created { name, result }]);
+                }
+                let reclaim_after = Some(reclaim_after);
+                let manifest = Manifest { name: name.clone(), shard_key, recipe, reclaim_after };
+                let uid = server.create(manifest, 0).unwrap().uid;
+                let pod = server.update(&uid, |object| object.pod.phase = Phase::Running).unwrap();
+                vec![Event::Created { name, result: Creation::Ok(uid) }, Event::Seen(pod)]
+            }
+            Action::Push { uid, until, place_wanted, .. } => {
+                let pod = server.push(&uid, until, place_wanted).unwrap();
+                vec![Event::Pushed { uid, result: WriteOutcome::Ok }, Event::Seen(pod)]
+            }
+            Action::Delete { uid, .. } => {
+                server.remove(&uid);
+                vec![Event::Gone(uid.clone()), Event::Deleted { uid, result: WriteOutcome::Ok }]
+            }
+            Action::Probe { uid, on: true, .. } => vec![Event::Ready(uid)],
+            Action::Probe { .. } | Action::Disconnect { .. } | Action::Check { .. } => Vec::new(),
+            Action::Grant { .. } | Action::Reject { .. } => return None,
+        })
+    }
+
+    /// Another runner pushes the pod of a function, or asks for its place.
+    fn pushed(&mut self, of: &str, until: Option<Time>) -> Vec<String> {
+        let server = self.server.as_mut().unwrap();
+        let pod = server.objects.values().find(|object| function(&object.pod.name.image) == of).unwrap();
+        let (uid, before) = (pod.pod.uid.clone(), pod.pod.reclaim_after.unwrap());
+        let wanted = until.is_none().then_some(self.now);
+        let pod = server.push(&uid, until.unwrap_or(before), wanted).unwrap();
+        self.step(Event::Seen(pod))
     }
 
     /// With pods that answer a check only in the script.
@@ -119,6 +176,10 @@ impl Rig {
         while let Some(timer) = self.pool.next_timer().filter(|&timer| timer <= end) {
             self.now = self.now.max(timer);
             lines.extend(self.step(Event::Tick));
+            assert!(
+                self.pool.next_timer().is_none_or(|timer| timer > self.now),
+                "the timer does not advance"
+            );
         }
         self.now = end;
         lines
@@ -165,11 +226,27 @@ impl Rig {
                 }));
                 return lines;
             }
-            "request" => {
-                let patience = text.strip_prefix("within ").map_or(300, |span| span.parse().unwrap());
-                let (image, deadline) = (ImageKey::from(IMAGE), self.now + seconds(patience));
+            "request" | "call" => {
+                let (of, patience) = text.split_once("within ").unwrap_or((text, "300"));
+                let image = if verb == "call" { image(of.trim_end()) } else { ImageKey::from(IMAGE) };
+                let deadline = self.now + seconds(patience.parse().unwrap());
                 Event::Request { id, shard_key: ShardKey::from(&image), image, deadline }
             }
+            "serve" => {
+                self.changes += 1;
+                let id = 1000 + self.changes;
+                let mut lines = self.act(&format!("call {id} {first}"));
+                lines.extend(self.pass(text.parse().unwrap_or(1)));
+                assert!(lines.contains(&format!("grant {id}")), "{step}: {lines:?}");
+                return self.act(&format!("served {id}"));
+            }
+            "pods" => {
+                let pods = self.server.as_ref().unwrap().objects.keys();
+                return vec![pods.map(|name| function(&name.image)).collect::<Vec<_>>().join(" ")];
+            }
+            "wanted" => return self.pushed(first, None),
+            "used" => return self.pushed(first, Some(self.now + self.config.limits.ttl)),
+            "tick" => Event::Tick,
             "cancel" => Event::Cancel(id),
             "served" => finished(Verdict::Served),
             "broken" => finished(Verdict::Broken),
@@ -187,6 +264,7 @@ impl Rig {
             "refused" => created(Creation::Refused(reason)),
             "creation" if text == "Exists" => created(Creation::Exists),
             "creation" if text == "Ok" => created(Creation::Ok(uid)),
+            "creation" if text == "OverQuota" => created(Creation::OverQuota(other("quota"))),
             "creation" => created(Creation::Unreachable),
             "deleted" => Event::Deleted { uid, result: outcome(text) },
             "pushed" => Event::Pushed { uid, result: outcome(text) },
@@ -237,6 +315,7 @@ impl Rig {
                 "lapsing" => pod.reclaim_after = in_seconds(),
                 "terminating" => pod.terminating_since = in_seconds(),
                 "endless" => pod.reclaim_after = None,
+                "wanted" => pod.place_wanted = in_seconds(),
                 "outdated" => pod.recipe = made("old", 4000),
                 "running" => pod.phase = Phase::Running,
                 "failed" => pod.phase = Phase::Failed(other(&words.by_ref().collect::<Vec<_>>().join(" "))),
@@ -250,11 +329,6 @@ impl Rig {
         pod
     }
 
-    pub(crate) fn see_as(&mut self, slot: u32, change: impl FnOnce(Pod) -> Pod) -> Vec<String> {
-        let pod = self.pod(slot);
-        self.step(Event::Seen(change(pod)))
-    }
-
     /// `[ready, starting, in flight, waiting]`.
     pub(crate) fn counts(&self) -> [usize; 4] {
         let stats = self.pool.stats();
@@ -263,10 +337,11 @@ impl Rig {
 
     fn show(&self, action: &Action) -> String {
         let from_now = |time: Time| {
-            let millis = time.as_millis().cast_signed() - self.now.as_millis().cast_signed();
+            let millis = time.as_millis().cast_signed().wrapping_sub(self.now.as_millis().cast_signed());
             format!("{}{}", if millis < 0 { "" } else { "+" }, millis as f64 / 1000.0)
         };
         match action {
+            Action::Grant { id, .. } if self.server.is_some() => format!("grant {}", id.0),
             Action::Grant { id, uid } => format!("grant {} {uid}", id.0),
             Action::Reject { id, error } => format!(
                 "reject {} {}",
@@ -284,6 +359,9 @@ impl Rig {
                 None => format!("create {}", name.slot),
                 Some(past) => format!("create {} past {past}", name.slot),
             },
+            Action::Delete { name, reason, .. } if self.server.is_some() => {
+                format!("delete {} {reason:?}", function(&name.image))
+            }
             Action::Delete { uid, reason, .. } => format!("delete {uid} {reason:?}"),
             Action::Check { uid, .. } => format!("check {uid}"),
             Action::Disconnect { uid, .. } => format!("cut {uid}"),
@@ -302,6 +380,15 @@ fn outcome(text: &str) -> WriteOutcome {
         "Unknown" => WriteOutcome::Unknown,
         _ => WriteOutcome::Unreachable,
     }
+}
+
+/// Of a function by its short name.
+pub(crate) fn image(function: &str) -> ImageKey {
+    format!("registry/{function}:v1").into()
+}
+
+fn function(image: &ImageKey) -> &str {
+    image.as_str().trim_start_matches("registry/").trim_end_matches(":v1")
 }
 
 pub(crate) fn uid(slot: u32) -> Uid {

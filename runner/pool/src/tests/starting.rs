@@ -42,13 +42,6 @@ fn a_pod_that_cannot_start_fails_its_waiters_and_is_deleted() {
 }
 
 #[test]
-fn a_failure_seen_by_the_watch_is_the_same() {
-    let mut rig = Rig::new(config());
-    rig.run("request 1 ..; created 0 ..");
-    rig.run("see 0 failed exit code 1 -> unprobe u0 + reject 1 PodFailed exit code 1 + delete u0 Failed");
-}
-
-#[test]
 fn waiters_stay_while_another_pod_is_on_its_way() {
     let mut rig = Rig::new(limits(2, 1));
     rig.run("request 1 ..; request 2 ..; created 0 ..; created 1 ..");
@@ -96,14 +89,6 @@ fn a_pod_that_others_can_use_is_not_deleted_for_being_unreachable_from_here() {
     let mut rig = Rig::new(Config { scan_interval: seconds(20), ..impatient() });
     rig.run("pass 100 ..; see 0 endless -> push u0 +1800 + probe u0; see 0 ..");
     rig.run("pass 61 -> delete u0 Failed");
-}
-
-#[test]
-fn another_runners_pod_that_is_not_ready_in_time_is_left_to_its_owner() {
-    let mut rig = Rig::new(config());
-    rig.run("disown; see 0 ..; request 1 -> probe u0; pass 30 ..; request 2 ..");
-    rig.run("pass 30 -> reject 1 NotReady + reject 2 NotReady"); // no hope is put in it for now
-    rig.run("request 3; ready 0 -> grant 3 u0 + push u0 +1800"); // the probe goes on
 }
 
 #[test]
@@ -159,4 +144,17 @@ fn the_watch_and_the_answer_may_come_in_any_order() {
     // The answer first, and the watch never.
     rig.run("created 0 ..; ready 0 ..; served 1; watch lost; pass 120 ..");
     rig.run("counts -> 1 0 0 0; synced ..; pass 60 ..; request 2 -> create 0");
+}
+
+#[test]
+fn a_name_that_a_terminating_pod_holds_is_no_success() {
+    // The watch may be later or earlier than the answer.
+    for script in [
+        "request 1 ..; creation 0 Exists; see 0 terminating 30 -> create 1",
+        "request 1 ..; see 0 terminating 30; creation 0 Exists -> create 1",
+    ] {
+        let mut rig = Rig::new(config());
+        rig.run(script);
+        rig.run("counts -> 0 1 0 1; gone 0");
+    }
 }

@@ -1,7 +1,5 @@
 //! Challenges and tokens as registries write them, good and bad.
 
-use std::time::Duration;
-
 use super::{BearerChallenge, Challenge, parse_token};
 use crate::address_class::AddressClass;
 
@@ -41,17 +39,13 @@ fn challenges_are_read() {
 
 #[test]
 fn tokens_are_read() {
-    for (body, secret, usable_for) in [
-        (r#"{"token":"t","expires_in":300,"issued_at":"x"}"#, "t", 270),
-        (r#"{"access_token":"t"}"#, "t", 54),
-        (r#"{"token":"","access_token":"t","expires_in":"100"}"#, "t", 90),
-        (r#"{"token":"t","access_token":"u","expires_in":0}"#, "t", 54),
-        (r#"{"token":"t","expires_in":-5}"#, "t", 54),
-        (r#"{"token":"t","expires_in":null}"#, "t", 54),
-        (r#"{"token":"t","expires_in":18446744073709551615}"#, "t", 77760),
+    for body in [
+        r#"{"token":"t","expires_in":300,"issued_at":"x"}"#,
+        r#"{"access_token":"t"}"#,
+        r#"{"token":"","access_token":"t"}"#,
+        r#"{"token":"t","access_token":"u"}"#,
     ] {
-        let (token, usable) = parse_token(body.as_bytes()).unwrap();
-        assert_eq!((token.expose(), usable), (secret, Duration::from_secs(usable_for)), "{body}");
+        assert_eq!(parse_token(body.as_bytes()).unwrap().expose(), "t", "{body}");
     }
 }
 

@@ -10,7 +10,6 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode};
 use porch_fn_image::Image;
 use reqwest::{RequestBuilder, Response, Url};
-use tokio::time::Instant;
 
 use super::Client;
 use crate::RegistryError;
@@ -23,17 +22,8 @@ use crate::transport::{Http, read_body, same_origin};
 /// Names us to token servers.
 const CLIENT_ID: &str = "porch-fn";
 const MAX_TOKEN_BYTES: usize = 64 << 10;
-/// The first, one with what was asked for, one with a new token or challenge, one with new
-/// credentials.
+/// The first, one with what was asked for, one with a new challenge, one with new credentials.
 const MAX_ATTEMPTS: usize = 4;
-
-/// What a token is for, and the credential that it was got with.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct TokenKey {
-    repository: String,
-    challenge: BearerChallenge,
-    credential: Option<Credential>,
-}
 
 /// One lookup at the registry of one image.
 pub(super) struct Session<'a> {
@@ -44,6 +34,9 @@ pub(super) struct Session<'a> {
     base: Url,
     /// What to show, or why the file with it cannot be used.
     credential: Result<Option<Credential>, String>,
+    /// For the image's repository, until the registry refuses it. A later lookup fetches its own:
+    /// most tokens are for one repository, and end before its images are asked for again.
+    token: Option<Secret>,
 }
 
 // === impl Session ===
@@ -60,8 +53,8 @@ impl<'a> Session<'a> {
         if image.registry() == DOCKER_HUB {
             let _ = base.set_host(Some("registry-1.docker.io"));
         }
-        let credential = credentials::lookup(&client.credentials, image).await;
-        Ok(Self { client, image, http, base, credential })
+        let credential = credentials::lookup(&client.options.credentials, image).await;
+        Ok(Self { client, image, http, base, credential, token: None })
     }
 
     /// Sends, and sends again with what the registry wants to see. `path` is of checked parts, and
@@ -73,7 +66,7 @@ impl<'a> Session<'a> {
         accept: &'static str,
         what: &'static str,
     ) -> Result<Response, RegistryError> {
-        let Client { challenges, tokens, .. } = self.client;
+        let challenges = &self.client.challenges;
         let registry = self.image.registry();
         let url = self.url(path)?;
         if !challenges.contains_key(registry) && !matches!(self.credential, Ok(None)) {
@@ -84,7 +77,7 @@ impl<'a> Session<'a> {
             let request = self.http.request(method.clone(), url.clone()).header(ACCEPT, accept);
             let mut has_news = false;
             match self.authorize(request, challenge.as_ref()).await {
-                Ok((request, kept_token)) => {
+                Ok(request) => {
                     let response = self.http.send(request, None).await?;
                     let is_refusal =
                         matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
@@ -93,12 +86,9 @@ impl<'a> Session<'a> {
                         return self.check(response, challenge.as_ref(), what);
                     }
                     let wanted = self.challenge_of(&response).filter(|new| Some(new) != challenge.as_ref());
-                    has_news = wanted.is_some() || kept_token.is_some();
+                    has_news = wanted.is_some();
                     if let Some(wanted) = wanted {
                         challenges.insert(registry.to_owned(), wanted);
-                    }
-                    if let Some(revoked) = kept_token {
-                        tokens.invalidate(&revoked);
                     }
                 }
                 // The token server refuses our credentials.
@@ -109,6 +99,7 @@ impl<'a> Session<'a> {
                     return Err(error);
                 }
             }
+            self.token = None;
             if !self.reload_credentials().await && !has_news {
                 break;
             }
@@ -160,47 +151,46 @@ impl<'a> Session<'a> {
 
     /// Reads the credentials again. Returns whether they have changed.
     async fn reload_credentials(&mut self) -> bool {
-        self.client.credentials.reload().await;
-        let credential = credentials::lookup(&self.client.credentials, self.image).await;
+        let file = &self.client.options.credentials;
+        file.reload().await;
+        let credential = credentials::lookup(file, self.image).await;
         credential != std::mem::replace(&mut self.credential, credential.clone())
     }
 
-    /// The request with what the registry wants to see. The key is of a token that an earlier
-    /// request got: the registry may have revoked it.
+    /// The request with what the registry wants to see.
     async fn authorize(
-        &self,
+        &mut self,
         request: RequestBuilder,
         challenge: Option<&Challenge>,
-    ) -> Result<(RequestBuilder, Option<TokenKey>), RegistryError> {
+    ) -> Result<RequestBuilder, RegistryError> {
         let credential = self.credential.as_ref().ok().and_then(Option::as_ref);
         Ok(match (challenge, credential) {
-            (Some(_), Some(Credential::Bearer { token })) => (request.bearer_auth(token.expose()), None),
+            (Some(_), Some(Credential::Bearer { token })) => request.bearer_auth(token.expose()),
             (Some(Challenge::Bearer(challenge)), _) => {
-                let key = TokenKey {
-                    repository: self.image.repository().to_owned(),
-                    challenge: challenge.clone(),
-                    credential: credential.cloned(),
-                };
-                match self.client.tokens.get(&key).filter(|(_, until)| Instant::now() < *until) {
-                    Some((token, _)) => (request.bearer_auth(token.expose()), Some(key)),
-                    None => (request.bearer_auth(self.fetch_token(key).await?.expose()), None),
+                if self.token.is_none() {
+                    self.token = Some(self.fetch_token(challenge, credential).await?);
                 }
+                request.bearer_auth(self.token.as_ref().map_or("", Secret::expose))
             }
             (Some(_), Some(Credential::Basic { user, password })) => {
-                (request.basic_auth(user, Some(password.expose())), None)
+                request.basic_auth(user, Some(password.expose()))
             }
-            _ => (request, None),
+            _ => request,
         })
     }
 
     /// # Errors
     /// [`RegistryError::Unauthorized`] if the token server refuses the credentials.
-    async fn fetch_token(&self, key: TokenKey) -> Result<Secret, RegistryError> {
-        let mut realm = self.realm(&key.challenge.realm)?;
+    async fn fetch_token(
+        &self,
+        challenge: &BearerChallenge,
+        credential: Option<&Credential>,
+    ) -> Result<Secret, RegistryError> {
+        let mut realm = self.realm(&challenge.realm)?;
         let scope = format!("repository:{}:pull", path_of(self.image));
-        let service = key.challenge.service.as_deref().map(|service| ("service", service));
+        let service = challenge.service.as_deref().map(|service| ("service", service));
         let mut pairs: Vec<(&str, &str)> = service.into_iter().chain([("scope", &*scope)]).collect();
-        let request = if let Some(Credential::Identity { token }) = &key.credential {
+        let request = if let Some(Credential::Identity { token }) = credential {
             pairs.extend([
                 ("grant_type", "refresh_token"),
                 ("client_id", CLIENT_ID),
@@ -215,15 +205,14 @@ impl<'a> Session<'a> {
         } else {
             realm.query_pairs_mut().extend_pairs(pairs);
             let request = self.http.request(Method::GET, realm);
-            match &key.credential {
+            match credential {
                 Some(Credential::Basic { user, password }) => {
                     request.basic_auth(user, Some(password.expose()))
                 }
                 _ => request,
             }
         };
-        let asked_at = Instant::now();
-        let response = self.http.send(request, Some(key.challenge.registry)).await?;
+        let response = self.http.send(request, Some(challenge.registry)).await?;
         match response.status() {
             StatusCode::OK => {}
             // OAuth 2 answers 400 to a token that is no longer good.
@@ -232,9 +221,7 @@ impl<'a> Session<'a> {
             }
             status => return Err(unexpected(status, TOKEN)),
         }
-        let (token, usable_for) = parse_token(&read_body(response, TOKEN, MAX_TOKEN_BYTES).await?)?;
-        self.client.tokens.insert(key, (token.clone(), asked_at + usable_for));
-        Ok(token)
+        parse_token(&read_body(response, TOKEN, MAX_TOKEN_BYTES).await?)
     }
 
     /// Where tokens come from: never a place that credentials reach unencrypted, unless the user

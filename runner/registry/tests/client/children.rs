@@ -3,13 +3,9 @@
 
 use std::process::Stdio;
 
-use porch_fn_image::Image;
-use porch_fn_registry::{Client, Options, Registry as _, RegistryError, roots};
+use porch_fn_registry::{Client, Options, Registry as _, roots};
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
-use tokio::sync::mpsc;
 use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::server::{Reply, Seen, Server, basic};
@@ -32,67 +28,6 @@ pub(crate) async fn run(test: &str, variables: &[(&str, String)]) -> String {
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     text
-}
-
-/// A proxy that leads all tunnels to one server; the first line of each.
-async fn proxy(to: &Server) -> (String, mpsc::UnboundedReceiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (lines, seen) = mpsc::unbounded_channel();
-    let to = to.address;
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let lines = lines.clone();
-            tokio::spawn(async move {
-                let mut stream = BufReader::new(stream);
-                let mut line = String::new();
-                stream.read_line(&mut line).await.unwrap();
-                lines.send(line.trim_end().to_owned()).unwrap();
-                while line != "\r\n" {
-                    line.clear();
-                    stream.read_line(&mut line).await.unwrap();
-                }
-                let mut server = TcpStream::connect(to).await.unwrap();
-                stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
-                let _ = copy_bidirectional(&mut stream, &mut server).await;
-            });
-        }
-    });
-    (format!("http://{address}"), seen)
-}
-
-#[tokio::test]
-async fn proxies_are_those_of_the_environment() {
-    let store = Store::of_images();
-    let server = Server::start_tls("server.crt", "server.key", move |seen| store.answer(seen)).await;
-    let (proxy, mut lines) = proxy(&server).await;
-    let local = format!("localhost:{}", server.address.port());
-    for (registry, no_proxy, is_found, line) in [
-        ("registry.test", "", true, Some("CONNECT registry.test:443 HTTP/1.1")),
-        ("registry.test", ".test", false, None),
-        (&local, "localhost", true, None),
-    ] {
-        let variables = [
-            ("TEST_REGISTRY", registry.to_owned()),
-            ("TEST_FOUND", is_found.to_string()),
-            ("HTTPS_PROXY", proxy.clone()),
-            ("NO_PROXY", no_proxy.to_owned()),
-        ];
-        run("children::asks_by_the_environment", &variables).await;
-        assert_eq!(lines.try_recv().ok().as_deref(), line, "{registry} {no_proxy}");
-    }
-}
-
-#[tokio::test]
-#[ignore = "run by other tests in a process of its own"]
-async fn asks_by_the_environment() {
-    let ca = TempDir::ca("ca.crt");
-    let client = Client::new(Options { roots: roots(Some(ca.path().to_owned())), ..options() });
-    let variable = |name| std::env::var(name).unwrap();
-    let image = Image::parse(&format!("{}/a:v1", variable("TEST_REGISTRY")), "").unwrap();
-    let found = client.metadata(&image).await.map(|found| found.command.len());
-    let is_found = variable("TEST_FOUND") == "true";
-    assert_eq!(found, if is_found { Ok(2) } else { Err(RegistryError::Unreachable) });
 }
 
 #[tokio::test]

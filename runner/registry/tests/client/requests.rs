@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::{Duration, sleep};
 
 use crate::server::{Body, Reply, Server};
-use crate::store::{DOCKER_LIST, DOCKER_MANIFEST, OCI_INDEX, OCI_MANIFEST, Store, sha256};
+use crate::store::{Store, sha256};
 use crate::{client, image, malformed};
 
 const GIB: u64 = 1 << 30;
@@ -21,38 +21,36 @@ async fn open(store: Store) -> Server {
 
 #[tokio::test]
 async fn an_image_takes_two_requests_and_an_index_three() {
-    for (manifest, index) in [(OCI_MANIFEST, OCI_INDEX), (DOCKER_MANIFEST, DOCKER_LIST)] {
-        let mut store = Store::default();
-        let amd64 = store.image("team/fn", "v1", manifest);
-        let arm64 = store.image("team/fn", "arm", manifest);
-        let platforms =
-            [("sha256:none", "unknown", "unknown"), (&arm64, "linux", "arm64"), (&amd64, "linux", "amd64")];
-        let of_index = store.index("team/fn", "multi", index, &platforms);
-        let server = open(store).await;
-        // The digest beside a tag decides.
-        let by_digest = format!("team/fn:v1@{arm64}");
-        for (name, digest, argument, requests) in [
-            ("team/fn:v1", &amd64, "v1", 2),
-            ("team/fn:multi", &of_index, "v1", 3),
-            (&by_digest, &arm64, "arm", 2),
-        ] {
-            let metadata = client().metadata(&image(&server, name)).await.unwrap();
-            assert_eq!(
-                (&*metadata.digest, metadata.command),
-                (&**digest, vec!["/function".into(), argument.into()])
-            );
-            assert_eq!(server.take().len(), requests);
-        }
+    let mut store = Store::default();
+    let amd64 = store.image("team/fn", "v1");
+    let arm64 = store.image("team/fn", "arm");
+    let platforms =
+        [("sha256:none", "unknown", "unknown"), (&arm64, "linux", "arm64"), (&amd64, "linux", "amd64")];
+    let of_index = store.index("team/fn", "multi", &platforms);
+    let server = open(store).await;
+    // The digest beside a tag decides.
+    let by_digest = format!("team/fn:v1@{arm64}");
+    for (name, digest, argument, requests) in [
+        ("team/fn:v1", &amd64, "v1", 2),
+        ("team/fn:multi", &of_index, "v1", 3),
+        (&by_digest, &arm64, "arm", 2),
+    ] {
+        let metadata = client().metadata(&image(&server, name)).await.unwrap();
+        assert_eq!(
+            (&*metadata.digest, metadata.command),
+            (&**digest, vec!["/function".into(), argument.into()])
+        );
+        assert_eq!(server.take().len(), requests);
     }
 }
 
 #[tokio::test]
 async fn one_index_within_another_is_followed_and_no_further_one() {
     let mut store = Store::default();
-    let leaf = store.image("fn", "leaf", OCI_MANIFEST);
-    let one = store.index("fn", "one", OCI_INDEX, &[(&leaf, "linux", "amd64")]);
-    let two = store.index("fn", "two", OCI_INDEX, &[(&one, "linux", "amd64")]);
-    store.index("fn", "three", OCI_INDEX, &[(&two, "linux", "amd64")]);
+    let leaf = store.image("fn", "leaf");
+    let one = store.index("fn", "one", &[(&leaf, "linux", "amd64")]);
+    let two = store.index("fn", "two", &[(&one, "linux", "amd64")]);
+    store.index("fn", "three", &[(&two, "linux", "amd64")]);
     let server = open(store).await;
     assert_eq!(client().metadata(&image(&server, "fn:two")).await.unwrap().command[1], "leaf");
     let expected = malformed("manifest", "it has indexes within indexes within indexes");
@@ -62,7 +60,7 @@ async fn one_index_within_another_is_followed_and_no_further_one() {
 #[tokio::test]
 async fn a_digest_takes_one_request_without_a_body() {
     let mut store = Store::default();
-    let digest = store.image("fn", "v1", OCI_MANIFEST);
+    let digest = store.image("fn", "v1");
     let server = open(store).await;
     let client = client();
     assert_eq!(&*client.digest(&image(&server, "fn:v1")).await.unwrap(), digest);
@@ -76,7 +74,7 @@ async fn a_digest_takes_one_request_without_a_body() {
 async fn a_registry_that_does_not_tell_digests_is_asked_for_the_manifest() {
     for of_head in [200, 405] {
         let mut store = Store::default();
-        let digest = store.image("fn", "v1", OCI_MANIFEST);
+        let digest = store.image("fn", "v1");
         let server = Server::start(move |seen| {
             let mut reply = store.answer(seen);
             reply.headers.retain(|(name, _)| *name != "docker-content-digest");
@@ -97,7 +95,7 @@ async fn a_registry_that_does_not_tell_digests_is_asked_for_the_manifest() {
 async fn content_of_another_digest_is_refused() {
     for (changed, what) in [("/manifests/", "manifest"), ("/blobs/", "image configuration")] {
         let mut store = Store::default();
-        let digest = store.image("fn", "v1", OCI_MANIFEST);
+        let digest = store.image("fn", "v1");
         let server = Server::start(move |seen| {
             if seen.path.contains(changed) {
                 Reply::json(&json!({"config": {"digest": "sha256:x"}}))
@@ -119,8 +117,8 @@ async fn content_of_another_digest_is_refused() {
 async fn no_digest_of_a_manifest_becomes_another_path() {
     for digest in ["../../../secret?x=", "sha256:../..", "md5:00", ""] {
         let mut store = Store::default();
-        store.manifest("fn", "v1", OCI_MANIFEST, &json!({"schemaVersion": 2, "config": {"digest": digest}}));
-        store.index("fn", "v2", OCI_INDEX, &[(digest, "linux", "amd64")]);
+        store.manifest("fn", "v1", &json!({"schemaVersion": 2, "config": {"digest": digest}}));
+        store.index("fn", "v2", &[(digest, "linux", "amd64")]);
         let server = open(store).await;
         for tag in ["v1", "v2"] {
             let found = client().metadata(&image(&server, &format!("fn:{tag}"))).await;

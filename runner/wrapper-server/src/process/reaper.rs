@@ -35,7 +35,7 @@ use tokio::time::timeout;
 use super::pidfd;
 
 /// Names the call in the environment of its processes.
-pub const CALL_VARIABLE: &str = "PORCH_FN_CALL";
+const CALL_VARIABLE: &str = "PORCH_FN_CALL";
 
 /// Longest time to the next sweep while orphans are left.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);

@@ -136,19 +136,6 @@ async fn a_caller_that_goes_away_leaves_its_lookup() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lookups_end_with_the_memory() {
-    let (fake, images) = images();
-    fake.0.lock().delay = SECOND;
-    assert!(timeout(SECOND / 2, images.metadata(&image("a.b/fn:v1"))).await.is_err());
-    assert!(timeout(SECOND / 4, images.resolve(&image("a.b/fn"), &constraint("*"))).await.is_err());
-    let known = Arc::downgrade(&images.known);
-    assert_eq!(Arc::strong_count(&fake), 4, "test, memory and two tasks");
-    drop(images);
-    settle().await;
-    assert_eq!((Arc::strong_count(&fake), known.strong_count()), (1, 0));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_lookup_that_panics_can_be_asked_again() {
     let (fake, images) = images();
     fake.set_digest("a.b/fn:v1", "one");
