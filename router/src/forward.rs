@@ -67,7 +67,7 @@ pub(crate) async fn attempt(
             let load = load_of(reply.status_headers());
             runner.answered(load);
             if load.is_none() && reply.code() == Code::Unavailable && runner.reports_load() {
-                tracing::debug!(runner = %runner.identity(), "a proxy answered in the runner's place");
+                tracing::debug!(runner = %runner.address(), "a proxy answered in the runner's place");
                 return Attempt::Broken(Lost::Stream);
             }
             let shed = is_shed(reply.status_headers());
@@ -88,7 +88,7 @@ pub(crate) async fn attempt(
         }
         Err(CallError::Connect(_) | CallError::NotSent) => Attempt::NotSent,
         Err(CallError::Broken { lost, error }) => {
-            tracing::debug!(runner = %runner.identity(), ?lost, error, "call broke");
+            tracing::debug!(runner = %runner.address(), ?lost, error, "call broke");
             Attempt::Broken(lost)
         }
     }

@@ -24,14 +24,14 @@ pub(crate) fn known(view: &View, router: &Router, discovery_error: Option<String
     let shards = view.runners().iter().map(|runner| {
         let (calls, failures) = runner.totals();
         ShardInfo {
-            address: runner.identity().to_string(),
+            address: runner.address().to_string(),
             state: runner.state().as_str().to_owned(),
             listed: runner.is_listed(),
             in_flight: runner.in_flight(),
             load: runner.load(router.options.routers),
             calls,
             failures,
-            owned: owned.get(runner.identity().as_str()).copied().unwrap_or_default(),
+            owned: owned.get(&**runner.address()).copied().unwrap_or_default(),
         }
     });
     let shards = shards.collect();
@@ -41,7 +41,7 @@ pub(crate) fn known(view: &View, router: &Router, discovery_error: Option<String
         .filter(|runner| !matches!(runner.state(), HealthState::Unreachable | HealthState::Starting));
     let ring = RingInfo { scheme: HASH_SCHEME, virtual_nodes: VIRTUAL_NODES };
     Known {
-        reachable: reachable.map(|runner| (runner.identity().clone(), runner.connection().clone())).collect(),
+        reachable: reachable.map(|runner| (runner.address().clone(), runner.connection().clone())).collect(),
         shards: Shards { ring, shards, images, discovery_error },
         ring: view.ring().clone(),
         failures: router.failures.all(),

@@ -56,7 +56,7 @@ async fn check_health(runner: &Runner) {
             ended = check(runner).await;
         }
         let code = ended.map_or_else(|status| status.code(), |()| Code::Ok);
-        tracing::debug!(runner = %runner.identity(), ?code, "health stream ended");
+        tracing::debug!(runner = %runner.address(), ?code, "health stream ended");
         let lived = began.elapsed() > LAST_PAUSE;
         if answered && lived && runner.connection().is_up() && !runner.state().is_unavailable() {
             continue;

@@ -40,8 +40,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::Client;
 use porch_fn_image::Image;
-use porch_fn_kubernetes::Connected;
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_pool::{Event, ImageKey, OwnedShards, Time};
 use porch_fn_settings::Settings;
@@ -136,17 +136,18 @@ pub(crate) struct Blueprints {
 
 /// Starts what runs besides the pool, in `tasks`.
 pub(crate) async fn start(
-    connected: &Connected,
+    client: &Client,
     options: Options,
     surroundings: Surroundings,
     tasks: &mut Tasks,
 ) -> Kubernetes {
     let Surroundings { images, settings, owned, secret_written, events, metrics } = surroundings;
-    let client = &connected.client;
     let ahead = timeout(FIRST_CLOCK_WITHIN, clock::ahead(client)).await.ok().flatten().unwrap_or_default();
     tasks.keep(tracing::info_span!("clock"), clock::follow(client.clone(), Arc::clone(&metrics)));
     let namespace = match &options.template {
-        Templates::ConfigMap(_) => options.own_namespace.unwrap_or_else(|| connected.namespace.clone()),
+        Templates::ConfigMap(_) => {
+            options.own_namespace.unwrap_or_else(|| client.default_namespace().to_owned())
+        }
         Templates::Objects { .. } => options.pod_namespace.clone(),
     };
     let (templates, started) = (options.template, Instant::now());
