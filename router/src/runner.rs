@@ -23,8 +23,9 @@ const UNKNOWN: usize = usize::MAX;
 /// A runner. Shared by all calls.
 #[derive(Debug)]
 pub(crate) struct Runner {
-    address: Arc<str>,
-    connection: Arc<Connection>,
+    /// Its name on the ring.
+    pub(crate) address: Arc<str>,
+    pub(crate) connection: Arc<Connection>,
     in_flight: AtomicUsize,
     /// Calls of other routers on it, by its last answer, or [`UNKNOWN`].
     others: AtomicUsize,
@@ -87,16 +88,6 @@ impl Runner {
             changed,
             origin: Instant::now(),
         })
-    }
-
-    /// Its name on the ring.
-    pub(crate) fn address(&self) -> &Arc<str> {
-        &self.address
-    }
-
-    /// Its connection.
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
-        &self.connection
     }
 
     /// Whether discovery lists it. A runner that is no longer listed stays for a while if it answers.

@@ -34,8 +34,11 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 /// registers the server's name and version, and starts its spans, if any, in the current runtime. `name`
 /// is used when no variable names the service.
 pub fn start(name: &'static str, version: &'static str, registry: &mut Registry) -> (Otel, Option<Spans>) {
-    let otel = Otel::from_env();
-    otel.warn();
+    // A value that is not UTF-8 names nothing that is known here.
+    let otel = Otel::read(|name| std::env::var(name).ok());
+    for warning in &otel.warnings {
+        tracing::warn!("{warning}");
+    }
     otel.register(registry, name, version);
     let spans = Spans::start(&otel, name, version);
     (otel, spans)
