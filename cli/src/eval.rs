@@ -127,7 +127,7 @@ fn read(args: &EvalArgs, config: Option<&FunctionConfig>) -> Result<(Option<Pack
 
 async fn call(args: &EvalArgs, list: Bytes) -> Result<Reply, Failure> {
     let reached = args.cluster.reach(args.address.clone(), &[ROUTERS, CALLED], &GRPC).await?;
-    let connection = Connection::new(reached.address.as_str(), CONNECTION);
+    let connection = Connection::new(reached.address.as_str(), CONNECTION, None);
     let connection = connection.map_err(|error| Failure::usage(format!("--address: {error}")))?;
     let limit = Duration::from(args.timeout);
     let mut headers = HeaderMap::new();

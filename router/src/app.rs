@@ -9,11 +9,11 @@ use arc_swap::ArcSwap;
 use futures_util::FutureExt;
 use porch_fn_admin::Admin;
 use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
-use porch_fn_discovery::{LiveMembership, SetupError, Source};
+use porch_fn_discovery::{LiveMembership, SetupError};
 use porch_fn_flags::EXIT_USAGE;
 use porch_fn_grpc::listen::{ListenError, listen};
 use porch_fn_grpc::serve;
-use porch_fn_grpc::{Hop, Inflight, LimitError, Server, inflight_limit};
+use porch_fn_grpc::{Hop, Inflight, Server, inflight_limit};
 use porch_fn_image::{AllowedImages, PatternError};
 use porch_fn_lifecycle::drain;
 use porch_fn_lifecycle::health::Health;
@@ -40,8 +40,8 @@ pub enum AppError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// Flags that do not go together.
-    #[error(transparent)]
-    Limit(#[from] LimitError),
+    #[error("{0}")]
+    Limit(String),
     /// The globs of allowed images are wrong.
     #[error("--allowed-images: {0}")]
     AllowedImages(#[from] PatternError),
@@ -68,7 +68,8 @@ impl AppError {
 /// # Errors
 /// [`AppError`], when flags and files do not fit or a port is taken.
 pub async fn start(flags: Flags) -> Result<App, AppError> {
-    let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
+    let limit =
+        inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size).map_err(AppError::Limit)?;
     let allowed_images = AllowedImages::parse(&flags.allowed_images, &flags.default_image_prefix)?;
     let inflight = Inflight::new(limit, Hop::Router);
     let mut tasks = Tasks::new();
@@ -85,13 +86,13 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     let health = Health::new();
     let (signal, drain) = drain::channel();
 
-    let source = Source::of(flags.runners.clone(), flags.kubeconfig.as_deref(), "porch-fn-router").await?;
-    let (discover, snapshots) = porch_fn_discovery::watch(source);
+    let (discover, snapshots) =
+        porch_fn_discovery::watch(flags.runners.clone(), flags.kubeconfig.as_deref(), "porch-fn-router")
+            .await?;
     let discovered = snapshots.clone();
     tasks.keep(tracing::info_span!("discovery"), discover);
 
-    let empty = Ring::new([]).unwrap_or_else(|_| unreachable!("no runners are not too many"));
-    let view = Arc::new(ArcSwap::from_pointee(View::new(empty, Vec::new())));
+    let view = Arc::new(ArcSwap::from_pointee(View::new(Ring::new(None::<&str>), Vec::new())));
     let (changed, changes) = watch::channel(());
     let members = Members {
         view: Arc::clone(&view),

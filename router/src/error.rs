@@ -73,39 +73,3 @@ impl From<RouteError> for Reply {
         Reply::failed(error.code(), &error.to_string())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use porch_fn_grpc::message_of;
-    use porch_fn_image::AllowedImages;
-
-    fn not_allowed() -> NotAllowed {
-        AllowedImages::parse(&["f:v1"], "").unwrap().check("g:v1", "").unwrap_err()
-    }
-
-    #[test]
-    fn every_error_has_its_code_and_says_what_to_do() {
-        let summary = "0 of 3 runners ready: 2 unreachable, 1 draining".to_owned();
-        let table = [
-            (RouteError::Peek(PeekError::Truncated), Code::Internal, "cut off"),
-            (RouteError::NoImage, Code::InvalidArgument, "names no function image"),
-            (RouteError::NotAllowed(not_allowed()), Code::PermissionDenied, "--allowed-images fits it"),
-            (
-                RouteError::NoRunner(summary),
-                Code::Unavailable,
-                "2 unreachable, 1 draining; see the router's /shards",
-            ),
-            (RouteError::NotTaken, Code::Unavailable, "runners' logs"),
-            (RouteError::Broken, Code::Unavailable, "runners' logs"),
-            (RouteError::BrokenTwice, Code::Unavailable, "runners' logs"),
-            (RouteError::Budget, Code::Unavailable, "/shards"),
-        ];
-        for (error, code, text) in table {
-            let reply = Reply::from(error);
-            assert_eq!(reply.code(), code);
-            let message = message_of(reply.status_headers());
-            assert!(message.contains(text), "{message}");
-        }
-    }
-}

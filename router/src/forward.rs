@@ -61,13 +61,13 @@ pub(crate) async fn attempt(
     let mut headers = call.headers.clone();
     span.inject(&mut headers);
     format_timeout(&mut headers, call.deadline.saturating_duration_since(Instant::now()));
-    let answer = unary::call(runner.connection(), headers, &call.framed, limit, &call.charge);
+    let answer = unary::call(&runner.connection, headers, &call.framed, limit, &call.charge);
     match metrics.client(&call.framed, call.deadline, answer).await {
         Ok(mut reply) => {
             let load = load_of(reply.status_headers());
             runner.answered(load);
             if load.is_none() && reply.code() == Code::Unavailable && runner.reports_load() {
-                tracing::debug!(runner = %runner.identity(), "a proxy answered in the runner's place");
+                tracing::debug!(runner = %runner.address, "a proxy answered in the runner's place");
                 return Attempt::Broken(Lost::Stream);
             }
             let shed = is_shed(reply.status_headers());
@@ -88,7 +88,7 @@ pub(crate) async fn attempt(
         }
         Err(CallError::Connect(_) | CallError::NotSent) => Attempt::NotSent,
         Err(CallError::Broken { lost, error }) => {
-            tracing::debug!(runner = %runner.identity(), ?lost, error, "call broke");
+            tracing::debug!(runner = %runner.address, ?lost, error, "call broke");
             Attempt::Broken(lost)
         }
     }

@@ -336,22 +336,6 @@ mod tests {
     }
 
     #[test]
-    fn starts_and_drains_are_expected_and_outages_are_not() {
-        for (next, expected_after) in [
-            (Healthy, &HealthState::ALL[..]),
-            (CoolingDown, &HealthState::ALL),
-            (Draining, &HealthState::ALL),
-            (Unreachable, &[Draining]),
-            (Ejected, &[]),
-        ] {
-            for before in HealthState::ALL {
-                let unexpected = !expected_after.contains(&before);
-                assert_eq!(before.is_unexpected_before(next), unexpected, "{before:?} {next:?}");
-            }
-        }
-    }
-
-    #[test]
     fn a_runner_is_ejected_for_longer_each_time_until_it_is_forgiven() {
         let mut runner = RunnerHealth::new(false);
         runner.observe(Observation::Serving, s(0));

@@ -15,7 +15,7 @@ use porch_fn_discovery::LiveMembership;
 use porch_fn_grpc_client::conn::{self, AddressError};
 use porch_fn_lifecycle::health::Health;
 use porch_fn_lifecycle::tasks::{pass_on_panic, test_panic};
-use porch_fn_ring::{Identity, Ring};
+use porch_fn_ring::Ring;
 use porch_fn_tls::Connector;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -38,7 +38,7 @@ pub(crate) struct Members {
     pub(crate) connector: Option<Connector>,
     pub(crate) connections: conn::Options,
     pub(crate) membership: LiveMembership,
-    pub(crate) runners: BTreeMap<Identity, Member>,
+    pub(crate) runners: BTreeMap<Arc<str>, Member>,
     pub(crate) probers: JoinSet<()>,
 }
 
@@ -74,53 +74,49 @@ impl Members {
     }
 
     fn record_listed(&self) {
-        for (identity, member) in &self.runners {
-            let listed = !self.membership.is_unlisted(identity.as_str());
+        for (address, member) in &self.runners {
+            let listed = !self.membership.is_unlisted(address);
             if member.runner.set_listed(listed) != listed {
-                tracing::info!(runner = %identity, listed, "discovery's list of this runner changed");
+                tracing::info!(runner = %address, listed, "discovery's list of this runner changed");
             }
         }
     }
 
     /// Publishes a new snapshot if the members changed.
     fn publish(&mut self) {
-        let names: BTreeSet<_> = self.membership.members().map(Identity::from).collect();
+        let names: BTreeSet<_> = self.membership.members().map(Arc::from).collect();
         if self.runners.keys().eq(&names) {
             return;
         }
-        for (identity, member) in self.runners.extract_if(.., |identity, _| !names.contains(identity)) {
+        for (address, member) in self.runners.extract_if(.., |address, _| !names.contains(address)) {
             member.prober.abort();
-            self.health.remove(&health_name(&identity));
-            tracing::info!(runner = %identity, "runner left");
+            self.health.remove(&health_name(&address));
+            tracing::info!(runner = %address, "runner left");
         }
-        for identity in names {
-            if self.runners.contains_key(&identity) {
+        for address in names {
+            if self.runners.contains_key(&address) {
                 continue;
             }
-            match self.start(identity.clone()) {
+            match self.start(address.clone()) {
                 Ok(member) => {
-                    tracing::info!(runner = %identity, "runner joined");
-                    self.runners.insert(identity, member);
+                    tracing::info!(runner = %address, "runner joined");
+                    self.runners.insert(address, member);
                 }
                 Err(error) => tracing::error!(%error, "ignoring a runner; see --runners"),
             }
         }
-        match Ring::new(self.runners.keys().cloned()) {
-            Ok(ring) => {
-                let runners = self.runners.values().map(|member| Arc::clone(&member.runner)).collect();
-                self.view.store(Arc::new(View::new(ring, runners)));
-                self.metrics.ring_changes.inc();
-            }
-            Err(error) => tracing::error!(%error, "keeping the last ring"),
-        }
+        let ring = Ring::new(self.runners.keys().cloned());
+        let runners = self.runners.values().map(|member| Arc::clone(&member.runner)).collect();
+        self.view.store(Arc::new(View::new(ring, runners)));
+        self.metrics.ring_changes.inc();
         self.changed.send_replace(());
     }
 
-    fn start(&mut self, identity: Identity) -> Result<Member, AddressError> {
-        let span = tracing::info_span!("probe", runner = %identity);
-        let is_known = self.membership.is_cooling_down(identity.as_str());
+    fn start(&mut self, address: Arc<str>) -> Result<Member, AddressError> {
+        let span = tracing::info_span!("probe", runner = %address);
+        let is_known = self.membership.is_cooling_down(&address);
         let (connector, changed) = (self.connector.clone(), Arc::clone(&self.changed));
-        let runner = Arc::new(Runner::new(identity, is_known, self.connections, connector, changed)?);
+        let runner = Arc::new(Runner::new(address, is_known, self.connections, connector, changed)?);
         let (probed, view) = (Arc::clone(&runner), Arc::clone(&self.view));
         let probing = test_panic::or("probe", async move { probe(&probed, &view).await });
         Ok(Member { runner, prober: self.probers.spawn(probing.instrument(span)) })
@@ -128,19 +124,19 @@ impl Members {
 
     /// Mirrors health states to gRPC health and metrics.
     fn record_states(&self) {
-        for (identity, member) in &self.runners {
-            self.health.set(&health_name(identity), !member.runner.state().is_unavailable());
+        for (address, member) in &self.runners {
+            self.health.set(&health_name(address), !member.runner.state().is_unavailable());
         }
         self.metrics.update(&self.view.load());
     }
 }
 
 /// Whether a member's health stream says SERVING.
-fn answers(runners: &BTreeMap<Identity, Member>, name: &str) -> bool {
-    runners.get(&Identity::from(name)).is_some_and(|member| !member.runner.state().is_unavailable())
+fn answers(runners: &BTreeMap<Arc<str>, Member>, name: &str) -> bool {
+    runners.get(name).is_some_and(|member| !member.runner.state().is_unavailable())
 }
 
 /// A runner's name in the router's gRPC health service.
-fn health_name(identity: &Identity) -> String {
-    format!("shard/{identity}")
+fn health_name(address: &str) -> String {
+    format!("shard/{address}")
 }

@@ -174,7 +174,7 @@ impl Metrics {
 
     /// Sets the gauges of ring and runners.
     pub(crate) fn update(&self, view: &View) {
-        let ring = view.ring().nodes();
+        let ring = view.ring.nodes();
         self.ring_members.set(gauge(ring.len()));
         self.ring_hash.set(fingerprint(ring).cast_signed());
         for (state, count) in HealthState::ALL.into_iter().zip(view.counts()) {

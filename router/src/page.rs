@@ -12,7 +12,7 @@ use crate::view::View;
 /// What is known at this moment. `discovery_error` is what is wrong with discovery.
 pub(crate) fn known(view: &View, router: &Router, discovery_error: Option<String>) -> Known {
     let images = router.images(MAX_IMAGES).into_iter().map(|(key, in_flight)| ImageInfo {
-        owner: view.ring().owner(&key).map(ToString::to_string).unwrap_or_default(),
+        owner: view.ring.owner(&key).map(ToString::to_string).unwrap_or_default(),
         image: key.to_string(),
         in_flight,
     });
@@ -21,29 +21,29 @@ pub(crate) fn known(view: &View, router: &Router, discovery_error: Option<String
     for image in &images {
         *owned.entry(&image.owner).or_default() += 1;
     }
-    let shards = view.runners().iter().map(|runner| {
+    let shards = view.runners.iter().map(|runner| {
         let (calls, failures) = runner.totals();
         ShardInfo {
-            address: runner.identity().to_string(),
+            address: runner.address.to_string(),
             state: runner.state().as_str().to_owned(),
             listed: runner.is_listed(),
             in_flight: runner.in_flight(),
             load: runner.load(router.options.routers),
             calls,
             failures,
-            owned: owned.get(runner.identity().as_str()).copied().unwrap_or_default(),
+            owned: owned.get(&*runner.address).copied().unwrap_or_default(),
         }
     });
     let shards = shards.collect();
     let reachable = view
-        .runners()
+        .runners
         .iter()
         .filter(|runner| !matches!(runner.state(), HealthState::Unreachable | HealthState::Starting));
     let ring = RingInfo { scheme: HASH_SCHEME, virtual_nodes: VIRTUAL_NODES };
     Known {
-        reachable: reachable.map(|runner| (runner.identity().clone(), runner.connection().clone())).collect(),
+        reachable: reachable.map(|runner| (runner.address.clone(), runner.connection.clone())).collect(),
         shards: Shards { ring, shards, images, discovery_error },
-        ring: view.ring().clone(),
+        ring: view.ring.clone(),
         failures: router.failures.all(),
     }
 }

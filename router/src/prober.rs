@@ -56,9 +56,9 @@ async fn check_health(runner: &Runner) {
             ended = check(runner).await;
         }
         let code = ended.map_or_else(|status| status.code(), |()| Code::Ok);
-        tracing::debug!(runner = %runner.identity(), ?code, "health stream ended");
+        tracing::debug!(runner = %runner.address, ?code, "health stream ended");
         let lived = began.elapsed() > LAST_PAUSE;
-        if answered && lived && runner.connection().is_up() && !runner.state().is_unavailable() {
+        if answered && lived && runner.connection.is_up() && !runner.state().is_unavailable() {
             continue;
         }
         runner.observe(Observation::Unreachable);
@@ -104,7 +104,7 @@ async fn check(runner: &Runner) -> Result<(), Status> {
 }
 
 async fn client(runner: &Runner) -> Result<HealthClient<Channel>, Status> {
-    let connection = runner.connection();
+    let connection = &runner.connection;
     let sender = connection.sender().await.map_err(|error| Status::unavailable(error.to_string()))?;
     Ok(HealthClient::with_origin(Channel(sender), connection.origin().clone()))
 }
@@ -122,15 +122,15 @@ async fn probe_calls(runner: &Runner, view: &ArcSwap<View>) {
     loop {
         sleep(TICK).await;
         runner.tick();
-        if !runner.is_probe_due() || !runner.connection().is_up() {
+        if !runner.is_probe_due() || !runner.connection.is_up() {
             continue;
         }
         let (framed, free) = (frame(Chunks::default()), Charge::default());
-        let probed = unary::call(runner.connection(), probe_headers(), &framed, MAX_PROBE_ANSWER, &free);
+        let probed = unary::call(&runner.connection, probe_headers(), &framed, MAX_PROBE_ANSWER, &free);
         match timeout(ANSWER, probed).await {
             Ok(Ok(_) | Err(CallError::TooLarge { .. })) => runner.probe_answered(),
             // The health stream reports that it is unreachable.
-            _ if !runner.connection().is_up() => (),
+            _ if !runner.connection.is_up() => (),
             _ => runner.probe_failed(|| view.load().may_eject()),
         }
     }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::{self, AddressError, Connection};
-use porch_fn_ring::Identity;
 use porch_fn_tls::Connector;
 use scopeguard::guard;
 use tokio::sync::{Notify, watch};
@@ -24,8 +23,9 @@ const UNKNOWN: usize = usize::MAX;
 /// A runner. Shared by all calls.
 #[derive(Debug)]
 pub(crate) struct Runner {
-    identity: Identity,
-    connection: Arc<Connection>,
+    /// Its name on the ring.
+    pub(crate) address: Arc<str>,
+    pub(crate) connection: Arc<Connection>,
     in_flight: AtomicUsize,
     /// Calls of other routers on it, by its last answer, or [`UNKNOWN`].
     others: AtomicUsize,
@@ -60,9 +60,9 @@ impl Runner {
     /// cools down first.
     ///
     /// # Errors
-    /// [`AddressError`] when its identity is no address to connect to.
+    /// [`AddressError`] when `address` is none to connect to.
     pub(crate) fn new(
-        identity: Identity,
+        address: Arc<str>,
         is_known: bool,
         options: conn::Options,
         connector: Option<Connector>,
@@ -78,8 +78,8 @@ impl Runner {
             heard_at: None,
         };
         Ok(Self {
-            connection: Arc::new(Connection::new(identity.as_str(), options)?.secured(connector)?),
-            identity,
+            connection: Arc::new(Connection::new(Arc::clone(&address), options, connector)?),
+            address,
             in_flight: AtomicUsize::default(),
             others: AtomicUsize::new(UNKNOWN),
             state: AtomicU8::new(HealthState::Starting as u8),
@@ -88,16 +88,6 @@ impl Runner {
             changed,
             origin: Instant::now(),
         })
-    }
-
-    /// Its name on the ring.
-    pub(crate) fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    /// Its connection.
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
-        &self.connection
     }
 
     /// Whether discovery lists it. A runner that is no longer listed stays for a while if it answers.
@@ -138,7 +128,7 @@ impl Runner {
 
     /// Takes an observation of a health check or a call.
     pub(crate) fn observe(&self, observation: Observation) {
-        tracing::trace!(runner = %self.identity, ?observation, "a runner's health was observed");
+        tracing::trace!(runner = %self.address, ?observation, "a runner's health was observed");
         self.update(|health, now| health.observe(observation, now));
     }
 
@@ -256,7 +246,7 @@ impl Runner {
         // Stored before the lock is released, so that the last change wins here too.
         self.state.store(state as u8, Ordering::Relaxed);
         drop(record);
-        let (runner, reason) = (&self.identity, state.as_str());
+        let (runner, reason) = (&self.address, state.as_str());
         match state {
             HealthState::Ejected => tracing::warn!(
                 %runner,

@@ -14,26 +14,16 @@ use crate::runner::Runner;
 /// Ring and runners of one moment.
 #[derive(Debug)]
 pub(crate) struct View {
-    ring: Arc<Ring>,
-    /// Indexed as the ring's nodes are.
-    runners: Vec<Arc<Runner>>,
+    pub(crate) ring: Arc<Ring>,
+    /// In the order of the ring's nodes.
+    pub(crate) runners: Vec<Arc<Runner>>,
 }
 
 impl View {
-    /// Pairs a ring with its runners, both sorted by identity.
+    /// Pairs a ring with its runners, both sorted by address.
     pub(crate) fn new(ring: Ring, runners: Vec<Arc<Runner>>) -> Self {
-        debug_assert!(ring.nodes().iter().eq(runners.iter().map(|runner| runner.identity())));
+        debug_assert!(ring.nodes().iter().eq(runners.iter().map(|runner| &runner.address)));
         Self { ring: Arc::new(ring), runners }
-    }
-
-    /// The ring.
-    pub(crate) fn ring(&self) -> &Arc<Ring> {
-        &self.ring
-    }
-
-    /// The runners, in the order of the ring's nodes.
-    pub(crate) fn runners(&self) -> &[Arc<Runner>] {
-        &self.runners
     }
 
     /// The states in which a runner may be picked now, and how many runners have them.
@@ -91,7 +81,6 @@ mod tests {
     use std::time::Duration;
 
     use porch_fn_grpc_client::conn::Options;
-    use porch_fn_ring::Identity;
 
     use super::*;
     use crate::health::Observation;
@@ -99,8 +88,8 @@ mod tests {
     fn serving(place: u16, returned: bool) -> Arc<Runner> {
         let second = Duration::from_secs(1);
         let options = Options { connect_timeout: second, ping: None, user_timeout: second, keepalive: None };
-        let identity = Identity::from(format!("10.0.0.{place}:9445"));
-        let runner = Runner::new(identity, returned, options, None, Arc::default()).unwrap();
+        let address = format!("10.0.0.{place}:9445").into();
+        let runner = Runner::new(address, returned, options, None, Arc::default()).unwrap();
         runner.observe(Observation::Serving);
         Arc::new(runner)
     }
@@ -108,12 +97,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn runners_that_came_back_to_discovery_and_to_health_count_together() {
         let runners = vec![serving(1, false), serving(2, false), serving(3, true), serving(4, false)];
-        let ring = Ring::new(runners.iter().map(|runner| runner.identity().clone())).unwrap();
+        let ring = Ring::new(runners.iter().map(|runner| runner.address.clone()));
         let view = View::new(ring, runners);
         assert_eq!(view.usable(), (&[Healthy][..], 3));
-        view.runners()[3].observe(Observation::Unreachable);
+        view.runners[3].observe(Observation::Unreachable);
         assert_eq!(view.usable(), (&[Healthy][..], 2));
-        view.runners()[3].observe(Observation::Serving);
+        view.runners[3].observe(Observation::Serving);
         assert_eq!(view.usable(), (&[Healthy, CoolingDown][..], 4));
     }
 }

@@ -16,7 +16,7 @@ use porch_fn_admin::rpc_metrics::{RpcMetrics, Side};
 use porch_fn_admin::{Admin, JSON, Page};
 use porch_fn_flags::{EXIT_USAGE, SetFlags};
 use porch_fn_grpc::listen::{ListenError, listen};
-use porch_fn_grpc::{Hop, Inflight, LimitError, Options, Server, inflight_limit, serve};
+use porch_fn_grpc::{Hop, Inflight, Options, Server, inflight_limit, serve};
 use porch_fn_image::Image;
 use porch_fn_kubernetes::ConnectError;
 use porch_fn_lifecycle::health::Health;
@@ -61,8 +61,8 @@ pub enum AppError {
     #[error("{0}")]
     Flags(String),
     /// `--max-inflight-bytes` is too low.
-    #[error(transparent)]
-    Limit(#[from] LimitError),
+    #[error("{0}")]
+    Limit(String),
     /// TLS cannot be used with these files.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -117,7 +117,8 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
             format!("there is no runtime {other:?}; exec and pod are accepted"),
         ));
     }
-    let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size)?;
+    let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size);
+    let limit = limit.map_err(AppError::Limit)?;
     let inflight = Inflight::new(limit, Hop::Runner);
     let (listener, address) = listen(flags.address, flags.port, "--port").await?;
     let mut registry = Registry::default();

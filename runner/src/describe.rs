@@ -7,7 +7,6 @@ use porch_fn_admin::failures::{self, Failures};
 use porch_fn_pool::FunctionStats;
 use porch_fn_proto::shard::shard_server::Shard;
 use porch_fn_proto::shard::{DescribeRequest, DescribeResponse, Failure, ImagePods};
-use porch_fn_ring::Identity;
 use porch_fn_text::cut;
 use tokio::sync::{Semaphore, watch};
 use tonic::{Request, Response, Status};
@@ -32,7 +31,7 @@ pub(crate) struct Describe {
     /// With the exec runtime: what it runs.
     exec: Option<watch::Receiver<CurrentSettings>>,
     /// With `--peers`: the runners on the ring.
-    ring: Option<watch::Receiver<Arc<[Identity]>>>,
+    ring: Option<watch::Receiver<Arc<[Arc<str>]>>>,
     /// Recent calls that failed.
     failures: Arc<Failures>,
     at_once: Semaphore,
@@ -45,7 +44,7 @@ impl Describe {
     pub(crate) fn new(
         pods: Option<(Handle, String)>,
         exec: Option<watch::Receiver<CurrentSettings>>,
-        ring: Option<watch::Receiver<Arc<[Identity]>>>,
+        ring: Option<watch::Receiver<Arc<[Arc<str>]>>>,
         failures: Arc<Failures>,
     ) -> Self {
         Self { pods, exec, ring, failures, at_once: Semaphore::new(MAX_AT_ONCE) }
@@ -142,7 +141,7 @@ mod tests {
 
     #[test]
     fn it_reports_what_its_parts_hold() {
-        let ring: Arc<[Identity]> = ["a:1", "b:1"].map(Identity::from).into();
+        let ring: Arc<[Arc<str>]> = ["a:1", "b:1"].map(Arc::from).into();
         let failures = Arc::new(Failures::default());
         failures.note("f:v1", "", "INTERNAL", "boom\nmore");
         let (_, exec) = watch::channel(current(CacheConfig::default(), true));

@@ -15,7 +15,7 @@ use std::time::Duration;
 use porch_fn_discovery::{LiveMembership, Snapshot};
 use porch_fn_lifecycle::drain;
 use porch_fn_pool::{OwnedShards, ShardKey};
-use porch_fn_ring::{Identity, Ring, fingerprint};
+use porch_fn_ring::{Ring, fingerprint};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -28,14 +28,14 @@ const UNLISTED_WITHIN: Duration = Duration::from_mins(1);
 /// Finds out what this runner owns.
 #[derive(Debug)]
 pub(crate) struct Ownership {
-    own: Identity,
+    own: Arc<str>,
     /// The runners on the ring: none before the first answer.
-    pub(crate) ring: watch::Sender<Arc<[Identity]>>,
+    pub(crate) ring: watch::Sender<Arc<[Arc<str>]>>,
     /// What this runner owns: nothing before the first answer.
     pub(crate) owned: watch::Sender<OwnedShards>,
     metrics: Arc<Metrics>,
     /// The runners on the ring; `None` before the first answer.
-    names: Option<BTreeSet<Identity>>,
+    names: Option<BTreeSet<Arc<str>>>,
     /// When to warn that this runner is not among its peers.
     warn_at: Option<Instant>,
     /// A runner that drains leaves its peers by itself.
@@ -86,24 +86,18 @@ impl Ownership {
     }
 
     fn update(&mut self, membership: &LiveMembership) {
-        let names: BTreeSet<_> = membership.usable().map(Identity::from).collect();
+        let names: BTreeSet<_> = membership.usable().map(Arc::<str>::from).collect();
         if self.names.as_ref() == Some(&names) {
             return;
         }
-        let ring = match Ring::new(names.iter().cloned()) {
-            Ok(ring) => ring,
-            Err(error) => {
-                tracing::error!(%error, "keeping the last ring");
-                return;
-            }
-        };
-        let (members, listed) = (names.len(), names.contains(&self.own));
-        let was_listed = self.names.as_ref().map(|names| names.contains(&self.own));
+        let ring = Ring::new(names.iter().cloned());
+        let (members, listed) = (names.len(), names.contains(&*self.own));
+        let was_listed = self.names.as_ref().map(|names| names.contains(&*self.own));
         if listed {
             tracing::info!(members, "peers changed");
             self.warn_at = None;
             let own = self.own.clone();
-            let owns = move |key: &ShardKey| ring.owner(key.as_str()) == Some(&own);
+            let owns = move |key: &ShardKey| ring.owner(key.as_str()) == Some(&*own);
             self.owned.send_replace(OwnedShards::Of(Arc::new(owns)));
         } else if was_listed != Some(false) {
             tracing::info!(own = %self.own, members, "this runner is not among --peers at the moment");

@@ -4,11 +4,12 @@
 mod tests;
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use porch_fn_files::{FileContent, FileSource, read};
+use bytes::Bytes;
+use porch_fn_files::{FileSource, read};
 
 /// Largest file that is read, in bytes.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
@@ -43,15 +44,11 @@ impl<T> SettingsFile<T> {
     /// # Errors
     /// When it cannot be read or used.
     pub(crate) fn load(&self) -> Result<T, FileError> {
-        self.value(&self.bytes().map_err(|error| self.error(error))?)
+        self.value(&read(&self.path, MAX_BYTES).map_err(|error| self.error(error))?)
     }
 
-    fn bytes(&self) -> io::Result<FileContent> {
-        read(&self.path, MAX_BYTES)
-    }
-
-    fn value(&self, content: &FileContent) -> Result<T, FileError> {
-        let text = content.text().map_err(|error| self.error(error))?;
+    fn value(&self, content: &[u8]) -> Result<T, FileError> {
+        let text = str::from_utf8(content).map_err(|_| self.error("stream did not contain valid UTF-8"))?;
         (self.parse)(text).map_err(|reason| self.error(format!("{reason}; {}", self.expected)))
     }
 
@@ -62,7 +59,7 @@ impl<T> SettingsFile<T> {
 
 /// `None` is the content of a file that never existed. One that vanishes is an error.
 impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile<T> {
-    type Content = Option<FileContent>;
+    type Content = Option<Bytes>;
     type Value = Arc<T>;
     type Error = FileError;
 
@@ -70,15 +67,15 @@ impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile
         format!("settings of --{}", self.flag)
     }
 
-    fn read(&self, last: Option<&Option<FileContent>>) -> Result<Option<FileContent>, FileError> {
+    fn read(&self, last: Option<&Option<Bytes>>) -> Result<Option<Bytes>, FileError> {
         let existed = last.is_some_and(Option::is_some);
-        match self.bytes() {
+        match read(&self.path, MAX_BYTES) {
             Err(error) if error.kind() == ErrorKind::NotFound && !existed => Ok(None),
             content => content.map(Some).map_err(|error| self.error(error)),
         }
     }
 
-    fn parse(&self, content: &Option<FileContent>, _: Option<&Arc<T>>) -> Result<Arc<T>, FileError> {
+    fn parse(&self, content: &Option<Bytes>, _: Option<&Arc<T>>) -> Result<Arc<T>, FileError> {
         content.as_ref().map_or_else(|| Ok(Arc::default()), |content| self.value(content).map(Arc::new))
     }
 

@@ -49,13 +49,13 @@ pub struct Answer {
 impl Client {
     /// It connects at its first call.
     pub fn new(address: SocketAddr) -> Self {
-        Self { connection: Connection::new(address.to_string(), OPTIONS).expect("an address") }
+        Self { connection: Connection::new(address.to_string(), OPTIONS, None).expect("an address") }
     }
 
     /// The same by TLS.
     pub fn secured(address: SocketAddr, connector: Connector) -> Self {
-        let connection = Connection::new(address.to_string(), OPTIONS).expect("an address");
-        Self { connection: connection.secured(Some(connector)).expect("an address") }
+        let connection = Connection::new(address.to_string(), OPTIONS, Some(connector));
+        Self { connection: connection.expect("an address") }
     }
 
     /// Calls `image` without a deadline, as Porch does.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use porch_fn_image::shard_key;
-use porch_fn_ring::{Identity, Ring};
+use porch_fn_ring::Ring;
 use porch_fn_router::{App, Flags, start};
 use porch_fn_status_page::Shards;
 
@@ -54,8 +54,8 @@ impl Fleet {
     /// A router in front of `runners`, which it may not have reached yet.
     pub async fn start(runners: Vec<FakeRunner>, flags: &[&str]) -> Self {
         let router = start_router(runners.iter().map(FakeRunner::address), flags).await;
-        let names = runners.iter().map(|runner| Identity::from(runner.address().to_string()));
-        let ring = Ring::new(names).expect("a ring");
+        let names = runners.iter().map(|runner| runner.address().to_string());
+        let ring = Ring::new(names);
         let admin = router.admin_address();
         Self { router, runners, ring, admin }
     }
@@ -72,7 +72,7 @@ impl Fleet {
 
     /// The runner that the ring gives `key`.
     pub fn owner(&self, key: &str) -> &FakeRunner {
-        let owner = self.ring.owner(key).expect("a runner").as_str();
+        let owner = self.ring.owner(key).expect("a runner");
         self.runners.iter().find(|runner| runner.address().to_string() == owner).expect("one of them")
     }
 
@@ -81,7 +81,7 @@ impl Fleet {
         let wanted: Vec<_> = order.iter().map(|&index| self.runners[index].address().to_string()).collect();
         let starts = |image: &String| {
             let preference = self.ring.preference(&shard_key(image, None, PREFIX));
-            let names = preference.iter().map(|&node| self.ring.nodes()[usize::from(node)].as_str());
+            let names = preference.iter().map(|&node| &*self.ring.nodes()[usize::from(node)]);
             names.take(wanted.len()).eq(wanted.iter().map(String::as_str))
         };
         // Enough of them for any order of a handful of runners.

@@ -22,4 +22,4 @@ mod watch;
 pub use self::membership::{COALESCE, COOLDOWN, LiveMembership, Membership, cooling_down_count};
 pub use self::publish::Snapshot;
 pub use self::target::{HostPort, Target, TargetError};
-pub use self::watch::{SetupError, Source, watch};
+pub use self::watch::{SetupError, watch};

@@ -15,7 +15,6 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use hickory_resolver::net::NetError;
-use kube::Client;
 use porch_fn_kubernetes::{ConnectError, connect};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -27,20 +26,6 @@ use crate::target::{HostPort, Target};
 
 /// A lookup without an answer for this long has failed.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A target with what it takes to ask for its servers.
-pub struct Source {
-    /// The target, for the log.
-    label: String,
-    means: Means,
-}
-
-enum Means {
-    /// Nobody is asked.
-    Fixed(Vec<HostPort>),
-    Dns(HostPort, Box<DnsResolver>),
-    Kubernetes(ServiceRef, Client),
-}
 
 /// Why a target's servers cannot be asked for. The user can fix it.
 #[derive(Debug, thiserror::Error)]
@@ -58,46 +43,35 @@ pub enum SetupError {
     },
 }
 
-impl Source {
-    /// For `target`, with its DNS server or the system's. Where it takes an API server, `program` asks that
-    /// of `kubeconfig` or else of the service account.
-    ///
-    /// # Errors
-    /// [`SetupError`]. A server that does not answer is none.
-    pub async fn of(target: Target, kubeconfig: Option<&Path>, program: &str) -> Result<Self, SetupError> {
-        let label = target.to_string();
-        let means = match target {
-            Target::Static(hosts) => Means::Fixed(hosts),
-            Target::Dns { name, .. } if name.ip().is_some() => Means::Fixed(vec![name]),
-            Target::Dns { name, server } => Means::Dns(name, Box::new(DnsResolver::new(server)?)),
-            Target::Kubernetes { namespace, service, port } => {
-                let failed = |source| SetupError::Kubernetes { target: label.clone(), source };
-                let client = connect(kubeconfig, program).await.map_err(failed)?.client;
-                Means::Kubernetes(ServiceRef { namespace, name: service, port }, client)
-            }
-        };
-        Ok(Self { label, means })
-    }
-}
-
-/// Watches a target.
+/// Watches a target, with its DNS server or the system's. Where it takes an API server, `program` asks
+/// that of `kubeconfig` or else of the service account.
 ///
 /// Returns the task that does it, for the caller to spawn, and the snapshots. The receiver is woken by the
 /// first answer, even an empty one, and then by each change of the set. A list, or a name that is an IP
 /// address, is answered from the start and never changes.
 ///
 /// The task ends when no receiver is left. Receivers keep the last snapshot.
-pub fn watch(source: Source) -> (impl Future<Output = ()> + Send, watch::Receiver<Snapshot>) {
+///
+/// # Errors
+/// [`SetupError`]. A server that does not answer is none.
+pub async fn watch(
+    target: Target,
+    kubeconfig: Option<&Path>,
+    program: &str,
+) -> Result<(impl Future<Output = ()> + Send + use<>, watch::Receiver<Snapshot>), SetupError> {
     let (sender, receiver) = watch::channel(Snapshot::default());
     let sender = Arc::new(sender);
-    let publisher = Publisher::new(source.label, Arc::clone(&sender));
-    let updates: BoxFuture<'static, ()> = match source.means {
-        Means::Fixed(hosts) => {
-            let endpoints = sorted(hosts.iter().map(ToString::to_string));
-            sender.send_replace(Snapshot { generation: 1, endpoints, last_error: None });
-            std::future::pending().boxed()
-        }
-        Means::Dns(name, resolver) => {
+    let publisher = Publisher::new(target.to_string(), Arc::clone(&sender));
+    let fixed = |hosts: &[HostPort]| -> BoxFuture<'static, ()> {
+        let endpoints = sorted(hosts.iter().map(ToString::to_string));
+        sender.send_replace(Snapshot { generation: 1, endpoints, last_error: None });
+        std::future::pending().boxed()
+    };
+    let updates = match target {
+        Target::Static(hosts) => fixed(&hosts),
+        Target::Dns { name, .. } if name.ip().is_some() => fixed(&[name]),
+        Target::Dns { name, server } => {
+            let resolver = DnsResolver::new(server)?;
             let mut addresses = Addresses { name, publisher, known: [Vec::new(), Vec::new()] };
             let run = async move {
                 loop {
@@ -107,7 +81,12 @@ pub fn watch(source: Source) -> (impl Future<Output = ()> + Send, watch::Receive
             };
             run.boxed()
         }
-        Means::Kubernetes(service, client) => kubernetes::follow(service, client, publisher).boxed(),
+        Target::Kubernetes { namespace, service, port } => {
+            let failed = |source| SetupError::Kubernetes { target: publisher.label().to_owned(), source };
+            let client = connect(kubeconfig, program).await.map_err(failed)?;
+            let service = ServiceRef { namespace, name: service, port };
+            kubernetes::follow(service, client, publisher).boxed()
+        }
     };
     let task = async move {
         tokio::select! {
@@ -115,7 +94,7 @@ pub fn watch(source: Source) -> (impl Future<Output = ()> + Send, watch::Receive
             () = updates => {}
         }
     };
-    (task, receiver)
+    Ok((task, receiver))
 }
 
 /// The addresses of a name.

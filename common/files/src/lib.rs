@@ -4,20 +4,21 @@
 //! hang. Contents are compared, not times: a mounted ConfigMap changes by a symbolic link. A broken
 //! file never replaces a good one, and each error is logged once.
 
-mod content;
 #[cfg(test)]
 mod tests;
 
 use std::fmt::{self, Display};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-
-pub use content::{FileContent, read};
 
 /// A shorter interval would read the files over and over.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
@@ -48,6 +49,19 @@ pub trait FileSource: Send + 'static {
     fn is_same(&self, _last: &Self::Value, _new: &Self::Value) -> bool {
         false
     }
+}
+
+/// Reads a file of at most `limit` bytes. Blocks.
+///
+/// # Errors
+/// The system's, and [`ErrorKind::FileTooLarge`].
+pub fn read(path: &Path, limit: usize) -> io::Result<Bytes> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > limit {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    Ok(bytes.into())
 }
 
 /// The last good value of files that are read again and again. Clones share it.

@@ -124,13 +124,18 @@ impl State {
 pub type Sender = SendRequest<Body>;
 
 impl Connection {
-    /// A connection to `host:port`, not dialled yet.
+    /// A connection to `host:port`, not dialled yet; by TLS with a connector.
     ///
     /// # Errors
     /// When `address` is not one.
-    pub fn new(address: impl Into<Arc<str>>, options: Options) -> Result<Self, AddressError> {
+    pub fn new(
+        address: impl Into<Arc<str>>,
+        options: Options,
+        tls: Option<Connector>,
+    ) -> Result<Self, AddressError> {
         let address = address.into();
-        Self::named(Arc::clone(&address), address, options)
+        let origin = origin(if tls.is_some() { "https" } else { "http" }, &address)?;
+        Ok(Self { address, origin, options, tls, logged: Mutex::default(), state: Mutex::default() })
     }
 
     /// A connection to `address` whose requests name `authority`: a Service is dialled by its IP, and a mesh in
@@ -143,21 +148,7 @@ impl Connection {
         authority: impl Into<Arc<str>>,
         options: Options,
     ) -> Result<Self, AddressError> {
-        let (address, authority) = (address.into(), authority.into());
-        origin("http", &address)?;
-        let origin = origin("http", &authority)?;
-        Ok(Self { address, origin, options, tls: None, logged: Mutex::default(), state: Mutex::default() })
-    }
-
-    /// The same with TLS. Without a connector it changes nothing.
-    ///
-    /// # Errors
-    /// [`AddressError`], which its address has passed already.
-    pub fn secured(mut self, connector: Option<Connector>) -> Result<Self, AddressError> {
-        if connector.is_some() {
-            self.origin = origin("https", &self.address)?;
-        }
-        Ok(Self { tls: connector, ..self })
+        Ok(Self { origin: origin("http", &authority.into())?, ..Self::new(address, options, None)? })
     }
 
     /// The scheme and authority of requests, with an empty path.
@@ -339,7 +330,7 @@ mod tests {
     #[tokio::test]
     async fn closing_ends_the_calls_on_it_for_ever() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let connection = Connection::new(listener.local_addr().unwrap().to_string(), OPTIONS).unwrap();
+        let connection = Connection::new(listener.local_addr().unwrap().to_string(), OPTIONS, None).unwrap();
         let mut sender = connection.sender().await.unwrap();
         let _hangs = listener.accept().await.unwrap();
         let request =
@@ -363,7 +354,7 @@ mod tests {
         let listener = socket.listen(0).unwrap();
         let address = listener.local_addr().unwrap();
         let _first = TcpStream::connect(address).await.unwrap();
-        let connection = Connection::new(address.to_string(), OPTIONS).unwrap();
+        let connection = Connection::new(address.to_string(), OPTIONS, None).unwrap();
         assert!(connection.sender().now_or_never().is_none());
         tokio::time::pause();
         tokio::time::advance(OPTIONS.connect_timeout * 2).await;

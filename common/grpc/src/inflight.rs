@@ -65,18 +65,6 @@ pub enum Arrived {
     Part,
 }
 
-/// `--max-inflight-bytes` is too small to be of use.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "--max-inflight-bytes {asked} has no room for two messages of --max-request-body-size {max_message}: {least} is \
-     the least"
-)]
-pub struct LimitError {
-    asked: usize,
-    max_message: usize,
-    least: usize,
-}
-
 /// The messages that a hop holds.
 #[derive(Debug)]
 pub struct Inflight {
@@ -102,12 +90,16 @@ pub struct Charge {
 /// bytes.
 ///
 /// # Errors
-/// When two messages would not fit: one call of an image could then keep out all others.
-pub fn inflight_limit(asked: Option<usize>, max_message: usize) -> Result<usize, LimitError> {
+/// A text for the user when two messages would not fit: one call of an image could then keep out all
+/// others.
+pub fn inflight_limit(asked: Option<usize>, max_message: usize) -> Result<usize, String> {
     let least = max_message.saturating_add(CALL_OVERHEAD).saturating_mul(2);
     match asked {
         None => Ok(max_message.saturating_mul(4).max(DEFAULT_LIMIT)),
-        Some(asked) if asked < least => Err(LimitError { asked, max_message, least }),
+        Some(asked) if asked < least => Err(format!(
+            "--max-inflight-bytes {asked} has no room for two messages of --max-request-body-size {max_message}: \
+             {least} is the least"
+        )),
         Some(asked) => Ok(asked),
     }
 }

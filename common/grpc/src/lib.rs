@@ -18,7 +18,7 @@ mod streams;
 mod timeout;
 
 pub use body::Body;
-pub use inflight::{Arrived, CALL_OVERHEAD, Charge, Hop, Inflight, LimitError, Refused, inflight_limit};
+pub use inflight::{Arrived, CALL_OVERHEAD, Charge, Hop, Inflight, Refused, inflight_limit};
 pub use receive::{ReceiveError, Received, receive};
 pub use reply::Reply;
 pub use server::{Call, Evaluate, Observe, Options, Place, Places, Server};

@@ -145,27 +145,6 @@ mod tests {
 
     use super::*;
 
-    const NEARLY: Duration = Duration::from_secs(59);
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stream_ends_when_its_answer_is_not_asked_for_and_not_before() {
-        let begin = Instant::now();
-        let stream = async {
-            // The call itself may take as long as it likes.
-            sleep(UNREAD * 10).await;
-            for _ in 0..3 {
-                asked_for_more();
-                sleep(NEARLY).await;
-            }
-            asked_for_more();
-            sleep(UNREAD * 10).await;
-            unreachable!("nobody reads it");
-        };
-        let local = Stream { asked: Cell::new(None), open: Cell::new(None) };
-        STREAM.scope(local, WhileRead { stream, timer: None }).await;
-        assert_eq!(begin.elapsed(), UNREAD * 11 + NEARLY * 3);
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_idle_while_it_has_no_stream() {
         let second = Duration::from_secs(1);

@@ -21,16 +21,12 @@ const DIGEST_LEN: usize = 12;
 /// Its 32 bits do not prove the image: before a runner adopts a pod, it compares the reference in
 /// the pod's annotation.
 pub fn pod_name(image: &Image, slot: u32) -> String {
-    name(image, slot, "")
+    pod_name_past(image, slot, "")
 }
 
 /// The name of the pod in `slot` while a pod that is stuck terminating still has the usual name. It
 /// depends on the stuck pod's `uid`, so that all runners choose the same name.
 pub fn pod_name_past(image: &Image, slot: u32, uid: &str) -> String {
-    name(image, slot, uid)
-}
-
-fn name(image: &Image, slot: u32, uid: &str) -> String {
     // No two inputs have the same bytes: a reference contains no NUL, and the slot has a fixed
     // width.
     let mut identity = Vec::with_capacity(image.as_str().len() + 5 + uid.len());

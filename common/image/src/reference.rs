@@ -27,34 +27,20 @@ pub enum ReferenceError {
     /// More than [`MAX_REFERENCE_LEN`] bytes.
     #[error("image reference of {length} bytes is too long: the name may have 255 bytes and the tag 128")]
     TooLong { length: usize },
-    /// The first part looks like a host, but is not valid.
-    #[error(
-        "image reference {image:?} has a malformed registry {registry:?}: write host[:port], the host in \
-         letters, digits, '-' and '.', or an IPv6 address in brackets"
-    )]
-    Registry { image: String, registry: String },
-    /// A part of the repository's path.
-    #[error(
-        "image reference {image:?} has a malformed repository part {part:?}: write lowercase letters and \
-         digits, separated by '.', '_', '__' or '-'"
-    )]
-    Repository { image: String, part: String },
     /// Registry and repository together.
     #[error("image reference {image:?} has a name of {length} bytes: it may have 255")]
     NameTooLong { image: String, length: usize },
-    /// The text after the colon.
-    #[error(
-        "image reference {image:?} has a malformed tag {tag:?}: write up to 128 letters, digits, '_', '.' \
-         and '-', the first neither '.' nor '-'"
-    )]
-    Tag { image: String, tag: String },
-    /// The text after the `@`.
-    #[error(
-        "image reference {image:?} has a malformed digest {digest:?}: write algorithm:hex in lowercase, for \
-         sha256 with 64 digits"
-    )]
-    Digest { image: String, digest: String },
+    /// A part is not valid.
+    #[error("image reference {image:?} has a malformed {part} {text:?}: write {accepted}")]
+    Malformed { image: String, part: &'static str, text: String, accepted: &'static str },
 }
+
+/// What each part may be.
+const REGISTRY: &str =
+    "host[:port], the host in letters, digits, '-' and '.', or an IPv6 address in brackets";
+const REPOSITORY: &str = "lowercase letters and digits, separated by '.', '_', '__' or '-'";
+const TAG: &str = "up to 128 letters, digits, '_', '.' and '-', the first neither '.' nor '-'";
+const DIGEST: &str = "algorithm:hex in lowercase, for sha256 with 64 digits";
 
 /// A valid image reference in canonical form: `registry/path[:tag][@digest]`, with a tag, a digest
 /// or both.
@@ -86,18 +72,21 @@ impl Image {
         }
         let name = with_prefix(bare_name, default_prefix);
         let image = || format!("{name}{}", &image[bare_name.len()..]);
+        let malformed = |part, text: &str, accepted| {
+            Err(ReferenceError::Malformed { image: image(), part, text: text.into(), accepted })
+        };
         let (registry, path) = split_registry(&name, looks_like_host);
         if !is_registry(registry) {
-            return Err(ReferenceError::Registry { image: image(), registry: registry.into() });
+            return malformed("registry", registry, REGISTRY);
         }
         if let Some(part) = path.split('/').find(|part| !is_path_part(part)) {
-            return Err(ReferenceError::Repository { image: image(), part: part.into() });
+            return malformed("repository part", part, REPOSITORY);
         }
         if let Some(tag) = tag.filter(|tag| !is_tag(tag)) {
-            return Err(ReferenceError::Tag { image: image(), tag: tag.into() });
+            return malformed("tag", tag, TAG);
         }
         if let Some(digest) = digest.filter(|digest| !is_digest(digest)) {
-            return Err(ReferenceError::Digest { image: image(), digest: digest.into() });
+            return malformed("digest", digest, DIGEST);
         }
 
         let mut text = repository(registry, path);
@@ -118,11 +107,12 @@ impl Image {
     /// The image of the same repository with this tag, and no digest.
     ///
     /// # Errors
-    /// [`ReferenceError::Tag`].
+    /// [`ReferenceError::Malformed`].
     pub fn with_tag(&self, tag: &str) -> Result<Self, ReferenceError> {
         let text = format!("{}:{tag}", self.repository());
         if !is_tag(tag) {
-            return Err(ReferenceError::Tag { image: text, tag: tag.into() });
+            let (part, accepted) = ("tag", TAG);
+            return Err(ReferenceError::Malformed { image: text, part, text: tag.into(), accepted });
         }
         Ok(Self(text.into()))
     }

@@ -96,12 +96,12 @@ fn errors_name_the_part_and_what_is_accepted() {
 fn lengths_are_bounded() {
     let tag = |length| Image::parse(&format!("a.b/c:{}", "t".repeat(length)), "");
     assert!(tag(128).is_ok());
-    assert!(matches!(tag(129), Err(ReferenceError::Tag { .. })));
+    assert!(matches!(tag(129), Err(ReferenceError::Malformed { part: "tag", .. })));
     let name = |length: usize| Image::parse(&format!("a.b/{}", "n".repeat(length - 4)), "");
     assert_eq!(name(255).unwrap().repository().len(), 255);
     assert!(matches!(name(256), Err(ReferenceError::NameTooLong { length: 256, .. })));
     assert!(
-        matches!(name(255).unwrap().with_tag("a b"), Err(ReferenceError::Tag { tag, .. }) if tag == "a b")
+        matches!(name(255).unwrap().with_tag("a b"), Err(ReferenceError::Malformed { text, .. }) if text == "a b")
     );
     let huge = "n".repeat(MAX_REFERENCE_LEN + 1);
     assert_eq!(Image::parse(&huge, ""), Err(ReferenceError::TooLong { length: MAX_REFERENCE_LEN + 1 }));

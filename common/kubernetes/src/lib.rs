@@ -4,7 +4,6 @@
 mod follow;
 mod proxy;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,15 +23,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const WATCH_SECONDS: u32 = 60;
 /// A connection that is silent for so long is dead; a watch speaks up sooner, if only to end.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
-
-/// A client, and where it is at home.
-#[derive(Clone)]
-pub struct Connected {
-    /// See [`client`].
-    pub client: Client,
-    /// The namespace of the service account or kubeconfig.
-    pub namespace: String,
-}
 
 /// Why there is no way to the API server.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +59,7 @@ pub enum RequestError {
 ///
 /// # Errors
 /// [`ConnectError`], which the user can mend. Whether anybody answers is not asked.
-pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Connected, ConnectError> {
+pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Client, ConnectError> {
     let mut config = match kubeconfig {
         None => Config::incluster().map_err(|error| ConnectError::NotInCluster(Box::new(error)))?,
         Some(path) => {
@@ -82,9 +72,7 @@ pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Connect
         }
     };
     set_user_agent(&mut config, program);
-    let namespace = config.default_namespace.clone();
-    let client = client(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
-    Ok(Connected { client, namespace })
+    client(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
 /// Has requests say that they come from `program` of this version: `porch-fn-runner/0.1.0`. Audit
@@ -118,14 +106,6 @@ pub async fn bounded<T>(request: impl Future<Output = Result<T, kube::Error>>) -
     }
 }
 
-// === impl Connected ===
-
-impl fmt::Debug for Connected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connected").field("namespace", &self.namespace).finish_non_exhaustive()
-    }
-}
-
 // === impl RequestError ===
 
 impl RequestError {
@@ -147,7 +127,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_kubeconfig_that_cannot_be_read_is_named() {
-        let error = connect(Some(Path::new("/no/such/file")), "porch-fn").await.unwrap_err().to_string();
+        let error = connect(Some(Path::new("/no/such/file")), "porch-fn").await.err().unwrap().to_string();
         assert!(error.starts_with("--kubeconfig /no/such/file: "), "{error}");
     }
 
@@ -163,7 +143,7 @@ mod tests {
              contexts: [{{name: a, context: {{cluster: a, user: a}}}}]\nusers: [{{name: a, user: {{}}}}]\n"
         );
         std::fs::write(&path, kubeconfig).unwrap();
-        let client = connect(Some(&path), "porch-fn-runner").await.unwrap().client;
+        let client = connect(Some(&path), "porch-fn-runner").await.unwrap();
         let asking = tokio::spawn(async move { client.apiserver_version().await });
         let (mut stream, _) = server.accept().await.unwrap();
         let mut request = Vec::new();

@@ -47,26 +47,3 @@ impl Watch {
         let _ = self.draining.wait_for(|&draining| draining).await;
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use futures_util::FutureExt;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn every_watch_is_notified_and_the_last_one_ends_the_drain() {
-        let (mut signal, watch) = channel();
-        let mut second = watch.clone();
-        assert!(second.draining().now_or_never().is_none());
-        signal.drain();
-        second.draining().await;
-        drop(watch);
-        assert!(signal.drained().now_or_never().is_none());
-        drop(second);
-        signal.drained().await;
-        let (signal, mut watch) = channel();
-        drop(signal);
-        watch.draining().await;
-    }
-}

@@ -10,11 +10,7 @@
 //! Agreement is an optimisation, not a condition: any runner serves any image. While two views differ,
 //! locality suffers, and correctness does not.
 
-mod identity;
 mod ring;
 pub mod spill;
 
-pub use identity::Identity;
-pub use ring::{
-    FULL_LIST_NODES, HASH_SCHEME, MAX_NODES, Ring, SUCCESSORS, TooManyRunners, VIRTUAL_NODES, fingerprint,
-};
+pub use ring::{FULL_LIST_NODES, HASH_SCHEME, MAX_NODES, Ring, SUCCESSORS, VIRTUAL_NODES, fingerprint};

@@ -6,11 +6,10 @@
 //! search and one slice.
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
 
 use hashring::HashRing;
 use xxhash_rust::xxh3::xxh3_64;
-
-use crate::Identity;
 
 /// Version of the mapping from (runners, key) to a preference order. Raise it and write the golden
 /// vectors anew on a change of the hashed bytes, the hash, [`VIRTUAL_NODES`] or the tie rule: each
@@ -30,17 +29,12 @@ pub const SUCCESSORS: usize = 16;
 /// Largest number of runners on one ring: a preference order holds 16-bit indices.
 pub const MAX_NODES: usize = u16::MAX as usize;
 
-/// More distinct runners than a ring has indices for.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0} runners, but a ring holds at most {MAX_NODES}: split them over several routers' --runners")]
-pub struct TooManyRunners(pub usize);
-
 /// An immutable hash ring over a set of runners; a change of membership builds a new one.
 ///
 /// Memory is about 14 MB at 1,000 runners and 1.6 MB at 50, at most.
 #[derive(Debug)]
 pub struct Ring {
-    nodes: Vec<Identity>,
+    nodes: Vec<Arc<str>>,
     points: HashRing<Point, BuildHasherDefault<PositionHasher>>,
     /// One row of `row_len` node indices per point, in ring order.
     preferences: Vec<u16>,
@@ -60,17 +54,14 @@ struct Point {
 struct PositionHasher(u64);
 
 impl Ring {
-    /// Builds the ring of these runners. Duplicates count once and the order of the input does not matter.
-    ///
-    /// # Errors
-    /// [`TooManyRunners`] past [`MAX_NODES`] distinct runners.
-    pub fn new(nodes: impl IntoIterator<Item = Identity>) -> Result<Self, TooManyRunners> {
-        let mut nodes: Vec<Identity> = nodes.into_iter().collect();
+    /// Builds the ring of these runners, which are named by their addresses as discovery gives them:
+    /// `host:port`, IPv6 in brackets. Duplicates count once and the order of the input does not
+    /// matter; two spellings of one address are two runners. Runners past [`MAX_NODES`] are left out.
+    pub fn new(nodes: impl IntoIterator<Item: Into<Arc<str>>>) -> Self {
+        let mut nodes: Vec<Arc<str>> = nodes.into_iter().map(Into::into).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        if nodes.len() > MAX_NODES {
-            return Err(TooManyRunners(nodes.len()));
-        }
+        nodes.truncate(MAX_NODES);
 
         let row_len = if nodes.len() <= FULL_LIST_NODES { nodes.len() } else { SUCCESSORS };
         let positions = positions(&nodes);
@@ -78,11 +69,11 @@ impl Ring {
         let rows = positions.iter().zip(0..).map(|(&(position, _), row)| Point { position, row });
         let mut points = HashRing::with_hasher(BuildHasherDefault::default());
         points.batch_add(rows.collect());
-        Ok(Self { nodes, points, preferences, row_len })
+        Self { nodes, points, preferences, row_len }
     }
 
     /// The runners on the ring, sorted. [`preference`](Self::preference) returns indices into them.
-    pub fn nodes(&self) -> &[Identity] {
+    pub fn nodes(&self) -> &[Arc<str>] {
         &self.nodes
     }
 
@@ -105,32 +96,31 @@ impl Ring {
     }
 
     /// The runner that owns `key`; `None` when the ring is empty.
-    pub fn owner(&self, key: &str) -> Option<&Identity> {
+    pub fn owner(&self, key: &str) -> Option<&str> {
         let &first = self.preference(key).first()?;
-        self.nodes.get(usize::from(first))
+        self.nodes.get(usize::from(first)).map(|node| &**node)
     }
 }
 
 /// A number that is equal for rings of the same runners only; 0 for no runners. `nodes` are sorted.
 /// It has 48 bits, so that a metric, which is a 64-bit float, holds it exactly.
-pub fn fingerprint(nodes: &[Identity]) -> u64 {
+pub fn fingerprint(nodes: &[Arc<str>]) -> u64 {
     if nodes.is_empty() {
         return 0;
     }
-    let names: Vec<_> = nodes.iter().map(Identity::as_str).collect();
-    let text = format!("{HASH_SCHEME}\n{}", names.join("\n"));
+    let text = format!("{HASH_SCHEME}\n{}", nodes.join("\n"));
     (xxh3_64(text.as_bytes()) >> 16).max(1)
 }
 
 /// All virtual nodes in ring order. Equal positions are ordered by node.
-fn positions(nodes: &[Identity]) -> Vec<(u64, u16)> {
+fn positions(nodes: &[Arc<str>]) -> Vec<(u64, u16)> {
     let mut positions = Vec::with_capacity(nodes.len() * usize::from(VIRTUAL_NODES));
     let mut bytes = Vec::new();
     for (node, index) in nodes.iter().zip(0..) {
         for virtual_node in 0..VIRTUAL_NODES {
-            // The number has a fixed width, so no two (identity, number) pairs share their bytes.
+            // The number has a fixed width, so no two (name, number) pairs share their bytes.
             bytes.clear();
-            bytes.extend_from_slice(node.as_str().as_bytes());
+            bytes.extend_from_slice(node.as_bytes());
             bytes.extend_from_slice(&virtual_node.to_le_bytes());
             positions.push((xxh3_64(&bytes), index));
         }

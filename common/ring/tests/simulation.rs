@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 use std::time::Duration;
 
+use porch_fn_ring::Ring;
 use porch_fn_ring::spill::{Demand, Limits, choose};
-use porch_fn_ring::{Identity, Ring};
 
 const RUNNERS: usize = 5;
 const IMAGES: usize = 100;
@@ -59,7 +59,7 @@ struct Simulation {
 
 impl Simulation {
     fn new(seed: u64, spills: bool) -> Self {
-        let runners = (0..RUNNERS).map(|n| Identity::from(format!("10.0.{seed}.{n}:9445")));
+        let runners = (0..RUNNERS).map(|n| format!("10.0.{seed}.{n}:9445"));
         let image = |n| (format!("registry.example/function-{n}:v{seed}"), Demand::default());
         let popularity = (1..=IMAGES).scan(0.0, |sum, rank| {
             *sum += 1.0 / rank as f64;
@@ -67,7 +67,7 @@ impl Simulation {
         });
         Self {
             random: Random(seed),
-            ring: Ring::new(runners).unwrap(),
+            ring: Ring::new(runners),
             spills,
             images: (0..IMAGES).map(image).collect(),
             popularity: popularity.collect(),

@@ -8,11 +8,12 @@
 mod collector;
 mod otel;
 
+use std::error::Error;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::{ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::{EnvResourceDetector, ResourceDetector};
 use opentelemetry_sdk::trace::SdkTracerProvider;
@@ -29,23 +30,15 @@ pub use crate::otel::Otel;
 /// How long a server that ends waits for its last spans to be taken.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
-/// Why no spans can be sent.
-#[derive(Debug, thiserror::Error)]
-enum SpansError {
-    /// A variable says what cannot be done.
-    #[error("{0}")]
-    Exporter(#[from] ExporterBuildError),
-    /// There is no TLS.
-    #[error("TLS: {0}")]
-    Tls(#[from] rustls::Error),
-}
-
 /// Starts what OpenTelemetry's variables request of a server: reads them, warns of what cannot be met,
 /// registers the server's name and version, and starts its spans, if any, in the current runtime. `name`
 /// is used when no variable names the service.
 pub fn start(name: &'static str, version: &'static str, registry: &mut Registry) -> (Otel, Option<Spans>) {
-    let otel = Otel::from_env();
-    otel.warn();
+    // A value that is not UTF-8 names nothing that is known here.
+    let otel = Otel::read(|name| std::env::var(name).ok());
+    for warning in &otel.warnings {
+        tracing::warn!("{warning}");
+    }
     otel.register(registry, name, version);
     let spans = Spans::start(&otel, name, version);
     (otel, spans)
@@ -63,24 +56,15 @@ impl Spans {
         if !otel.traces {
             return None;
         }
-        Self::build(otel, name, version)
+        let exporter = exporter(otel.traces_timeout)
             .inspect_err(|error| tracing::warn!("no spans are sent: {error}"))
-            .ok()
-    }
-
-    fn build(otel: &Otel, name: &'static str, version: &'static str) -> Result<Self, SpansError> {
-        let exporter = SpanExporter::builder()
-            .with_http()
-            .with_protocol(Protocol::HttpBinary)
-            .with_timeout(otel.traces_timeout)
-            .with_http_client(Collector::new(otel.traces_timeout, Handle::current())?)
-            .build()?;
+            .ok()?;
         // Its own thread makes batches and sends them; its queue is bounded.
         let provider = SdkTracerProvider::builder()
             .with_resource(resource(otel.service_name.as_deref(), name, version))
             .with_batch_exporter(exporter)
             .build();
-        Ok(Self { provider })
+        Some(Self { provider })
     }
 
     /// What makes a server's spans.
@@ -107,6 +91,12 @@ impl Drop for Spans {
         // Otherwise the provider would wait for several seconds. That it is shut down already is no error.
         drop(self.provider.shutdown_with_timeout(Duration::ZERO));
     }
+}
+
+fn exporter(timeout: Duration) -> Result<SpanExporter, Box<dyn Error>> {
+    let collector = Collector::new(timeout, Handle::current()).map_err(|error| format!("TLS: {error}"))?;
+    let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
+    Ok(exporter.with_timeout(timeout).with_http_client(collector).build()?)
 }
 
 /// Whose spans these are. What `OTEL_SERVICE_NAME` says comes before `OTEL_RESOURCE_ATTRIBUTES`, and that before `name`.

@@ -32,14 +32,8 @@ pub struct Otel {
 }
 
 impl Otel {
-    /// Reads the variables of this process.
-    pub(crate) fn from_env() -> Self {
-        // A value that is not UTF-8 names nothing that is known here.
-        Self::read(|name| std::env::var(name).ok())
-    }
-
     /// Reads the variables by `variable`. An empty one counts as none, as OpenTelemetry has it.
-    fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let given =
             |name| variable(name).map(|value| value.trim().to_owned()).filter(|text| !text.is_empty());
         let mut warnings = Vec::new();
@@ -97,13 +91,6 @@ impl Otel {
             traces_timeout: traces_timeout.map_or(TRACES_TIMEOUT, Duration::from_millis),
             service_name: given("OTEL_SERVICE_NAME"),
             warnings,
-        }
-    }
-
-    /// Logs the requests that are not met.
-    pub(crate) fn warn(&self) {
-        for warning in &self.warnings {
-            tracing::warn!("{warning}");
         }
     }
 

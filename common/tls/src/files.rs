@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use porch_fn_files::{FileSource, WatchedFiles, read};
 use porch_fn_lifecycle::tasks::Tasks;
 use rustls::client::Resumption;
@@ -88,9 +89,8 @@ struct Parsed {
 // === impl PemFile ===
 
 impl PemFile {
-    fn read(&self) -> Result<Vec<u8>, TlsError> {
-        let content = read(&self.path, MAX_BYTES).map_err(|error| self.error(error))?;
-        Ok(content.bytes.into())
+    fn read(&self) -> Result<Bytes, TlsError> {
+        read(&self.path, MAX_BYTES).map_err(|error| self.error(error))
     }
 
     fn certificates(&self, content: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -228,7 +228,7 @@ impl Files {
 
 impl<C: Send + Sync + 'static> FileSource for ConfigFiles<C> {
     /// Certificate, key and CA.
-    type Content = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
+    type Content = (Bytes, Bytes, Option<Bytes>);
     type Value = Arc<C>;
     type Error = TlsError;
 

@@ -97,12 +97,4 @@ mod tests {
         });
         assert_eq!(list.list("items"), [expected]);
     }
-
-    #[test]
-    fn what_is_written_is_read_again() {
-        let text =
-            "kind: ResourceList\nitems:\n- kind: ConfigMap\n  data: {a: \"1\", b: \"true\", c: \"x: y\"}\n";
-        let list = ResourceList::parse(text).unwrap();
-        assert_eq!(ResourceList::parse(&list.to_yaml().unwrap()).unwrap(), list);
-    }
 }

@@ -134,8 +134,8 @@ impl<'a> Attempts<'a> {
     fn pick(&self, asked: &[Arc<Runner>]) -> Option<(Arc<Runner>, Option<Spill>)> {
         let view = self.router.view.load();
         let (states, usable) = view.usable();
-        let preference = view.ring().preference(self.key);
-        let (runners, routers) = (view.runners(), self.router.options.routers);
+        let preference = view.ring.preference(self.key);
+        let (runners, routers) = (&view.runners, self.router.options.routers);
         let load = |runner: &Arc<Runner>| runner.load(routers);
         let in_flight = runners.iter().map(load).fold(0, usize::saturating_add);
         let limits = Limits::new(in_flight, usable, self.demand, routers);
@@ -169,7 +169,7 @@ impl<'a> Attempts<'a> {
     async fn send(&self, runner: &Runner, spill: Option<Spill>) -> Attempt {
         let (began, deadline) = (Instant::now(), self.call.deadline);
         let span = self.call.span.call();
-        span.text("server.address", runner.identity().as_str());
+        span.text("server.address", &runner.address);
         span.number("porch_fn.attempt", self.total);
         // Dropped close to the call's deadline, the runner did not answer in time: by our clock, or by the
         // caller's, which is a little ahead.
@@ -183,7 +183,7 @@ impl<'a> Attempts<'a> {
                 self.record_failure(runner);
             }
             let outcome = if late { "deadline" } else { "cancelled" };
-            let (image, runner) = (self.key, runner.identity());
+            let (image, runner) = (self.key, &runner.address);
             tracing::debug!(image, %runner, attempt = self.total, outcome, "attempt ended");
         });
         let _in_flight = runner.enter();
@@ -213,7 +213,7 @@ impl<'a> Attempts<'a> {
         };
         tracing::debug!(
             image = self.key,
-            runner = %runner.identity(),
+            runner = %runner.address,
             why,
             attempt = self.total,
             outcome = attempt.outcome().as_str(),
@@ -256,7 +256,7 @@ impl<'a> Attempts<'a> {
 
     /// Remembers what went wrong, for the status page.
     fn note(&self, runner: &Runner, code: &'static str, text: &str) {
-        self.router.failures.note(self.key, runner.identity().as_str(), code, text);
+        self.router.failures.note(self.key, &runner.address, code, text);
     }
 
     /// The call failed in a way that may be the runner's fault or the function's.

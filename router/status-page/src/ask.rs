@@ -7,7 +7,6 @@ use futures_util::{StreamExt, stream};
 use porch_fn_grpc_client::conn::{Channel, Connection};
 use porch_fn_proto::shard::shard_client::ShardClient;
 use porch_fn_proto::shard::{DescribeRequest, DescribeResponse};
-use porch_fn_ring::Identity;
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::{Code, Status};
 
@@ -23,7 +22,7 @@ const AT_ONCE: usize = 16;
 const MAX_ANSWER: usize = 1024 * 1024;
 
 /// The answers of those of `runners` that answer in time.
-pub(crate) async fn ask(runners: Vec<(Identity, Arc<Connection>)>) -> Answers {
+pub(crate) async fn ask(runners: Vec<(Arc<str>, Arc<Connection>)>) -> Answers {
     let until = Instant::now() + ROUND_TIMEOUT;
     let asked = runners.into_iter().map(async |(runner, connection)| {
         let answer = timeout(ANSWER_TIMEOUT, describe(&connection)).await;
@@ -33,7 +32,7 @@ pub(crate) async fn ask(runners: Vec<(Identity, Arc<Connection>)>) -> Answers {
     let mut answers = Answers::default();
     while let Ok(Some((runner, answer))) = timeout_at(until, asked.next()).await {
         match answer {
-            Ok(answer) => answers.add(runner.as_str(), answer),
+            Ok(answer) => answers.add(&runner, answer),
             Err(status) => tracing::debug!(%runner, %status, "a runner did not report what it holds"),
         }
     }

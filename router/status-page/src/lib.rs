@@ -21,7 +21,7 @@ use http::HeaderValue;
 use porch_fn_admin::failures::{Failure, now_ms};
 use porch_fn_admin::{HTML, JSON, Page};
 use porch_fn_grpc_client::conn::Connection;
-use porch_fn_ring::{Identity, Ring};
+use porch_fn_ring::Ring;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -57,7 +57,7 @@ pub struct Known {
     /// The ring. Its nodes are in the order of the runners in `shards`.
     pub ring: Arc<Ring>,
     /// The runners that can be asked what they hold.
-    pub reachable: Vec<(Identity, Arc<Connection>)>,
+    pub reachable: Vec<(Arc<str>, Arc<Connection>)>,
     /// The router's own recent failures.
     pub failures: Vec<Failure>,
 }

@@ -34,8 +34,6 @@ pub(crate) fn slices(points: &[(u64, u16)]) -> Vec<(u16, u16)> {
 
 #[cfg(test)]
 mod tests {
-    use porch_fn_ring::{Identity, Ring};
-
     use super::*;
 
     #[test]
@@ -45,18 +43,5 @@ mod tests {
         assert_eq!(shares(&points, 2), [0.25, 0.75]);
         assert_eq!(slices(&points), [(1, 180), (0, 180), (1, 360)]);
         assert_eq!((shares(&[], 0), slices(&[])), (Vec::new(), Vec::new()));
-    }
-
-    #[test]
-    fn a_real_ring_is_drawn_as_it_is_looked_up() {
-        let ring = Ring::new((0..7).map(|n| Identity::from(format!("10.0.0.{n}:9445")))).unwrap();
-        let shares = shares(&ring.points(), 7);
-        let mut owned = [0.0; 7];
-        for key in 0..20_000 {
-            owned[usize::from(ring.preference(&key.to_string())[0])] += 1.0 / 20_000.0;
-        }
-        for (share, owned) in shares.iter().zip(owned) {
-            assert!((share - owned).abs() < 0.015, "{share} {owned}");
-        }
     }
 }

@@ -32,7 +32,7 @@ fn report(images: Vec<ImagePods>) -> DescribeResponse {
 }
 
 fn ring() -> Ring {
-    Ring::new(["a:1", "b:1"].map(Identity::from)).unwrap()
+    Ring::new(["a:1", "b:1"])
 }
 
 /// The page of two runners, `a:1` and `b:1`, which answered this.

@@ -19,7 +19,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Bytes>, String> {
         Err(error) => Err(error),
     };
     match content.map_err(|error| error.kind()) {
-        Ok(content) => Ok(Some(content.bytes)),
+        Ok(content) => Ok(Some(content)),
         Err(ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(ErrorKind::IsADirectory) => Err("it is not a file".to_owned()),
         Err(ErrorKind::FileTooLarge) => Err(format!("it has more than {MAX_BYTES} bytes")),

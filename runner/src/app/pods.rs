@@ -4,11 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use porch_fn_discovery::{HostPort, Source, Target};
+use porch_fn_discovery::{HostPort, Target};
 use porch_fn_kubernetes::connect;
 use porch_fn_lifecycle::drain;
 use porch_fn_pool::{Config, Event, OwnedShards};
-use porch_fn_ring::Identity;
 use porch_fn_settings::Resolved;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -51,7 +50,7 @@ type Events = (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>);
 /// Which images this runner owns.
 type Owned = watch::Receiver<OwnedShards>;
 /// The runners on the ring.
-type RingMembers = watch::Receiver<Arc<[Identity]>>;
+type RingMembers = watch::Receiver<Arc<[Arc<str>]>>;
 
 impl Wiring<'_> {
     /// Follows which images are this runner's, and with `--peers` who is on the ring. Without
@@ -73,9 +72,9 @@ impl Wiring<'_> {
         }
         let own = HostPort::parse(&flags.shard_address, flags.port);
         let own = own.map_err(|error| AppError::of_flag("shard-address", error))?;
-        let source = Source::of(target, flags.kubeconfig.as_deref(), "porch-fn-runner").await;
-        let source = source.map_err(|error| AppError::of_flag("peers", error))?;
-        let (discover, snapshots) = porch_fn_discovery::watch(source);
+        let kubeconfig = flags.kubeconfig.as_deref();
+        let watched = porch_fn_discovery::watch(target, kubeconfig, "porch-fn-runner").await;
+        let (discover, snapshots) = watched.map_err(|error| AppError::of_flag("peers", error))?;
         self.tasks.keep(tracing::info_span!("peers"), discover);
         let ownership = Ownership::new(own.to_string(), Arc::clone(&self.metrics));
         let (owned, ring) = (ownership.owned.subscribe(), ownership.ring.subscribe());
@@ -118,12 +117,12 @@ impl Wiring<'_> {
         let flags = self.flags;
         let (templates, connect_pods) = (templates(flags)?, connect_pods(flags)?);
         let (images, credentials) = self.registries()?;
-        let connected = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await?;
+        let client = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await?;
 
         let (sender, mut functions) = watch::channel(None);
         sources.functions = functions.clone();
         let options = function_configs::Options {
-            client: connected.client.clone(),
+            client: client.clone(),
             namespace: flags.pod_namespace.clone(),
             default_prefix: flags.default_image_prefix.clone(),
             semantics: flags.functionconfig_tags.semantics(),
@@ -134,7 +133,7 @@ impl Wiring<'_> {
 
         let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
         let secret_written = pull_secret.clone().map(|name| {
-            let (client, namespace) = (connected.client.clone(), flags.pod_namespace.clone());
+            let (client, namespace) = (client.clone(), flags.pod_namespace.clone());
             let (sender, written) = watch::channel(false);
             let secret = PullSecret { client, namespace, name };
             let content = credentials.subscribe();
@@ -157,7 +156,7 @@ impl Wiring<'_> {
             metrics: Arc::clone(&self.metrics),
         };
         let (kubernetes, _) =
-            tokio::join!(kubernetes::start(&connected, surroundings, &mut self.tasks), async {
+            tokio::join!(kubernetes::start(&client, surroundings, &mut self.tasks), async {
                 timeout(FIRST_FUNCTIONS_WITHIN, functions.wait_for(Option::is_some)).await.is_ok()
             },);
         let desired = desired(flags, kubernetes.blueprints, images, owned);

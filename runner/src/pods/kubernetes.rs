@@ -40,8 +40,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::Client;
 use porch_fn_image::Image;
-use porch_fn_kubernetes::Connected;
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_pool::{Event, ImageKey, OwnedShards, Time};
 use porch_fn_settings::Settings;
@@ -123,17 +123,12 @@ pub(crate) struct Blueprints {
 }
 
 /// Starts what runs besides the pool, in `tasks`.
-pub(crate) async fn start(
-    connected: &Connected,
-    surroundings: Surroundings<'_>,
-    tasks: &mut Tasks,
-) -> Kubernetes {
+pub(crate) async fn start(client: &Client, surroundings: Surroundings<'_>, tasks: &mut Tasks) -> Kubernetes {
     let Surroundings { flags, templates, images, owned, metrics, .. } = surroundings;
-    let client = &connected.client;
     let ahead = timeout(FIRST_CLOCK_WITHIN, clock::ahead(client)).await.ok().flatten().unwrap_or_default();
     tasks.keep(tracing::info_span!("clock"), clock::follow(client.clone(), Arc::clone(&metrics)));
     let namespace = match &templates {
-        Templates::ConfigMap(_) if flags.namespace.is_empty() => connected.namespace.clone(),
+        Templates::ConfigMap(_) if flags.namespace.is_empty() => client.default_namespace().to_owned(),
         Templates::ConfigMap(_) => flags.namespace.clone(),
         Templates::Objects { .. } => flags.pod_namespace.clone(),
     };

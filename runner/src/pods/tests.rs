@@ -67,7 +67,7 @@ impl Backend for AtOnce {
     }
 
     fn connection(&self, _: &Uid) -> Option<Arc<Connection>> {
-        Some(Arc::new(Connection::new(self.address.clone()?, CONNECTION).unwrap()))
+        Some(Arc::new(Connection::new(self.address.clone()?, CONNECTION, None).unwrap()))
     }
 }
 

@@ -52,11 +52,10 @@ fn is_print(c: char) -> bool {
 pub fn go_exit_text(status: ExitStatus) -> String {
     let mut text = match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
-        (None, Some(number)) => {
-            let index = usize::try_from(number - 1).ok();
-            let name = index.and_then(|index| SIGNALS.split(", ").nth(index));
-            name.map_or_else(|| format!("signal: signal {number}"), |name| format!("signal: {name}"))
-        }
+        (None, Some(number)) => match signal_name(number) {
+            Some(name) => format!("signal: {name}"),
+            None => format!("signal: signal {number}"),
+        },
         (None, None) => "exit status unknown".to_owned(),
     };
     if status.core_dumped() {
@@ -72,14 +71,44 @@ pub fn go_os_error(error: &std::io::Error) -> String {
     text.to_ascii_lowercase()
 }
 
-/// Go's names for the signals of Linux from 1, the same on amd64 and arm64.
-const SIGNALS: &str = "hangup, interrupt, quit, illegal instruction, trace/breakpoint trap, aborted, bus error, \
-    floating point exception, killed, user defined signal 1, segmentation fault, \
-    user defined signal 2, broken pipe, alarm clock, terminated, stack fault, child exited, \
-    continued, stopped (signal), stopped, stopped (tty input), stopped (tty output), \
-    urgent I/O condition, CPU time limit exceeded, file size limit exceeded, \
-    virtual timer expired, profiling timer expired, window changed, I/O possible, \
-    power failure, bad system call";
+/// Go's names for the signals of Linux, the same on amd64 and arm64.
+fn signal_name(number: i32) -> Option<&'static str> {
+    const NAMES: [&str; 31] = [
+        "hangup",
+        "interrupt",
+        "quit",
+        "illegal instruction",
+        "trace/breakpoint trap",
+        "aborted",
+        "bus error",
+        "floating point exception",
+        "killed",
+        "user defined signal 1",
+        "segmentation fault",
+        "user defined signal 2",
+        "broken pipe",
+        "alarm clock",
+        "terminated",
+        "stack fault",
+        "child exited",
+        "continued",
+        "stopped (signal)",
+        "stopped",
+        "stopped (tty input)",
+        "stopped (tty output)",
+        "urgent I/O condition",
+        "CPU time limit exceeded",
+        "file size limit exceeded",
+        "virtual timer expired",
+        "profiling timer expired",
+        "window changed",
+        "I/O possible",
+        "power failure",
+        "bad system call",
+    ];
+    let index = usize::try_from(number).ok()?.checked_sub(1)?;
+    NAMES.get(index).copied()
+}
 
 #[cfg(test)]
 mod tests {

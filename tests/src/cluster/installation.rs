@@ -10,7 +10,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use porch_fn_image::shard_key;
-use porch_fn_ring::{Identity, Ring};
+use porch_fn_ring::Ring;
 use serde_json::{Value, json};
 
 use super::{Cluster, Namespace};
@@ -193,9 +193,8 @@ impl Installation {
     /// The runner that owns an image.
     pub async fn owner(&self, image: &str) -> Pod {
         let pods = self.pods_of(RUNNERS).await;
-        let ring = Ring::new(pods.iter().map(|pod| Identity::from(format!("{}:{PORT}", ip(pod)))));
-        let ring = ring.expect("a ring of the runners");
-        let owner = ring.owner(&shard_key(image, None, PREFIX)).expect("there are runners").as_str();
+        let ring = Ring::new(pods.iter().map(|pod| format!("{}:{PORT}", ip(pod))));
+        let owner = ring.owner(&shard_key(image, None, PREFIX)).expect("there are runners");
         let owner = pods.iter().find(|pod| format!("{}:{PORT}", ip(pod)) == owner);
         owner.expect("one of the runners").clone()
     }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use porch_fn_grpc::{CALL_OVERHEAD, is_shed, load_of};
 use porch_fn_proto::PREFIX_LEN;
-use porch_fn_ring::{Identity, Ring};
+use porch_fn_ring::Ring;
 use porch_fn_tests::caller::{RawCall, RawCaller, framed};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fleet::start_router;
@@ -150,9 +150,9 @@ async fn a_call_that_a_full_runner_refuses_goes_to_another() {
     let router = start_router(runners.iter().map(|runner| runner.app.address()), &[]).await;
     until_runners_are_healthy(router.admin_address()).await;
     let names = runners.each_ref().map(|runner| runner.app.address().to_string());
-    let ring = Ring::new(names.iter().map(|name| Identity::from(name.as_str()))).unwrap();
+    let ring = Ring::new(names.clone());
     let images = (0..20).map(|number| format!("example.com/quick{number}:v1"));
-    let of_the_first = |image: &String| ring.owner(image).is_some_and(|owner| owner.as_str() == names[0]);
+    let of_the_first = |image: &String| ring.owner(image).is_some_and(|owner| owner == names[0]);
     let image = images.into_iter().find(of_the_first).unwrap();
 
     let raw = runners[0].raw().await;

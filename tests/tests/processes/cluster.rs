@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use porch_fn_image::shard_key;
-use porch_fn_ring::{Identity, Ring};
+use porch_fn_ring::Ring;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::fleet::PREFIX;
 use porch_fn_tests::load::{Load, Report};
@@ -60,7 +60,7 @@ impl Cluster {
     /// The number of the runner that the ring gives each of these images.
     fn owners_of(&self, images: &[String]) -> Vec<usize> {
         let names: Vec<_> = self.runners.iter().map(|runner| runner.address().to_string()).collect();
-        let ring = Ring::new(names.iter().map(|name| Identity::from(name.as_str()))).unwrap();
+        let ring = Ring::new(names.clone());
         let owner = |image: &String| {
             let owner = ring.owner(&shard_key(image, None, PREFIX)).unwrap().to_string();
             names.iter().position(|name| *name == owner).unwrap()

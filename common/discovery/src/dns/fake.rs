@@ -1,18 +1,13 @@
-//! A DNS server for tests: a table of answers over UDP and TCP.
+//! A DNS server for tests: a table of answers over UDP.
 
 use std::collections::HashMap;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use hickory_resolver::proto::op::{Message, ResponseCode};
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType, rdata::CNAME};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
-
-/// The most that an answer over UDP may take here, as without EDNS.
-const UDP_LIMIT: usize = 512;
 
 /// The reply to one question.
 #[derive(Clone)]
@@ -30,7 +25,7 @@ pub(super) enum Reply {
 pub(super) struct FakeDns {
     pub(super) address: SocketAddr,
     state: Arc<State>,
-    _tasks: JoinSet<io::Result<()>>,
+    _task: JoinSet<()>,
 }
 
 #[derive(Default)]
@@ -41,18 +36,11 @@ struct State {
 
 impl FakeDns {
     pub(super) async fn start() -> Self {
-        // One port for both protocols: a free UDP port may be taken on TCP.
-        let (udp, tcp) = loop {
-            let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-            if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()).await {
-                break (udp, tcp);
-            }
-        };
-        let (address, state, mut tasks) =
-            (udp.local_addr().unwrap(), Arc::<State>::default(), JoinSet::new());
-        tasks.spawn(serve_udp(udp, Arc::clone(&state)));
-        tasks.spawn(serve_tcp(tcp, Arc::clone(&state)));
-        Self { address, state, _tasks: tasks }
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let (address, state, mut task) =
+            (socket.local_addr().unwrap(), Arc::<State>::default(), JoinSet::new());
+        task.spawn(serve(socket, Arc::clone(&state)));
+        Self { address, state, _task: task }
     }
 
     /// Sets the reply to one question. `name` is written without its final dot.
@@ -75,30 +63,18 @@ impl FakeDns {
     }
 }
 
-async fn serve_udp(socket: UdpSocket, state: Arc<State>) -> io::Result<()> {
+async fn serve(socket: UdpSocket, state: Arc<State>) {
     let mut buffer = [0; 4096];
     loop {
-        let (length, peer) = socket.recv_from(&mut buffer).await?;
-        if let Some(answer) = state.answer(&buffer[..length], UDP_LIMIT) {
-            socket.send_to(&answer, peer).await?;
-        }
-    }
-}
-
-async fn serve_tcp(listener: TcpListener, state: Arc<State>) -> io::Result<()> {
-    loop {
-        let (mut stream, _) = listener.accept().await?;
-        let mut question = vec![0; stream.read_u16().await?.into()];
-        stream.read_exact(&mut question).await?;
-        if let Some(answer) = state.answer(&question, usize::from(u16::MAX)) {
-            stream.write_u16(answer.len() as u16).await?;
-            stream.write_all(&answer).await?;
+        let (length, peer) = socket.recv_from(&mut buffer).await.unwrap();
+        if let Some(answer) = state.answer(&buffer[..length]) {
+            socket.send_to(&answer, peer).await.unwrap();
         }
     }
 }
 
 impl State {
-    fn answer(&self, question: &[u8], limit: usize) -> Option<Vec<u8>> {
+    fn answer(&self, question: &[u8]) -> Option<Vec<u8>> {
         let mut message = Message::from_vec(question).unwrap().into_response();
         let query = message.queries[0].clone();
         let name = query.name().to_ascii().trim_end_matches('.').to_lowercase();
@@ -119,7 +95,6 @@ impl State {
                 message.add_answer(Record::from_rdata(query.name().clone(), ttl, alias));
             }
         }
-        let answer = message.to_vec().unwrap();
-        Some(if answer.len() <= limit { answer } else { message.truncate().to_vec().unwrap() })
+        Some(message.to_vec().unwrap())
     }
 }

@@ -30,22 +30,18 @@ impl LiveMembership {
         loop {
             let timer = self.membership.next_timer().map(|at| self.origin + at);
             tokio::select! {
-                changed = self.snapshots.changed() => match changed {
-                    Ok(()) => {
-                        let snapshot = self.snapshots.borrow_and_update();
-                        if snapshot.is_answered() {
-                            tracing::trace!(endpoints = ?snapshot.endpoints, "discovery answered");
-                            let listed = snapshot.endpoints.iter().map(String::as_str);
-                            return self.membership.update(listed, answers, self.origin.elapsed());
-                        }
+                changed = self.snapshots.changed() => {
+                    if changed.is_err() {
+                        // Discovery has ended, and the server ends with it.
+                        return pending().await;
                     }
-                    // Discovery has ended: only time changes anything.
-                    Err(_) => {
-                        let Some(timer) = timer else { return pending().await };
-                        sleep_until(timer).await;
-                        return self.membership.tick(self.origin.elapsed());
+                    let snapshot = self.snapshots.borrow_and_update();
+                    if snapshot.is_answered() {
+                        tracing::trace!(endpoints = ?snapshot.endpoints, "discovery answered");
+                        let listed = snapshot.endpoints.iter().map(String::as_str);
+                        return self.membership.update(listed, answers, self.origin.elapsed());
                     }
-                },
+                }
                 () = sleep_until(timer.unwrap_or_else(Instant::now)), if timer.is_some() => {
                     return self.membership.tick(self.origin.elapsed());
                 }

@@ -220,13 +220,4 @@ proptest! {
             check(&membership, &seen, now)?;
         }
     }
-
-    #[test]
-    fn no_time_makes_it_panic(events in prop::collection::vec((any::<u64>(), any::<bool>()), 0..20)) {
-        let mut membership = Membership::default();
-        for (seconds, present) in events {
-            membership.update(present.then_some("a"), everybody, secs(seconds));
-            let _ = (membership.next_timer(), membership.usable().count());
-        }
-    }
 }

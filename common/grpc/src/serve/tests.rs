@@ -138,7 +138,7 @@ async fn who_never_speaks_http2_is_not_kept_for_ever() {
 }
 
 #[tokio::test]
-async fn one_connection_too_many_ends_the_one_that_is_idle_for_longest() {
+async fn one_connection_too_many_ends_the_one_that_is_idle_for_longest_or_is_refused() {
     let mut stand = Stand::new();
     let address = stand.listen().await;
     let connect = async || speak(TcpStream::connect(address).await.unwrap(), 0).await;
@@ -146,15 +146,22 @@ async fn one_connection_too_many_ends_the_one_that_is_idle_for_longest() {
     for _ in 0..OPTIONS.max_connections {
         opened.push(connect().await);
     }
+    let mut calls = Vec::new();
+    let mut call = async |caller: &mut Caller| {
+        calls.push(caller.0.send_request(head(""), false).unwrap());
+        while stand.inflight.held() < calls.len() * CALL_OVERHEAD {
+            tokio::task::yield_now().await;
+        }
+    };
     // The first has a call, so the second is the one.
-    let (answer, _body) = opened[0].0.send_request(head(""), false).unwrap();
-    while stand.inflight.held() == 0 {
-        tokio::task::yield_now().await;
-    }
-    let fourth = connect().await;
+    call(&mut opened[0]).await;
+    let mut fourth = connect().await;
     opened[1].1.join_next().await.unwrap().unwrap();
     assert!(opened[0].1.try_join_next().is_none() && opened[2].1.try_join_next().is_none());
-    drop((answer, fourth));
+    call(&mut opened[2]).await;
+    call(&mut fourth).await;
+    let mut refused = TcpStream::connect(address).await.unwrap();
+    assert_eq!(refused.read(&mut [0]).await.unwrap_or_default(), 0, "all are busy");
 }
 
 #[tokio::test(start_paused = true)]

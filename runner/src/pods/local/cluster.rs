@@ -177,7 +177,7 @@ impl LocalCluster {
 
 fn connect(address: SocketAddr) -> Option<(SocketAddr, Arc<Connection>)> {
     // Any socket address is one.
-    let connection = Connection::new(address.to_string(), CONNECTION).ok()?;
+    let connection = Connection::new(address.to_string(), CONNECTION, None).ok()?;
     Some((address, Arc::new(connection)))
 }
 

@@ -44,4 +44,3 @@ async fn a_lapsed_pod_goes_with_its_service_and_nothing_else_does() {
         assert_eq!(bench.pod().await.uid(), kept.uid());
     }
 }
-

@@ -1,6 +1,5 @@
-//! What slices mean, by value; and that neither their order nor repetition means anything.
+//! What slices mean, by value.
 
-use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -102,32 +101,4 @@ fn the_older_kind_means_the_same() {
     let none_ready = json!([{"notReadyAddresses": [{"ip": "10.0.0.3"}, {"ip": "10.0.0.4"}]}]);
     assert_eq!(of(none_ready, "10.0.0.3"), ["10.0.0.3:7"]);
     assert_eq!(of(json!([]), "10.0.0.3"), [""; 0]);
-}
-
-fn any_slice() -> impl Strategy<Value = EndpointSlice> {
-    let conditions = prop::sample::select(vec!["{}", READY, NOT_READY, DRAINING, ENDING]);
-    let endpoints = prop::collection::vec((0..6_u8, conditions), 0..6);
-    (any::<bool>(), endpoints).prop_map(|(v4, endpoints)| {
-        let (family, prefix) = if v4 { ("IPv4", "10.0.0.") } else { ("IPv6", "fd00::") };
-        let addresses: Vec<_> =
-            endpoints.iter().map(|(number, conditions)| (format!("{prefix}{number}"), *conditions)).collect();
-        let endpoints: Vec<_> =
-            addresses.iter().map(|(address, conditions)| (address.as_str(), *conditions)).collect();
-        slice(family, &endpoints)
-    })
-}
-
-proptest! {
-    #[test]
-    fn neither_order_nor_repetition_matters(
-        (slices, shuffled) in prop::collection::vec(any_slice(), 0..5)
-            .prop_flat_map(|slices| (Just(slices.clone()), Just(slices).prop_shuffle())),
-        again in 0..5_usize,
-    ) {
-        let expected = of(&slices);
-        let mut other = shuffled;
-        other.extend(slices.get(again).cloned());
-        prop_assert_eq!(of(&other), expected.clone());
-        prop_assert!(expected.is_sorted());
-    }
 }
