@@ -88,11 +88,7 @@ fn a_service_is_dead_when_no_pod_that_it_selects_may_be_used() {
 
 #[test]
 fn what_a_running_porch_server_may_use_is_kept_with_its_service() {
-    let server = Running {
-        name: "home/porch-server".to_owned(),
-        since: Err("forbidden".to_owned()),
-        template: Err("forbidden".to_owned()),
-    };
+    let server = Running { name: "home/porch-server".to_owned(), uses: Err("forbidden".to_owned()) };
     let left = leftovers(&[named(ID)], &[service(ID, &json!({}))], &[server]);
     assert!(left.is_empty());
     let expected =
