@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use porch_fn_settings::Page;
+use serde_json::Value;
 
 use crate::admin::{AdminPort, DEFAULT_ADDRESS};
 use crate::cluster::{ADMIN, CALLED, ClusterArgs, SHARDS};
@@ -25,20 +26,14 @@ pub(crate) struct ConfigArgs {
     cluster: ClusterArgs,
 }
 
-/// A runner's answer to an image that it refuses.
-#[derive(serde::Deserialize)]
-struct Refusal {
-    error: String,
-}
-
 pub(crate) async fn run(args: ConfigArgs) -> Result<ExitCode, Failure> {
     let reached = args.cluster.reach(args.address, &[SHARDS, CALLED], &ADMIN).await?;
     let runner = AdminPort { kind: "runner", address: reached.address.clone() };
     let path = format!("/config?image={}", utf8_percent_encode(&args.image, NON_ALPHANUMERIC));
     let (status, body) = runner.get(&path).await.map_err(|error| reached.explain(error))?;
-    if status == StatusCode::BAD_REQUEST
-        && let Ok(Refusal { error }) = serde_json::from_slice(&body)
-    {
+    let refusal: Option<Value> =
+        serde_json::from_slice(&body).ok().filter(|_| status == StatusCode::BAD_REQUEST);
+    if let Some(error) = refusal.as_ref().and_then(|page| page.get("error")?.as_str()) {
         return Err(Failure::new(error));
     }
     let page = runner.read(&path, status, &body).map_err(|error| reached.explain(error))?;
@@ -62,7 +57,7 @@ fn tables(page: &Page) -> String {
 #[cfg(test)]
 mod tests {
     use porch_fn_settings::Row;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::testing::serve;

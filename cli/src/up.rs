@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use futures_util::future::{join_all, select_all};
 use porch_fn_flags::{FlagError, SetFlags};
-use porch_fn_lifecycle::{App, StopSignals};
 use porch_fn_lifecycle::tasks::Failed;
+use porch_fn_lifecycle::{App, StopSignals};
 use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
