@@ -95,18 +95,3 @@ fn root_cause(mut error: &(dyn Error + 'static)) -> String {
     }
     error.to_string()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn an_address_without_a_port_is_refused() {
-        let port = AdminPort { kind: "router", address: "127.0.0.1".to_owned() };
-        let failure = port.get("/shards").await.unwrap_err().to_string();
-        assert_eq!(
-            failure,
-            "cannot reach the router's admin port at 127.0.0.1: invalid socket address: give HOST:PORT"
-        );
-    }
-}

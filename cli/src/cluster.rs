@@ -4,17 +4,19 @@
 mod forward;
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{Api, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Client, Config, ResourceExt};
+use kube::{Client, Config, Resource, ResourceExt};
 use porch_fn_kubernetes::{RequestError, bounded, choose_proxy, set_user_agent};
 use porch_fn_telemetry::Causes;
+use serde::de::DeserializeOwned;
 
 use self::forward::Forward;
 use crate::failure::Failure;
@@ -33,10 +35,12 @@ pub(crate) const GRPC: Port = Port { service: Some(9445), names: &["grpc"], usua
 /// The admin port, under our name and under that of Porch's manifests.
 pub(crate) const ADMIN: Port = Port { service: None, names: &["admin", "metrics"], usual: 9464 };
 
+/// Objects of one list request.
+const PAGE: u32 = 500;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which cluster, and where in it.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct ClusterArgs {
     /// Namespace of routers and runners, porch-system when not given; any of these flags has them reached through the
@@ -185,9 +189,17 @@ impl Cluster {
             return Ok(Vec::new());
         }
         let terms: Vec<_> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let listed = bounded(api.list(&ListParams::default().labels(&terms.join(",")))).await;
-        Ok(listed.map_err(unread(|| format!("the pods of namespace {}", self.namespace)))?.items)
+        self.all("pods", ListParams::default().labels(&terms.join(","))).await
+    }
+
+    /// The objects of the namespace; `what` names them in an error.
+    pub(crate) async fn all<K>(&self, what: &str, params: ListParams) -> Result<Vec<K>, Failure>
+    where
+        K: Clone + Debug + DeserializeOwned + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), &self.namespace);
+        let listed = list(&api, params, u32::MAX, Some).await;
+        Ok(listed.map_err(unread(|| format!("the {what} of namespace {}", self.namespace)))?.0)
     }
 }
 
@@ -196,27 +208,27 @@ pub(crate) fn unread(what: impl Fn() -> String) -> impl Fn(RequestError) -> Fail
     move |error| Failure::new(format!("{} cannot be read: {}", what(), Causes(&error)))
 }
 
-/// Passes on all objects of an API, `page` for each request; `false` if there are more
-/// than `max` pages.
-pub(crate) async fn each<K>(
+/// What `keep` makes of the objects of an API, of `max` at most, and whether that is all of them.
+pub(crate) async fn list<K, T>(
     api: &Api<K>,
-    page: u32,
+    params: ListParams,
     max: u32,
-    mut take: impl FnMut(K),
-) -> Result<bool, RequestError>
+    keep: impl Fn(K) -> Option<T>,
+) -> Result<(Vec<T>, bool), RequestError>
 where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    K: Clone + Debug + DeserializeOwned,
 {
-    let mut params = ListParams::default().limit(page);
-    for _ in 0..max {
+    let mut params = params.limit(PAGE);
+    let mut kept = Vec::new();
+    for _ in 0..max.div_ceil(PAGE) {
         let listed = bounded(api.list(&params)).await?;
-        listed.items.into_iter().for_each(&mut take);
+        kept.extend(listed.items.into_iter().filter_map(&keep));
         match listed.metadata.continue_.filter(|next| !next.is_empty()) {
             Some(next) => params = params.continue_token(&next),
-            None => return Ok(true),
+            None => return Ok((kept, true)),
         }
     }
-    Ok(false)
+    Ok((kept, false))
 }
 
 /// Whether a pod serves, and is not on its way out.

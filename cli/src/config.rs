@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use http::StatusCode;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use porch_fn_settings::Page;
+use serde_json::Value;
 
 use crate::admin::{AdminPort, DEFAULT_ADDRESS};
 use crate::cluster::{ADMIN, CALLED, ClusterArgs, SHARDS};
@@ -25,30 +26,19 @@ pub(crate) struct ConfigArgs {
     cluster: ClusterArgs,
 }
 
-/// A runner's answer to an image that it refuses.
-#[derive(serde::Deserialize)]
-struct Refusal {
-    error: String,
-}
-
 pub(crate) async fn run(args: ConfigArgs) -> Result<ExitCode, Failure> {
     let reached = args.cluster.reach(args.address, &[SHARDS, CALLED], &ADMIN).await?;
     let runner = AdminPort { kind: "runner", address: reached.address.clone() };
-    let page = fetch(&runner, &args.image).await.map_err(|error| reached.explain(error))?;
-    args.output.print(&page.map_err(Failure::new)?, tables);
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The page, or the runner's reason to refuse the image.
-async fn fetch(runner: &AdminPort, image: &str) -> Result<Result<(String, Page), String>, Failure> {
-    let path = format!("/config?image={}", utf8_percent_encode(image, NON_ALPHANUMERIC));
-    let (status, body) = runner.get(&path).await?;
-    if status == StatusCode::BAD_REQUEST
-        && let Ok(Refusal { error }) = serde_json::from_slice(&body)
-    {
-        return Ok(Err(error));
+    let path = format!("/config?image={}", utf8_percent_encode(&args.image, NON_ALPHANUMERIC));
+    let (status, body) = runner.get(&path).await.map_err(|error| reached.explain(error))?;
+    let refusal: Option<Value> =
+        serde_json::from_slice(&body).ok().filter(|_| status == StatusCode::BAD_REQUEST);
+    if let Some(error) = refusal.as_ref().and_then(|page| page.get("error")?.as_str()) {
+        return Err(Failure::new(error));
     }
-    runner.read(&path, status, &body).map(Ok)
+    let page = runner.read(&path, status, &body).map_err(|error| reached.explain(error))?;
+    args.output.print(&page, tables);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn tables(page: &Page) -> String {
@@ -67,7 +57,7 @@ fn tables(page: &Page) -> String {
 #[cfg(test)]
 mod tests {
     use porch_fn_settings::Row;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::testing::serve;
@@ -99,33 +89,35 @@ mod tests {
         assert!(tables(&Page { notes: vec![], ..page() }).ends_with("FunctionConfig f\n"));
     }
 
-    /// The answer of a runner that gives this one.
-    async fn fetched(status: &str, body: String) -> (Result<Result<Page, String>, String>, String, String) {
-        let (address, asked) = serve(vec![(status.to_owned(), body)]).await;
-        let runner = AdminPort { kind: "runner", address: address.clone() };
-        let fetched = fetch(&runner, "localhost:5000/f:v1@sha256:a&b=ä").await;
-        let fetched = fetched.map(|page| page.map(|(_, page)| page)).map_err(|error| error.to_string());
-        (fetched, address, asked.await.unwrap().remove(0))
+    /// Why a server gives no page.
+    async fn failure(address: &str) -> String {
+        let image = "localhost:5000/f:v1@sha256:a&b=ä".to_owned();
+        let (address, cluster) = (address.to_owned(), ClusterArgs::default());
+        run(ConfigArgs { image, address, output: Output::Table, cluster }).await.unwrap_err().to_string()
     }
 
     #[tokio::test]
-    async fn pages_and_refusals_and_other_servers_are_distinguished() {
-        let text = serde_json::to_string(&page()).unwrap();
-        let (fetched_page, _, asked) = fetched("200 OK", text).await;
-        assert_eq!(fetched_page, Ok(Ok(page())));
-        assert_eq!(asked, "/config?image=localhost%3a5000%2ff%3av1%40sha256%3aa%26b%3d%c3%a4");
-        let refusal = json!({"error": "not an image"}).to_string();
-        assert_eq!(fetched("400 Bad Request", refusal).await.0, Ok(Err("not an image".to_owned())));
-        for (status, body) in [("404 Not Found", "pages: /shards"), ("400 Bad Request", "what?")] {
-            let (error, address, _) = fetched(status, body.to_owned()).await;
-            let expected = format!("{address} is not a runner's admin port (/config is {status})");
-            assert_eq!(error.unwrap_err(), expected);
+    async fn refusals_and_other_servers_and_none_are_distinguished() {
+        let see = "; see --address, and -n for a cluster";
+        for (status, body, is_refused) in [
+            ("400 Bad Request", r#"{"error": "not an image"}"#, true),
+            ("400 Bad Request", "what?", false),
+            ("404 Not Found", "pages: /shards", false),
+        ] {
+            let (address, asked) = serve(vec![(status.to_owned(), body.to_owned())]).await;
+            let other = format!("{address} is not a runner's admin port (/config is {status}){see}");
+            assert_eq!(failure(&address).await, if is_refused { "not an image" } else { &other });
+            let path = "/config?image=localhost%3a5000%2ff%3av1%40sha256%3aa%26b%3d%c3%a4";
+            assert_eq!(asked.await.unwrap(), [path]);
         }
-        let (closed, asked) = serve(vec![]).await;
-        asked.await.unwrap();
-        let runner = AdminPort { kind: "runner", address: closed.clone() };
-        let error = fetch(&runner, "X").await.unwrap_err().to_string();
-        let refused = "Connection refused (os error 111)";
-        assert_eq!(error, format!("cannot reach the runner's admin port at {closed}: {refused}"));
+        let (closed, ended) = serve(vec![]).await;
+        ended.await.unwrap();
+        for (address, reason) in [
+            (closed.as_str(), "Connection refused (os error 111)"),
+            ("127.0.0.1", "invalid socket address: give HOST:PORT"),
+        ] {
+            let expected = format!("cannot reach the runner's admin port at {address}: {reason}{see}");
+            assert_eq!(failure(address).await, expected);
+        }
     }
 }

@@ -11,7 +11,7 @@ mod changes;
 use std::process::ExitCode;
 
 use http::Request;
-use kube::api::Api;
+use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use porch_fn_kubernetes::bounded;
 use porch_fn_settings::TagSemantics;
@@ -19,13 +19,12 @@ use serde_json::Value;
 
 pub(crate) use self::changes::CATALOG;
 use self::changes::{Changes, Function, GROUP, KIND, VERSION};
-use crate::cluster::{Cluster, ClusterArgs, ROUTERS, each, unread};
+use crate::cluster::{Cluster, ClusterArgs, ROUTERS, list, unread};
 use crate::failure::Failure;
 use crate::output::{self, HELP};
 
-/// Objects of one list request, and how many requests at most.
-const PAGE: u32 = 500;
-const MAX_PAGES: u32 = 20;
+/// FunctionConfigs that are read at most.
+const MAX_OBJECTS: u32 = 10_000;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Action {
@@ -175,15 +174,13 @@ async fn schema(cluster: &Cluster) -> Result<Value, Failure> {
 async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, Failure> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND));
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &kind);
-    let mut objects = Vec::new();
     // What was read as JSON can be written as such.
-    let take = |object: DynamicObject| objects.extend(serde_json::to_value(object).ok());
-    let read = each(&api, PAGE, MAX_PAGES, take).await;
-    if read.map_err(unread(|| format!("the FunctionConfigs of namespace {namespace}")))? {
-        return Ok(objects);
+    let json = |object: DynamicObject| serde_json::to_value(object).ok();
+    let listed = list(&api, ListParams::default(), MAX_OBJECTS, json).await;
+    match listed.map_err(unread(|| format!("the FunctionConfigs of namespace {namespace}")))? {
+        (objects, true) => Ok(objects),
+        _ => Err(Failure::new(format!("namespace {namespace} has more than {MAX_OBJECTS} FunctionConfigs"))),
     }
-    let max = PAGE * MAX_PAGES;
-    Err(Failure::new(format!("namespace {namespace} has more than {max} FunctionConfigs")))
 }
 
 #[cfg(test)]

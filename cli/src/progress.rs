@@ -11,17 +11,12 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Shows progress on standard error, if that is a terminal, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Progress {
-    task: Option<JoinHandle<()>>,
-}
+pub(crate) struct Progress(Option<JoinHandle<()>>);
 
 impl Progress {
     /// Begins after one second.
     pub(crate) fn start(what: String) -> Self {
-        if !std::io::stderr().is_terminal() {
-            return Self { task: None };
-        }
-        let task = tokio::spawn(async move {
+        let show = async move {
             let started = Instant::now();
             let mut ticks = interval_at(started + SECOND, SECOND);
             loop {
@@ -30,14 +25,14 @@ impl Progress {
                 let _ = write!(stderr, "\r{what} ... {}s", started.elapsed().as_secs());
                 let _ = stderr.flush();
             }
-        });
-        Self { task: Some(task) }
+        };
+        Self(std::io::stderr().is_terminal().then(|| tokio::spawn(show)))
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
+        if let Some(task) = &self.0 {
             task.abort();
             // Erase the line for what comes next.
             let _ = write!(std::io::stderr(), "\r\x1b[K");

@@ -6,12 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use futures_util::StreamExt;
-use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::{join_all, select_all};
 use porch_fn_flags::{FlagError, SetFlags};
-use porch_fn_lifecycle::StopSignals;
 use porch_fn_lifecycle::tasks::Failed;
+use porch_fn_lifecycle::{App, StopSignals};
 use porch_fn_router as router;
 use porch_fn_runner as runner;
 use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
@@ -78,8 +76,8 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {
 
 /// Everything that was started.
 struct Started {
-    router: router::App,
-    runners: Vec<runner::App>,
+    router: App,
+    runners: Vec<App>,
     pods: LocalCluster,
     images: Vec<String>,
 }
@@ -156,7 +154,7 @@ impl Started {
         let admin = self.router.admin_address();
         println!("Router   {address}   give Porch --function-runner={address}");
         println!("Status   http://{admin}/   (open it in a browser; /metrics for Prometheus)\n");
-        print!("{}", shards::starting_table(self.runners.iter().map(runner::App::address)));
+        print!("{}", shards::starting_table(self.runners.iter().map(App::address)));
         println!("\nFunctions that run here (add your own with --local-functions):");
         for image in &self.images {
             println!("  {image}");
@@ -176,22 +174,14 @@ impl Started {
 
     /// Returns when a part of router or runners ended that should not have.
     async fn failed(&mut self) -> Failed {
-        let mut runners: FuturesUnordered<_> = self.runners.iter_mut().map(runner::App::failed).collect();
-        tokio::select! {
-            failed = self.router.failed() => failed,
-            Some(failed) = runners.next() => failed,
-        }
+        let apps = self.runners.iter_mut().chain([&mut self.router]);
+        select_all(apps.map(|app| Box::pin(app.failed()))).await.0
     }
 
-    async fn drain(self) -> porch_fn_lifecycle::Drained {
+    async fn drain(self) {
         println!("\nEnding, once calls in flight have finished; Ctrl-C again ends them, too.");
-        let mut drained = self.router.drain().await;
-        for runner in join_all(self.runners.into_iter().map(runner::App::drain)).await {
-            if runner == porch_fn_lifecycle::Drained::TimedOut {
-                drained = runner;
-            }
-        }
+        self.router.drain().await;
+        join_all(self.runners.into_iter().map(App::drain)).await;
         self.pods.stop().await;
-        drained
     }
 }

@@ -36,11 +36,16 @@ pub(super) fn add(document: &Yaml, path: &str, index: usize) -> Result<Option<Ya
     Ok(rewrite(document, &wanted))
 }
 
-/// Removes the annotations, then annotations and metadata that are empty, like kyaml. `None`: the
-/// document cannot be written.
+/// The document without the annotations. `None`: it cannot be written.
 pub(super) fn remove(document: Yaml) -> Option<Yaml> {
+    let wanted = bare(&document.root);
+    if same(&wanted, &document.root) { Some(document) } else { rewrite(&document, &wanted) }
+}
+
+/// The tree without the annotations, and then without empty annotations and metadata, like kyaml.
+pub(super) fn bare(root: &Node) -> Node {
     let is_ours = |(key, _): &Entry| key.text().is_some_and(|key| ALL.contains(&key));
-    let mut wanted = document.root.clone();
+    let mut wanted = root.clone();
     if let Some(top) = wanted.entries_mut() {
         if let Some(metadata) = existing(top, "metadata") {
             if let Some(annotations) = existing(metadata, "annotations") {
@@ -50,7 +55,7 @@ pub(super) fn remove(document: Yaml) -> Option<Yaml> {
         }
         remove_if_empty(top, "metadata");
     }
-    if same(&wanted, &document.root) { Some(document) } else { rewrite(&document, &wanted) }
+    wanted
 }
 
 fn remove_if_empty(entries: &mut Vec<Entry>, key: &str) {

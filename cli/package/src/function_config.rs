@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::{Map, json};
+
 use crate::Error;
 use crate::documents::{ending_with_newline, require_krm_fields};
 use crate::output::resource_list;
-use crate::yaml::{Node, Yaml, document, document_ranges, indent, rewrite, same};
+use crate::yaml::{Node, Yaml, document_ranges, indent, rewrite, same};
 
 const FUNCTION_CONFIG: &str = "functionConfig";
 const NOT_PLAIN: &str =
@@ -24,7 +26,7 @@ impl FunctionConfig {
     ///
     /// When an argument is not `key=value`.
     pub fn from_pairs<S: AsRef<str>>(pairs: &[S]) -> Result<Self, Error> {
-        let mut data: Vec<(Node, Node)> = Vec::new();
+        let mut data = Map::new();
         for pair in pairs {
             let pair = pair.as_ref();
             let (key, value) = pair.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
@@ -32,17 +34,12 @@ impl FunctionConfig {
                     "{pair:?} is not key=value; write the function's arguments as key=value after --"
                 ))
             })?;
-            data.retain(|(known, _)| known.text() != Some(key));
-            data.push((Node::string(key), Node::string(value)));
+            data.shift_remove(key);
+            data.insert(key.to_owned(), value.into());
         }
-        let name = Node::mapping(vec![(Node::string("name"), Node::string("function-input"))]);
-        let config = Node::mapping(vec![
-            (Node::string("apiVersion"), Node::string("v1")),
-            (Node::string("kind"), Node::string("ConfigMap")),
-            (Node::string("metadata"), name),
-            (Node::string("data"), Node::mapping(data)),
-        ]);
-        document(&config).map(Self).ok_or_else(|| Error(NOT_PLAIN.to_owned()))
+        let metadata = json!({"name": "function-input"});
+        let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
+        Self::parse(&serde_saphyr::to_string(&config).map_err(|error| Error(error.to_string()))?)
     }
 
     /// The one resource in the file at `path`, with its comments.

@@ -1,21 +1,18 @@
 //! Asks the cluster, and the programs by forwarded ports, for the facts.
 
-use std::fmt::Debug;
 use std::net::IpAddr;
 
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use http::StatusCode;
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodTemplate, Service};
+use kube::ResourceExt;
 use kube::api::{Api, ListParams, PostParams};
-use kube::{Resource, ResourceExt};
 use porch_fn_kubernetes::{RequestError, bounded};
 use porch_fn_runner::pods::kubernetes::{BASE_POD_TEMPLATE, check_template};
 use porch_fn_status_page::Status;
 use porch_fn_telemetry::Causes;
-use serde::de::DeserializeOwned;
 
 use super::facts::{Answer, Asked, Facts, MAX_ASKED, TemplateSource};
 use super::installation::{Installation, Installed, installation};
@@ -23,7 +20,7 @@ use super::porch::FUNCTIONS;
 use super::rights::{Right, needed};
 use super::running::running;
 use crate::admin::AdminPort;
-use crate::cluster::{ADMIN, Cluster, is_ready, unread};
+use crate::cluster::{ADMIN, Cluster, is_ready, list};
 use crate::failure::Failure;
 use crate::progress::Progress;
 
@@ -34,14 +31,14 @@ const MAX_FUNCTION_PODS: u32 = 5000;
 
 pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
     let _progress = Progress::start(format!("looking at namespace {}", cluster.namespace));
-    let deployments: Vec<Deployment> = all(cluster, "Deployments").await?;
-    let services: Vec<Service> = all(cluster, "Services").await?;
+    let deployments: Vec<Deployment> = cluster.all("Deployments", ListParams::default()).await?;
+    let services: Vec<Service> = cluster.all("Services", ListParams::default()).await?;
     let installed = installation(&deployments);
 
     let flags = installed.runner.as_ref().and_then(|runner| runner.flags.as_ref().ok());
     let functions = flags.map_or(FUNCTIONS, |flags| flags.pod_namespace.as_str()).to_owned();
     let pods = Api::<Pod>::namespaced(cluster.client.clone(), &functions);
-    let pods = bounded(pods.list(&ListParams::default().limit(MAX_FUNCTION_PODS))).await;
+    let pods = list(&pods, ListParams::default(), MAX_FUNCTION_PODS, Some).await;
     let mut servers = Vec::new();
     for server in installed.servers.iter().filter(|server| server.may_use(&functions)) {
         servers.extend(running(cluster, server, &functions).await);
@@ -50,10 +47,8 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
     Ok(Facts {
         routers: ask(cluster, installed.router.as_ref(), |flags| flags.admin_port, router).await?,
         runners: ask(cluster, installed.runner.as_ref(), |flags| flags.admin_port, runner).await?,
-        more_function_pods: pods
-            .as_ref()
-            .is_ok_and(|list| list.metadata.continue_.as_ref().is_some_and(|next| !next.is_empty())),
-        function_pods: pods.map(|list| list.items).map_err(|error| text(&error)),
+        more_function_pods: pods.as_ref().is_ok_and(|(_, all)| !all),
+        function_pods: pods.map(|(pods, _)| pods).map_err(|error| text(&error)),
         servers,
         rights: rights(cluster, &installed).await,
         template: template(cluster, flags, &functions).await,
@@ -62,16 +57,6 @@ pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
         functions,
         installed,
     })
-}
-
-async fn all<K>(cluster: &Cluster, what: &str) -> Result<Vec<K>, Failure>
-where
-    K: Clone + Debug + DeserializeOwned + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-{
-    let api: Api<K> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let listed = bounded(api.list(&ListParams::default())).await;
-    let what = || format!("the {what} of namespace {}", cluster.namespace);
-    Ok(listed.map_err(unread(what))?.items)
 }
 
 /// Asks the pods of routers or runners.
@@ -121,17 +106,15 @@ async fn runner(admin: &AdminPort) -> Result<bool, Failure> {
 }
 
 async fn rights(cluster: &Cluster, installed: &Installation) -> Result<Vec<Right>, String> {
-    let api: Api<SubjectAccessReview> = Api::all(cluster.client.clone());
-    let (api, home) = (&api, cluster.namespace.as_str());
-    let asked = needed(installed, home).into_iter().map(|mut right| async move {
-        let review = bounded(api.create(&PostParams::default(), &right.review(home))).await;
+    let api: &Api<SubjectAccessReview> = &Api::all(cluster.client.clone());
+    let asked = needed(installed, &cluster.namespace).into_iter().map(|mut right| async move {
+        let review = bounded(api.create(&PostParams::default(), &right.review)).await;
         let review =
             review.map_err(|error| format!("nobody may ask here who may do what: {}", text(&error)))?;
         right.granted = review.status.is_some_and(|status| status.allowed);
         Ok(right)
     });
-    let asked: Vec<Result<_, String>> = stream::iter(asked).buffered(AT_ONCE).collect().await;
-    asked.into_iter().collect()
+    stream::iter(asked).buffered(AT_ONCE).try_collect().await
 }
 
 async fn template(
@@ -161,15 +144,4 @@ async fn template(
 
 fn text(error: &RequestError) -> String {
     Causes(error).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn a_pod_has_an_address_of_each_family() {
-        let status = serde_json::json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00:0::1"}]});
-        let pod = serde_json::from_value(serde_json::json!({"metadata": {}, "status": status})).unwrap();
-        let ips: Vec<_> = super::ips(&pod).iter().map(ToString::to_string).collect();
-        assert_eq!(ips, ["10.0.0.1", "fd00::1"]);
-    }
 }

@@ -20,16 +20,15 @@ use super::installation::evaluator_of;
 use super::porch::Evaluator;
 use super::running::{Running, processes, running, why_in_use};
 use super::workload::Workload;
-use crate::cluster::{Cluster, each};
+use crate::cluster::{Cluster, list};
 use crate::failure::Failure;
 use crate::output;
 
 #[cfg(test)]
 mod tests;
 
-/// Deployments of all namespaces that are read at once, and how often at most.
-const PAGE: u32 = 500;
-const MAX_PAGES: u32 = 40;
+/// Deployments of all namespaces that are looked at.
+const MAX_DEPLOYMENTS: u32 = 20_000;
 
 /// Of a generated name the part that is the API server's own, and the most that it leaves of the
 /// rest.
@@ -146,13 +145,13 @@ async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
     let pods =
         pods.map_err(|error| Failure::new(format!("the pods of {functions} cannot be listed: {error}")))?;
     let api: Api<Service> = Api::namespaced(cluster.client.clone(), functions);
-    let services = bounded(api.list(&ListParams::default().limit(MAX_SERVICES))).await;
-    let services = services.map_err(|error| {
+    let services = list(&api, ListParams::default(), MAX_SERVICES, Some).await;
+    let (services, _) = services.map_err(|error| {
         Failure::new(format!("the Services of {functions} cannot be listed: {}", Causes(&error)))
     })?;
-    let mut left = leftovers(pods, &services.items, &[]);
+    let mut left = leftovers(pods, &services, &[]);
     if !left.is_empty() {
-        left = leftovers(pods, &services.items, &servers(cluster, &facts).await.map_err(Failure::new)?);
+        left = leftovers(pods, &services, &servers(cluster, &facts).await.map_err(Failure::new)?);
     }
     Ok((facts, left))
 }
@@ -162,17 +161,16 @@ async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
 async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, String> {
     needed(facts)?;
     let api: Api<Deployment> = Api::all(cluster.client.clone());
-    let mut evaluators = Vec::new();
-    let take = |deployment: Deployment| {
-        let evaluator = evaluator_of(&Workload::from(&deployment));
-        evaluators.extend(evaluator.filter(|one| one.may_use(&facts.functions)));
+    let may_use = |deployment: Deployment| {
+        evaluator_of(&Workload::from(&deployment)).filter(|one| one.may_use(&facts.functions))
     };
-    let read_all = each(&api, PAGE, MAX_PAGES, take).await.map_err(|error| {
+    let listed = list(&api, ListParams::default(), MAX_DEPLOYMENTS, may_use).await;
+    let (evaluators, are_all) = listed.map_err(|error| {
         let rights = "it takes a ClusterRole with the right to list deployments of group apps";
         unlisted(&format!("{}; {rights}", Causes(&error)))
     })?;
-    if !read_all {
-        return Err(unlisted(&format!("there are more than {}", PAGE * MAX_PAGES)));
+    if !are_all {
+        return Err(unlisted(&format!("there are more than {MAX_DEPLOYMENTS}")));
     }
     let mut servers = Vec::new();
     for evaluator in evaluators {
@@ -270,9 +268,9 @@ where
 async fn delete_service(cluster: &Cluster, namespace: &str, service: &Service) -> Result<(), String> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     let selector = format!("{IMAGE}={}", service.name_any());
-    let selected = bounded(pods.list(&ListParams::default().labels(&selector))).await;
-    let selected = selected.map_err(|error| Causes(&error).to_string())?;
-    if let Some(pod) = selected.items.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()) {
+    let selected = list(&pods, ListParams::default().labels(&selector), u32::MAX, Some).await;
+    let (selected, _) = selected.map_err(|error| Causes(&error).to_string())?;
+    if let Some(pod) = selected.iter().find(|pod| pod.metadata.deletion_timestamp.is_none()) {
         return Err(format!("not deleted, since pod {} may be in use", pod.name_any()));
     }
     delete(&Api::namespaced(cluster.client.clone(), namespace), service).await

@@ -23,15 +23,10 @@ const SLICES: (&str, &str, &[&str]) = ("discovery.k8s.io", "endpointslices", &["
 /// A right that a program needs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Right {
-    /// A service account of the programs' namespace.
-    pub(super) account: String,
-    pub(super) namespace: String,
-    group: &'static str,
-    /// With the subresource, if any.
-    resource: &'static str,
-    /// The object; empty for all.
-    name: String,
-    verb: &'static str,
+    /// The question for the API server.
+    pub(super) review: SubjectAccessReview,
+    /// How bad it is when the right is missing, and what to report then.
+    missing: (Level, String),
     /// Whether it is there, once that was asked.
     pub(super) granted: bool,
 }
@@ -40,15 +35,8 @@ pub(super) struct Right {
 pub(super) fn needed(installed: &Installation, home: &str) -> Vec<Right> {
     let mut rights = Vec::new();
     let mut add = |account: &str, namespace: &str, (group, resource, verbs): (_, _, &[_]), name: &str| {
-        rights.extend(verbs.iter().map(|&verb| Right {
-            account: account.to_owned(),
-            namespace: namespace.to_owned(),
-            group,
-            resource,
-            name: name.to_owned(),
-            verb,
-            granted: false,
-        }));
+        let of_verb = |verb: &&_| right(home, account, namespace, (group, resource, verb), name);
+        rights.extend(verbs.iter().map(of_verb));
     };
     if let Some(router) = &installed.router
         && let Ok(flags) = &router.flags
@@ -81,31 +69,43 @@ pub(super) fn needed(installed: &Installation, home: &str) -> Vec<Right> {
     rights
 }
 
-// === impl Right ===
-
-impl Right {
-    /// The question for the API server. `home` is the service account's namespace.
-    pub(super) fn review(&self, home: &str) -> SubjectAccessReview {
-        let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
-        // An empty one is as good as none.
-        let attributes = ResourceAttributes {
-            namespace: Some(self.namespace.clone()),
-            group: Some(self.group.to_owned()),
-            resource: Some(resource.to_owned()),
-            subresource: Some(subresource.to_owned()),
-            name: Some(self.name.clone()),
-            verb: Some(self.verb.to_owned()),
-            ..ResourceAttributes::default()
-        };
-        let groups = ["system:authenticated", "system:serviceaccounts"].map(str::to_owned);
-        let spec = SubjectAccessReviewSpec {
-            user: Some(format!("system:serviceaccount:{home}:{}", self.account)),
-            groups: Some(groups.into_iter().chain([format!("system:serviceaccounts:{home}")]).collect()),
-            resource_attributes: Some(attributes),
-            ..SubjectAccessReviewSpec::default()
-        };
-        SubjectAccessReview { spec, ..SubjectAccessReview::default() }
-    }
+/// The right of an account of `home` to a verb on a resource, which is written with its subresource.
+/// An empty `name` stands for all objects.
+fn right(
+    home: &str,
+    account: &str,
+    namespace: &str,
+    (group, resource, verb): (&str, &str, &str),
+    name: &str,
+) -> Right {
+    let level = match resource {
+        "pods" | "services" | "secrets" | "configmaps" => Level::Problem,
+        // The programs do without the others, or there is another way.
+        _ => Level::Warning,
+    };
+    let full = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+    let text = format!("ServiceAccount {account} may not {verb} {full} in {namespace}");
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    // An empty one is as good as none.
+    let given = |text: &str| Some(text.to_owned());
+    let wanted = ResourceAttributes {
+        namespace: given(namespace),
+        group: given(group),
+        resource: given(resource),
+        subresource: given(subresource),
+        name: given(name),
+        verb: given(verb),
+        ..ResourceAttributes::default()
+    };
+    let groups = ["system:authenticated", "system:serviceaccounts"].map(str::to_owned);
+    let spec = SubjectAccessReviewSpec {
+        user: Some(format!("system:serviceaccount:{home}:{account}")),
+        groups: Some(groups.into_iter().chain([format!("system:serviceaccounts:{home}")]).collect()),
+        resource_attributes: Some(wanted),
+        ..SubjectAccessReviewSpec::default()
+    };
+    let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+    Right { review, missing: (level, text), granted: false }
 }
 
 /// The rights that are missing.
@@ -117,22 +117,10 @@ pub(super) fn check(rights: &Result<Vec<Right>, String>, report: &mut Report) {
             return report.unknown(error, fix);
         }
     };
-    for Right { account, namespace, group, resource, verb, .. } in
-        rights.iter().filter(|right| !right.granted)
-    {
-        let level = match *resource {
-            "pods" | "services" | "secrets" | "configmaps" => Level::Problem,
-            // The programs do without the others, or there is another way.
-            _ => Level::Warning,
-        };
-        let group = if group.is_empty() { String::new() } else { format!(".{group}") };
-        let text = format!("ServiceAccount {account} may not {verb} {resource}{group} in {namespace}");
+    for Right { missing: (level, text), .. } in rights.iter().filter(|right| !right.granted) {
         // Those of deploy/single-runner have another name.
-        report.add(
-            level,
-            text,
-            "apply rights.yaml of deploy/ or deploy/single-runner, or the component that brings it",
-        );
+        let fix = "apply rights.yaml of deploy/ or deploy/single-runner, or the component that brings it";
+        report.add(*level, text, fix);
     }
     match rights.len() {
         0 => report.ok("none needed"),
@@ -177,25 +165,19 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let right = |verb, granted| Right {
-            account: "runner".to_owned(),
-            namespace: "functions".to_owned(),
-            group: PORCH,
-            resource: "functionconfigs/status",
-            name: String::new(),
-            verb,
-            granted,
-        };
+        let resource = (PORCH, "functionconfigs/status", "patch");
+        let missing = right("home", "runner", "functions", resource, "");
+        let attributes = missing.review.spec.resource_attributes.clone().unwrap();
+        assert_eq!(attributes.resource.as_deref(), Some("functionconfigs"));
+        assert_eq!(attributes.subresource.as_deref(), Some("status"));
+        let granted = Right { granted: true, ..missing.clone() };
         let mut report = Report::default();
-        check(&Ok(vec![right("patch", true)]), &mut report);
+        check(&Ok(vec![granted.clone()]), &mut report);
         report.start("");
-        check(&Ok(vec![right("patch", false), right("get", true)]), &mut report);
+        check(&Ok(vec![missing, granted]), &mut report);
         let texts: Vec<_> = report.findings.iter().map(|finding| finding.text.as_str()).collect();
         let missing =
             "ServiceAccount runner may not patch functionconfigs/status.config.porch.kpt.dev in functions";
         assert_eq!(texts, ["all 1 granted", missing]);
-        let attributes = right("patch", false).review("home").spec.resource_attributes.unwrap();
-        assert_eq!(attributes.resource.as_deref(), Some("functionconfigs"));
-        assert_eq!(attributes.subresource.as_deref(), Some("status"));
     }
 }

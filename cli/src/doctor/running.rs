@@ -20,37 +20,46 @@ use crate::cluster::Cluster;
 pub(super) struct Running {
     /// `NAMESPACE/DEPLOYMENT`.
     pub(super) name: String,
-    /// When the oldest of its processes started. `Err` says why that is not known.
-    pub(super) since: Result<Time, String>,
-    pub(super) template: Result<TemplateVersion, String>,
+    /// What it may use. `Err` says why that is not known.
+    pub(super) uses: Result<Uses, String>,
 }
 
-/// What its function pods are made from now.
+/// What says which pods a porch-server may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TemplateVersion {
-    pub(super) version: String,
-    /// When it was changed last.
-    pub(super) changed: Time,
+pub(super) struct Uses {
+    /// When the oldest of its processes started.
+    since: Time,
+    /// The version of its pods' template, and when that was changed last.
+    template: String,
+    changed: Time,
 }
 
 /// A porch-server that runs, with what says which pods in `functions` it may use; `None` for one
 /// that is scaled to 0 and whose last pod is gone.
 pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &str) -> Option<Running> {
-    let since = match processes(cluster, server).await {
-        Ok(pods) if pods.is_empty() && server.workload.pods == 0 => return None,
-        Ok(pods) => started(&pods, &server.container)
-            .ok_or_else(|| "none of its pods says since when it runs".to_owned()),
+    let pods = processes(cluster, server).await;
+    if server.workload.pods == 0 && pods.as_ref().is_ok_and(Vec::is_empty) {
+        return None;
+    }
+    let name = format!("{}/{}", server.workload.namespace, server.workload.name);
+    let uses = match pods {
+        Ok(pods) => uses(cluster, server, functions, &pods).await,
         Err(error) => Err(error),
     };
+    Some(Running { name, uses })
+}
+
+async fn uses(cluster: &Cluster, server: &Evaluator, functions: &str, pods: &[Pod]) -> Result<Uses, String> {
+    let since = started(pods, &server.container).ok_or("none of its pods says since when it runs")?;
+    let name = &server.template;
     let api: Api<PodTemplate> = Api::namespaced(cluster.client.clone(), functions);
-    let template = match bounded(api.get_opt(&server.template)).await {
-        Ok(Some(template)) => version(&template)
-            .ok_or_else(|| format!("PodTemplate {} does not say when it was changed", server.template)),
-        Ok(None) => Err(format!("there is no PodTemplate {} in namespace {functions}", server.template)),
-        Err(error) => Err(format!("PodTemplate {} cannot be read: {}", server.template, Causes(&error))),
-    };
-    let name = format!("{}/{}", server.workload.namespace, server.workload.name);
-    Some(Running { name, since, template })
+    let template = bounded(api.get_opt(name)).await;
+    let template = template
+        .map_err(|error| format!("PodTemplate {name} cannot be read: {}", Causes(&error)))?
+        .ok_or_else(|| format!("there is no PodTemplate {name} in namespace {functions}"))?;
+    let (template, changed) =
+        version(&template).ok_or_else(|| format!("PodTemplate {name} does not say when it was changed"))?;
+    Ok(Uses { since, template, changed })
 }
 
 /// The pods of an evaluator that run or may start, and terminating ones: their process serves until it is gone.
@@ -76,11 +85,12 @@ fn started(pods: &[Pod], container: &str) -> Option<Time> {
     ours.filter_map(|status| status.state.as_ref()?.running.as_ref()?.started_at.clone()).min()
 }
 
-/// `None` without the times of its managers: it may then have been changed at any time.
-fn version(template: &PodTemplate) -> Option<TemplateVersion> {
+/// The version of a template, and when it was changed last: `None` without the times of its managers,
+/// since it may then have been changed at any time.
+fn version(template: &PodTemplate) -> Option<(String, Time)> {
     let managers = template.metadata.managed_fields.iter().flatten();
     let changed = managers.filter_map(|manager| manager.time.clone()).max()?;
-    Some(TemplateVersion { version: template.resource_version()?, changed })
+    Some((template.resource_version()?, changed))
 }
 
 /// Why one of these may use a pod of Porch's, if so.
@@ -92,15 +102,14 @@ pub(super) fn why_in_use(pod: &Pod, running: &[Running]) -> Option<String> {
 
 impl Running {
     fn why_in_use(&self, pod: &Pod) -> Option<String> {
-        let (since, template) = match (&self.since, &self.template) {
-            (Ok(since), Ok(template)) => (since, template),
-            (Err(unknown), _) | (_, Err(unknown)) => return Some(format!("it may use any: {unknown}")),
+        let Uses { since, template, changed } = match &self.uses {
+            Ok(uses) => uses,
+            Err(unknown) => return Some(format!("it may use any: {unknown}")),
         };
-        let version = pod.annotations().get(TEMPLATE_VERSION);
-        if version == Some(&template.version) {
+        if pod.annotations().get(TEMPLATE_VERSION) == Some(template) {
             return Some("it uses pods of its template's version".to_owned());
         }
-        if template.changed >= *since {
+        if changed >= since {
             let reason = "its template has changed since it started, and it may use pods of the version before; look \
                           again when it has been restarted";
             return Some(reason.to_owned());
@@ -120,10 +129,10 @@ mod tests {
         serde_json::from_value(json!(format!("2026-01-01T00:{minute:02}:00Z"))).unwrap()
     }
 
-    /// A porch-server that started at minute 20, with a template that was changed at minute 10.
-    fn server() -> Running {
-        let template = TemplateVersion { version: "7".to_owned(), changed: time(10) };
-        Running { name: "home/porch-server".to_owned(), since: Ok(time(20)), template: Ok(template) }
+    /// A porch-server that started at minute 20, with a template that was changed then.
+    fn server(changed: u8) -> Running {
+        let uses = Uses { since: time(20), template: "7".to_owned(), changed: time(changed) };
+        Running { name: "home/porch-server".to_owned(), uses: Ok(uses) }
     }
 
     fn pod(version: &str, created: u8) -> Pod {
@@ -135,28 +144,22 @@ mod tests {
 
     #[test]
     fn pods_that_a_running_server_neither_made_nor_adopted_are_dead() {
-        let unknown = || "forbidden".to_owned();
-        let mut changed = server();
-        changed.template.as_mut().unwrap().changed = time(20);
-        let no_start = Running { since: Err(unknown()), ..server() };
-        let no_template = Running { template: Err(unknown()), ..server() };
+        let unknown = Running { uses: Err("forbidden".to_owned()), ..server(10) };
         for (version, created, server, part) in [
-            ("inline-v1", 19, server(), ""),
-            ("7", 5, server(), "its template's version"),
-            ("6", 20, server(), "younger than itself"),
-            ("6", 30, server(), "younger than itself"),
-            ("inline-v1", 5, changed, "has changed since it started"),
-            ("inline-v1", 5, no_start, "it may use any: forbidden"),
-            ("inline-v1", 5, no_template, "it may use any: forbidden"),
+            ("inline-v1", 19, server(10), ""),
+            ("7", 5, server(10), "its template's version"),
+            ("6", 20, server(10), "younger than itself"),
+            ("6", 30, server(10), "younger than itself"),
+            ("inline-v1", 5, server(20), "has changed since it started"),
+            ("inline-v1", 5, unknown, "it may use any: forbidden"),
         ] {
             let reason = why_in_use(&pod(version, created), &[server]).unwrap_or_default();
             assert_eq!(reason.is_empty(), part.is_empty(), "{reason}");
             assert!(part.is_empty() || reason.starts_with("home/porch-server: "), "{reason}");
             assert!(reason.contains(part), "{part}: {reason}");
         }
-        assert!(
-            why_in_use(&Pod::default(), &[server()]).is_some_and(|reason| reason.ends_with("than itself"))
-        );
+        let reason = why_in_use(&Pod::default(), &[server(10)]).unwrap();
+        assert!(reason.ends_with("than itself"), "{reason}");
         assert_eq!(why_in_use(&pod("7", 30), &[]), None, "nobody runs");
     }
 
@@ -182,8 +185,7 @@ mod tests {
             version(&serde_json::from_value(json!({"metadata": metadata})).unwrap())
         };
         let managers = json!([{"time": time(3)}, {"time": time(5)}, {"manager": "a"}]);
-        let expected = TemplateVersion { version: "7".to_owned(), changed: time(5) };
-        assert_eq!(template(managers), Some(expected));
+        assert_eq!(template(managers), Some(("7".to_owned(), time(5))));
         assert_eq!(template(json!([])), None);
     }
 }

@@ -47,59 +47,59 @@ pub(super) fn generate(
     namespace: &str,
 ) -> Result<Changes, Failure> {
     let mut changes = Changes::default();
-    let all: Vec<Function>;
-    let functions = if functions.is_empty() {
-        let images = existing.iter().filter_map(|object| object.pointer("/spec/image")?.as_str());
-        all = images.map(|image| Function { name: image.to_owned(), prefix: None }).collect();
-        &all
-    } else {
-        functions
+    let images = existing.iter().filter_map(|object| object.pointer("/spec/image")?.as_str());
+    let functions = match functions {
+        [] => images.map(|image| Function { name: image.to_owned(), prefix: None }).collect(),
+        named => named.to_vec(),
     };
-    let mut replaced = Vec::new();
+    // Several functions may be of one object: each goes on with what the one before has made of it.
+    let mut objects = existing.to_vec();
+    let (mut changed, mut replaced) = (Vec::new(), Vec::new());
     for (index, function) in functions.iter().enumerate() {
         // Several objects may be for one image, and several names mean one.
         if functions[..index].contains(function) {
             continue;
         }
-        let of_image = |object: &&Value| image_of(object) == function.name;
-        let mut objects: Vec<&Value> = existing.iter().filter(of_image).collect();
-        if let Some(named) = existing.iter().find(|object| name_of(object) == function.name) {
-            if image_of(named) != function.name {
-                let (name, image) = (&function.name, image_of(named));
+        let name = &function.name;
+        let mut of_function: Vec<_> =
+            (0..objects.len()).filter(|&at| image_of(&objects[at]) == *name).collect();
+        if let Some(named) = objects.iter().position(|object| name_of(object) == name) {
+            let image = image_of(&objects[named]);
+            if image != name {
                 return Err(Failure::new(format!(
                     "FunctionConfig {name} is for spec.image {image}, not {name}: Porch looks for the object of a \
                      function by its name; rename that object"
                 )));
             }
-            for other in objects.iter().filter(|object| name_of(object) != function.name) {
-                let text = format!(
-                    "FunctionConfig {} is left as it is: Porch ignores it, since {} is for the same image",
-                    name_of(other),
-                    function.name
-                );
-                changes.notes.push(text);
+            for other in of_function.into_iter().filter(|at| *at != named) {
+                let other = name_of(&objects[other]);
+                changes.notes.push(format!(
+                    "FunctionConfig {other} is left as it is: Porch ignores it, since {name} is for the same image"
+                ));
             }
-            objects = vec![named];
+            of_function = vec![named];
         }
-        if objects.is_empty() {
-            changes.add(new(function, namespace), function);
-            continue;
+        if of_function.is_empty() {
+            of_function.push(objects.len());
+            objects.push(new(function, namespace));
         }
-        for object in objects {
-            if let Some(tags) = object.pointer("/spec/goExecutor/tags") {
-                let text = format!(
-                    "{}: Porch goes on running the tags of its goExecutor itself: {tags}",
-                    function.name
-                );
-                changes.notes.push(text);
+        for at in of_function {
+            if let Some(tags) = objects[at].pointer("/spec/goExecutor/tags") {
+                changes
+                    .notes
+                    .push(format!("{name}: Porch goes on running the tags of its goExecutor itself: {tags}"));
             }
-            let (object, had_executable) = led(object, function);
+            let (object, had_executable) = led(&objects[at], function);
             if had_executable {
                 replaced.push(name_of(&object).to_owned());
             }
-            changes.add(object, function);
+            objects[at] = object;
+            if !changed.contains(&at) {
+                changed.push(at);
+            }
         }
     }
+    changes.objects = changed.into_iter().map(|at| objects[at].take()).collect();
     if !replaced.is_empty() {
         changes.notes.push(format!(
             "these had executables, and run in pods of the runners from now on, unless the runners' --config names \
@@ -238,18 +238,6 @@ fn name_of(object: &Value) -> &str {
 
 fn image_of(object: &Value) -> &str {
     object.pointer("/spec/image").and_then(Value::as_str).unwrap_or_default()
-}
-
-// === impl Changes ===
-
-impl Changes {
-    /// Adds an object, or the change to it if another name of its function has added it before.
-    fn add(&mut self, object: Value, function: &Function) {
-        match self.objects.iter_mut().find(|other| name_of(other) == name_of(&object)) {
-            Some(other) => *other = led(other, function).0,
-            None => self.objects.push(object),
-        }
-    }
 }
 
 // === impl Function ===

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::{documents as items, sent_items, tree, try_package};
-use crate::annotations::{INDEX, LEGACY_INDEX, LEGACY_PATH, PATH, SEQINDENT};
+use crate::annotations::{LEGACY_INDEX, PATH, bare, get};
 use crate::write::rebuilt;
-use crate::yaml::{Entry, Node, Yaml, same};
+use crate::yaml::{Node, Yaml, same};
 use crate::{Package, split};
 
 /// Metadata that stays to the letter when another value changes.
@@ -147,30 +147,6 @@ fn mutated(text: impl Strategy<Value = String>) -> impl Strategy<Value = String>
     })
 }
 
-/// The tree without our annotations, and then without empty annotations and metadata, like kyaml.
-pub(super) fn bare(node: &Node) -> Node {
-    let mut node = node.clone();
-    let ours = [PATH, INDEX, LEGACY_PATH, LEGACY_INDEX, SEQINDENT];
-    let is_empty = |node: &Node| node.is_null() || node.entries().is_some_and(<[_]>::is_empty);
-    let Some(top) = node.entries_mut() else { return node };
-    for metadata in values(top, "metadata") {
-        for annotations in values(metadata, "annotations") {
-            annotations.retain(|(key, _)| !key.text().is_some_and(|key| ours.contains(&key)));
-        }
-        metadata.retain(|(key, value)| key.text() != Some("annotations") || !is_empty(value));
-    }
-    top.retain(|(key, value)| key.text() != Some("metadata") || !is_empty(value));
-    node
-}
-
-/// The mappings at `key`.
-fn values<'a>(entries: &'a mut [Entry], key: &'a str) -> impl Iterator<Item = &'a mut Vec<Entry>> {
-    entries
-        .iter_mut()
-        .filter(move |(k, _)| k.text() == Some(key))
-        .filter_map(|(_, value)| value.entries_mut())
-}
-
 /// What must hold for every file that can be read.
 fn check(package: &Package) -> Result<(), TestCaseError> {
     let file = &package.files[0];
@@ -184,9 +160,8 @@ fn check(package: &Package) -> Result<(), TestCaseError> {
         let is_same = |document: &Node| same(&bare(item), &bare(document));
         let ends_open = !document.ends_with('\n') && document.contains(['|', '>']);
         prop_assert!(ends_open || whole.is_none_or(|document| is_same(&document.root)), "document {}", at);
-        let get = |key| item.get("metadata")?.get("annotations")?.get(key)?.text().map(str::to_owned);
-        prop_assert_eq!(get(PATH), Some("a.yaml".to_owned()));
-        prop_assert_eq!(get(LEGACY_INDEX), Some(at.to_string()));
+        prop_assert_eq!(get(item, PATH), Some("a.yaml"));
+        prop_assert_eq!(get(item, LEGACY_INDEX).and_then(|index| index.parse().ok()), Some(at));
     }
     let items = items(package);
     prop_assert_eq!(items.len(), file.documents.len());

@@ -47,7 +47,7 @@ impl Scalar {
 }
 
 /// True for plain text that some YAML version reads as null, a boolean, a number, a date or a merge
-/// key.
+/// key. What serde-saphyr quotes is no substitute: it also quotes versions such as `1.10.0`.
 fn may_be_special(text: &str) -> bool {
     let is_date = |(year, _): (&str, &str)| year.len() == 4 && year.bytes().all(|byte| byte.is_ascii_digit());
     // To the base of 60, as in 12:30:45.

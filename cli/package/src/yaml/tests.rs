@@ -1,6 +1,6 @@
 //! The text tools one by one.
 
-use super::{Node, Yaml, document, document_ranges, patch, same};
+use super::{Node, Yaml, document, patch, same};
 
 fn yaml(text: &str) -> Yaml {
     Yaml::parse(text).unwrap().unwrap()
@@ -8,25 +8,6 @@ fn yaml(text: &str) -> Yaml {
 
 fn tree(text: &str) -> Node {
     yaml(text).root
-}
-
-#[test]
-fn documents_are_told_apart_by_their_lines() {
-    let parts =
-        |text: &'static str| document_ranges(text).into_iter().map(|range| &text[range]).collect::<Vec<_>>();
-    for (text, documents) in [
-        ("", &[][..]),
-        ("\n \n", &[]),
-        ("a", &["a"]),
-        ("# c\n\na\n", &["# c\n\na\n"]),
-        ("\u{feff}# c\n---\n\n  \n# d\na\n", &["# d\na\n"]),
-        ("a: '\n---\nb'\n", &["a: '\n", "b'\n"]),
-        ("a\n--- # c\nb\n---\n---\nc\n...\n%YAML 1.2\n---\r\nd", &["a\n", "b\n", "c\n", "d"]),
-        ("--- a\n---b\n----\n", &["a\n---b\n----\n"]),
-        ("...\n...\n# c\na\n...\nb\n", &["# c\na\n", "b\n"]),
-    ] {
-        assert_eq!(parts(text), documents, "{text}");
-    }
 }
 
 #[test]
@@ -109,13 +90,4 @@ fn anchors_and_aliases_outlive_a_change() {
         let found = patch(&yaml(old), new, &tree(new)).map(|yaml| yaml.text);
         assert_eq!(found.as_deref(), patched, "{old}");
     }
-}
-
-#[test]
-fn nothing_and_null_are_no_document() {
-    for text in ["", "# c\n", "~", "null # c\n", "---\n"] {
-        assert!(Yaml::parse(text).unwrap().is_none(), "{text}");
-    }
-    assert_eq!(Yaml::parse("a\n---\nb\n").unwrap_err().line, 2);
-    assert!(Yaml::parse("!!str\n").unwrap().is_some());
 }

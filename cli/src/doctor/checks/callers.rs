@@ -4,7 +4,7 @@ use super::super::destination::{
     Destination, PORT, behind, destination, has_port, is_merged, leads_here, usual,
 };
 use super::super::facts::Facts;
-use super::super::finding::Report;
+use super::super::finding::{Level, Report};
 use super::super::porch::{Caller, EVALUATOR_VARIABLE, RUNNER_VARIABLE};
 
 pub(super) fn callers(facts: &Facts, report: &mut Report) {
@@ -63,41 +63,43 @@ fn call(facts: &Facts, caller: &Caller, destination: &Destination<'_>, report: &
     };
     let calls = format!("{deployment} calls {address} ({setting})");
     let compared = |what: &str| format!("compare {what} with {service}.{namespace}:{PORT}");
-    match *destination {
-        Destination::Ours => report.ok(calls),
-        Destination::Other(other) if installed.servers.iter().any(|server| server.workload.name == other) => {
-            report.info(format!("{calls}, which is {other}'s own evaluator"), here);
+    let original = |name: &str| installed.originals.iter().find(|original| original.workload.name == name);
+    let is_server = |name: &str| installed.servers.iter().any(|server| server.workload.name == name);
+    let (level, where_to, fix) = match *destination {
+        Destination::Ours => return report.ok(calls),
+        Destination::Other(name) if is_server(name) => {
+            (Level::Info, format!(", which is {name}'s own evaluator"), here)
         }
-        Destination::Other(other) => {
-            match installed.originals.iter().find(|original| original.workload.name == other) {
-                Some(original) if original.starts_pods => {
-                    report.warning(format!("{calls}, which is Porch's own function runner"), here);
-                }
-                Some(_) => report.info(
-                    format!("{calls}, which is Porch's own function runner, for executables alone"),
-                    format!(
-                        "{here}, and when its old pods are gone: porch-fn porch-config generate | kubectl apply -f -"
-                    ),
-                ),
-                None => report.warning(format!("{calls}, which leads to Deployment {other}"), here),
+        Destination::Other(name) => match original(name) {
+            Some(original) if original.starts_pods => {
+                (Level::Warning, ", which is Porch's own function runner".to_owned(), here)
             }
-        }
+            Some(_) => (
+                Level::Info,
+                ", which is Porch's own function runner, for executables alone".to_owned(),
+                format!(
+                    "{here}, and when its old pods are gone: porch-fn porch-config generate | kubectl apply -f -"
+                ),
+            ),
+            None => (Level::Warning, format!(", which leads to Deployment {name}"), here),
+        },
         Destination::Nobody(name) => {
-            report.warning(format!("{calls}, and Service {name} selects pods of no Deployment here"), here);
+            (Level::Warning, format!(", and Service {name} selects pods of no Deployment here"), here)
         }
         Destination::NoSelector(name) => {
-            report
-                .unknown(format!("{calls}, and Service {name} has no selector"), compared("where it leads"));
+            (Level::Unknown, format!(", and Service {name} has no selector"), compared("where it leads"))
         }
         Destination::NoPort(name) => {
-            report.problem(format!("{calls}, a port that Service {name} does not have"), here);
+            (Level::Problem, format!(", a port that Service {name} does not have"), here)
         }
-        Destination::Outside => report.warning(
-            format!("{calls}, which is not a Service of namespace {namespace}"),
+        Destination::Outside => (
+            Level::Warning,
+            format!(", which is not a Service of namespace {namespace}"),
             format!("if it should be: {here}"),
         ),
-        Destination::Unknown => report.unknown(calls, compared("it")),
-    }
+        Destination::Unknown => (Level::Unknown, String::new(), compared("it")),
+    };
+    report.add(level, calls + &where_to, fix);
 }
 
 /// Whether the check of our Services reports this already.

@@ -33,42 +33,40 @@ pub(super) fn template(facts: &Facts, report: &mut Report) {
             "WRAPPER_SERVER_IMAGE or --wrapper-server-image on the runners",
         );
     }
-    let ok = |text: String, report: &mut Report| {
-        // Otherwise "configuration" reports it: what doctor has read must not say the contrary.
-        if !live::refuses_template(facts) {
-            report.ok(text);
-        }
-    };
-    match &facts.template {
-        TemplateSource::ConfigMap(name, Ok(warnings)) if warnings.is_empty() => {
-            ok(format!("ConfigMap {name}"), report);
-        }
+    let text = match &facts.template {
         TemplateSource::ConfigMap(name, Ok(warnings)) => {
             for text in warnings {
                 report.warning(format!("ConfigMap {name}: {text}"), "change it there");
             }
+            format!("ConfigMap {name}")
         }
-        TemplateSource::ConfigMap(name, Err(error)) => report.problem(
-            format!("ConfigMap {name} of --function-pod-template cannot be used: {error}"),
-            "correct that ConfigMap; until then the last good one is used, or no pod starts",
-        ),
-        TemplateSource::Object => ok("Porch's base-pod-template".to_owned(), report),
-        TemplateSource::BuiltIn => {
-            let own = facts.installed.runner.as_ref().map_or("", |runner| &runner.image);
-            match (tag(image), tag(own)) {
-                (Some(wrapper), Some(own)) if wrapper != own => report.warning(
-                    format!("the wrapper image has tag {wrapper}, the runners' has {own}"),
-                    "images of one version, unless this is meant",
-                ),
-                _ => ok(format!("built in, with wrapper image {image}"), report),
-            }
-        }
-        TemplateSource::Unknown(error) => {
-            report.unknown(
-                format!("it cannot be read: {error}"),
-                "the rights to get configmaps and podtemplates",
+        TemplateSource::ConfigMap(name, Err(error)) => {
+            return report.problem(
+                format!("ConfigMap {name} of --function-pod-template cannot be used: {error}"),
+                "correct that ConfigMap; until then the last good one is used, or no pod starts",
             );
         }
+        TemplateSource::Object => "Porch's base-pod-template".to_owned(),
+        TemplateSource::BuiltIn => {
+            let own = facts.installed.runner.as_ref().map_or("", |runner| &runner.image);
+            if let (Some(wrapper), Some(own)) = (tag(image), tag(own))
+                && wrapper != own
+            {
+                report.warning(
+                    format!("the wrapper image has tag {wrapper}, the runners' has {own}"),
+                    "images of one version, unless this is meant",
+                );
+            }
+            format!("built in, with wrapper image {image}")
+        }
+        TemplateSource::Unknown(error) => {
+            let fix = "the rights to get configmaps and podtemplates";
+            return report.unknown(format!("it cannot be read: {error}"), fix);
+        }
+    };
+    // What runners refuse "configuration" reports: what doctor has read must not say the contrary.
+    if report.is_empty() && !live::refuses_template(facts) {
+        report.ok(text);
     }
 }
 

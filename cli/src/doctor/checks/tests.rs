@@ -3,7 +3,6 @@
 mod callers;
 mod golden;
 mod live;
-mod originals;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::super::facts::{Answer, Asked, TemplateSource};
+use super::super::facts::{Answer, Asked, MAX_ASKED, TemplateSource};
 use super::super::installation::installation;
 use super::*;
 
@@ -228,4 +227,39 @@ fn a_runner_alone_has_no_faults() {
     let findings = all(&Facts { services: BTreeMap::new(), ..facts });
     let missing = findings.iter().find(|finding| finding.level != Level::Ok).unwrap();
     assert_eq!(missing.fix, "kubectl apply -k deploy/single-runner");
+}
+
+#[test]
+fn whosever_it_is_it_has_to_be_ready() {
+    for (there, expected) in [(1, "0 of 1 ready"), (0, "Deployment function-runner is scaled to 0")] {
+        let mut facts = alone(&[]);
+        let runner = facts.installed.runner.as_mut().unwrap();
+        (runner.workload.ready, runner.workload.replicas) = (0, there);
+        let found = faults(&facts);
+        assert_eq!((found[0].0, found[0].1), (Level::Unknown, "programs"));
+        assert_eq!(found[1..], [(Level::Problem, "runners", expected.to_owned())]);
+    }
+}
+
+#[test]
+fn pods_that_were_asked_decide_whether_it_is_the_original() {
+    let beyond = |answer| [&[answer; MAX_ASKED][..], &[None]].concat();
+    for (answers, expected, check) in [
+        (beyond(Some(true)), Some(false), None),
+        (beyond(Some(false)), Some(true), Some(Level::Warning)),
+        (vec![None, Some(false)], Some(true), Some(Level::Warning)),
+        (vec![Some(true), None], None, Some(Level::Unknown)),
+        (vec![], None, Some(Level::Unknown)),
+    ] {
+        let facts = alone(&answers);
+        assert_eq!(facts.is_original(), expected, "{answers:?}");
+        let found = faults(&facts);
+        let programs = found.iter().find(|fault| fault.1 == "programs");
+        assert_eq!(programs.map(|fault| fault.0), check, "{answers:?}");
+    }
+    let mut facts = facts();
+    facts.runners.extend(answering(&[Some(true); MAX_ASKED]));
+    let found = faults(&facts).into_iter().filter(|fault| fault.1 == "runners");
+    let text = "2 of 32 pods were not asked how they are: only the first 30 by name are".to_owned();
+    assert_eq!(found.collect::<Vec<_>>(), [(Level::Unknown, "runners", text)]);
 }

@@ -112,14 +112,7 @@ fn other_containers_hide_nothing() {
 }
 
 #[test]
-fn a_workload_has_what_its_deployment_says() {
-    let limited =
-        json!({"name": "x", "command": ["/porch-fn-runner"], "resources": {"limits": {"memory": "1Mi"}}});
-    let runner = installation(&[deployment("r", 3, &json!([limited]))]).runner.unwrap();
-    let Workload { account, replicas, ready, pods, grace, selector, .. } = &runner.workload;
-    assert_eq!((account.as_str(), *replicas, *ready, *pods, *grace), ("account", 3, 2, 3, 330));
-    assert_eq!((selector["app"].as_str(), runner.memory), ("r", Some(1_048_576)));
-    // Without a value the namespace is the pod's.
+fn without_a_value_the_namespace_is_the_pods() {
     let home =
         json!([{"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]);
     let settings = json!([{"configMapRef": {"name": "settings"}}]);

@@ -74,55 +74,21 @@ fn only_pods_and_services_that_porch_made_are_its_own() {
 #[test]
 fn a_service_is_dead_when_no_pod_that_it_selects_may_be_used() {
     let services = [service(ID, &json!({}))];
-    let made_for_a_call = || named("set-namespace-v041-0-abcd-x7k2p");
-    let names = |pods: &[Pod]| leftovers(pods, &services, &[]).listed("functions");
-    let dead_service = format!("service/{ID} in functions\n");
-    assert_eq!(names(&[]), dead_service, "left without any pod");
-    assert_eq!(
-        names(&[made_for_a_call(), named(ID)]),
-        format!("pod/{ID}-x7k2p in functions\npod/{ID} in functions\n{dead_service}")
-    );
+    let of_call = named("set-namespace-v041-0-abcd-x7k2p");
     let ours = pod(|pod| pod["metadata"]["labels"][MANAGED_BY] = json!("porch-fn-runner"));
-    assert_eq!(names(&[made_for_a_call(), ours]), format!("pod/{ID}-x7k2p in functions\n"));
-}
-
-#[test]
-fn what_a_running_porch_server_may_use_is_kept_with_its_service() {
-    let server = Running {
-        name: "home/porch-server".to_owned(),
-        since: Err("forbidden".to_owned()),
-        template: Err("forbidden".to_owned()),
-    };
-    let left = leftovers(&[named(ID)], &[service(ID, &json!({}))], &[server]);
-    assert!(left.is_empty());
-    let expected =
-        format!("1 pods in functions are kept ({ID}); home/porch-server: it may use any: forbidden\n");
-    assert_eq!(left.listed("functions"), expected);
-}
-
-#[test]
-fn nothing_is_deleted_that_somebody_may_need() {
-    let refuses = |facts: &Facts, part: &str| {
-        let error = needed(facts).unwrap_err();
-        assert!(error.contains(part), "{part}: {error}");
-    };
-    for ours in [&[Some(true)][..], &[Some(true), Some(true)]] {
-        assert_eq!(needed(&alone(ours)), Ok(()));
+    let server = Running { name: "home/porch-server".to_owned(), uses: Err("forbidden".to_owned()) };
+    let kept = format!("1 pods in functions are kept ({ID}); home/porch-server: it may use any: forbidden\n");
+    let [pod_of_call, pod, service] =
+        [format!("pod/{ID}-x7k2p"), format!("pod/{ID}"), format!("service/{ID}")]
+            .map(|object| format!("{object} in functions\n"));
+    for (pods, servers, expected) in [
+        (&[][..], &[][..], service.clone()),
+        (&[of_call.clone(), named(ID)], &[], format!("{pod_of_call}{pod}{service}")),
+        (&[of_call, ours], &[], pod_of_call),
+        (&[named(ID)], &[server], kept),
+    ] {
+        assert_eq!(leftovers(pods, &services, servers).listed("functions"), expected);
     }
-    let unknown = "what runs as function-runner may be Porch's own function runner";
-    refuses(&alone(&[]), unknown);
-    refuses(&alone(&[None]), unknown);
-    refuses(&alone(&[Some(true), None]), unknown);
-    refuses(&alone(&[Some(false)]), "Porch's own function runner runs, and needs them");
-    refuses(&alone(&[Some(true), Some(false)]), "Porch's own function runner runs, and needs them");
-    let nobody = Facts { installed: Installation::default(), ..alone(&[]) };
-    refuses(&nobody, "no runner of ours is known in namespace porch-system");
-    let mut beside = alone(&[Some(true)]);
-    beside.installed.originals =
-        vec![original("older", 0, true), original("next", 1, false), original("old", 1, true)];
-    refuses(&beside, "kubectl -n porch-system scale deployment old --replicas=0");
-    beside.installed.originals.pop();
-    assert_eq!(needed(&beside), Ok(()));
 }
 
 fn original(name: &str, pods: i32, starts_pods: bool) -> PorchRunner {
@@ -150,78 +116,93 @@ fn listed(kind: &str, items: &[Value], next: &str) -> (u16, Value) {
     (200, json!({"kind": kind, "apiVersion": "v1", "metadata": {"continue": next}, "items": items}))
 }
 
-/// The answer to whether anything may be deleted, of a cluster with these answers.
-async fn asked(answers: Vec<(u16, Value)>, facts: &Facts) -> Result<Vec<String>, String> {
+/// Expects `Err` with a part of the reason not to delete anything, or the porch-servers that may use some.
+async fn expect(facts: &Facts, answers: Vec<(u16, Value)>, expected: Result<&[&str], &str>) {
     let (cluster, _asked) = answering(answers).await;
-    let servers = servers(&cluster, facts).await?;
-    Ok(servers.into_iter().map(|server| server.name).collect())
+    let found = servers(&cluster, facts).await;
+    match (found, expected) {
+        (Ok(servers), Ok(names)) => assert!(servers.iter().map(|server| &server.name).eq(names)),
+        (Err(error), Err(part)) => assert!(error.contains(part), "{part}: {error}"),
+        (found, expected) => panic!("{found:?} is not {expected:?}"),
+    }
 }
 
 #[tokio::test]
-async fn all_namespaces_are_looked_through_before_anything_is_deleted() {
-    let page = |next: &str, items: &[Value]| listed("DeploymentList", items, next);
-    let facts = alone(&[Some(true)]);
-    let of_others = [other("a", "function-runner", "other-functions")];
-    let needing = [other("b", "function-runner", "porch-fn-system")];
-    let error = asked(vec![page("next", &of_others), page("", &needing)], &facts).await.unwrap_err();
-    assert!(error.contains("kubectl -n b scale deployment function-runner --replicas=0"), "{error}");
-    for namespace in ["porch-system", "b"] {
-        let others = [
-            other("porch-system", "function-runner", "porch-fn-system"),
-            other(namespace, "renamed", "porch-fn-system"),
-        ];
-        let answers = vec![page("", &others), listed("PodList", &[], "")];
-        let error = asked(answers, &facts).await.unwrap_err();
-        let start = format!("Deployment renamed in namespace {namespace} may be Porch's own");
-        assert!(error.starts_with(&start), "{error}");
+async fn nothing_is_deleted_that_somebody_here_may_need() {
+    let none = || vec![listed("DeploymentList", &[], "")];
+    let unknown = "what runs as function-runner may be Porch's own function runner";
+    let runs = "Porch's own function runner runs, and needs them";
+    for (answers, expected) in [
+        (&[Some(true), Some(true)][..], Ok(&[][..])),
+        (&[], Err(unknown)),
+        (&[Some(true), None], Err(unknown)),
+        (&[Some(true), Some(false)], Err(runs)),
+    ] {
+        expect(&alone(answers), none(), expected).await;
     }
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden",
-        "message": "deployments is forbidden", "code": 403});
-    let error = asked(vec![(403, status)], &facts).await.unwrap_err();
-    assert!(error.contains("deployments is forbidden") && error.contains("a ClusterRole"), "{error}");
-
-    let (cluster, asked) = answering(vec![page("next", &of_others), page("", &[])]).await;
-    assert_eq!(servers(&cluster, &facts).await, Ok(Vec::new()));
-    let path = "/apis/apps/v1/deployments?&limit=500";
-    assert_eq!(asked.await.unwrap(), [path.to_owned(), format!("{path}&continue=next")]);
+    let nobody = Facts { installed: Installation::default(), ..alone(&[]) };
+    expect(&nobody, none(), Err("no runner of ours is known in namespace porch-system")).await;
+    let mut beside = alone(&[Some(true)]);
+    beside.installed.originals =
+        vec![original("older", 0, true), original("next", 1, false), original("old", 1, true)];
+    expect(&beside, none(), Err("kubectl -n porch-system scale deployment old --replicas=0")).await;
+    beside.installed.originals.pop();
+    expect(&beside, none(), Ok(&[])).await;
 }
 
 /// Of a Deployment that is scaled to 0, `status.replicas` leaves out the pods that still terminate.
 #[tokio::test]
-async fn a_workload_that_is_scaled_to_0_needs_its_pods_until_it_has_terminated() {
+async fn nothing_is_deleted_that_somebody_elsewhere_may_need_until_its_last_pod_is_gone() {
+    let facts = alone(&[Some(true)]);
+    let (ours, functions) = (other("porch-system", "function-runner", "porch-fn-system"), "porch-fn-system");
+    let renamed = |namespace| other(namespace, "renamed", functions);
     let scaled = |mut deployment: Value| {
         deployment["spec"]["replicas"] = json!(0);
-        listed("DeploymentList", &[deployment], "")
+        deployment
     };
+    let mut server = scaled(other("a", "porch-server", functions));
+    server["spec"]["template"]["spec"]["containers"][0]["args"] =
+        json!(["--function-runner=a:9445", "--pod-namespace=porch-fn-system"]);
     let pod = |phase: &str, terminates: bool| {
         let time = terminates.then_some("2026-01-01T00:00:00Z");
         json!({"metadata": {"name": "a", "deletionTimestamp": time}, "status": {"phase": phase}})
     };
-    let mut here = alone(&[Some(true)]);
-    here.installed.originals = vec![original("old", 0, true)];
-    for (namespace, name, pods, is_needed) in [
-        ("porch-system", "old", vec![pod("Running", true)], true),
-        ("b", "renamed", vec![pod("Running", true)], true),
-        ("porch-system", "old", vec![], false),
-        ("porch-system", "old", vec![pod("Failed", false), pod("Succeeded", true)], false),
+    let (runs, terminates) = (pod("Running", false), pod("Running", true));
+    let still = "still terminate";
+    for (deployments, pods, expected) in [
+        (
+            vec![ours.clone(), renamed("b")],
+            vec![],
+            Err("Deployment renamed in namespace b may be Porch's own"),
+        ),
+        (vec![renamed("porch-system")], vec![], Err("Deployment renamed in namespace porch-system may be")),
+        (vec![scaled(renamed("b"))], vec![&terminates], Err(still)),
+        (vec![scaled(renamed("porch-system"))], vec![&terminates], Err(still)),
+        (vec![scaled(renamed("b"))], vec![], Ok(&[][..])),
+        (vec![scaled(renamed("b"))], vec![&pod("Failed", false), &pod("Succeeded", true)], Ok(&[])),
         // It is ours, and the pod that terminates may have been Porch's.
-        ("porch-system", "function-runner", vec![pod("Running", false), pod("Running", true)], true),
-        ("porch-system", "function-runner", vec![pod("Running", false)], false),
+        (vec![ours.clone()], vec![&runs, &terminates], Err(still)),
+        (vec![ours], vec![&runs], Ok(&[])),
+        (vec![server.clone()], vec![&terminates], Ok(&["a/porch-server"])),
+        (vec![server], vec![], Ok(&[])),
     ] {
-        let deployment = scaled(other(namespace, name, "porch-fn-system"));
-        match asked(vec![deployment, listed("PodList", &pods, "")], &here).await {
-            Err(error) => assert!(is_needed && error.contains("still terminate"), "{name}: {error}"),
-            Ok(servers) => assert!(!is_needed && servers.is_empty(), "{namespace}/{name}: {pods:?}"),
-        }
+        let pods: Vec<_> = pods.into_iter().cloned().collect();
+        let no_template = (404, json!({"kind": "Status", "status": "Failure", "code": 404}));
+        let answers =
+            vec![listed("DeploymentList", &deployments, ""), listed("PodList", &pods, ""), no_template];
+        expect(&facts, answers, expected).await;
     }
-    let mut server = other("a", "porch-server", "porch-fn-system");
-    server["spec"]["template"]["spec"]["containers"][0]["args"] =
-        json!(["--function-runner=a:9445", "--pod-namespace=porch-fn-system"]);
-    let no_template = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404});
-    for (pods, names) in [(vec![pod("Running", true)], vec!["a/porch-server"]), (vec![], vec![])] {
-        let answers = vec![scaled(server.clone()), listed("PodList", &pods, ""), (404, no_template.clone())];
-        assert_eq!(asked(answers, &here).await.unwrap(), names);
-    }
+    let forbidden =
+        json!({"kind": "Status", "status": "Failure", "message": "deployments is forbidden", "code": 403});
+    expect(&facts, vec![(403, forbidden)], Err("it takes a ClusterRole")).await;
+
+    let pages = [("next", "other-functions"), ("", functions)]
+        .map(|(next, functions)| listed("DeploymentList", &[other("c", "function-runner", functions)], next));
+    let (cluster, asked) = answering(pages.to_vec()).await;
+    let error = servers(&cluster, &facts).await.unwrap_err();
+    assert!(error.contains("kubectl -n c scale deployment function-runner --replicas=0"), "{error}");
+    let path = "/apis/apps/v1/deployments?&limit=500";
+    assert_eq!(asked.await.unwrap(), [path.to_owned(), format!("{path}&continue=next")]);
 }
 
 #[tokio::test]
@@ -240,7 +221,7 @@ async fn a_service_that_has_a_pod_meanwhile_is_not_deleted() {
     let (cluster, asked) = answering(vec![pods(true), deleted]).await;
     assert_eq!(delete_service(&cluster, "functions", &service).await, Ok(()));
     let expected = [
-        format!("/api/v1/namespaces/functions/pods?&labelselector=fn.kpt.dev%2fimage%3d{ID}"),
+        format!("/api/v1/namespaces/functions/pods?&labelselector=fn.kpt.dev%2fimage%3d{ID}&limit=500"),
         format!("/api/v1/namespaces/functions/services/{ID}?"),
     ];
     assert_eq!(asked.await.unwrap(), expected);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The installation, with Porch's own runner, its Service, and porch-server's own evaluator beside it.
+/// The installation, with Porch's own runner and its Service beside it.
 fn beside_porch() -> Value {
     let mut objects = objects();
     let container = json!({"name": "x", "image": "x/porch-function-runner:v1", "args": ["--pod-namespace=porch-fn-system"]});
@@ -12,22 +12,10 @@ fn beside_porch() -> Value {
         json!({"metadata": {"name": "function-runner"}, "spec": {"selector": {}, "template": template}});
     let deployments = objects["deployments"].as_array_mut().unwrap();
     deployments.push(runner);
-    deployments[2]["spec"]["template"]["metadata"]["labels"] = json!({"app": "porch-server"});
+    let spec = json!({"selector": {"app": "function-runner"}, "ports": [{"port": 9445}]});
     let services = objects["services"].as_array_mut().unwrap();
-    for (name, app, port) in [("function-runner", "function-runner", 9445), ("api", "porch-server", 9447)] {
-        let spec = json!({"selector": {"app": app}, "ports": [{"port": port}]});
-        services.push(json!({"metadata": {"name": name}, "spec": spec}));
-    }
+    services.push(json!({"metadata": {"name": "function-runner"}, "spec": spec}));
     objects
-}
-
-/// The findings of porch-server's call to `address`.
-fn of(objects: &Value, address: &str, more: &[&str]) -> Vec<(Level, String)> {
-    let mut objects = objects.clone();
-    let flag = format!("--function-runner={address}");
-    *objects.pointer_mut(CALLER).unwrap() = json!([&[flag.as_str()], more].concat());
-    let findings = all(&facts_of(&objects)).into_iter().filter(|finding| finding.check == "Porch");
-    findings.map(|finding| (finding.level, finding.text)).collect()
 }
 
 #[test]
@@ -44,7 +32,9 @@ fn an_address_is_followed_to_the_pods_behind_it() {
         if let Some(spec) = spec {
             objects["services"][2]["spec"] = spec;
         }
-        let found = of(&objects, &address, &[]);
+        *objects.pointer_mut(CALLER).unwrap() = json!([format!("--function-runner={address}")]);
+        let findings = all(&facts_of(&objects)).into_iter().filter(|finding| finding.check == "Porch");
+        let found: Vec<_> = findings.map(|finding| (finding.level, finding.text)).collect();
         let expected = (level, format!("porch-server calls {address} (--function-runner){end}"));
         assert_eq!(found.last(), Some(&expected));
         // Unless a call to it says so already.
@@ -68,13 +58,4 @@ fn a_service_merged_of_two_is_reported_once() {
     *objects.pointer_mut(CALLER).unwrap() = json!(["--function-runner=function-runner:9445"]);
     let text = "Service function-runner does not lead to Deployment function-router";
     expect(&facts_of(&objects), Level::Problem, "services", text);
-}
-
-#[test]
-fn an_evaluator_of_porch_server_is_named() {
-    let address = "api.porch-system.svc.cluster.local:9447";
-    let found = of(&beside_porch(), address, &["--pod-evaluator-port=9447"]);
-    let text =
-        format!("porch-server calls {address} (--function-runner), which is porch-server's own evaluator");
-    assert_eq!(found[1], (Level::Info, text));
 }

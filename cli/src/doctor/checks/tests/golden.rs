@@ -31,84 +31,72 @@ fn settled(mut deployment: Value) -> Value {
     deployment
 }
 
-struct Cluster(Vec<Value>);
+fn deployment<'a>(objects: &'a mut [Value], name: &str) -> &'a mut Value {
+    let named = |object: &&mut Value| object["kind"] == "Deployment" && object["metadata"]["name"] == name;
+    objects.iter_mut().find(named).unwrap()
+}
 
-impl Cluster {
-    fn of(version: &str) -> Self {
-        let mut all = objects_in(&format!("tests/packages/porch/{version}"));
-        all.extend(objects_in("deploy"));
-        Self(all)
-    }
+fn container<'a>(objects: &'a mut [Value], name: &str) -> &'a mut Value {
+    &mut deployment(objects, name)["spec"]["template"]["spec"]["containers"][0]
+}
 
-    fn container(&mut self, deployment: &str) -> &mut Value {
-        let spec = &mut self.deployment(deployment)["spec"];
-        &mut spec["template"]["spec"]["containers"][0]
-    }
+/// As the README has it: the flag leads to the routers, and Porch's runner is stopped.
+fn lead_server(objects: &mut [Value], more: &[&str]) {
+    let args = container(objects, "porch-server")["args"].as_array_mut().unwrap();
+    args.retain(|arg| !arg.as_str().unwrap().starts_with("--function-runner="));
+    args.extend(["--function-runner=function-router:9445"].iter().chain(more).map(|flag| json!(flag)));
+    deployment(objects, "function-runner")["spec"]["replicas"] = json!(0);
+}
 
-    fn deployment(&mut self, name: &str) -> &mut Value {
-        let of_name =
-            |object: &&mut Value| object["kind"] == "Deployment" && object["metadata"]["name"] == name;
-        self.0.iter_mut().find(of_name).unwrap()
-    }
+fn lead_controllers(objects: &mut [Value], variable: &str) {
+    let env = container(objects, "porch-controllers")["env"].as_array_mut().unwrap();
+    env.retain(|one| one["name"] != variable);
+    env.push(json!({"name": variable, "value": "function-router.porch-system:9445"}));
+}
 
-    /// As the README has it: the flag leads to the routers, and Porch's runner is stopped.
-    fn lead_server(&mut self, more: &[&str]) {
-        let args = self.container("porch-server")["args"].as_array_mut().unwrap();
-        args.retain(|arg| !arg.as_str().unwrap().starts_with("--function-runner="));
-        args.push(json!("--function-runner=function-router:9445"));
-        args.extend(more.iter().map(|flag| json!(flag)));
-        self.deployment("function-runner")["spec"]["replicas"] = json!(0);
-    }
-
-    fn lead_controllers(&mut self, variable: &str) {
-        let env = self.container("porch-controllers")["env"].as_array_mut().unwrap();
-        env.retain(|one| one["name"] != variable);
-        env.push(json!({"name": variable, "value": "function-router.porch-system:9445"}));
-    }
-
-    fn check(&self, name: &str) {
-        let of_kind = |kind: &str| -> Vec<Value> {
-            self.0.iter().filter(|object| object["kind"] == kind).cloned().collect()
-        };
-        let deployments: Vec<Value> = of_kind("Deployment").into_iter().map(settled).collect();
-        let services: Vec<Value> = of_kind("Service");
-        let in_home = |object: &Value| object["metadata"]["namespace"] == "porch-system";
-        assert!(deployments.iter().chain(&services).all(in_home));
-        let mut facts = facts_of(&json!({"deployments": deployments, "services": services}));
-        facts.runners.push(runner("runner-c", "10.0.0.3"));
-        let addresses = ["10.0.0.1:9445", "10.0.0.2:9445", "10.0.0.3:9445"];
-        facts.routers = vec![router("router-a", &addresses), router("router-b", &addresses)];
-        let found = text(&all(&facts));
-        let file = format!("src/doctor/checks/tests/golden/{name}.txt");
-        let expected =
-            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&file)).unwrap_or_default();
-        assert_eq!(found, expected, "cli/{file} is to be:\n{found}");
-    }
+fn check(objects: &[Value], version: &str, step: &str) {
+    let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind).cloned();
+    let deployments: Vec<Value> = of_kind("Deployment").map(settled).collect();
+    let services: Vec<Value> = of_kind("Service").collect();
+    let in_home = |object: &Value| object["metadata"]["namespace"] == "porch-system";
+    assert!(deployments.iter().chain(&services).all(in_home));
+    let mut facts = facts_of(&json!({"deployments": deployments, "services": services}));
+    facts.runners.push(runner("runner-c", "10.0.0.3"));
+    let addresses = ["10.0.0.1:9445", "10.0.0.2:9445", "10.0.0.3:9445"];
+    facts.routers = vec![router("router-a", &addresses), router("router-b", &addresses)];
+    let found = text(&all(&facts));
+    let file = Path::new(ROOT).join(format!("cli/src/doctor/checks/tests/golden/{version}-{step}.txt"));
+    let expected = fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(found, expected, "{} is to be:\n{found}", file.display());
 }
 
 #[test]
-fn on_porch_1_5() {
-    let mut cluster = Cluster::of("1.5");
-    cluster.check("1.5-beside");
-    cluster.lead_server(&[]);
-    cluster.check("1.5-led");
-}
-
-#[test]
-fn on_porch_1_6() {
-    let mut cluster = Cluster::of("1.6");
-    cluster.check("1.6-beside");
-    cluster.lead_server(&[]);
-    cluster.lead_controllers("FUNCTION_RUNNER_ADDRESS");
-    cluster.check("1.6-led");
-}
-
-#[test]
-fn on_the_next_porch() {
-    let mut cluster = Cluster::of("next");
-    cluster.check("next-beside");
-    cluster.lead_controllers("POD_EVALUATOR_ADDRESS");
-    cluster.check("next-controllers-led");
-    cluster.lead_server(&["--warm-up-pod-cache=false"]);
-    cluster.check("next-led");
+fn the_report_on_each_porch_as_applied_and_after_each_step_to_the_routers() {
+    type Step = (&'static str, fn(&mut [Value]));
+    let cases: [(&str, &[Step]); 3] = [
+        ("1.5", &[("led", |objects| lead_server(objects, &[]))]),
+        (
+            "1.6",
+            &[("led", |objects| {
+                lead_server(objects, &[]);
+                lead_controllers(objects, "FUNCTION_RUNNER_ADDRESS");
+            })],
+        ),
+        (
+            "next",
+            &[
+                ("controllers-led", |objects| lead_controllers(objects, "POD_EVALUATOR_ADDRESS")),
+                ("led", |objects| lead_server(objects, &["--warm-up-pod-cache=false"])),
+            ],
+        ),
+    ];
+    for (version, steps) in cases {
+        let mut objects = objects_in(&format!("tests/packages/porch/{version}"));
+        objects.extend(objects_in("deploy"));
+        check(&objects, version, "beside");
+        for (step, lead) in steps {
+            lead(&mut objects);
+            check(&objects, version, step);
+        }
+    }
 }
