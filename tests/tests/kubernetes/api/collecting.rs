@@ -1,7 +1,5 @@
 //! Which pods and Services go when nobody needs them. That a pod in use stays is a rule of runner/pool.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::json;
