@@ -27,6 +27,8 @@ const KNOWN: [(&str, &str); 10] = [
     ("starlark", "v0.5.5"),
     ("upsert-resource", "v0.2.3"),
 ];
+/// Most files of a folder.
+const MAX_FILES: usize = 10_000;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExecConfigArgs {
@@ -74,7 +76,11 @@ fn executables(directory: &Path) -> Result<Vec<String>, Failure> {
     let folder = directory.display();
     let failed = |error| Failure::new(format!("{folder}: {error}"));
     let mut names = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
+    for (count, entry) in fs::read_dir(directory).map_err(failed)?.enumerate() {
+        if count == MAX_FILES {
+            let fix = "name the folder with the executables";
+            return Err(Failure::new(format!("{folder} has more than {MAX_FILES} files: {fix}")));
+        }
         let entry = entry.map_err(failed)?;
         // A link counts as its target; one that leads nowhere is no executable.
         let Ok(metadata) = fs::metadata(entry.path()) else { continue };

@@ -16,25 +16,27 @@ tier() {
     tier_ended "$1" "$code"
 }
 
-# tier_unless WHY NAME COMMAND...: the same if WHY is empty. Otherwise it is a skip, or a failure where a build failed.
-tier_unless() {
+# unless WHY tier|background NAME COMMAND...: the same if WHY is empty. Otherwise it is a skip, or a failure where a
+# build failed.
+unless() {
     case $1 in
-    '') tier "${@:2}" ;;
-    *'failed '*) tier_ended "$2: $1" 1 ;;
+    '') "${@:2}" ;;
+    *'failed '*) tier_ended "$3: $1" 1 ;;
     *)
-        tier_lines+="SKIPPED  $2: $1"$'\n'
+        tier_lines+="SKIPPED  $3: $1"$'\n'
         tier_skips=$((tier_skips + 1))
         ;;
     esac
 }
 
-# background NAME COMMAND...: runs a tier beside the others, with low priority. wait_background waits for all of them.
+# background NAME COMMAND...: runs a tier beside the others, as a process group of its own. wait_background waits for
+# all of them, and end_background ends them.
 background() {
     local log
     log=$PORCH_FN_TEST_CACHE/logs/$(printf '%s' "$1" | tr -c 'a-z0-9' -).log
     mkdir -p "${log%/*}"
     echo "== $1, in the background, log in $log" >&2
-    nice -n 19 "${@:2}" >"$log" 2>&1 &
+    setsid "${@:2}" >"$log" 2>&1 &
     background_tiers[$!]=$1$'\t'$log
 }
 
@@ -44,9 +46,16 @@ wait_background() {
         IFS=$'\t' read -r name log <<<"${background_tiers[$pid]}"
         code=0
         wait "$pid" || code=$?
-        [ "$code" -eq 0 ] || tail -n 60 "$log" >&2
+        [ "$code" -eq 0 ] || tail -n 200 "$log" >&2
         tier_ended "$name" "$code"
         unset "background_tiers[$pid]"
+    done
+}
+
+end_background() {
+    local pid
+    for pid in "${!background_tiers[@]}"; do
+        kill -TERM -- "-$pid" || true
     done
 }
 

@@ -1,6 +1,7 @@
 //! Which failures move a call to another runner, and how often.
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use h2::Reason;
 use http::StatusCode;
 use porch_fn_tests::caller::framed;
@@ -161,6 +162,20 @@ async fn runners_that_took_nothing_are_passed_by_without_limit() {
 }
 
 #[tokio::test]
+async fn a_reset_stream_proves_nothing_about_its_runner() {
+    for answer in [REFUSED, RESET] {
+        let fleet = Fleet::of(2).await;
+        let image = fleet.image(&[0, 1]);
+        fleet.runners[0].on(&image, answer);
+        let caller = fleet.caller().await;
+        assert_eq!(caller.runner_of(&image).await, "1");
+        fleet.wait_all("healthy").await;
+        fleet.runners[0].on(&image, Answer::Echo);
+        assert_eq!(caller.runner_of(&image).await, "0");
+    }
+}
+
+#[tokio::test]
 async fn a_connection_that_ends_finishes_its_calls_and_is_dialled_anew() {
     let fleet = Fleet::of(2).await;
     let image = fleet.image(&[0, 1]);
@@ -221,6 +236,38 @@ async fn a_call_that_waited_for_a_runner_waits_anew_when_that_one_breaks() {
     sleep(Duration::from_secs(6)).await;
     gate.open();
     assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "0");
+}
+
+#[tokio::test]
+async fn when_nobody_else_takes_a_shed_call_the_refusal_comes_back_at_once() {
+    let mut fleet = Fleet::of(2).await;
+    let image = fleet.image(&[0, 1]);
+    fleet.runners[0].on(&image, shed(Code::ResourceExhausted, "0 is full"));
+    fleet.runners[1].crash().await;
+    fleet.wait_states(&[(1, "unreachable")]).await;
+    let began = Instant::now();
+    let status = fleet.caller().await.try_runner_of(&image).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "0 is full"));
+    assert!(began.elapsed() < NO_RUNNER_WAIT, "it is not waited for another runner");
+}
+
+#[tokio::test]
+async fn all_calls_of_a_busy_runner_that_dies_move_on() {
+    const CALLS: usize = 6000;
+    let mut fleet = Fleet::of(3).await;
+    let gate = Gate::new();
+    fleet.runners.iter().for_each(|runner| runner.otherwise(gate.echo()));
+    let caller = fleet.caller().await;
+    let images: Vec<_> = (0..3).map(|owner| fleet.image(&[owner])).collect();
+    let calls: Vec<_> = (0..CALLS).map(|call| caller.spawn(&images[call % 3])).collect();
+    while fleet.taken().iter().sum::<usize>() < CALLS {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(fleet.runners[0].taken() > CALLS / 4);
+    fleet.runners[0].crash().await;
+    gate.open();
+    let failed: Vec<_> = join_all(calls).await.into_iter().filter_map(|call| call.unwrap().err()).collect();
+    assert!(failed.is_empty(), "{} failed: {:?}", failed.len(), failed.first());
 }
 
 #[tokio::test]
