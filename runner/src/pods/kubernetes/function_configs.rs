@@ -2,15 +2,14 @@
 //!
 //! ```text
 //!   schema, list and watch ─► objects ─► FunctionConfigs ─► settings
-//!                                └─────► queue ─► write ─► status, finalizer
+//!                                └─────► write ─► status, finalizer
 //! ```
 //!
-//! One task does it all; `objects`, `queue` and `write` are pure. A cluster without the kind has no
+//! One task does it all; `objects` and `write` have no I/O. A cluster without the kind has no
 //! FunctionConfigs, and so has a runner without the right to see them: functions run as the flags and
 //! files say. While the API server does not answer, nothing is known.
 
 mod objects;
-mod queue;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -25,16 +24,15 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture};
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use porch_fn_pool::{OwnedShards, ShardKey};
+use porch_fn_pool::OwnedShards;
 use porch_fn_settings::{FunctionConfigs, Setting, Source, TagSemantics};
 use serde_json::Value;
 use tokio::sync::watch as watched;
 use tokio::time::{Instant, sleep_until};
 
-use self::objects::{Counts, MAX_OBJECTS, Objects};
-use self::queue::WriteQueue;
+use self::objects::{Counts, Objects};
 use self::watch::Watch;
-use self::write::{Object, Write};
+use self::write::Write;
 use super::client::{Causes, RequestError, bounded};
 use crate::clock::now;
 use crate::metrics::Metrics;
@@ -85,7 +83,6 @@ pub(crate) async fn follow(
     let mut followed = Followed {
         objects: Objects::new(options.default_prefix.clone(), semantics),
         options,
-        queue: WriteQueue::default(),
         schema_at: None,
         is_schema_missing: false,
         state,
@@ -97,18 +94,19 @@ pub(crate) async fn follow(
     let mut writing: Option<BoxFuture<'static, Written>> = None;
     loop {
         if writing.is_none() {
-            let next = followed.next_write(&owned.borrow());
+            let next = followed.objects.next_write(&owned.borrow());
             writing = next.map(|(name, write, patch)| send(api.clone(), name, write, patch).boxed());
         }
-        let (next_write, schema_at) = (followed.queue.next_at(), followed.schema_at);
+        let (next_write, schema_at) = (followed.objects.next_look(), followed.schema_at);
         tokio::select! {
             event = watch.next() => followed.take(&mut watch, event).await,
             Some(written) = OptionFuture::from(writing.as_mut()) => {
                 writing = None;
                 log_write(&mut failing, &written);
-                followed.record_write(&written);
+                let (name, write, result) = &written;
+                followed.objects.record_write(name, write, result.is_ok());
             }
-            () = changed(&mut owned) => followed.look_at_all(),
+            () = changed(&mut owned) => followed.objects.look_at_all(),
             Some(()) = OptionFuture::from(schema_at.map(sleep_until)) => {
                 followed.read_schema().await;
                 followed.publish(false);
@@ -139,7 +137,6 @@ async fn send(api: Api<DynamicObject>, name: String, write: Write, patch: Value)
 struct Followed {
     options: Options,
     objects: Objects,
-    queue: WriteQueue,
     /// When the schema is read again; `None`: it is not needed, or read with the next list.
     schema_at: Option<Instant>,
     /// Whether the log says that the schema is missing. Then it is not waited for again.
@@ -151,57 +148,6 @@ struct Followed {
 // === impl Followed ===
 
 impl Followed {
-    fn next_write(&mut self, owned: &OwnedShards) -> Option<(String, Write, Value)> {
-        while let Some(name) = self.queue.pop(Instant::now()) {
-            if let Some((write, object)) = self.objects.next_write(&name, owned.owns(&ShardKey::from(&*name)))
-            {
-                let patch = write.patch(object);
-                return Some((name, write, patch));
-            }
-        }
-        None
-    }
-
-    fn record_write(&mut self, (name, write, result): &Written) {
-        if result.is_ok() {
-            self.objects.record_write(name, write);
-        }
-        self.queue.record_write(name, result.is_ok(), Instant::now());
-    }
-
-    fn apply(&mut self, object: DynamicObject) {
-        let Some(object) = Object::new(object) else { return };
-        self.queue.add(&object.name, Instant::now());
-        self.objects.apply(object);
-    }
-
-    fn remove(&mut self, name: &str) {
-        self.objects.remove(name);
-        self.queue.remove(name);
-    }
-
-    fn replace_all(&mut self, list: Vec<DynamicObject>) {
-        let mut list: Vec<_> = list.into_iter().filter_map(Object::new).collect();
-        for name in self.objects.absent_from(&list) {
-            self.remove(&name);
-        }
-        if list.len() > MAX_OBJECTS {
-            let ignored = list.len() - MAX_OBJECTS;
-            tracing::error!(ignored, "there are more than {MAX_OBJECTS} FunctionConfigs");
-            list.truncate(MAX_OBJECTS);
-        }
-        for object in list {
-            self.objects.apply(object);
-        }
-        self.look_at_all();
-    }
-
-    fn look_at_all(&mut self) {
-        for name in self.objects.names() {
-            self.queue.add(name, Instant::now());
-        }
-    }
-
     /// Sends the objects in effect if they have changed, or if they are `complete` for the first
     /// time.
     fn publish(&mut self, complete: bool) {
@@ -209,7 +155,7 @@ impl Followed {
             tracing::info!(objects = self.objects.counts().objects, "using FunctionConfigs");
             self.state.send_replace(Some(configs));
             // Conflicts may be others.
-            self.look_at_all();
+            self.objects.look_at_all();
         } else if complete && self.state.borrow().is_none() {
             self.state.send_replace(Some(Arc::default()));
         }

@@ -9,6 +9,7 @@ use porch_fn_kubernetes::{Change, FollowError, Follower, Page, Restarts, Selecti
 use tokio::time::{Instant, sleep_until};
 
 use super::super::client::{Causes, has_no_such_kind};
+use super::write::Object;
 use super::{Followed, GROUP, PLURAL, RIGHTS, VERSION};
 
 /// Some of the objects may be large.
@@ -74,11 +75,13 @@ impl Followed {
         let (mut event, mut complete) = (event, false);
         for _ in 0..CHUNK {
             match event {
-                Ok(Change::Applied(object)) => self.apply(object),
-                Ok(Change::Deleted(object)) => self.remove(&object.metadata.name.unwrap_or_default()),
+                Ok(Change::Applied(object)) => {
+                    Object::new(object).into_iter().for_each(|one| self.objects.apply(one))
+                }
+                Ok(Change::Deleted(object)) => self.objects.remove(&object.metadata.name.unwrap_or_default()),
                 Ok(Change::Listed(list)) => {
                     self.read_schema().await;
-                    self.replace_all(list);
+                    self.objects.replace_all(list);
                     complete = true;
                 }
                 Ok(Change::Expired) => {}
@@ -111,7 +114,7 @@ impl Followed {
         match end {
             End::Missing => {
                 // Objects go with their kind.
-                self.replace_all(Vec::new());
+                self.objects.replace_all(Vec::new());
                 self.is_schema_missing = false;
                 (pause, complete) = (retry, true);
                 if times == 1 {
