@@ -13,7 +13,7 @@ use porch_fn_pool::{ImageContent, ImageKey, PodRecipe, Time, Uid};
 use porch_fn_settings::{PodOverrides, Settings};
 
 use super::spec::{self, PodOrder, PodParts};
-use super::template::{Fingerprint, Template};
+use super::template::Template;
 
 /// Images that need no credentials, as in Porch from 1.6 on and in 1.5: a pod gets no pull secret
 /// for them.
@@ -59,7 +59,6 @@ pub(super) struct PodFlags {
 #[derive(Debug)]
 pub(crate) struct Blueprint {
     template: TemplateState,
-    fingerprint: Option<Fingerprint>,
     flags: PodFlags,
     settings: Arc<Settings>,
     config_time: Time,
@@ -77,12 +76,10 @@ impl Blueprint {
         started: Time,
         settings_time: Option<Time>,
     ) -> Self {
-        let known = template.as_ref().ok();
-        let fingerprint = known.map(|template| template.fingerprint());
-        let template_time = known.and_then(|template| template.time);
+        let template_time = template.as_ref().ok().and_then(|template| template.time);
         // The settings' for all images: taking away what holds for one is a later configuration too.
         let config_time = template_time.max(settings_time).unwrap_or_default().max(started);
-        Self { template, fingerprint, flags, settings, config_time }
+        Self { template, flags, settings, config_time }
     }
 
     /// What the image's pods are made from, if its tag stands for this content.
@@ -122,13 +119,13 @@ impl Blueprint {
     }
 
     fn recipe(&self, image: &ImageKey, overrides: &PodOverrides, content: Option<ImageContent>) -> PodRecipe {
-        let Some(fingerprint) = self.fingerprint else {
+        let Ok(template) = &self.template else {
             // As the oldest configuration it replaces no pod.
             return PodRecipe::of("none", None);
         };
         // Only what the runner adds to the template's pod. Maps and numbers serialise in one way only.
         let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides));
-        let version = fingerprint.version(&extra.unwrap_or_default());
+        let version = template.version(&extra.unwrap_or_default());
         PodRecipe { content, ..PodRecipe::of(version, Some(self.config_time)) }
     }
 }

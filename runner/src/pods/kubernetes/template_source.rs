@@ -246,7 +246,7 @@ fn built_in_template(wrapper_image: &str, warning: Option<&str>) -> Result<Templ
 /// The template if it differs from what is known, with its time.
 fn newer(known: Option<&Template>, mut template: Template) -> Option<Template> {
     if let Some(known) = known {
-        if known.fingerprint() == template.fingerprint() {
+        if (known.source, known.hash) == (template.source, template.hash) {
             return None;
         }
         if template.time <= known.time {
