@@ -25,7 +25,7 @@ use porch_fn_proto::frame;
 use porch_fn_telemetry::{span, trace_context};
 use tokio::time::Instant;
 
-pub use backend::{Backend, Catalog, Unresolved};
+pub use backend::{Backend, Catalog};
 pub(crate) use driver::{Driver, Handle};
 
 use crate::metrics::{Metrics, Runtime};

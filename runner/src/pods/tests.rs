@@ -7,6 +7,7 @@ use porch_fn_grpc::{Charge, is_shed, message_of};
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{Action, Config, Creation, Event, Phase, Pod, Uid};
 use porch_fn_proto::encode_request;
+use porch_fn_registry::ResolveError;
 use porch_fn_telemetry::span::Span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -30,9 +31,9 @@ impl Catalog for Everything {
         &'a self,
         image: &'a Image,
         constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, Unresolved>> {
+    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
         let highest = constraint.highest(["v1.9.0", "v1.10.0", "v2.0.0-rc.1"]);
-        let resolved = highest.map(|tag| image.with_tag(tag).unwrap()).ok_or(Unresolved::NoMatch);
+        let resolved = highest.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch);
         std::future::ready(resolved).boxed()
     }
 }

@@ -46,6 +46,9 @@ const PULL_SECRET_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a create waits for the template, while it could not be read yet.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Callers read this.
+const NAME_TAKEN: &str = "a pod that this runner does not manage holds the name of the function's pod: remove it from the function \
+                          namespace";
 /// How often one refusal is logged.
 const REFUSAL_EVERY: Duration = Duration::from_mins(1);
 /// How many seconds a failed pod may take to end: its name is needed, and it has nothing to finish.
@@ -220,7 +223,7 @@ impl Shared {
                     Holder::Ours => return Creation::Exists,
                     Holder::Foreign => {
                         tracing::warn!(pod = object_name, "another's pod holds the name of a function pod");
-                        return Creation::Refused(Reason::NameTaken);
+                        return refused("name_taken", NAME_TAKEN);
                     }
                     Holder::Gone | Holder::Unknown => {}
                 },
@@ -329,7 +332,7 @@ impl Shared {
 }
 
 fn refused(kind: &'static str, text: impl Into<Arc<str>>) -> Creation {
-    Creation::Refused(Reason::Found { kind, text: text.into() })
+    Creation::Refused(Reason::new(kind, text))
 }
 
 // === impl Refusals ===

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::sync::broadcast;
 
 use crate::clock::time;
-use crate::pods::backend::{Catalog, Unresolved};
+use crate::pods::backend::Catalog;
 use crate::settings_file::SettingsFile;
 
 /// An image as a pod needs it.
@@ -172,20 +172,11 @@ impl Catalog for ImageSource {
         &'a self,
         image: &'a Image,
         constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, Unresolved>> {
-        if let Some(listed) = self.file.highest(image, constraint) {
-            return std::future::ready(Ok(listed)).boxed();
+    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
+        match self.file.highest(image, constraint) {
+            Some(listed) => std::future::ready(Ok(listed)).boxed(),
+            None => self.images.resolve(image, constraint).boxed(),
         }
-        let resolve = async {
-            self.images.resolve(image, constraint).await.map_err(|error| match error {
-                ResolveError::NoMatch => Unresolved::NoMatch,
-                ResolveError::Registry(error @ RegistryError::NotFound) => {
-                    Unresolved::NotFound(error.to_string())
-                }
-                ResolveError::Registry(error) => Unresolved::Failed(error.to_string()),
-            })
-        };
-        resolve.boxed()
     }
 }
 

@@ -97,7 +97,7 @@ impl LocalCluster {
         recipe: PodRecipe,
         reclaim_after: Time,
     ) -> Creation {
-        let refused = |reason: &str| Creation::Refused(Reason::Other(reason.into()));
+        let refused = |reason: &str| Creation::Refused(Reason::new("other", reason));
         let Some(command) = self.functions().command(&name.image).map(<[String]>::to_vec) else {
             return refused("no command stands for this image; add it to --local-functions");
         };
@@ -210,7 +210,7 @@ impl State {
                 tracing::warn!(reason, "local pod failed");
                 self.change(uid, |local| {
                     local.wrapper = None;
-                    local.pod.phase = Phase::Failed(Reason::Found { kind: "exited", text: reason.into() });
+                    local.pod.phase = Phase::Failed(Reason::new("exited", reason));
                 });
             }
             // A pod that died while it was being deleted is deleted.

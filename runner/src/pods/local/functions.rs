@@ -8,11 +8,12 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageKey, PodRecipe};
+use porch_fn_registry::ResolveError;
 use porch_fn_settings::yaml;
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::pods::backend::{Catalog, Unresolved};
+use crate::pods::backend::Catalog;
 use crate::pods::configure::{OriginChange, OriginOf, Origins};
 use crate::settings::CurrentSettings;
 use crate::settings_file::{FileError, SettingsFile};
@@ -98,12 +99,12 @@ impl Catalog for LocalFunctions {
         &'a self,
         image: &'a Image,
         constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, Unresolved>> {
+    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
         // Keys are canonical, so there is no prefix to add.
         let known: Vec<_> = self.0.keys().filter_map(|known| Image::parse(known, "").ok()).collect();
         let same_repository = known.iter().filter(|known| known.repository() == image.repository());
         let highest = constraint.highest(same_repository.filter_map(Image::tag));
-        ready(highest.and_then(|tag| image.with_tag(tag).ok()).ok_or(Unresolved::NoMatch)).boxed()
+        ready(highest.and_then(|tag| image.with_tag(tag).ok()).ok_or(ResolveError::NoMatch)).boxed()
     }
 }
 
