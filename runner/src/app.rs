@@ -1,5 +1,6 @@
 //! Wires the runner: the only place that knows all of its parts.
 
+mod kubernetes;
 mod pods;
 mod registries;
 mod settings;

@@ -64,19 +64,19 @@ pub(crate) struct KubernetesBackend {
 }
 
 /// What the tasks share.
-pub(super) struct Shared {
-    pub(super) cluster: Cluster,
-    pub(super) store: Store,
-    pub(super) blueprint: watch::Receiver<Arc<Blueprint>>,
-    pub(super) images: Arc<ImageSource>,
+pub(crate) struct Shared {
+    pub(crate) cluster: Cluster,
+    pub(crate) store: Store,
+    pub(crate) blueprint: watch::Receiver<Arc<Blueprint>>,
+    pub(crate) images: Arc<ImageSource>,
     /// False while pods should wait for the pull secret; `None` without one.
-    pub(super) pull_secret: Option<watch::Receiver<bool>>,
-    pub(super) refusals: Refusals,
+    pub(crate) pull_secret: Option<watch::Receiver<bool>>,
+    pub(crate) refusals: Refusals,
 }
 
 /// When which refusal was last logged: what is refused for one pod is refused for all, and tried again.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<HashMap<(&'static str, u16), Instant>>);
+pub(crate) struct Refusals(Mutex<HashMap<(&'static str, u16), Instant>>);
 
 /// The pod that has a name.
 enum Holder {
@@ -89,7 +89,7 @@ enum Holder {
 // === impl KubernetesBackend ===
 
 impl KubernetesBackend {
-    pub(super) fn new(shared: Arc<Shared>, clock_ahead: SignedDuration) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, clock_ahead: SignedDuration) -> Self {
         Self { shared, probes: Probes::default(), writes: Mutex::default(), clock_ahead }
     }
 

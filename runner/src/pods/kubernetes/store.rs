@@ -46,7 +46,7 @@ pub(crate) enum Connect {
 
 /// Pods and Services as last reported.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(crate) struct Store {
     pub(super) connect: Connect,
     /// To the pool.
     events: mpsc::UnboundedSender<Event>,
@@ -83,7 +83,7 @@ type Lines = Vec<(String, News)>;
 // === impl Store ===
 
 impl Store {
-    pub(super) fn new(
+    pub(crate) fn new(
         connect: Connect,
         images: Arc<ImageSource>,
         events: mpsc::UnboundedSender<Event>,
