@@ -93,7 +93,7 @@ impl ImageSource {
     /// The image, if its registry decides what it stands for.
     fn tagged(&self, image: &ImageKey) -> Option<Image> {
         let parsed = parse(image).filter(|parsed| parsed.digest().is_none());
-        parsed.filter(|_| !self.file.command(image).is_some())
+        parsed.filter(|_| self.file.command(image).is_none())
     }
 
     /// The images whose [`content`](Self::content) changes.

@@ -1,5 +1,6 @@
 //! When registries are asked for the images to warm up, and what comes of the answers.
 
+use std::collections::HashMap;
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -151,7 +151,9 @@ impl Objects {
             tracing::error!(ignored, "there are more than {MAX_FUNCTION_CONFIGS} FunctionConfigs");
             list.truncate(MAX_FUNCTION_CONFIGS);
         }
-        list.into_iter().for_each(|object| self.apply(object));
+        for object in list {
+            self.apply(object);
+        }
     }
 
     /// The configuration made from the objects, if it has changed; `now` is when.

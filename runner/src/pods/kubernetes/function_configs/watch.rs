@@ -76,7 +76,9 @@ impl Followed {
         for _ in 0..CHUNK {
             match event {
                 Ok(Change::Applied(object)) => {
-                    Object::new(object).into_iter().for_each(|one| self.objects.apply(one))
+                    if let Some(object) = Object::new(object) {
+                        self.objects.apply(object);
+                    }
                 }
                 Ok(Change::Deleted(object)) => self.objects.remove(&object.metadata.name.unwrap_or_default()),
                 Ok(Change::Listed(list)) => {

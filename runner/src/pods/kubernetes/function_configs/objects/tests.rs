@@ -245,7 +245,9 @@ async fn pauses_double_while_another_writer_disagrees_or_writes_fail() {
 #[tokio::test(start_paused = true)]
 async fn each_object_has_a_pause_of_its_own_that_ends_with_rest() {
     let mut objects = objects();
-    ["b", "a"].into_iter().for_each(|name| objects.apply(object(name, 1, &json!({}))));
+    for name in ["b", "a"] {
+        objects.apply(object(name, 1, &json!({})));
+    }
     let next = |objects: &mut Objects| objects.next_write(&OwnedShards::All).map(|(name, ..)| name);
     assert_eq!(next(&mut objects).as_deref(), Some("a"));
     objects.record_write("a", &observed(1), false);
