@@ -122,7 +122,7 @@ impl Wiring<'_> {
         };
         let desired = desired(flags, blueprints, images, owned);
         let scope = format!("kubernetes/{}", flags.pod_namespace);
-        let parts = self.runtime(desired, KubernetesBackend::new(shared, ahead), events, sources, scope);
+        let parts = self.runtime(desired, KubernetesBackend::new(shared), ahead, events, sources, scope);
         Ok(PodParts { synced: Some(synced), ..parts })
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use porch_fn_discovery::{HostPort, Target};
 use porch_fn_lifecycle::drain;
 use porch_fn_pool::{Config, Event, OwnedShards};
@@ -103,7 +104,7 @@ impl Wiring<'_> {
         let catalog = Arc::new(functions.clone());
         let mut desired = desired(self.flags, functions, catalog, owned);
         desired.base.skew = LOCAL_SKEW;
-        self.runtime(desired, backend, events, sources, cluster.scope())
+        self.runtime(desired, backend, SignedDuration::ZERO, events, sources, cluster.scope())
     }
 
     /// The runtime over `backend`, with the tasks that drive it and keep its configuration up to
@@ -112,6 +113,7 @@ impl Wiring<'_> {
         &mut self,
         mut desired: Desired<impl Origins>,
         backend: impl Backend,
+        clock_ahead: SignedDuration,
         (events, received): Events,
         sources: Sources,
         scope: String,
@@ -123,7 +125,7 @@ impl Wiring<'_> {
         let find = ranges::follow(current.clone(), Arc::clone(&catalog), desired.warm_up, sender);
         self.tasks.keep(tracing::info_span!("warm-up"), find);
         let config = desired.config(&current.borrow(), &Resolved::default());
-        let (driver, pool) = Driver::new(config, backend, received, Arc::clone(&self.metrics));
+        let (driver, pool) = Driver::new(config, backend, clock_ahead, received, Arc::clone(&self.metrics));
         self.tasks.keep(tracing::info_span!("pool"), driver.run());
         let count = count_pool(pool.clone(), Arc::clone(&self.metrics));
         self.tasks.keep(tracing::info_span!("pool metrics"), count);

@@ -8,7 +8,6 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use jiff::SignedDuration;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{Action, Uid};
@@ -18,11 +17,6 @@ use porch_fn_registry::ResolveError;
 pub trait Backend: Send + 'static {
     /// Begins to carry out an action on a pod. Does not wait. Actions on calls are the driver's.
     fn act(&self, action: Action);
-
-    /// How far the clock by which moments in pods are written is ahead of this machine's, when it starts.
-    fn clock_ahead(&self) -> SignedDuration {
-        SignedDuration::ZERO
-    }
 
     /// The connection to a pod's wrapper; `None` when the pod is gone or has no address.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use jiff::SignedDuration;
 use porch_fn_grpc::{Charge, is_shed, message_of};
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{Action, Config, Creation, Event, Phase, Pod, Uid};
@@ -76,7 +77,13 @@ impl Backend for AtOnce {
 pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     let (events, receiver) = mpsc::unbounded_channel();
     events.send(Event::Synced(Vec::new())).unwrap();
-    let (driver, pool) = Driver::new(Config::default(), AtOnce { events, address }, receiver, metrics().0);
+    let (driver, pool) = Driver::new(
+        Config::default(),
+        AtOnce { events, address },
+        SignedDuration::ZERO,
+        receiver,
+        metrics().0,
+    );
     tokio::spawn(driver.run());
     PodRuntime {
         pool,

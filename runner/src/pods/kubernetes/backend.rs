@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
@@ -59,8 +58,6 @@ pub(crate) struct KubernetesBackend {
     shared: Arc<Shared>,
     probes: Probes,
     writes: Mutex<JoinSet<()>>,
-    /// How far the API server's clock is ahead of this machine's.
-    clock_ahead: SignedDuration,
 }
 
 /// What the tasks share.
@@ -89,8 +86,8 @@ enum Holder {
 // === impl KubernetesBackend ===
 
 impl KubernetesBackend {
-    pub(crate) fn new(shared: Arc<Shared>, clock_ahead: SignedDuration) -> Self {
-        Self { shared, probes: Probes::default(), writes: Mutex::default(), clock_ahead }
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, probes: Probes::default(), writes: Mutex::default() }
     }
 
     /// Runs `write` and sends its result to the pool.
@@ -147,10 +144,6 @@ impl Backend for KubernetesBackend {
             Action::Probe { uid, on: false, .. } => self.probes.stop(&uid),
             Action::Grant { .. } | Action::Reject { .. } => {}
         }
-    }
-
-    fn clock_ahead(&self) -> SignedDuration {
-        self.clock_ahead
     }
 
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
