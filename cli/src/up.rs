@@ -12,7 +12,8 @@ use porch_fn_lifecycle::tasks::Failed;
 use porch_fn_lifecycle::{App, StopSignals};
 use porch_fn_router as router;
 use porch_fn_runner as runner;
-use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
+use porch_fn_runner::pods::ImageCommands;
+use porch_fn_runner::pods::local::{LocalCluster, LocalOptions};
 use wrapper_server::process::adopt_orphans;
 
 use crate::failure::Failure;
@@ -97,8 +98,8 @@ fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, S
 }
 
 /// The functions of the user's file, and the examples.
-fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<LocalFunctions, Failure> {
-    let read = file.map(|path| LocalFunctions::read(&path, prefix)).transpose();
+fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<ImageCommands, Failure> {
+    let read = file.map(|path| ImageCommands::local(&path, prefix)).transpose();
     let mut functions = read.map_err(Failure::usage)?.unwrap_or_default();
     for (image, name) in EXAMPLES {
         // The user's own function of that name counts.

@@ -1,5 +1,6 @@
 //! Wires the runner: the only place that knows all of its parts.
 
+mod kubernetes;
 mod pods;
 mod registries;
 mod settings;
@@ -60,9 +61,6 @@ pub enum AppError {
     /// A flag has a wrong value, or needs another one.
     #[error("{0}")]
     Flags(String),
-    /// `--max-inflight-bytes` is too low.
-    #[error("{0}")]
-    Limit(String),
     /// TLS cannot be used with these files.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -118,7 +116,7 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
         ));
     }
     let limit = inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size);
-    let limit = limit.map_err(AppError::Limit)?;
+    let limit = limit.map_err(AppError::Flags)?;
     let inflight = Inflight::new(limit, Hop::Runner);
     let (listener, address) = listen(flags.address, flags.port, "--port").await?;
     let mut registry = Registry::default();

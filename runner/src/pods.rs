@@ -1,6 +1,7 @@
 //! The pod runtime: a call waits for a pod of its function, and the pod's wrapper runs it.
 
 mod backend;
+mod commands;
 pub(crate) mod configure;
 mod driver;
 mod error;
@@ -25,7 +26,8 @@ use porch_fn_proto::frame;
 use porch_fn_telemetry::{span, trace_context};
 use tokio::time::Instant;
 
-pub use backend::{Backend, Catalog, Unresolved};
+pub use backend::{Backend, Catalog};
+pub use commands::ImageCommands;
 pub(crate) use driver::{Driver, Handle};
 
 use crate::metrics::{Metrics, Runtime};

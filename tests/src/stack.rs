@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use porch_fn_router as router;
 use porch_fn_runner as runner;
-use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
+use porch_fn_runner::pods::ImageCommands;
+use porch_fn_runner::pods::local::{LocalCluster, LocalOptions};
 use porch_fn_status_page::Status;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep};
@@ -31,7 +32,7 @@ impl Stack {
     /// Functions are an image without the default prefix, and its script.
     pub async fn start(runners: usize, more: &[&str], functions: &[(&str, &str)]) -> Self {
         let sandbox = Sandbox::new();
-        let mut local = LocalFunctions::default();
+        let mut local = ImageCommands::default();
         for (number, (image, script)) in functions.iter().enumerate() {
             let path = sandbox.script(&format!("functions/{number}"), script);
             local.add(image, vec![path.display().to_string()], PREFIX).expect("a function");

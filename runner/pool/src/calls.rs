@@ -20,6 +20,9 @@ use crate::types::{Phase, Reason, RequestId, Time};
 /// How long a pod that refused a call gets no more calls than it had: other runners may need its
 /// room for as long.
 const FULL_FOR: Duration = Duration::from_millis(500);
+/// Callers read this while the pods were never listed, so that none can be created.
+pub(crate) const NOT_LISTED: &str = "the runner could not list the pods of the function namespace: check that it reaches the API server and \
+                          that its Role has the verbs list and watch on pods";
 
 // === impl Function ===
 
@@ -121,7 +124,11 @@ impl Function {
         while let Some(waiter) = self.queue.front()
             && step.reached(unready_since.max(waiter.since) + timeout)
         {
-            let waiting = if step.may_create() { self.pending_reason() } else { Some(Reason::NotListed) };
+            let waiting = if step.may_create() {
+                self.pending_reason()
+            } else {
+                Some(Reason::new("not_listed", NOT_LISTED))
+            };
             step.reject(waiter.id, Rejection::NotReady { timeout, waiting });
             self.queue.pop();
         }

@@ -62,7 +62,7 @@ impl Function {
             other != index && tracked.ready() && tracked.liveness.last_served > at
         };
         if in_a_row && self.pods[index].ours() && self.pods.iter().enumerate().any(served_since) {
-            let reason = Reason::Other("calls do not end in it".into());
+            let reason = Reason::new("other", "calls do not end in it");
             self.fail(index, Rejection::PodFailed { reason }, step);
             self.pods[index].health = Health::Hung;
         }

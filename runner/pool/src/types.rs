@@ -135,32 +135,15 @@ pub enum Phase {
     Failed(Reason),
 }
 
-/// Why a pod could not be created or cannot serve. The text comes from a fixed table, without
-/// names, addresses and times: it reaches Porch and may be committed to git.
+/// Why a pod could not be created or cannot serve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
-    /// A pod that the runner does not manage holds the name.
-    #[error(
-        "a pod that this runner does not manage holds the name of the function's pod: remove it from the function namespace"
-    )]
-    NameTaken,
-    /// The pods were never listed, so none can be created.
-    #[error(
-        "the runner could not list the pods of the function namespace: check that it reaches the API server and that its Role \
-         has the verbs list and watch on pods"
-    )]
-    NotListed,
-    /// What the backend found, and what to do about it.
-    #[error("{text}")]
-    Found {
-        /// Its name in metrics, from a fixed set.
-        kind: &'static str,
-        /// What the caller reads.
-        text: Arc<str>,
-    },
-    /// The same, under the name `other` in metrics.
-    #[error("{0}")]
-    Other(Arc<str>),
+#[error("{text}")]
+pub struct Reason {
+    /// Its name in metrics, from a fixed set.
+    pub kind: &'static str,
+    /// What happened and what to do about it. It comes from a fixed table, without names, addresses
+    /// and times: it reaches Porch and may be committed to git.
+    pub text: Arc<str>,
 }
 
 /// What a pod was created from, or is to be created from: a configuration and the image's content,
@@ -192,14 +175,9 @@ pub struct ImageContent {
 // === impl Reason ===
 
 impl Reason {
-    /// Its name in metrics, from a fixed set.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::NameTaken => "name_taken",
-            Self::NotListed => "not_listed",
-            Self::Found { kind, .. } => kind,
-            Self::Other(_) => "other",
-        }
+    /// This text, under this name in metrics.
+    pub fn new(kind: &'static str, text: impl Into<Arc<str>>) -> Self {
+        Self { kind, text: text.into() }
     }
 }
 

@@ -42,13 +42,11 @@ pub struct Known {
     pub since: SystemTime,
 }
 
-/// Why a constraint has no image.
+/// Why a constraint has no image. The texts reach callers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
     /// The repository exists and has no such tag.
-    #[error(
-        "no tag in the image's repository matches the version constraint: push one, or change the constraint"
-    )]
+    #[error("no tag of its repository is a version that matches")]
     NoMatch,
     /// The tags are not known.
     #[error(transparent)]

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 use super::{AppError, Wiring};
 use crate::metrics::Metrics;
-use crate::pods::kubernetes::metadata::{ImageSource, MetadataFile};
+use crate::pods::ImageCommands;
+use crate::pods::kubernetes::metadata::ImageSource;
 
 /// The least `--image-metadata-ttl` that is kept: below it registries would be asked all the time.
 const LEAST_TTL: Duration = Duration::from_secs(1);
@@ -32,8 +33,8 @@ impl Wiring<'_> {
         };
         check_insecure(&flags.insecure_registries).map_err(AppError::Flags)?;
         let file = match &flags.image_metadata {
-            Some(path) => MetadataFile::at(path, &flags.default_image_prefix).load()?.into(),
-            None => Arc::default(),
+            Some(path) => ImageCommands::metadata(path, &flags.default_image_prefix)?,
+            None => ImageCommands::default(),
         };
         let source = if private {
             CredentialSource::Private(flags.registry_auth_secret_path.clone())

@@ -8,20 +8,15 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use jiff::SignedDuration;
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{Action, Uid};
+use porch_fn_registry::ResolveError;
 
 /// A place for pods.
 pub trait Backend: Send + 'static {
     /// Begins to carry out an action on a pod. Does not wait. Actions on calls are the driver's.
     fn act(&self, action: Action);
-
-    /// How far the clock by which moments in pods are written is ahead of this machine's, when it starts.
-    fn clock_ahead(&self) -> SignedDuration {
-        SignedDuration::ZERO
-    }
 
     /// The connection to a pod's wrapper; `None` when the pod is gone or has no address.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;
@@ -37,24 +32,10 @@ pub trait Catalog: Debug + Send + Sync + 'static {
     /// `image` itself does not matter.
     ///
     /// # Errors
-    /// [`Unresolved`], when there is none or it cannot be found out.
+    /// [`ResolveError`], when there is none or it cannot be found out.
     fn resolve<'a>(
         &'a self,
         image: &'a Image,
         constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, Unresolved>>;
-}
-
-/// Why a tag constraint stands for no image. The texts reach callers.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unresolved {
-    /// No tag is a version that the constraint allows.
-    #[error("no tag of its repository is a version that matches")]
-    NoMatch,
-    /// The repository is not there, or hidden.
-    #[error("{0}")]
-    NotFound(String),
-    /// The tags are not known.
-    #[error("{0}")]
-    Failed(String),
+    ) -> BoxFuture<'a, Result<Image, ResolveError>>;
 }

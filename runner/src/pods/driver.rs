@@ -142,16 +142,18 @@ pub(crate) struct Driver<B> {
 // === impl Driver ===
 
 impl<B: Backend> Driver<B> {
-    /// A driver of an empty pool over `backend`.
+    /// A driver of an empty pool over `backend`. Moments in pods are written by a clock that is
+    /// `clock_ahead` of this machine's.
     pub(crate) fn new(
         config: Config,
         backend: B,
+        clock_ahead: SignedDuration,
         events: mpsc::UnboundedReceiver<Event>,
         metrics: Arc<Metrics>,
     ) -> (Self, Handle) {
         let (sender, commands) = mpsc::unbounded_channel();
         let driver = Self {
-            clock: Clock::new(backend.clock_ahead()),
+            clock: Clock::new(clock_ahead),
             pool: Pool::new(config),
             backend,
             events,

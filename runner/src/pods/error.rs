@@ -4,9 +4,8 @@
 use porch_fn_grpc::{Refused, Reply, cut_message, message_of, set_message};
 use porch_fn_image::ReferenceError;
 use porch_fn_pool::Rejection;
+use porch_fn_registry::{RegistryError, ResolveError};
 use tonic::Code;
-
-use super::backend::Unresolved;
 
 /// Why the pod runtime has no answer of a wrapper to pass on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,7 +19,7 @@ pub(crate) enum PodError {
         /// As the caller wrote it.
         constraint: String,
         /// Why.
-        source: Unresolved,
+        source: ResolveError,
     },
     /// The pool's rules refuse the call.
     #[error(transparent)]
@@ -75,10 +74,12 @@ impl PodError {
                 let text = format!("unable to evaluate {image} with pod evaluator: {error}");
                 Reply::failed(Code::InvalidArgument, &text)
             }
-            Self::Unresolved { source: Unresolved::Failed(_), .. } => {
-                Reply::failed(Code::Unknown, &no_client())
-            }
-            Self::Unresolved { .. } => Reply::failed(Code::NotFound, &no_client()),
+            Self::Unresolved { source, .. } => match source {
+                ResolveError::NoMatch | ResolveError::Registry(RegistryError::NotFound) => {
+                    Reply::failed(Code::NotFound, &no_client())
+                }
+                ResolveError::Registry(_) => Reply::failed(Code::Unknown, &no_client()),
+            },
             Self::Vanished | Self::Stopped => Reply::shed(Code::Unavailable, &no_client()),
             Self::Rejected(rejection) => match rejection {
                 Rejection::QueueFull { .. } => Reply::shed(Code::ResourceExhausted, &no_client()),
@@ -159,11 +160,16 @@ mod tests {
                 "function evaluation timed out for",
             ),
             (rejected(Rejection::NoRoom), DeadlineExceeded, kept, "--max-pods"),
-            (rejected(Rejection::PodFailed { reason: Reason::NameTaken }), Unknown, kept, no_client),
+            (
+                rejected(Rejection::PodFailed { reason: Reason::new("name_taken", "taken") }),
+                Unknown,
+                kept,
+                no_client,
+            ),
             (rejected(not_ready), DeadlineExceeded, kept, "--pod-ready-timeout"),
-            (unresolved(Unresolved::NoMatch), NotFound, kept, no_match),
-            (unresolved(Unresolved::NotFound("gone".to_owned())), NotFound, kept, "\">=2\": gone"),
-            (unresolved(Unresolved::Failed("down".to_owned())), Unknown, kept, "\">=2\": down"),
+            (unresolved(ResolveError::NoMatch), NotFound, kept, no_match),
+            (unresolved(RegistryError::NotFound.into()), NotFound, kept, "tag constraint \">=2\": "),
+            (unresolved(RegistryError::Unreachable.into()), Unknown, kept, "tag constraint \">=2\": "),
             (PodError::Vanished, Unavailable, shed, "vanished"),
             (PodError::Stopped, Unavailable, shed, "shutting down"),
             (PodError::Broken, Unavailable, kept, "code = Unavailable desc = the function's pods"),

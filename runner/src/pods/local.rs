@@ -7,10 +7,8 @@
 
 mod backend;
 mod cluster;
-mod functions;
 mod process;
 
 pub use backend::LocalBackend;
 pub use cluster::LocalCluster;
-pub use functions::LocalFunctions;
 pub use process::LocalOptions;

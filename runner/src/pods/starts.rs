@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use porch_fn_pool::{Creation, DeleteReason, Event, Phase, Pod, PodName, Reason, Time, Uid};
+use porch_fn_pool::{Creation, DeleteReason, Event, Phase, Pod, PodName, Time, Uid};
 
 use crate::metrics::Metrics;
 
@@ -62,7 +62,7 @@ impl Starts {
                     self.metrics.pod_start.observe(now.since(start.ordered).as_secs_f64());
                 }
             }
-            Event::Failed { uid, reason } => self.failed(uid, reason.kind()),
+            Event::Failed { uid, reason } => self.failed(uid, reason.kind),
             Event::Gone(uid) => self.failed(uid, "gone"),
             _ => {}
         }
@@ -79,7 +79,7 @@ impl Starts {
             // Another runner's start.
             Creation::Exists => {}
             Creation::Refused(reason) | Creation::OverQuota(reason) => {
-                self.metrics.pod_start_failed(reason.kind());
+                self.metrics.pod_start_failed(reason.kind);
             }
             Creation::Unknown | Creation::Unreachable => self.metrics.pod_start_failed("no_answer"),
         }
@@ -89,8 +89,8 @@ impl Starts {
         let Some(start) = self.created.get_mut(&pod.uid) else { return };
         match &pod.phase {
             _ if pod.terminating_since.is_some() => self.failed(&pod.uid, "gone"),
-            Phase::Failed(reason) => self.failed(&pod.uid, reason.kind()),
-            Phase::Pending(reason) => start.waiting = reason.as_ref().map(Reason::kind),
+            Phase::Failed(reason) => self.failed(&pod.uid, reason.kind),
+            Phase::Pending(reason) => start.waiting = reason.as_ref().map(|reason| reason.kind),
             Phase::Running if start.has_address => {}
             Phase::Running => {
                 self.metrics.pod_start_phase("address", now.since(start.since));
@@ -108,6 +108,8 @@ impl Starts {
 
 #[cfg(test)]
 mod tests {
+    use porch_fn_pool::Reason;
+
     use super::*;
     use crate::metrics::tests::metrics;
 
@@ -134,7 +136,7 @@ mod tests {
     }
 
     fn unschedulable() -> Reason {
-        Reason::Found { kind: "unschedulable", text: "no node".into() }
+        Reason::new("unschedulable", "no node")
     }
 
     /// The metrics after a pod was ordered and these events came, one second after the other, and

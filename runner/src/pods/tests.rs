@@ -3,10 +3,12 @@
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use jiff::SignedDuration;
 use porch_fn_grpc::{Charge, is_shed, message_of};
 use porch_fn_grpc_client::conn::Connection;
 use porch_fn_pool::{Action, Config, Creation, Event, Phase, Pod, Uid};
 use porch_fn_proto::encode_request;
+use porch_fn_registry::ResolveError;
 use porch_fn_telemetry::span::Span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -30,9 +32,9 @@ impl Catalog for Everything {
         &'a self,
         image: &'a Image,
         constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, Unresolved>> {
+    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
         let highest = constraint.highest(["v1.9.0", "v1.10.0", "v2.0.0-rc.1"]);
-        let resolved = highest.map(|tag| image.with_tag(tag).unwrap()).ok_or(Unresolved::NoMatch);
+        let resolved = highest.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch);
         std::future::ready(resolved).boxed()
     }
 }
@@ -75,7 +77,13 @@ impl Backend for AtOnce {
 pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     let (events, receiver) = mpsc::unbounded_channel();
     events.send(Event::Synced(Vec::new())).unwrap();
-    let (driver, pool) = Driver::new(Config::default(), AtOnce { events, address }, receiver, metrics().0);
+    let (driver, pool) = Driver::new(
+        Config::default(),
+        AtOnce { events, address },
+        SignedDuration::ZERO,
+        receiver,
+        metrics().0,
+    );
     tokio::spawn(driver.run());
     PodRuntime {
         pool,

@@ -293,12 +293,12 @@ impl World {
 
     fn apply_create(&mut self, manifest: Manifest) -> Result<Pod, Creation> {
         if !self.faults_over && self.rng.chance(4) {
-            return Err(Creation::Refused(Reason::Other("exceeded quota".into())));
+            return Err(Creation::Refused(Reason::new("other", "exceeded quota")));
         }
         let image = manifest.name.image.clone();
         if self.quota.is_some_and(|quota| self.server.objects.len() >= quota) {
             self.count("create: over quota");
-            return Err(Creation::OverQuota(Reason::Other("exceeded quota".into())));
+            return Err(Creation::OverQuota(Reason::new("other", "exceeded quota")));
         }
         let Some(pod) = self.server.create(manifest, self.now) else {
             self.count("create: exists");

@@ -158,7 +158,7 @@ impl Server {
     pub(crate) fn fail(&mut self, uid: &Uid) {
         self.update(uid, |object| {
             object.truth = Truth::Dead;
-            object.pod.phase = Phase::Failed(Reason::Other("it exited with code 1".into()));
+            object.pod.phase = Phase::Failed(Reason::new("other", "it exited with code 1"));
         });
     }
 

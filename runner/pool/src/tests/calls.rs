@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::rig::{IMAGE, Rig, config, limits, other, overrides, seconds};
 use crate::config::{Config, Limits, Override};
 use crate::event::{Event, Rejection};
-use crate::types::{ImageKey, Reason, RequestId};
+use crate::types::{ImageKey, RequestId};
 
 fn warm(max_pods: u32, slots: &[u32]) -> Rig {
     Rig::with_pods(limits(max_pods, 2), slots)
@@ -61,7 +61,7 @@ fn every_error_says_what_to_do_and_nothing_that_changes() {
     let texts = [
         Rejection::QueueFull { limit: 1000 }.to_string(),
         Rejection::DeadlineExceeded.to_string(),
-        Rejection::PodFailed { reason: Reason::NameTaken }.to_string(),
+        Rejection::PodFailed { reason: other("unschedulable") }.to_string(),
         Rejection::NotReady { timeout: seconds(60), waiting: None }.to_string(),
         Rejection::NotReady { timeout: seconds(60), waiting: Some(other("unschedulable")) }.to_string(),
     ];
@@ -72,8 +72,7 @@ fn every_error_says_what_to_do_and_nothing_that_changes() {
              --max-parallel-pods-per-function",
             "the deadline passed while the call waited for a pod of this function: allow a longer deadline, warm the \
              function up, or raise --max-parallel-pods-per-function",
-            "the function's pod failed to start: a pod that this runner does not manage holds the name of the \
-             function's pod: remove it from the function namespace",
+            "the function's pod failed to start: unschedulable",
             "no pod of this function was ready within 60s: check that its image starts in that time, or raise \
              --pod-ready-timeout",
             "no pod of this function was ready within 60s (unschedulable): check that its image starts in that time, \

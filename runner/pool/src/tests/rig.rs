@@ -69,7 +69,7 @@ pub(crate) fn name(slot: u32) -> PodName {
 }
 
 pub(crate) fn other(text: &str) -> Reason {
-    Reason::Other(text.into())
+    Reason::new("other", text)
 }
 
 // === impl Rig ===

@@ -2,7 +2,6 @@
 
 use super::rig::{Rig, config, limits, seconds};
 use crate::config::{Config, Limits};
-use crate::types::Reason;
 
 #[test]
 fn a_refused_create_reaches_all_who_wait() {
@@ -95,7 +94,7 @@ fn a_pod_that_others_can_use_is_not_deleted_for_being_unreachable_from_here() {
 fn a_call_waits_for_the_ready_timeout_at_most_without_any_ready_pod() {
     let mut rig = Rig::unsynced(config());
     rig.run("request 1; pass 10 ..; request 2");
-    rig.run(&format!("pass 50 -> reject 1 NotReady {}", Reason::NotListed));
+    rig.run(&format!("pass 50 -> reject 1 NotReady {}", crate::calls::NOT_LISTED));
     rig.run("synced -> create 0; pass 10 -> reject 2 NotReady");
 }
 

@@ -8,11 +8,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{AbortHandle, abortable};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use porch_fn_backoff::{Backoff, spread};
 use porch_fn_image::{Constraint, Image};
@@ -43,30 +42,26 @@ pub(crate) async fn follow(
     resolved: watch::Sender<Resolved>,
 ) {
     let places = Semaphore::new(AT_ONCE);
-    let mut followed: HashMap<Range, AbortHandle> = HashMap::new();
+    let mut ranges = HashSet::new();
     let mut following = FuturesUnordered::new();
     loop {
-        let ranges = wanted(&current.borrow_and_update(), warm_up);
-        for (_, handle) in followed.extract_if(|range, _| !ranges.contains(range)) {
-            handle.abort();
-        }
-        resolved.send_if_modified(|known| {
-            let before = known.len();
-            known.retain(|range, _| ranges.contains(range));
-            known.len() != before
-        });
-        for range in ranges {
-            followed.entry(range).or_insert_with_key(|range| {
-                let (follow, handle) = abortable(follow_one(range.clone(), &*catalog, &places, &resolved));
-                following.push(follow);
-                handle
+        let wanted = wanted(&current.borrow_and_update(), warm_up);
+        if wanted != ranges {
+            ranges = wanted;
+            resolved.send_if_modified(|known| {
+                let before = known.len();
+                known.retain(|range, _| ranges.contains(range));
+                known.len() != before
             });
+            // What is known of those that stay is remembered: no registry is asked for it again.
+            let follow = |range: &Range| follow_one(range.clone(), &*catalog, &places, &resolved);
+            following = ranges.iter().map(follow).collect();
         }
         tokio::select! {
             () = resolved.closed() => return,
             () = changed(&mut current) => {}
-            // One that was aborted.
-            Some(_) = following.next() => {}
+            // None of them ends.
+            Some(()) = following.next() => {}
         }
     }
 }

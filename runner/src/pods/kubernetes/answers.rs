@@ -100,7 +100,7 @@ pub(super) fn creation(error: &RequestError) -> Creation {
     }
     let Some(refusal) = refusal(status) else { return Creation::Unknown };
     let (kind, text) = refusal;
-    let reason = Reason::Found { kind, text: text.into() };
+    let reason = Reason::new(kind, text);
     if refusal == QUOTA { Creation::OverQuota(reason) } else { Creation::Refused(reason) }
 }
 

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use porch_fn_grpc_client::conn::Connection;
@@ -46,6 +45,9 @@ const PULL_SECRET_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a create waits for the template, while it could not be read yet.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Callers read this.
+const NAME_TAKEN: &str = "a pod that this runner does not manage holds the name of the function's pod: remove it from the function \
+                          namespace";
 /// How often one refusal is logged.
 const REFUSAL_EVERY: Duration = Duration::from_mins(1);
 /// How many seconds a failed pod may take to end: its name is needed, and it has nothing to finish.
@@ -56,24 +58,22 @@ pub(crate) struct KubernetesBackend {
     shared: Arc<Shared>,
     probes: Probes,
     writes: Mutex<JoinSet<()>>,
-    /// How far the API server's clock is ahead of this machine's.
-    clock_ahead: SignedDuration,
 }
 
 /// What the tasks share.
-pub(super) struct Shared {
-    pub(super) cluster: Cluster,
-    pub(super) store: Store,
-    pub(super) blueprint: watch::Receiver<Arc<Blueprint>>,
-    pub(super) images: Arc<ImageSource>,
+pub(crate) struct Shared {
+    pub(crate) cluster: Cluster,
+    pub(crate) store: Store,
+    pub(crate) blueprint: watch::Receiver<Arc<Blueprint>>,
+    pub(crate) images: Arc<ImageSource>,
     /// False while pods should wait for the pull secret; `None` without one.
-    pub(super) pull_secret: Option<watch::Receiver<bool>>,
-    pub(super) refusals: Refusals,
+    pub(crate) pull_secret: Option<watch::Receiver<bool>>,
+    pub(crate) refusals: Refusals,
 }
 
 /// When which refusal was last logged: what is refused for one pod is refused for all, and tried again.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<HashMap<(&'static str, u16), Instant>>);
+pub(crate) struct Refusals(Mutex<HashMap<(&'static str, u16), Instant>>);
 
 /// The pod that has a name.
 enum Holder {
@@ -86,8 +86,8 @@ enum Holder {
 // === impl KubernetesBackend ===
 
 impl KubernetesBackend {
-    pub(super) fn new(shared: Arc<Shared>, clock_ahead: SignedDuration) -> Self {
-        Self { shared, probes: Probes::default(), writes: Mutex::default(), clock_ahead }
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, probes: Probes::default(), writes: Mutex::default() }
     }
 
     /// Runs `write` and sends its result to the pool.
@@ -144,10 +144,6 @@ impl Backend for KubernetesBackend {
             Action::Probe { uid, on: false, .. } => self.probes.stop(&uid),
             Action::Grant { .. } | Action::Reject { .. } => {}
         }
-    }
-
-    fn clock_ahead(&self) -> SignedDuration {
-        self.clock_ahead
     }
 
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
@@ -220,7 +216,7 @@ impl Shared {
                     Holder::Ours => return Creation::Exists,
                     Holder::Foreign => {
                         tracing::warn!(pod = object_name, "another's pod holds the name of a function pod");
-                        return Creation::Refused(Reason::NameTaken);
+                        return refused("name_taken", NAME_TAKEN);
                     }
                     Holder::Gone | Holder::Unknown => {}
                 },
@@ -329,7 +325,7 @@ impl Shared {
 }
 
 fn refused(kind: &'static str, text: impl Into<Arc<str>>) -> Creation {
-    Creation::Refused(Reason::Found { kind, text: text.into() })
+    Creation::Refused(Reason::new(kind, text))
 }
 
 // === impl Refusals ===

@@ -11,20 +11,25 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use porch_fn_image::Image;
 use porch_fn_pool::{ImageContent, ImageKey, PodRecipe, Time, Uid};
 use porch_fn_settings::{PodOverrides, Settings};
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::watch;
 
+use super::metadata::ImageSource;
 use super::spec::{self, PodOrder, PodParts};
-use super::template::{Fingerprint, Template};
+use super::template::Template;
+use crate::pods::configure::{OriginChange, OriginOf, Origins};
+use crate::settings::CurrentSettings;
 
 /// Images that need no credentials, as in Porch from 1.6 on and in 1.5: a pod gets no pull secret
 /// for them.
 const PUBLIC: [&str; 2] = ["ghcr.io/kptdev/krm-functions-catalog/", "gcr.io/kpt-fn/"];
 
 /// A template, or why there is none.
-pub(super) type TemplateState = Result<Arc<Template>, NoTemplate>;
+pub(crate) type TemplateState = Result<Arc<Template>, NoTemplate>;
 
 /// Why there is no template. The text reaches callers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoTemplate {
+pub(crate) enum NoTemplate {
     /// It may still come.
     #[error(
         "the template of function pods could not be read yet: check that the runner reaches the API server, and retry"
@@ -48,21 +53,30 @@ pub(super) enum NoTemplate {
 
 /// What the flags add to every pod.
 #[derive(Debug, Clone)]
-pub(super) struct PodFlags {
+pub(crate) struct PodFlags {
     /// `--max-request-body-size`.
-    pub(super) max_message: usize,
+    pub(crate) max_message: usize,
     /// `--registry-auth-secret-name`, with `--enable-private-registries`.
-    pub(super) pull_secret: Option<String>,
+    pub(crate) pull_secret: Option<String>,
 }
 
 /// Immutable: a change makes a new one.
 #[derive(Debug)]
 pub(crate) struct Blueprint {
     template: TemplateState,
-    fingerprint: Option<Fingerprint>,
     flags: PodFlags,
     settings: Arc<Settings>,
     config_time: Time,
+}
+
+/// Makes a new blueprint whenever something changes that goes into it.
+pub(crate) struct Blueprints {
+    pub(crate) templates: watch::Receiver<TemplateState>,
+    pub(crate) images: Arc<ImageSource>,
+    pub(crate) image_changes: broadcast::Receiver<Image>,
+    pub(crate) current: watch::Sender<Arc<Blueprint>>,
+    pub(crate) flags: PodFlags,
+    pub(crate) started: Time,
 }
 
 // === impl Blueprint ===
@@ -70,19 +84,17 @@ pub(crate) struct Blueprint {
 impl Blueprint {
     /// `started` is when this process read its flags, and `settings_time` when one of the other sources of `settings` was
     /// changed: of two runners that disagree, the one with the later configuration is right.
-    pub(super) fn new(
+    pub(crate) fn new(
         template: TemplateState,
         flags: PodFlags,
         settings: Arc<Settings>,
         started: Time,
         settings_time: Option<Time>,
     ) -> Self {
-        let known = template.as_ref().ok();
-        let fingerprint = known.map(|template| template.fingerprint());
-        let template_time = known.and_then(|template| template.time);
+        let template_time = template.as_ref().ok().and_then(|template| template.time);
         // The settings' for all images: taking away what holds for one is a later configuration too.
         let config_time = template_time.max(settings_time).unwrap_or_default().max(started);
-        Self { template, fingerprint, flags, settings, config_time }
+        Self { template, flags, settings, config_time }
     }
 
     /// What the image's pods are made from, if its tag stands for this content.
@@ -91,7 +103,7 @@ impl Blueprint {
     }
 
     /// Whether all that pods are made from was read, broken or not.
-    pub(super) fn has_read(&self) -> bool {
+    pub(crate) fn has_read(&self) -> bool {
         use NoTemplate::{Awaited, FunctionConfigsUnread, Unread};
         !matches!(self.template, Err(Unread | Awaited | FunctionConfigsUnread))
     }
@@ -106,7 +118,7 @@ impl Blueprint {
     }
 
     /// `None` without a template.
-    pub(super) fn service(&self, pod_name: &str, pod: &Uid, namespace: &str) -> Option<Service> {
+    pub(crate) fn service(&self, pod_name: &str, pod: &Uid, namespace: &str) -> Option<Service> {
         let template = self.template.as_ref().ok()?;
         Some(spec::service(template, pod_name, pod.as_str(), namespace))
     }
@@ -122,13 +134,42 @@ impl Blueprint {
     }
 
     fn recipe(&self, image: &ImageKey, overrides: &PodOverrides, content: Option<ImageContent>) -> PodRecipe {
-        let Some(fingerprint) = self.fingerprint else {
+        let Ok(template) = &self.template else {
             // As the oldest configuration it replaces no pod.
             return PodRecipe::of("none", None);
         };
         // Only what the runner adds to the template's pod. Maps and numbers serialise in one way only.
         let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides));
-        let version = fingerprint.version(&extra.unwrap_or_default());
+        let version = template.version(&extra.unwrap_or_default());
         PodRecipe { content, ..PodRecipe::of(version, Some(self.config_time)) }
+    }
+}
+
+// === impl Blueprints ===
+
+impl Origins for Blueprints {
+    fn origins(&mut self, current: &CurrentSettings) -> OriginOf {
+        let template = self.templates.borrow_and_update().clone();
+        let settings = Arc::clone(&current.settings);
+        let blueprint =
+            Arc::new(Blueprint::new(template, self.flags.clone(), settings, self.started, current.time));
+        // Before the pool hears of it: what it orders from then on is of this version.
+        self.current.send_replace(Arc::clone(&blueprint));
+        let images = Arc::clone(&self.images);
+        Box::new(move |image| Some(blueprint.made_from(image, images.content(image))))
+    }
+
+    async fn changed(&mut self) -> OriginChange {
+        tokio::select! {
+            Ok(()) = self.templates.changed() => OriginChange::All,
+            image = self.image_changes.recv() => match image {
+                // Nothing but a template or a setting changes the pods of all images: after a start thousands become
+                // known one by one.
+                Ok(image) => OriginChange::One(ImageKey::from(image.as_str())),
+                Err(RecvError::Lagged(_)) => OriginChange::All,
+                Err(RecvError::Closed) => std::future::pending().await,
+            },
+            else => std::future::pending().await,
+        }
     }
 }

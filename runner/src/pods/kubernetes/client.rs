@@ -23,7 +23,7 @@ const MAX_OTHERS: usize = 32;
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Pods and Services of the function namespace.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     /// For watches; requests go through the methods.
     pub(super) pods: Api<Pod>,
     /// The same of Services.
@@ -40,7 +40,7 @@ type Answer<'a, T> = BoxFuture<'a, Result<T, RequestError>>;
 // === impl Cluster ===
 
 impl Cluster {
-    pub(super) fn new(client: Client, namespace: &str) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self {
             pods: Api::namespaced(client.clone(), namespace),
             services: Api::namespaced(client, namespace),

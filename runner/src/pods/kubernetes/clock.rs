@@ -21,7 +21,7 @@ const EVERY: Duration = Duration::from_mins(1);
 const LARGE: SignedDuration = SignedDuration::from_secs(5);
 
 /// Asks once; `None` without an answer that has the time.
-pub(super) async fn ahead(client: &Client) -> Option<SignedDuration> {
+pub(crate) async fn ahead(client: &Client) -> Option<SignedDuration> {
     // Everybody may ask for the version, and a refusal has the time as well.
     let request = Request::get("/version").body(Body::empty()).ok()?;
     let sent = Timestamp::try_from(SystemTime::now()).ok()?;
@@ -38,7 +38,7 @@ pub(super) async fn ahead(client: &Client) -> Option<SignedDuration> {
 
 /// Compares the clocks for ever. What differs now is for metrics and the log: the pool goes by what
 /// differed when it started.
-pub(super) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
+pub(crate) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
     let mut is_logged = false;
     loop {
         if let Some(ahead) = ahead(&client).await {

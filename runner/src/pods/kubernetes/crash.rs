@@ -18,8 +18,8 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Conta
 use porch_fn_pool::{Phase, Reason};
 
 use super::names;
-pub(super) use news::{Logged, News};
-use reasons::{advice, found, image, image_not_pulled, image_refused, named, not_started};
+pub(super) use news::Logged;
+use reasons::{advice, image, image_not_pulled, image_refused, named, not_started};
 
 /// A container whose run was shorter did not come up.
 const SHORT: SignedDuration = SignedDuration::from_secs(10);
@@ -67,7 +67,7 @@ fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Phase {
     let unschedulable = || {
         let text = "no node can take it: check the nodes' free resources against the function's resource requests, and the node \
                     selectors and tolerations of the pod template (--function-pod-template)";
-        found("unschedulable", text)
+        Reason::new("unschedulable", text)
     };
     // All containers, since each has its own count of tries.
     let judge = |(is_init, container)| judge_container(container, is_init, pull_secrets, tries);
@@ -117,11 +117,11 @@ fn ended(status: &PodStatus) -> Reason {
         Some("Evicted") => {
             let text = "it was evicted since its node ran short of memory or disk: give the function resource requests in the pod \
                         template (--function-pod-template) or in --pod-cache-config";
-            return found("evicted", text);
+            return Reason::new("evicted", text);
         }
         Some("DeadlineExceeded") => {
             let text = "it ran into the activeDeadlineSeconds of the pod template: remove them (--function-pod-template)";
-            return found("active_deadline", text);
+            return Reason::new("active_deadline", text);
         }
         _ => {}
     }
@@ -132,12 +132,12 @@ fn ended(status: &PodStatus) -> Reason {
         (is_known && end.exit_code != 0).then(|| exited(&container.name, end))
     });
     failures.next().unwrap_or_else(|| match status.phase.as_deref() {
-        Some("Succeeded") => found(
+        Some("Succeeded") => Reason::new(
             "completed",
             "its containers ended by themselves: check that the container `function` of the pod template (--function-pod-template) \
              runs the wrapper-server",
         ),
-        _ => found(
+        _ => Reason::new(
             "node_lost",
             "its node refused it, was shut down or was lost: retry later, and check the nodes' state and free resources",
         ),
@@ -146,7 +146,7 @@ fn ended(status: &PodStatus) -> Reason {
 
 fn exited(container: &str, end: &ContainerStateTerminated) -> Reason {
     match end.reason.as_deref() {
-        Some("OOMKilled") => found(
+        Some("OOMKilled") => Reason::new(
             "out_of_memory",
             format!(
                 "{} ran out of memory: raise its memory limit in the pod template (--function-pod-template) or in --pod-cache-config",
@@ -156,7 +156,7 @@ fn exited(container: &str, end: &ContainerStateTerminated) -> Reason {
         _ if never_started(end) => not_started(container),
         _ => {
             let (container, advice) = (named(container), advice(container));
-            found("exited", format!("{container} ended with exit code {}: {advice}", end.exit_code))
+            Reason::new("exited", format!("{container} ended with exit code {}: {advice}", end.exit_code))
         }
     }
 }
@@ -202,11 +202,11 @@ fn judge_waiting(
     let name = container.name.as_str();
     let (image, named, advice) = (image(name), named(name), advice(name));
     Phase::Failed(match reason {
-        "InvalidImageName" => found(
+        "InvalidImageName" => Reason::new(
             "invalid_image",
             format!("{image} has a reference that the cluster cannot parse: check how it is written"),
         ),
-        "ErrImageNeverPull" => found(
+        "ErrImageNeverPull" => Reason::new(
             "never_pulled",
             format!(
                 "{image} is not on the node, and its imagePullPolicy is Never: check that container in the pod template \
@@ -215,7 +215,7 @@ fn judge_waiting(
         ),
         "SignatureValidationFailed" => image_refused(name),
         // What it refers to is missing, or it would run as root and must not.
-        "CreateContainerConfigError" => found(
+        "CreateContainerConfigError" => Reason::new(
             "container_config",
             format!(
                 "{named} cannot be configured: check that the ConfigMaps and Secrets of the pod template (--function-pod-template) \
@@ -226,15 +226,15 @@ fn judge_waiting(
         "CreateContainerError" => {
             let text = "could not be created: check its command, volume mounts and security settings in the pod template \
                         (--function-pod-template)";
-            return Phase::Pending(Some(found("container_not_created", format!("{named} {text}"))));
+            return Phase::Pending(Some(Reason::new("container_not_created", format!("{named} {text}"))));
         }
         "RunContainerError" => not_started(name),
         "PostStartHookError" => {
-            found("start_hook", format!("the postStart hook of {named} failed: {advice}"))
+            Reason::new("start_hook", format!("the postStart hook of {named} failed: {advice}"))
         }
         "CrashLoopBackOff" => match last_end(container) {
             Some(end) => exited(name, end),
-            None => found("crash_loop", format!("{named} ends as soon as it is started: {advice}")),
+            None => Reason::new("crash_loop", format!("{named} ends as soon as it is started: {advice}")),
         },
         "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable" => {
             let has_another_try = tries.count_pull(name, reason) < MAX_PULLS;

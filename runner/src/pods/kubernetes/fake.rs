@@ -25,6 +25,7 @@ use tonic::codegen::Service;
 use super::metadata::ImageSource;
 use super::names;
 use crate::metrics::Metrics;
+use crate::pods::commands::ImageCommands;
 
 pub(super) const IMAGE: &str = "example.com/f:v1";
 
@@ -99,7 +100,7 @@ impl Registry for FakeRegistry {
 pub(super) fn images(registry: FakeRegistry) -> (Arc<ImageSource>, Arc<FakeRegistry>) {
     let registry = Arc::new(registry);
     let images = Images::new(Arc::clone(&registry) as Arc<dyn Registry>, Duration::from_mins(10));
-    (Arc::new(ImageSource::new(Arc::default(), images)), registry)
+    (Arc::new(ImageSource::new(ImageCommands::default(), images)), registry)
 }
 
 pub(super) fn metrics() -> Arc<Metrics> {

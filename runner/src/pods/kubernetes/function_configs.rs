@@ -2,19 +2,17 @@
 //!
 //! ```text
 //!   schema, list and watch ─► objects ─► FunctionConfigs ─► settings
-//!                                └─────► queue ─► write ─► status, finalizer
+//!                                └─────► write ─► status, finalizer
 //! ```
 //!
-//! One task does it all; `objects`, `queue` and `write` are pure. A cluster without the kind has no
+//! One task does it all; `objects` and `write` have no I/O. A cluster without the kind has no
 //! FunctionConfigs, and so has a runner without the right to see them: functions run as the flags and
 //! files say. While the API server does not answer, nothing is known.
 
 mod objects;
-mod queue;
 mod schema;
 #[cfg(test)]
 mod tests;
-mod watch;
 mod write;
 
 use std::collections::HashSet;
@@ -25,17 +23,17 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture};
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use porch_fn_pool::{OwnedShards, ShardKey};
+use porch_fn_backoff::spread;
+use porch_fn_kubernetes::{Change, FollowError, Follower, Page, Restarts, Selection};
+use porch_fn_pool::OwnedShards;
 use porch_fn_settings::{FunctionConfigs, Setting, Source, TagSemantics};
 use serde_json::Value;
 use tokio::sync::watch as watched;
 use tokio::time::{Instant, sleep_until};
 
-use self::objects::{Counts, MAX_OBJECTS, Objects};
-use self::queue::WriteQueue;
-use self::watch::Watch;
+use self::objects::{Counts, Objects};
 use self::write::{Object, Write};
-use super::client::{Causes, RequestError, bounded};
+use super::client::{Causes, RequestError, bounded, has_no_such_kind};
 use crate::clock::now;
 use crate::metrics::Metrics;
 use crate::settings::changed;
@@ -52,6 +50,13 @@ const SCHEMA_EVERY: Duration = Duration::from_mins(10);
 /// How long a schema is waited for that cannot be read at the moment: the API server publishes that of
 /// a new kind some seconds after the kind, and may be busy. Then tags are read as in Porch 1.6.
 const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
+
+/// Some of the objects may be large.
+const PAGE: Page = Page { limit: Some(100), timeout: Duration::from_secs(30) };
+/// The longest pause before the first answer, which every function's first pod waits for.
+const LAST_PAUSE_AT_START: Duration = Duration::from_secs(1);
+/// Most changes that are taken together.
+const CHUNK: usize = 256;
 
 /// Where FunctionConfigs are, and how to read them.
 pub(crate) struct Options {
@@ -77,7 +82,6 @@ pub(crate) async fn follow(
 ) {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, "FunctionConfig"));
     let api: Api<DynamicObject> = Api::namespaced_with(options.client.clone(), &options.namespace, &kind);
-    let mut watch = Watch::new(api.clone());
     let semantics = match options.semantics {
         Some(semantics) => Setting::new(semantics, Source::Flag(FLAG)),
         None => Setting::new(TagSemantics::default(), Source::NoSchema),
@@ -85,7 +89,11 @@ pub(crate) async fn follow(
     let mut followed = Followed {
         objects: Objects::new(options.default_prefix.clone(), semantics),
         options,
-        queue: WriteQueue::default(),
+        api,
+        follower: None,
+        start_at: Instant::now(),
+        backoff: Restarts::default(),
+        last_end: (End::Failed, 0),
         schema_at: None,
         is_schema_missing: false,
         state,
@@ -97,18 +105,19 @@ pub(crate) async fn follow(
     let mut writing: Option<BoxFuture<'static, Written>> = None;
     loop {
         if writing.is_none() {
-            let next = followed.next_write(&owned.borrow());
-            writing = next.map(|(name, write, patch)| send(api.clone(), name, write, patch).boxed());
+            let next = followed.objects.next_write(&owned.borrow());
+            writing = next.map(|(name, write, patch)| send(followed.api.clone(), name, write, patch).boxed());
         }
-        let (next_write, schema_at) = (followed.queue.next_at(), followed.schema_at);
+        let (next_write, schema_at) = (followed.objects.next_look(), followed.schema_at);
         tokio::select! {
-            event = watch.next() => followed.take(&mut watch, event).await,
+            event = followed.next() => followed.take(event).await,
             Some(written) = OptionFuture::from(writing.as_mut()) => {
                 writing = None;
                 log_write(&mut failing, &written);
-                followed.record_write(&written);
+                let (name, write, result) = &written;
+                followed.objects.record_write(name, write, result.is_ok());
             }
-            () = changed(&mut owned) => followed.look_at_all(),
+            () = changed(&mut owned) => followed.objects.look_at_all(),
             Some(()) = OptionFuture::from(schema_at.map(sleep_until)) => {
                 followed.read_schema().await;
                 followed.publish(false);
@@ -136,10 +145,28 @@ async fn send(api: Api<DynamicObject>, name: String, write: Write, patch: Value)
     (name, write, result)
 }
 
+/// What a watch reports: a change, or its end.
+type WatchEvent = Result<Change<DynamicObject>, FollowError>;
+
+/// How a watch ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The cluster has no such kind.
+    Missing,
+    Forbidden,
+    Failed,
+}
+
 struct Followed {
     options: Options,
     objects: Objects,
-    queue: WriteQueue,
+    api: Api<DynamicObject>,
+    follower: Option<Follower<DynamicObject>>,
+    /// When the next follower starts.
+    start_at: Instant,
+    backoff: Restarts,
+    /// How the last watches ended, and how many of them in a row.
+    last_end: (End, u32),
     /// When the schema is read again; `None`: it is not needed, or read with the next list.
     schema_at: Option<Instant>,
     /// Whether the log says that the schema is missing. Then it is not waited for again.
@@ -151,55 +178,93 @@ struct Followed {
 // === impl Followed ===
 
 impl Followed {
-    fn next_write(&mut self, owned: &OwnedShards) -> Option<(String, Write, Value)> {
-        while let Some(name) = self.queue.pop(Instant::now()) {
-            if let Some((write, object)) = self.objects.next_write(&name, owned.owns(&ShardKey::from(&*name)))
-            {
-                let patch = write.patch(object);
-                return Some((name, write, patch));
+    /// The next event. A dropped future loses none.
+    async fn next(&mut self) -> WatchEvent {
+        if self.follower.is_none() {
+            sleep_until(self.start_at).await;
+        }
+        let new = || Follower::new(self.api.clone(), Selection::default(), PAGE, |_| ());
+        self.follower.get_or_insert_with(new).next().await
+    }
+
+    /// Takes an event, and the ones that are ready behind it.
+    async fn take(&mut self, event: WatchEvent) {
+        let (mut event, mut complete) = (event, false);
+        for _ in 0..CHUNK {
+            match event {
+                Ok(Change::Applied(object)) => {
+                    if let Some(object) = Object::new(object) {
+                        self.objects.apply(object);
+                    }
+                }
+                Ok(Change::Deleted(object)) => self.objects.remove(&object.metadata.name.unwrap_or_default()),
+                Ok(Change::Listed(list)) => {
+                    self.read_schema().await;
+                    self.objects.replace_all(list);
+                    complete = true;
+                }
+                Ok(Change::Expired) => {}
+                Err(error) => {
+                    complete |= self.end(&error).await;
+                    break;
+                }
+            }
+            match self.next().now_or_never() {
+                Some(next) => event = next,
+                None => break,
             }
         }
-        None
+        self.publish(complete);
     }
 
-    fn record_write(&mut self, (name, write, result): &Written) {
-        if result.is_ok() {
-            self.objects.record_write(name, write);
+    /// Decides when the next list is due. Returns whether it is known by this end which objects exist.
+    async fn end(&mut self, error: &FollowError) -> bool {
+        let listed_for = self.follower.take().and_then(|follower| follower.listed_for());
+        let mut pause = self.backoff.after(listed_for);
+        if self.state.borrow().is_none() {
+            pause = pause.min(spread(LAST_PAUSE_AT_START, 1.0..1.5));
         }
-        self.queue.record_write(name, result.is_ok(), Instant::now());
-    }
-
-    fn apply(&mut self, object: DynamicObject) {
-        let Some(object) = Object::new(object) else { return };
-        self.queue.add(&object.name, Instant::now());
-        self.objects.apply(object);
-    }
-
-    fn remove(&mut self, name: &str) {
-        self.objects.remove(name);
-        self.queue.remove(name);
-    }
-
-    fn replace_all(&mut self, list: Vec<DynamicObject>) {
-        let mut list: Vec<_> = list.into_iter().filter_map(Object::new).collect();
-        for name in self.objects.absent_from(&list) {
-            self.remove(&name);
+        let end = kind_of_end(&self.options.client, error).await;
+        // A watch that worked begins anew.
+        let is_same = self.last_end.0 == end && self.backoff.failures() > 1;
+        let times = if is_same { self.last_end.1.saturating_add(1) } else { 1 };
+        self.last_end = (end, times);
+        let error = Causes(error).to_string();
+        let mut complete = false;
+        // So that runners do not come back in step.
+        let retry = spread(self.options.retry_every, 1.0..1.5);
+        match end {
+            End::Missing => {
+                // Objects go with their kind.
+                self.objects.replace_all(Vec::new());
+                self.is_schema_missing = false;
+                (pause, complete) = (retry, true);
+                if times == 1 {
+                    tracing::info!(
+                        "the cluster has no FunctionConfigs: functions run as flags and files say"
+                    );
+                }
+            }
+            // The right may be granted at this moment.
+            End::Forbidden if times == 1 => {}
+            End::Forbidden => {
+                (pause, complete) = (retry, true);
+                if times > 2 {
+                    tracing::debug!(error, "FunctionConfigs are still not watched");
+                } else {
+                    let how = if listed_for.is_some() { "only listed now and then" } else { "not seen" };
+                    tracing::warn!(error, "FunctionConfigs are {how}; {RIGHTS}: list and watch on {PLURAL}");
+                }
+            }
+            End::Failed if times > 1 => {
+                tracing::debug!(error, "the watch of FunctionConfigs is still broken");
+            }
+            End::Failed => {
+                tracing::warn!(error, "the watch of FunctionConfigs broke; what is known stays in effect");
+            }
         }
-        if list.len() > MAX_OBJECTS {
-            let ignored = list.len() - MAX_OBJECTS;
-            tracing::error!(ignored, "there are more than {MAX_OBJECTS} FunctionConfigs");
-            list.truncate(MAX_OBJECTS);
-        }
-        for object in list {
-            self.objects.apply(object);
-        }
-        self.look_at_all();
-    }
-
-    fn look_at_all(&mut self) {
-        for name in self.objects.names() {
-            self.queue.add(name, Instant::now());
-        }
+        self.start_at = Instant::now() + pause;
+        complete
     }
 
     /// Sends the objects in effect if they have changed, or if they are `complete` for the first
@@ -209,13 +274,25 @@ impl Followed {
             tracing::info!(objects = self.objects.counts().objects, "using FunctionConfigs");
             self.state.send_replace(Some(configs));
             // Conflicts may be others.
-            self.look_at_all();
+            self.objects.look_at_all();
         } else if complete && self.state.borrow().is_none() {
             self.state.send_replace(Some(Arc::default()));
         }
         let Counts { objects, problems, broken } = self.objects.counts();
         self.metrics.function_configs(objects, problems);
         self.metrics.config_valid("functionconfigs", broken == 0);
+    }
+}
+
+async fn kind_of_end(client: &Client, error: &FollowError) -> End {
+    let api_version = format!("{GROUP}/{VERSION}");
+    let is_missing = || has_no_such_kind(client, &api_version, PLURAL);
+    match (error, error.code()) {
+        // A 404 alone may come from an API server that does not know the kind yet. After a watch
+        // a list follows, which shows it.
+        (FollowError::List(_), Some(404)) | (_, Some(403)) if is_missing().await => End::Missing,
+        (_, Some(403)) => End::Forbidden,
+        _ => End::Failed,
     }
 }
 

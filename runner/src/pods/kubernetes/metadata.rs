@@ -2,8 +2,6 @@
 //! that its tag stands for. It comes from registries, or from the file of `--image-metadata` for images
 //! that the runner cannot or should not ask registries for.
 
-use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
@@ -12,13 +10,11 @@ use futures_util::future::BoxFuture;
 use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{ImageContent, ImageKey, Time};
 use porch_fn_registry::{Images, Known, RegistryError, ResolveError};
-use porch_fn_settings::yaml;
-use serde::Deserialize;
 use tokio::sync::broadcast;
 
 use crate::clock::time;
-use crate::pods::backend::{Catalog, Unresolved};
-use crate::settings_file::SettingsFile;
+use crate::pods::backend::Catalog;
+use crate::pods::commands::ImageCommands;
 
 /// An image as a pod needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,78 +29,22 @@ pub(crate) struct ImageMetadata {
 /// of a warm call.
 #[derive(Debug)]
 pub(crate) struct ImageSource {
-    file: Arc<MetadataFile>,
+    file: ImageCommands,
     images: Images,
-}
-
-/// The file's images.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct MetadataFile {
-    /// And what they run.
-    images: HashMap<ImageKey, Vec<String>>,
-    /// By repository: constraints are in the way of warm calls.
-    tags: HashMap<String, Vec<String>>,
-}
-
-#[derive(Deserialize, Default)]
-struct File {
-    #[serde(default)]
-    images: Vec<Entry>,
-}
-
-#[derive(Deserialize)]
-struct Entry {
-    image: String,
-    entrypoint: Vec<String>,
-}
-
-impl MetadataFile {
-    /// The file at `path`.
-    pub(crate) fn at(path: &Path, prefix: &str) -> SettingsFile<Self> {
-        let prefix = prefix.to_owned();
-        SettingsFile {
-            flag: "image-metadata",
-            path: path.to_owned(),
-            parse: Box::new(move |text| Self::parse(text, &prefix)),
-            expected: "expected images: [{image: IMAGE, entrypoint: [PROGRAM, ARG, ...]}]",
-        }
-    }
-
-    fn parse(text: &str, prefix: &str) -> Result<Self, String> {
-        let file: Option<File> = yaml::parse(text)?;
-        let mut read = Self::default();
-        for Entry { image, entrypoint } in file.unwrap_or_default().images {
-            let parsed = Image::parse(&image, prefix).map_err(|error| format!("image {image:?}: {error}"))?;
-            if entrypoint.first().is_none_or(String::is_empty) {
-                return Err(format!("image {image:?} has no entrypoint"));
-            }
-            if let Some(tag) = parsed.tag() {
-                read.tags.entry(parsed.repository().to_owned()).or_default().push(tag.to_owned());
-            }
-            read.images.insert(ImageKey::from(parsed.as_str()), entrypoint);
-        }
-        Ok(read)
-    }
-
-    /// The highest tag of the repository among those of the file.
-    fn highest(&self, image: &Image, constraint: &Constraint) -> Option<Image> {
-        let tags = self.tags.get(image.repository())?;
-        image.with_tag(constraint.highest(tags.iter().map(String::as_str))?).ok()
-    }
 }
 
 // === impl ImageSource ===
 
 impl ImageSource {
     /// The images of `file`, and all others as registries say.
-    pub(crate) fn new(file: Arc<MetadataFile>, images: Images) -> Self {
+    pub(crate) fn new(file: ImageCommands, images: Images) -> Self {
         Self { file, images }
     }
 
     /// What is known of `image`.
     pub(crate) async fn metadata(&self, image: &ImageKey) -> Result<ImageMetadata, RegistryError> {
-        if let Some(entrypoint) = self.file.images.get(image) {
-            return Ok(ImageMetadata { entrypoint: entrypoint.clone(), content: None });
+        if let Some(entrypoint) = self.file.command(image) {
+            return Ok(ImageMetadata { entrypoint: entrypoint.to_vec(), content: None });
         }
         // What is no reference is in no registry.
         let parsed = parse(image).ok_or(RegistryError::NotFound)?;
@@ -130,7 +70,7 @@ impl ImageSource {
     /// A pod runs that was made of this, as another runner found out.
     pub(crate) fn learn(&self, image: &ImageKey, content: Option<&ImageContent>, entrypoint: Vec<String>) {
         let Some(parsed) = parse(image) else { return };
-        if self.file.images.contains_key(image) || entrypoint.is_empty() {
+        if self.file.command(image).is_some() || entrypoint.is_empty() {
             return;
         }
         let (digest, resolved) = match (parsed.digest(), content) {
@@ -153,7 +93,7 @@ impl ImageSource {
     /// The image, if its registry decides what it stands for.
     fn tagged(&self, image: &ImageKey) -> Option<Image> {
         let parsed = parse(image).filter(|parsed| parsed.digest().is_none());
-        parsed.filter(|_| !self.file.images.contains_key(image))
+        parsed.filter(|_| self.file.command(image).is_none())
     }
 
     /// The images whose [`content`](Self::content) changes.
@@ -172,20 +112,11 @@ impl Catalog for ImageSource {
         &'a self,
         image: &'a Image,
         constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, Unresolved>> {
-        if let Some(listed) = self.file.highest(image, constraint) {
-            return std::future::ready(Ok(listed)).boxed();
+    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
+        match self.file.highest(image, constraint) {
+            Some(listed) => std::future::ready(Ok(listed)).boxed(),
+            None => self.images.resolve(image, constraint).boxed(),
         }
-        let resolve = async {
-            self.images.resolve(image, constraint).await.map_err(|error| match error {
-                ResolveError::NoMatch => Unresolved::NoMatch,
-                ResolveError::Registry(error @ RegistryError::NotFound) => {
-                    Unresolved::NotFound(error.to_string())
-                }
-                ResolveError::Registry(error) => Unresolved::Failed(error.to_string()),
-            })
-        };
-        resolve.boxed()
     }
 }
 
@@ -197,30 +128,4 @@ fn parse(image: &ImageKey) -> Option<Image> {
 fn content(image: &Image, known: &Known) -> Option<ImageContent> {
     let resolved = Some(time(known.since).unwrap_or_default());
     image.digest().is_none().then(|| ImageContent { digest: Arc::clone(&known.digest).into(), resolved })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn listed_images_are_known_by_their_whole_reference() {
-        let text = "images:\n- image: set-namespace:v0.4.1\n  entrypoint: [function]\n";
-        let file = MetadataFile::parse(text, "example.com/catalog").unwrap();
-        let known = file.images.get(&"example.com/catalog/set-namespace:v0.4.1".into()).unwrap();
-        assert_eq!(*known, ["function"]);
-        assert!(!file.images.contains_key(&"example.com/other/set-namespace:v0.4.1".into()));
-    }
-
-    #[test]
-    fn broken_entries_are_named() {
-        for (text, part) in [
-            ("images: [{image: a:v1, entrypoint: []}]", "\"a:v1\" has no entrypoint"),
-            ("images: [{image: 'A/b', entrypoint: [x]}]", "\"A/b\""),
-            ("images:\n- image: a\n", "line"),
-        ] {
-            let error = MetadataFile::parse(text, "example.com").unwrap_err();
-            assert!(error.contains(part), "{error}");
-        }
-    }
 }

@@ -22,7 +22,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_mins(1);
 
 /// Asks for ever. An answer is good for `ttl`.
-pub(super) async fn follow(shared: Arc<Shared>, owned: watch::Receiver<OwnedShards>, ttl: Duration) {
+pub(crate) async fn follow(shared: Arc<Shared>, owned: watch::Receiver<OwnedShards>, ttl: Duration) {
     let mut ticks = interval((ttl / 2).clamp(SHORTEST, LONGEST));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -61,7 +61,7 @@ impl Shared {
 
     /// Asks the API server, for ever, for pods that should be gone by now: until the runner knows that
     /// they are gone their names are taken, and callers wait for these.
-    pub(super) async fn look_after_ending(&self) {
+    pub(crate) async fn look_after_ending(&self) {
         loop {
             sleep(ENDING_LOOK).await;
             let ending = self.store.ending_for(ENDING_LOOK);

@@ -73,7 +73,7 @@ impl Shared {
         match self.cluster.delete_service(name, service).await {
             Err(error) if error.code() == Some(403) => {
                 tracing::warn!(service = name, error = %Causes(&error), "old Service not deleted");
-                return Err(Reason::Other(MAY_NOT_DELETE.into()));
+                return Err(Reason::new("other", MAY_NOT_DELETE));
             }
             Err(error) if error.code() != Some(404) => {
                 tracing::debug!(service = name, error = %Causes(&error), "old Service not deleted");
@@ -92,7 +92,7 @@ impl Shared {
         };
         // It may be there although it was refused: quotas and rights are asked before the name.
         match (self.cluster.get_service(name).await, refused) {
-            (Ok(Some(holder)), _) if !is_ours(&holder.metadata) => Err(Reason::Other(NAME_TAKEN.into())),
+            (Ok(Some(holder)), _) if !is_ours(&holder.metadata) => Err(Reason::new("other", NAME_TAKEN)),
             (Ok(Some(holder)), _) => {
                 self.store.record_service(&holder);
                 Ok(None)

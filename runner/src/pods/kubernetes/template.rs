@@ -42,13 +42,8 @@ pub(crate) struct Template {
     pub(crate) time: Option<Time>,
     /// What the user should fix although it works.
     pub(crate) warnings: Vec<String>,
-}
-
-/// See [`Template::fingerprint`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fingerprint {
-    source: Source,
-    hash: u64,
+    /// A hash over `pod` and `service`: equal on all runners, and no secret.
+    pub(crate) hash: u64,
 }
 
 /// Where a template comes from.
@@ -137,15 +132,22 @@ impl Template {
         };
         check_pod(pod_part, &pod, &mut warnings)?;
         check_service(service_part, &service, &pod, &mut warnings)?;
-        Ok(Self { pod, service, source, service_of_object: false, time: None, warnings })
-    }
-
-    /// What pods are made from, condensed. Equal on all runners, and no secret.
-    pub(crate) fn fingerprint(&self) -> Fingerprint {
-        let mut content = serde_json::json!([self.pod, self.service]);
+        let mut content = serde_json::json!([pod, service]);
         // The order of fields is not part of what a template says.
         content.sort_all_objects();
-        Fingerprint { source: self.source, hash: xxh3_64(content.to_string().as_bytes()) }
+        let hash = xxh3_64(content.to_string().as_bytes());
+        Ok(Self { pod, service, source, service_of_object: false, time: None, warnings, hash })
+    }
+
+    /// The version of a pod that is made from the template and `made_with`, whatever else goes into it.
+    pub(crate) fn version(&self, made_with: &[u8]) -> String {
+        let bytes = [&self.hash.to_le_bytes(), made_with].concat();
+        let source = match self.source {
+            Source::Inline => "inline",
+            Source::ConfigMap => "configmap",
+            Source::PodTemplate => "podtemplate",
+        };
+        format!("{source}-{:016x}", xxh3_64(&bytes))
     }
 }
 
@@ -198,19 +200,4 @@ pub(crate) fn changed_at(metadata: &ObjectMeta) -> Option<Time> {
 /// What pods inherit of a template's metadata: a name or uid is the object's own.
 fn labels_and_annotations(metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta { labels: metadata.labels, annotations: metadata.annotations, ..ObjectMeta::default() }
-}
-
-// === impl Fingerprint ===
-
-impl Fingerprint {
-    /// The version of a pod that is made from the template and `made_with`, whatever else goes into it.
-    pub(crate) fn version(self, made_with: &[u8]) -> String {
-        let bytes = [&self.hash.to_le_bytes(), made_with].concat();
-        let source = match self.source {
-            Source::Inline => "inline",
-            Source::ConfigMap => "configmap",
-            Source::PodTemplate => "podtemplate",
-        };
-        format!("{source}-{:016x}", xxh3_64(&bytes))
-    }
 }

@@ -53,12 +53,12 @@ pub(crate) enum Templates {
 }
 
 /// Reads the template.
-pub(super) struct TemplateSource {
-    pub(super) client: Client,
+pub(crate) struct TemplateSource {
+    pub(crate) client: Client,
     /// That of the ConfigMap, or of the objects.
-    pub(super) namespace: String,
-    pub(super) templates: Templates,
-    pub(super) started: Instant,
+    pub(crate) namespace: String,
+    pub(crate) templates: Templates,
+    pub(crate) started: Instant,
 }
 
 /// Why nothing was read.
@@ -78,7 +78,7 @@ enum ReadError {
 
 impl TemplateSource {
     /// Reads for ever, `every` so often. A template that breaks does not replace a good one.
-    pub(super) async fn follow(
+    pub(crate) async fn follow(
         self,
         every: Duration,
         state: watch::Sender<TemplateState>,
@@ -246,7 +246,7 @@ fn built_in_template(wrapper_image: &str, warning: Option<&str>) -> Result<Templ
 /// The template if it differs from what is known, with its time.
 fn newer(known: Option<&Template>, mut template: Template) -> Option<Template> {
     if let Some(known) = known {
-        if known.fingerprint() == template.fingerprint() {
+        if (known.source, known.hash) == (template.source, template.hash) {
             return None;
         }
         if template.time <= known.time {

@@ -19,7 +19,7 @@ use super::names;
 const PAGE: Page = Page { limit: Some(500), timeout: Duration::from_secs(30) };
 
 /// Follows pods for ever; `synced` turns true at the first list.
-pub(super) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
+pub(crate) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
     let store = &shared.store;
     let record = |change| match change {
         Some(Change::Applied(pod)) => drop(store.record_pod(&pod)),
@@ -36,7 +36,7 @@ pub(super) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
 }
 
 /// Follows Services for ever.
-pub(super) async fn services(shared: Arc<Shared>) {
+pub(crate) async fn services(shared: Arc<Shared>) {
     let store = &shared.store;
     let trim = |service: &mut Service| service.metadata.managed_fields = None;
     let record = |change: Option<Change<Service>>| match change {

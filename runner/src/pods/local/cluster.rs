@@ -15,9 +15,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-use super::functions::LocalFunctions;
 use super::process::{self, LocalOptions};
 use crate::clock::now;
+use crate::pods::commands::ImageCommands;
 use crate::pods::probe::{CONNECTION, Located, NoPod};
 
 /// All local pods. Cheap to clone. The processes end with [`stop`](Self::stop), or when the last
@@ -66,7 +66,7 @@ impl LocalCluster {
     }
 
     /// The functions that have pods here.
-    pub(crate) fn functions(&self) -> &LocalFunctions {
+    pub(crate) fn functions(&self) -> &ImageCommands {
         &self.0.options.functions
     }
 
@@ -97,7 +97,7 @@ impl LocalCluster {
         recipe: PodRecipe,
         reclaim_after: Time,
     ) -> Creation {
-        let refused = |reason: &str| Creation::Refused(Reason::Other(reason.into()));
+        let refused = |reason: &str| Creation::Refused(Reason::new("other", reason));
         let Some(command) = self.functions().command(&name.image).map(<[String]>::to_vec) else {
             return refused("no command stands for this image; add it to --local-functions");
         };
@@ -210,7 +210,7 @@ impl State {
                 tracing::warn!(reason, "local pod failed");
                 self.change(uid, |local| {
                     local.wrapper = None;
-                    local.pod.phase = Phase::Failed(Reason::Found { kind: "exited", text: reason.into() });
+                    local.pod.phase = Phase::Failed(Reason::new("exited", reason));
                 });
             }
             // A pod that died while it was being deleted is deleted.
@@ -271,10 +271,9 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::pods::local::LocalFunctions;
 
     fn cluster(script: &str) -> LocalCluster {
-        let mut functions = LocalFunctions::default();
+        let mut functions = ImageCommands::default();
         functions.add("example.com/f:v1", vec!["cat".to_owned()], "example.com").unwrap();
         let wrapper = ["sh", "-c", script].map(OsString::from).to_vec();
         LocalCluster::new(LocalOptions { wrapper, max_message: 1 << 20, log_level: 0, functions })

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 use wrapper_server::go_exit_text;
 use wrapper_server::process::collect_orphans;
 
-use super::functions::LocalFunctions;
 use crate::environment::environment;
+use crate::pods::commands::ImageCommands;
 
 /// How local pods are made.
 #[derive(Debug, Clone)]
@@ -27,7 +27,7 @@ pub struct LocalOptions {
     /// `--log-level` for the wrapper.
     pub log_level: u8,
     /// The command of each image.
-    pub functions: LocalFunctions,
+    pub functions: ImageCommands,
 }
 
 /// How long a pod may take to drain before its calls are ended.

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use porch_fn_proto::{Chunks, frame};
 use porch_fn_router::{Flags, start};
 use porch_fn_runner as runner;
-use porch_fn_runner::pods::local::{LocalCluster, LocalFunctions, LocalOptions};
+use porch_fn_runner::pods::ImageCommands;
+use porch_fn_runner::pods::local::{LocalCluster, LocalOptions};
 use porch_fn_tests::caller::{RawCaller, request};
 use porch_fn_tests::fake_runner::FakeRunner;
 use prost::Message;
@@ -18,7 +19,7 @@ const OTHER_FIELDS: &[u8] = &[0x18, 7, 0x25, 1, 2, 3, 4, 0x7a, 2, 0xff, 0];
 #[tokio::test]
 async fn a_request_reaches_the_wrapper_byte_for_byte() {
     let wrapper = FakeRunner::start("wrapper").await;
-    let mut functions = LocalFunctions::default();
+    let mut functions = ImageCommands::default();
     functions.add(IMAGE, vec!["unused".to_owned()], "example.com").unwrap();
     // Stands for a wrapper-server process: says where it listens, and ends when its standard input does.
     let script = format!("echo listening on {}; cat", wrapper.address());

@@ -1,18 +1,19 @@
 //! When registries are asked for the images to warm up, and what comes of the answers.
 
+use std::collections::HashMap;
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use porch_fn_registry::ResolveError;
 use porch_fn_settings::{
     CacheConfig, FunctionConfig, FunctionConfigs, Setting, Settings, Source, TagSemantics,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::super::super::backend::Unresolved;
 use super::*;
 
 /// A registry with the answers of the test, which counts its requests.
@@ -35,7 +36,7 @@ impl Catalog for Registry {
         &'a self,
         image: &'a Image,
         constraint: &'a Constraint,
-    ) -> BoxFuture<'a, Result<Image, Unresolved>> {
+    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
         async {
             *self.asked.lock() += 1;
             let place = self.open.fetch_add(1, Ordering::Relaxed) + 1;
@@ -47,7 +48,7 @@ impl Catalog for Registry {
                 pending::<()>().await;
             }
             self.open.fetch_sub(1, Ordering::Relaxed);
-            known.map(|tag| image.with_tag(tag).unwrap()).ok_or(Unresolved::NoMatch)
+            known.map(|tag| image.with_tag(tag).unwrap()).ok_or(ResolveError::NoMatch)
         }
         .boxed()
     }

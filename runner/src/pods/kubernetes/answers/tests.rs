@@ -54,7 +54,7 @@ fn refused_creates_say_what_to_change() {
         let (Creation::Refused(reason) | Creation::OverQuota(reason)) = &created else {
             panic!("{error}: {created:?}")
         };
-        let Reason::Found { kind, text } = reason else { panic!("{reason:?}") };
+        let Reason { kind, text } = reason;
         assert!(*kind == expected && text.contains(part), "{error}: {text}");
         assert_eq!(matches!(created, Creation::OverQuota(_)), is_quota, "{error}");
     }

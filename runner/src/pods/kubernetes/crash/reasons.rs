@@ -4,26 +4,21 @@ use porch_fn_pool::Reason;
 
 use crate::pods::kubernetes::names;
 
-/// `kind` is the fault's name in metrics.
-pub(super) fn found(kind: &'static str, text: impl AsRef<str>) -> Reason {
-    Reason::Found { kind, text: text.as_ref().into() }
-}
-
 /// Not all registries tell an image that is missing from one that may not be pulled.
 pub(super) fn image_refused(container: &str) -> Reason {
     let text = "was not found in its registry or may not be pulled: check its name and tag, and the pull secrets of the function \
                 namespace";
-    found("image_refused", format!("{} {text}", image(container)))
+    Reason::new("image_refused", format!("{} {text}", image(container)))
 }
 
 pub(super) fn image_not_pulled(container: &str) -> Reason {
     let text = "cannot be pulled: check that its registry works and that the nodes reach it";
-    found("image_not_pulled", format!("{} {text}", image(container)))
+    Reason::new("image_not_pulled", format!("{} {text}", image(container)))
 }
 
 pub(super) fn not_started(container: &str) -> Reason {
     let text = format!("the entrypoint of {} could not be started: {}", named(container), advice(container));
-    found("not_started", text)
+    Reason::new("not_started", text)
 }
 
 /// The image of the function, or of another container of the template.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::news::{MAX_TEXT, news};
+use super::news::{MAX_TEXT, News, news};
 use super::*;
 use crate::pods::kubernetes::fake::{self, container, pod_waits, waiting};
 
@@ -41,7 +41,7 @@ fn brief(phase: &Phase) -> String {
         Phase::Pending(None) => return "pending".to_owned(),
         Phase::Running => return "running".to_owned(),
     };
-    let Reason::Found { kind, text } = reason else { panic!("{reason:?}") };
+    let Reason { kind, text } = reason;
     let of_proxy =
         if text.contains("the container `proxy` of the function's pod") { " of proxy" } else { "" };
     format!("{word} {kind}{of_proxy}")

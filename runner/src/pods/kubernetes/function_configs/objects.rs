@@ -1,21 +1,31 @@
-//! The FunctionConfigs that exist, and the configuration made from them. Pure, but for the log.
+//! The FunctionConfigs that exist, the configuration made from them, and which of them are due for a
+//! write. Without I/O.
+//!
+//! After each write to an object the next one waits, twice as long each time, until the object has
+//! been left alone. Another writer of the same field would answer each of our writes with its own,
+//! without end.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use porch_fn_pool::Time;
+use kube::api::DynamicObject;
+use porch_fn_pool::{OwnedShards, ShardKey, Time};
 use porch_fn_settings::{
     FunctionConfig, FunctionConfigs, MAX_FUNCTION_CONFIGS, Setting, Source, TagSemantics,
 };
+use serde_json::Value;
+use tokio::time::Instant;
 
 use super::super::times::timestamp;
 use super::write::{Object, Write, next_write};
 
-/// Most objects that are used.
-pub(super) const MAX_OBJECTS: usize = MAX_FUNCTION_CONFIGS;
+/// Pauses between writes to the same object, doubling.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_mins(5);
 
 /// All objects, by name.
 #[derive(Debug)]
@@ -37,6 +47,10 @@ struct Entry {
     good: Option<FunctionConfig>,
     /// Why its present state cannot be used.
     error: Option<String>,
+    /// When to look whether a write is due.
+    look_at: Option<Instant>,
+    /// When it was last written to, and the pause after that.
+    written: Option<(Instant, Duration)>,
 }
 
 /// How many objects there are, for metrics.
@@ -78,22 +92,33 @@ impl Objects {
     pub(super) fn apply(&mut self, mut object: Object) {
         let name = object.name.clone();
         let before = self.entries.remove(&name);
-        if before.is_none() && self.entries.len() >= MAX_OBJECTS {
-            return tracing::error!(name, "a FunctionConfig is ignored: there are more than {MAX_OBJECTS}");
+        if before.is_none() && self.entries.len() >= MAX_FUNCTION_CONFIGS {
+            return tracing::error!(
+                name,
+                "a FunctionConfig is ignored: there are more than {MAX_FUNCTION_CONFIGS}"
+            );
         }
         // Another object of that name is not the same one.
         let before = before.filter(|before| before.object.uid == object.uid);
         object.observed = object.observed.or(before.as_ref().and_then(|before| before.object.observed));
-        let (last_error, good) = match before {
+        let mut entry = match before {
             Some(before) if before.object.content == object.content => {
                 self.stale |= before.object.ending != object.ending;
-                self.entries.insert(name, Entry { object, ..before });
-                return;
+                Entry { object, ..before }
             }
-            Some(before) => (before.error, before.good),
-            None => (None, None),
+            before => {
+                self.stale = true;
+                self.read(object, before)
+            }
         };
-        self.stale = true;
+        entry.look();
+        self.entries.insert(name, entry);
+    }
+
+    fn read(&self, object: Object, before: Option<Entry>) -> Entry {
+        let name = &object.name;
+        let (last_error, good, written) =
+            before.map_or((None, None, None), |before| (before.error, before.good, before.written));
         let read = FunctionConfig::parse(&object.content, &self.default_prefix, self.semantics.value);
         let (good, error) = match read {
             Ok(config) => (Some(config), None),
@@ -106,17 +131,7 @@ impl Objects {
             None if last_error.is_some() => tracing::info!(name, "a FunctionConfig can be used again"),
             _ => {}
         }
-        self.entries.insert(name, Entry { object, good, error });
-    }
-
-    /// A status was written. The API server may drop what the schema has no field for, as that of
-    /// newer Porch drops the observed generation: then no event shows that it was written.
-    pub(super) fn record_write(&mut self, name: &str, write: &Write) {
-        if let (Some(entry), Write::Status { observed: Some(observed), .. }) =
-            (self.entries.get_mut(name), write)
-        {
-            entry.object.observed = Some(*observed);
-        }
+        Entry { object, good, error, look_at: None, written }
     }
 
     /// An object was deleted.
@@ -124,10 +139,21 @@ impl Objects {
         self.stale |= self.entries.remove(name).is_some();
     }
 
-    /// The names of the objects that a list does not have.
-    pub(super) fn absent_from(&self, list: &[Object]) -> Vec<String> {
-        let listed: HashSet<_> = list.iter().map(|object| object.name.as_str()).collect();
-        self.names().filter(|name| !listed.contains(*name)).map(str::to_owned).collect()
+    /// The full list.
+    pub(super) fn replace_all(&mut self, list: Vec<DynamicObject>) {
+        let mut list: Vec<_> = list.into_iter().filter_map(Object::new).collect();
+        let listed: HashSet<_> = list.iter().map(|object| object.name.clone()).collect();
+        let before = self.entries.len();
+        self.entries.retain(|name, _| listed.contains(name));
+        self.stale |= self.entries.len() < before;
+        if list.len() > MAX_FUNCTION_CONFIGS {
+            let ignored = list.len() - MAX_FUNCTION_CONFIGS;
+            tracing::error!(ignored, "there are more than {MAX_FUNCTION_CONFIGS} FunctionConfigs");
+            list.truncate(MAX_FUNCTION_CONFIGS);
+        }
+        for object in list {
+            self.apply(object);
+        }
     }
 
     /// The configuration made from the objects, if it has changed; `now` is when.
@@ -147,29 +173,83 @@ impl Objects {
         Some(Arc::clone(&self.configs))
     }
 
-    /// The next write to an object, and the object. `owns`: this runner writes its status.
-    pub(super) fn next_write(&self, name: &str, owns: bool) -> Option<(Write, &Object)> {
-        let entry = self.entries.get(name)?;
-        let write = next_write(&entry.object, entry.error.is_none(), self.problem(entry), owns)?;
-        Some((write, &entry.object))
+    /// Looks at each object for a write, at the end of its pause.
+    pub(super) fn look_at_all(&mut self) {
+        self.entries.values_mut().for_each(Entry::look);
     }
 
-    /// What the user of an object should fix.
-    fn problem<'a>(&'a self, entry: &'a Entry) -> Option<&'a str> {
-        // A conflict depends on what tags mean: a guess is not reported.
-        let is_certain = self.semantics.source != Source::NoSchema;
-        let conflict = || self.configs.problem(&entry.object.name).filter(|_| is_certain);
-        entry.error.as_deref().or_else(conflict)
+    /// When the next object is looked at.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        self.entries.values().filter_map(|entry| entry.look_at).min()
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.entries.keys().map(String::as_str)
+    /// The first write that is due: the object's name, the write, and its patch.
+    pub(super) fn next_write(&mut self, owned: &OwnedShards) -> Option<(String, Write, Value)> {
+        let now = Instant::now();
+        let Self { entries, configs, semantics, .. } = self;
+        entries.iter_mut().find_map(|(name, entry)| {
+            entry.look_at.take_if(|at| *at <= now)?;
+            let write = entry.next_write(configs, semantics, owned.owns(&ShardKey::from(name.as_str())))?;
+            let patch = write.patch(&entry.object);
+            Some((name.clone(), write, patch))
+        })
+    }
+
+    /// A write has ended. A failed one is repeated.
+    pub(super) fn record_write(&mut self, name: &str, write: &Write, succeeded: bool) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        // The API server may drop what the schema has no field for, as that of newer Porch drops the
+        // observed generation: then no event shows that it was written.
+        if let Write::Status { observed: Some(observed), .. } = write
+            && succeeded
+        {
+            entry.object.observed = Some(*observed);
+        }
+        let now = Instant::now();
+        let last = entry.written.filter(|(at, pause)| now < *at + 2 * *pause);
+        let pause = last.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(LAST_PAUSE));
+        entry.written = Some((now, pause));
+        if !succeeded || entry.look_at.is_some() {
+            entry.look();
+        }
     }
 
     pub(super) fn counts(&self) -> Counts {
         let living = self.entries.values().filter(|entry| !entry.object.ending);
-        let problems = living.clone().filter(|entry| self.problem(entry).is_some());
+        let problems = living.clone().filter(|entry| entry.problem(&self.configs, &self.semantics).is_some());
         let broken = living.clone().filter(|entry| entry.error.is_some());
         Counts { objects: living.clone().count(), problems: problems.count(), broken: broken.count() }
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// Looks whether a write is due, at the end of the pause after the last one.
+    fn look(&mut self) {
+        let now = Instant::now();
+        self.look_at = Some(self.written.map_or(now, |(at, pause)| now.max(at + pause)));
+    }
+
+    /// The next write. `owns`: this runner writes the object's status.
+    fn next_write(
+        &self,
+        configs: &FunctionConfigs,
+        semantics: &Setting<TagSemantics>,
+        owns: bool,
+    ) -> Option<Write> {
+        next_write(&self.object, self.error.is_none(), self.problem(configs, semantics), owns)
+    }
+
+    /// What the user of the object should fix.
+    fn problem<'a>(
+        &'a self,
+        configs: &'a FunctionConfigs,
+        semantics: &Setting<TagSemantics>,
+    ) -> Option<&'a str> {
+        // A conflict depends on what tags mean: a guess is not reported.
+        let is_certain = semantics.source != Source::NoSchema;
+        let conflict = || configs.problem(&self.object.name).filter(|_| is_certain);
+        self.error.as_deref().or_else(conflict)
     }
 }

@@ -38,7 +38,7 @@ impl Followed {
         // Only the first objects wait for it, after a start and when the kind is new.
         let is_first = self.objects.semantics().source == Source::NoSchema && !self.is_schema_missing;
         let within = if is_first { SCHEMA_WITHIN } else { Duration::ZERO };
-        let answer = self.wait_for_schema(within).await;
+        let answer = wait_for_schema(&self.options.client, within).await;
         let before = self.objects.semantics().clone();
         let is_known = before.source == Source::Schema;
         match answer {
@@ -62,25 +62,25 @@ impl Followed {
         let pause = if is_missing { self.options.retry_every } else { SCHEMA_EVERY };
         self.schema_at = Some(Instant::now() + pause);
     }
+}
 
-    /// Repeats a request that failed in passing, for as long as `within`.
-    async fn wait_for_schema(&self, within: Duration) -> Result<TagSemantics, SchemaError> {
-        let give_up = Instant::now() + within;
-        let mut backoff = Backoff::new(within / 20, within / 4);
-        loop {
-            let answer = read(&self.options.client).await;
-            let is_final = match &answer {
-                Ok(_) | Err(SchemaError::Silent) => true,
-                Err(SchemaError::Request(error)) => error.code() == Some(403),
-                Err(SchemaError::Malformed(_)) => false,
-            };
-            // So that runners do not ask in step.
-            let next = Instant::now() + spread(backoff.next_pause(), 1.0..1.5);
-            if is_final || next >= give_up {
-                return answer;
-            }
-            sleep_until(next).await;
+/// Repeats a request that failed in passing, for as long as `within`.
+async fn wait_for_schema(client: &Client, within: Duration) -> Result<TagSemantics, SchemaError> {
+    let give_up = Instant::now() + within;
+    let mut backoff = Backoff::new(within / 20, within / 4);
+    loop {
+        let answer = read(client).await;
+        let is_final = match &answer {
+            Ok(_) | Err(SchemaError::Silent) => true,
+            Err(SchemaError::Request(error)) => error.code() == Some(403),
+            Err(SchemaError::Malformed(_)) => false,
+        };
+        // So that runners do not ask in step.
+        let next = Instant::now() + spread(backoff.next_pause(), 1.0..1.5);
+        if is_final || next >= give_up {
+            return answer;
         }
+        sleep_until(next).await;
     }
 }
 

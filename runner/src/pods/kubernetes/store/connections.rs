@@ -64,7 +64,7 @@ impl Store {
     }
 
     /// Closes idle connections, for ever.
-    pub(in crate::pods::kubernetes) async fn follow_idle(&self) {
+    pub(crate) async fn follow_idle(&self) {
         loop {
             sleep(LOOK_EVERY).await;
             self.close_idle();

@@ -1,6 +1,7 @@
 //! What is in effect of FunctionConfigs that come, change, break and go.
 
 use serde_json::{Value, json};
+use tokio::time::advance;
 
 use super::super::write::FINALIZER;
 use super::*;
@@ -42,7 +43,7 @@ fn moment(second: u8) -> Time {
 }
 
 fn written(objects: &Objects, name: &str, owns: bool) -> Option<Write> {
-    objects.next_write(name, owns).map(|(write, _)| write)
+    objects.entries[name].next_write(&objects.configs, &objects.semantics, owns)
 }
 
 fn names(configs: &FunctionConfigs) -> Vec<&str> {
@@ -134,7 +135,7 @@ fn a_status_field_that_is_pruned_is_written_once() {
     objects.apply(there.clone());
     objects.configs(NOW);
     assert_eq!(written(&objects, "a", true), Some(observed(1)));
-    objects.record_write("a", &observed(1));
+    objects.record_write("a", &observed(1), true);
     let error = Object { error: "of another".into(), ..there.clone() };
     for event in [there.clone(), error, there.clone()] {
         objects.apply(event);
@@ -144,14 +145,14 @@ fn a_status_field_that_is_pruned_is_written_once() {
     let edited = changed(there.clone(), 2, 9, json!({"timeToLive": "5m"}));
     objects.apply(edited.clone());
     assert_eq!(written(&objects, "a", true), Some(observed(2)), "once for each generation");
-    objects.record_write("a", &observed(2));
+    objects.record_write("a", &observed(2), true);
 
     // The error has a field in every schema.
     objects.apply(changed(edited, 3, 10, json!({"timeToLive": "soon"})));
     let Some(broken @ Write::Status { observed: None, error: Some(_) }) = written(&objects, "a", true) else {
         panic!("it is broken")
     };
-    objects.record_write("a", &broken);
+    objects.record_write("a", &broken, true);
     assert_eq!(written(&objects, "a", true), Some(broken), "until it is there");
 
     // Another object of that name.
@@ -216,4 +217,48 @@ fn the_loser_of_a_conflict_reads_it_once_the_meaning_of_tags_is_known() {
     objects.remove("older");
     objects.configs(NOW);
     assert_eq!(written(&objects, "newer", true), Some(observed(1)));
+}
+
+/// A writer that disagrees must not make this one run hot.
+#[tokio::test(start_paused = true)]
+async fn pauses_double_while_another_writer_disagrees_or_writes_fail() {
+    for succeeds in [true, false] {
+        let mut objects = objects();
+        objects.apply(object("a", 1, &json!({})));
+        let mut seconds = Vec::new();
+        for second in 0..1500 {
+            if succeeds {
+                // Another writer has changed it back.
+                objects.entries.get_mut("a").unwrap().object.observed = None;
+                objects.look_at_all();
+            }
+            if let Some((name, write, _)) = objects.next_write(&OwnedShards::All) {
+                objects.record_write(&name, &write, succeeds);
+                seconds.push(second);
+            }
+            advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(seconds, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 811, 1111, 1411]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_object_has_a_pause_of_its_own_that_ends_with_rest() {
+    let mut objects = objects();
+    for name in ["b", "a"] {
+        objects.apply(object(name, 1, &json!({})));
+    }
+    let next = |objects: &mut Objects| objects.next_write(&OwnedShards::All).map(|(name, ..)| name);
+    assert_eq!(next(&mut objects).as_deref(), Some("a"));
+    objects.record_write("a", &observed(1), false);
+    assert_eq!((next(&mut objects).as_deref(), next(&mut objects)), (Some("b"), None));
+    assert_eq!(objects.next_look(), Some(Instant::now() + FIRST_PAUSE));
+    objects.remove("a");
+    assert_eq!(objects.next_look(), None);
+    for _ in 0..9 {
+        objects.look_at_all();
+        assert_eq!(next(&mut objects).as_deref(), Some("b"), "at once");
+        objects.record_write("b", &Write::Finalizer { index: 0 }, true);
+        advance(2 * FIRST_PAUSE).await;
+    }
 }

@@ -1,0 +1,165 @@
+//! Wires function pods on Kubernetes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use porch_fn_discovery::HostPort;
+use porch_fn_kubernetes::connect;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::pods::{Owned, PodParts, desired, events};
+use super::{AppError, Wiring};
+use crate::clock::now_ahead;
+use crate::config::{Flags, PodConnect};
+use crate::pods::kubernetes::backend::{KubernetesBackend, Refusals, Shared};
+use crate::pods::kubernetes::blueprint::{Blueprint, Blueprints, NoTemplate, PodFlags};
+use crate::pods::kubernetes::client::Cluster;
+use crate::pods::kubernetes::pull_secret::PullSecret;
+use crate::pods::kubernetes::store::{Connect, Store};
+use crate::pods::kubernetes::template_source::{TemplateSource, Templates};
+use crate::pods::kubernetes::{clock, function_configs, moved_tags, watch as follow};
+use crate::settings::Sources;
+
+/// How long the start waits to learn how far the API server's clock is ahead.
+const FIRST_CLOCK_WITHIN: Duration = Duration::from_secs(2);
+/// How long the start waits for FunctionConfigs and the template: with them, the first configuration
+/// of the pool is the right one.
+const FIRST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+impl Wiring<'_> {
+    pub(super) async fn kubernetes_pods(
+        &mut self,
+        mut sources: Sources,
+        owned: Owned,
+    ) -> Result<PodParts, AppError> {
+        let flags = self.flags;
+        let (templates, connect_pods) = (templates(flags)?, connect_pods(flags)?);
+        let (images, credentials) = self.registries()?;
+        let client = connect(flags.kubeconfig.as_deref(), "porch-fn-runner").await?;
+        let ahead = timeout(FIRST_CLOCK_WITHIN, clock::ahead(&client)).await;
+        let ahead = ahead.ok().flatten().unwrap_or_default();
+        let follow_clock = clock::follow(client.clone(), Arc::clone(&self.metrics));
+        self.tasks.keep(tracing::info_span!("clock"), follow_clock);
+
+        let (sender, mut functions) = watch::channel(None);
+        sources.functions = functions.clone();
+        let options = function_configs::Options {
+            client: client.clone(),
+            namespace: flags.pod_namespace.clone(),
+            default_prefix: flags.default_image_prefix.clone(),
+            semantics: flags.functionconfig_tags.semantics(),
+            retry_every: flags.scan_interval.into(),
+        };
+        let follow_functions =
+            function_configs::follow(options, owned.clone(), sender, Arc::clone(&self.metrics));
+        self.tasks.keep(tracing::info_span!("functionconfigs"), follow_functions);
+
+        let namespace = match &templates {
+            Templates::ConfigMap(_) if flags.namespace.is_empty() => client.default_namespace().to_owned(),
+            Templates::ConfigMap(_) => flags.namespace.clone(),
+            Templates::Objects { .. } => flags.pod_namespace.clone(),
+        };
+        let source = TemplateSource { client: client.clone(), namespace, templates, started: Instant::now() };
+        let (sender, mut templates) = watch::channel(Err(NoTemplate::Unread));
+        let follow_template = source.follow(flags.scan_interval.into(), sender, Arc::clone(&self.metrics));
+        self.tasks.keep(tracing::info_span!("template"), follow_template);
+
+        let pull_secret = flags.enable_private_registries.then(|| flags.registry_auth_secret_name.clone());
+        let secret_written = pull_secret.clone().map(|name| {
+            let (client, namespace) = (client.clone(), flags.pod_namespace.clone());
+            let (sender, written) = watch::channel(false);
+            let secret = PullSecret { client, namespace, name };
+            let content = credentials.subscribe();
+            let follow = secret.follow(content, owned.clone(), flags.scan_interval.into(), sender);
+            self.tasks.keep(tracing::info_span!("pull secret"), follow);
+            written
+        });
+
+        let by = Instant::now() + FIRST_ANSWERS_WITHIN;
+        // Without it the runner starts all the same: pods that are there can serve.
+        let _ = timeout_at(by, templates.changed()).await;
+        let _ = timeout_at(by, functions.wait_for(Option::is_some)).await;
+
+        let started = now_ahead(ahead);
+        let pod_flags = PodFlags { max_message: flags.max_request_body_size, pull_secret };
+        // Until settings are complete: FunctionConfigs may change the template.
+        let early = Err(NoTemplate::FunctionConfigsUnread);
+        let settings = sources.current().settings;
+        let first = Blueprint::new(early, pod_flags.clone(), settings, started, None);
+        let (current, blueprint) = watch::channel(Arc::new(first));
+        let events = events();
+        let by_service = connect_pods != Connect::PodIp;
+        let shared = Arc::new(Shared {
+            cluster: Cluster::new(client, &flags.pod_namespace),
+            store: Store::new(connect_pods, Arc::clone(&images), events.0.clone()),
+            blueprint,
+            images: Arc::clone(&images),
+            pull_secret: secret_written,
+            refusals: Refusals::default(),
+        });
+        let (sender, synced) = watch::channel(false);
+        let tasks = &mut self.tasks;
+        tasks.keep(tracing::info_span!("watch", of = "pods"), follow::pods(Arc::clone(&shared), sender));
+        if by_service {
+            tasks.keep(tracing::info_span!("watch", of = "services"), follow::services(Arc::clone(&shared)));
+        }
+        let moved = moved_tags::follow(Arc::clone(&shared), owned.clone(), flags.image_metadata_ttl.into());
+        tasks.keep(tracing::info_span!("tags"), moved);
+        let held = Arc::clone(&shared);
+        tasks.keep(tracing::info_span!("idle connections"), async move { held.store.follow_idle().await });
+        let held = Arc::clone(&shared);
+        tasks.keep(tracing::info_span!("ending"), async move { held.look_after_ending().await });
+
+        let image_changes = images.changes();
+        let blueprints = Blueprints {
+            templates,
+            images: Arc::clone(&images),
+            image_changes,
+            current,
+            flags: pod_flags,
+            started,
+        };
+        let desired = desired(flags, blueprints, images, owned);
+        let scope = format!("kubernetes/{}", flags.pod_namespace);
+        let parts = self.runtime(desired, KubernetesBackend::new(shared), ahead, events, sources, scope);
+        Ok(PodParts { synced: Some(synced), ..parts })
+    }
+}
+
+/// What pods are made from.
+fn templates(flags: &Flags) -> Result<Templates, AppError> {
+    if let Some(name) = given(&flags.function_pod_template) {
+        return Ok(Templates::ConfigMap(name));
+    }
+    let Some(wrapper_image) = given(&flags.wrapper_server_image) else {
+        let text = "function pods need WRAPPER_SERVER_IMAGE, the image with the wrapper-server, or a template of \
+                    their own with --function-pod-template; --disable-runtimes=pod runs without pods";
+        return Err(AppError::Flags(text.to_owned()));
+    };
+    Ok(Templates::Objects {
+        pod: flags.base_pod_template_name.clone(),
+        service: flags.base_service_template_name.clone(),
+        built_in: (!flags.skip_template_creation).then_some(wrapper_image),
+        wait: flags.template_wait_timeout.into(),
+    })
+}
+
+/// How pods are reached. The domain is checked here, since it is part of every Service's name.
+fn connect_pods(flags: &Flags) -> Result<Connect, AppError> {
+    if flags.pod_connect == PodConnect::PodIp {
+        return Ok(Connect::PodIp);
+    }
+    let (namespace, domain) = (&flags.pod_namespace, &flags.cluster_domain);
+    let suffix = format!("{namespace}.svc.{domain}");
+    let name = format!("pod.{suffix}");
+    if HostPort::parse(&name, 1).is_ok_and(|host| host.host == name) {
+        return Ok(Connect::Service { suffix });
+    }
+    let text = format!("--cluster-domain {domain:?} or --pod-namespace {namespace:?} is no DNS name");
+    Err(AppError::Flags(text))
+}
+
+fn given(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|text| !text.is_empty())
+}

@@ -1,0 +1,173 @@
+//! Files that say what images run: `--local-functions`, where pods are local processes, and
+//! `--image-metadata`, for images with a registry that is not to be asked.
+
+use std::collections::HashMap;
+use std::future::{pending, ready};
+use std::path::Path;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use porch_fn_image::{Constraint, Image};
+use porch_fn_pool::{ImageKey, PodRecipe};
+use porch_fn_registry::ResolveError;
+use porch_fn_settings::yaml;
+use serde::Deserialize;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::backend::Catalog;
+use super::configure::{OriginChange, OriginOf, Origins};
+use crate::settings::CurrentSettings;
+use crate::settings_file::{FileError, SettingsFile};
+
+#[derive(Deserialize, Default)]
+struct File {
+    #[serde(default, alias = "images")]
+    functions: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    image: String,
+    #[serde(default, alias = "entrypoint")]
+    command: Vec<String>,
+}
+
+/// Commands by image.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ImageCommands {
+    commands: HashMap<ImageKey, Vec<String>>,
+    /// By repository: constraints are in the way of warm calls.
+    tags: HashMap<String, Vec<String>>,
+}
+
+impl ImageCommands {
+    /// Reads the file of `--local-functions`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is not what it should be.
+    pub fn local(path: &Path, prefix: &str) -> Result<Self, FileError> {
+        let expected = "expected functions: [{image: IMAGE, command: [PROGRAM, ARG, ...]}]";
+        Self::read("local-functions", path, prefix, "command", expected)
+    }
+
+    /// Reads the file of `--image-metadata`.
+    pub(crate) fn metadata(path: &Path, prefix: &str) -> Result<Self, FileError> {
+        let expected = "expected images: [{image: IMAGE, entrypoint: [PROGRAM, ARG, ...]}]";
+        Self::read("image-metadata", path, prefix, "entrypoint", expected)
+    }
+
+    fn read(
+        flag: &'static str,
+        path: &Path,
+        prefix: &str,
+        field: &'static str,
+        expected: &'static str,
+    ) -> Result<Self, FileError> {
+        let prefix = prefix.to_owned();
+        let parse = Box::new(move |text: &str| Self::parse(text, &prefix, field));
+        SettingsFile { flag, path: path.to_owned(), parse, expected }.load()
+    }
+
+    fn parse(text: &str, prefix: &str, field: &str) -> Result<Self, String> {
+        let file: Option<File> = yaml::parse(text)?;
+        let mut commands = Self::default();
+        for Entry { image, command } in file.unwrap_or_default().functions {
+            if command.first().is_none_or(String::is_empty) {
+                return Err(format!("image {image:?} has no {field}"));
+            }
+            commands.add(&image, command, prefix)?;
+        }
+        Ok(commands)
+    }
+
+    /// Adds an image; of two commands for one image the last counts.
+    ///
+    /// # Errors
+    /// When the image is no reference.
+    pub fn add(&mut self, image: &str, command: Vec<String>, prefix: &str) -> Result<(), String> {
+        let parsed = Image::parse(image, prefix).map_err(|error| format!("image {image:?}: {error}"))?;
+        if let Some(tag) = parsed.tag() {
+            self.tags.entry(parsed.repository().to_owned()).or_default().push(tag.to_owned());
+        }
+        self.commands.insert(ImageKey::from(parsed.as_str()), command);
+        Ok(())
+    }
+
+    /// The images, sorted.
+    pub fn images(&self) -> Vec<&str> {
+        let mut images: Vec<_> = self.commands.keys().map(ImageKey::as_str).collect();
+        images.sort_unstable();
+        images
+    }
+
+    pub(crate) fn command(&self, image: &ImageKey) -> Option<&[String]> {
+        self.commands.get(image).map(Vec::as_slice)
+    }
+
+    /// The image of the repository with the highest tag that the constraint allows.
+    pub(crate) fn highest(&self, image: &Image, constraint: &Constraint) -> Option<Image> {
+        let tags = self.tags.get(image.repository())?;
+        image.with_tag(constraint.highest(tags.iter().map(String::as_str))?).ok()
+    }
+
+    /// A changed command makes a new version, with pods that replace the old ones.
+    fn recipe(&self, image: &ImageKey) -> Option<PodRecipe> {
+        let command = self.command(image)?.join("\0");
+        Some(PodRecipe::of(format!("{:016x}", xxh3_64(command.as_bytes())), None))
+    }
+}
+
+/// Local pods: no other image has any.
+impl Catalog for ImageCommands {
+    fn knows(&self, image: &Image) -> bool {
+        self.commands.contains_key(&ImageKey::from(image.as_str()))
+    }
+
+    fn resolve<'a>(
+        &'a self,
+        image: &'a Image,
+        constraint: &'a Constraint,
+    ) -> BoxFuture<'a, Result<Image, ResolveError>> {
+        ready(self.highest(image, constraint).ok_or(ResolveError::NoMatch)).boxed()
+    }
+}
+
+impl Origins for ImageCommands {
+    fn origins(&mut self, _: &CurrentSettings) -> OriginOf {
+        let commands = self.clone();
+        Box::new(move |image| commands.recipe(image))
+    }
+
+    async fn changed(&mut self) -> OriginChange {
+        pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_canonical_and_broken_entries_are_named() {
+        let parse = |text: &str| ImageCommands::parse(text, "example.com", "command");
+        let commands = parse("functions:\n- image: annotate:v1\n  command: [cat, -u]\n").unwrap();
+        let key = ImageKey::from("example.com/annotate:v1");
+        assert_eq!(commands.command(&key).unwrap(), ["cat", "-u"]);
+        assert!(commands.knows(&Image::parse("annotate:v1", "example.com").unwrap()));
+        assert!(!commands.knows(&Image::parse("annotate:v1", "example.com/other").unwrap()));
+        let metadata = parse("images: [{image: annotate:v1, entrypoint: [cat, -u]}]").unwrap();
+        assert_eq!(metadata, commands);
+        let other = parse("functions: [{image: annotate:v1, command: [cat]}]").unwrap();
+        assert_ne!(commands.recipe(&key), other.recipe(&key));
+        for (text, expected) in [
+            ("functions: [{image: a:v1, command: []}]", "\"a:v1\" has no command"),
+            ("functions: [{image: a:v1}]", "\"a:v1\" has no command"),
+            ("functions: [{image: 'A B', command: [x]}]", "A B"),
+            ("functions: [{command: [x]}]", "line 1"),
+            ("functions: 1", "line 1"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
