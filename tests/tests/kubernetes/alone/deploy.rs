@@ -13,7 +13,7 @@ use std::process::Output;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::cluster::{Audit, Cluster, Mark};
+use porch_fn_tests::cluster::{Audit, Cluster, Mark, ROUTER, RUNNERS};
 use porch_fn_tests::load::{Load, Plan, Routers};
 use porch_fn_tests::process::{Sandbox, eventually, figure};
 use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
@@ -23,8 +23,6 @@ use tokio::time::Instant;
 use crate::rig::INPUT;
 
 const REGISTRY: &str = "porch-fn.example";
-pub(crate) const ROUTER: &str = "function-router";
-pub(crate) const RUNNERS: &str = "function-runner-shards";
 /// What the base's objects have, but for those that Porch has as well.
 pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of=porch-function-runner";
 const FUNCTION_PODS: &str = "app.kubernetes.io/managed-by=porch-fn-runner";
