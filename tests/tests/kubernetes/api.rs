@@ -3,7 +3,6 @@
 
 mod adoption;
 mod calls;
-mod collecting;
 mod discovery;
 mod failing;
 pub(crate) mod function_configs;
