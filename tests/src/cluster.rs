@@ -120,6 +120,13 @@ impl Cluster {
         Sandbox::new().run_within(6 * PATIENCE, "kubectl", args, input.as_bytes()).await
     }
 
+    /// The same for a command that must succeed.
+    pub async fn kubectl_succeeds(&self, args: &[&str], input: &str) -> Output {
+        let ended = self.kubectl(args, input).await;
+        assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        ended
+    }
+
     /// A namespace of the test's own, with a random name.
     pub async fn namespace(&self) -> Namespace {
         Namespace::create(self.clone()).await

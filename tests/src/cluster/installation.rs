@@ -214,9 +214,7 @@ impl Installation {
     }
 
     async fn run(&self, args: &[&str], input: &str) -> String {
-        let ended = self.home.cluster().kubectl(args, input).await;
-        let stderr = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "kubectl {args:?}: {stderr}");
+        let ended = self.home.cluster().kubectl_succeeds(args, input).await;
         String::from_utf8_lossy(&ended.stdout).into_owned()
     }
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use porch_fn_tests::process::{eventually, flag};
 use serde_json::json;
 
-use crate::rig::{Bench, logs};
+use crate::rig::Bench;
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
@@ -41,7 +41,7 @@ async fn rights_to_endpoints_alone_do() {
         "grant this process's account get, list and watch on endpointslices.discovery.k8s.io in namespace {}",
         namespace.name()
     );
-    logs(&router, &missing).await;
+    router.logs(&missing).await;
 
     assert_eq!(router.log().matches(&missing).count(), 1);
     assert!(!router.log().contains("discovery fails"));

@@ -8,7 +8,7 @@ use porch_fn_tests::process::eventually;
 use serde_json::json;
 use tonic::Code;
 
-use crate::rig::{Bench, INPUT, VERSION, failed, function, logs, template};
+use crate::rig::{Bench, INPUT, VERSION, failed, function, template};
 
 /// As newer Porch's manifests have them.
 const BASE: &str = include_str!("../../../../runner/src/pods/kubernetes/template/base-templates.yaml");
@@ -54,7 +54,7 @@ async fn a_broken_template_is_reported_and_replaces_no_good_one() {
         .await;
 
     bench.write_template(&broken).await;
-    logs(&runner.server, "kept=true").await;
+    runner.server.logs("kept=true").await;
     runner.succeeds().await;
     // Even new pods can be made, from the good one.
     runner.client.call(&other, INPUT).await.output();

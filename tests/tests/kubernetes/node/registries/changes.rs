@@ -75,12 +75,12 @@ async fn a_moved_tag_is_followed_without_a_failed_call() {
     let flags = [place.insecure(), "--image-metadata-ttl=2s".to_owned(), "--scan-interval=1s".to_owned()];
     let (runner, client) = bench.asking_runner(&flags).await;
     runs_with(&client, &image, "before").await;
-    let before = place.crane.digest(&image).await;
+    let before = place.registry.digest(&image).await;
 
     let load = Load::start(runner.address(), 2, std::slice::from_ref(&image));
     place.push("moving:v1", "after").await;
     let moved = Instant::now();
-    let after = place.crane.digest(&image).await;
+    let after = place.registry.digest(&image).await;
     loop {
         let answer = client.call(&image, ARGUMENTS).await;
         assert_eq!(answer.output(), ARGUMENTS);
