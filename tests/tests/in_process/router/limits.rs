@@ -181,19 +181,15 @@ async fn a_message_that_inflates_past_the_limit_is_refused_without_being_inflate
     let fleet = Fleet::of(1).await;
     // The members of a gzip file follow each other: these stand for gigabytes.
     let member = gzip(&vec![0; 1024 * 1024]);
-    let bomb = member.repeat(DEFAULT_LIMIT / member.len());
-    let just_too_large = gzip(&request(IMAGE, vec![b'x'; DEFAULT_LIMIT]).encode_to_vec());
-    let raw = fleet.raw().await;
-    for message in [bomb, just_too_large] {
-        let started = Instant::now();
-        let answer = raw.call(&[("grpc-encoding", "gzip")], compressed_frame(&message)).await;
-        assert_eq!(answer.code(), Code::ResourceExhausted, "{}", answer.message());
-        let text = answer.message();
-        assert!(
-            text.starts_with("grpc: received message larger than max (inflated, more vs. 6291456): "),
-            "{text}"
-        );
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
-    }
+    let bomb = compressed_frame(&member.repeat(DEFAULT_LIMIT / member.len()));
+    let started = Instant::now();
+    let answer = fleet.raw().await.call(&[("grpc-encoding", "gzip")], bomb).await;
+    assert_eq!(answer.code(), Code::ResourceExhausted, "{}", answer.message());
+    let text = answer.message();
+    assert!(
+        text.starts_with("grpc: received message larger than max (inflated, more vs. 6291456): "),
+        "{text}"
+    );
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     assert_eq!(fleet.taken(), [0]);
 }
