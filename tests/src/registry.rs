@@ -66,7 +66,7 @@ impl<'a> Registry<'a> {
     pub async fn start(sandbox: &'a Sandbox, name: &str, ip: IpAddr, access: Access) -> Self {
         fs::create_dir_all(sandbox.path(name)).expect("a directory");
         if let Some(user) = &access.user {
-            write_users(sandbox, name, &[user]).await;
+            write_user(sandbox, name, user).await;
         }
         if let Some(authority) = &access.tls {
             authority.issue(sandbox, &format!("{name}/server"), &format!("IP:{ip}"), 2).await;
@@ -131,13 +131,6 @@ impl<'a> Registry<'a> {
         String::from_utf8_lossy(&ended.stdout).into_owned()
     }
 
-    /// From now on these users and no others have access.
-    pub async fn set_users(&mut self, users: &[&User]) {
-        assert!(self.access.user.is_some(), "it asks for no password");
-        write_users(self.sandbox, &self.name, users).await;
-        self.access.user = users.first().map(|user| (*user).clone());
-    }
-
     /// Stops it: connections are taken by the kernel and never answered.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
@@ -168,18 +161,12 @@ pub fn base64(text: &str) -> String {
     STANDARD.encode(text)
 }
 
-async fn write_users(sandbox: &Sandbox, name: &str, users: &[&User]) {
-    let mut lines = Vec::new();
-    for user in users {
-        // The cheapest bcrypt there is: the registry computes it at every request.
-        let args = ["-B", "-C", "4", "-b", "-n", &user.name, &user.password];
-        let ended = sandbox.run("htpasswd", args, b"").await;
-        assert!(ended.status.success(), "htpasswd: {}", String::from_utf8_lossy(&ended.stderr));
-        lines.extend_from_slice(ended.stdout.trim_ascii());
-        lines.push(b'\n');
-    }
-    // The registry reads it again when its time has changed.
-    sandbox.write(&format!("{name}/htpasswd"), lines);
+async fn write_user(sandbox: &Sandbox, name: &str, user: &User) {
+    // The cheapest bcrypt there is: the registry computes it at every request.
+    let args = ["-B", "-C", "4", "-b", "-n", &user.name, &user.password];
+    let ended = sandbox.run("htpasswd", args, b"").await;
+    assert!(ended.status.success(), "htpasswd: {}", String::from_utf8_lossy(&ended.stderr));
+    sandbox.write(&format!("{name}/htpasswd"), ended.stdout);
 }
 
 async fn spawn(sandbox: &Sandbox, name: &str, access: &Access, ip: IpAddr) -> (Child, SocketAddr) {

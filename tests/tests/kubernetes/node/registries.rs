@@ -1,7 +1,6 @@
 //! Images from registries of all kinds, found by the runner and pulled by the node: no file lists what they run. What
 //! the runner asks of registries is tested in runner/registry.
 
-mod changes;
 mod outage;
 
 use std::net::{IpAddr, SocketAddr};
@@ -11,16 +10,19 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::ENTRYPOINT;
-use porch_fn_tests::process::{Server, flag};
+use porch_fn_tests::load::Load;
+use porch_fn_tests::process::{Server, figure, flag};
 use porch_fn_tests::registry::{Access, Authority, Registry, User, docker_config};
 use tokio::process::Command;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::rig::{Bench, COPY, INPUT, failed, function};
 
 /// The function logs its arguments.
 const ARGUMENTS: &str = "kind: ResourceList\n# test-args: yes\n";
+/// Before it replaces pods, an owner waits for a minute whether it stays one.
+const FOLLOWED_WITHIN: Duration = Duration::from_mins(3);
 /// For a call that needs no pod. On a quiet node it takes a hundredth of it.
 const AT_ONCE: Duration = Duration::from_secs(10);
 const UNTRUSTED: &str = "the certificate of the image's registry is not trusted: add its CA with \
@@ -140,4 +142,38 @@ async fn a_private_authority_is_trusted_when_it_is_given() {
     let path = format!("--tls-secret-path={}", bench.sandbox.path("trusted").display());
     let (_runner, client) = bench.asking_runner(&["--enable-private-registries-tls".to_owned(), path]).await;
     runs_with(&client, &image, "word").await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_moved_tag_is_followed_without_a_failed_call() {
+    let bench = Bench::new().await;
+    let place = bench.registry("open", Access::default()).await;
+    let image = place.push("moving:v1", "before").await;
+    let flags = [place.insecure(), "--image-metadata-ttl=2s".to_owned(), "--scan-interval=1s".to_owned()];
+    let (runner, client) = bench.asking_runner(&flags).await;
+    runs_with(&client, &image, "before").await;
+    let before = place.registry.digest(&image).await;
+
+    let load = Load::start(runner.address(), 2, std::slice::from_ref(&image));
+    place.push("moving:v1", "after").await;
+    let moved = Instant::now();
+    let after = place.registry.digest(&image).await;
+    loop {
+        let answer = client.call(&image, ARGUMENTS).await;
+        assert_eq!(answer.output(), ARGUMENTS);
+        if answer.log() == format!("{ENTRYPOINT} after\n") {
+            break;
+        }
+        assert!(moved.elapsed() < FOLLOWED_WITHIN, "the old image still answers: {}", answer.log());
+        sleep(Duration::from_millis(50)).await;
+    }
+    figure(&format!("a moved tag: the new image answers after {:.1?}", moved.elapsed()));
+    // The old pod is there as yet, and gets no more calls.
+    for _ in 0..10 {
+        runs_with(&client, &image, "after").await;
+    }
+    bench.pod_of(&format!("{image}@{after}")).await;
+    load.stop().await.all_succeeded();
+    assert_eq!(client.call(&format!("{image}@{before}"), INPUT).await.output(), INPUT);
 }
