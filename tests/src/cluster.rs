@@ -21,7 +21,7 @@ pub use audit::{Audit, Mark, Request};
 pub use installation::{Discovery, Installation, Plan, ROUTER, RUNNERS, SETTLES};
 pub use namespace::{Account, Namespace};
 pub use own::Own;
-pub use proxy::{ApiProxy, Asked, Fault, Passed, Rule};
+pub use proxy::{ApiProxy, Asked, Fault, Rule};
 pub use watch::{Change, Recorder, until};
 
 use crate::process::{PATIENCE, Sandbox};
