@@ -21,7 +21,7 @@ pub use audit::{Audit, Mark, Request};
 pub use installation::{Discovery, Installation, Plan, ROUTER, RUNNERS, SETTLES};
 pub use namespace::{Account, Namespace};
 pub use own::Own;
-pub use proxy::{ApiProxy, Asked, Fault, Passed, Rule};
+pub use proxy::{ApiProxy, Asked, Fault, Rule};
 pub use watch::{Change, Recorder, until};
 
 use crate::process::{PATIENCE, Sandbox};
@@ -118,6 +118,13 @@ impl Cluster {
         let own = [OsStr::new("--kubeconfig"), kubeconfig.as_os_str()];
         let args = own.into_iter().chain(args.iter().map(OsStr::new));
         Sandbox::new().run_within(6 * PATIENCE, "kubectl", args, input.as_bytes()).await
+    }
+
+    /// The same for a command that must succeed.
+    pub async fn kubectl_succeeds(&self, args: &[&str], input: &str) -> Output {
+        let ended = self.kubectl(args, input).await;
+        assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        ended
     }
 
     /// A namespace of the test's own, with a random name.

@@ -1,13 +1,11 @@
 //! OCI registries for tests: Debian's `docker-registry` as a child process, open or with a password, with TLS or
 //! without, which may be stopped.
 //!
-//! The tests' cluster has an open registry of its own; these stand beside it. With [`node`] its containerd finds
-//! them.
+//! The tests' cluster has an open registry of its own; these stand beside it.
 
 mod authority;
-mod crane;
-pub mod node;
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -20,8 +18,8 @@ use serde_json::{Value, json};
 use tokio::process::Child;
 
 pub use authority::Authority;
-pub use crane::Crane;
 
+use crate::cluster::Own;
 use crate::process::{Sandbox, eventually};
 
 /// Who may ask what of a registry.
@@ -68,7 +66,7 @@ impl<'a> Registry<'a> {
     pub async fn start(sandbox: &'a Sandbox, name: &str, ip: IpAddr, access: Access) -> Self {
         fs::create_dir_all(sandbox.path(name)).expect("a directory");
         if let Some(user) = &access.user {
-            write_users(sandbox, name, &[user]).await;
+            write_user(sandbox, name, user).await;
         }
         if let Some(authority) = &access.tls {
             authority.issue(sandbox, &format!("{name}/server"), &format!("IP:{ip}"), 2).await;
@@ -87,11 +85,50 @@ impl<'a> Registry<'a> {
         format!("{}/{path}", self.address)
     }
 
-    /// From now on these users and no others have access.
-    pub async fn set_users(&mut self, users: &[&User]) {
-        assert!(self.access.user.is_some(), "it asks for no password");
-        write_users(self.sandbox, &self.name, users).await;
-        self.access.user = users.first().map(|user| (*user).clone());
+    /// Has the node's containerd find it: that reads a folder per host at each pull. This stays when the test has ended;
+    /// whoever gets the port next overwrites it.
+    pub fn is_found_by(&self, own: &Own) {
+        let scheme = if self.access.tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}", self.address);
+        let mut text =
+            format!("server = \"{url}\"\n[host.\"{url}\"]\n  capabilities = [\"pull\", \"resolve\"]\n");
+        if let Some(authority) = &self.access.tls {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  ca = \"{}\"", authority.path().display());
+        }
+        let folder = own.directory().join("certs.d").join(self.address.to_string());
+        fs::create_dir_all(&folder).expect("the node's folder of registries");
+        fs::write(folder.join("hosts.toml"), text).expect("a file there");
+    }
+
+    /// Puts an image into it, changed as the flags of `crane mutate` say. With a label of its name it is another image even
+    /// where nothing else is changed.
+    pub async fn change(&self, from: &str, to: &str, flags: &[&str]) {
+        let label = format!("--label=of-the-test={to}");
+        self.crane(&[&["mutate", from, "--tag", to, &label], flags].concat()).await;
+    }
+
+    /// The digest of what a reference stands for: of an index its own.
+    pub async fn digest(&self, image: &str) -> String {
+        self.crane(&["digest", image]).await.trim().to_owned()
+    }
+
+    /// Runs `crane`, which is on PATH in the cluster's network, with the registry's own credentials and authority.
+    async fn crane(&self, args: &[&str]) -> String {
+        let mut words = Vec::new();
+        if let Some(user) = &self.access.user {
+            let config = docker_config([(self.address.to_string().as_str(), user)]);
+            self.sandbox.write(&format!("{}/crane/config.json", self.name), config);
+            let folder = self.sandbox.path(&format!("{}/crane", self.name));
+            words.push(format!("DOCKER_CONFIG={}", folder.display()));
+        }
+        if let Some(authority) = &self.access.tls {
+            words.push(format!("SSL_CERT_FILE={}", authority.path().display()));
+        }
+        words.extend(["crane"].iter().chain(args).chain(&["--insecure"]).map(ToString::to_string));
+        let ended = self.sandbox.run("env", words, b"").await;
+        assert!(ended.status.success(), "crane {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        String::from_utf8_lossy(&ended.stdout).into_owned()
     }
 
     /// Stops it: connections are taken by the kernel and never answered.
@@ -124,18 +161,12 @@ pub fn base64(text: &str) -> String {
     STANDARD.encode(text)
 }
 
-async fn write_users(sandbox: &Sandbox, name: &str, users: &[&User]) {
-    let mut lines = Vec::new();
-    for user in users {
-        // The cheapest bcrypt there is: the registry computes it at every request.
-        let args = ["-B", "-C", "4", "-b", "-n", &user.name, &user.password];
-        let ended = sandbox.run("htpasswd", args, b"").await;
-        assert!(ended.status.success(), "htpasswd: {}", String::from_utf8_lossy(&ended.stderr));
-        lines.extend_from_slice(ended.stdout.trim_ascii());
-        lines.push(b'\n');
-    }
-    // The registry reads it again when its time has changed.
-    sandbox.write(&format!("{name}/htpasswd"), lines);
+async fn write_user(sandbox: &Sandbox, name: &str, user: &User) {
+    // The cheapest bcrypt there is: the registry computes it at every request.
+    let args = ["-B", "-C", "4", "-b", "-n", &user.name, &user.password];
+    let ended = sandbox.run("htpasswd", args, b"").await;
+    assert!(ended.status.success(), "htpasswd: {}", String::from_utf8_lossy(&ended.stderr));
+    sandbox.write(&format!("{name}/htpasswd"), ended.stdout);
 }
 
 async fn spawn(sandbox: &Sandbox, name: &str, access: &Access, ip: IpAddr) -> (Child, SocketAddr) {

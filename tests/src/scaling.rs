@@ -5,7 +5,8 @@
 //! headless Service without a selector, which the cluster's DNS serves as well.
 
 mod host;
-mod runner;
+
+use std::net::{IpAddr, SocketAddr};
 
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
@@ -13,15 +14,14 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::cluster::{Cluster, ENTRYPOINT, Namespace};
+use crate::cluster::{Cluster, Discovery, ENTRYPOINT, Namespace};
 use crate::load::{Load, Plan, Routers};
 use crate::process::{Sandbox, Server, eventually, flag, is_healthy};
 
 pub use host::Host;
-pub use runner::{Listed, Runner};
 
 const PORT: u16 = 9445;
 const SERVICE: &str = "shards";
@@ -32,11 +32,21 @@ const METADATA: &str = "image-metadata.yaml";
 /// The input of first calls.
 const INPUT: &str = "kind: ResourceList\n";
 
-/// How routers and runners find the runners.
+/// Whether a runner takes part, in the `EndpointSlice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Discovery {
-    Slices,
-    Dns,
+pub enum Listed {
+    /// It exists but is not ready: down, or starting.
+    NotReady,
+    Ready,
+    Terminating,
+}
+
+#[derive(Debug)]
+pub struct Runner {
+    pub server: Server,
+    pub host: Host,
+    /// What was changed counts after [`Tier::publish`].
+    pub listed: Listed,
 }
 
 /// Routers, runners, and the pods of some functions.
@@ -78,10 +88,10 @@ impl Tier {
         namespace.make::<Service>(service).await;
         let service = format!("{SERVICE}.{}.svc.cluster.local:{PORT}", namespace.name());
         let target = match discovery {
-            Discovery::Slices => format!("kubernetes:///{}/{SERVICE}:{PORT}", namespace.name()),
+            Discovery::EndpointSlices => format!("kubernetes:///{}/{SERVICE}:{PORT}", namespace.name()),
             Discovery::Dns => format!("dns://{DNS}/{service}"),
         };
-        let kubeconfig = (discovery == Discovery::Slices)
+        let kubeconfig = (discovery == Discovery::EndpointSlices)
             .then(|| format!("--kubeconfig={}", cluster.kubeconfig().display()));
         let mut tier = Self {
             images,
@@ -246,5 +256,24 @@ impl Tier {
         let Self { routers, runners, namespace, sandbox, .. } = self;
         drop((routers, runners, sandbox));
         namespace.finish().await;
+    }
+}
+
+// === impl Runner ===
+
+impl Runner {
+    pub fn name(&self) -> String {
+        SocketAddr::new(IpAddr::V4(self.host.address()), PORT).to_string()
+    }
+
+    /// Its entry in the `EndpointSlice`.
+    fn endpoint(&self) -> Value {
+        let (ready, serving, terminating) = match self.listed {
+            Listed::NotReady => (false, false, false),
+            Listed::Ready => (true, true, false),
+            Listed::Terminating => (false, true, true),
+        };
+        let conditions = json!({"ready": ready, "serving": serving, "terminating": terminating});
+        json!({"addresses": [self.host.address()], "conditions": conditions})
     }
 }

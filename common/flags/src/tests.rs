@@ -1,4 +1,4 @@
-//! Every spelling and every mistake. The fuzz target `flags` has arbitrary arguments.
+//! Every spelling and every mistake.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
 

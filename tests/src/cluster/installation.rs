@@ -1,5 +1,5 @@
-//! Router and runners in a cluster, as users install them: two Deployments, the Service that Porch calls, the headless
-//! one that the runners are found by, and accounts with the least rights.
+//! Router and runners in a cluster as the base of deploy/ has them, in namespaces of their own, so that tests can choose
+//! programs, flags and the way of discovery. `alone::deploy` applies deploy/ as users do.
 
 mod objects;
 
@@ -16,16 +16,12 @@ use serde_json::{Value, json};
 use super::{Cluster, Namespace};
 use crate::fleet::PREFIX;
 use crate::process::{eventually, get, is_healthy};
-use crate::rights::{BASE, FUNCTIONS, Roles};
 
 /// The routers' Deployment.
 pub const ROUTER: &str = "function-router";
 /// The runners' Deployment.
 pub const RUNNERS: &str = "function-runner-shards";
-/// The router's Service.
-const SERVICE: &str = "function-runner";
 const PORT: u16 = 9445;
-const ROUTERS: u32 = 2;
 const ADMIN_PORT: u16 = 9464;
 
 /// How routers and runners find the runners.
@@ -99,19 +95,17 @@ impl Installation {
             ..PolicyRule::default()
         };
         for name in [ROUTER, RUNNERS] {
-            let account = new.home.account(name).await;
-            account.allow(&new.home, std::slice::from_ref(&slices)).await;
-            if name == RUNNERS {
-                account.allow(&new.functions, &Roles::of(&[BASE]).rules(FUNCTIONS)).await;
-            }
+            new.home.account(name).await.allow(&new.home, std::slice::from_ref(&slices)).await;
         }
-        new.apply(&objects::services()).await;
+        let mut rest = new.base();
+        rest.retain(|object| object["kind"] != "Deployment");
+        new.apply(&rest).await;
         new.install(RUNNERS, plan).await;
         new.install(ROUTER, plan).await;
         new.scale(RUNNERS, plan.runners).await;
         new.rolled_out(ROUTER).await;
         let services = new.home.services().await;
-        let service = services.iter().find(|service| service.metadata.name.as_deref() == Some(SERVICE));
+        let service = services.iter().find(|service| service.metadata.name.as_deref() == Some(ROUTER));
         let ip = service.and_then(|service| service.spec.as_ref()?.cluster_ip.as_ref()?.parse().ok());
         new.address = SocketAddr::new(ip.expect("the Service has an address"), PORT);
         new
@@ -130,14 +124,17 @@ impl Installation {
     /// Applies one Deployment as planned. It is not waited for.
     pub async fn install(&self, deployment: &str, plan: &Plan) {
         if let Some(images) = &plan.listed_images {
-            self.apply(&objects::image_metadata(images)).await;
+            self.apply(&[objects::image_metadata(images)]).await;
         }
-        let (home, functions) = (self.home.name(), self.functions.name());
-        let wish = match deployment {
-            ROUTER => objects::router(plan, home),
-            _ => objects::runners(plan, home, functions, self.home.cluster().registry()),
-        };
-        self.apply(&wish).await;
+        let is_it =
+            |object: &Value| object["kind"] == "Deployment" && object["metadata"]["name"] == deployment;
+        let it = self.base().into_iter().find(is_it).expect("the base has it");
+        let registry = self.home.cluster().registry();
+        self.apply(&[objects::planned(it, plan, self.home.name(), registry)]).await;
+    }
+
+    fn base(&self) -> Vec<Value> {
+        objects::base(self.home.name(), self.functions.name())
     }
 
     /// `kubectl scale`, and waits until the Deployment is as wished.
@@ -217,9 +214,7 @@ impl Installation {
     }
 
     async fn run(&self, args: &[&str], input: &str) -> String {
-        let ended = self.home.cluster().kubectl(args, input).await;
-        let stderr = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "kubectl {args:?}: {stderr}");
+        let ended = self.home.cluster().kubectl_succeeds(args, input).await;
         String::from_utf8_lossy(&ended.stdout).into_owned()
     }
 
@@ -238,7 +233,7 @@ fn of(pod: &Pod, deployment: &str) -> bool {
     pod.metadata
         .labels
         .as_ref()
-        .and_then(|labels| labels.get(objects::NAME_LABEL))
+        .and_then(|labels| labels.get("app.kubernetes.io/name"))
         .is_some_and(|name| name == deployment)
 }
 

@@ -31,7 +31,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::Cluster;
 use crate::process::Sandbox;
-pub use rules::{Asked, Fault, Passed, Rule};
+pub use rules::{Asked, Fault, Rule};
 use rules::{Rules, When};
 
 /// An API server that can be made to fail. Without rules it passes everything.
@@ -88,14 +88,14 @@ impl ApiProxy {
         self.shared.rules.set(rules.into_iter().collect());
     }
 
-    /// What became of the requests so far.
-    pub fn passed(&self) -> Vec<Passed> {
+    /// What was done to the requests so far, and to open watches.
+    pub fn passed(&self) -> Vec<Option<Fault>> {
         self.shared.rules.passed()
     }
 
     /// How often the fault was done.
     pub fn done(&self, fault: Fault) -> usize {
-        self.passed().iter().filter(|passed| passed.fault == Some(fault)).count()
+        self.passed().iter().filter(|done| **done == Some(fault)).count()
     }
 
     /// Breaks all connections and refuses new ones.
@@ -147,7 +147,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 /// An error closes the connection without an answer.
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Broken> {
     let asked = Asked::of(request.method(), request.uri());
-    let fault = shared.rules.roll(&asked, When::Asked);
+    let fault = shared.rules.roll(asked, When::Asked);
     let refused = match fault {
         Some(Fault::Conflict) => Some((StatusCode::CONFLICT, "Conflict")),
         Some(Fault::RefuseWatch) => Some((StatusCode::GONE, "Expired")),
@@ -156,17 +156,16 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         _ => None,
     };
     if let Some((code, reason)) = refused {
-        shared.rules.record(asked, fault, Some(code));
+        shared.rules.record(fault);
         return Ok(failure(code, reason));
     }
     let delay = if let Some(Fault::Slow(delay)) = fault { delay } else { Duration::ZERO };
     let forwarded = tokio::spawn({
-        let (shared, asked) = (Arc::clone(&shared), asked.clone());
+        let shared = Arc::clone(&shared);
         async move {
             tokio::time::sleep(delay).await;
             let answered = forward(&shared, request).await;
-            let status = answered.as_ref().ok().map(Response::status);
-            shared.rules.record(asked, fault, status);
+            shared.rules.record(fault);
             answered
         }
     });
@@ -174,9 +173,9 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     match fault {
         Some(Fault::LoseAnswer) => Ok(failure(StatusCode::INTERNAL_SERVER_ERROR, "InternalError")),
         Some(Fault::LoseConnection) => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
-        _ if asked.verb == "watch" && answered.status().is_success() => {
+        _ if asked == Asked::Watch && answered.status().is_success() => {
             let (head, body) = answered.into_parts();
-            Ok(Response::from_parts(head, faulty_watch::body(shared, asked, body)))
+            Ok(Response::from_parts(head, faulty_watch::body(shared, body)))
         }
         _ => Ok(answered.map(|body| body.map_err(Broken::from).boxed_unsync())),
     }
@@ -225,21 +224,12 @@ fn failure(code: StatusCode, reason: &str) -> Response<Body> {
 
 impl Asked {
     fn of(method: &Method, uri: &http::Uri) -> Self {
-        // /api/v1/namespaces/NAMESPACE/RESOURCE/NAME/PART
-        let mut path = uri.path().split('/').skip(1).skip_while(|part| *part != "namespaces").skip(2);
-        let resource = path.next().unwrap_or_default().to_owned();
-        let name = path.next().unwrap_or_default().to_owned();
         let query = uri.query().unwrap_or_default();
         let watch = query.split('&').any(|part| matches!(part, "watch=true" | "watch=1" | "watch"));
-        let verb = match method.as_str() {
-            "GET" if watch => "watch",
-            "GET" if name.is_empty() => "list",
-            "GET" => "get",
-            "POST" => "create",
-            "PATCH" => "patch",
-            "DELETE" => "delete",
-            _ => "update",
-        };
-        Self { verb, resource, name }
+        match *method {
+            Method::GET if watch => Self::Watch,
+            Method::GET => Self::Read,
+            _ => Self::Write,
+        }
     }
 }

@@ -1,13 +1,11 @@
 //! The router through its front door: a real HTTP/2 call goes in, and fake runners behind it decide what
 //! happens to it. One module for each kind of promise.
 
-mod allowed_images;
 mod deadlines;
 mod drain;
 mod errors;
 mod health;
 mod hops;
-mod inflight;
 mod limits;
 mod outliers;
 mod retries;

@@ -3,9 +3,7 @@
 
 mod adoption;
 mod calls;
-mod collecting;
-mod discovery;
-mod failing;
+mod clock;
 pub(crate) mod function_configs;
 mod rights;
 mod settings;

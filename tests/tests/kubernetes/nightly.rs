@@ -4,7 +4,6 @@ mod certificates;
 mod faults;
 mod fleet;
 mod migration;
-mod outage;
 mod overload;
 mod scaling;
 mod sizing;

@@ -4,4 +4,3 @@
 mod calls;
 mod failing;
 mod registries;
-mod templates;

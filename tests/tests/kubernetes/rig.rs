@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, ResourceQuota, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, ResourceQuota, Secret, Service};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use porch_fn_image::{Image, pod_name};
@@ -25,6 +25,8 @@ pub(crate) const REFERENCE: &str = "fn.kpt.dev/image-reference";
 pub(crate) const VERSION: &str = "fn.kpt.dev/template-version";
 /// When every pod's time has run out.
 pub(crate) const LONG_AGO: &str = "2001-01-01T00:00:00Z";
+/// The name of the credentials' copy when no flag gives another.
+pub(crate) const COPY: &str = "auth-secret";
 /// Longer than any call of these tests takes.
 const DEADLINE: Duration = Duration::from_secs(100);
 
@@ -96,11 +98,6 @@ pub(crate) async fn count(runner: &Server, image: &str, field: &str) -> u64 {
 pub(crate) async fn until_count(runner: &Server, image: &str, field: &str, expected: u64) {
     let what = format!("{field} of {image} is {expected}");
     eventually(&what, async || (count(runner, image, field).await == expected).then_some(())).await;
-}
-
-/// Waits until the log has a text.
-pub(crate) async fn logs(server: &Server, text: &str) {
-    eventually(&format!("the log has {text:?}"), async || server.log().contains(text).then_some(())).await;
 }
 
 /// A small template of a user's: `cp` brings the wrapper-server, `command` is what the function's container runs.
@@ -205,8 +202,7 @@ impl Bench {
     /// `kubectl` in the namespace.
     pub(crate) async fn kubectl(&self, args: &[&str], stdin: &str) {
         let args = [&["--namespace", self.namespace.name()], args].concat();
-        let ended = self.cluster.kubectl(&args, stdin).await;
-        assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+        self.cluster.kubectl_succeeds(&args, stdin).await;
     }
 
     /// The name of the function's pod in a slot.
@@ -244,6 +240,23 @@ impl Bench {
         };
         let look = |services: &[Service]| services.iter().find(owned).cloned();
         self.namespace.until(&format!("{name} has a Service of its own"), look).await
+    }
+
+    /// Writes the file of credentials, and returns the flags that name it.
+    pub(crate) fn credentials(&self, config: &str) -> [String; 2] {
+        let file = self.sandbox.write("config-secret/.dockerconfigjson", config);
+        let path = format!("--registry-auth-secret-path={}", file.display());
+        ["--enable-private-registries".to_owned(), path]
+    }
+
+    /// Waits until the copy holds this.
+    pub(crate) async fn copied(&self, content: &str) -> Secret {
+        let copied = |secrets: &[Secret]| {
+            let secret = secrets.iter().find(|secret| secret.name_any() == COPY)?;
+            let data = secret.data.as_ref()?.get(".dockerconfigjson")?;
+            (data.0 == content.as_bytes()).then(|| secret.clone())
+        };
+        self.namespace.until("the pull secret has the file's content", copied).await
     }
 
     pub(crate) async fn delete(&self, pod: &Pod, params: &DeleteParams) {

@@ -150,22 +150,6 @@ async fn a_killed_pod_is_replaced_and_its_call_runs_again() {
 
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
-async fn a_function_that_kills_its_pods_gets_three() {
-    let sandbox = Sandbox::new();
-    // The wrapper-server is the function's parent.
-    let (_runner, client) = runner(&sandbox, "echo >>$TMPDIR/runs; kill -KILL $PPID; sleep 1000", &[]).await;
-    client.call(IMAGE, INPUT).await.fails(
-        Code::Unavailable,
-        "unable to evaluate example.com/functions/f:v1 with pod evaluator: rpc error: code = Unavailable desc = \
-         the function's pods broke off during this call and it is not run again: look for out-of-memory kills and \
-         crashes of the function",
-    );
-    // --max-grpc-retries is 2.
-    assert_eq!(sandbox.appears("runs").await.len(), 3);
-}
-
-#[tokio::test]
-#[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_caller_that_gives_up_leaves_the_pod_starting() {
     let sandbox = Sandbox::new();
     let slow = format!(

@@ -1,122 +1,80 @@
-//! The objects of an installation.
+//! The objects of an installation: the base of deploy/ in other namespaces, with the programs and flags of a plan.
+
+use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{ADMIN_PORT, Discovery, PORT, Plan, ROUTER, ROUTERS, RUNNERS, SERVICE};
+use super::{Discovery, PORT, Plan, ROUTER, RUNNERS};
 use crate::cluster::ENTRYPOINT;
+use crate::rights::{self, DEPLOY, FUNCTIONS, HOME};
 
-pub(super) const NAME_LABEL: &str = "app.kubernetes.io/name";
 const IMAGE_METADATA: &str = "image-metadata";
+/// The base's flags that stay. Its limits do not: in these tests each function has one pod.
+const KEPT: [&str; 4] = ["--runners=", "--router-count=", "--peers=", "--pod-namespace="];
 
-/// The Service that Porch calls, and the headless one of the runners.
-pub(super) fn services() -> Vec<Value> {
-    let service = |name: &str, of: &str, ip: Value| {
-        json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
-            "spec": {
-                "clusterIP": ip,
-                "selector": {NAME_LABEL: of},
-                "ports": [{"name": "grpc", "port": PORT}],
-            },
-        })
-    };
-    let mut router = service(SERVICE, ROUTER, Value::Null);
-    if let Some(spec) = router["spec"].as_object_mut() {
-        spec.remove("clusterIP");
-    }
-    vec![router, service(RUNNERS, RUNNERS, json!("None"))]
+/// The whole base.
+pub(super) fn base(home: &str, functions: &str) -> Vec<Value> {
+    let files = ["rights.yaml", "runners.yaml", "router.yaml"];
+    let all: Vec<_> = files.iter().flat_map(|file| rights::objects(&Path::new(DEPLOY).join(file))).collect();
+    let moved = json!(all).to_string().replace(FUNCTIONS, functions).replace(HOME, home);
+    serde_json::from_str(&moved).expect("the same objects")
 }
 
 /// What `--image-metadata` reads.
-pub(super) fn image_metadata(images: &[String]) -> Vec<Value> {
+pub(super) fn image_metadata(images: &[String]) -> Value {
     let images: Vec<_> =
         images.iter().map(|image| json!({"image": image, "entrypoint": [ENTRYPOINT]})).collect();
     let data = json!({"images.yaml": json!({"images": images}).to_string()});
-    vec![json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": IMAGE_METADATA}, "data": data})]
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": IMAGE_METADATA}, "data": data})
 }
 
-pub(super) fn router(plan: &Plan, home: &str) -> Vec<Value> {
-    let mut flags = vec![format!("--runners={}", target(plan, home)), format!("--router-count={}", ROUTERS)];
-    flags.extend(plan.router_flags.iter().cloned());
-    let container = container("router", "/porch-fn-router", &plan.router_image, &flags);
-    vec![deployment(ROUTER, Some(ROUTERS), &container, &[])]
-}
-
-pub(super) fn runners(plan: &Plan, home: &str, functions: &str, registry: &str) -> Vec<Value> {
-    let mut flags = vec![format!("--peers={}", target(plan, home)), format!("--pod-namespace={functions}")];
-    let mut volumes = Vec::new();
-    if plan.listed_images.is_some() {
-        flags.push("--image-metadata=/etc/porch-fn/images.yaml".into());
-        volumes.push(json!({"name": IMAGE_METADATA, "configMap": {"name": IMAGE_METADATA}}));
+/// One of the base's Deployments as planned. Of runners it has no number of replicas: applying it again leaves as many as
+/// there are.
+pub(super) fn planned(mut deployment: Value, plan: &Plan, home: &str, registry: &str) -> Value {
+    let is_router = deployment["metadata"]["name"] == ROUTER;
+    let pod = &mut deployment["spec"]["template"]["spec"];
+    // Without it nobody finds runners by EndpointSlices.
+    pod["automountServiceAccountToken"] = json!(true);
+    let container = &mut pod["containers"][0];
+    let mut flags: Vec<String> = serde_json::from_value(container["args"].take()).expect("flags");
+    flags.retain(|flag| KEPT.iter().any(|kept| flag.starts_with(kept)));
+    if plan.discovery == Discovery::EndpointSlices {
+        let by_dns = format!("dns:///{RUNNERS}.{home}:{PORT}");
+        let by_slices = format!("kubernetes:///{home}/{RUNNERS}:{PORT}");
+        flags = flags.iter().map(|flag| flag.replace(&by_dns, &by_slices)).collect();
+    }
+    let (image, more) = if is_router {
+        (&plan.router_image, &plan.router_flags)
     } else {
-        flags.push(format!("--insecure-registries={registry}"));
+        (&plan.runner_image, &plan.runner_flags)
+    };
+    flags.extend(more.iter().cloned());
+    if !is_router {
+        match plan.listed_images {
+            Some(_) => flags.push("--image-metadata=/etc/porch-fn/images.yaml".into()),
+            None => flags.push(format!("--insecure-registries={registry}")),
+        }
     }
-    flags.extend(plan.runner_flags.iter().cloned());
-    let mut container = container("runner", "/porch-fn-runner", &plan.runner_image, &flags);
-    let field =
-        |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
-    container["env"] = json!([
-        field("POD_IP", "status.podIP"),
-        field("POD_NAMESPACE", "metadata.namespace"),
-        {"name": "WRAPPER_SERVER_IMAGE", "value": plan.wrapper_image},
-    ]);
-    if !volumes.is_empty() {
-        container["volumeMounts"] = json!([{"name": IMAGE_METADATA, "mountPath": "/etc/porch-fn"}]);
+    container["image"] = json!(image);
+    container["args"] = json!(flags);
+    // A name may stand for another build by now.
+    container["imagePullPolicy"] = json!("Always");
+    // The node is small.
+    container["resources"] = json!({});
+    if is_router {
+        return deployment;
     }
-    vec![deployment(RUNNERS, None, &container, &volumes)]
-}
-
-fn target(plan: &Plan, home: &str) -> String {
-    match plan.discovery {
-        Discovery::Dns => format!("dns:///{RUNNERS}.{home}.svc.cluster.local:{PORT}"),
-        Discovery::EndpointSlices => format!("kubernetes:///{home}/{RUNNERS}:{PORT}"),
+    for variable in container["env"].as_array_mut().into_iter().flatten() {
+        if variable["name"] == "WRAPPER_SERVER_IMAGE" {
+            variable["value"] = json!(plan.wrapper_image);
+        }
     }
-}
-
-fn container(name: &str, program: &str, image: &str, flags: &[String]) -> Value {
-    let probe = |path: &str, period: u32| json!({"httpGet": {"path": path, "port": ADMIN_PORT}, "periodSeconds": period});
-    json!({
-        "name": name,
-        "image": image,
-        // A name may stand for another build by now.
-        "imagePullPolicy": "Always",
-        "command": [program],
-        "args": flags,
-        "ports": [{"name": "grpc", "containerPort": PORT}, {"name": "admin", "containerPort": ADMIN_PORT}],
-        "readinessProbe": probe("/readyz", 1),
-        "livenessProbe": probe("/healthz", 10),
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": true,
-            "runAsNonRoot": true,
-            "runAsUser": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-    })
-}
-
-/// Without a number of replicas, applying it again leaves as many as there are.
-fn deployment(name: &str, replicas: Option<u32>, container: &Value, volumes: &[Value]) -> Value {
-    let labels = json!({NAME_LABEL: name});
-    let mut deployment = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "serviceAccountName": name,
-                    "terminationGracePeriodSeconds": 330,
-                    "containers": [container],
-                    "volumes": volumes,
-                },
-            },
-        },
-    });
-    if let Some(replicas) = replicas {
-        deployment["spec"]["replicas"] = json!(replicas);
+    if plan.listed_images.is_some() {
+        let mount = json!({"name": IMAGE_METADATA, "mountPath": "/etc/porch-fn"});
+        container["volumeMounts"].as_array_mut().expect("mounts").push(mount);
+        let volume = json!({"name": IMAGE_METADATA, "configMap": {"name": IMAGE_METADATA}});
+        pod["volumes"].as_array_mut().expect("volumes").push(volume);
     }
+    deployment["spec"].as_object_mut().expect("a spec").remove("replicas");
     deployment
 }

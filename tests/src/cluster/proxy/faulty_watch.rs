@@ -15,7 +15,6 @@ use super::{Body, Broken, Shared, status};
 
 struct Watch {
     shared: Arc<Shared>,
-    asked: Asked,
     upstream: client::Body,
     rules_changed: watch::Receiver<()>,
     /// Every event is one line. Faults are done between events.
@@ -25,11 +24,11 @@ struct Watch {
 }
 
 /// What a watch answers, until a fault is done to it.
-pub(super) fn body(shared: Arc<Shared>, asked: Asked, upstream: client::Body) -> Body {
+pub(super) fn body(shared: Arc<Shared>, upstream: client::Body) -> Body {
     let mut rules_changed = shared.rules.changes();
     // The first roll is at once.
     rules_changed.mark_changed();
-    let watch = Watch { shared, asked, upstream, rules_changed, between_events: true, ended: false };
+    let watch = Watch { shared, upstream, rules_changed, between_events: true, ended: false };
     StreamBody::new(stream::unfold(watch, next)).boxed_unsync()
 }
 
@@ -44,9 +43,9 @@ async fn next(mut watch: Watch) -> Option<(Result<Frame<Bytes>, Broken>, Watch)>
             _ = watch.rules_changed.changed() => None,
         };
         let fault =
-            watch.between_events.then(|| watch.shared.rules.roll(&watch.asked, When::Watching)).flatten();
+            watch.between_events.then(|| watch.shared.rules.roll(Asked::Watch, When::Watching)).flatten();
         if fault.is_some() {
-            watch.shared.rules.record(watch.asked.clone(), fault, None);
+            watch.shared.rules.record(fault);
         }
         match fault {
             Some(Fault::EndWatch) => return None,

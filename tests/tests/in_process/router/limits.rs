@@ -1,13 +1,14 @@
-//! Sizes and compression: what is refused, when, and in which words.
+//! Sizes, bytes in flight and compression: what is refused, when, and in which words.
 
 use std::io::Write;
 
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use porch_fn_grpc::{CALL_OVERHEAD, is_shed};
 use porch_fn_proto::PREFIX_LEN;
 use porch_fn_tests::caller::{framed, request};
-use porch_fn_tests::fake_runner::{Answer, Reply};
+use porch_fn_tests::fake_runner::{Answer, Gate, Reply};
 use porch_fn_tests::fleet::Fleet;
 use prost::Message;
 use tokio::time::{Duration, Instant};
@@ -106,6 +107,37 @@ async fn an_oversized_request_is_refused_before_it_has_arrived_and_its_client_re
     assert_eq!(caller.runner_of(IMAGE).await, "0");
 }
 
+/// Which images have to yield, and each text, is tested in common/grpc.
+#[tokio::test]
+async fn past_its_bytes_in_flight_the_router_refuses_at_once_and_finally() {
+    // Room for two of the largest messages.
+    let limit = format!("--max-inflight-bytes={}", 2 * (LIMIT + CALL_OVERHEAD));
+    let fleet = Fleet::with(1, &[LIMIT_FLAG, &limit]).await;
+    let (gate, raw) = (Gate::new(), fleet.raw().await);
+    fleet.runners[0].otherwise(gate.echo());
+    let mut held = Vec::new();
+    for image in ["one:v1", "two:v1"] {
+        let mut call = raw.begin(raw.head()).await;
+        call.send(message_of(LIMIT, |text| framed(image, text)), true);
+        held.push(call);
+    }
+    fleet.runners[0].wait("both calls", |log| log.calls.len() == 2).await;
+    let answer = raw.call(&[], framed(IMAGE, "package")).await;
+    assert_eq!(answer.code(), Code::ResourceExhausted, "{}", answer.message());
+    assert!(
+        answer.message().ends_with("--max-inflight-bytes or the number of routers"),
+        "{}",
+        answer.message()
+    );
+    assert!(!is_shed(answer.status_headers()));
+    assert_eq!(fleet.metric("porch_fn_router_inflight_refused_total{reason=\"limit\"}").await, 1);
+    gate.open();
+    for call in held {
+        assert_eq!(call.answer().await.code(), Code::Ok);
+    }
+    fleet.wait_metric("porch_fn_router_inflight_bytes", 0).await;
+}
+
 #[tokio::test]
 async fn a_compressed_request_is_routed_by_its_image_and_forwarded_as_it_is() {
     let fleet = Fleet::of(3).await;
@@ -149,19 +181,15 @@ async fn a_message_that_inflates_past_the_limit_is_refused_without_being_inflate
     let fleet = Fleet::of(1).await;
     // The members of a gzip file follow each other: these stand for gigabytes.
     let member = gzip(&vec![0; 1024 * 1024]);
-    let bomb = member.repeat(DEFAULT_LIMIT / member.len());
-    let just_too_large = gzip(&request(IMAGE, vec![b'x'; DEFAULT_LIMIT]).encode_to_vec());
-    let raw = fleet.raw().await;
-    for message in [bomb, just_too_large] {
-        let started = Instant::now();
-        let answer = raw.call(&[("grpc-encoding", "gzip")], compressed_frame(&message)).await;
-        assert_eq!(answer.code(), Code::ResourceExhausted, "{}", answer.message());
-        let text = answer.message();
-        assert!(
-            text.starts_with("grpc: received message larger than max (inflated, more vs. 6291456): "),
-            "{text}"
-        );
-        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
-    }
+    let bomb = compressed_frame(&member.repeat(DEFAULT_LIMIT / member.len()));
+    let started = Instant::now();
+    let answer = fleet.raw().await.call(&[("grpc-encoding", "gzip")], bomb).await;
+    assert_eq!(answer.code(), Code::ResourceExhausted, "{}", answer.message());
+    let text = answer.message();
+    assert!(
+        text.starts_with("grpc: received message larger than max (inflated, more vs. 6291456): "),
+        "{text}"
+    );
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     assert_eq!(fleet.taken(), [0]);
 }

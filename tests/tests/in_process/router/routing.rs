@@ -211,6 +211,21 @@ async fn what_is_no_image_is_forwarded_for_the_runner_to_refuse() {
     }
 }
 
+/// Which patterns fit, and the text, are tested in common/image.
+#[tokio::test]
+async fn an_image_that_is_not_allowed_reaches_no_runner() {
+    let fleet = Fleet::with(1, &["--allowed-images=set-*:v1", "--allowed-images=quay.io/fn/*"]).await;
+    let caller = fleet.caller().await;
+    for image in ["set-image:v1", "quay.io/fn/f"] {
+        assert_eq!(caller.runner_of(image).await, "0");
+    }
+    for image in ["set-image:v2", "quay.io/other", "Not An Image"] {
+        let status = caller.evaluate(image, "package").await.unwrap_err();
+        assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    }
+    assert_eq!(fleet.taken(), [2], "a runner heard of a refused call");
+}
+
 /// An answer of a runner that has this many other calls in flight.
 fn loaded(load: usize) -> Answer {
     let mut reply = Reply::ok("package".into(), "loaded");

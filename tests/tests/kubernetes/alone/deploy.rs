@@ -1,4 +1,5 @@
 //! What deploy/ holds, as users apply it: the base unchanged, its components, the single runner, and what removing leaves.
+//! `scaling` scales the base.
 //!
 //! The cluster's node and DNS know the registry that the manifests name. Nothing enforces `NetworkPolicies`, and neither
 //! cert-manager nor the Prometheus operator runs here: of those components the API server checks the objects. With
@@ -13,7 +14,7 @@ use std::process::Output;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::cluster::{Audit, Cluster, Mark};
+use porch_fn_tests::cluster::{Audit, Cluster, Mark, ROUTER, RUNNERS};
 use porch_fn_tests::load::{Load, Plan, Routers};
 use porch_fn_tests::process::{Sandbox, eventually, figure};
 use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME};
@@ -23,8 +24,6 @@ use tokio::time::Instant;
 use crate::rig::INPUT;
 
 const REGISTRY: &str = "porch-fn.example";
-pub(crate) const ROUTER: &str = "function-router";
-pub(crate) const RUNNERS: &str = "function-runner-shards";
 /// What the base's objects have, but for those that Porch has as well.
 pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of=porch-function-runner";
 const FUNCTION_PODS: &str = "app.kubernetes.io/managed-by=porch-fn-runner";
@@ -67,9 +66,7 @@ impl Stand {
     }
 
     pub(crate) async fn run(&self, args: &[&str]) -> Output {
-        let ended = self.cluster.kubectl(args, "").await;
-        assert!(ended.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
-        ended
+        self.cluster.kubectl_succeeds(args, "").await
     }
 
     /// What it prints. It has nothing to warn of.
@@ -83,12 +80,6 @@ impl Stand {
         for deployment in deployments {
             self.kubectl(&["-n", HOME, "rollout", "status", "deployment", deployment, "--timeout=5m"]).await;
         }
-    }
-
-    async fn scaled(&self, deployment: &str, replicas: u32) {
-        let replicas = format!("--replicas={replicas}");
-        self.kubectl(&["-n", HOME, "scale", "deployment", deployment, &replicas]).await;
-        self.rolled_out(&[deployment]).await;
     }
 
     /// Where Porch calls.
@@ -248,7 +239,7 @@ pub(crate) fn copy_folder(from: &Path, to: &Path) {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn the_manifests_install_serve_scale_upgrade_and_leave_nothing() {
+async fn the_manifests_install_serve_upgrade_and_leave_nothing() {
     let cluster = Cluster::connect().await;
     let start = Instant::now();
     let audit = cluster.audit();
@@ -269,12 +260,6 @@ async fn the_manifests_install_serve_scale_upgrade_and_leave_nothing() {
     stand.kubectl(&["apply", "--dry-run=server", "-f", &format!("{DEPLOY}/examples")]).await;
     figure(&format!("checked after {:.0?}", start.elapsed()));
 
-    stand
-        .under_load("4 runners, then 2", async || {
-            stand.scaled(RUNNERS, 4).await;
-            stand.scaled(RUNNERS, 2).await;
-        })
-        .await;
     let changed = stand.with(&["pod-template", "network-policies", "pod-security", "restricted"]);
     stand
         .under_load("an upgrade", async || {

@@ -1,10 +1,8 @@
 //! Which pods and Services are taken over, made again, skipped, and left alone.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Service};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use porch_fn_image::{Image, pod_name};
 use porch_fn_tests::process::eventually;
 use serde_json::{Value, json};
@@ -88,34 +86,6 @@ async fn a_pod_is_made_with_its_service_and_adopted_by_others() {
 
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
-async fn a_pod_that_is_gone_or_has_failed_is_replaced() {
-    let bench = Bench::new().await;
-    let runner = bench.runner(&[]).await;
-    for fails in [false, true] {
-        runner.succeeds().await;
-        let pod = bench.pod().await;
-        if fails {
-            let patch = Patch::Merge(json!({"status": {"phase": "Failed"}}));
-            let pods = bench.namespace.api::<Pod>();
-            pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await.unwrap();
-        } else {
-            bench.delete(&pod, &DeleteParams::default().grace_period(0)).await;
-        }
-        let other = eventually("there is another pod", async || {
-            runner.succeeds().await;
-            bench.pods().await.into_iter().find(|other| other.uid() != pod.uid())
-        })
-        .await;
-        bench.gone(&pod).await;
-        // The surge slot may serve while the old pod ends.
-        let name = other.name_any();
-        assert!([bench.name(0), bench.name(1)].contains(&name), "{name}");
-        bench.service_of(&other).await;
-    }
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
 async fn what_others_hold_the_name_with_is_reported_and_left_alone() {
     let bench = Bench::new().await;
     let [marker, second] = ["marker", "second"].map(|name| format!("example.com/{name}:v1"));
@@ -188,26 +158,4 @@ async fn a_pod_gets_a_service_of_its_own() {
         services.delete(&service.name_any(), &DeleteParams::default()).await.unwrap();
     }
     assert_eq!(bench.pod().await.uid(), pod.uid());
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn every_image_has_names_that_the_api_server_takes() {
-    let bench = Bench::new().await;
-    let long = format!("{}/{}:{}", "deep".repeat(10), "long-name.".repeat(9) + "end", "t".repeat(100));
-    let digest = format!("by/digest@sha256:{}", "0123456789abcdef".repeat(4));
-    let names = ["one/same:v1", "two/same:v1", "under_score.dot__name:V1.2_RC-3", "9lives", &long, &digest];
-    let images = names.map(|name| format!("{}/{name}", bench.cluster.registry()));
-    let runner = bench.runner_of(&images.each_ref().map(String::as_str), &[]).await;
-    for image in &images {
-        assert_eq!(runner.client.call(image, INPUT).await.output(), INPUT, "{image}");
-    }
-    let pods: BTreeSet<_> = bench.pods().await.iter().map(ResourceExt::name_any).collect();
-    let services = bench.namespace.services().await.iter().map(ResourceExt::name_any).collect();
-    assert_eq!(pods.len(), images.len(), "no two share a name");
-    assert_eq!(pods, services);
-    let begin = |text: &str| pods.iter().filter(|name| name.starts_with(text)).count();
-    // Without a tag it is `latest`; dots are dropped from a tag.
-    assert_eq!((begin("same-v1-0-"), begin("fn-9lives-latest-0-")), (2, 1), "{pods:?}");
-    assert_eq!(begin("under-score-dot--name-v12-rc-3-0-"), 1, "{pods:?}");
 }

@@ -15,11 +15,10 @@ use serde_json::json;
 use tonic::Code;
 
 use super::function_configs::{Configs, FINALIZER, install, pods_of};
-use crate::rig::{Bench, INPUT, MANAGED_BY, MANAGER, RECLAIM_AFTER, Runner, failed, logs, template};
+use crate::rig::{Bench, COPY, INPUT, MANAGED_BY, MANAGER, RECLAIM_AFTER, Runner, failed, template};
 
 /// With the name that the manifests grant.
 const TEMPLATE: &str = "kpt-function-eval-pod-template";
-const COPY: &str = "auth-secret";
 
 /// What is seen without a right.
 enum Seen {
@@ -101,12 +100,9 @@ fn all() -> Roles {
     Roles::of(&[BASE, POD_TEMPLATE, PRIVATE_REGISTRIES])
 }
 
-/// The content of a file of credentials, and the flags that name the file.
-fn credentials(bench: &Bench, password: &str) -> (String, [String; 2]) {
-    let content = docker_config([("registry.example.com", &User::new("runner", password))]);
-    let file = bench.sandbox.write("config-secret/.dockerconfigjson", &content);
-    let path = format!("--registry-auth-secret-path={}", file.display());
-    (content, ["--enable-private-registries".to_owned(), path])
+/// A file of credentials.
+fn config(password: &str) -> String {
+    docker_config([("registry.example.com", &User::new("runner", password))])
 }
 
 /// A copy of the credentials as an earlier runner has left it.
@@ -117,14 +113,6 @@ async fn earlier_copy(bench: &Bench, immutable: bool) {
         "data": {".dockerconfigjson": base64("{\"auths\": {}}")},
     });
     bench.namespace.make::<Secret>(secret).await;
-}
-
-async fn copied(bench: &Bench, content: &str) {
-    let look = |secrets: &[Secret]| {
-        let secret = secrets.iter().find(|secret| secret.name_any() == COPY)?;
-        (secret.data.as_ref()?.get(".dockerconfigjson")?.0 == content.as_bytes()).then_some(())
-    };
-    bench.namespace.until("the Secret is a copy of the file", look).await;
 }
 
 /// A FunctionConfig that Porch's runner has seen, and that is then deleted.
@@ -152,16 +140,16 @@ async fn the_manifests_grant_what_is_asked_for_and_nothing_else() {
     bench.service(&name(&of_service), json!({}), None).await;
     bench.service(&bench.name(0), json!({MANAGED_BY: MANAGER}), None).await;
     earlier_copy(&bench, true).await;
-    let (first, flags) = credentials(&bench, "one");
+    let flags = bench.credentials(&config("one"));
     let images = [bench.image.as_str(), &of_pod, &of_service];
     let runner = limited.runner(&images, &flags.each_ref().map(String::as_str)).await;
     runner.succeeds().await;
     for image in &images[1..] {
         assert_ne!(runner.client.call(image, INPUT).await.code, Code::Ok);
     }
-    copied(&bench, &first).await;
-    let (second, _) = credentials(&bench, "two");
-    copied(&bench, &second).await;
+    bench.copied(&config("one")).await;
+    bench.credentials(&config("two"));
+    bench.copied(&config("two")).await;
     let configs = Configs::of(&bench.namespace);
     delete_with_finalizer(&configs, "a").await;
     configs.gone("a").await;
@@ -220,7 +208,7 @@ async fn without(verb: &str, resource: &str, seen: &Seen) {
     let flags = match (verb, resource) {
         ("patch", "pods") => vec!["--scan-interval=1h".to_owned()],
         (_, "configmaps") => vec![format!("--function-pod-template={TEMPLATE}")],
-        (_, "secrets") => credentials(&bench, "one").1.to_vec(),
+        (_, "secrets") => bench.credentials(&config("one")).to_vec(),
         _ => Vec::new(),
     };
     let configs = Configs::of(&bench.namespace);
@@ -263,7 +251,7 @@ async fn a_missing_list_of_pods_can_be_granted_later() {
         bench.image
     );
     runner.call(INPUT).await.fails(Code::DeadlineExceeded, &text);
-    logs(&runner.server, "cannot list resource").await;
+    runner.server.logs("cannot list resource").await;
     limited.allow(&all()).await;
     eventually("the pods are listed", async || (runner.call(INPUT).await.code == Code::Ok).then_some(()))
         .await;

@@ -1,16 +1,14 @@
-//! What each field of a FunctionConfig does to the functions of its images, and to no other.
+//! What FunctionConfigs do to the functions of their images, and to no other. Pods that `min-replicas` keeps are tested in
+//! runner/pool, and with local pods.
 
-use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
-use porch_fn_tests::process::{eventually, figure};
+use porch_fn_tests::process::eventually;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tonic::Code;
 
 use super::function_configs::{Configs, install};
-use crate::rig::{Bench, INPUT, LONG_AGO, RECLAIM_AFTER, alive, function, is_ours, template};
+use crate::rig::{Bench, INPUT, function, template};
 
 /// One function's image, its FunctionConfig, and runners for it.
 struct Function {
@@ -48,12 +46,6 @@ impl Function {
     async fn foreign(&self) -> String {
         self.bench.cluster.function_named(&format!("elsewhere/{}:v1", self.name)).await
     }
-}
-
-/// How long the pod has from now on, in seconds.
-fn lifetime(pod: &Pod) -> i64 {
-    let end: Timestamp = pod.annotations()[RECLAIM_AFTER].parse().unwrap();
-    end.as_second() - Timestamp::now().as_second()
 }
 
 #[tokio::test]
@@ -120,42 +112,4 @@ async fn an_executable_stands_for_the_named_tags() {
         (runner.client.call(&image, INPUT).await.code != Code::Ok).then_some(())
     })
     .await;
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn replicas_are_kept_until_nobody_wants_them() {
-    let function_of = Function::new("kept").await;
-    let bench = &function_of.bench;
-    let runner = bench.runner(&[]).await;
-    let executors = json!({"podExecutor": {"tags": ["v1"]}});
-    let begin = Instant::now();
-    function_of.apply(json!({"fn.kpt.dev/min-replicas": "1"}), executors.clone()).await;
-    let pod = bench
-        .namespace
-        .until("there is a pod without a call", |pods: &[Pod]| pods.iter().find(|pod| is_ours(pod)).cloned())
-        .await;
-    figure(&format!("a pod is made {:.2?} after a FunctionConfig asks for one", begin.elapsed()));
-    runner.succeeds().await;
-    // Its time runs out again and again.
-    for _ in 0..3 {
-        bench.lapse(&bench.pod().await).await;
-        eventually("it is given more", async || (lifetime(&bench.pod().await) > 0).then_some(())).await;
-    }
-    assert_eq!(bench.pod().await.uid(), pod.uid());
-    function_of.apply(json!({}), executors).await;
-    // It has some minutes left, which are taken away as before.
-    let pods = bench.namespace.api::<Pod>();
-    eventually("it is collected", async || {
-        let there = pods.get_opt(&pod.name_any()).await.unwrap();
-        if !there.as_ref().is_some_and(alive) {
-            return Some(());
-        }
-        let lapsed = Patch::Merge(json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}}));
-        // It may be gone by now.
-        let _ = pods.patch(&pod.name_any(), &PatchParams::default(), &lapsed).await;
-        None
-    })
-    .await;
-    bench.gone(&pod).await;
 }

@@ -1,14 +1,14 @@
-//! Where the pods' templates come from: a ConfigMap, whole or broken, and the objects of newer Porch.
+//! Pods' templates from a ConfigMap, whole or broken. The objects of newer Porch are tested in the runner, and what they
+//! take of rights in `rights`.
 
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::PodTemplate;
 use kube::ResourceExt;
 use porch_fn_tests::process::eventually;
 use serde_json::json;
 use tonic::Code;
 
-use crate::rig::{Bench, INPUT, VERSION, failed, function, logs, template};
+use crate::rig::{Bench, INPUT, VERSION, failed, template};
 
 /// As newer Porch's manifests have them.
 const BASE: &str = include_str!("../../../../runner/src/pods/kubernetes/template/base-templates.yaml");
@@ -54,32 +54,11 @@ async fn a_broken_template_is_reported_and_replaces_no_good_one() {
         .await;
 
     bench.write_template(&broken).await;
-    logs(&runner.server, "kept=true").await;
+    runner.server.logs("kept=true").await;
     runner.succeeds().await;
     // Even new pods can be made, from the good one.
     runner.client.call(&other, INPUT).await.output();
     let pods = bench.pods().await;
     let version = |place: usize| pods[place].annotations()[VERSION].as_str();
     assert!(version(0).starts_with("configmap-") && version(0) == version(1), "{pods:#?}");
-}
-
-#[tokio::test]
-#[ignore = "needs a cluster; tests/run runs it"]
-async fn the_objects_of_newer_porch_are_used_when_they_are_there() {
-    let bench = Bench::new().await;
-    bench.apply_base_templates().await;
-    bench.runner(&[]).await.succeeds().await;
-    let pod = bench.pod().await;
-    assert!(pod.annotations()[VERSION].starts_with("podtemplate-"), "{}", pod.annotations()[VERSION]);
-    let init = pod.spec.as_ref().unwrap().init_containers.as_ref().unwrap();
-    assert_eq!(init[0].image, Some(bench.cluster.wrapper_image()));
-    assert_eq!(function(&pod).env.as_ref().unwrap()[0].name, "OTEL_METRICS_EXPORTER");
-    let service = bench.service_of(&pod).await.spec.unwrap();
-    assert_eq!(service.session_affinity.as_deref(), Some("ClientIP"));
-    assert_eq!(service.selector.unwrap()["fn.kpt.dev/image"], pod.name_any());
-
-    // Porch's evaluator adopts pods whose version is the template's resourceVersion, and deletes by a label that ends in
-    // digits of the image's digest: in ours they are of its reference.
-    let templates = bench.namespace.list::<PodTemplate>().await;
-    assert_ne!(pod.annotations()[VERSION], templates[0].resource_version().unwrap());
 }

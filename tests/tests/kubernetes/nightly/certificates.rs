@@ -13,7 +13,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use porch_fn_lifecycle::tasks::Tasks;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::cluster::Cluster;
+use porch_fn_tests::cluster::{Cluster, ROUTER, RUNNERS};
 use porch_fn_tests::process::{eventually, figure};
 use porch_fn_tests::rights::HOME;
 use porch_fn_tls::{Files, Gauges};
@@ -22,7 +22,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 use tokio::time::{Instant, timeout};
 
-use crate::alone::deploy::{PART_OF, ROUTER, RUNNERS, Stand};
+use crate::alone::deploy::{PART_OF, Stand};
 use crate::rig::INPUT;
 
 /// A Certificate, and its Secret.

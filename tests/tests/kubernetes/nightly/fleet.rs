@@ -1,6 +1,6 @@
 //! Faults of a whole fleet under load, for each way of discovery that changes: no call fails, and no runner gets more than
-//! twice its fair share of the calls for longer than two seconds. With a fixed list, tests/processes/cluster.rs kills, restarts
-//! and hangs runners.
+//! twice its fair share of the calls for longer than two seconds. With a fixed list, tests/processes/cluster.rs kills and
+//! restarts runners.
 //!
 //! `tests/run nightly fleet` runs these and prints one table per way of discovery, which
 //! `docs/fleet-faults.md` has.
@@ -11,10 +11,10 @@ use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use porch_fn_tests::cluster::Cluster;
+use porch_fn_tests::cluster::{Cluster, Discovery};
 use porch_fn_tests::load::Plan;
 use porch_fn_tests::process::figure;
-use porch_fn_tests::scaling::{Discovery, Listed, Tier};
+use porch_fn_tests::scaling::{Listed, Tier};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
@@ -62,7 +62,7 @@ async fn by_dns_while_a_runner_is_added() {
 #[tokio::test]
 #[ignore = "needs a cluster, takes minutes; tests/run nightly runs it"]
 async fn by_slices() {
-    matrix("EndpointSlices", Discovery::Slices, false).await;
+    matrix("EndpointSlices", Discovery::EndpointSlices, false).await;
 }
 
 async fn matrix(name: &str, discovery: Discovery, scale_out: bool) {

@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{Api, ResourceExt};
-use porch_fn_tests::cluster::Cluster;
+use porch_fn_tests::cluster::{Cluster, ROUTER};
 use porch_fn_tests::process::{binary, eventually};
 use porch_fn_tests::rights::{DEPLOY, FUNCTIONS, HOME, objects};
 use serde_json::{Value, json};
 
+use crate::alone::deploy::Stand;
 use crate::alone::deploy::command_line::doctor;
-use crate::alone::deploy::{ROUTER, Stand};
 use crate::alone::porch::{Porch, Version, function_config};
 
 const README: &str = include_str!("../../../../README.md");

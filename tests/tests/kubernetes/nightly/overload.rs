@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use porch_fn_tests::client::Client;
-use porch_fn_tests::cluster::Cluster;
+use porch_fn_tests::cluster::{Cluster, Discovery};
 use porch_fn_tests::load::{Call, Failure, Plan, Report};
 use porch_fn_tests::process::figure;
-use porch_fn_tests::scaling::{Discovery, Tier};
+use porch_fn_tests::scaling::Tier;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -34,7 +34,7 @@ const RECOVERED_WITHIN: Duration = Duration::from_secs(2);
 #[ignore = "takes minutes; tests/run nightly runs it"]
 async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_once() {
     let cluster = Cluster::connect().await;
-    let tier = Tier::start(&cluster, Discovery::Slices, 2, IMAGES, &FLAGS).await;
+    let tier = Tier::start(&cluster, Discovery::EndpointSlices, 2, IMAGES, &FLAGS).await;
     let clients: Vec<_> = (0..2).map(|router| tier.client(router)).collect();
     let mut rounds = Vec::new();
     for _ in 0..5 {

@@ -1,30 +1,30 @@
 //! Images from registries of all kinds, found by the runner and pulled by the node: no file lists what they run. What
 //! the runner asks of registries is tested in runner/registry.
 
-mod changes;
 mod outage;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use porch_fn_tests::client::Client;
 use porch_fn_tests::cluster::ENTRYPOINT;
-use porch_fn_tests::process::{Server, flag};
-use porch_fn_tests::registry::{Access, Authority, Crane, Registry, User, docker_config, node};
+use porch_fn_tests::load::Load;
+use porch_fn_tests::process::{Server, figure, flag};
+use porch_fn_tests::registry::{Access, Authority, Registry, User, docker_config};
 use tokio::process::Command;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-use crate::rig::{Bench, INPUT, failed, function};
+use crate::rig::{Bench, COPY, INPUT, failed, function};
 
 /// The function logs its arguments.
 const ARGUMENTS: &str = "kind: ResourceList\n# test-args: yes\n";
+/// Before it replaces pods, an owner waits for a minute whether it stays one.
+const FOLLOWED_WITHIN: Duration = Duration::from_mins(3);
 /// For a call that needs no pod. On a quiet node it takes a hundredth of it.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// The copy's name when no flag gives another.
-const COPY: &str = "auth-secret";
 const UNTRUSTED: &str = "the certificate of the image's registry is not trusted: add its CA with \
                          --enable-private-registries-tls and --tls-secret-path, or name the registry in \
                          --insecure-registries if it speaks plain HTTP";
@@ -32,7 +32,6 @@ const UNTRUSTED: &str = "the certificate of the image's registry is not trusted:
 /// A registry, which the node finds.
 struct Place<'a> {
     registry: Registry<'a>,
-    crane: Crane<'a>,
     function: String,
 }
 
@@ -41,13 +40,9 @@ struct Place<'a> {
 impl Bench {
     async fn registry(&self, name: &str, access: Access) -> Place<'_> {
         let ip: IpAddr = self.cluster.registry().parse::<SocketAddr>().unwrap().ip();
-        let authority = access.tls.clone();
         let registry = Registry::start(&self.sandbox, name, ip, access).await;
-        match authority {
-            Some(authority) => node::trusting(self.cluster.own(), registry.address(), authority.path()),
-            None => node::plain(self.cluster.own(), registry.address()),
-        }
-        Place { crane: Crane::of(&registry), registry, function: self.cluster.function_image() }
+        registry.is_found_by(self.cluster.own());
+        Place { registry, function: self.cluster.function_image() }
     }
 
     /// A runner that has to ask registries. It takes no credentials but those that flags name.
@@ -66,23 +61,6 @@ impl Bench {
         let client = Client::new(runner.address());
         (runner, client)
     }
-
-    /// Writes the file of credentials, and returns the flags that name it.
-    fn credentials(&self, config: &str) -> [String; 2] {
-        let file = self.sandbox.write("config-secret/.dockerconfigjson", config);
-        let path = format!("--registry-auth-secret-path={}", file.display());
-        ["--enable-private-registries".to_owned(), path]
-    }
-
-    /// Waits until the copy holds this.
-    async fn copied(&self, content: &str) -> Secret {
-        let copied = |secrets: &[Secret]| {
-            let secret = secrets.iter().find(|secret| secret.name_any() == COPY)?;
-            let data = secret.data.as_ref()?.get(".dockerconfigjson")?;
-            (data.0 == content.as_bytes()).then(|| secret.clone())
-        };
-        self.namespace.until("the pull secret has the file's content", copied).await
-    }
 }
 
 // === impl Place ===
@@ -100,7 +78,7 @@ impl Place<'_> {
     /// Pushes the function with this word as its argument, and returns its reference.
     async fn push(&self, name: &str, word: &str) -> String {
         let image = self.registry.image(name);
-        self.crane.change(&self.function, &image, &[&format!("--cmd={word}")]).await;
+        self.registry.change(&self.function, &image, &[&format!("--cmd={word}")]).await;
         image
     }
 }
@@ -130,7 +108,7 @@ async fn a_private_registrys_images_run_with_a_copy_of_the_credentials_that_foll
     let secret = bench.copied(&config).await;
     assert_eq!(secret.type_.as_deref(), Some("kubernetes.io/dockerconfigjson"));
     let pod = bench.pod().await;
-    assert_eq!(function(&pod).image, Some(format!("{first}@{}", place.crane.digest(&first).await)));
+    assert_eq!(function(&pod).image, Some(format!("{first}@{}", place.registry.digest(&first).await)));
     let named = pod.spec.as_ref().unwrap().image_pull_secrets.iter().flatten();
     assert_eq!(named.map(|secret| secret.name.as_str()).collect::<Vec<_>>(), [COPY]);
 
@@ -164,4 +142,38 @@ async fn a_private_authority_is_trusted_when_it_is_given() {
     let path = format!("--tls-secret-path={}", bench.sandbox.path("trusted").display());
     let (_runner, client) = bench.asking_runner(&["--enable-private-registries-tls".to_owned(), path]).await;
     runs_with(&client, &image, "word").await;
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_moved_tag_is_followed_without_a_failed_call() {
+    let bench = Bench::new().await;
+    let place = bench.registry("open", Access::default()).await;
+    let image = place.push("moving:v1", "before").await;
+    let flags = [place.insecure(), "--image-metadata-ttl=2s".to_owned(), "--scan-interval=1s".to_owned()];
+    let (runner, client) = bench.asking_runner(&flags).await;
+    runs_with(&client, &image, "before").await;
+    let before = place.registry.digest(&image).await;
+
+    let load = Load::start(runner.address(), 2, std::slice::from_ref(&image));
+    place.push("moving:v1", "after").await;
+    let moved = Instant::now();
+    let after = place.registry.digest(&image).await;
+    loop {
+        let answer = client.call(&image, ARGUMENTS).await;
+        assert_eq!(answer.output(), ARGUMENTS);
+        if answer.log() == format!("{ENTRYPOINT} after\n") {
+            break;
+        }
+        assert!(moved.elapsed() < FOLLOWED_WITHIN, "the old image still answers: {}", answer.log());
+        sleep(Duration::from_millis(50)).await;
+    }
+    figure(&format!("a moved tag: the new image answers after {:.1?}", moved.elapsed()));
+    // The old pod is there as yet, and gets no more calls.
+    for _ in 0..10 {
+        runs_with(&client, &image, "after").await;
+    }
+    bench.pod_of(&format!("{image}@{after}")).await;
+    load.stop().await.all_succeeded();
+    assert_eq!(client.call(&format!("{image}@{before}"), INPUT).await.output(), INPUT);
 }

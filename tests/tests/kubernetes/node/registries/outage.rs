@@ -1,9 +1,6 @@
 //! A registry that is away: what is warm or was seen goes on, what is new fails with the reason.
 
 use kube::api::DeleteParams;
-use porch_fn_tests::load::Load;
-use porch_fn_tests::process::figure;
-use tokio::time::sleep;
 
 use super::*;
 use crate::rig::alive;

@@ -1,0 +1,31 @@
+//! A runner whose machine's clock differs from the API server's. What a refusal of the API server means is tested in the
+//! runner (`answers`), that callers get it in `rights`.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use porch_fn_tests::client::Client;
+use porch_fn_tests::cluster::ApiProxy;
+
+use crate::rig::{Bench, INPUT, RECLAIM_AFTER};
+
+/// A machine that started before its clock was set: its pods must not lapse at once by the clocks of others.
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_runner_goes_by_the_api_servers_clock() {
+    let bench = Bench::new().await;
+    let proxy = ApiProxy::start(&bench.cluster, 0).await;
+    proxy.set_clock_ahead(3600);
+    let kubeconfig = proxy.kubeconfig(&bench.sandbox);
+    let runner = bench.namespace.runner_as(&bench.sandbox, kubeconfig, &[&bench.image], &[]).await;
+    Client::new(runner.address()).call(&bench.image, INPUT).await.output();
+    let reclaim_after =
+        |pods: &[Pod]| pods.first()?.annotations().get(RECLAIM_AFTER)?.parse::<Timestamp>().ok();
+    let lapse = bench.namespace.until("a pod", reclaim_after).await.duration_since(Timestamp::now());
+    assert!((lapse - SignedDuration::from_mins(90)).abs() < SignedDuration::from_secs(30), "{lapse:?}");
+    let metrics = runner.page("/metrics").await.1;
+    let ahead = metrics.lines().find_map(|line| line.strip_prefix("porch_fn_runner_clock_ahead_seconds "));
+    let ahead: f64 = ahead.and_then(|seconds| seconds.parse().ok()).expect("a figure");
+    assert!((ahead - 3600.0).abs() < 10.0, "{ahead}");
+    assert!(runner.log().contains("the API server's clock is ahead of this machine's"), "{}", runner.log());
+}
