@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Conta
 use porch_fn_pool::{Phase, Reason};
 
 use super::names;
-pub(super) use news::Logged;
+pub(super) use news::{Logged, News};
 use reasons::{advice, image, image_not_pulled, image_refused, named, not_started};
 
 /// A container whose run was shorter did not come up.

@@ -23,7 +23,7 @@ use porch_fn_pool::{self as pool, Event, ImageKey, Phase, ShardKey, Uid};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::crash::Logged;
+use super::crash::{Logged, News};
 use super::metadata::ImageSource;
 use super::observe::{Observed, Tries, observe};
 use connections::Link;
@@ -77,6 +77,9 @@ struct KnownPod {
     link: Option<Link>,
 }
 
+/// Lines for the log, each with the name of its pod.
+type Lines = Vec<(String, News)>;
+
 // === impl Store ===
 
 impl Store {
@@ -98,12 +101,15 @@ impl Store {
     /// A pod was added or changed, or is as an answer says. Returns what the object says; `None` if it
     /// is no function pod.
     pub(super) fn record_pod(&self, object: &Pod) -> Option<pool::Pod> {
+        let mut lines = Lines::new();
         let mut state = self.state.lock();
         let observed = observe(object, state.tries_of(object))?;
         let shown = observed.pod.clone();
-        if let Some((pod, true)) = self.record(&mut state, object, observed) {
+        if let Some((pod, true)) = self.record(&mut state, object, observed, &mut lines) {
             self.send(Event::Seen(pod));
         }
+        drop(state);
+        log(&lines);
         Some(shown)
     }
 
@@ -118,6 +124,7 @@ impl Store {
     /// The full list. It may be older than what is known of some pods, and than the creation of
     /// others.
     pub(super) fn replace_pods(&self, objects: &[Pod]) {
+        let mut lines = Lines::new();
         // To read thousands of objects takes long, and calls wait for the lock.
         let tries: Vec<_> = {
             let state = self.state.lock();
@@ -131,16 +138,25 @@ impl Store {
         let listed: HashSet<_> = objects.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
         let mut state = self.state.lock();
         state.pods.retain(|uid, _| listed.contains(uid.as_str()));
-        let pods =
-            observed.into_iter().filter_map(|(object, observed)| self.record(&mut state, object, observed));
+        let pods = observed
+            .into_iter()
+            .filter_map(|(object, observed)| self.record(&mut state, object, observed, &mut lines));
         let pods = pods.map(|(pod, _)| pod).collect();
         self.send(Event::Synced(pods));
+        drop(state);
+        log(&lines);
     }
 
     /// Records a pod before the pool hears of it: the next pod that the pool orders is made of what
     /// the registry says then. Returns the pod as known now, and whether that is new; `None` if it is
     /// gone.
-    fn record(&self, state: &mut State, object: &Pod, mut observed: Observed) -> Option<(pool::Pod, bool)> {
+    fn record(
+        &self,
+        state: &mut State,
+        object: &Pod,
+        mut observed: Observed,
+        lines: &mut Lines,
+    ) -> Option<(pool::Pod, bool)> {
         let uid = observed.pod.uid.clone();
         if state.gone.contains(&uid) {
             return None;
@@ -180,7 +196,8 @@ impl Store {
         {
             self.images.learn(&pod.name.image, pod.recipe.content.as_ref(), entrypoint);
         }
-        known.logged.log_new(object, &known.seen.object_name);
+        let name = &known.seen.object_name;
+        lines.extend(known.logged.take_new(object).into_iter().map(|news| (name.clone(), news)));
         Some((pod, true))
     }
 
@@ -220,6 +237,12 @@ impl Store {
     /// The name of the pod's object.
     pub(super) fn object_name(&self, uid: &Uid) -> Option<String> {
         self.state.lock().pods.get(uid).map(|pod| pod.seen.object_name.clone())
+    }
+}
+
+fn log(lines: &[(String, News)]) {
+    for (pod, news) in lines {
+        news.log(pod);
     }
 }
 

@@ -19,7 +19,7 @@ pub(in crate::pods::kubernetes) struct Logged(BTreeMap<(Option<String>, String),
 
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct News {
+pub(in crate::pods::kubernetes) struct News {
     /// `None` is the pod itself.
     pub(super) container: Option<String>,
     /// The cluster's word, such as `Error`, `OOMKilled`, `ErrImagePull` or `Unschedulable`.
@@ -33,13 +33,8 @@ pub(super) struct News {
 // === impl Logged ===
 
 impl Logged {
-    /// Logs the news of `pod`, the object of this name, that were not logged yet.
-    pub(in crate::pods::kubernetes) fn log_new(&mut self, pod: &Pod, name: &str) {
-        self.take_new(pod).iter().for_each(|news| news.log(name));
-    }
-
     /// Takes those news of `pod` that were not logged yet.
-    pub(super) fn take_new(&mut self, pod: &Pod) -> Vec<News> {
+    pub(in crate::pods::kubernetes) fn take_new(&mut self, pod: &Pod) -> Vec<News> {
         let mut news = news(pod);
         news.retain(|line| {
             let reason = if line.end.is_some() { "" } else { line.reason.as_str() };
@@ -61,7 +56,7 @@ impl Logged {
 // === impl News ===
 
 impl News {
-    fn log(&self, pod: &str) {
+    pub(in crate::pods::kubernetes) fn log(&self, pod: &str) {
         let Self { container, reason, message, end } = self;
         match end {
             Some((exit_code, _)) => tracing::warn!(

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::news::{MAX_TEXT, News, news};
+use super::news::{MAX_TEXT, news};
 use super::*;
 use crate::pods::kubernetes::fake::{self, container, pod_waits, waiting};
 
