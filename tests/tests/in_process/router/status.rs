@@ -45,8 +45,6 @@ async fn a_call_shows_with_its_image_and_owner() {
     let owner = page.shards.iter().find(|shard| shard.info.address == page.images[0].info.owner).unwrap();
     assert_eq!((owner.info.owned, owner.info.calls, &*owner.info.state), (1, 1, "healthy"));
     assert!(page.notes[0].starts_with("3 of 3 runners cannot report"), "{:?}", page.notes);
-    assert!((page.shards.iter().map(|shard| shard.share).sum::<f64>() - 1.0).abs() < 1e-9);
-    assert!(page.ring.slices.len() > 3, "{:?}", page.ring.slices);
     assert!(page.failures.is_empty(), "{:?}", page.failures);
     // The page for people is there under both its names.
     for path in ["/", "/status"] {
