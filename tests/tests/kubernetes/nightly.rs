@@ -4,6 +4,7 @@ mod certificates;
 mod faults;
 mod fleet;
 mod migration;
+mod outage;
 mod overload;
 mod scaling;
 mod sizing;
