@@ -1,5 +1,5 @@
 //! One runner of ten in a namespace with 50,000 function pods: its memory and time of a core, and how long calls to warm
-//! pods take while pods change and while all are listed again.
+//! pods take while pods change, while all are listed again, and while thousands of images become known.
 //!
 //! The API server is this test, and so are the pods: one server that answers on all addresses of 127/8. Calls go through
 //! the runner's own port, so that a figure is of a whole call and not only of the pool.
@@ -15,7 +15,7 @@ use porch_fn_tests::echo::serve_echo;
 use porch_fn_tests::load::{Load, Plan, Routers};
 use porch_fn_tests::process::{Sandbox, Server, eventually, figure, flag};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use api::Api;
 use objects::{NAMESPACE, image};
@@ -162,4 +162,31 @@ async fn fifty_thousand_pods() {
     runner.measure("before, during and after the relist", relist).await;
     drop(busy);
     runner.report_memory("after the relist");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes and port 9446; tests/run nightly runs it"]
+async fn five_thousand_images_become_known_in_ten_seconds() {
+    const WITHIN: Duration = Duration::from_secs(10);
+    const STEPS: usize = 500;
+    let (_signal, drain) = drain::channel();
+    serve_echo(PORT, drain).await;
+    let api = Api::start().await;
+    api.add((0..WARM).map(|image| (image, 0)));
+    let runner = Runner::start(&api).await;
+    runner.warm_up().await;
+    runner.measure("calls alone", sleep(WITHIN)).await;
+
+    let began = Instant::now();
+    let become_known = async {
+        for step in 0..STEPS {
+            let images = (IMAGES * step / STEPS)..(IMAGES * (step + 1) / STEPS);
+            api.add(images.map(|image| (WARM + image, 0)));
+            sleep_until(began + WITHIN.mul_f64((step + 1) as f64 / STEPS as f64)).await;
+        }
+    };
+    let what = format!("{IMAGES} images with a pod each become known in {WITHIN:?}");
+    runner.measure(&what, become_known).await;
+    let own = runner.until_all_serve(WARM + IMAGES).await;
+    figure(&format!("its own {own} pods serve {:.1?} after the first", began.elapsed()));
 }

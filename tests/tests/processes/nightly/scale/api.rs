@@ -41,8 +41,9 @@ struct Shared {
 struct State {
     version: u64,
     pods: BTreeMap<String, Pod>,
-    /// Of watches of pods: one line each, with its version. Services do not change.
-    events: Vec<(u64, Bytes)>,
+    /// Of watches: one line each, with its version.
+    pod_events: Vec<(u64, Bytes)>,
+    service_events: Vec<(u64, Bytes)>,
     /// Watches of pods that began before this version have expired.
     expired: u64,
     /// When the last list of pods was begun, and when the watch after it was.
@@ -75,14 +76,19 @@ impl Api {
         sandbox.kubeconfig(&format!("http://{}", self.0.address))
     }
 
-    /// Pods that serve, each with its Service, before a runner lists them.
+    /// More pods that serve, each with its Service.
     pub(crate) fn add(&self, pods: impl IntoIterator<Item = (usize, usize)>) {
         let mut state = self.0.state.lock().unwrap();
         for (image, slot) in pods {
             state.version += 1;
             let pod = Pod::new(image, slot, state.pods.len(), state.version);
+            state.tell("ADDED", &pod);
+            let service = format!("{{\"type\":\"ADDED\",\"object\":{}}}\n", pod.service());
+            let version = pod.version;
+            state.service_events.push((version, service.into()));
             state.pods.insert(pod.name(), pod);
         }
+        self.0.changed.send_replace(state.version);
     }
 
     /// Some of the pods change: somebody pushes them, or the kubelet writes their status.
@@ -94,7 +100,7 @@ impl Api {
             let pod = state.pods.get_mut(name).unwrap();
             (pod.version, pod.pushed) = (version, SystemTime::now());
             let pod = pod.clone();
-            state.tell(&pod);
+            state.tell("MODIFIED", &pod);
         }
         self.0.changed.send_replace(state.version);
     }
@@ -181,7 +187,7 @@ impl Api {
             }
             loop {
                 changes.borrow_and_update();
-                let news = of_pods.then(|| shared.state.lock().unwrap().after(from)).flatten();
+                let news = shared.state.lock().unwrap().after(of_pods, from);
                 if let Some((lines, last)) = news {
                     return Some((Ok(Frame::data(lines)), (shared, changes, last)));
                 }
@@ -215,7 +221,7 @@ impl Api {
         pod.reclaim_after = metadata["annotations"]["fn.kpt.dev/reclaim-after"].as_str().map(str::to_owned);
         let pod = pod.clone();
         state.version = version;
-        state.tell(&pod);
+        state.tell("MODIFIED", &pod);
         self.0.changed.send_replace(version);
         ok(pod.json())
     }
@@ -224,21 +230,21 @@ impl Api {
 // === impl State ===
 
 impl State {
-    /// Has the watches report a pod that has changed.
-    fn tell(&mut self, pod: &Pod) {
-        let line = format!("{{\"type\":\"MODIFIED\",\"object\":{}}}\n", pod.json());
-        self.events.push((pod.version, line.into()));
+    fn tell(&mut self, kind: &str, pod: &Pod) {
+        let line = format!("{{\"type\":\"{kind}\",\"object\":{}}}\n", pod.json());
+        self.pod_events.push((pod.version, line.into()));
     }
 
     /// What a watch that has shown all up to a version shows next, and up to which version.
-    fn after(&self, version: u64) -> Option<(Bytes, u64)> {
-        if version < self.expired {
+    fn after(&self, of_pods: bool, version: u64) -> Option<(Bytes, u64)> {
+        if of_pods && version < self.expired {
             let event = json!({"type": "ERROR", "object": status(StatusCode::GONE, "Expired")});
             return Some((Bytes::from(format!("{event}\n")), u64::MAX));
         }
-        let from = self.events.partition_point(|(of, _)| *of <= version);
-        let lines: Vec<_> = self.events[from..].iter().map(|(_, line)| line.clone()).collect();
-        let (last, _) = self.events.last().filter(|_| !lines.is_empty())?;
+        let events = if of_pods { &self.pod_events } else { &self.service_events };
+        let from = events.partition_point(|(of, _)| *of <= version);
+        let lines: Vec<_> = events[from..].iter().map(|(_, line)| line.clone()).collect();
+        let (last, _) = events.last().filter(|_| !lines.is_empty())?;
         Some((lines.concat().into(), *last))
     }
 }
