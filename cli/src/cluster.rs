@@ -1,5 +1,6 @@
-//! The way to an installation in a cluster: by kubeconfig to the API server, and from there through a forwarded port to
-//! a pod, like `kubectl port-forward service/NAME`. Nothing has to be exposed for it.
+//! The way to an installation in a cluster: by kubeconfig to the API server, and from there through
+//! a forwarded port to a pod, like `kubectl port-forward service/NAME`. Nothing has to be exposed
+//! for it.
 
 mod forward;
 
@@ -25,8 +26,8 @@ use crate::failure::Failure;
 const DEFAULT_NAMESPACE: &str = "porch-system";
 /// The routers' Service.
 pub(crate) const ROUTERS: &str = "function-router";
-/// The Service that Porch calls as shipped: Porch's own runner's, the routers' that took it over, or that of a runner that
-/// stands alone.
+/// The Service that Porch calls as shipped: Porch's own runner's, the routers' that took it over,
+/// or that of a runner that stands alone.
 pub(crate) const CALLED: &str = "function-runner";
 /// The runners' headless Service.
 pub(crate) const SHARDS: &str = "function-runner-shards";
@@ -43,8 +44,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct ClusterArgs {
-    /// Namespace of routers and runners, porch-system when not given; any of these flags has them reached through the
-    /// cluster's API server
+    /// Namespace of routers and runners, porch-system when not given; any of these flags has them
+    /// reached through the cluster's API server
     #[arg(short, long)]
     namespace: Option<String>,
     /// How to reach the API server; $KUBECONFIG or ~/.kube/config when not given
@@ -87,7 +88,8 @@ impl ClusterArgs {
         self.namespace.is_some() || self.kubeconfig.is_some() || self.context.is_some()
     }
 
-    /// `port` of a pod behind the first of `services` that there is, if the user asked for a cluster, else `address`.
+    /// `port` of a pod behind the first of `services` that there is, if the user asked for a
+    /// cluster, else `address`.
     pub(crate) async fn reach(
         &self,
         address: String,
@@ -150,7 +152,8 @@ impl Reached {
 // === impl Cluster ===
 
 impl Cluster {
-    /// A port of this machine that leads to `port` of a ready pod behind the first of `services` that there is.
+    /// A port of this machine that leads to `port` of a ready pod behind the first of `services`
+    /// that there is.
     async fn forward(&self, services: &[&'static str], port: &Port) -> Result<Forward, Failure> {
         let (service, found) = self.service(services).await?;
         let selector = found.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
@@ -241,7 +244,8 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
 // === impl Port ===
 
 impl Port {
-    /// Its number in `pod`: where the Service's port leads, else the container port of its name, else the usual one.
+    /// Its number in `pod`: where the Service's port leads, else the container port of its name,
+    /// else the usual one.
     pub(crate) fn of(&self, service: Option<&Service>, pod: &Pod) -> u16 {
         let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_deref()).unwrap_or_default();
         let led = ports.iter().find(|port| Some(port.port) == self.service.map(i32::from));

@@ -20,8 +20,8 @@ macro_rules! examples {
 const ROOT_HELP: &str = "{about-with-newline}\nCommands:\n{subcommands}\n\nOptions:\n{options}\n\nUsage:\n  porch-fn COMMAND \
                          [flags]\n\nUse \"porch-fn COMMAND --help\" for more about a command.\n";
 
-/// Runs KRM functions through a sharded function runner for Porch: try it on this machine, evaluate packages, look after
-/// an installation.
+/// Runs KRM functions through a sharded function runner for Porch: try it on this machine, evaluate
+/// packages, look after an installation.
 #[derive(Debug, Parser)]
 #[command(name = "porch-fn", version, arg_required_else_help = true, help_template = ROOT_HELP)]
 #[command(disable_help_subcommand = true)]
@@ -44,10 +44,12 @@ enum Command {
     /// Show what holds for one image on a runner, and which flag, file or FunctionConfig says so
     #[command(help_template = HELP, before_help = examples!("config"))]
     Config(config::ConfigArgs),
-    /// Look over an installation in a cluster, and say of everything that is wrong what to do about it
+    /// Look over an installation in a cluster, and say of everything that is wrong what to do about
+    /// it
     #[command(help_template = HELP, before_help = examples!("doctor"))]
     Doctor(doctor::DoctorArgs),
-    /// Print FunctionConfigs that lead the functions of a porch-server that evaluates in pods to the routers, or back
+    /// Print FunctionConfigs that lead the functions of a porch-server that evaluates in pods to
+    /// the routers, or back
     #[command(subcommand, help_template = HELP, before_help = examples!("porch-config"), disable_help_subcommand = true)]
     #[command(arg_required_else_help = true)]
     PorchConfig(porch_config::Action),

@@ -1,8 +1,9 @@
-//! `porch-fn doctor`: looks an installation over, and reports of everything that is wrong what to do about it.
+//! `porch-fn doctor`: looks an installation over, and reports of everything that is wrong what to
+//! do about it.
 //!
-//! [`gather`] asks the cluster and the programs for the facts. [`installation`] recognises routers, runners and Porch's
-//! programs among the Deployments, with the flags that each runs with. [`checks`] are a table of functions from facts to
-//! findings.
+//! [`gather`] asks the cluster and the programs for the facts. [`installation`] recognises routers,
+//! runners and Porch's programs among the Deployments, with the flags that each runs with.
+//! [`checks`] are a table of functions from facts to findings.
 
 mod checks;
 mod destination;
@@ -29,8 +30,8 @@ use crate::cluster::ClusterArgs;
 use crate::failure::Failure;
 use crate::output::{self, Output};
 
-/// How often to look again at what passes by itself, such as a ring on which a runner has just come up: what is still so
-/// after 15 s is reported.
+/// How often to look again at what passes by itself, such as a ring on which a runner has just come
+/// up: what is still so after 15 s is reported.
 const LOOKS_AGAIN: usize = 3;
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -39,7 +40,8 @@ pub(crate) struct DoctorArgs {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// List the function pods that Porch's own function runner has left, and their Services, and delete them when asked to
+    /// List the function pods that Porch's own function runner has left, and their Services, and
+    /// delete them when asked to
     #[arg(long, conflicts_with = "output")]
     clean_legacy: bool,
     /// With --clean-legacy: delete without asking

@@ -92,7 +92,8 @@ fn executables(directory: &Path) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// The functions that these executables are, and the executables without a version. A tag that the user gives wins.
+/// The functions that these executables are, and the executables without a version. A tag that the
+/// user gives wins.
 fn functions<'a>(executables: &'a [String], tags: &[Tagged]) -> (Vec<Value>, Vec<&'a str>) {
     let (mut functions, mut unknown) = (Vec::new(), Vec::new());
     for name in executables {

@@ -1,5 +1,5 @@
-//! The one error of all subcommands: a text for the user and an exit code. No caller distinguishes failures, so that any
-//! error becomes one by `?`.
+//! The one error of all subcommands: a text for the user and an exit code. No caller distinguishes
+//! failures, so that any error becomes one by `?`.
 
 use std::error::Error;
 use std::fmt::{self, Display};

@@ -4,7 +4,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// Gives each answer (status line and body) once. Returns the address, and the targets of the requests, in order.
+/// Gives each answer (status line and body) once. Returns the address, and the targets of the
+/// requests, in order.
 pub(crate) async fn serve(answers: Vec<(String, String)>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

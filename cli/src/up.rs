@@ -1,5 +1,5 @@
-//! `porch-fn up`: router, runners and local pods in one process, with two example functions, so that the
-//! first evaluation works offline on a laptop.
+//! `porch-fn up`: router, runners and local pods in one process, with two example functions, so
+//! that the first evaluation works offline on a laptop.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,7 +21,8 @@ use crate::{admin, shards};
 
 /// The first argument by which porch-fn starts itself as a local pod's wrapper-server.
 pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
-/// The first argument by which it starts itself as one of the example functions; the next one names it.
+/// The first argument by which it starts itself as one of the example functions; the next one names
+/// it.
 pub(crate) const EXAMPLE_FUNCTION: &str = "__function";
 
 /// Images of the example functions that come with porch-fn.
@@ -45,7 +46,8 @@ pub(crate) struct UpArgs {
     /// Port of the router; 0 takes any
     #[arg(long, default_value_t = 9445)]
     port: u16,
-    /// Port of the router's status page, /status.json, /shards, /metrics, /healthz and /readyz; 0 takes any
+    /// Port of the router's status page, /status.json, /shards, /metrics, /healthz and /readyz; 0
+    /// takes any
     #[arg(long, default_value_t = 9464)]
     admin_port: u16,
     /// File with functions of your own: functions: [{image: IMAGE, command: [PROGRAM, ARG...]}]

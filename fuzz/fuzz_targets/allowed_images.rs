@@ -1,4 +1,5 @@
-//! Patterns, a reference and a tag field: each pattern allows what it allows alone, and a reference allows itself.
+//! Patterns, a reference and a tag field: each pattern allows what it allows alone, and a reference
+//! allows itself.
 
 #![no_main]
 

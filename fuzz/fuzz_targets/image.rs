@@ -1,4 +1,5 @@
-//! A reference, a tag field and a default prefix: what is read is canonical, and what is derived from it is possible.
+//! A reference, a tag field and a default prefix: what is read is canonical, and what is derived
+//! from it is possible.
 
 #![no_main]
 

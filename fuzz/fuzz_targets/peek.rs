@@ -1,5 +1,5 @@
-//! A call's body, cut into slices of any size: the first byte says which. What is read of it does not depend on the
-//! slices, and is what protobuf makes of it.
+//! A call's body, cut into slices of any size: the first byte says which. What is read of it does
+//! not depend on the slices, and is what protobuf makes of it.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! The output of a function: the event scan ends, says the same twice, and takes nothing for a list that is no text.
+//! The output of a function: the event scan ends, says the same twice, and takes nothing for a list
+//! that is no text.
 
 #![no_main]
 

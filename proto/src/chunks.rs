@@ -1,7 +1,7 @@
 //! A message as the slices it arrived in.
 //!
-//! HTTP/2 delivers a 5 MiB package in about 300 DATA frames. To join them would copy the package once
-//! per hop and double its memory, so they stay separate and are addressed by offset.
+//! HTTP/2 delivers a 5 MiB package in about 300 DATA frames. To join them would copy the package
+//! once per hop and double its memory, so they stay separate and are addressed by offset.
 
 use std::ops::Range;
 

@@ -9,8 +9,9 @@ pub const PREFIX_LEN: usize = 5;
 
 /// Number of slices of a body that stay as they arrive, of any size.
 const FREE_PARTS: usize = 64;
-/// Later slices of fewer bytes are joined up to this length. The memory accounts do not count what a slice
-/// takes besides its bytes: without this limit, a body sent byte by byte would take forty times its size.
+/// Later slices of fewer bytes are joined up to this length. The memory accounts do not count what
+/// a slice takes besides its bytes: without this limit, a body sent byte by byte would take forty
+/// times its size.
 const JOINED: usize = 4 * 1024;
 
 /// Why a body is not one whole message.
@@ -116,8 +117,8 @@ impl FrameReader {
 
 /// Puts the prefix of an uncompressed message before it. Does not copy the message.
 ///
-/// gRPC cannot express a message above `u32::MAX` bytes; `--max-request-body-size` keeps messages far
-/// below that.
+/// gRPC cannot express a message above `u32::MAX` bytes; `--max-request-body-size` keeps messages
+/// far below that.
 pub fn frame(message: Chunks) -> Chunks {
     let mut prefix = BytesMut::with_capacity(PREFIX_LEN);
     prefix.put_u8(0);

@@ -1,4 +1,5 @@
-//! Reads the image and tag of a request, and the position of its package, without decoding the package.
+//! Reads the image and tag of a request, and the position of its package, without decoding the
+//! package.
 //!
 //! Go writes fields in order of their numbers, so the image follows the package bytes: these are
 //! skipped by their length.
@@ -15,8 +16,8 @@ pub(crate) const IMAGE_FIELD: u32 = 2;
 /// `Tag` in `evaluator.proto`. Field 4, `exec_path`, is not read: that file says why.
 pub(crate) const TAG_FIELD: u32 = 3;
 
-/// Longest accepted image or tag, in bytes: far above the limits of registries (255 bytes of name, 128
-/// of tag), low enough for a map key and an error text.
+/// Longest accepted image or tag, in bytes: far above the limits of registries (255 bytes of name,
+/// 128 of tag), low enough for a map key and an error text.
 const MAX_NAME_BYTES: usize = 4096;
 
 /// The parts of an `EvaluateFunctionRequest` that a hop needs.
@@ -59,8 +60,8 @@ impl From<prost::DecodeError> for PeekError {
     }
 }
 
-/// Reads a request in one pass over its field headers. If a field is repeated, the last one counts. A
-/// known field of another wire type is skipped like an unknown one, as in Go's protobuf.
+/// Reads a request in one pass over its field headers. If a field is repeated, the last one counts.
+/// A known field of another wire type is skipped like an unknown one, as in Go's protobuf.
 ///
 /// # Errors
 /// A [`PeekError`], which does not depend on the slices of the message.

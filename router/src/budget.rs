@@ -1,8 +1,8 @@
 //! How many calls may be sent a second time.
 //!
-//! Each call is retried at most once after it was sent, which alone could still double the load of a
-//! cluster that is failing. The budget lets a burst through (a runner that dies takes all of its calls in
-//! flight with it), and then a share of the calls.
+//! Each call is retried at most once after it was sent, which alone could still double the load of
+//! a cluster that is failing. The budget lets a burst through (a runner that dies takes all of its
+//! calls in flight with it), and then a share of the calls.
 
 use std::time::Duration;
 

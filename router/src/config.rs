@@ -19,17 +19,20 @@ const TLS_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Routes function calls from Porch to the runner that keeps the function's pods warm.
 ///
-/// Point Porch at it with --function-runner=HOST:9445, and it at the runners' headless Service with --runners.
+/// Point Porch at it with --function-runner=HOST:9445, and it at the runners' headless Service with
+/// --runners.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "porch-fn-router", version)]
 pub struct Flags {
-    /// Where the runners are: dns:///HOST:PORT (a headless Service), kubernetes:///NAMESPACE/SERVICE:PORT (its
-    /// EndpointSlices), static:///A:PORT,B:PORT, or HOST:PORT (means dns)
+    /// Where the runners are: dns:///HOST:PORT (a headless Service),
+    /// kubernetes:///NAMESPACE/SERVICE:PORT (its EndpointSlices), static:///A:PORT,B:PORT, or
+    /// HOST:PORT (means dns)
     // Read in --help, where Markdown means nothing.
     #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "TARGET", value_parser = target)]
     pub runners: Target,
-    /// How to reach the API server from outside, for kubernetes:///; the service account when not given
+    /// How to reach the API server from outside, for kubernetes:///; the service account when not
+    /// given
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// IP address to listen on; all interfaces when not given
@@ -38,24 +41,27 @@ pub struct Flags {
     /// Port for function calls and gRPC health; 0 takes any and prints it
     #[arg(long, value_name = "PORT", default_value_t = 9445)]
     pub port: u16,
-    /// Port for the status page, /status.json, /shards, /metrics, /healthz and /readyz; 0 takes any and prints it
+    /// Port for the status page, /status.json, /shards, /metrics, /healthz and /readyz; 0 takes any
+    /// and prints it
     #[arg(long, value_name = "PORT", env = "OTEL_EXPORTER_PROMETHEUS_PORT", default_value_t = 9464)]
     pub admin_port: u16,
     /// Largest request and answer in bytes; must agree with the runners' and Porch's
     #[arg(long, value_name = "BYTES", default_value_t = 6_291_456)]
     pub max_request_body_size: usize,
-    /// Bytes of messages held at once before calls are refused; when not given, 512 MiB or four messages, whichever is
-    /// more
+    /// Bytes of messages held at once before calls are refused; when not given, 512 MiB or four
+    /// messages, whichever is more
     #[arg(long, value_name = "BYTES")]
     pub max_inflight_bytes: Option<usize>,
     /// Prefix of images without a registry, as Porch has it
     #[arg(long, value_name = "PREFIX", default_value = "ghcr.io/kptdev/krm-functions-catalog")]
     pub default_image_prefix: String,
-    /// Images that may run: globs over whole references, separated by commas or in several flags; * is any text without
-    /// a /, ** any text; a registry with a * in it needs a . or a :. All others are refused; the runners check it too
+    /// Images that may run: globs over whole references, separated by commas or in several flags; *
+    /// is any text without a /, ** any text; a registry with a * in it needs a . or a :. All others
+    /// are refused; the runners check it too
     #[arg(long, value_name = "GLOBS", value_delimiter = ',')]
     pub allowed_images: Vec<String>,
-    /// Mutual TLS with the runners: the certificate they are shown; all three files are read again when they change
+    /// Mutual TLS with the runners: the certificate they are shown; all three files are read again
+    /// when they change
     #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
     /// Mutual TLS with the runners: the key of that certificate
@@ -64,8 +70,8 @@ pub struct Flags {
     /// Mutual TLS with the runners: the authority that their certificates must come from
     #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Mutual TLS with the runners: the name in their certificates; when not given, the host of dns:///, or
-    /// SERVICE.NAMESPACE.svc of kubernetes:///, or each one's address of static:///
+    /// Mutual TLS with the runners: the name in their certificates; when not given, the host of
+    /// dns:///, or SERVICE.NAMESPACE.svc of kubernetes:///, or each one's address of static:///
     #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "NAME")]
     pub tls_server_name: Option<String>,
@@ -75,7 +81,8 @@ pub struct Flags {
     /// TLS for callers: the key of that certificate
     #[arg(long, value_name = "FILE")]
     pub listen_tls_key: Option<PathBuf>,
-    /// TLS for callers: the authority that their certificates must come from; none is asked for when not given
+    /// TLS for callers: the authority that their certificates must come from; none is asked for
+    /// when not given
     #[arg(long, value_name = "FILE")]
     pub listen_tls_client_ca: Option<PathBuf>,
     /// How long a call may take whose caller sets no deadline
@@ -87,16 +94,20 @@ pub struct Flags {
     /// Connections at once; for one more the one that has had no call for longest ends
     #[arg(long, value_name = "COUNT", default_value = "10000")]
     pub max_connections: NonZeroUsize,
-    /// How often to ping each runner over HTTP/2; a runner that does not answer is unreachable, and its calls move on
+    /// How often to ping each runner over HTTP/2; a runner that does not answer is unreachable, and
+    /// its calls move on
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     pub keepalive_time: GoDuration,
-    /// How long a runner may take to answer a ping; sent bytes may be unacknowledged for this and --keepalive-time
+    /// How long a runner may take to answer a ping; sent bytes may be unacknowledged for this and
+    /// --keepalive-time
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     pub keepalive_timeout: GoDuration,
-    /// How long connecting to a runner may take, name lookup included; 250ms when not given, and 1s with mutual TLS
+    /// How long connecting to a runner may take, name lookup included; 250ms when not given, and 1s
+    /// with mutual TLS
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     pub connect_timeout: Option<GoDuration>,
-    /// Age after which a caller's connection is asked to dial again, so that callers spread over routers; 0 means never
+    /// Age after which a caller's connection is asked to dial again, so that callers spread over
+    /// routers; 0 means never
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub max_connection_age: GoDuration,
     /// Routers that share the runners: how much of an image's demand this one sees

@@ -1,12 +1,13 @@
-//! Why the router itself fails a call, and what the caller reads. A runner's answer passes through unchanged
-//! and never comes here.
+//! Why the router itself fails a call, and what the caller reads. A runner's answer passes through
+//! unchanged and never comes here.
 
 use porch_fn_grpc::{Refused, Reply};
 use porch_fn_image::NotAllowed;
 use porch_fn_proto::PeekError;
 use tonic::Code;
 
-/// A failure of the router's own. The texts hold no names, addresses or times: Porch may commit them.
+/// A failure of the router's own. The texts hold no names, addresses or times: Porch may commit
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// The message is no `EvaluateFunctionRequest`.
@@ -32,20 +33,21 @@ pub enum RouteError {
     NotTaken,
     /// The call broke, and the other runners refused it.
     #[error(
-        "a function runner broke off during this call, and no other one takes it at the moment; look for \
-         out-of-memory kills and panics in the runners' logs"
+        "the connection to a function runner was lost during this call, and no other one takes it at the \
+         moment; look for out-of-memory kills and panics in the runners' logs"
     )]
     Broken,
-    /// The call was sent twice and both runners broke off.
+    /// The call was sent twice, and both connections were lost.
     #[error(
-        "two function runners broke off during this call; it is not sent a third time, since the call itself \
-         may be what ends them: look for out-of-memory kills and panics in the runners' logs"
+        "the connections to two function runners were lost during this call; it is not sent a third time, \
+         since the call itself may be what ends them: look for out-of-memory kills and panics in the \
+         runners' logs"
     )]
     BrokenTwice,
     /// The call broke and the retry budget was empty.
     #[error(
-        "a function runner broke off during this call, and too many calls are being retried already; see the \
-         router's /shards page"
+        "the connection to a function runner was lost during this call, and too many calls are being \
+         retried already; see the router's /shards page"
     )]
     Budget,
 }

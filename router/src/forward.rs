@@ -49,8 +49,8 @@ impl Attempt {
 /// Trailers between our own programs. The caller never sees them.
 const OWN_PREFIX: &str = "porch-fn-";
 
-/// Sends `call` to `runner`: the identical bytes and metadata, except for what remains of the deadline.
-/// `limit` bounds the answer in bytes. The runner's span gets `span` as its parent.
+/// Sends `call` to `runner`: the identical bytes and metadata, except for what remains of the
+/// deadline. `limit` bounds the answer in bytes. The runner's span gets `span` as its parent.
 pub(crate) async fn attempt(
     runner: &Runner,
     call: &Call,

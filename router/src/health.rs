@@ -9,25 +9,26 @@
 //!   Unavailable ◄───── Unavailable ───► CoolingDown ──► Unavailable
 //! ```
 //!
-//! A runner leaves at once and returns late: one that comes and goes every minute would otherwise drag
-//! its images back and forth, each time onto cold pods. A runner that has never been healthy before (a new
-//! one, or all of them when the router starts) needs no cooldown.
+//! A runner leaves at once and returns late: one that comes and goes every minute would otherwise
+//! drag its images back and forth, each time onto cold pods. A runner that has never been healthy
+//! before (a new one, or all of them when the router starts) needs no cooldown.
 //!
-//! Health checks are not everything: a runner that reports SERVING and fails or stalls its calls is ejected,
-//! each time for longer, and comes back only when it answers a probe.
+//! Health checks are not everything: a runner that reports SERVING and fails or stalls its calls is
+//! ejected, each time for longer, and comes back only when it answers a probe.
 
 use std::time::Duration;
 
 /// How long a runner must be available without a break before it is healthy again.
 const COOLDOWN: Duration = Duration::from_secs(30);
-/// The longest time that a runner is ejected before it is probed. The first time it is [`COOLDOWN`].
+/// The longest time that a runner is ejected before it is probed. The first time it is
+/// [`COOLDOWN`].
 const MAX_EJECTION: Duration = Duration::from_mins(5);
 /// A runner that was healthy for this long is ejected like for the first time.
 const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
 /// Consecutive failures after which a runner is ejected.
 const MAX_FAILURES: u32 = 5;
-/// Consecutive probes without an answer after which a runner has stalled. One may be late because the
-/// machine is busy.
+/// Consecutive probes without an answer after which a runner has stalled. One may be late because
+/// the machine is busy.
 const MAX_FAILED_PROBES: u32 = 2;
 
 /// Whether a runner may be picked.
@@ -68,8 +69,8 @@ pub(crate) enum Observation {
 pub(crate) enum CallFailure {
     /// The stream was refused or reset.
     Stream,
-    /// A call of the image with this hash was answered UNAVAILABLE, or ran into its deadline. A function can
-    /// be slow, and can be what ends its pods: one image alone proves nothing.
+    /// A call of the image with this hash was answered UNAVAILABLE, or ran into its deadline. A
+    /// function can be slow, and can be what ends its pods: one image alone proves nothing.
     Answer(u64),
 }
 
@@ -236,7 +237,8 @@ impl RunnerHealth {
     }
 }
 
-/// How long a runner is ejected for the `ejections`th time of late: twice as long as the time before.
+/// How long a runner is ejected for the `ejections`th time of late: twice as long as the time
+/// before.
 fn ejection_time(ejections: u32) -> Duration {
     COOLDOWN.saturating_mul(2_u32.saturating_pow(ejections.saturating_sub(1))).min(MAX_EJECTION)
 }

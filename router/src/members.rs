@@ -1,11 +1,11 @@
 //! Keeps the snapshot that calls read in step with discovery: who is on the ring, and one prober
 //! for each.
 //!
-//! Discovery's [`LiveMembership`] decides when an address joins, so that a rollout does not rebuild the
-//! ring for every pod. A runner leaves at once when discovery no longer lists it, unless its health
-//! stream says SERVING: then it stays for a while, because discovery may be wrong. Whether a member
-//! may be picked never changes the ring: that depends on its health, and on whether it has just come
-//! back, to discovery or to health. The view counts both together.
+//! Discovery's [`LiveMembership`] decides when an address joins, so that a rollout does not rebuild
+//! the ring for every pod. A runner leaves at once when discovery no longer lists it, unless its
+//! health stream says SERVING: then it stays for a while, because discovery may be wrong. Whether a
+//! member may be picked never changes the ring: that depends on its health, and on whether it has
+//! just come back, to discovery or to health. The view counts both together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The router's metrics. Labels are bounded: codes, outcomes and health states, never images or callers.
+//! The router's metrics. Labels are bounded: codes, outcomes and health states, never images or
+//! callers.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

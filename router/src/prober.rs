@@ -1,14 +1,14 @@
 //! Asks one runner for its health, for as long as it is a member.
 //!
-//! A gRPC health `Watch` costs nothing while nothing changes and reports a drain the moment it begins. It
-//! runs on the connection that the calls use, so what breaks the calls breaks it too.
+//! A gRPC health `Watch` costs nothing while nothing changes and reports a drain the moment it
+//! begins. It runs on the connection that the calls use, so what breaks the calls breaks it too.
 //!
-//! A health stream that ends while the connection lives is opened again at once: a proxy in between may
-//! limit how long streams live. It means something only if the next one fails, too.
+//! A health stream that ends while the connection lives is opened again at once: a proxy in between
+//! may limit how long streams live. It means something only if the next one fails, too.
 //!
-//! Health checks do not show a runner that takes calls and never answers. A runner from which nothing comes
-//! although it has calls is probed with an empty call: every runner answers that at once, if only with an
-//! error.
+//! Health checks do not show a runner that takes calls and never answers. A runner from which
+//! nothing comes although it has calls is probed with an empty call: every runner answers that at
+//! once, if only with an error.
 
 use std::time::Duration;
 

@@ -13,7 +13,8 @@ use tokio::time::Instant;
 
 use crate::health::{CallFailure, HealthState, Observation, RunnerHealth};
 
-/// Calls in flight and no answer for this long: functions may be slow, or the runner may have stalled.
+/// Calls in flight and no answer for this long: functions may be slow, or the runner may have
+/// stalled.
 const QUIET: Duration = Duration::from_secs(3);
 /// A reported load counts for this long.
 const LOAD_HOLDS: Duration = Duration::from_secs(5);
@@ -56,8 +57,8 @@ struct Record {
 }
 
 impl Runner {
-    /// A runner that has not been asked for its health yet. A runner that was here before (`is_known`)
-    /// cools down first.
+    /// A runner that has not been asked for its health yet. A runner that was here before
+    /// (`is_known`) cools down first.
     ///
     /// # Errors
     /// [`AddressError`] when `address` is none to connect to.
@@ -90,7 +91,8 @@ impl Runner {
         })
     }
 
-    /// Whether discovery lists it. A runner that is no longer listed stays for a while if it answers.
+    /// Whether discovery lists it. A runner that is no longer listed stays for a while if it
+    /// answers.
     pub(crate) fn is_listed(&self) -> bool {
         self.record.lock().listed
     }
@@ -105,8 +107,8 @@ impl Runner {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// All routers' calls in flight on it. Without a recent report each of `routers` is taken to have as many
-    /// as this one.
+    /// All routers' calls in flight on it. Without a recent report each of `routers` is taken to
+    /// have as many as this one.
     pub(crate) fn load(&self, routers: usize) -> usize {
         let own = self.in_flight();
         match self.others.load(Ordering::Relaxed) {
@@ -146,8 +148,8 @@ impl Runner {
         self.changed.subscribe()
     }
 
-    /// The runner answered a call, and reported how many calls it has in flight if `load` is there. The call
-    /// that was answered still counts.
+    /// The runner answered a call, and reported how many calls it has in flight if `load` is there.
+    /// The call that was answered still counts.
     pub(crate) fn answered(&self, load: Option<usize>) {
         let (mut record, now) = (self.record.lock(), Instant::now());
         record.heard_at = Some(now);
@@ -159,8 +161,8 @@ impl Runner {
         }
     }
 
-    /// Whether it has reported its load since it became reachable. Then an answer without a load is a
-    /// proxy's.
+    /// Whether it has reported its load since it became reachable. Then an answer without a load is
+    /// a proxy's.
     pub(crate) fn reports_load(&self) -> bool {
         self.record.lock().reported_at.is_some()
     }
@@ -170,8 +172,9 @@ impl Runner {
         self.record.lock().health.record_success();
     }
 
-    /// Counts a call that did not get through. Without a connection the runner is unavailable until a health
-    /// check brings it back. A stream that was refused or reset means little by itself: it counts as a failure.
+    /// Counts a call that did not get through. Without a connection the runner is unavailable until
+    /// a health check brings it back. A stream that was refused or reset means little by itself: it
+    /// counts as a failure.
     pub(crate) fn record_broken_call(&self, may_eject: impl FnOnce() -> bool) {
         self.record.lock().failures += 1;
         if self.connection.is_up() {
@@ -186,7 +189,8 @@ impl Runner {
         std::mem::take(&mut self.record.lock().lost)
     }
 
-    /// Records a failure for which the runner may be to blame. Ejects it after some in a row, if `may_eject`.
+    /// Records a failure for which the runner may be to blame. Ejects it after some in a row, if
+    /// `may_eject`.
     pub(crate) fn record_failure(&self, failure: CallFailure, may_eject: impl FnOnce() -> bool) {
         let enough = self.record.lock().health.record_failure(failure);
         if enough && may_eject() {
@@ -194,22 +198,23 @@ impl Runner {
         }
     }
 
-    /// Whether it is time to probe it with a call: it is ejected and may come back, or nothing has come from it
-    /// for some time although calls are in flight.
+    /// Whether it is time to probe it with a call: it is ejected and may come back, or nothing has
+    /// come from it for some time although calls are in flight.
     pub(crate) fn is_probe_due(&self) -> bool {
         let record = self.record.lock();
         let quiet = record.heard_at.is_some_and(|at| at.elapsed() >= QUIET);
         (quiet && self.in_flight() > 0) || record.health.is_probe_due(self.origin.elapsed())
     }
 
-    /// A probe was answered. That says nothing of the calls that wait, so their failures still count.
+    /// A probe was answered. That says nothing of the calls that wait, so their failures still
+    /// count.
     pub(crate) fn probe_answered(&self) {
         self.answered(None);
         self.observe(Observation::ProbeAnswered);
     }
 
-    /// A probe was not answered in time. After some in a row the runner is ejected, if `may_eject`, and its
-    /// calls in flight move on.
+    /// A probe was not answered in time. After some in a row the runner is ejected, if `may_eject`,
+    /// and its calls in flight move on.
     pub(crate) fn probe_failed(&self, may_eject: impl FnOnce() -> bool) {
         let enough = self.record.lock().health.record_failed_probe();
         if enough && (self.state() == HealthState::Ejected || may_eject()) {

@@ -27,14 +27,16 @@ use crate::error::RouteError;
 use crate::metrics::Metrics;
 use crate::view::View;
 
-/// Images whose demand is remembered. They are caller input, so they are bounded; the least recently
-/// used one starts again from nothing.
+/// Images whose demand is remembered. They are caller input, so they are bounded; the least
+/// recently used one starts again from nothing.
 const MAX_IMAGES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// How long a call waits for a runner when there is none.
 const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);
-/// How long before its deadline such a call ends, so that its caller reads why and not only that time is up.
+/// How long before its deadline such a call ends, so that its caller reads why and not only that
+/// time is up.
 const NO_RUNNER_MARGIN: Duration = Duration::from_millis(50);
-/// Pause before runners are asked again that are ready and yet did not take a call: they reset its stream.
+/// Pause before runners are asked again that are ready and yet did not take a call: they reset its
+/// stream.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Settings of the forwarding path.
@@ -54,8 +56,8 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(crate) struct Router {
     pub(crate) options: Options,
-    /// What calls of late went wrong here: those that the router failed, and attempts after which they moved
-    /// on. A runner reports its own.
+    /// What calls of late went wrong here: those that the router failed, and attempts after which
+    /// they moved on. A runner reports its own.
     pub(crate) failures: Failures,
     view: Arc<ArcSwap<View>>,
     /// Wakes calls that wait for a runner.
@@ -92,8 +94,8 @@ impl Router {
         }
     }
 
-    /// The shard keys of the images asked for lately and their calls in flight through this router, busiest
-    /// first, at most `limit`.
+    /// The shard keys of the images asked for lately and their calls in flight through this router,
+    /// busiest first, at most `limit`.
     pub(crate) fn images(&self, limit: usize) -> Vec<(Arc<str>, usize)> {
         let load =
             |(key, demand): (&Arc<str>, &Arc<Mutex<Demand>>)| (Arc::clone(key), demand.lock().in_flight());

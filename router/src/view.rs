@@ -1,7 +1,7 @@
 //! What a call sees of the cluster: one immutable snapshot of ring and runners.
 //!
-//! Calls read the snapshot without a lock; the membership task replaces it as a whole. A runner that is
-//! in two snapshots is the same [`Runner`], so its connection, load and health carry over.
+//! Calls read the snapshot without a lock; the membership task replaces it as a whole. A runner
+//! that is in two snapshots is the same [`Runner`], so its connection, load and health carry over.
 
 use std::sync::Arc;
 
@@ -29,7 +29,8 @@ impl View {
     /// The states in which a runner may be picked now, and how many runners have them.
     ///
     /// Runners that cool down stand back for healthy ones, since one of them may flap. When
-    /// [`cooling_down_count`] is true, both are used. Ejected runners are used when there are no others.
+    /// [`cooling_down_count`] is true, both are used. Ejected runners are used when there are no
+    /// others.
     pub(crate) fn usable(&self) -> (&'static [HealthState], usize) {
         let [healthy, cooling_down, ejected, ..] = self.counts();
         match (healthy, cooling_down) {
@@ -41,8 +42,8 @@ impl View {
         }
     }
 
-    /// Whether one more runner may be ejected: half of the available ones at most. When more seem to fail than
-    /// that, the calls are to blame.
+    /// Whether one more runner may be ejected: half of the available ones at most. When more seem
+    /// to fail than that, the calls are to blame.
     pub(crate) fn may_eject(&self) -> bool {
         let [healthy, cooling_down, ejected, ..] = self.counts();
         (ejected + 1) * 2 <= healthy + cooling_down + ejected
@@ -57,8 +58,8 @@ impl View {
         counts
     }
 
-    /// `0 of 3 runners ready: 2 unreachable, 1 draining`. Counts, and names none: the text may end up in
-    /// a commit.
+    /// `0 of 3 runners ready: 2 unreachable, 1 draining`. Counts, and names none: the text may end
+    /// up in a commit.
     pub(crate) fn summary(&self) -> String {
         let known = self.runners.len();
         if known == 0 {

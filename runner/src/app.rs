@@ -200,7 +200,8 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
     Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
 }
 
-/// A runner is ready once it knows the existing pods, or at `by`: it can serve without an API server.
+/// A runner is ready once it knows the existing pods, or at `by`: it can serve without an API
+/// server.
 async fn set_ready(mut synced: watch::Receiver<bool>, by: Instant, health: Health) {
     if !matches!(timeout_at(by, synced.wait_for(|synced| *synced)).await, Ok(Ok(_))) {
         tracing::warn!("ready although the pods are not known: the API server does not answer");
@@ -256,7 +257,8 @@ fn pods_page(pool: Handle) -> Page {
 // === impl Wiring ===
 
 impl Wiring<'_> {
-    /// TLS with routers or callers, if a flag asks for it. There is one listener: flags rule out both.
+    /// TLS with routers or callers, if a flag asks for it. There is one listener: flags rule out
+    /// both.
     fn acceptor(&mut self, registry: &mut Registry) -> Result<Option<Acceptor>, TlsError> {
         let Flags { tls_cert, tls_key, tls_client_ca, .. } = self.flags.clone();
         let Flags { listen_tls_cert, listen_tls_key, listen_tls_client_ca, .. } = self.flags.clone();

@@ -16,7 +16,8 @@ const BASE_SERVICE_TEMPLATE: &str = "base-service-template";
 
 /// Runs KRM functions for Porch: as local executables, or in pods that it keeps warm.
 ///
-/// Takes the place of Porch's function runner with the same flags; behind porch-fn-router it can be scaled.
+/// Takes the place of Porch's function runner with the same flags; behind porch-fn-router it can be
+/// scaled.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "porch-fn-runner", version)]
 pub struct Flags {
@@ -38,19 +39,20 @@ pub struct Flags {
     /// Largest message in bytes; must agree with the router's and Porch's
     #[arg(long, default_value_t = 6_291_456)]
     pub max_request_body_size: usize,
-    /// Bytes of messages held at once before calls are refused; when not given, 512 MiB or four messages, whichever is
-    /// more
+    /// Bytes of messages held at once before calls are refused; when not given, 512 MiB or four
+    /// messages, whichever is more
     #[arg(long)]
     pub max_inflight_bytes: Option<usize>,
     /// Prefix of images without a registry, as Porch has it
     #[arg(long, default_value = "ghcr.io/kptdev/krm-functions-catalog")]
     pub default_image_prefix: String,
-    /// Images that may run: globs over whole references, separated by commas or in several flags; * is any text without
-    /// a /, ** any text; a registry with a * in it needs a . or a :. All others are refused before anything is looked up
-    /// or started for them
+    /// Images that may run: globs over whole references, separated by commas or in several flags; *
+    /// is any text without a /, ** any text; a registry with a * in it needs a . or a :. All others
+    /// are refused before anything is looked up or started for them
     #[arg(long, value_delimiter = ',')]
     pub allowed_images: Vec<String>,
-    /// Mutual TLS with the routers: the certificate they are shown; all three files are read again when they change
+    /// Mutual TLS with the routers: the certificate they are shown; all three files are read again
+    /// when they change
     #[arg(long)]
     pub tls_cert: Option<PathBuf>,
     /// Mutual TLS with the routers: the key of that certificate
@@ -59,14 +61,15 @@ pub struct Flags {
     /// Mutual TLS with the routers: the authority that their certificates must come from
     #[arg(long)]
     pub tls_client_ca: Option<PathBuf>,
-    /// TLS where there is no router, instead of --tls-cert: the certificate that callers are shown; Porch speaks no TLS
+    /// TLS where there is no router, instead of --tls-cert: the certificate that callers are shown;
+    /// Porch speaks no TLS
     #[arg(long, conflicts_with_all = ["tls_cert", "tls_key", "tls_client_ca"])]
     pub listen_tls_cert: Option<PathBuf>,
     /// TLS where there is no router: the key of that certificate
     #[arg(long)]
     pub listen_tls_key: Option<PathBuf>,
-    /// TLS where there is no router: the authority that callers' certificates must come from; none is asked for when not
-    /// given
+    /// TLS where there is no router: the authority that callers' certificates must come from; none
+    /// is asked for when not given
     #[arg(long)]
     pub listen_tls_client_ca: Option<PathBuf>,
     /// How long a call may take whose caller sets no deadline
@@ -98,7 +101,8 @@ pub struct Flags {
     /// Exec runtime: functions that run at once, more wait; 0 means two per core
     #[arg(long, default_value_t = 0)]
     pub max_parallel_executions: usize,
-    /// Exec runtime: environment variables passed on beside PATH, HOME, TMPDIR, TZ, proxies and certificates
+    /// Exec runtime: environment variables passed on beside PATH, HOME, TMPDIR, TZ, proxies and
+    /// certificates
     #[arg(long, default_value = "")]
     pub exec_env: CommaList,
 
@@ -178,14 +182,15 @@ pub struct Flags {
     /// Kubernetes: image with the wrapper-server, for the built-in template
     #[arg(long, env = "WRAPPER_SERVER_IMAGE", default_value = "")]
     pub wrapper_server_image: String,
-    /// Kubernetes: file that says what images run, for those whose registry is not to be asked: images: [{image,
-    /// entrypoint: [PROGRAM, ARG, ...]}]
+    /// Kubernetes: file that says what images run, for those whose registry is not to be asked:
+    /// images: [{image, entrypoint: [PROGRAM, ARG, ...]}]
     #[arg(long)]
     pub image_metadata: Option<PathBuf>,
     /// Kubernetes: how long to rely on what a registry said about a tag; digests hold for good
     #[arg(long, default_value = "10m")]
     pub image_metadata_ttl: GoDuration,
-    /// Kubernetes: which of a multi-platform image to run, os/architecture[/variant]; the runner's own when not given
+    /// Kubernetes: which of a multi-platform image to run, os/architecture[/variant]; the runner's
+    /// own when not given
     #[arg(long, default_value = "")]
     pub platform: String,
     /// Kubernetes: registries that speak plain HTTP, host or host:port
@@ -203,15 +208,17 @@ pub struct Flags {
     /// Kubernetes: how to reach the API server from outside; the service account when not given
     #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
-    /// All runners, this one among them: a target as the router's --runners has it; for kubernetes:/// see --kubeconfig.
-    /// Of several runners only a function's owner replaces and collects its pods; a runner without --peers owns all
+    /// All runners, this one among them: a target as the router's --runners has it; for
+    /// kubernetes:/// see --kubeconfig. Of several runners only a function's owner replaces and
+    /// collects its pods; a runner without --peers owns all
     #[arg(long, default_value = "")]
     pub peers: String,
     /// This runner's own address among --peers; the port may be left out
     #[arg(long, env = "POD_IP", default_value = "")]
     pub shard_address: String,
 
-    /// Registries: use the credentials of --registry-auth-secret-path, and give them to function pods
+    /// Registries: use the credentials of --registry-auth-secret-path, and give them to function
+    /// pods
     #[arg(long, default_value_t = false)]
     pub enable_private_registries: bool,
     /// Registries: the docker config file with the credentials; read again when it changes

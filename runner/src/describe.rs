@@ -1,5 +1,5 @@
-//! What this runner reports of itself to routers (`porch_fn.v1.Shard`) for the status page: a router
-//! knows no runner's admin port.
+//! What this runner reports of itself to routers (`porch_fn.v1.Shard`) for the status page: a
+//! router knows no runner's admin port.
 
 use std::sync::Arc;
 

@@ -78,7 +78,8 @@ impl Runner {
 
 impl Evaluate for Runner {
     async fn evaluate(&self, call: Call) -> Reply {
-        // A router that probes this runner sends an empty call: any answer will do, and it is no failure.
+        // A router that probes this runner sends an empty call: any answer will do, and it is no
+        // failure.
         if call.message.is_empty() {
             return Reply::failed(Code::InvalidArgument, NO_IMAGE);
         }

@@ -34,8 +34,9 @@ pub(crate) struct ExecRuntime {
 }
 
 impl ExecRuntime {
-    /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Dropping the
-    /// future ends the wait and the process. `parsed` is the image as a reference, if it is one.
+    /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Dropping
+    /// the future ends the wait and the process. `parsed` is the image as a reference, if it is
+    /// one.
     pub(crate) async fn evaluate(
         &self,
         image: &str,

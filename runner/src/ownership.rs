@@ -1,9 +1,9 @@
 //! Which functions are this runner's to collect and replace: those that it owns on the ring.
 //!
 //! Discovery, [`LiveMembership`] and ring are the router's own, so a function's owner is the runner
-//! that its calls go to first. Views may differ for a while: the pool's deletes carry the state that
-//! was judged, so two owners do no harm, and without an owner collection waits. A runner that does
-//! not find itself among its peers owns nothing and continues to serve.
+//! that its calls go to first. Views may differ for a while: the pool's deletes carry the state
+//! that was judged, so two owners do no harm, and without an owner collection waits. A runner that
+//! does not find itself among its peers owns nothing and continues to serve.
 
 #[cfg(test)]
 mod tests;
@@ -66,7 +66,8 @@ impl Ownership {
         let mut membership = LiveMembership::new(snapshots);
         loop {
             tokio::select! {
-                // The health of peers is not asked for. While none is listed nobody collects, which can wait.
+                // The health of peers is not asked for. While none is listed nobody collects, which
+                // can wait.
                 () = membership.changed(|_| false) => self.update(&membership),
                 () = sleep_until(self.warn_at.unwrap_or_else(Instant::now)), if self.warn_at.is_some() => {
                     self.warn_at = None;

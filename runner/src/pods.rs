@@ -44,16 +44,16 @@ pub(crate) struct PodRuntime {
     pub(crate) catalog: Arc<dyn Catalog>,
     pub(crate) default_prefix: String,
     pub(crate) max_message: usize,
-    /// In how many more pods a call is run again when a pod dies while it runs the call: the function
-    /// may be what kills them.
+    /// In how many more pods a call is run again when a pod dies while it runs the call: the
+    /// function may be what kills them.
     pub(crate) max_retries: u32,
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl PodRuntime {
     /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is
-    /// asked. `parsed` is the image as a reference. A `tag` that is a version or a constraint chooses
-    /// a tag of its repository.
+    /// asked. `parsed` is the image as a reference. A `tag` that is a version or a constraint
+    /// chooses a tag of its repository.
     pub(crate) async fn evaluate(
         &self,
         image: &str,
@@ -131,7 +131,8 @@ impl PodRuntime {
             drop(evaluates);
             span.ended(answer.as_ref().map_or_else(CallError::code, Reply::code));
             match answer {
-                // Its places are taken by calls of other runners: this one waits in line for the next.
+                // Its places are taken by calls of other runners: this one waits in line for the
+                // next.
                 Ok(reply) if is_shed(reply.status_headers()) => {
                     lease.finish(Verdict::Full);
                     again = Some("full");

@@ -1,5 +1,5 @@
-//! Everything that configures functions: flags, files and FunctionConfigs, combined again whenever one
-//! of them changes.
+//! Everything that configures functions: flags, files and FunctionConfigs, combined again whenever
+//! one of them changes.
 
 mod exec_hash;
 
@@ -38,8 +38,8 @@ pub(crate) struct Sources {
     pub(crate) flags: Flags,
     /// `--pod-cache-config`.
     pub(crate) cache: watch::Receiver<Arc<CacheConfig>>,
-    /// When the file was seen to change. The file system's time does not count: a copy may keep that of
-    /// its original.
+    /// When the file was seen to change. The file system's time does not count: a copy may keep
+    /// that of its original.
     pub(crate) cache_changed: Option<Time>,
     /// `--config`.
     pub(crate) exec: watch::Receiver<Arc<ExecConfig>>,
@@ -52,7 +52,8 @@ pub(crate) struct Sources {
 // === impl Sources ===
 
 impl Sources {
-    /// The settings of this moment, and the task that keeps them up to date until no receiver is left.
+    /// The settings of this moment, and the task that keeps them up to date until no receiver is
+    /// left.
     pub(crate) fn follow(mut self) -> (impl Future<Output = ()> + Send, watch::Receiver<CurrentSettings>) {
         let first = self.current();
         log_missing(None, &first.settings);
@@ -124,7 +125,8 @@ fn log_missing(before: Option<&Settings>, now: &Settings) {
         tracing::info!("all executables of FunctionConfigs are there");
         return;
     }
-    // Normal beside Porch 1.6 and the next version: the objects that they ship name executables of Porch's image.
+    // Normal beside Porch 1.6 and the next version: the objects that they ship name executables of
+    // Porch's image.
     tracing::info!(
         count = now.len(),
         first = now[..now.len().min(MAX_NAMED)].join(", "),

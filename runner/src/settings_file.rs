@@ -14,7 +14,8 @@ use porch_fn_files::{FileSource, read};
 /// Largest file that is read, in bytes.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// Why a file cannot be used: the system's reason, or the line and column or the entry that is wrong.
+/// Why a file cannot be used: the system's reason, or the line and column or the entry that is
+/// wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("--{flag} {path}: {reason}")]
 pub struct FileError {

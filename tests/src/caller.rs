@@ -1,5 +1,5 @@
-//! Two callers of a router. [`Caller`] is tonic's client, as a user would have it. [`RawCaller`] sends any request in
-//! any pieces and enforces nothing, so that the answer is the server's own.
+//! Two callers of a router. [`Caller`] is tonic's client, as a user would have it. [`RawCaller`]
+//! sends any request in any pieces and enforces nothing, so that the answer is the server's own.
 
 use std::net::SocketAddr;
 

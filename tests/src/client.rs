@@ -1,5 +1,5 @@
-//! A caller over our own client code, which adds nothing to what the server answers: tonic's client would race
-//! the server with a deadline of its own. `foreign` tests what other clients see.
+//! A caller over our own client code, which adds nothing to what the server answers: tonic's client
+//! would race the server with a deadline of its own. `foreign` tests what other clients see.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -68,7 +68,8 @@ impl Client {
         self.try_call(image, input, Some(timeout)).await.expect("an answer with a status")
     }
 
-    /// Calls `image`. Dropping the future cancels the call; an error means that the connection was lost.
+    /// Calls `image`. Dropping the future cancels the call; an error means that the connection was
+    /// lost.
     pub async fn try_call(
         &self,
         image: &str,

@@ -82,14 +82,14 @@ impl Cluster {
         Audit::new(self.own.directory().join("log/audit.log"), self.client())
     }
 
-    /// The wrapper-server's image. It has the program in `/wrapper-server` and `/home/nonroot/wrapper-server`,
-    /// and `/bin/cp`.
+    /// The wrapper-server's image. It has the program in `/wrapper-server` and
+    /// `/home/nonroot/wrapper-server`, and `/bin/cp`.
     pub fn wrapper_image(&self) -> String {
         format!("{}/{WRAPPER}", self.registry)
     }
 
-    /// A function's image, which answers with its input. tests/cluster/images/function.c lists what an input can
-    /// ask for.
+    /// A function's image, which answers with its input. tests/cluster/images/function.c lists what
+    /// an input can ask for.
     pub fn function_image(&self) -> String {
         format!("{}/{FUNCTION}", self.registry)
     }
@@ -99,8 +99,8 @@ impl Cluster {
         format!("{}/{PROGRAMS}", self.registry)
     }
 
-    /// The function's image under another name, such as `set-image:v2`, which makes it another function.
-    /// Without a node nothing is pulled, and the name is enough.
+    /// The function's image under another name, such as `set-image:v2`, which makes it another
+    /// function. Without a node nothing is pulled, and the name is enough.
     pub async fn function_named(&self, name: &str) -> String {
         let image = format!("{}/{name}", self.registry);
         if self.own.has_node() {

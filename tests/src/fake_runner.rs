@@ -1,8 +1,9 @@
 //! A runner whose answers a test decides.
 //!
-//! It speaks HTTP/2 by the `h2` crate and not by our own server, because a router must survive what our server never
-//! does: streams that break at any point, refusals, a connection that goes silent. A test sets the answer to an
-//! image ([`FakeRunner::on`]), changes health and connections, and waits for log entries ([`FakeRunner::wait`]).
+//! It speaks HTTP/2 by the `h2` crate and not by our own server, because a router must survive what
+//! our server never does: streams that break at any point, refusals, a connection that goes silent.
+//! A test sets the answer to an image ([`FakeRunner::on`]), changes health and connections, and
+//! waits for log entries ([`FakeRunner::wait`]).
 
 mod answer;
 mod stream;
@@ -169,8 +170,8 @@ impl FakeRunner {
         lock(&self.shared.controls).iter().for_each(|control| control.go_away());
     }
 
-    /// On each connection of now, the next call is met by a GOAWAY that says it was not processed, and by
-    /// the connection's end.
+    /// On each connection of now, the next call is met by a GOAWAY that says it was not processed,
+    /// and by the connection's end.
     pub fn go_away_at_next_call(&self) {
         lock(&self.shared.controls).iter().for_each(|control| control.go_away_at_next_call());
     }

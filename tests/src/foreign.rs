@@ -1,5 +1,6 @@
-//! Programs that are not ours: gRPC clients on other libraries, KRM functions on other SDKs, and tools of the machine.
-//! `tests/run` builds what is missing, and runs no tests of programs that it could not get.
+//! Programs that are not ours: gRPC clients on other libraries, KRM functions on other SDKs, and
+//! tools of the machine. `tests/run` builds what is missing, and runs no tests of programs that it
+//! could not get.
 
 use std::path::PathBuf;
 

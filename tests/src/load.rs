@@ -1,9 +1,9 @@
 //! Steady traffic while a test kills and stops things, and a report of each call's outcome.
 //!
-//! Closed loop: each caller has one call in flight. Open loop: calls start at a steady pace, whatever the outcome of
-//! those before, like the callers of an overloaded server. Bounded in calls in flight and, should a test forget to
-//! stop it, in time. Routers may come and go as behind a Service: a connection whose router hangs up is made anew to one
-//! that takes part then.
+//! Closed loop: each caller has one call in flight. Open loop: calls start at a steady pace,
+//! whatever the outcome of those before, like the callers of an overloaded server. Bounded in calls
+//! in flight and, should a test forget to stop it, in time. Routers may come and go as behind a
+//! Service: a connection whose router hangs up is made anew to one that takes part then.
 
 mod report;
 
@@ -110,8 +110,8 @@ impl Plan {
 // === impl Load ===
 
 impl Load {
-    /// Starts `callers` callers of `images` at the router or runner at `address`. The functions must echo
-    /// their input.
+    /// Starts `callers` callers of `images` at the router or runner at `address`. The functions
+    /// must echo their input.
     pub fn start(address: SocketAddr, callers: usize, images: &[String]) -> Self {
         Self::through(&Routers::new([address]), Plan::callers(callers, images))
     }
@@ -258,8 +258,8 @@ impl Line {
         Self { routers, number, current: Mutex::new((address, client)) }
     }
 
-    /// Calls `image`, without a deadline. What was not sent, since the router hung up, is sent to another, as gRPC's
-    /// clients do.
+    /// Calls `image`, without a deadline. What was not sent, since the router hung up, is sent to
+    /// another, as gRPC's clients do.
     async fn call(&self, image: &str, input: Bytes) -> Result<Answer, CallError> {
         let mut left = self.routers.now().len();
         loop {

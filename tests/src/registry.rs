@@ -1,5 +1,5 @@
-//! OCI registries for tests: Debian's `docker-registry` as a child process, open or with a password, with TLS or
-//! without, which may be stopped.
+//! OCI registries for tests: Debian's `docker-registry` as a child process, open or with a
+//! password, with TLS or without, which may be stopped.
 //!
 //! The tests' cluster has an open registry of its own; these stand beside it.
 
@@ -85,8 +85,8 @@ impl<'a> Registry<'a> {
         format!("{}/{path}", self.address)
     }
 
-    /// Has the node's containerd find it: that reads a folder per host at each pull. This stays when the test has ended;
-    /// whoever gets the port next overwrites it.
+    /// Has the node's containerd find it: that reads a folder per host at each pull. This stays
+    /// when the test has ended; whoever gets the port next overwrites it.
     pub fn is_found_by(&self, own: &Own) {
         let scheme = if self.access.tls.is_some() { "https" } else { "http" };
         let url = format!("{scheme}://{}", self.address);
@@ -101,8 +101,8 @@ impl<'a> Registry<'a> {
         fs::write(folder.join("hosts.toml"), text).expect("a file there");
     }
 
-    /// Puts an image into it, changed as the flags of `crane mutate` say. With a label of its name it is another image even
-    /// where nothing else is changed.
+    /// Puts an image into it, changed as the flags of `crane mutate` say. With a label of its name
+    /// it is another image even where nothing else is changed.
     pub async fn change(&self, from: &str, to: &str, flags: &[&str]) {
         let label = format!("--label=of-the-test={to}");
         self.crane(&[&["mutate", from, "--tag", to, &label], flags].concat()).await;
@@ -113,7 +113,8 @@ impl<'a> Registry<'a> {
         self.crane(&["digest", image]).await.trim().to_owned()
     }
 
-    /// Runs `crane`, which is on PATH in the cluster's network, with the registry's own credentials and authority.
+    /// Runs `crane`, which is on PATH in the cluster's network, with the registry's own credentials
+    /// and authority.
     async fn crane(&self, args: &[&str]) -> String {
         let mut words = Vec::new();
         if let Some(user) = &self.access.user {

@@ -1,5 +1,5 @@
-//! The rights that the manifests in deploy/ grant, read from there: what a test takes away is taken from what users
-//! apply, and a table of all of them can be compared with it.
+//! The rights that the manifests in deploy/ grant, read from there: what a test takes away is taken
+//! from what users apply, and a table of all of them can be compared with it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,8 +23,9 @@ pub const FUNCTIONS: &str = "porch-fn-system";
 /// The runners' own.
 pub const HOME: &str = "porch-system";
 
-/// Something that is allowed. Its text is `get pods`, `patch functionconfigs.config.porch.kpt.dev/status` or, where only
-/// one object is meant, `get secrets auth-secret`.
+/// Something that is allowed. Its text is `get pods`,
+/// `patch functionconfigs.config.porch.kpt.dev/status` or, where only one object is meant,
+/// `get secrets auth-secret`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Right(String);
 

@@ -1,8 +1,10 @@
-//! Routers and runners as processes, scaled up and down on a real cluster as a Deployment would do it: a runner is
-//! listed when it says that it is ready, and not any more from the moment at which it is told to end.
+//! Routers and runners as processes, scaled up and down on a real cluster as a Deployment would do
+//! it: a runner is listed when it says that it is ready, and not any more from the moment at which
+//! it is told to end.
 //!
-//! Runners are machines of their own in the cluster's network, all on one port. Who lists them is an `EndpointSlice` of a
-//! headless Service without a selector, which the cluster's DNS serves as well.
+//! Runners are machines of their own in the cluster's network, all on one port. Who lists them is
+//! an `EndpointSlice` of a headless Service without a selector, which the cluster's DNS serves as
+//! well.
 
 mod host;
 
@@ -66,7 +68,8 @@ pub struct Tier {
 // === impl Tier ===
 
 impl Tier {
-    /// Starts two routers and some runners with these flags, and makes the first call of each of so many functions.
+    /// Starts two routers and some runners with these flags, and makes the first call of each of so
+    /// many functions.
     pub async fn start(
         cluster: &Cluster,
         discovery: Discovery,
@@ -251,7 +254,8 @@ impl Tier {
         assert!(answers.iter().all(|answer| answer.output() == INPUT));
     }
 
-    /// Ends it all, and waits until the function pods are gone, so that they are out of the way of other tests.
+    /// Ends it all, and waits until the function pods are gone, so that they are out of the way of
+    /// other tests.
     pub async fn finish(self) {
         let Self { routers, runners, namespace, sandbox, .. } = self;
         drop((routers, runners, sandbox));

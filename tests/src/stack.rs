@@ -1,5 +1,5 @@
-//! A router and runners in this process, as `porch-fn up` has them. Their pods are wrapper-servers of this machine
-//! that run shell scripts.
+//! A router and runners in this process, as `porch-fn up` has them. Their pods are wrapper-servers
+//! of this machine that run shell scripts.
 
 use std::net::SocketAddr;
 
@@ -74,7 +74,8 @@ impl Stack {
         serde_json::from_value(get_json(self.admin, "/status.json").await).expect("the page")
     }
 
-    /// Has `callers` call `image` over and over, each with this pause after an answer, until the stack is dropped.
+    /// Has `callers` call `image` over and over, each with this pause after an answer, until the
+    /// stack is dropped.
     pub fn keep_calling(&mut self, image: &'static str, callers: usize, pause: Duration) {
         for _ in 0..callers {
             let client = self.client();

@@ -1,4 +1,5 @@
-//! One port of a pod as a port of this machine. `kube` opens a stream to the pod for each connection, but listens nowhere.
+//! One port of a pod as a port of this machine. `kube` opens a stream to the pod for each
+//! connection, but listens nowhere.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
@@ -45,7 +46,8 @@ impl Forward {
         Ok(Self { address, pod, trouble, _task: task })
     }
 
-    /// What came in the way, if anything did: to the program that dials, all of it is a closed connection.
+    /// What came in the way, if anything did: to the program that dials, all of it is a closed
+    /// connection.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.lock().clone()
     }

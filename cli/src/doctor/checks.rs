@@ -1,4 +1,5 @@
-//! Findings out of facts. Pure: [`CHECKS`] is the table, and each check looks at one thing that breaks in practice.
+//! Findings out of facts. Pure: [`CHECKS`] is the table, and each check looks at one thing that
+//! breaks in practice.
 
 mod callers;
 mod flags;

@@ -107,7 +107,8 @@ pub(super) fn has_port(service: &ServiceSpec, number: i32) -> bool {
     service.ports.iter().flatten().any(|port| port.port == number)
 }
 
-/// Whether routers or runners ask DNS for the Service of the runners: only there its kind of address counts.
+/// Whether routers or runners ask DNS for the Service of the runners: only there its kind of
+/// address counts.
 pub(super) fn by_dns(facts: &Facts) -> bool {
     let namespace = &facts.namespace;
     let runners = facts.router_flags().map(|flags| flags.runners.clone());

@@ -32,7 +32,8 @@ pub(super) struct Facts {
     pub(super) more_function_pods: bool,
     /// The porch-servers of the namespace that may use pods there.
     pub(super) servers: Vec<Running>,
-    /// The rights that the programs need, and whether they have them; `Err` says why that cannot be known.
+    /// The rights that the programs need, and whether they have them; `Err` says why that cannot be
+    /// known.
     pub(super) rights: Result<Vec<Right>, String>,
     pub(super) template: TemplateSource,
 }

@@ -101,8 +101,8 @@ fn is_legacy_service(service: &Service) -> bool {
         && service.owner_references().is_empty()
 }
 
-/// Lists them, and deletes them if the user agrees; `yes` agrees beforehand. Returns whether everything was deleted
-/// that should be.
+/// Lists them, and deletes them if the user agrees; `yes` agrees beforehand. Returns whether
+/// everything was deleted that should be.
 pub(super) async fn clean(cluster: &Cluster, yes: bool) -> Result<bool, Failure> {
     let (facts, found) = look(cluster).await?;
     let namespace = &facts.functions;
@@ -156,8 +156,8 @@ async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
     Ok((facts, left))
 }
 
-/// The porch-servers that may use some of what was found. `Err` says why nothing may be deleted: a function runner of
-/// Porch's, in any namespace, may still need all of it.
+/// The porch-servers that may use some of what was found. `Err` says why nothing may be deleted: a
+/// function runner of Porch's, in any namespace, may still need all of it.
 async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, String> {
     needed(facts)?;
     let api: Api<Deployment> = Api::all(cluster.client.clone());
@@ -183,8 +183,8 @@ async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, Strin
     Ok(servers)
 }
 
-/// Fails if somebody in our namespace may need what Porch's runner has made. Only a runner of ours that says so has
-/// taken its place.
+/// Fails if somebody in our namespace may need what Porch's runner has made. Only a runner of ours
+/// that says so has taken its place.
 fn needed(facts: &Facts) -> Result<(), String> {
     let namespace = &facts.namespace;
     let Some(runner) = facts.installed.runner.as_ref().filter(|runner| runner.flags.is_ok()) else {
@@ -218,8 +218,8 @@ fn unlisted(reason: &str) -> String {
     )
 }
 
-/// Fails if a function runner that was found may need the pods. Ours, in the place of Porch's, may still have pods of
-/// Porch's that terminate.
+/// Fails if a function runner that was found may need the pods. Ours, in the place of Porch's, may
+/// still have pods of Porch's that terminate.
 async fn needed_by(cluster: &Cluster, facts: &Facts, runner: &Evaluator) -> Result<(), String> {
     let Workload { namespace, name, .. } = &runner.workload;
     let known = facts.installed.runner.as_ref().map(|runner| &runner.workload.name);
@@ -252,7 +252,8 @@ fn agreed(found: &Leftovers) -> bool {
     asked.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// Deletes the object that was listed, no other of its name. One that is gone is as good as deleted.
+/// Deletes the object that was listed, no other of its name. One that is gone is as good as
+/// deleted.
 async fn delete<K>(api: &Api<K>, object: &K) -> Result<(), String>
 where
     K: Resource + Clone + Debug + DeserializeOwned,

@@ -1,4 +1,5 @@
-//! The rights that routers and runners need of the API server, as deploy/rights.yaml grants them. Pure.
+//! The rights that routers and runners need of the API server, as deploy/rights.yaml grants them.
+//! Pure.
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use porch_fn_discovery::Target;
@@ -69,8 +70,8 @@ pub(super) fn needed(installed: &Installation, home: &str) -> Vec<Right> {
     rights
 }
 
-/// The right of an account of `home` to a verb on a resource, which is written with its subresource.
-/// An empty `name` stands for all objects.
+/// The right of an account of `home` to a verb on a resource, which is written with its
+/// subresource. An empty `name` stands for all objects.
 fn right(
     home: &str,
     account: &str,

@@ -62,7 +62,8 @@ async fn uses(cluster: &Cluster, server: &Evaluator, functions: &str, pods: &[Po
     Ok(Uses { since, template, changed })
 }
 
-/// The pods of an evaluator that run or may start, and terminating ones: their process serves until it is gone.
+/// The pods of an evaluator that run or may start, and terminating ones: their process serves until
+/// it is gone.
 pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Result<Vec<Pod>, String> {
     let workload = &evaluator.workload;
     if workload.selector.is_empty() {
@@ -85,8 +86,8 @@ fn started(pods: &[Pod], container: &str) -> Option<Time> {
     ours.filter_map(|status| status.state.as_ref()?.running.as_ref()?.started_at.clone()).min()
 }
 
-/// The version of a template, and when it was changed last: `None` without the times of its managers,
-/// since it may then have been changed at any time.
+/// The version of a template, and when it was changed last: `None` without the times of its
+/// managers, since it may then have been changed at any time.
 fn version(template: &PodTemplate) -> Option<(String, Time)> {
     let managers = template.metadata.managed_fields.iter().flatten();
     let changed = managers.filter_map(|manager| manager.time.clone()).max()?;

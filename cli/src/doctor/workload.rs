@@ -1,5 +1,5 @@
-//! A Deployment as the checks need it: what Kubernetes leaves out is filled in, and command lines are read like Go and
-//! the kubelet read them. Pure.
+//! A Deployment as the checks need it: what Kubernetes leaves out is filled in, and command lines
+//! are read like Go and the kubelet read them. Pure.
 
 use std::collections::BTreeMap;
 
@@ -120,9 +120,9 @@ impl<'a> Program<'a> {
         self.container.env_from.as_ref().is_some_and(|from| !from.is_empty())
     }
 
-    /// The flags as the program itself reads them in a pod of `namespace`: those of its command line, and below them
-    /// those of its environment. The environment of this process must not count, so each variable that a flag falls
-    /// back to is given as a flag.
+    /// The flags as the program itself reads them in a pod of `namespace`: those of its command
+    /// line, and below them those of its environment. The environment of this process must not
+    /// count, so each variable that a flag falls back to is given as a flag.
     pub(super) fn parse<F: Parser>(&self, namespace: &str) -> Result<F, String> {
         let env = self.container.env.as_deref().unwrap_or_default();
         let known: Vec<_> =
@@ -135,8 +135,8 @@ impl<'a> Program<'a> {
             let is_elsewhere = || self.has_env_from() || env.iter().any(|one| one.name == variable);
             let value = match known.iter().find(|(name, _)| *name == variable) {
                 Some((_, value)) => value,
-                // A text may be anything, but the namespace is most likely the pod's; of others the default is the
-                // best guess.
+                // A text may be anything, but the namespace is most likely the pod's; of others the
+                // default is the best guess.
                 None if default.is_empty() && variable != OWN_NAMESPACE && is_elsewhere() => ELSEWHERE,
                 None => default,
             };

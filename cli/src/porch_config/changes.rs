@@ -126,8 +126,8 @@ pub(super) fn remove(existing: &[Value]) -> Changes {
 
 fn restored(object: &Value, before: &Map<String, Value>) -> Value {
     let mut restored = manifest(object);
-    // `kubectl apply` removes a field that is left out if it has applied it itself. It keeps a field that came by
-    // server-side apply, unless the field is null.
+    // `kubectl apply` removes a field that is left out if it has applied it itself. It keeps a
+    // field that came by server-side apply, unless the field is null.
     let absent = |value| (!is_applied(object)).then_some(value);
     let executor = leads_to_us(object).then_some("binaryExecutor");
     for field in executor.into_iter().chain(before.contains_key("prefixes").then_some("prefixes")) {
@@ -160,8 +160,8 @@ fn new(function: &Function, namespace: &str) -> Value {
     })
 }
 
-/// An object that leads to the routers, and whether it had another executable. The schema of FunctionConfigs has spec and
-/// annotations as objects, so that they can be indexed.
+/// An object that leads to the routers, and whether it had another executable. The schema of
+/// FunctionConfigs has spec and annotations as objects, so that they can be indexed.
 fn led(object: &Value, function: &Function) -> (Value, bool) {
     let mut led = manifest(object);
     let mut fields = before(object).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The last failures, for status pages. Only a few, since each contains a caller's input. Equal ones
-//! are one entry, so that a flood of one failure does not displace the others.
+//! The last failures, for status pages. Only a few, since each contains a caller's input. Equal
+//! ones are one entry, so that a flood of one failure does not displace the others.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

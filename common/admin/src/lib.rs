@@ -1,5 +1,5 @@
-//! The admin port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and pages of each
-//! server. Read-only, HTTP/1.1, no secrets.
+//! The admin port: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, and pages of
+//! each server. Read-only, HTTP/1.1, no secrets.
 
 pub mod failures;
 pub mod rpc_metrics;
@@ -55,8 +55,8 @@ pub struct Page {
     pub content_type: &'static str,
     /// Its Content-Security-Policy. With `None` a browser loads and runs nothing.
     pub policy: Option<HeaderValue>,
-    /// Makes its content for a request's query, which may be empty. An error describes a wrong query:
-    /// it is answered with 400 and this text, in the same content type.
+    /// Makes its content for a request's query, which may be empty. An error describes a wrong
+    /// query: it is answered with 400 and this text, in the same content type.
     pub content: Content,
 }
 
@@ -132,7 +132,8 @@ fn respond(status: StatusCode, content_type: &'static str, body: String) -> Resp
     response
 }
 
-/// Serves the admin port until the future is dropped: probes and metrics matter most during a drain.
+/// Serves the admin port until the future is dropped: probes and metrics matter most during a
+/// drain.
 pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
     let mut connections = JoinSet::new();
     let mut open: VecDeque<Open> = VecDeque::new();

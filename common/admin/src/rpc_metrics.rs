@@ -1,5 +1,6 @@
-//! The metrics of calls that Porch's users chart today, under the names that its function runner gives them: those of
-//! OpenTelemetry's gRPC instrumentation (`rpc.server.*`, `rpc.client.*`) as its Prometheus exporter writes them.
+//! The metrics of calls that Porch's users chart today, under the names that its function runner
+//! gives them: those of OpenTelemetry's gRPC instrumentation (`rpc.server.*`, `rpc.client.*`) as
+//! its Prometheus exporter writes them.
 //!
 //! Milliseconds and buckets are OpenTelemetry's own. Labels are bounded: there is one method.
 

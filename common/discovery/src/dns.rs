@@ -1,11 +1,12 @@
 //! DNS as the system is configured for it, with TTLs.
 //!
-//! The C library gives no TTL and blocks a thread, hence hickory. Three things are ours, because a wrong
-//! answer here empties or halves a ring:
-//! - hickory returns the IPv4 addresses alone when the IPv6 lookup fails (and the reverse); a [`Lookup`]
-//!   tells the two apart.
-//! - Along a search list it reports the last name's error, so a failure followed by "no such name" looks
-//!   like an empty answer. We walk the list ourselves: an answer is empty only if no name of it failed.
+//! The C library gives no TTL and blocks a thread, hence hickory. Three things are ours, because a
+//! wrong answer here empties or halves a ring:
+//! - hickory returns the IPv4 addresses alone when the IPv6 lookup fails (and the reverse); a
+//!   [`Lookup`] tells the two apart.
+//! - Along a search list it reports the last name's error, so a failure followed by "no such name"
+//!   looks like an empty answer. We walk the list ourselves: an answer is empty only if no name of
+//!   it failed.
 //! - Its cache would hide changes until the TTL ends; [`MAX_VALID_FOR`] may be earlier.
 
 #[cfg(test)]
@@ -26,11 +27,13 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{Hosts, TokioResolver};
 
-/// An answer is not asked for again before this, whatever its TTL: a TTL of 0 must not become a flood.
+/// An answer is not asked for again before this, whatever its TTL: a TTL of 0 must not become a
+/// flood.
 pub(crate) const MIN_VALID_FOR: Duration = Duration::from_secs(1);
 
-/// An answer is asked for again after this at the latest. Cluster DNS hands out 30 s, and a runner that was
-/// scaled out should not wait that long for its share; a query each 10 s costs a DNS server nothing.
+/// An answer is asked for again after this at the latest. Cluster DNS hands out 30 s, and a runner
+/// that was scaled out should not wait that long for its share; a query each 10 s costs a DNS
+/// server nothing.
 pub(crate) const MAX_VALID_FOR: Duration = Duration::from_secs(10);
 
 /// A resolver over `/etc/hosts`, `/etc/resolv.conf` (servers, search list, `ndots`) and DNS.
@@ -47,8 +50,8 @@ pub(crate) struct DnsResolver {
 /// The answer to a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lookup {
-    /// IPv4 and IPv6, in any order, possibly repeated. `None`: this lookup failed, and the other one gave
-    /// addresses.
+    /// IPv4 and IPv6, in any order, possibly repeated. `None`: this lookup failed, and the other
+    /// one gave addresses.
     pub(crate) addresses: [Option<Vec<IpAddr>>; 2],
     /// The TTL of the answer. The caller applies [`MIN_VALID_FOR`] and [`MAX_VALID_FOR`].
     pub(crate) valid_for: Duration,
@@ -70,8 +73,8 @@ pub(crate) fn no_answer(host: &str) -> String {
 }
 
 impl DnsResolver {
-    /// A resolver that asks `server`, or else those of the system, or else 127.0.0.1 as the C library and
-    /// Go do. The system's search list applies in every case.
+    /// A resolver that asks `server`, or else those of the system, or else 127.0.0.1 as the C
+    /// library and Go do. The system's search list applies in every case.
     ///
     /// # Errors
     /// hickory's, when the configuration cannot be used.
@@ -113,8 +116,8 @@ impl DnsResolver {
     /// All IPv4 and IPv6 addresses of `host`.
     ///
     /// # Errors
-    /// What to look at when it is not known which addresses there are. That a name has none, or does not
-    /// exist, is a [`Lookup`].
+    /// What to look at when it is not known which addresses there are. That a name has none, or
+    /// does not exist, is a [`Lookup`].
     pub(crate) async fn lookup(&self, host: &str) -> Result<Lookup, String> {
         self.resolver.clear_cache();
         let (mut failure, mut name_exists) = (None, false);

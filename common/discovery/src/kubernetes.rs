@@ -1,8 +1,8 @@
 //! A Service's endpoints, by watching its EndpointSlices.
 //!
 //! Any change publishes the whole set. After some minutes all is listed again, so that a missed
-//! change is repaired soon. Without rights to EndpointSlices, `endpoints` are followed, the older kind
-//! of object: an older Role has rights to those alone.
+//! change is repaired soon. Without rights to EndpointSlices, `endpoints` are followed, the older
+//! kind of object: an older Role has rights to those alone.
 
 mod endpoints;
 #[cfg(test)]
@@ -26,7 +26,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use self::endpoints::{Candidate, endpoints_of, of_endpoints, of_slice};
 use crate::publish::Publisher;
 
-/// All is listed again after this time at the latest, and at the earliest a fifth sooner: not by all at once.
+/// All is listed again after this time at the latest, and at the earliest a fifth sooner: not by
+/// all at once.
 const RESYNC: Duration = Duration::from_mins(5);
 
 /// After a failure, a watch that lived for this long is a success.
@@ -70,7 +71,8 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Until it is time to list again. EndpointSlices are tried each time: rights are given later, too.
+    /// Until it is time to list again. EndpointSlices are tried each time: rights are given later,
+    /// too.
     async fn round(&mut self) -> Result<(), FollowError> {
         let ServiceRef { namespace, name, .. } = self.service.clone();
         let slices = Selection { labels: Some(format!("kubernetes.io/service-name={name}")), fields: None };
@@ -140,8 +142,8 @@ impl Watcher {
         }
     }
 
-    /// Says that there is no such Service, which looks like one without endpoints. `None` if there is one, or if
-    /// that is not known.
+    /// Says that there is no such Service, which looks like one without endpoints. `None` if there
+    /// is one, or if that is not known.
     async fn missing(&self) -> Option<Arc<str>> {
         let ServiceRef { namespace, name, .. } = &self.service;
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);

@@ -1,7 +1,7 @@
 //! Decides which of the addresses that discovery lists take part.
 //!
-//! Each change of the members moves images between runners, so arrivals are gathered for a moment, and
-//! an address that left and came back must first stay for a while. Leaving is never delayed.
+//! Each change of the members moves images between runners, so arrivals are gathered for a moment,
+//! and an address that left and came back must first stay for a while. Leaving is never delayed.
 //!
 //! ```text
 //!             listed                    COALESCE later, with all that arrived meanwhile
@@ -16,14 +16,15 @@
 //! ```
 //! While nobody is joined, arrivals join at once: there is nothing to protect, and calls wait.
 //!
-//! The cooldown is for one address that flaps. When half of a fleet cools down, something else is wrong,
-//! and sending all calls to the few that are left would make it worse: then those that cool down are
-//! usable as well. See [`cooling_down_count`].
+//! The cooldown is for one address that flaps. When half of a fleet cools down, something else is
+//! wrong, and sending all calls to the few that are left would make it worse: then those that cool
+//! down are usable as well. See [`cooling_down_count`].
 //!
-//! An address that discovery no longer lists, but that answers health checks, stays what it is for a
-//! while: discovery is wrong more often than a server that answers. See [`Membership::update`].
+//! An address that discovery no longer lists, but that answers health checks, stays what it is for
+//! a while: discovery is wrong more often than a server that answers. See [`Membership::update`].
 //!
-//! Pure: time is an argument, as a duration since any fixed moment. [`LiveMembership`] has the clock.
+//! Pure: time is an argument, as a duration since any fixed moment. [`LiveMembership`] has the
+//! clock.
 
 mod live;
 #[cfg(test)]
@@ -40,8 +41,9 @@ pub const COALESCE: Duration = Duration::from_secs(2);
 /// How long an address that left must be listed again before it joins.
 pub const COOLDOWN: Duration = Duration::from_secs(30);
 
-/// An address that was gone for this long counts as a new one. Longer than Kubernetes' longest wait between
-/// two starts of a crashing container (5 minutes), so that a crash loop is never taken for new.
+/// An address that was gone for this long counts as a new one. Longer than Kubernetes' longest wait
+/// between two starts of a crashing container (5 minutes), so that a crash loop is never taken for
+/// new.
 const FORGET_AFTER: Duration = Duration::from_mins(10);
 
 /// How long an address that answers stays when discovery lists none at all.
@@ -50,8 +52,8 @@ const KEPT_BY_EMPTY: Duration = Duration::from_mins(5);
 /// How long an address that answers stays when discovery lists others, but not this one.
 const KEPT_BY_PARTIAL: Duration = Duration::from_secs(30);
 
-/// Whether servers that cool down are used as well as healthy ones: while they are more, or as many and
-/// several. One that cools down beside one healthy server may be what flaps.
+/// Whether servers that cool down are used as well as healthy ones: while they are more, or as many
+/// and several. One that cools down beside one healthy server may be what flaps.
 pub fn cooling_down_count(healthy: usize, cooling_down: usize) -> bool {
     healthy < cooling_down || (healthy == cooling_down && cooling_down > 1)
 }
@@ -82,8 +84,8 @@ enum Presence {
 // === impl Membership ===
 
 impl Membership {
-    /// Discovery lists exactly `listed`. Members that are not among them stay while `answers` holds: up to
-    /// 5 minutes when none is listed, and up to 30 s otherwise.
+    /// Discovery lists exactly `listed`. Members that are not among them stay while `answers`
+    /// holds: up to 5 minutes when none is listed, and up to 30 s otherwise.
     pub fn update<'a>(
         &mut self,
         listed: impl IntoIterator<Item = &'a str>,
@@ -130,8 +132,8 @@ impl Membership {
         self.tick(now);
     }
 
-    /// Time has passed: to be called at [`Membership::next_timer`]. Members whose time is up leave, arrivals
-    /// join, and addresses that are long gone are forgotten.
+    /// Time has passed: to be called at [`Membership::next_timer`]. Members whose time is up leave,
+    /// arrivals join, and addresses that are long gone are forgotten.
     pub fn tick(&mut self, now: Duration) {
         for entry in self.entries.values_mut() {
             if entry.unlisted_until.is_some_and(|until| until <= now) {
@@ -151,7 +153,8 @@ impl Membership {
         }
     }
 
-    /// When [`Membership::tick`] has something to do; `None` if only another event can change anything.
+    /// When [`Membership::tick`] has something to do; `None` if only another event can change
+    /// anything.
     pub fn next_timer(&self) -> Option<Duration> {
         let unlisted = self.entries.values().filter_map(|entry| entry.unlisted_until);
         unlisted.chain(self.next_join()).min()
@@ -178,7 +181,8 @@ impl Membership {
         self.with(Entry::is_member)
     }
 
-    /// The members to use now, sorted: all that have joined, and those that cool down while they count.
+    /// The members to use now, sorted: all that have joined, and those that cool down while they
+    /// count.
     pub fn usable(&self) -> impl Iterator<Item = &str> {
         let joined = self.entries.values().filter(|entry| entry.is_joined()).count();
         let all = cooling_down_count(joined, self.members().count() - joined);

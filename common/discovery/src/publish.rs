@@ -21,8 +21,8 @@ pub struct Snapshot {
     pub generation: u64,
     /// `host:port`, an IPv6 address in brackets; sorted, each once.
     pub endpoints: Arc<[String]>,
-    /// What is wrong with the last answer: there was none, or it is of something that does not exist. A change
-    /// of this alone wakes no receiver.
+    /// What is wrong with the last answer: there was none, or it is of something that does not
+    /// exist. A change of this alone wakes no receiver.
     pub last_error: Option<Arc<str>>,
 }
 

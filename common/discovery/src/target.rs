@@ -1,7 +1,7 @@
 //! Where to look for servers: the value of `--runners` and `--peers`.
 //!
-//! The forms are gRPC's names, so that users meet nothing new. Everything is checked here, once, so that a
-//! misspelt target ends the process at its start and not as an empty ring.
+//! The forms are gRPC's names, so that users meet nothing new. Everything is checked here, once, so
+//! that a misspelt target ends the process at its start and not as an empty ring.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,8 @@ pub enum Target {
         /// The name to look up and the port of the servers.
         name: HostPort,
     },
-    /// `kubernetes:///namespace/service:9445`: the pods behind a Service, as its EndpointSlices have them.
+    /// `kubernetes:///namespace/service:9445`: the pods behind a Service, as its EndpointSlices
+    /// have them.
     Kubernetes {
         /// The Service's namespace.
         namespace: String,
@@ -62,7 +63,8 @@ fn wrong(part: &str, problem: &str) -> TargetError {
 }
 
 impl Target {
-    /// The name in the certificates of its servers, as in gRPC: what was looked up. `None`: each its own address.
+    /// The name in the certificates of its servers, as in gRPC: what was looked up. `None`: each
+    /// its own address.
     pub fn server_name(&self) -> Option<String> {
         match self {
             Self::Static(_) => None,
@@ -133,7 +135,8 @@ fn parse_server(authority: &str) -> Result<SocketAddr, TargetError> {
 }
 
 impl HostPort {
-    /// Parses `host:port`, `host`, `[::1]:port`, `[::1]` or `::1`. Without a port it gets `default_port`.
+    /// Parses `host:port`, `host`, `[::1]:port`, `[::1]` or `::1`. Without a port it gets
+    /// `default_port`.
     ///
     /// # Errors
     /// [`TargetError`], which says what is wrong.
@@ -197,7 +200,8 @@ fn parse_port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port| digits && *port != 0)
 }
 
-/// An IPv4 address, or letters, digits, `-` and `_` in labels of at most 63, with a final dot or without.
+/// An IPv4 address, or letters, digits, `-` and `_` in labels of at most 63, with a final dot or
+/// without.
 fn is_host_name(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
     // No name ends in a number, so this is an address with a mistake, or a port alone.

@@ -1,8 +1,8 @@
 //! Keeps a target's set of servers up to date.
 //!
-//! One task per target asks, and publishes complete sets through a `watch` channel, so that a reader that
-//! was busy sees the newest set and nothing in between. A name is looked up, and again when the answer's TTL
-//! is over; a Service is watched.
+//! One task per target asks, and publishes complete sets through a `watch` channel, so that a
+//! reader that was busy sees the newest set and nothing in between. A name is looked up, and again
+//! when the answer's TTL is over; a Service is watched.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -43,12 +43,12 @@ pub enum SetupError {
     },
 }
 
-/// Watches a target, with its DNS server or the system's. Where it takes an API server, `program` asks
-/// that of `kubeconfig` or else of the service account.
+/// Watches a target, with its DNS server or the system's. Where it takes an API server, `program`
+/// asks that of `kubeconfig` or else of the service account.
 ///
-/// Returns the task that does it, for the caller to spawn, and the snapshots. The receiver is woken by the
-/// first answer, even an empty one, and then by each change of the set. A list, or a name that is an IP
-/// address, is answered from the start and never changes.
+/// Returns the task that does it, for the caller to spawn, and the snapshots. The receiver is woken
+/// by the first answer, even an empty one, and then by each change of the set. A list, or a name
+/// that is an IP address, is answered from the start and never changes.
 ///
 /// The task ends when no receiver is left. Receivers keep the last snapshot.
 ///

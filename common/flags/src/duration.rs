@@ -37,7 +37,8 @@ const UNITS: [(&str, f64); 8] = [
 /// The longest duration of Go.
 const MAX: Duration = Duration::from_nanos(i64::MAX as u64);
 
-/// Parses Go's form: one or more of a decimal number with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`), or `0`.
+/// Parses Go's form: one or more of a decimal number with a unit (`ns`, `us`, `ms`, `s`, `m`, `h`),
+/// or `0`.
 ///
 /// # Errors
 /// [`DurationError`], whose text quotes the input and names forms that are accepted.

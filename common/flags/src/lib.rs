@@ -1,9 +1,10 @@
 //! The command line of every binary: clap parses it, in Go's spellings.
 //!
-//! The binaries replace Go programs, and manifests in the field carry Go's flags. Go's `flag` package and
-//! clap differ: Go takes `-port=1` as well as `--port=1`, a boolean never takes the next argument while any
-//! other flag always does, and of a repeated flag the last one counts. So [`parse`] rewrites the arguments
-//! into the one spelling that means the same to both, and lets clap do the rest.
+//! The binaries replace Go programs, and manifests in the field carry Go's flags. Go's `flag`
+//! package and clap differ: Go takes `-port=1` as well as `--port=1`, a boolean never takes the
+//! next argument while any other flag always does, and of a repeated flag the last one counts. So
+//! [`parse`] rewrites the arguments into the one spelling that means the same to both, and lets
+//! clap do the rest.
 //!
 //! Declare flags with clap's derive as usual. What Go needs is applied to the command by [`parse`]:
 //!
@@ -69,13 +70,13 @@ pub enum FlagError {
     },
 }
 
-/// The flags, those of subcommands apart, that the user set on the command line or by an environment
-/// variable.
+/// The flags, those of subcommands apart, that the user set on the command line or by an
+/// environment variable.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetFlags(BTreeSet<String>);
 
-/// Arguments that [`parse_leniently`] left out, without values, which may be secrets: a word behind an
-/// unknown flag may be its value.
+/// Arguments that [`parse_leniently`] left out, without values, which may be secrets: a word behind
+/// an unknown flag may be its value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ignored {
     /// The names of unknown flags, with their dashes.
@@ -84,10 +85,12 @@ pub struct Ignored {
     pub words: usize,
 }
 
-/// Parses `args`, whose first item is the program's path (as [`std::env::args_os`] gives it) and is ignored.
+/// Parses `args`, whose first item is the program's path (as [`std::env::args_os`] gives it) and is
+/// ignored.
 ///
 /// # Errors
-/// [`FlagError::Text`] for help and version, [`FlagError::Usage`] for everything that cannot be accepted.
+/// [`FlagError::Text`] for help and version, [`FlagError::Usage`] for everything that cannot be
+/// accepted.
 pub fn parse<T: clap::Parser>(args: impl IntoIterator<Item = OsString>) -> Result<T, FlagError> {
     parse_with_set(args).map(|(flags, _)| flags)
 }
@@ -102,8 +105,8 @@ pub fn parse_with_set<T: clap::Parser>(
     parse_normalised(args, None)
 }
 
-/// Like [`parse`], but arguments before `--` that the program does not know are left out, and returned
-/// as [`Ignored`].
+/// Like [`parse`], but arguments before `--` that the program does not know are left out, and
+/// returned as [`Ignored`].
 ///
 /// # Errors
 /// As [`parse`].
@@ -139,7 +142,8 @@ fn parse_normalised<T: clap::Parser>(
 /// Longest text of an error, in characters.
 const MAX_MESSAGE: usize = 300;
 
-/// clap's own words on one line, without its usage and pointers: one line is what gets found in a pod's log.
+/// clap's own words on one line, without its usage and pointers: one line is what gets found in a
+/// pod's log.
 fn describe(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing; see --help".to_owned();
@@ -179,8 +183,8 @@ fn go_bool(arg: Arg) -> Arg {
 // === impl FlagError ===
 
 impl FlagError {
-    /// A usage error that is found after parsing, such as a file that does not exist. `message` is one
-    /// line that begins with the flag and names what is accepted.
+    /// A usage error that is found after parsing, such as a file that does not exist. `message` is
+    /// one line that begins with the flag and names what is accepted.
     pub fn usage(program: impl Into<String>, message: impl Into<String>) -> Self {
         Self::Usage { program: program.into(), message: message.into() }
     }

@@ -1,7 +1,7 @@
 //! Rewrites Go's spellings into the one that clap reads the same way: `--name=value`.
 //!
-//! The names that a command knows decide. Which arguments are values cannot be told without them: in
-//! `-functions -x`, Go takes `-x` as the value, and in `-warm-up x` it does not.
+//! The names that a command knows decide. Which arguments are values cannot be told without them:
+//! in `-functions -x`, Go takes `-x` as the value, and in `-warm-up x` it does not.
 
 use std::{
     ffi::{OsStr, OsString},

@@ -38,7 +38,8 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A comma separated list. Blanks around items and empty items are dropped, so the empty text is no item.
+/// A comma separated list. Blanks around items and empty items are dropped, so the empty text is no
+/// item.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommaList(pub Vec<String>);
 

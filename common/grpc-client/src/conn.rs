@@ -44,8 +44,9 @@ pub struct Options {
     pub ping: Option<(Duration, Duration)>,
     /// How long sent bytes may stay unacknowledged (`TCP_USER_TIMEOUT`).
     pub user_timeout: Duration,
-    /// TCP keepalive: after how long without any bytes the kernel asks whether the peer is still there, and how long it
-    /// waits for each answer. It gives up by `user_timeout`. Servers do not see it. `None` never asks.
+    /// TCP keepalive: after how long without any bytes the kernel asks whether the peer is still
+    /// there, and how long it waits for each answer. It gives up by `user_timeout`. Servers do not
+    /// see it. `None` never asks.
     pub keepalive: Option<(Duration, Duration)>,
 }
 
@@ -93,8 +94,8 @@ pub struct Connection {
 enum State {
     #[default]
     Idle,
-    /// Held by the calls that wait for it: a dial that nobody polls would run into its timeout and fail the
-    /// next call.
+    /// Held by the calls that wait for it: a dial that nobody polls would run into its timeout and
+    /// fail the next call.
     Dialing(WeakShared<Dial>),
     Up(Dialed),
     Closed,
@@ -138,8 +139,8 @@ impl Connection {
         Ok(Self { address, origin, options, tls, logged: Mutex::default(), state: Mutex::default() })
     }
 
-    /// A connection to `address` whose requests name `authority`: a Service is dialled by its IP, and a mesh in
-    /// between reads its name. Both are `host:port`.
+    /// A connection to `address` whose requests name `authority`: a Service is dialled by its IP,
+    /// and a mesh in between reads its name. Both are `host:port`.
     ///
     /// # Errors
     /// When one of them is not an address.
@@ -166,14 +167,16 @@ impl Connection {
         matches!(&*self.state.lock(), State::Up(dialed) if dialed.sender.is_closed())
     }
 
-    /// Ends the connection at once, with the calls on it, and for ever: nothing is dialled by this any more.
+    /// Ends the connection at once, with the calls on it, and for ever: nothing is dialled by this
+    /// any more.
     pub fn close(&self) {
         if let State::Up(dialed) = std::mem::replace(&mut *self.state.lock(), State::Closed) {
             dialed.closed.cancel();
         }
     }
 
-    /// The handle of the connection, dialled if there is none. Calls that come during a dial share it.
+    /// The handle of the connection, dialled if there is none. Calls that come during a dial share
+    /// it.
     pub async fn sender(&self) -> Result<Sender, ConnectError> {
         let dialing = {
             let mut state = self.state.lock();
@@ -201,7 +204,8 @@ impl Connection {
             }
             return Err(ConnectError::Closed);
         }
-        // Only the dial that everyone waits for may change the state: a later one could be under way.
+        // Only the dial that everyone waits for may change the state: a later one could be under
+        // way.
         if state.dialing().is_some_and(|current| current.ptr_eq(&dialing)) {
             *state = dialed.as_ref().map_or(State::Idle, |dialed| State::Up(dialed.clone()));
             drop(state);
@@ -227,8 +231,8 @@ impl Connection {
     }
 }
 
-/// Runs a connection's tasks until it is closed: hyper lets its calls run on when its handles are gone, and has no
-/// other way to end them.
+/// Runs a connection's tasks until it is closed: hyper lets its calls run on when its handles are
+/// gone, and has no other way to end them.
 #[derive(Debug, Clone)]
 struct UntilClosed(CancellationToken);
 

@@ -1,8 +1,8 @@
 //! One unary call over a [`Connection`]: the raw frame out, the whole answer in.
 //!
-//! The answer is held until its trailers are there, so that a caller of this can still send the request
-//! elsewhere when the peer dies halfway. The error says what retrying needs to know: whether the peer may
-//! have begun.
+//! The answer is held until its trailers are there, so that a caller of this can still send the
+//! request elsewhere when the peer dies halfway. The error says what retrying needs to know:
+//! whether the peer may have begun.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -59,8 +59,8 @@ pub enum Lost {
     Stream,
     /// The connection: the peer closed it, or ended.
     Connection,
-    /// The connection, in silence: a ping or sent bytes were not answered in time, or the network says
-    /// that there is no way to the peer. The call is not what ended it.
+    /// The connection, in silence: a ping or sent bytes were not answered in time, or the network
+    /// says that there is no way to the peer. The call is not what ended it.
     Silence,
 }
 
@@ -106,8 +106,8 @@ impl CallError {
     }
 }
 
-/// Sends `framed` to `EvaluateFunction` and takes an answer of at most `limit` bytes, which is charged
-/// beside `charge`, the call's own.
+/// Sends `framed` to `EvaluateFunction` and takes an answer of at most `limit` bytes, which is
+/// charged beside `charge`, the call's own.
 pub async fn call(
     connection: &Connection,
     headers: HeaderMap,
@@ -115,8 +115,8 @@ pub async fn call(
     limit: usize,
     charge: &Charge,
 ) -> Result<Reply, CallError> {
-    // A connection that was closed since its last call (its peer drains, or was replaced) is noticed only
-    // now, and says nothing about whether the peer can be reached: dial once more.
+    // A connection that was closed since its last call (its peer drains, or was replaced) is
+    // noticed only now, and says nothing about whether the peer can be reached: dial once more.
     let response = match send(connection.sender().await?, request(connection, &headers, framed)).await {
         Err(CallError::NotSent) => {
             send(connection.sender().await?, request(connection, &headers, framed)).await?
@@ -188,8 +188,8 @@ async fn send(mut sender: Sender, request: Request<Body>) -> Result<Response<Inc
     })
 }
 
-/// Whether the peer said that it did not process the stream: `REFUSED_STREAM`, or a GOAWAY without error
-/// whose last processed stream lies before it (RFC 9113, sections 6.8 and 8.7).
+/// Whether the peer said that it did not process the stream: `REFUSED_STREAM`, or a GOAWAY without
+/// error whose last processed stream lies before it (RFC 9113, sections 6.8 and 8.7).
 fn was_refused(error: &hyper::Error) -> bool {
     let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
         return error.is_canceled();

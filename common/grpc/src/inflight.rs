@@ -86,12 +86,12 @@ pub struct Charge {
     receiving: Option<(Place, Arc<Notify>)>,
 }
 
-/// Returns the limit in bytes: `--max-inflight-bytes`, or what suits messages of up to `max_message`
-/// bytes.
+/// Returns the limit in bytes: `--max-inflight-bytes`, or what suits messages of up to
+/// `max_message` bytes.
 ///
 /// # Errors
-/// A text for the user when two messages would not fit: one call of an image could then keep out all
-/// others.
+/// A text for the user when two messages would not fit: one call of an image could then keep out
+/// all others.
 pub fn inflight_limit(asked: Option<usize>, max_message: usize) -> Result<usize, String> {
     let least = max_message.saturating_add(CALL_OVERHEAD).saturating_mul(2);
     match asked {
@@ -154,8 +154,8 @@ impl Inflight {
         Arc::new(Self { limit, hop, ledger: Mutex::new(Ledger::new(limit)) })
     }
 
-    /// Charges a call with headers of this many bytes, whose message has not announced its size yet.
-    /// Until [`Charge::received`] it may lose its place.
+    /// Charges a call with headers of this many bytes, whose message has not announced its size
+    /// yet. Until [`Charge::received`] it may lose its place.
     ///
     /// # Errors
     /// When its headers alone are above the limit.

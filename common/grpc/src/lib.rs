@@ -1,9 +1,9 @@
 //! Unary gRPC on hyper, for hops that hold a message without decoding it.
 //!
-//! tonic's own server and transport cannot be used on this path: they decode and re-encode, answer an
-//! oversized message with `OUT_OF_RANGE` and an expired `grpc-timeout` with CANCELLED, and cap header
-//! lists at 16 KiB, which turns a long error text into a broken stream. What is written here is only
-//! the unary call; statuses are tonic's, health is tonic's generated service.
+//! tonic's own server and transport cannot be used on this path: they decode and re-encode, answer
+//! an oversized message with `OUT_OF_RANGE` and an expired `grpc-timeout` with CANCELLED, and cap
+//! header lists at 16 KiB, which turns a long error text into a broken stream. What is written here
+//! is only the unary call; statuses are tonic's, health is tonic's generated service.
 
 mod body;
 mod compression;
@@ -33,6 +33,6 @@ pub use timeout::{format_timeout, parse_timeout};
 /// percent-encoded, and must fit with room for metadata.
 pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 
-/// Header list of an answer that we accept, in bytes, like grpc-go. Servers that are not ours, such as
-/// Porch's own wrapper-server, do not bound their messages; the client does that.
+/// Header list of an answer that we accept, in bytes, like grpc-go. Servers that are not ours, such
+/// as Porch's own wrapper-server, do not bound their messages; the client does that.
 pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 16 * 1024 * 1024;

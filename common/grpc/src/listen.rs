@@ -43,8 +43,8 @@ pub async fn listen(
     Ok((bound, address))
 }
 
-/// Raises the soft limit of open files to the hard one, like Go's runtime: each connection needs one
-/// file, and many systems begin with 1,024.
+/// Raises the soft limit of open files to the hard one, like Go's runtime: each connection needs
+/// one file, and many systems begin with 1,024.
 pub fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // Without it there is room for fewer connections.

@@ -42,8 +42,8 @@ pub enum ReceiveError {
 }
 
 /// Reads `body` to its end. Holds at most `limit` bytes of message, and fails as soon as the prefix
-/// announces more, or when nothing comes for `silence`. `arrived` is called with what has arrived, and
-/// may refuse it.
+/// announces more, or when nothing comes for `silence`. `arrived` is called with what has arrived,
+/// and may refuse it.
 ///
 /// # Errors
 /// [`ReceiveError`].

@@ -1,7 +1,7 @@
 //! Accepts HTTP/2 connections and drains them.
 //!
-//! Porch keeps one connection for ever, so connections have a maximum age: a GOAWAY makes the caller
-//! dial again, which spreads callers over routers. Calls in flight go on.
+//! Porch keeps one connection for ever, so connections have a maximum age: a GOAWAY makes the
+//! caller dial again, which spreads callers over routers. Calls in flight go on.
 
 mod connections;
 #[cfg(test)]
@@ -35,9 +35,10 @@ use self::connections::Connections;
 use crate::streams::{Activity, Streams};
 use crate::{Body, MAX_HEADER_LIST_BYTES};
 
-/// Calls at once on one connection: Porch sends all of its calls over one, and a router those of all
-/// its callers. More would wait on the other side, unseen and in no fair order, so this is no less
-/// than the default bound of bytes in flight: 512 MiB of calls that are charged 16 KiB at least.
+/// Calls at once on one connection: Porch sends all of its calls over one, and a router those of
+/// all its callers. More would wait on the other side, unseen and in no fair order, so this is no
+/// less than the default bound of bytes in flight: 512 MiB of calls that are charged 16 KiB at
+/// least.
 const MAX_CONCURRENT_STREAMS: u32 = 32 * 1024;
 /// Flow-control window of a stream: messages are held whole before they are used, so a small window
 /// would only add round trips. What a connection may have in flight is bounded by its own window.
@@ -73,9 +74,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 /// The handshake of a connection before HTTP/2, such as TLS.
 pub type Acceptor = Arc<dyn Fn(TcpStream) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync>;
 
-/// Serves connections of `listener` with `handler` until the drain begins, then sends GOAWAY on each
-/// and returns when the last has finished. Without `accept` they are plain text. Dropping the future
-/// ends them at once.
+/// Serves connections of `listener` with `handler` until the drain begins, then sends GOAWAY on
+/// each and returns when the last has finished. Without `accept` they are plain text. Dropping the
+/// future ends them at once.
 pub async fn serve<H, F>(
     listener: TcpListener,
     accept: Option<Acceptor>,

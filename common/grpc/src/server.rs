@@ -58,8 +58,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// So many places (zero counts as one), and the text for callers that get none. The hop before may
-    /// try elsewhere.
+    /// So many places (zero counts as one), and the text for callers that get none. The hop before
+    /// may try elsewhere.
     pub fn new(count: usize, refusal: impl Into<Arc<str>>) -> Self {
         let count = count.clamp(1, Semaphore::MAX_PERMITS);
         Self { free: Arc::new(Semaphore::new(count)), refusal: refusal.into() }
@@ -79,8 +79,8 @@ impl Call {
 
 /// What a server does with a call.
 pub trait Evaluate: Send + Sync + 'static {
-    /// Answers one call. The future is dropped at the deadline and when the caller goes away, and must
-    /// then end everything it started.
+    /// Answers one call. The future is dropped at the deadline and when the caller goes away, and
+    /// must then end everything it started.
     fn evaluate(&self, call: Call) -> impl Future<Output = Reply> + Send;
 }
 

@@ -28,8 +28,9 @@ pub fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// Sets the remaining time, in the finest unit that holds it. Rounds down, so that a hop never waits
-/// longer than its caller; zero becomes one nanosecond, since a zero timeout is not valid everywhere.
+/// Sets the remaining time, in the finest unit that holds it. Rounds down, so that a hop never
+/// waits longer than its caller; zero becomes one nanosecond, since a zero timeout is not valid
+/// everywhere.
 pub fn format_timeout(headers: &mut HeaderMap, remaining: Duration) {
     let nanos = remaining.as_nanos().max(1);
     let units = [

@@ -1,7 +1,7 @@
 //! Follows objects: a list, and the watch after it.
 //!
-//! A [`Follower`] reports its first error and ends: the caller makes another one, which lists again,
-//! so that no change is lost. kube's watcher resumes after an error where it was, and never
+//! A [`Follower`] reports its first error and ends: the caller makes another one, which lists
+//! again, so that no change is lost. kube's watcher resumes after an error where it was, and never
 //! reports again that its objects are complete; collecting pods needs that.
 
 use std::fmt;
@@ -103,8 +103,8 @@ pub struct Restarts {
 // === impl Restarts ===
 
 impl Restarts {
-    /// The pause after a follower that ended, [`listed_for`](Follower::listed_for) this time. Up to a
-    /// half is random, so that processes do not come back in step.
+    /// The pause after a follower that ended, [`listed_for`](Follower::listed_for) this time. Up to
+    /// a half is random, so that processes do not come back in step.
     pub fn after(&mut self, listed_for: Option<Duration>) -> Duration {
         if listed_for.is_some_and(|lived| lived > LIVED) {
             *self = Self::default();

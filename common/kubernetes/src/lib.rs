@@ -1,5 +1,5 @@
-//! The way to the API server, the same for all who ask it. Every request has a time limit, and none is repeated here:
-//! whoever asks knows what an answer that never came means.
+//! The way to the API server, the same for all who ask it. Every request has a time limit, and none
+//! is repeated here: whoever asks knows what an answer that never came means.
 
 mod follow;
 mod proxy;

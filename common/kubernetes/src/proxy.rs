@@ -1,6 +1,6 @@
-//! Which proxy leads to a kubeconfig's API server. kube reads `HTTPS_PROXY` too, but then looks in `NO_PROXY` for the
-//! proxy's own host (kube-client 5, `ConfigLoader::proxy_url`): who excepts the API server, as most do who have a proxy,
-//! would be sent through it all the same.
+//! Which proxy leads to a kubeconfig's API server. kube reads `HTTPS_PROXY` too, but then looks in
+//! `NO_PROXY` for the proxy's own host (kube-client 5, `ConfigLoader::proxy_url`): who excepts the
+//! API server, as most do who have a proxy, would be sent through it all the same.
 
 use std::env;
 
@@ -11,8 +11,8 @@ use kube::Config;
 const PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 const EXCEPTED: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// Has `config`, read from a kubeconfig, go the way that kubectl goes: through the kubeconfig's `proxy-url`, else through
-/// `HTTPS_PROXY` unless `NO_PROXY` excepts the API server.
+/// Has `config`, read from a kubeconfig, go the way that kubectl goes: through the kubeconfig's
+/// `proxy-url`, else through `HTTPS_PROXY` unless `NO_PROXY` excepts the API server.
 pub fn choose_proxy(config: &mut Config) {
     let variable = |name: &str| env::var(name).ok();
     let told = first(PROXY, variable).and_then(|proxy| proxy.parse().ok());

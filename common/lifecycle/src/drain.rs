@@ -1,7 +1,8 @@
-//! The drain of a server: one signal for all tasks, and a way to wait until the last one has finished.
+//! The drain of a server: one signal for all tasks, and a way to wait until the last one has
+//! finished.
 //!
-//! A task keeps a [`Watch`] as long as it has work. [`Signal::drained`] returns when the last watch is
-//! dropped, so nothing is counted.
+//! A task keeps a [`Watch`] as long as it has work. [`Signal::drained`] returns when the last watch
+//! is dropped, so nothing is counted.
 
 use std::convert::Infallible;
 

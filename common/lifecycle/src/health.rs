@@ -1,8 +1,8 @@
 //! gRPC health (`grpc.health.v1`), by name.
 //!
-//! tonic-health ends the `Watch` stream of a name it does not know. The protocol says that the stream
-//! stays open with `SERVICE_UNKNOWN`, as for a runner that the router does not know yet; hence this small
-//! service on the same generated types.
+//! tonic-health ends the `Watch` stream of a name it does not know. The protocol says that the
+//! stream stays open with `SERVICE_UNKNOWN`, as for a runner that the router does not know yet;
+//! hence this small service on the same generated types.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

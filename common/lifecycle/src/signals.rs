@@ -6,8 +6,8 @@ use tokio::signal::unix::{self, SignalKind, signal};
 
 use crate::tasks::Failed;
 
-/// SIGTERM and SIGINT, caught from the moment this is made: a server makes it before it says that it listens,
-/// or a signal that comes right after would kill it.
+/// SIGTERM and SIGINT, caught from the moment this is made: a server makes it before it says that
+/// it listens, or a signal that comes right after would kill it.
 #[derive(Debug)]
 pub struct StopSignals {
     term: unix::Signal,

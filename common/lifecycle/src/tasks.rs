@@ -75,8 +75,8 @@ impl Tasks {
         self.running.spawn(async move { Ended { task, may_end, result: future.await } }.instrument(span));
     }
 
-    /// Returns when a task ended that should not have. If a panic follows at once, the panic is named: it
-    /// is the cause.
+    /// Returns when a task ended that should not have. If a panic follows at once, the panic is
+    /// named: it is the cause.
     pub async fn failed(&mut self) -> Failed {
         let failed = self.next_failed().await;
         match failed {

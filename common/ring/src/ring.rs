@@ -54,9 +54,10 @@ struct Point {
 struct PositionHasher(u64);
 
 impl Ring {
-    /// Builds the ring of these runners, which are named by their addresses as discovery gives them:
-    /// `host:port`, IPv6 in brackets. Duplicates count once and the order of the input does not
-    /// matter; two spellings of one address are two runners. Runners past [`MAX_NODES`] are left out.
+    /// Builds the ring of these runners, which are named by their addresses as discovery gives
+    /// them: `host:port`, IPv6 in brackets. Duplicates count once and the order of the input does
+    /// not matter; two spellings of one address are two runners. Runners past [`MAX_NODES`] are
+    /// left out.
     pub fn new(nodes: impl IntoIterator<Item: Into<Arc<str>>>) -> Self {
         let mut nodes: Vec<Arc<str>> = nodes.into_iter().map(Into::into).collect();
         nodes.sort_unstable();
@@ -80,17 +81,18 @@ impl Ring {
     /// The runners for `key`, best first, as indices into [`nodes`](Self::nodes). All of them up to
     /// [`FULL_LIST_NODES`] runners, else the first [`SUCCESSORS`]. Empty only when the ring is.
     ///
-    /// Without some of its runners, the order is that of a ring without those runners. So a caller skips
-    /// an unhealthy runner and keeps the ring.
+    /// Without some of its runners, the order is that of a ring without those runners. So a caller
+    /// skips an unhealthy runner and keeps the ring.
     pub fn preference(&self, key: &str) -> &[u16] {
         let Some(point) = self.points.get(&xxh3_64(key.as_bytes())) else { return &[] };
         let start = point.row as usize * self.row_len;
         self.preferences.get(start..start + self.row_len).unwrap_or_default()
     }
 
-    /// Each point's position, in order, and its runner as an index into [`nodes`](Self::nodes), to draw
-    /// the ring. Each point owns the hashes after the previous point up to its own; the first point also
-    /// owns those after the last. Computed on each call, in about 20 ms at 1,000 runners.
+    /// Each point's position, in order, and its runner as an index into [`nodes`](Self::nodes), to
+    /// draw the ring. Each point owns the hashes after the previous point up to its own; the first
+    /// point also owns those after the last. Computed on each call, in about 20 ms at 1,000
+    /// runners.
     pub fn points(&self) -> Vec<(u64, u16)> {
         positions(&self.nodes)
     }
@@ -131,8 +133,8 @@ fn positions(nodes: &[Arc<str>]) -> Vec<(u64, u16)> {
 
 /// The first `row_len` distinct nodes from each position on, one row per position.
 ///
-/// A row differs from the next one only by its own node moved to the front, so walking backwards costs one
-/// move per row instead of a search around the ring.
+/// A row differs from the next one only by its own node moved to the front, so walking backwards
+/// costs one move per row instead of a search around the ring.
 fn preferences(positions: &[(u64, u16)], row_len: usize) -> Vec<u16> {
     if row_len == 0 {
         return Vec::new();

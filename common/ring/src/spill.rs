@@ -1,15 +1,15 @@
 //! How many runners share a busy image, and which of them takes a request.
 //!
-//! Image popularity is skewed, so a ring alone gives the busiest runner almost twice its share. Bounded
-//! loads (spill to the next runner once the owner is above average) balance that, but move other images:
-//! the hot image fills its owner, and every cold image of that owner spills and starts pods elsewhere.
-//! The *width rule* considers the image instead: an image may use as many of its runners as its own
-//! demand fills, and a cold image stays on its owner. Simulated with 5 runners and 100 Zipf images, the
-//! busiest runner has 1.3 times the mean, with 109 (image, runner) pairs, each a pool of warm pods.
-//! Bounded loads need 281 pairs.
+//! Image popularity is skewed, so a ring alone gives the busiest runner almost twice its share.
+//! Bounded loads (spill to the next runner once the owner is above average) balance that, but move
+//! other images: the hot image fills its owner, and every cold image of that owner spills and
+//! starts pods elsewhere. The *width rule* considers the image instead: an image may use as many of
+//! its runners as its own demand fills, and a cold image stays on its owner. Simulated with 5
+//! runners and 100 Zipf images, the busiest runner has 1.3 times the mean, with 109 (image, runner)
+//! pairs, each a pool of warm pods. Bounded loads need 281 pairs.
 //!
-//! The caller keeps the state: the known load of each runner, and one [`Demand`] per image. A demand
-//! counts the requests of this router only; [`Limits::new`] accounts for the others.
+//! The caller keeps the state: the known load of each runner, and one [`Demand`] per image. A
+//! demand counts the requests of this router only; [`Limits::new`] accounts for the others.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ pub struct Limits {
 
 /// How busy one image is: requests in flight now, and their exponentially weighted mean over time.
 ///
-/// Times are durations since one fixed origin of the caller's choice. A time before the latest one counts
-/// as the latest, so slightly unordered events do no harm.
+/// Times are durations since one fixed origin of the caller's choice. A time before the latest one
+/// counts as the latest, so slightly unordered events do no harm.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Demand {
     in_flight: usize,
@@ -45,11 +45,12 @@ pub struct Demand {
 impl Limits {
     /// The limits for a request that arrives now, itself not counted yet.
     ///
-    /// `in_flight` counts all requests of the runners, those of other routers included; `usable_nodes`
-    /// counts the runners that this router would send to; `demand` is the image's [`Demand`] at this one of
-    /// `routers` that share the runners.
+    /// `in_flight` counts all requests of the runners, those of other routers included;
+    /// `usable_nodes` counts the runners that this router would send to; `demand` is the image's
+    /// [`Demand`] at this one of `routers` that share the runners.
     pub fn new(in_flight: usize, usable_nodes: usize, demand: f64, routers: usize) -> Self {
-        // A quarter above the mean, the arriving request included: ceil(1.25 * (in_flight + 1) / nodes).
+        // A quarter above the mean, the arriving request included: ceil(1.25 * (in_flight + 1) /
+        // nodes).
         let fair =
             in_flight.saturating_add(1).saturating_mul(5).div_ceil(usable_nodes.max(1).saturating_mul(4));
         let cap = fair.max(FLOOR);
@@ -61,9 +62,9 @@ impl Limits {
 }
 
 impl Demand {
-    /// Counts a request of this image that starts. Returns the demand before it, in requests in flight:
-    /// their mean, or half of those in flight if that is more. With the mean alone, a cold image that turns
-    /// hot would overload its owner for seconds.
+    /// Counts a request of this image that starts. Returns the demand before it, in requests in
+    /// flight: their mean, or half of those in flight if that is more. With the mean alone, a cold
+    /// image that turns hot would overload its owner for seconds.
     pub fn start(&mut self, now: Duration) -> f64 {
         self.advance(now);
         let in_flight = self.in_flight;
@@ -95,12 +96,12 @@ impl Demand {
 /// The runner for one request: of the image's first `limits.width` usable runners the first below
 /// `limits.cap`, else the least loaded.
 ///
-/// Runners that `usable` rejects do not count towards the width: to skip a runner has the same effect as
-/// to remove it from the ring. For a second attempt, reject the first one's runner.
+/// Runners that `usable` rejects do not count towards the width: to skip a runner has the same
+/// effect as to remove it from the ring. For a second attempt, reject the first one's runner.
 ///
-/// `preference` and `nodes` come from one [`Ring`](crate::Ring): the key's preference order, and the
-/// number of runners. A truncated order may have fewer usable runners than `limits.width`. If they are
-/// all full, it is the least loaded of all usable runners.
+/// `preference` and `nodes` come from one [`Ring`](crate::Ring): the key's preference order, and
+/// the number of runners. A truncated order may have fewer usable runners than `limits.width`. If
+/// they are all full, it is the least loaded of all usable runners.
 ///
 /// `load` returns the requests in flight on a runner.
 pub fn choose(

@@ -1,8 +1,9 @@
 //! The width rule against skewed traffic. Its promise is statistical, so it is simulated.
 //!
-//! Poisson arrivals, exponential service times, Zipf image popularity, runners that never reject. The figures are the
-//! requests of the busiest runner over the mean, and the (image, runner) pairs with traffic, each of which is a pool of
-//! warm pods. Seeds are fixed, so the figures are the same on every run.
+//! Poisson arrivals, exponential service times, Zipf image popularity, runners that never reject.
+//! The figures are the requests of the busiest runner over the mean, and the (image, runner) pairs
+//! with traffic, each of which is a pool of warm pods. Seeds are fixed, so the figures are the same
+//! on every run.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -151,7 +152,8 @@ fn without_the_rule_the_same_traffic_is_lopsided() {
     assert!((pairs - IMAGES as f64).abs() < 0.5, "pairs {pairs}");
 }
 
-/// A cold image jumps to 30 % of all traffic. The burst term has to spread it before the mean knows.
+/// A cold image jumps to 30 % of all traffic. The burst term has to spread it before the mean
+/// knows.
 #[test]
 fn a_cold_image_that_turns_hot_does_not_bury_its_owner() {
     let of_seed = |seed| {

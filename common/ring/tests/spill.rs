@@ -5,7 +5,8 @@ use std::time::Duration;
 use porch_fn_ring::spill::{Demand, Limits, choose};
 use proptest::prelude::*;
 
-/// The runners of successive attempts of one request, with loads by node; `nodes` is the number of loads.
+/// The runners of successive attempts of one request, with loads by node; `nodes` is the number of
+/// loads.
 fn order(preference: &[u16], loads: &[usize], limits: Limits, down: &[u16]) -> Vec<u16> {
     let mut tried = Vec::new();
     let next = |tried: &[u16]| {

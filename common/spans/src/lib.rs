@@ -30,9 +30,9 @@ pub use crate::otel::Otel;
 /// How long a server that ends waits for its last spans to be taken.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
-/// Starts what OpenTelemetry's variables request of a server: reads them, warns of what cannot be met,
-/// registers the server's name and version, and starts its spans, if any, in the current runtime. `name`
-/// is used when no variable names the service.
+/// Starts what OpenTelemetry's variables request of a server: reads them, warns of what cannot be
+/// met, registers the server's name and version, and starts its spans, if any, in the current
+/// runtime. `name` is used when no variable names the service.
 pub fn start(name: &'static str, version: &'static str, registry: &mut Registry) -> (Otel, Option<Spans>) {
     // A value that is not UTF-8 names nothing that is known here.
     let otel = Otel::read(|name| std::env::var(name).ok());
@@ -44,7 +44,8 @@ pub fn start(name: &'static str, version: &'static str, registry: &mut Registry)
     (otel, spans)
 }
 
-/// The spans of one server. A drop loses spans that are not sent yet; [`flush`](Self::flush) sends them.
+/// The spans of one server. A drop loses spans that are not sent yet; [`flush`](Self::flush) sends
+/// them.
 #[derive(Debug)]
 pub struct Spans {
     provider: SdkTracerProvider,
@@ -88,7 +89,8 @@ impl Spans {
 
 impl Drop for Spans {
     fn drop(&mut self) {
-        // Otherwise the provider would wait for several seconds. That it is shut down already is no error.
+        // Otherwise the provider would wait for several seconds. That it is shut down already is no
+        // error.
         drop(self.provider.shutdown_with_timeout(Duration::ZERO));
     }
 }
@@ -99,7 +101,8 @@ fn exporter(timeout: Duration) -> Result<SpanExporter, Box<dyn Error>> {
     Ok(exporter.with_timeout(timeout).with_http_client(collector).build()?)
 }
 
-/// Whose spans these are. What `OTEL_SERVICE_NAME` says comes before `OTEL_RESOURCE_ATTRIBUTES`, and that before `name`.
+/// Whose spans these are. What `OTEL_SERVICE_NAME` says comes before `OTEL_RESOURCE_ATTRIBUTES`,
+/// and that before `name`.
 fn resource(given: Option<&str>, name: &'static str, version: &'static str) -> Resource {
     let key = "service.name";
     let attributes = EnvResourceDetector::new().detect();

@@ -22,8 +22,8 @@ pub struct Otel {
     pub admin_host: Option<IpAddr>,
     /// `OTEL_TRACES_EXPORTER`: whether spans are made and sent to a collector.
     pub traces: bool,
-    /// `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT` or `OTEL_EXPORTER_OTLP_TIMEOUT`: how long a collector may
-    /// take for its answer.
+    /// `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT` or `OTEL_EXPORTER_OTLP_TIMEOUT`: how long a collector
+    /// may take for its answer.
     pub traces_timeout: Duration,
     /// `OTEL_SERVICE_NAME`.
     pub service_name: Option<String>,

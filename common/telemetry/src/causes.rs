@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-/// An error with all its causes, for the log: the first error of a failed connection alone says little.
+/// An error with all its causes, for the log: the first error of a failed connection alone says
+/// little.
 #[derive(Debug)]
 pub struct Causes<'a>(pub &'a dyn Error);
 

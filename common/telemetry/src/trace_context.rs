@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Headers, and the variables that carry the same. The first says which trace this is; the others are nothing without it.
+/// Headers, and the variables that carry the same. The first says which trace this is; the others
+/// are nothing without it.
 const CARRIERS: [(&str, &str); 3] =
     [("traceparent", "TRACEPARENT"), ("tracestate", "TRACESTATE"), ("baggage", "BAGGAGE")];
 /// Longest value that is passed on, in bytes: what the specification of `baggage` asks for at most.
@@ -20,7 +21,8 @@ pub fn environment(headers: &HeaderMap) -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// Puts the trace context of a call on the one that is made for it; nothing without a valid `traceparent`.
+/// Puts the trace context of a call on the one that is made for it; nothing without a valid
+/// `traceparent`.
 pub fn pass_on(from: &HeaderMap, to: &mut HeaderMap) {
     to.extend(carried(from).map(|(header, _, value)| (HeaderName::from_static(header), value)));
 }
@@ -36,8 +38,8 @@ fn carried(headers: &HeaderMap) -> impl Iterator<Item = (&'static str, &'static 
     })
 }
 
-/// Replaces the parent in `headers`. The rest of a trace context belongs to the `traceparent` that came with it, and
-/// stays only if that was valid.
+/// Replaces the parent in `headers`. The rest of a trace context belongs to the `traceparent` that
+/// came with it, and stays only if that was valid.
 pub(crate) fn set_parent(parent: HeaderValue, headers: &mut HeaderMap) {
     if !is_traced(headers) {
         headers.remove("tracestate");
@@ -53,7 +55,8 @@ pub fn is_traced(headers: &HeaderMap) -> bool {
     parent && parents.next().is_none()
 }
 
-/// `VERSION-TRACE-PARENT-FLAGS` in lower-case hexadecimal, with more behind a dash in versions to come.
+/// `VERSION-TRACE-PARENT-FLAGS` in lower-case hexadecimal, with more behind a dash in versions to
+/// come.
 fn is_traceparent(value: &[u8]) -> bool {
     let mut parts = value.split(|&byte| byte == b'-');
     let mut next_is = |length| {

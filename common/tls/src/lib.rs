@@ -1,8 +1,9 @@
 //! TLS between the hops, and on listeners by choice. Files are read again when they change, such as
 //! those of a mounted Secret; open connections stay.
 //!
-//! Between router and runner TLS is mutual: each side sends a certificate and trusts those of one CA. A runner's
-//! certificate must also name the Service; of a router any certificate of the CA is accepted.
+//! Between router and runner TLS is mutual: each side sends a certificate and trusts those of one
+//! CA. A runner's certificate must also name the Service; of a router any certificate of the CA is
+//! accepted.
 
 mod files;
 mod gauges;

@@ -1,4 +1,5 @@
-//! Which flags belong together, and what is said of files that cannot be used. Handshakes are in tests/tests/processes/tls.rs.
+//! Which flags belong together, and what is said of files that cannot be used. Handshakes are in
+//! tests/tests/processes/tls.rs.
 
 use std::path::PathBuf;
 

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::resource_list::{FunctionError, ResourceList, is_local_config};
 
-/// Sets the annotations given as the data of a ConfigMap on every item, except those that are local config.
+/// Sets the annotations given as the data of a ConfigMap on every item, except those that are local
+/// config.
 pub fn annotate(list: &mut ResourceList) -> Result<bool, FunctionError> {
     let data = list.config_data().filter(|data| !data.is_empty()).cloned().ok_or_else(|| {
         FunctionError("no annotations given: pass them as key=value pairs behind --".to_owned())

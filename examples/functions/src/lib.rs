@@ -1,9 +1,10 @@
-//! Two small KRM functions that come with porch-fn, so that a newcomer's first evaluation works offline: a
-//! mutator and a validator. They are examples under names of their own, not copies of kpt's catalog.
+//! Two small KRM functions that come with porch-fn, so that a newcomer's first evaluation works
+//! offline: a mutator and a validator. They are examples under names of their own, not copies of
+//! kpt's catalog.
 //!
-//! They follow the KRM functions specification: a ResourceList on standard input, the changed one on
-//! standard output (with structured results), words for people on standard error, and an exit code. Unlike
-//! functions on kpt's SDKs they do not keep comments.
+//! They follow the KRM functions specification: a ResourceList on standard input, the changed one
+//! on standard output (with structured results), words for people on standard error, and an exit
+//! code. Unlike functions on kpt's SDKs they do not keep comments.
 
 mod annotate;
 mod require_resources;

@@ -21,8 +21,8 @@ use crate::runner::Runner;
 
 /// Times a call may be sent. A call that kills runners must not walk the ring.
 const MAX_SENT: usize = 2;
-/// Runners that may be lost in silence beside that. A node or a zone takes several with it, and the call
-/// is not to blame.
+/// Runners that may be lost in silence beside that. A node or a zone takes several with it, and the
+/// call is not to blame.
 const MAX_SILENT: usize = 2;
 
 /// What takes one runner may be about to take others: pauses after a connection was lost, until
@@ -113,11 +113,13 @@ impl<'a> Attempts<'a> {
                 }
                 Attempt::Shed(reply) => {
                     self.note(&runner, "SHED", &message_of(reply.status_headers()));
-                    // That it has much to do is no failure; that its pods cannot be reached may be one.
+                    // That it has much to do is no failure; that its pods cannot be reached may be
+                    // one.
                     if reply.code() == Code::Unavailable {
                         self.record_failure(&runner);
                     }
-                    // Nothing was done, so it costs nothing but the way: once more, whatever else fails.
+                    // Nothing was done, so it costs nothing but the way: once more, whatever else
+                    // fails.
                     if self.refused.replace(reply).is_some() {
                         return self.take_refusal();
                     }
@@ -125,12 +127,13 @@ impl<'a> Attempts<'a> {
             }
             asked.push(runner);
         }
-        // A runner that sheds load is healthy: its refusal is the answer when nobody else takes the call.
+        // A runner that sheds load is healthy: its refusal is the answer when nobody else takes the
+        // call.
         self.take_refusal()
     }
 
-    /// The best runner of this moment that is not among `asked`, and why it is not the owner. The call holds
-    /// nothing else of the view while it is under way.
+    /// The best runner of this moment that is not among `asked`, and why it is not the owner. The
+    /// call holds nothing else of the view while it is under way.
     fn pick(&self, asked: &[Arc<Runner>]) -> Option<(Arc<Runner>, Option<Spill>)> {
         let view = self.router.view.load();
         let (states, usable) = view.usable();
@@ -171,8 +174,8 @@ impl<'a> Attempts<'a> {
         let span = self.call.span.call();
         span.text("server.address", &runner.address);
         span.number("porch_fn.attempt", self.total);
-        // Dropped close to the call's deadline, the runner did not answer in time: by our clock, or by the
-        // caller's, which is a little ahead.
+        // Dropped close to the call's deadline, the runner did not answer in time: by our clock, or
+        // by the caller's, which is a little ahead.
         let close = deadline.saturating_duration_since(began) / 10;
         let unanswered = guard((), |()| {
             let late = Instant::now() + close >= deadline;
@@ -245,8 +248,8 @@ impl<'a> Attempts<'a> {
         Ok(())
     }
 
-    /// The refusal that is the answer, if there was one. It says that nothing was done, which does not
-    /// hold for a call that has broken, too.
+    /// The refusal that is the answer, if there was one. It says that nothing was done, which does
+    /// not hold for a call that has broken, too.
     fn take_refusal(&mut self) -> Result<Option<Reply>, RouteError> {
         match self.refused.take() {
             Some(_) if self.sent + self.silent > 0 => Err(RouteError::Broken),

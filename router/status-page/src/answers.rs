@@ -1,4 +1,5 @@
-//! What the runners report, folded together answer by answer: bounded, however many there are. Pure.
+//! What the runners report, folded together answer by answer: bounded, however many there are.
+//! Pure.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -111,8 +112,8 @@ impl Answers {
         let image = self.images.entry(name).or_default();
         image.in_flight += u64::from(reported.in_flight);
         image.waiting += u64::from(reported.waiting);
-        // Runners that share a namespace report the same pods. Only the report with the most ready pods is
-        // counted: a runner that does not use a pod does not know that it is ready.
+        // Runners that share a namespace report the same pods. Only the report with the most ready
+        // pods is counted: a runner that does not use a pod does not know that it is ready.
         let pods = image.pods.entry(Arc::clone(place)).or_default();
         *pods = (*pods).max([reported.ready, reported.starting, reported.terminating].map(u64::from));
     }

@@ -39,8 +39,8 @@ pub(crate) async fn ask(runners: Vec<(Arc<str>, Arc<Connection>)>) -> Answers {
     answers
 }
 
-/// Asks on the connection that calls use. `None`: an older version, which does not know the question. The
-/// outcome does not count for the runner's health.
+/// Asks on the connection that calls use. `None`: an older version, which does not know the
+/// question. The outcome does not count for the runner's health.
 async fn describe(connection: &Connection) -> Result<Option<DescribeResponse>, Status> {
     let sender = connection.sender().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let client = ShardClient::with_origin(Channel(sender), connection.origin().clone());

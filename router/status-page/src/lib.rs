@@ -1,7 +1,8 @@
 //! The router's pages: the status page for people, its data `/status.json`, and `/shards`.
 //!
-//! The status page shows more than `/shards`: what the runners report of themselves. They are asked only while
-//! somebody looks. The page loads nothing but its own files and data, and changes nothing.
+//! The status page shows more than `/shards`: what the runners report of themselves. They are asked
+//! only while somebody looks. The page loads nothing but its own files and data, and changes
+//! nothing.
 
 mod answers;
 mod ask;
@@ -42,8 +43,8 @@ const SCRIPT: &str = concat!(
     include_str!("page.js")
 );
 
-/// The page's Content-Security-Policy: its own files and data, nothing else. Image names are callers' input: if a
-/// browser ever took one for HTML, nothing would run.
+/// The page's Content-Security-Policy: its own files and data, nothing else. Image names are
+/// callers' input: if a browser ever took one for HTML, nothing would run.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -62,8 +63,8 @@ pub struct Known {
     pub failures: Vec<Failure>,
 }
 
-/// The data of the status page and when it was made. Locked while the runners are asked: viewers that come
-/// meanwhile wait for it.
+/// The data of the status page and when it was made. Locked while the runners are asked: viewers
+/// that come meanwhile wait for it.
 type Cache = Mutex<Option<(Instant, String)>>;
 
 /// The pages for the admin port. `known` is called for each request.

@@ -3,12 +3,14 @@
 /// Slices that the ring is cut into: a drawing shows no more.
 const SLICES: u16 = 720;
 
-/// The share of all keys that each of `nodes` runners owns, in the order of the ring's nodes. They add up to 1.
+/// The share of all keys that each of `nodes` runners owns, in the order of the ring's nodes. They
+/// add up to 1.
 pub(crate) fn shares(points: &[(u64, u16)], nodes: usize) -> Vec<f64> {
     let mut widths = vec![0_u128; nodes];
     let mut before = points.last().map_or(0, |&(position, _)| position);
     for &(position, node) in points {
-        // Each point owns the hashes after the previous one; the first also owns those after the last.
+        // Each point owns the hashes after the previous one; the first also owns those after the
+        // last.
         widths[usize::from(node)] += u128::from(position.wrapping_sub(before));
         before = position;
     }

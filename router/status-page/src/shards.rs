@@ -1,4 +1,5 @@
-//! The `/shards` page: ring, runners and images as JSON, for people, `porch-fn shards` and dashboards.
+//! The `/shards` page: ring, runners and images as JSON, for people, `porch-fn shards` and
+//! dashboards.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -36,7 +37,8 @@ pub struct ShardInfo {
     /// `healthy`, `cooling_down`, `ejected`, `starting`, `unreachable` or `draining`.
     #[serde(deserialize_with = "current_state")]
     pub state: String,
-    /// Whether discovery lists it. A runner that is no longer listed stays for a while if it answers.
+    /// Whether discovery lists it. A runner that is no longer listed stays for a while if it
+    /// answers.
     #[serde(default = "listed", skip_serializing_if = "Clone::clone")]
     pub listed: bool,
     /// This router's calls in flight on it.

@@ -26,7 +26,8 @@ pub struct Status {
     pub ring: RingStatus,
     /// Every runner known.
     pub shards: Vec<ShardStatus>,
-    /// Images asked for lately through this router, and images that runners have pods of; busiest first.
+    /// Images asked for lately through this router, and images that runners have pods of; busiest
+    /// first.
     pub images: Vec<ImageStatus>,
     /// Whether there are more images.
     pub truncated: bool,
@@ -65,7 +66,8 @@ pub struct ShardStatus {
     pub told: String,
     /// Its version; empty unless it answered.
     pub version: String,
-    /// A hash over which image its exec runtime runs by which executable; empty when that is off, or it did not answer.
+    /// A hash over which image its exec runtime runs by which executable; empty when that is off,
+    /// or it did not answer.
     pub exec_hash: String,
 }
 
@@ -172,8 +174,8 @@ fn all_images(known: Vec<ImageInfo>, ring: &Ring, answers: &Answers) -> Vec<Imag
     images
 }
 
-/// The owner of an image that only runners know. Where calls ask for its repository by a tag constraint, the repository
-/// is what the ring hashes.
+/// The owner of an image that only runners know. Where calls ask for its repository by a tag
+/// constraint, the repository is what the ring hashes.
 fn owner(image: &str, keys: &HashSet<String>, ring: &Ring) -> String {
     let parsed = Image::parse(image, "").ok();
     let repository = parsed.as_ref().map(Image::repository).filter(|repository| keys.contains(*repository));

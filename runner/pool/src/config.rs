@@ -48,8 +48,8 @@ pub struct Config {
 pub struct Limits {
     /// Pods that are not terminating (`--max-parallel-pods-per-function`).
     pub max_pods: u32,
-    /// Pods that the owner starts and keeps without a call, for images in [`Config::kept_images`]. More
-    /// than `max_pods` counts as `max_pods`.
+    /// Pods that the owner starts and keeps without a call, for images in [`Config::kept_images`].
+    /// More than `max_pods` counts as `max_pods`.
     pub min_pods: u32,
     /// One more pod is started when the least loaded one has so many calls
     /// (`--max-waitlist-length`).

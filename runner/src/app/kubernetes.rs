@@ -23,8 +23,8 @@ use crate::settings::Sources;
 
 /// How long the start waits to learn how far the API server's clock is ahead.
 const FIRST_CLOCK_WITHIN: Duration = Duration::from_secs(2);
-/// How long the start waits for FunctionConfigs and the template: with them, the first configuration
-/// of the pool is the right one.
+/// How long the start waits for FunctionConfigs and the template: with them, the first
+/// configuration of the pool is the right one.
 const FIRST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 impl Wiring<'_> {

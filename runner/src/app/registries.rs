@@ -70,7 +70,8 @@ impl Wiring<'_> {
     }
 }
 
-/// A registry client whose lookups are counted. What is remembered asks no registry and is not counted.
+/// A registry client whose lookups are counted. What is remembered asks no registry and is not
+/// counted.
 #[derive(Debug)]
 struct CountedLookups {
     registry: Client,
@@ -119,7 +120,8 @@ fn check_insecure(items: &[String]) -> Result<(), String> {
     ))
 }
 
-/// As image references have it, where a host alone is known by a dot or a port. Here it always is one.
+/// As image references have it, where a host alone is known by a dot or a port. Here it always is
+/// one.
 fn is_registry(item: &str) -> bool {
     let has_port = item.rsplit(']').next().is_some_and(|behind| behind.contains(':'));
     let registry = if has_port { item.to_owned() } else { format!("{item}:80") };

@@ -1,8 +1,8 @@
 //! Where pods live: the interface between the pool's rules and a machine or a cluster.
 //!
-//! Actions go in and are carried out in the background; events come out on the channel that came with
-//! the backend. Pods may appear, change and vanish without an action, and several runners may act on
-//! the same pods: the backend is the arbiter, the pool copes.
+//! Actions go in and are carried out in the background; events come out on the channel that came
+//! with the backend. Pods may appear, change and vanish without an action, and several runners may
+//! act on the same pods: the backend is the arbiter, the pool copes.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ pub trait Backend: Send + 'static {
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;
 }
 
-/// Knows which images can have pods, and which image a tag constraint stands for. It is asked on the
-/// path of each call.
+/// Knows which images can have pods, and which image a tag constraint stands for. It is asked on
+/// the path of each call.
 pub trait Catalog: Debug + Send + Sync + 'static {
     /// Whether pods of `image` can be made. `false` is `NOT_FOUND` to the caller.
     fn knows(&self, image: &Image) -> bool;

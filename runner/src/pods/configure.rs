@@ -101,8 +101,8 @@ impl<O: Origins> Desired<O> {
         news
     }
 
-    /// Sends complete configurations to the pool until it is gone. After the first one it also sends
-    /// which shards this runner owns, and what to warm up. Before it the pool owns nothing.
+    /// Sends complete configurations to the pool until it is gone. After the first one it also
+    /// sends which shards this runner owns, and what to warm up. Before it the pool owns nothing.
     pub(crate) async fn follow(
         mut self,
         mut current: watch::Receiver<CurrentSettings>,

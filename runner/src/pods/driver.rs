@@ -92,8 +92,8 @@ impl Handle {
 // === impl Lease ===
 
 impl Lease {
-    /// Notes what is going to run in the pod: if it does not end by its deadline, the pod may be the
-    /// cause.
+    /// Notes what is going to run in the pod: if it does not end by its deadline, the pod may be
+    /// the cause.
     pub(crate) fn begin(&mut self, message: Chunks, deadline: Instant) {
         self.running = Some((message, deadline));
     }

@@ -32,8 +32,8 @@ pub(crate) enum PodError {
     Stopped,
     /// Pods died while they ran the call.
     #[error(
-        "the function's pods broke off during this call and it is not run again: look for out-of-memory kills \
-         and crashes of the function"
+        "the connections to the function's pods were lost during this call and it is not run again: look for \
+         out-of-memory kills and crashes of the function"
     )]
     Broken,
     /// Too much is held already to take the answer.

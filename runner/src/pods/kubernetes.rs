@@ -1,4 +1,5 @@
-//! Function pods on Kubernetes: several runners share one set of pods, and the API server is the arbiter.
+//! Function pods on Kubernetes: several runners share one set of pods, and the API server is the
+//! arbiter.
 //!
 //! ```text
 //!   settings ───────┐
@@ -10,8 +11,9 @@
 //!         └─► events to the pool
 //! ```
 //!
-//! `template`, `spec`, `observe`, `crash` and `answers` are pure: objects and errors in, values out.
-//! `function_configs` follows a source of the settings, and `pull_secret` keeps a Secret for the kubelet.
+//! `template`, `spec`, `observe`, `crash` and `answers` are pure: objects and errors in, values
+//! out. `function_configs` follows a source of the settings, and `pull_secret` keeps a Secret for
+//! the kubelet.
 
 mod answers;
 pub(crate) mod backend;
@@ -45,8 +47,8 @@ pub use crate::config::BASE_POD_TEMPLATE;
 /// Whether a runner can make pods from what the ConfigMap of `--function-pod-template` holds.
 ///
 /// # Errors
-/// One line with the point of the template's contract that is broken. `Ok`: what should be fixed all
-/// the same.
+/// One line with the point of the template's contract that is broken. `Ok`: what should be fixed
+/// all the same.
 pub fn check_template(data: &BTreeMap<String, String>) -> Result<Vec<String>, String> {
     Template::from_config_map(data).map(|template| template.warnings)
 }

@@ -1,9 +1,9 @@
-//! Pods without a cluster: each is a wrapper-server process on loopback. The whole path (pool, queues,
-//! wrapper, collection) runs on a laptop with nothing installed.
+//! Pods without a cluster: each is a wrapper-server process on loopback. The whole path (pool,
+//! queues, wrapper, collection) runs on a laptop with nothing installed.
 //!
-//! [`LocalCluster`] has the API server's part: names arbitrate, writes have preconditions, and every
-//! runner attached to it receives what happens to the pods. It is not a model of Kubernetes; what
-//! Kubernetes does is tested on Kubernetes.
+//! [`LocalCluster`] has the API server's part: names arbitrate, writes have preconditions, and
+//! every runner attached to it receives what happens to the pods. It is not a model of Kubernetes;
+//! what Kubernetes does is tested on Kubernetes.
 
 mod backend;
 mod cluster;

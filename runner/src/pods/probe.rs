@@ -1,4 +1,5 @@
-//! Asks the wrapper-servers of pods for their health. The kubelet reports it too late: once a second.
+//! Asks the wrapper-servers of pods for their health. The kubelet reports it too late: once a
+//! second.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,9 +31,9 @@ const YOUNG: Duration = Duration::from_secs(3);
 /// How long a probe may fail before the log has the reason.
 const WARN_AFTER: Duration = Duration::from_secs(10);
 
-/// How pods are dialled. No pings: a user's wrapper may be a grpc-go server, which closes connections
-/// that ping. With these times the kernel gives up a connection that has been silent for 11 s, at the
-/// third keepalive probe.
+/// How pods are dialled. No pings: a user's wrapper may be a grpc-go server, which closes
+/// connections that ping. With these times the kernel gives up a connection that has been silent
+/// for 11 s, at the third keepalive probe.
 pub(super) const CONNECTION: conn::Options = conn::Options {
     connect_timeout: Duration::from_secs(2),
     ping: None,
@@ -88,8 +89,8 @@ impl Probes {
     }
 }
 
-/// Asks again and again until the pod serves. It also waits for a pod that does not exist (any more):
-/// the caller decides when to stop.
+/// Asks again and again until the pod serves. It also waits for a pod that does not exist (any
+/// more): the caller decides when to stop.
 pub(super) async fn until_serving(locate: impl Fn() -> Located) {
     let begin = Instant::now();
     let mut first_dial = None;

@@ -1,5 +1,5 @@
-//! Measures how pods start, by the orders and events that pass the pool's driver. Only pods that this
-//! runner ordered count, so that the metrics of all runners can be added up.
+//! Measures how pods start, by the orders and events that pass the pool's driver. Only pods that
+//! this runner ordered count, so that the metrics of all runners can be added up.
 
 use std::collections::HashMap;
 use std::sync::Arc;

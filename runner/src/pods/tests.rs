@@ -155,9 +155,9 @@ async fn a_call_whose_pod_dies_is_run_again_as_often_as_the_flag_says() {
         let (reply, message) =
             answer(PodRuntime { max_retries: retries, ..runtime(Some(address)) }, "").await;
         assert_eq!((reply.code(), is_shed(reply.status_headers())), (Code::Unavailable, false), "{message}");
-        let text = "unable to evaluate f:v1 with pod evaluator: rpc error: code = Unavailable desc = the function's pods \
-                    broke off during this call and it is not run again: look for out-of-memory kills and crashes of \
-                    the function";
+        let text = "unable to evaluate f:v1 with pod evaluator: rpc error: code = Unavailable desc = the \
+                    connections to the function's pods were lost during this call and it is not run again: \
+                    look for out-of-memory kills and crashes of the function";
         assert_eq!(message, text);
         assert_eq!(*taken.borrow(), 1 + retries as usize);
     }

@@ -26,8 +26,8 @@ const ROUNDS: usize = 201;
 const TEST_ROUNDS: usize = 1;
 /// Calls in a turn.
 const BLOCK: usize = 40;
-/// Environment variables beside PATH, about as many as in a pod. The call's name is one more, and to
-/// add it the standard library copies all the others.
+/// Environment variables beside PATH, about as many as in a pod. The call's name is one more, and
+/// to add it the standard library copies all the others.
 const VARIABLES: usize = 20;
 
 /// The others are compared with the first.

@@ -10,11 +10,13 @@ use porch_fn_flags::{FlagError, GoDuration, Ignored};
 const NAME: &str = "wrapper-server";
 const USAGE: &str = "wrapper-server [FLAGS] -- ENTRYPOINT [ARG...]";
 
-/// Serves one KRM function over gRPC: starts it once per call, with the ResourceList on its standard input.
+/// Serves one KRM function over gRPC: starts it once per call, with the ResourceList on its
+/// standard input.
 ///
-/// Runs as the entry point of a function pod, with the function's own entry point after "--". Under the name
-/// "cp" it copies files, for the init containers of Porch's pod templates: cp -a SOURCE... DESTINATION. Under the
-/// name "grpc-health-probe" it asks a server for its health, for their probes: grpc-health-probe -addr IP:PORT.
+/// Runs as the entry point of a function pod, with the function's own entry point after "--". Under
+/// the name "cp" it copies files, for the init containers of Porch's pod templates: cp -a SOURCE...
+/// DESTINATION. Under the name "grpc-health-probe" it asks a server for its health, for their
+/// probes: grpc-health-probe -addr IP:PORT.
 #[derive(Debug, Clone, Parser)]
 #[command(name = NAME, version, override_usage = USAGE)]
 pub struct Flags {
@@ -42,13 +44,15 @@ pub struct Flags {
     /// Join the lines of the function's standard error by " | ", in the log and in error texts
     #[arg(long, default_value_t = false)]
     pub flatten_log: bool,
-    /// End when standard input ends, calls in flight included: for a parent that starts it as a child process
+    /// End when standard input ends, calls in flight included: for a parent that starts it as a
+    /// child process
     #[arg(long, default_value_t = false)]
     pub exit_with_stdin: bool,
     /// Instead of serving: copy this executable to DIR/wrapper-server and end
     #[arg(long, value_name = "DIR")]
     pub copy_to: Option<PathBuf>,
-    /// Instead of serving: do nothing until SIGTERM, to hold a container open whose hook runs --copy-to
+    /// Instead of serving: do nothing until SIGTERM, to hold a container open whose hook runs
+    /// --copy-to
     #[arg(long, default_value_t = false)]
     pub idle: bool,
     /// The function's entry point and its arguments
@@ -57,9 +61,9 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Parses the process's arguments. To serve, an entry point is required. Unknown arguments before `--`
-    /// are returned. They come from a user's pod template, which may be made for other versions of Porch,
-    /// and must not prevent the start of every pod.
+    /// Parses the process's arguments. To serve, an entry point is required. Unknown arguments
+    /// before `--` are returned. They come from a user's pod template, which may be made for other
+    /// versions of Porch, and must not prevent the start of every pod.
     pub(crate) fn from_args(args: impl IntoIterator<Item = OsString>) -> Result<(Self, Ignored), FlagError> {
         let (flags, ignored) = porch_fn_flags::parse_leniently::<Self>(args)?;
         if flags.entrypoint.is_empty() && flags.copy_to.is_none() && !flags.idle {

@@ -1,7 +1,7 @@
 //! Go's wording for quoted strings, exit states and system errors.
 //!
-//! Error texts reach Porch and can be committed to git, so they must equal those of Porch's own function runner, a Go
-//! program.
+//! Error texts reach Porch and can be committed to git, so they must equal those of Porch's own
+//! function runner, a Go program.
 
 use std::fmt::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -39,8 +39,8 @@ pub fn go_quote(text: &str) -> String {
 
 /// Go's `unicode.IsPrint`: letters, marks, numbers, punctuation, symbols and the ASCII space.
 ///
-/// The standard library has the same table behind `escape_debug`, which never escapes a combining mark that follows
-/// another character: hence the pair.
+/// The standard library has the same table behind `escape_debug`, which never escapes a combining
+/// mark that follows another character: hence the pair.
 fn is_print(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_graphic() || c == ' ';

@@ -1,5 +1,6 @@
-//! As much of `grpc-health-probe` as the probes of Porch's pod templates need: one gRPC health check, with
-//! the result as the exit code. Images without tools have this binary under that name too.
+//! As much of `grpc-health-probe` as the probes of Porch's pod templates need: one gRPC health
+//! check, with the result as the exit code. Images without tools have this binary under that name
+//! too.
 
 use std::ffi::OsString;
 use std::io;

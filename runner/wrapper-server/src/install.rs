@@ -1,10 +1,11 @@
-//! How the binary gets from its own image into a function's container. The image has no shell and no
-//! tools, so the binary copies itself:
+//! How the binary gets from its own image into a function's container. The image has no shell and
+//! no tools, so the binary copies itself:
 //!
 //! - With our template, a container that [`idle`]s keeps the volume, and its postStart hook calls
 //!   [`copy_to`]. The function starts after the hook.
-//! - Porch's documented templates have an init container that calls `cp -a /wrapper-server/. DIRECTORY`.
-//!   The image has this binary under that name too, and [`run_cp`] supports as much of `cp` as those need.
+//! - Porch's documented templates have an init container that calls
+//!   `cp -a /wrapper-server/. DIRECTORY`. The image has this binary under that name too, and
+//!   [`run_cp`] supports as much of `cp` as those need.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -107,8 +108,8 @@ fn copy_one(source: &Path, target: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies a file with its permission bits, whole or not at all: at any time, `target` is the old file or
-/// the new one.
+/// Copies a file with its permission bits, whole or not at all: at any time, `target` is the old
+/// file or the new one.
 fn replace(source: &Path, target: &Path) -> io::Result<()> {
     let temporary = target.with_file_name(format!(".wrapper-server-{}.tmp", process::id()));
     let copied = fs::copy(source, &temporary).and_then(|_| fs::rename(&temporary, target));

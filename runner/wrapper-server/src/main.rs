@@ -1,4 +1,5 @@
-//! The wrapper-server's process. Everything is in the library, which porch-fn runs in itself as well.
+//! The wrapper-server's process. Everything is in the library, which porch-fn runs in itself as
+//! well.
 
 use std::process::ExitCode;
 

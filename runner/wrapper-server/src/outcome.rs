@@ -1,7 +1,8 @@
 //! The result of a function's call for Porch: an answer, or a status code and a text.
 //!
-//! Codes and texts are those of Porch's own wrapper-server, because the texts go into package statuses and git.
-//! Two things differ on purpose: an empty output is an error, and a long stderr is cut and does not fail the call.
+//! Codes and texts are those of Porch's own wrapper-server, because the texts go into package
+//! statuses and git. Two things differ on purpose: an empty output is an error, and a long stderr
+//! is cut and does not fail the call.
 //!
 //! | outcome | code | text |
 //! |---|---|---|
@@ -86,9 +87,9 @@ pub fn judge(image: &str, ran: Result<Finished, RunError>, max_message: usize) -
     Ok(evaluated(stdout, stderr, warning, max_message))
 }
 
-/// Like [`judge`], but by the exit code alone, like Porch's exec runtime: the output of a function that
-/// succeeded is not read, but an empty one is an error. The text for a function that failed begins like
-/// Porch's, with exit code and stderr. The results in its output follow.
+/// Like [`judge`], but by the exit code alone, like Porch's exec runtime: the output of a function
+/// that succeeded is not read, but an empty one is an error. The text for a function that failed
+/// begins like Porch's, with exit code and stderr. The results in its output follow.
 pub fn judge_exit(
     image: &str,
     ran: Result<Finished, RunError>,

@@ -1,12 +1,13 @@
 //! One function process per call: bytes in, bytes out, and nothing left behind.
 //!
-//! A call ends when the started process has exited and its stdout is at its end, at the deadline, or when
-//! stdout exceeds its limit. Then the whole process group is killed. The standard library and Tokio reap a
-//! child as soon as it exits, and then the number of its group may belong to another one. Therefore this
-//! module uses a pidfd (Linux 5.3).
+//! A call ends when the started process has exited and its stdout is at its end, at the deadline,
+//! or when stdout exceeds its limit. Then the whole process group is killed. The standard library
+//! and Tokio reap a child as soon as it exits, and then the number of its group may belong to
+//! another one. Therefore this module uses a pidfd (Linux 5.3).
 //!
 //! A descendant that leaves the group (`setsid`) is killed too if this process adopts orphans
-//! ([`adopt_orphans`]). Else it outlives the call. It cannot delay a call, unless it keeps stdout open.
+//! ([`adopt_orphans`]). Else it outlives the call. It cannot delay a call, unless it keeps stdout
+//! open.
 
 mod group;
 mod program;
@@ -88,8 +89,8 @@ pub enum RunError {
 
 /// Runs `program` once, with the chunks of `stdin` as its input.
 ///
-/// A program that does not read its input is no error. A deadline that has passed starts nothing. Dropping the future
-/// kills the process group; a task on the current runtime reaps it.
+/// A program that does not read its input is no error. A deadline that has passed starts nothing.
+/// Dropping the future kills the process group; a task on the current runtime reaps it.
 ///
 /// # Panics
 ///
@@ -110,7 +111,8 @@ pub async fn run(
         let exit = async { group.leader_exit().await.map_err(io_error("waiting for the function's exit")) };
         tokio::try_join!(read_stdout(&mut pipes.stdout, limits.stdout), exit)
     };
-    // These two do not end a call: a process left behind may keep either pipe open and never use it.
+    // These two do not end a call: a process left behind may keep either pipe open and never use
+    // it.
     let alongside = async {
         tokio::try_join!(write_stdin(pipes.stdin, stdin), read_stderr(&mut pipes.stderr, &mut stderr))?;
         pending::<Result<Infallible, RunError>>().await
@@ -178,7 +180,8 @@ async fn read_stderr(pipe: &mut pipe::Receiver, stderr: &mut Stderr) -> Result<(
 
 /// Reads the current contents of the pipe, without waiting for a process that keeps it open.
 fn read_rest_of_stderr(pipe: pipe::Receiver, stderr: &mut Stderr) -> io::Result<()> {
-    // The largest capacity of a pipe without privileges: a process that writes on must not delay this.
+    // The largest capacity of a pipe without privileges: a process that writes on must not delay
+    // this.
     const MOST: u64 = 1024 * 1024;
     // Not through Tokio, which reads only after its driver has reported the pipe as readable.
     let mut rest = File::from(pipe.into_nonblocking_fd()?).take(MOST);

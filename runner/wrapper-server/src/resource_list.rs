@@ -1,14 +1,16 @@
 //! Checks that an output is a `ResourceList`, and reads the results in it.
 //!
-//! Accepts and rejects the same outputs as Go's `fn.ParseResourceList`, which Porch's wrapper-server uses: exactly one
-//! YAML document, a mapping with the `kind` `ResourceList`; `items`, if present, a list of mappings; `functionConfig`,
-//! if present, a mapping; of a repeated key the first counts. The differences: flow collections (JSON) may nest 255
-//! levels deep, YAML 1.2's escape `\/` is valid, aliases inside results are not followed, and only the parts of a
-//! result that its text needs are checked. An empty output is always an error: Porch would take it for an empty
-//! package.
+//! Accepts and rejects the same outputs as Go's `fn.ParseResourceList`, which Porch's
+//! wrapper-server uses: exactly one YAML document, a mapping with the `kind` `ResourceList`;
+//! `items`, if present, a list of mappings; `functionConfig`, if present, a mapping; of a repeated
+//! key the first counts. The differences: flow collections (JSON) may nest 255 levels deep, YAML
+//! 1.2's escape `\/` is valid, aliases inside results are not followed, and only the parts of a
+//! result that its text needs are checked. An empty output is always an error: Porch would take it
+//! for an empty package.
 //!
-//! The answer of a function can be several megabytes, and only the results are of interest. Therefore this reads the
-//! parser's events and builds no tree: nesting needs no stack, and an alias is never expanded.
+//! The answer of a function can be several megabytes, and only the results are of interest.
+//! Therefore this reads the parser's events and builds no tree: nesting needs no stack, and an
+//! alias is never expanded.
 
 mod events;
 mod results;
@@ -26,8 +28,8 @@ pub struct Invalid(String);
 
 /// Checks a function's output and returns the results in it.
 ///
-/// Takes about 30 ms of CPU time per MiB. Memory does not grow with an output in block style. In flow style (JSON),
-/// the parser keeps one item at a time, at up to 70 times its size.
+/// Takes about 30 ms of CPU time per MiB. Memory does not grow with an output in block style. In
+/// flow style (JSON), the parser keeps one item at a time, at up to 70 times its size.
 ///
 /// # Errors
 /// [`Invalid`], with the position of the fault.

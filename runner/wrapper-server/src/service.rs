@@ -17,8 +17,8 @@ pub struct Wrapper {
 }
 
 impl Wrapper {
-    /// Runs `program` with messages of at most `max_message` bytes. With `flatten_log` the lines of its
-    /// stderr are joined by ` | `.
+    /// Runs `program` with messages of at most `max_message` bytes. With `flatten_log` the lines of
+    /// its stderr are joined by ` | `.
     pub fn new(program: Program, max_message: usize, flatten_log: bool) -> Self {
         Self { program, max_message, flatten_log }
     }

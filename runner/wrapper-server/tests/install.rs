@@ -1,5 +1,5 @@
-//! What a pod's image needs of the binary besides the server, as a process: `--copy-to`, `--idle`, `cp` and
-//! `grpc-health-probe`.
+//! What a pod's image needs of the binary besides the server, as a process: `--copy-to`, `--idle`,
+//! `cp` and `grpc-health-probe`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -106,7 +106,8 @@ fn is_cp_under_that_name() {
     symlink("program", path("wrapper-server/grpc-health-probe")).unwrap();
     fs::create_dir(&tools).unwrap();
 
-    // As in Porch's documented template. The second time replaces, and a killed first one does not matter.
+    // As in Porch's documented template. The second time replaces, and a killed first one does not
+    // matter.
     for _ in 0..2 {
         assert_ended(&cp(&["-a", &format!("{image}/."), &tools]), 0, "");
         assert_eq!(fs::read_to_string(path("tools/program")).unwrap(), "first");
@@ -147,7 +148,8 @@ fn is_grpc_health_probe_under_that_name() {
     let port = line.trim().rsplit_once(':').unwrap().1;
     let probe = |args: &[&str]| named("/wrapper-server-tools/grpc-health-probe", args);
 
-    // As in Porch's templates. They allow one second for the answer, which may be too short on a busy machine.
+    // As in Porch's templates. They allow one second for the answer, which may be too short on a
+    // busy machine.
     let local = format!("localhost:{port}");
     let mut probes = (0..30).map(|_| probe(&["-addr", &local]));
     let ended = probes.find(|ended| !text(&ended.stderr).contains("no answer within")).unwrap();

@@ -60,12 +60,14 @@ impl Audit {
 
     /// Now.
     pub async fn mark(&self) -> Mark {
-        // What is in the log already was received before. A line that it ends in the midst of is dropped later.
+        // What is in the log already was received before. A line that it ends in the midst of is
+        // dropped later.
         let offset = std::fs::metadata(&self.path).expect("there is an audit log").len();
         self.fence(offset).await
     }
 
-    /// The requests that the API server received since the mark, in the order in which it answered them.
+    /// The requests that the API server received since the mark, in the order in which it answered
+    /// them.
     pub async fn since(&self, mark: &Mark) -> Vec<Request> {
         let now = self.fence(mark.offset).await;
         between(read(&self.path, mark.offset).0, &mark.received, &now.received)
@@ -96,8 +98,8 @@ fn read(path: &Path, offset: u64) -> (Vec<Event>, u64) {
     (lines.filter_map(|line| event(&serde_json::from_slice(line).ok()?)).collect(), offset + whole as u64)
 }
 
-/// The requests received after `from` and before `to`, each once. The times are of one width, so that they
-/// compare as text.
+/// The requests received after `from` and before `to`, each once. The times are of one width, so
+/// that they compare as text.
 fn between(events: Vec<Event>, from: &str, to: &str) -> Vec<Request> {
     // A watch has two events, its begin and its end.
     let mut seen = BTreeSet::new();

@@ -1,5 +1,6 @@
-//! Router and runners in a cluster as the base of deploy/ has them, in namespaces of their own, so that tests can choose
-//! programs, flags and the way of discovery. `alone::deploy` applies deploy/ as users do.
+//! Router and runners in a cluster as the base of deploy/ has them, in namespaces of their own, so
+//! that tests can choose programs, flags and the way of discovery. `alone::deploy` applies deploy/
+//! as users do.
 
 mod objects;
 
@@ -225,8 +226,8 @@ impl Installation {
     }
 }
 
-/// How long load goes on before a change is thought to be over: what DNS hands out is good for 5 s in the tests'
-/// cluster, arrivals are gathered for 2 s.
+/// How long load goes on before a change is thought to be over: what DNS hands out is good for 5 s
+/// in the tests' cluster, arrivals are gathered for 2 s.
 pub const SETTLES: Duration = Duration::from_secs(8);
 
 fn of(pod: &Pod, deployment: &str) -> bool {

@@ -1,5 +1,5 @@
-//! What a kubelet would report of pods, in a cluster without a node. One wrapper-server, which `cluster/inside`
-//! starts, answers at the addresses of all pods and Services.
+//! What a kubelet would report of pods, in a cluster without a node. One wrapper-server, which
+//! `cluster/inside` starts, answers at the addresses of all pods and Services.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -123,7 +123,8 @@ impl Namespace {
         Account { home: self, name: name.into() }
     }
 
-    /// Starts a runner whose function pods live here, with all rights. `images` are functions that it may start.
+    /// Starts a runner whose function pods live here, with all rights. `images` are functions that
+    /// it may start.
     pub async fn runner(&self, sandbox: &Sandbox, images: &[&str], more: &[&str]) -> Server {
         self.runner_as(sandbox, self.cluster.kubeconfig(), images, more).await
     }
@@ -188,7 +189,8 @@ impl Drop for Namespace {
     }
 }
 
-/// Deletes a namespace, if it is there. Its pods get no grace, so that they are out of the way of other tests.
+/// Deletes a namespace, if it is there. Its pods get no grace, so that they are out of the way of
+/// other tests.
 async fn delete(client: Client, name: &str) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), name);
     pods.delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default()).await?;
@@ -206,8 +208,8 @@ impl Account<'_> {
         format!("system:serviceaccount:{}:{}", self.home.name, self.name)
     }
 
-    /// Lets it do what the rules say in a namespace, and waits until the API server judges by them: it hears of them a
-    /// moment after it has stored them.
+    /// Lets it do what the rules say in a namespace, and waits until the API server judges by them:
+    /// it hears of them a moment after it has stored them.
     pub async fn allow(&self, namespace: &Namespace, rules: &[PolicyRule]) {
         let role: Role =
             namespace.make(json!({"metadata": {"generateName": self.name}, "rules": rules})).await;
@@ -252,7 +254,8 @@ impl Account<'_> {
     }
 }
 
-/// All that a rule allows in a namespace, as the `resourceAttributes` of reviews. A `*` stands for itself in them.
+/// All that a rule allows in a namespace, as the `resourceAttributes` of reviews. A `*` stands for
+/// itself in them.
 fn rights(namespace: &Namespace, rule: &PolicyRule) -> Vec<Value> {
     let any = [String::new()];
     let names = rule.resource_names.as_deref().filter(|names| !names.is_empty()).unwrap_or(&any);

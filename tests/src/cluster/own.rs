@@ -46,7 +46,8 @@ impl Own {
         self.script(["signal", &self.name, component, signal]).await;
     }
 
-    /// Runs a command in the node's namespaces, such as `nft` or `ctr -a /run/containerd/containerd.sock`.
+    /// Runs a command in the node's namespaces, such as `nft` or
+    /// `ctr -a /run/containerd/containerd.sock`.
     pub async fn node(&self, command: &[&str]) -> Output {
         self.script(["node", &self.name].iter().chain(command)).await
     }
@@ -57,14 +58,15 @@ impl Own {
         self.script(["image", &self.name, name, folder, entrypoint]).await;
     }
 
-    /// Kills the first process of each container of a pod but its `pause`, as the kernel does when memory is short, and
-    /// says how many there were. The API server is not asked.
+    /// Kills the first process of each container of a pod but its `pause`, as the kernel does when
+    /// memory is short, and says how many there were. The API server is not asked.
     pub fn kill_processes(&self, pod: &Pod) -> usize {
         let group = format!("/pod{}", pod.uid().expect("a pod that exists has a uid"));
         let kill = |entry: fs::DirEntry| {
             let pid = entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw)?;
             fs::read_to_string(entry.path().join("cgroup")).ok().filter(|groups| groups.contains(&group))?;
-            // The kernel kills the others with it. Before it, they would leave it the time to report their ends.
+            // The kernel kills the others with it. Before it, they would leave it the time to
+            // report their ends.
             fs::read_to_string(entry.path().join("status")).ok().filter(|status| is_first(status))?;
             let command = fs::read(entry.path().join("cmdline")).ok()?;
             let function = !command.is_empty() && !command.starts_with(b"/pause");
@@ -84,7 +86,8 @@ impl Own {
     }
 }
 
-/// Whether a `/proc/PID/status` is that of the first process of its namespace, which is a container's.
+/// Whether a `/proc/PID/status` is that of the first process of its namespace, which is a
+/// container's.
 fn is_first(status: &str) -> bool {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     numbers.and_then(|numbers| numbers.split_whitespace().next_back()) == Some("1")

@@ -1,8 +1,8 @@
-//! A proxy in front of the API server that breaks what passes through it, as networks, load balancers and a busy API
-//! server do: a runner gets its kubeconfig, the test goes past it.
+//! A proxy in front of the API server that breaks what passes through it, as networks, load
+//! balancers and a busy API server do: a runner gets its kubeconfig, the test goes past it.
 //!
-//! A request that is forwarded is carried out to its end, also when its client has gone meanwhile: that is what makes
-//! a write late, or unknown to who wrote it.
+//! A request that is forwarded is carried out to its end, also when its client has gone meanwhile:
+//! that is what makes a write late, or unknown to who wrote it.
 
 mod faulty_watch;
 mod rules;
@@ -82,8 +82,9 @@ impl ApiProxy {
         self.shared.ahead.store(seconds, Ordering::Relaxed);
     }
 
-    /// From now on these rules hold, and no others. Of several that apply, the first is taken. A watch that was stalled
-    /// stays so until its client gives it up, as a connection that is dead does.
+    /// From now on these rules hold, and no others. Of several that apply, the first is taken. A
+    /// watch that was stalled stays so until its client gives it up, as a connection that is dead
+    /// does.
     pub fn set(&self, rules: impl IntoIterator<Item = Rule>) {
         self.shared.rules.set(rules.into_iter().collect());
     }

@@ -65,8 +65,8 @@ fn apply<K: Object>(objects: &mut BTreeMap<String, K>, change: &Change<K>) {
     }
 }
 
-/// All changes from now on, and at first the objects that are there; None when these are complete. While the API
-/// server is away there is nothing, and after it what was missed.
+/// All changes from now on, and at first the objects that are there; None when these are complete.
+/// While the API server is away there is nothing, and after it what was missed.
 fn changes<K: Object>(api: Api<K>) -> impl Stream<Item = Option<Change<K>>> {
     let mut known = BTreeMap::<String, K>::new();
     let mut listed = BTreeMap::new();
@@ -128,7 +128,8 @@ impl<K: Object> Recorder<K> {
         Self { changes: all, recorded, task }
     }
 
-    /// Waits until it has heard that all objects are gone. Other watches, a runner's among them, may be ahead of it.
+    /// Waits until it has heard that all objects are gone. Other watches, a runner's among them,
+    /// may be ahead of it.
     pub async fn all_gone(&self) {
         let mut empty = |objects: &[K]| objects.is_empty().then_some(());
         timeout(PATIENCE, self.find(&mut empty))
@@ -159,7 +160,8 @@ impl<K: Object> Recorder<K> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The most objects that were there at once and `counted`, in all states that the changes went through.
+    /// The most objects that were there at once and `counted`, in all states that the changes went
+    /// through.
     pub fn most_at_once(&self, counted: impl Fn(&K) -> bool) -> usize {
         let mut objects = BTreeMap::new();
         let changes = self.changes();

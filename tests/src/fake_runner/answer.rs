@@ -17,8 +17,8 @@ pub enum Answer {
     Reply(Reply),
     /// The answer, once the gate is open.
     Held(Gate, Box<Answer>),
-    /// The answer, as soon as the headers are there and without reading the message. Only as the default
-    /// answer, since the image is in the message.
+    /// The answer, as soon as the headers are there and without reading the message. Only as the
+    /// default answer, since the image is in the message.
     Unread(Box<Answer>),
     /// An echo that breaks.
     Break(Point, How),

@@ -82,8 +82,9 @@ impl AsyncRead for Wire {
             && self.control.go_away_at_next_call.load(Ordering::SeqCst)
             && let Some(stream_id) = first_new_stream(&buffer.filled()[before..])
         {
-            // The HTTP/2 layer never sees the call; it sees the end of the connection. Client streams have
-            // odd numbers, so the one before is two less. The frame is small: the socket takes it whole.
+            // The HTTP/2 layer never sees the call; it sees the end of the connection. Client
+            // streams have odd numbers, so the one before is two less. The frame is small: the
+            // socket takes it whole.
             buffer.set_filled(before);
             let _ = self.stream.try_write(&go_away_frame(stream_id - 2));
         }

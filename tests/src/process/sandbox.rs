@@ -1,8 +1,9 @@
 //! Where a test's processes live, and how none of them outlives it.
 //!
-//! A function's grandchild is in no process group of ours and may have another parent by now, so it cannot be
-//! found through its parents. But runner and wrapper-server pass `TMPDIR` on to what they start: every process
-//! with a [`Sandbox`]'s directory there descends from it, and is killed at the end.
+//! A function's grandchild is in no process group of ours and may have another parent by now, so it
+//! cannot be found through its parents. But runner and wrapper-server pass `TMPDIR` on to what they
+//! start: every process with a [`Sandbox`]'s directory there descends from it, and is killed at the
+//! end.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -20,7 +21,8 @@ use tokio::time::timeout;
 
 use super::{INTERVAL, PATIENCE, Server, binary, eventually, flag, runners_flag};
 
-/// A directory, and the processes that were started in it. Dropping it kills them and their descendants.
+/// A directory, and the processes that were started in it. Dropping it kills them and their
+/// descendants.
 #[derive(Debug)]
 pub struct Sandbox {
     directory: tempfile::TempDir,
@@ -81,10 +83,12 @@ impl Sandbox {
         self.write("test.conf", config.to_string())
     }
 
-    /// Writes an executable shell script, for which `$TMPDIR` is this directory, and returns its path.
+    /// Writes an executable shell script, for which `$TMPDIR` is this directory, and returns its
+    /// path.
     pub fn script(&self, name: &str, body: &str) -> PathBuf {
         let path = self.path(name);
-        // Not written in place: a concurrent fork could hold the file open for writing while it is started.
+        // Not written in place: a concurrent fork could hold the file open for writing while it is
+        // started.
         let script = format!("#!/bin/sh\nexport TMPDIR='{}'\n{body}\n", self.directory().display());
         let draft = self.write(&format!("{name}.draft"), script);
         fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).expect("an executable");
@@ -93,7 +97,8 @@ impl Sandbox {
         path
     }
 
-    /// A runner's flags for executables. Each is some images, separated by commas, and a script's text.
+    /// A runner's flags for executables. Each is some images, separated by commas, and a script's
+    /// text.
     pub fn executables(&self, functions: &[(&str, &str)]) -> Vec<OsString> {
         fs::create_dir_all(self.path("functions")).expect("a directory");
         let entries = functions.iter().enumerate().map(|(number, (images, script))| {
@@ -168,8 +173,8 @@ impl Sandbox {
         ended.expect("its output can be read")
     }
 
-    /// Starts one of our servers on a free port of 127.0.0.1, unless `args` contain another, and waits until it
-    /// listens. The name may be the path of another version.
+    /// Starts one of our servers on a free port of 127.0.0.1, unless `args` contain another, and
+    /// waits until it listens. The name may be the path of another version.
     pub async fn server<A: AsRef<OsStr>>(&self, name: &str, args: impl IntoIterator<Item = A>) -> Server {
         self.server_with(name, args, |_| ()).await
     }

@@ -1,4 +1,5 @@
-//! What a process uses of the machine, read from /proc, so that tests can bound it and print figures.
+//! What a process uses of the machine, read from /proc, so that tests can bound it and print
+//! figures.
 
 use std::fs;
 

@@ -17,7 +17,8 @@ pub struct Authority {
 impl Authority {
     /// Makes one with files of that name in the sandbox.
     pub async fn create(sandbox: &Sandbox, name: &str) -> Self {
-        // Names differ: then the issuer of another one is unknown. With equal names, its signature would be wrong.
+        // Names differ: then the issuer of another one is unknown. With equal names, its signature
+        // would be wrong.
         let subject = format!("/CN=The authority {name} of the tests");
         let words = format!(
             "req -x509 {KEY} -days 2 -keyout {name}.key -out {name}.crt -addext basicConstraints=critical,CA:TRUE -subj"
@@ -31,8 +32,8 @@ impl Authority {
         &self.certificate
     }
 
-    /// Makes `NAME.key` and `NAME.crt` in the sandbox, for either end of a connection. `alternative` is its name, such
-    /// as `DNS:a.b`. It expires after `days`, which may be 0.
+    /// Makes `NAME.key` and `NAME.crt` in the sandbox, for either end of a connection.
+    /// `alternative` is its name, such as `DNS:a.b`. It expires after `days`, which may be 0.
     pub async fn issue(&self, sandbox: &Sandbox, name: &str, alternative: &str, days: u32) {
         let words = format!(
             "req {KEY} -keyout {name}.key -out {name}.csr -addext basicConstraints=critical,CA:FALSE \

@@ -1,5 +1,5 @@
-//! A machine for one process: a network namespace with an address of its own, joined to the cluster's network, which
-//! can be cut off from everything.
+//! A machine for one process: a network namespace with an address of its own, joined to the
+//! cluster's network, which can be cut off from everything.
 
 use std::net::Ipv4Addr;
 use std::process::Stdio;

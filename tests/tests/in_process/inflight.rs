@@ -1,5 +1,5 @@
-//! Overload of runners: bytes in flight. Which images have to yield, and how images take turns in the exec runtime, is tested
-//! in common/grpc and runner/src/exec.
+//! Overload of runners: bytes in flight. Which images have to yield, and how images take turns in
+//! the exec runtime, is tested in common/grpc and runner/src/exec.
 
 use bytes::Bytes;
 use porch_fn_grpc::{CALL_OVERHEAD, is_shed, load_of};
@@ -13,7 +13,8 @@ use tonic::Code;
 
 use super::Runner;
 
-/// Images `example.com/gated0:v1` and so on wait until a file `go` exists; `example.com/quick0:v1` do not.
+/// Images `example.com/gated0:v1` and so on wait until a file `go` exists; `example.com/quick0:v1`
+/// do not.
 const GATED: &str = "echo gated >>$TMPDIR/order; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
 const QUICK: &str = "echo quick >>$TMPDIR/order; cat";
 

@@ -1,4 +1,5 @@
-//! Whole apps in this process, each on free ports; and what the manifests in deploy/ promise, by value.
+//! Whole apps in this process, each on free ports; and what the manifests in deploy/ promise, by
+//! value.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +23,8 @@ struct Runner {
 }
 
 impl Runner {
-    /// Each function is its images, separated by commas, and a script, for which `$TMPDIR` is the sandbox.
+    /// Each function is its images, separated by commas, and a script, for which `$TMPDIR` is the
+    /// sandbox.
     async fn start(functions: &[(&str, &str)], flags: &[&str]) -> Self {
         let sandbox = Sandbox::new();
         let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];

@@ -1,6 +1,7 @@
-//! Facts that deploy/ has twice are equal: alerts for Prometheus and for its operator, because kustomize can include neither
-//! in the other; names in their tests, the dashboard, scrape configurations and the README; objects for kpt and for
-//! kustomize. `foreign::metrics` asks Prometheus.
+//! Facts that deploy/ has twice are equal: alerts for Prometheus and for its operator, because
+//! kustomize can include neither in the other; names in their tests, the dashboard, scrape
+//! configurations and the README; objects for kpt and for kustomize. `foreign::metrics` asks
+//! Prometheus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,7 +42,8 @@ fn label<'a>(series: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.split_once('"')?.0)
 }
 
-/// Where pods of a Deployment show metrics: the value of the label that tells programs apart, and the port's name.
+/// Where pods of a Deployment show metrics: the value of the label that tells programs apart, and
+/// the port's name.
 fn shown_by<'a>(deployment: &'a Value, by: &str) -> (&'a str, &'a str) {
     let pod = &deployment["spec"]["template"];
     let port = list(&pod["spec"]["containers"][0]["ports"]).find(|port| port["containerPort"] == 9464);
@@ -180,7 +182,8 @@ fn routers_and_runners_are_scraped_as_two_jobs() {
     assert_eq!(scrape["relabel_configs"][0]["regex"], regex);
 }
 
-/// Porch's packages own Porch's objects, and whatever reconciles them would set back what is changed here.
+/// Porch's packages own Porch's objects, and whatever reconciles them would set back what is
+/// changed here.
 #[test]
 fn the_base_touches_no_object_of_porch() {
     let package = porch_fn_package::read(Path::new(DEPLOY), 1 << 20).unwrap();

@@ -1,5 +1,5 @@
-//! Which manifests grant rights, to whom, and that Porch's own grant as much. That runners need all of them and no other,
-//! tests/kubernetes/api/rights.rs shows.
+//! Which manifests grant rights, to whom, and that Porch's own grant as much. That runners need all
+//! of them and no other, tests/kubernetes/api/rights.rs shows.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -86,7 +86,8 @@ fn the_original_grants_all_that_is_granted_here() {
     }
 }
 
-/// Going back to Porch's runner: by the label go the rights that Porch does not have, and nothing of Porch's.
+/// Going back to Porch's runner: by the label go the rights that Porch does not have, and nothing
+/// of Porch's.
 #[test]
 fn the_single_runners_label_is_on_its_rights_alone() {
     let mut removed = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! The router through its front door: a real HTTP/2 call goes in, and fake runners behind it decide what
-//! happens to it. One module for each kind of promise.
+//! The router through its front door: a real HTTP/2 call goes in, and fake runners behind it decide
+//! what happens to it. One module for each kind of promise.
 
 mod deadlines;
 mod drain;

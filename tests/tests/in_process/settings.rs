@@ -1,5 +1,5 @@
-//! The file of executables, changed while the runner runs: calls and the admin port follow it. That of pods is tested in
-//! `processes::pods`, and what the page says of each value in runner/settings.
+//! The file of executables, changed while the runner runs: calls and the admin port follow it. That
+//! of pods is tested in `processes::pods`, and what the page says of each value in runner/settings.
 
 use porch_fn_tests::process::{eventually, get, get_json, until_metric};
 use serde_json::{Value, json};

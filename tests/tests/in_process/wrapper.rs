@@ -1,5 +1,5 @@
-//! The wrapper-server by gRPC. The codes and texts of a function that fails or cannot be started are tested in
-//! runner/wrapper-server, with real processes: here is what the server adds to them.
+//! The wrapper-server by gRPC. The codes and texts of a function that fails or cannot be started
+//! are tested in runner/wrapper-server, with real processes: here is what the server adds to them.
 
 use porch_fn_tests::client::{Answer, Client};
 use porch_fn_tests::process::Sandbox;

@@ -1,4 +1,5 @@
-//! What needs a real Kubernetes. `tests/cluster/run` starts one and runs these in its network, group by group.
+//! What needs a real Kubernetes. `tests/cluster/run` starts one and runs these in its network,
+//! group by group.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -4,3 +4,4 @@
 mod calls;
 mod failing;
 mod registries;
+mod templates;

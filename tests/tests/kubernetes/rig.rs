@@ -100,7 +100,8 @@ pub(crate) async fn until_count(runner: &Server, image: &str, field: &str, expec
     eventually(&what, async || (count(runner, image, field).await == expected).then_some(())).await;
 }
 
-/// A small template of a user's: `cp` brings the wrapper-server, `command` is what the function's container runs.
+/// A small template of a user's: `cp` brings the wrapper-server, `command` is what the function's
+/// container runs.
 pub(crate) fn template(cluster: &Cluster, command: &[&str]) -> Value {
     let mounts = json!([{"name": "tools", "mountPath": "/tools"}]);
     json!({
@@ -154,8 +155,8 @@ impl Bench {
         self.runner_of(images, &flags).await
     }
 
-    /// Runners that know each other, each on an address of its own in a network such as `127.0.7`: one for each
-    /// kubeconfig.
+    /// Runners that know each other, each on an address of its own in a network such as `127.0.7`:
+    /// one for each kubeconfig.
     pub(crate) async fn fleet(
         &self,
         network: &str,
@@ -298,7 +299,8 @@ impl Runner {
         assert_eq!(self.call(INPUT).await.output(), INPUT);
     }
 
-    /// Waits until the pool counts so many calls or pods of the function in a state, such as `waiting`.
+    /// Waits until the pool counts so many calls or pods of the function in a state, such as
+    /// `waiting`.
     pub(crate) async fn counts(&self, state: &str, expected: u64) {
         until_count(&self.server, &self.image, state, expected).await;
     }

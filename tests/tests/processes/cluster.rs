@@ -1,5 +1,5 @@
-//! Three runners and a router, each a process: that callers notice nothing when one of them
-//! is killed or replaced. One that hangs, and a router that is stopped, are tested with fake runners.
+//! Three runners and a router, each a process: that callers notice nothing when one of them is
+//! killed or replaced. One that hangs, and a router that is stopped, are tested with fake runners.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Our binaries among programs that share no code with them: gRPC clients on other libraries, KRM functions on other SDKs,
-//! a browser and Prometheus.
+//! Our binaries among programs that share no code with them: gRPC clients on other libraries, KRM
+//! functions on other SDKs, a browser and Prometheus.
 
 mod clients;
 mod metrics;

@@ -1,4 +1,5 @@
-//! What production does to pods, on local ones: processes that functions leave, pods that hang, too little room.
+//! What production does to pods, on local ones: processes that functions leave, pods that hang, too
+//! little room.
 
 use std::fs;
 use std::time::Duration;
@@ -92,8 +93,8 @@ async fn calls_leave_no_processes() {
     calls_of_executables_leave_nothing(40).await;
 }
 
-/// A wrapper-server that is stopped answers nothing and closes nothing. The calls that it has reach their deadlines;
-/// another pod serves the next one.
+/// A wrapper-server that is stopped answers nothing and closes nothing. The calls that it has reach
+/// their deadlines; another pod serves the next one.
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_pod_that_hangs_is_replaced_after_the_first_deadline() {
@@ -126,8 +127,8 @@ async fn a_pod_that_hangs_is_replaced_after_the_first_deadline() {
     .await;
 }
 
-/// A pod takes 64 calls at once, of all runners together, and each runner sends it 16 of its own. The others wait in
-/// line.
+/// A pod takes 64 calls at once, of all runners together, and each runner sends it 16 of its own.
+/// The others wait in line.
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_pod_of_six_runners_refuses_no_callers() {

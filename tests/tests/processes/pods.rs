@@ -1,5 +1,5 @@
-//! The pod runtime on local pods: real pool, real wrapper-servers, real functions. The pool's own tests try its
-//! decisions in every possible history; here they reach processes.
+//! The pod runtime on local pods: real pool, real wrapper-servers, real functions. The pool's own
+//! tests try its decisions in every possible history; here they reach processes.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,8 +26,8 @@ async fn runner_with(sandbox: &Sandbox, script: &str, more: Vec<OsString>) -> (S
     (runner, client)
 }
 
-/// The wrapper-servers of a sandbox: its pods. A child of a pod, which looks like it until it has become a program of
-/// its own, is none.
+/// The wrapper-servers of a sandbox: its pods. A child of a pod, which looks like it until it has
+/// become a program of its own, is none.
 pub(super) fn pods(sandbox: &Sandbox) -> Vec<Descendant> {
     let mut found = sandbox.descendants_with("--exit-with-stdin");
     let pids: Vec<_> = found.iter().map(|pod| pod.pid).collect();
@@ -112,7 +112,8 @@ async fn a_config_that_appears_later_warms_up_and_keeps_pods_past_their_time() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn an_unused_pod_is_collected_and_a_call_makes_a_new_one() {
     let sandbox = Sandbox::new();
-    // A pod is kept for as long as its last call might have taken: the longer that is, the slower it may start here.
+    // A pod is kept for as long as its last call might have taken: the longer that is, the slower
+    // it may start here.
     let times = ["--pod-ttl=1s", "--scan-interval=200ms", "--request-timeout=10s"];
     let (runner, client) = runner(&sandbox, "exec cat", &times).await;
     for round in 1..=2 {

@@ -1,5 +1,5 @@
-//! What only a process of its own shows of the runner: its environment, exit codes, signals, and local pods beside the
-//! exec runtime.
+//! What only a process of its own shows of the runner: its environment, exit codes, signals, and
+//! local pods beside the exec runtime.
 
 use std::ffi::OsString;
 

@@ -1,5 +1,6 @@
-//! Servers do not live on without one of their parts: whichever task panics, the process drains, logs the task's name, and
-//! exits with code 1. An environment variable of debug builds makes a task panic.
+//! Servers do not live on without one of their parts: whichever task panics, the process drains,
+//! logs the task's name, and exits with code 1. An environment variable of debug builds makes a
+//! task panic.
 
 use std::ffi::OsString;
 use std::fs;
@@ -32,7 +33,8 @@ impl Stand {
         Self { sandbox, runner }
     }
 
-    /// Makes this task of `program` panic during a call, and asserts that the call is answered and the process ends.
+    /// Makes this task of `program` panic during a call, and asserts that the call is answered and
+    /// the process ends.
     async fn panics(&self, program: &str, task: &str, logged: &str, flags: &[OsString]) {
         for file in ["runs", "go", "panic"] {
             let _ = fs::remove_file(self.sandbox.path(file));

@@ -1,5 +1,5 @@
-//! Mutual TLS between router and runners, and TLS with callers: which peers are accepted, the log of the others, and
-//! certificates that are renewed under load.
+//! Mutual TLS between router and runners, and TLS with callers: which peers are accepted, the log
+//! of the others, and certificates that are renewed under load.
 
 use std::ffi::OsString;
 use std::fs;
@@ -38,7 +38,8 @@ impl Stand {
         Self { sandbox, runner, authority }
     }
 
-    /// The flags for TLS that begin with `flags`, with the certificate `name` and what `authority` has signed.
+    /// The flags for TLS that begin with `flags`, with the certificate `name` and what `authority`
+    /// has signed.
     fn files(&self, flags: &str, name: &str, authority: &str) -> [OsString; 3] {
         let path = |file: String| self.sandbox.path(&file);
         [
@@ -132,7 +133,8 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     router.until_well().await;
     let load = Load::start(router.address(), CALLERS, &[IMAGE.to_owned()]);
 
-    // As in production: both authorities are trusted, then the certificates change, then one is trusted.
+    // As in production: both authorities are trusted, then the certificates change, then one is
+    // trusted.
     let read = |file: &str| fs::read_to_string(sandbox.path(file)).unwrap();
     let old: Vec<_> = ["router", "runner"].map(|name| read(&format!("{name}.crt"))).into();
     let next = Authority::create(sandbox, "next").await;

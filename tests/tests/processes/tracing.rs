@@ -1,5 +1,5 @@
-//! Spans of a call as a collector gets them: one tree from the caller to the function. A collector that is unavailable
-//! is only in the log.
+//! Spans of a call as a collector gets them: one tree from the caller to the function. A collector
+//! that is unavailable is only in the log.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -49,7 +49,8 @@ struct Collector {
     _serving: JoinSet<()>,
 }
 
-/// A router, its runner, and a function in each of the two runtimes that prints what it hangs under.
+/// A router, its runner, and a function in each of the two runtimes that prints what it hangs
+/// under.
 struct Stand {
     _sandbox: Sandbox,
     router: Server,

@@ -1,4 +1,5 @@
-//! What only a process of its own shows of the wrapper-server: its signals, exit codes and standard input.
+//! What only a process of its own shows of the wrapper-server: its signals, exit codes and standard
+//! input.
 
 use porch_fn_tests::client::Client;
 use porch_fn_tests::process::{Sandbox, Server};

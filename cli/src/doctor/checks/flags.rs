@@ -128,7 +128,8 @@ pub(super) fn flags(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Porch cannot speak TLS. A mesh that does it in its place cannot be seen; a proxy has another address.
+/// Porch cannot speak TLS. A mesh that does it in its place cannot be seen; a proxy has another
+/// address.
 fn callers_tls(facts: &Facts, report: &mut Report) {
     // Those that Porch calls: the routers, or the runner that stands alone.
     let called = programs(facts).find(|one| ours(facts) == Some(one.workload) && one.serves_tls);
@@ -143,7 +144,8 @@ fn callers_tls(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// An HPA moves the number, that of components/hpa up to three times the flag's; near it will do. One is the default.
+/// An HPA moves the number, that of components/hpa up to three times the flag's; near it will do.
+/// One is the default.
 fn router_count(facts: &Facts, report: &mut Report) {
     let (Some(router), Some(flags)) = (&facts.installed.router, facts.router_flags()) else { return };
     let (flag, name) = (flags.router_count, &router.workload.name);

@@ -130,8 +130,8 @@ fn why_stuck(pod: &Pod) -> Option<(String, &'static str)> {
     Some((format!("no node takes them: {message}"), "the pods' requests, quotas, and room on the nodes"))
 }
 
-/// Pods of Porch's evaluators, unless one of this namespace that runs may use them. One of another namespace may: only
-/// --clean-legacy looks for it.
+/// Pods of Porch's evaluators, unless one of this namespace that runs may use them. One of another
+/// namespace may: only --clean-legacy looks for it.
 pub(super) fn leftovers(facts: &Facts, report: &mut Report) {
     let pods = facts.function_pods.as_deref().unwrap_or_default();
     let count = legacy::leftovers(pods, &[], &facts.servers).pods.len();

@@ -118,7 +118,8 @@ fn metric<'a, T>(asked: &'a [Asked<T>], name: &'static str) -> impl Iterator<Ite
     answers(asked).filter_map(move |(pod, answer)| Some((pod, value(&answer.metrics, name)?)))
 }
 
-/// `ok` when all pods have the same value, a problem that names the groups otherwise; nothing for fewer than two.
+/// `ok` when all pods have the same value, a problem that names the groups otherwise; nothing for
+/// fewer than two.
 fn same<'a>(values: impl Iterator<Item = (&'a str, &'a str)>, differ: &str, fix: &str, report: &mut Report) {
     let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (pod, value) in values {

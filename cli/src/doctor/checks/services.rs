@@ -42,8 +42,8 @@ pub(super) fn services(facts: &Facts, report: &mut Report) {
     runners_service(facts, report);
 }
 
-/// What is wrong with the runners' headless Service. Without it they may be found in another way; what the routers see
-/// is looked at beside this.
+/// What is wrong with the runners' headless Service. Without it they may be found in another way;
+/// what the routers see is looked at beside this.
 fn runners_service(facts: &Facts, report: &mut Report) {
     let installed = &facts.installed;
     let (Some(_), Some(runner)) = (&installed.router, &installed.runner) else { return };

@@ -46,8 +46,8 @@ fn only_pods_and_services_that_porch_made_are_its_own() {
     ] {
         assert!(!is_legacy(&pod(|pod| *pod.pointer_mut(pointer).unwrap() = value)), "{pointer}");
     }
-    // Only warm-up names a pod by its id; for a call the API server makes a name of it, and leaves 58 characters of
-    // what it is made from.
+    // Only warm-up names a pod by its id; for a call the API server makes a name of it, and leaves
+    // 58 characters of what it is made from.
     let id = "a".repeat(60);
     for (name, id, expected) in [
         (ID, ID, true),
@@ -116,7 +116,8 @@ fn listed(kind: &str, items: &[Value], next: &str) -> (u16, Value) {
     (200, json!({"kind": kind, "apiVersion": "v1", "metadata": {"continue": next}, "items": items}))
 }
 
-/// Expects `Err` with a part of the reason not to delete anything, or the porch-servers that may use some.
+/// Expects `Err` with a part of the reason not to delete anything, or the porch-servers that may
+/// use some.
 async fn expect(facts: &Facts, answers: Vec<(u16, Value)>, expected: Result<&[&str], &str>) {
     let (cluster, _asked) = answering(answers).await;
     let found = servers(&cluster, facts).await;

@@ -31,9 +31,10 @@ pub(super) enum Readiness {
     Unusable,
 }
 
-/// The endpoints to be called, sorted. Keeps in `proven` the addresses that were ready at some time and are
-/// still listed. All are of one family, so that a pod of a dual-stack Service, which is in a slice of each,
-/// is one endpoint: IPv4 if there is any, however ready, so that the family does not change with readiness.
+/// The endpoints to be called, sorted. Keeps in `proven` the addresses that were ready at some time
+/// and are still listed. All are of one family, so that a pod of a dual-stack Service, which is in
+/// a slice of each, is one endpoint: IPv4 if there is any, however ready, so that the family does
+/// not change with readiness.
 pub(super) fn endpoints_of(
     candidates: &[Candidate],
     port: u16,
@@ -62,8 +63,8 @@ pub(super) fn endpoints_of(
     })
 }
 
-/// The endpoints of a slice. None of one of domain names: who makes such slices is not defined, nor what they
-/// mean.
+/// The endpoints of a slice. None of one of domain names: who makes such slices is not defined, nor
+/// what they mean.
 pub(super) fn of_slice(slice: &EndpointSlice) -> Vec<Candidate> {
     let parse = match slice.address_type.as_str() {
         "IPv4" => |text: &str| text.parse::<Ipv4Addr>().map(IpAddr::from).ok(),
@@ -86,8 +87,8 @@ pub(super) fn of_slice(slice: &EndpointSlice) -> Vec<Candidate> {
     slice.endpoints.iter().filter_map(candidate).collect()
 }
 
-/// The same of the older kind of object. It has one family, a thousand addresses at most, and nothing of pods
-/// that end.
+/// The same of the older kind of object. It has one family, a thousand addresses at most, and
+/// nothing of pods that end.
 pub(super) fn of_endpoints(endpoints: &Endpoints) -> Vec<Candidate> {
     let candidates = |addresses: &Option<Vec<EndpointAddress>>, readiness| {
         let addresses = addresses.iter().flatten().filter_map(|address| address.ip.parse().ok());

@@ -24,8 +24,8 @@ impl LiveMembership {
         Self { membership: Membership::default(), snapshots, origin: Instant::now() }
     }
 
-    /// Returns when discovery has answered or a timer was due, so that members may have changed. Members that
-    /// are not listed any more stay for a while if `answers` holds. Cancel-safe.
+    /// Returns when discovery has answered or a timer was due, so that members may have changed.
+    /// Members that are not listed any more stay for a while if `answers` holds. Cancel-safe.
     pub async fn changed(&mut self, answers: impl Fn(&str) -> bool) {
         loop {
             let timer = self.membership.next_timer().map(|at| self.origin + at);

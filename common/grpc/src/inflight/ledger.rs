@@ -114,8 +114,8 @@ impl Ledger {
     /// Assigns `bytes`, which were taken, to `image`.
     ///
     /// An image may hold as much as is free at that moment (the dynamic threshold of Choudhury and
-    /// Hahne): one that floods gets half of the limit, two of them a third each, and there is always
-    /// room for another. That room is for an image's first call, which is never refused.
+    /// Hahne): one that floods gets half of the limit, two of them a third each, and there is
+    /// always room for another. That room is for an image's first call, which is never refused.
     pub(super) fn claim(&mut self, image: &str, bytes: usize, now: Instant) -> Result<Arc<str>, Why> {
         let Some((name, held)) = self.images.get_key_value(image) else {
             let name = Arc::<str>::from(image);
@@ -234,7 +234,8 @@ mod tests {
     fn one_image_gets_half_two_get_a_third_each_and_the_rest_is_for_others() {
         let mut ledger = Ledger::new(600);
         assert_eq!(flood(&mut ledger, "a"), 30);
-        // The second finds half of it free, and gets half of that: a flood before it is not cut short.
+        // The second finds half of it free, and gets half of that: a flood before it is not cut
+        // short.
         assert_eq!(flood(&mut ledger, "b"), 15);
         let (mut a, mut b) = (30, 15);
         // With calls of both that end and begin, they come to a third each.

@@ -172,7 +172,8 @@ impl World {
         if self.server.seems_ready(&uid) {
             self.after(1, 300, move |world| world.probed(runner, uid));
         } else if self.server.get(&uid).is_none() {
-            // The driver looks for a pod that does not answer: a late answer may have shown it after its end.
+            // The driver looks for a pod that does not answer: a late answer may have shown it
+            // after its end.
             self.after(1000, 2000, move |world| {
                 if world.runners[runner].probing.remove(&uid) {
                     world.runners[runner].report_gone(&uid);

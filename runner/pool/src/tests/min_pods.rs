@@ -142,8 +142,8 @@ fn what_is_pushed_stays_the_one_to_be_kept_however_short_its_life() {
     assert!(pushes.keys().eq(&[0]));
 }
 
-/// When pods are started in the course of an hour, in seconds, if this happens to each: a script for
-/// slot `N`.
+/// When pods are started in the course of an hour, in seconds, if this happens to each: a script
+/// for slot `N`.
 fn starts(config: Config, fate: &str) -> Vec<u64> {
     let mut rig = Rig::unsynced(config);
     let begin = rig.now;

@@ -4,8 +4,8 @@
 //! `request 5 ..` any; `pass 60 about u0` looks only at lines with `u0`. Times are seconds from
 //! now, and pod `u0` is the one in slot 0. [`Rig::act`] and [`Rig::show`] list the words.
 //!
-//! [`Rig::serving`] has an API server that answers at once, and pods that start and end as fast. There
-//! functions have short names (`f0`), lines show no pod and no write but deletes, and
+//! [`Rig::serving`] has an API server that answers at once, and pods that start and end as fast.
+//! There functions have short names (`f0`), lines show no pod and no write but deletes, and
 //! `call 3 f1 -> grant 3` is a call of one of several functions.
 
 use std::collections::HashMap;

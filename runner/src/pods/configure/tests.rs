@@ -1,5 +1,5 @@
-//! What is sent to the pool, and in which order: with an incomplete configuration it would start and
-//! collect the wrong pods.
+//! What is sent to the pool, and in which order: with an incomplete configuration it would start
+//! and collect the wrong pods.
 
 use porch_fn_settings::CacheConfig;
 use tokio::sync::mpsc::UnboundedReceiver;

@@ -120,8 +120,8 @@ pub(super) fn pushing(error: &RequestError) -> WriteOutcome {
     if reason_of(error) == reason::INVALID { WriteOutcome::Conflict } else { deletion(error) }
 }
 
-/// How long the server asks to be left alone after this answer. Its flow control says so in a header
-/// that kube drops: there it is always a second (`k8s.io/apiserver/pkg/endpoints/filters`).
+/// How long the server asks to be left alone after this answer. Its flow control says so in a
+/// header that kube drops: there it is always a second (`k8s.io/apiserver/pkg/endpoints/filters`).
 pub(super) fn retry_after(error: &RequestError) -> Option<Duration> {
     let status = status(error)?;
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);

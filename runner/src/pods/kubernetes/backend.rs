@@ -71,7 +71,8 @@ pub(crate) struct Shared {
     pub(crate) refusals: Refusals,
 }
 
-/// When which refusal was last logged: what is refused for one pod is refused for all, and tried again.
+/// When which refusal was last logged: what is refused for one pod is refused for all, and tried
+/// again.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<HashMap<(&'static str, u16), Instant>>);
 
@@ -185,7 +186,8 @@ impl Shared {
         timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
     }
 
-    /// Waits a little for new credentials in the pull secret. A pod without them may still be pulled.
+    /// Waits a little for new credentials in the pull secret. A pod without them may still be
+    /// pulled.
     async fn pull_secret_written(&self) {
         let Some(settled) = &self.pull_secret else { return };
         let mut settled = settled.clone();
@@ -226,7 +228,8 @@ impl Shared {
                 }
                 _ => {
                     tracing::warn!(pod = object_name, error = %Causes(&error), "pod not created");
-                    // Quotas and rights are asked before the name: another runner may have made the pod.
+                    // Quotas and rights are asked before the name: another runner may have made the
+                    // pod.
                     if matches!(answer, Creation::Refused(_) | Creation::OverQuota(_))
                         && matches!(self.holder(object_name, name).await, Holder::Ours)
                     {

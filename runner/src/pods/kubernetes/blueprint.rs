@@ -82,8 +82,9 @@ pub(crate) struct Blueprints {
 // === impl Blueprint ===
 
 impl Blueprint {
-    /// `started` is when this process read its flags, and `settings_time` when one of the other sources of `settings` was
-    /// changed: of two runners that disagree, the one with the later configuration is right.
+    /// `started` is when this process read its flags, and `settings_time` when one of the other
+    /// sources of `settings` was changed: of two runners that disagree, the one with the later
+    /// configuration is right.
     pub(crate) fn new(
         template: TemplateState,
         flags: PodFlags,
@@ -92,7 +93,8 @@ impl Blueprint {
         settings_time: Option<Time>,
     ) -> Self {
         let template_time = template.as_ref().ok().and_then(|template| template.time);
-        // The settings' for all images: taking away what holds for one is a later configuration too.
+        // The settings' for all images: taking away what holds for one is a later configuration
+        // too.
         let config_time = template_time.max(settings_time).unwrap_or_default().max(started);
         Self { template, flags, settings, config_time }
     }
@@ -138,7 +140,8 @@ impl Blueprint {
             // As the oldest configuration it replaces no pod.
             return PodRecipe::of("none", None);
         };
-        // Only what the runner adds to the template's pod. Maps and numbers serialise in one way only.
+        // Only what the runner adds to the template's pod. Maps and numbers serialise in one way
+        // only.
         let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides));
         let version = template.version(&extra.unwrap_or_default());
         PodRecipe { content, ..PodRecipe::of(version, Some(self.config_time)) }
@@ -163,8 +166,8 @@ impl Origins for Blueprints {
         tokio::select! {
             Ok(()) = self.templates.changed() => OriginChange::All,
             image = self.image_changes.recv() => match image {
-                // Nothing but a template or a setting changes the pods of all images: after a start thousands become
-                // known one by one.
+                // Nothing but a template or a setting changes the pods of all images: after a start
+                // thousands become known one by one.
                 Ok(image) => OriginChange::One(ImageKey::from(image.as_str())),
                 Err(RecvError::Lagged(_)) => OriginChange::All,
                 Err(RecvError::Closed) => std::future::pending().await,

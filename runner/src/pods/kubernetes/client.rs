@@ -65,8 +65,8 @@ impl Cluster {
         permitted(&self.looks, self.pods.get_opt(name)).await
     }
 
-    /// Deletes the pod in exactly this state. `grace` is how many seconds it may take to end; `None`:
-    /// as many as its template says.
+    /// Deletes the pod in exactly this state. `grace` is how many seconds it may take to end;
+    /// `None`: as many as its template says.
     pub(super) async fn delete_pod(
         &self,
         name: &str,

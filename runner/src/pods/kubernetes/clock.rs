@@ -58,8 +58,8 @@ pub(crate) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
     }
 }
 
-/// The header has whole seconds, so the moment is half a second later on average. What that alone explains is no
-/// difference.
+/// The header has whole seconds, so the moment is half a second later on average. What that alone
+/// explains is no difference.
 fn difference(date: &HeaderValue, sent: Timestamp, received: Timestamp) -> Option<SignedDuration> {
     let date = jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok()?.timestamp();
     if date <= received && sent <= date + SignedDuration::from_secs(1) {

@@ -3,8 +3,8 @@
 //! log.
 //!
 //! The kubelet tries for ever; a caller should not wait for that. A fault that no other try fixes
-//! fails at once, and one that may pass has two tries. A container that ran well and is restarted in
-//! place is no failure: the probe finds out whether it serves again.
+//! fails at once, and one that may pass has two tries. A container that ran well and is restarted
+//! in place is no failure: the probe finds out whether it serves again.
 
 mod news;
 mod reasons;
@@ -239,8 +239,8 @@ fn judge_waiting(
         "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable" => {
             let has_another_try = tries.count_pull(name, reason) < MAX_PULLS;
             match refusal(message) {
-                // The kubelet may have pulled with credentials from before a rotation, or without any: it leaves out
-                // a Secret that it cannot read within a second.
+                // The kubelet may have pulled with credentials from before a rotation, or without
+                // any: it leaves out a Secret that it cannot read within a second.
                 Some(true) if pull_secrets && has_another_try => {
                     return Phase::Pending(Some(image_refused(name)));
                 }
@@ -314,8 +314,9 @@ const NO_ACCESS: [&str; 6] = [
     " authentication required ",
 ];
 
-/// Whether the registry refused the image, if it answered: `true` if access was denied, maybe because
-/// credentials are missing; `false` if there is no such image. containerd has one sentence for both.
+/// Whether the registry refused the image, if it answered: `true` if access was denied, maybe
+/// because credentials are missing; `false` if there is no such image. containerd has one sentence
+/// for both.
 ///
 /// Whole words only: the message quotes the image's name, which may contain any of them.
 fn refusal(message: &str) -> Option<bool> {

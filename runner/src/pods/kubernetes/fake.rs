@@ -1,5 +1,5 @@
-//! Parts that tests share: an API server and a registry in this process, and pods as kubelets report
-//! them.
+//! Parts that tests share: an API server and a registry in this process, and pods as kubelets
+//! report them.
 
 use std::convert::Infallible;
 use std::future::{pending, ready};

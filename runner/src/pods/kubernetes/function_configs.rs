@@ -6,8 +6,8 @@
 //! ```
 //!
 //! One task does it all; `objects` and `write` have no I/O. A cluster without the kind has no
-//! FunctionConfigs, and so has a runner without the right to see them: functions run as the flags and
-//! files say. While the API server does not answer, nothing is known.
+//! FunctionConfigs, and so has a runner without the right to see them: functions run as the flags
+//! and files say. While the API server does not answer, nothing is known.
 
 mod objects;
 mod schema;
@@ -47,8 +47,8 @@ const RIGHTS: &str = "grant the runner's service account the Role of the deploym
 
 /// How often the schema is read: how long a runner may take to notice another one.
 const SCHEMA_EVERY: Duration = Duration::from_mins(10);
-/// How long a schema is waited for that cannot be read at the moment: the API server publishes that of
-/// a new kind some seconds after the kind, and may be busy. Then tags are read as in Porch 1.6.
+/// How long a schema is waited for that cannot be read at the moment: the API server publishes that
+/// of a new kind some seconds after the kind, and may be busy. Then tags are read as in Porch 1.6.
 const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
 
 /// Some of the objects may be large.
@@ -71,9 +71,9 @@ pub(crate) struct Options {
     pub(crate) retry_every: Duration,
 }
 
-/// Follows the FunctionConfigs for ever. `state` gets the objects in effect, from the first answer of
-/// the API server on. An object that breaks stays in effect in its last good state. The ring owner of
-/// an object's name writes its status.
+/// Follows the FunctionConfigs for ever. `state` gets the objects in effect, from the first answer
+/// of the API server on. An object that breaks stays in effect in its last good state. The ring
+/// owner of an object's name writes its status.
 pub(crate) async fn follow(
     options: Options,
     mut owned: watched::Receiver<OwnedShards>,
@@ -217,7 +217,8 @@ impl Followed {
         self.publish(complete);
     }
 
-    /// Decides when the next list is due. Returns whether it is known by this end which objects exist.
+    /// Decides when the next list is due. Returns whether it is known by this end which objects
+    /// exist.
     async fn end(&mut self, error: &FollowError) -> bool {
         let listed_for = self.follower.take().and_then(|follower| follower.listed_for());
         let mut pause = self.backoff.after(listed_for);

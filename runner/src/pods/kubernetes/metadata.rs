@@ -1,6 +1,6 @@
-//! What is known of an image before a pod is made of it: the command that its pod runs, and the digest
-//! that its tag stands for. It comes from registries, or from the file of `--image-metadata` for images
-//! that the runner cannot or should not ask registries for.
+//! What is known of an image before a pod is made of it: the command that its pod runs, and the
+//! digest that its tag stands for. It comes from registries, or from the file of `--image-metadata`
+//! for images that the runner cannot or should not ask registries for.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -25,8 +25,8 @@ pub(crate) struct ImageMetadata {
     pub(crate) content: Option<ImageContent>,
 }
 
-/// Where metadata comes from. Asked when a pod is to be created or a tag to be found, never on the path
-/// of a warm call.
+/// Where metadata comes from. Asked when a pod is to be created or a tag to be found, never on the
+/// path of a warm call.
 #[derive(Debug)]
 pub(crate) struct ImageSource {
     file: ImageCommands,
@@ -82,8 +82,8 @@ impl ImageSource {
         self.images.learn(&parsed, Known { digest, command: entrypoint, since });
     }
 
-    /// A pod of `image` found no such image in its registry: the registry is asked again for the next
-    /// pod.
+    /// A pod of `image` found no such image in its registry: the registry is asked again for the
+    /// next pod.
     pub(crate) fn distrust(&self, image: &ImageKey) {
         if let Some(parsed) = parse(image) {
             self.images.distrust(&parsed);

@@ -1,8 +1,8 @@
-//! Follows the tags of images that have pods. If a tag moves, the pool replaces the image's pods like
-//! any outdated pods.
+//! Follows the tags of images that have pods. If a tag moves, the pool replaces the image's pods
+//! like any outdated pods.
 //!
-//! Only the owner of an image asks, since only it replaces; other runners notice a moved tag when they
-//! make a pod.
+//! Only the owner of an image asks, since only it replaces; other runners notice a moved tag when
+//! they make a pod.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,7 +20,8 @@ pub(crate) const SLOT: &str = "fn.kpt.dev/slot";
 pub(crate) const PAST: &str = "fn.kpt.dev/past";
 /// Annotation: what the ring hashes to find the owner.
 pub(crate) const SHARD_KEY: &str = "fn.kpt.dev/shard-key";
-/// Annotation: the version of the configuration that the pod was made from. The original's annotation.
+/// Annotation: the version of the configuration that the pod was made from. The original's
+/// annotation.
 pub const TEMPLATE_VERSION: &str = "fn.kpt.dev/template-version";
 /// Annotation: the time of that configuration, RFC 3339.
 pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
@@ -33,8 +34,8 @@ pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
 pub(crate) const ENTRYPOINT: &str = "fn.kpt.dev/entrypoint";
 /// Annotation: the pod may be collected past this moment, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
-/// Annotation: when a runner without a place for a pod of its own asked this pod's owner to evict it,
-/// RFC 3339.
+/// Annotation: when a runner without a place for a pod of its own asked this pod's owner to evict
+/// it, RFC 3339.
 pub(crate) const PLACE_WANTED: &str = "fn.kpt.dev/place-wanted";
 /// The container that runs the function, by the template's contract.
 pub const CONTAINER: &str = "function";

@@ -14,13 +14,14 @@ use super::client::{Causes, RequestError};
 use super::store::Connect;
 use crate::pods::probe::until_serving;
 
-/// Pauses after a probe's start before the API server is asked whether the pod still exists, doubling.
+/// Pauses after a probe's start before the API server is asked whether the pod still exists,
+/// doubling.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(8);
 /// How long a probe of a pod that once served waits for the API server to confirm that it exists.
 const TRUST_AFTER: Duration = Duration::from_secs(1);
-/// How long after a pod's termination was reported, and then how often, the API server is asked whether it is gone. One that
-/// runs no call is gone sooner.
+/// How long after a pod's termination was reported, and then how often, the API server is asked
+/// whether it is gone. One that runs no call is gone sooner.
 const ENDING_LOOK: Duration = Duration::from_secs(4);
 /// How often the Service of a pod that is probed is looked for again.
 const SERVICE_LOOK: Duration = Duration::from_secs(5);
@@ -59,8 +60,8 @@ impl Shared {
         }
     }
 
-    /// Asks the API server, for ever, for pods that should be gone by now: until the runner knows that
-    /// they are gone their names are taken, and callers wait for these.
+    /// Asks the API server, for ever, for pods that should be gone by now: until the runner knows
+    /// that they are gone their names are taken, and callers wait for these.
     pub(crate) async fn look_after_ending(&self) {
         loop {
             sleep(ENDING_LOOK).await;
@@ -69,7 +70,8 @@ impl Shared {
         }
     }
 
-    /// Asks the API server for the pod, since the store may be late. `false` also if it does not answer.
+    /// Asks the API server for the pod, since the store may be late. `false` also if it does not
+    /// answer.
     async fn is_gone(&self, object_name: &str, uid: &Uid) -> bool {
         self.record_answer(self.cluster.look_at_pod(object_name).await, uid)
     }

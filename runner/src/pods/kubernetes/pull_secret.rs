@@ -53,9 +53,10 @@ pub(crate) struct PullSecret {
 // === impl PullSecret ===
 
 impl PullSecret {
-    /// Keeps the Secret a copy of `content` for ever: it looks at the start, when the content or the
-    /// owner changes, and `every` so often, since somebody may delete the Secret. Without content the
-    /// Secret is left alone. `settled` is false while pods should wait for new credentials.
+    /// Keeps the Secret a copy of `content` for ever: it looks at the start, when the content or
+    /// the owner changes, and `every` so often, since somebody may delete the Secret. Without
+    /// content the Secret is left alone. `settled` is false while pods should wait for new
+    /// credentials.
     pub(crate) async fn follow(
         self,
         mut content: watch::Receiver<Option<CredentialsFileContent>>,

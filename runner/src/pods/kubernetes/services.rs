@@ -1,5 +1,5 @@
-//! The Service before each pod: made after its pod and owned by it. So Kubernetes deletes it with its
-//! pod, and a late delete cannot hit the Service of a pod that took over the name.
+//! The Service before each pod: made after its pod and owned by it. So Kubernetes deletes it with
+//! its pod, and a late delete cannot hit the Service of a pod that took over the name.
 
 use std::time::Duration;
 
@@ -64,7 +64,8 @@ impl Shared {
     /// Whether another Service may be made in the place of `service`, which belongs to another pod:
     /// one of an earlier pod is deleted.
     async fn may_replace_service(&self, name: &str, pod: &Uid, service: &str) -> Result<bool, Reason> {
-        // Only the API server knows which pod came first: the watch of pods may be cut while that of Services is not.
+        // Only the API server knows which pod came first: the watch of pods may be cut while that
+        // of Services is not.
         match self.cluster.get_pod(name).await {
             Ok(Some(holder)) if holder.metadata.uid.as_deref() == Some(pod.as_str()) => {}
             // Ours is gone, which the probe finds out; or the API server does not answer.

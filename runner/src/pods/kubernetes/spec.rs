@@ -170,7 +170,8 @@ fn patch(container: &mut Container, order: &PodOrder<'_>, max_message: usize) {
     });
     let has_policy = container.image_pull_policy.as_deref().is_some_and(|policy| !policy.is_empty());
     if !has_policy && container.image.as_deref().is_some_and(|image| image.contains('@')) {
-        // The API server looks at the tag alone, and has `latest` pulled each time: what the digest names never changes.
+        // The API server looks at the tag alone, and has `latest` pulled each time: what the digest
+        // names never changes.
         container.image_pull_policy = Some("IfNotPresent".to_owned());
     }
     let args = container.args.get_or_insert_default();

@@ -2,8 +2,8 @@
 //! stand before them.
 //!
 //! The watch, answers to writes and the probes' own requests report pods, in any order. Here they
-//! meet: a state that is older than the known one, or of a pod that is gone, is dropped. The pool is
-//! notified under the same lock, so it gets each pod's events in order.
+//! meet: a state that is older than the known one, or of a pod that is gone, is dropped. The pool
+//! is notified under the same lock, so it gets each pod's events in order.
 
 mod connections;
 mod services;
@@ -98,8 +98,8 @@ impl Store {
         let _ = self.events.send(event);
     }
 
-    /// A pod was added or changed, or is as an answer says. Returns what the object says; `None` if it
-    /// is no function pod.
+    /// A pod was added or changed, or is as an answer says. Returns what the object says; `None` if
+    /// it is no function pod.
     pub(super) fn record_pod(&self, object: &Pod) -> Option<pool::Pod> {
         let mut lines = Lines::new();
         let mut state = self.state.lock();
@@ -148,8 +148,8 @@ impl Store {
     }
 
     /// Records a pod before the pool hears of it: the next pod that the pool orders is made of what
-    /// the registry says then. Returns the pod as known now, and whether that is new; `None` if it is
-    /// gone.
+    /// the registry says then. Returns the pod as known now, and whether that is new; `None` if it
+    /// is gone.
     fn record(
         &self,
         state: &mut State,

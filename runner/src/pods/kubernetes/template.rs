@@ -139,7 +139,8 @@ impl Template {
         Ok(Self { pod, service, source, service_of_object: false, time: None, warnings, hash })
     }
 
-    /// The version of a pod that is made from the template and `made_with`, whatever else goes into it.
+    /// The version of a pod that is made from the template and `made_with`, whatever else goes into
+    /// it.
     pub(crate) fn version(&self, made_with: &[u8]) -> String {
         let bytes = [&self.hash.to_le_bytes(), made_with].concat();
         let source = match self.source {
@@ -151,9 +152,9 @@ impl Template {
     }
 }
 
-/// Reads one object of a ConfigMap straight into its type: so a mistake has its line and column, and
-/// a plain scalar such as `1.10` is a string where a string belongs. Labels and annotations beside
-/// the metadata, as in the documented example, are moved there with a warning.
+/// Reads one object of a ConfigMap straight into its type: so a mistake has its line and column,
+/// and a plain scalar such as `1.10` is a string where a string belongs. Labels and annotations
+/// beside the metadata, as in the documented example, are moved there with a warning.
 fn read_object<K>(part: &str, text: &str, warnings: &mut Vec<String>) -> Result<K, String>
 where
     K: DeserializeOwned + Resource + Metadata<Ty = ObjectMeta>,

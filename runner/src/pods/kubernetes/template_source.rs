@@ -186,7 +186,8 @@ impl TemplateSource {
             ))
         };
         let pod_templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
-        // A runner that was never allowed to look has none; one that was has lost the right, not the template.
+        // A runner that was never allowed to look has none; one that was has lost the right, not
+        // the template.
         let was_allowed = known.is_some_and(|known| known.source == Source::PodTemplate);
         let pod_template = match bounded(pod_templates.get_opt(pod_name)).await {
             Err(error) if error.code() == Some(403) && !was_allowed => {

@@ -3,12 +3,14 @@
 use jiff::Timestamp;
 use porch_fn_pool::Time;
 
-/// RFC 3339 in UTC with milliseconds, the resolution of [`Time`]. Past the year 9999 it is the last moment of it.
+/// RFC 3339 in UTC with milliseconds, the resolution of [`Time`]. Past the year 9999 it is the last
+/// moment of it.
 pub(crate) fn format_time(time: Time) -> String {
     format!("{:.3}", timestamp(time))
 }
 
-/// RFC 3339, or whole Unix seconds as the original wrote them. `None` for anything else and before 1970.
+/// RFC 3339, or whole Unix seconds as the original wrote them. `None` for anything else and before
+/// 1970.
 pub(crate) fn parse_time(text: &str) -> Option<Time> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return Some(Time::from_millis(text.parse::<u64>().ok()?.checked_mul(1000)?));

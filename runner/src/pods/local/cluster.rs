@@ -1,4 +1,5 @@
-//! The set of local pods, shared by the runners of one process: names, versions, preconditions, events.
+//! The set of local pods, shared by the runners of one process: names, versions, preconditions,
+//! events.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

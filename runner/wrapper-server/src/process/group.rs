@@ -1,7 +1,8 @@
 //! A function's process group, from its start to its end.
 //!
-//! The leader is reaped only after the group was killed. As long as it is a zombie, no other process or group
-//! gets its number, so the signal reaches nothing else. Its exit is read from a pidfd, which does not reap it.
+//! The leader is reaped only after the group was killed. As long as it is a zombie, no other
+//! process or group gets its number, so the signal reaches nothing else. Its exit is read from a
+//! pidfd, which does not reap it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +16,8 @@ use tokio::runtime::Handle;
 use super::reaper::InFlight;
 use super::{Program, RunError, io_error, pidfd};
 
-/// A running process group. Dropping it kills every process in it and spawns a task that reaps them.
+/// A running process group. Dropping it kills every process in it and spawns a task that reaps
+/// them.
 pub(super) struct Group {
     /// `None` once it is being reaped.
     leader: Option<Leader>,
@@ -90,7 +92,8 @@ impl Drop for Group {
     fn drop(&mut self) {
         if let Some(mut leader) = self.leader.take() {
             kill(leader.pgid);
-            // A killed process takes a moment to die. The task ends with it, and the runtime owns it.
+            // A killed process takes a moment to die. The task ends with it, and the runtime owns
+            // it.
             self.runtime.spawn(async move {
                 if leader.exit().await.is_ok() && leader.child.wait().is_ok() {
                     leader.call.end(&Handle::current());

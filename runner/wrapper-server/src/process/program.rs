@@ -1,7 +1,7 @@
 //! The program to run. It is found on `PATH` once, so that a call needs no search.
 //!
-//! With an absolute path, the standard library uses `posix_spawn`. That does not copy the page tables of a
-//! large parent, as a fork does.
+//! With an absolute path, the standard library uses `posix_spawn`. That does not copy the page
+//! tables of a large parent, as a fork does.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -42,8 +42,9 @@ pub struct LookupError {
 }
 
 impl Program {
-    /// Looks `name` up like Go's `exec.LookPath`: a name without a slash on this process's `PATH`, any other as
-    /// a path, which becomes absolute. A failure is kept, and each call returns it, so that callers see it.
+    /// Looks `name` up like Go's `exec.LookPath`: a name without a slash on this process's `PATH`,
+    /// any other as a path, which becomes absolute. A failure is kept, and each call returns it, so
+    /// that callers see it.
     pub fn new<A: Into<OsString>>(
         name: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,

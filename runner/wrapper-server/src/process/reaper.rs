@@ -65,7 +65,8 @@ pub fn adopt_orphans() {
     }
 }
 
-/// Kills and reaps the orphans of child processes that ran calls and have ended, such as local pods.
+/// Kills and reaps the orphans of child processes that ran calls and have ended, such as local
+/// pods.
 ///
 /// # Panics
 /// Outside a Tokio runtime.
@@ -75,8 +76,8 @@ pub fn collect_orphans() {
 
 #[derive(Debug, Default)]
 struct Reaper {
-    /// The list of the main thread's children, once orphans are adopted. The file stays open because
-    /// each call reads it, and opening it takes ten times as long as reading it.
+    /// The list of the main thread's children, once orphans are adopted. The file stays open
+    /// because each call reads it, and opening it takes ten times as long as reading it.
     children: OnceLock<File>,
     calls: Mutex<Calls>,
 }
@@ -86,7 +87,8 @@ struct Calls {
     last: u64,
     /// By number, which is the order of their begin.
     in_flight: BTreeMap<u64, Begun>,
-    /// Children from before the first call: a pod's template may start something before the wrapper.
+    /// Children from before the first call: a pod's template may start something before the
+    /// wrapper.
     inherited: HashSet<Pid>,
     /// Whether a task waits for the deaths of killed orphans.
     awaits_deaths: bool,
@@ -125,8 +127,8 @@ impl InFlight {
         Self { number }
     }
 
-    /// Names the call in the environment of its processes. A function may run wrappers of its own, so
-    /// the name contains the number of this process too.
+    /// Names the call in the environment of its processes. A function may run wrappers of its own,
+    /// so the name contains the number of this process too.
     pub(super) fn mark(&self, command: &mut Command) {
         // Only if it is read: to add a variable, the standard library copies all the others.
         if REAPER.children.get().is_some() {
@@ -141,7 +143,8 @@ impl InFlight {
         }
     }
 
-    /// Kills the orphans of the call, after its first process was reaped. A task on `runtime` reaps them.
+    /// Kills the orphans of the call, after its first process was reaped. A task on `runtime` reaps
+    /// them.
     pub(super) fn end(self, runtime: &Handle) {
         drop(self);
         REAPER.collect(runtime);
@@ -157,12 +160,12 @@ impl Drop for InFlight {
 // === impl Reaper ===
 
 impl Reaper {
-    /// Sweeps, and spawns a task that sweeps until nothing is left: after each death that it awaits, and
-    /// at least every [`SWEEP_INTERVAL`]. A killed process takes a moment to die, and then its own
-    /// children become ours.
+    /// Sweeps, and spawns a task that sweeps until nothing is left: after each death that it
+    /// awaits, and at least every [`SWEEP_INTERVAL`]. A killed process takes a moment to die, and
+    /// then its own children become ours.
     ///
-    /// SIGCHLD would report every death, but Tokio never removes a signal handler, and each later call
-    /// would pay for it.
+    /// SIGCHLD would report every death, but Tokio never removes a signal handler, and each later
+    /// call would pay for it.
     fn collect(&'static self, runtime: &Handle) {
         if self.sweep().is_none() || std::mem::replace(&mut self.calls.lock().awaits_deaths, true) {
             return;
@@ -172,7 +175,8 @@ impl Reaper {
                 let death = async {
                     match pidfd(left) {
                         Ok(exit) => drop(exit.readable().await),
-                        // The end of another call has reaped it, or there are no more file descriptors.
+                        // The end of another call has reaped it, or there are no more file
+                        // descriptors.
                         Err(_) => pending().await,
                     }
                 };
@@ -184,14 +188,15 @@ impl Reaper {
         });
     }
 
-    /// Reaps the orphans that have ended, and kills those of finished calls. Returns the youngest process
-    /// that may be left.
+    /// Reaps the orphans that have ended, and kills those of finished calls. Returns the youngest
+    /// process that may be left.
     fn sweep(&self) -> Option<Pid> {
         let children = self.children.get()?;
         // The lock also keeps other readers away from the file and its position.
         let mut calls = self.calls.lock();
         let mut left = None;
-        // The children of a reaped orphan become ours. A function that goes on making more has no end.
+        // The children of a reaped orphan become ours. A function that goes on making more has no
+        // end.
         for _ in 0..MAX_PASSES {
             left = None;
             let mut reaped = None;
@@ -270,7 +275,8 @@ fn call_in(environment: &[u8]) -> Option<u64> {
     (process.parse() == Ok(getpid().as_raw_nonzero().get())).then(|| number.parse().ok())?
 }
 
-/// The start of a process by its `/proc/PID/stat`: the 22nd field, in clock ticks since the system's start.
+/// The start of a process by its `/proc/PID/stat`: the 22nd field, in clock ticks since the
+/// system's start.
 fn start_in(stat: &str) -> Option<u64> {
     // The second field is the name, which may contain anything; the third follows its last bracket.
     let (_, fields) = stat.rsplit_once(')')?;

@@ -1,7 +1,7 @@
 //! A function's stderr, kept within a bound.
 //!
-//! The beginning names the first fault and the end the last, so both are kept and the middle is left out. A
-//! function that floods stderr still gets its answer.
+//! The beginning names the first fault and the end the last, so both are kept and the middle is
+//! left out. A function that floods stderr still gets its answer.
 
 use std::collections::VecDeque;
 
@@ -42,8 +42,8 @@ impl Stderr {
         self.left_out += skipped.len() + overflow;
     }
 
-    /// The kept bytes, with a line in the place of the part that is left out. Without that line, these are
-    /// `limit` bytes at most.
+    /// The kept bytes, with a line in the place of the part that is left out. Without that line,
+    /// these are `limit` bytes at most.
     pub fn into_bytes(self, limit: usize) -> Bytes {
         let Limits { stderr_head, stderr_tail, join_lines, .. } = self.limits;
         let (mut head, mut tail, mut left_out) = (self.head, Vec::from(self.tail), self.left_out);

@@ -100,7 +100,8 @@ async fn a_program_that_the_system_cannot_start_is_named() {
     let (draft, path) = (directory.path().join("draft"), directory.path().join("program"));
     fs::write(&draft, [0x7f, b'E', b'L', b'F', 0, 0]).unwrap();
     fs::set_permissions(&draft, fs::Permissions::from_mode(0o755)).unwrap();
-    // A file that is open for writing cannot be started, and a concurrent fork could hold one of ours open.
+    // A file that is open for writing cannot be started, and a concurrent fork could hold one of
+    // ours open.
     assert!(std::process::Command::new("cp").args([&draft, &path]).status().unwrap().success());
     let program = Program::new(path.as_os_str(), [""; 0], Environment::Inherit);
     let error = run_with(&program, &[], 0).await.unwrap_err();
@@ -125,7 +126,8 @@ async fn a_function_reads_its_input_in_chunks_or_not_at_all() {
 #[tokio::test]
 async fn a_process_that_keeps_only_stdin_and_stderr_open_does_not_delay_and_is_killed() {
     let word = &unique_seconds(1);
-    // The second is in a session of its own. It outlives the call, because this process adopts no orphans.
+    // The second is in a session of its own. It outlives the call, because this process adopts no
+    // orphans.
     for (left_behind, is_killed) in
         [(format!("exec 3<&0; sleep {word} <&3"), true), (format!("setsid sleep {word}"), false)]
     {

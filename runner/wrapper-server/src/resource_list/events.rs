@@ -51,8 +51,8 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Added before a document in flow style. For the parser, a `{` at the beginning of a line may be a key. Until it
-/// knows, it keeps the tokens of the whole document: 70 times the document's size.
+/// Added before a document in flow style. For the parser, a `{` at the beginning of a line may be a
+/// key. Until it knows, it keeps the tokens of the whole document: 70 times the document's size.
 const PREFIX: &str = "--- ";
 
 /// The first character that YAML does not allow in a document, and its offset.
@@ -152,7 +152,8 @@ impl<'a> Events<'a> {
         Ok(())
     }
 
-    /// Calls `element` with each node of the list that was just begun. It must read the node or skip it.
+    /// Calls `element` with each node of the list that was just begun. It must read the node or
+    /// skip it.
     pub(super) fn each_element(
         &mut self,
         mut element: impl FnMut(&mut Self, Node<'a>) -> Result<(), Invalid>,
@@ -163,8 +164,8 @@ impl<'a> Events<'a> {
         Ok(())
     }
 
-    /// Calls `entry` with each key and value of the mapping that was just begun. It must read the value or skip
-    /// it. A key that is not a scalar is an empty text.
+    /// Calls `entry` with each key and value of the mapping that was just begun. It must read the
+    /// value or skip it. A key that is not a scalar is an empty text.
     pub(super) fn each_entry(
         &mut self,
         mut entry: impl FnMut(&mut Self, &str, Node<'a>) -> Result<(), Invalid>,

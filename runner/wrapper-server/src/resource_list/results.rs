@@ -18,7 +18,8 @@ pub const MESSAGE_LIMIT: usize = 16 * 1024;
 /// Largest size of any other part of a result, in bytes. The rest is cut off.
 pub const PART_LIMIT: usize = 1024;
 
-/// The results of a `ResourceList`. It is displayed as their text, in order, which is empty if there are none.
+/// The results of a `ResourceList`. It is displayed as their text, in order, which is empty if
+/// there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Results {
     /// As many results as fit into [`TEXT_LIMIT`].
@@ -46,7 +47,8 @@ const RESOURCE_KEYS: [&str; 4] = ["apiVersion", "kind", "namespace", "name"];
 const SEPARATOR: &str = "\n\n";
 
 impl Results {
-    /// Reads the value of the key `results`, which may be a list or a mapping with the list under `items`.
+    /// Reads the value of the key `results`, which may be a list or a mapping with the list under
+    /// `items`.
     pub(super) fn read<'a>(events: &mut Events<'a>, node: &Node<'a>) -> Result<Self, Invalid> {
         let mut results = Self::default();
         let mut read_list = |events: &mut Events<'a>, list: &Node<'a>| {

@@ -1,4 +1,5 @@
-//! The objects of an installation: the base of deploy/ in other namespaces, with the programs and flags of a plan.
+//! The objects of an installation: the base of deploy/ in other namespaces, with the programs and
+//! flags of a plan.
 
 use std::path::Path;
 
@@ -28,8 +29,8 @@ pub(super) fn image_metadata(images: &[String]) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": IMAGE_METADATA}, "data": data})
 }
 
-/// One of the base's Deployments as planned. Of runners it has no number of replicas: applying it again leaves as many as
-/// there are.
+/// One of the base's Deployments as planned. Of runners it has no number of replicas: applying it
+/// again leaves as many as there are.
 pub(super) fn planned(mut deployment: Value, plan: &Plan, home: &str, registry: &str) -> Value {
     let is_router = deployment["metadata"]["name"] == ROUTER;
     let pod = &mut deployment["spec"]["template"]["spec"];

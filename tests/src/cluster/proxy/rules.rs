@@ -10,7 +10,7 @@ use tokio::sync::watch;
 pub enum Fault {
     /// A watch ends, as it does after its time.
     EndWatch,
-    /// A watch breaks off.
+    /// The connection of a watch is lost.
     CutWatch,
     /// A watch goes silent: nobody notices.
     StallWatch,

@@ -1,5 +1,5 @@
-//! Who stops waiting when, what the caller reads, and that the runner's call is cancelled. All on the wire
-//! itself: a client with a clock of its own would hide the server's answer.
+//! Who stops waiting when, what the caller reads, and that the runner's call is cancelled. All on
+//! the wire itself: a client with a clock of its own would hide the server's answer.
 
 use porch_fn_grpc::parse_timeout;
 use porch_fn_tests::caller::framed;

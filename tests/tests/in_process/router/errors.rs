@@ -10,7 +10,8 @@ use tonic::Code;
 
 const IMAGE: &str = "set-image:v1";
 
-/// What functions print: lines, percent signs, several languages. Newlines cost three bytes on the wire.
+/// What functions print: lines, percent signs, several languages. Newlines cost three bytes on the
+/// wire.
 fn text_of(size: usize) -> String {
     let line = "Fehler: 100 % der Größe von „name“ – 大きすぎる\n";
     let mut text = line.repeat(size / line.len());

@@ -1,4 +1,5 @@
-//! Router and runner together, in front of a wrapper that notes what arrives: no hop changes a request.
+//! Router and runner together, in front of a wrapper that notes what arrives: no hop changes a
+//! request.
 
 use bytes::Bytes;
 use porch_fn_proto::{Chunks, frame};
@@ -21,7 +22,8 @@ async fn a_request_reaches_the_wrapper_byte_for_byte() {
     let wrapper = FakeRunner::start("wrapper").await;
     let mut functions = ImageCommands::default();
     functions.add(IMAGE, vec!["unused".to_owned()], "example.com").unwrap();
-    // Stands for a wrapper-server process: says where it listens, and ends when its standard input does.
+    // Stands for a wrapper-server process: says where it listens, and ends when its standard input
+    // does.
     let script = format!("echo listening on {}; cat", wrapper.address());
     let pods = LocalCluster::new(LocalOptions {
         wrapper: ["sh", "-c", &script].map(Into::into).to_vec(),

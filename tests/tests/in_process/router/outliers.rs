@@ -87,7 +87,8 @@ async fn a_runner_whose_calls_run_into_their_deadlines_is_ejected_though_it_answ
     waiting.cancel();
 }
 
-/// When all seem to fail it is the calls: half of the runners stay, and the others are used when these are gone.
+/// When all seem to fail it is the calls: half of the runners stay, and the others are used when
+/// these are gone.
 #[tokio::test]
 async fn at_most_half_of_the_runners_are_ejected_for_calls_that_fail() {
     let mut fleet = Fleet::of(2).await;

@@ -16,8 +16,9 @@ const NOT_SENT: &str = "porch_fn_router_attempts_total{outcome=\"NotSent\"}";
 const REFUSED: Answer = Answer::Break(Point::Start, How::Reset(Reason::REFUSED_STREAM));
 const RESET: Answer = Answer::Break(Point::Headers, How::Reset(Reason::INTERNAL_ERROR));
 const CUT: Answer = Answer::Break(Point::Start, How::Cut);
-const TWICE: &str = "two function runners broke off during this call; it is not sent a third time";
-const ONCE: &str = "a function runner broke off during this call, and no other one takes it";
+const TWICE: &str =
+    "the connections to two function runners were lost during this call; it is not sent a third time";
+const ONCE: &str = "the connection to a function runner was lost during this call, and no other one takes it";
 const IMAGE: &str = "set-image:v1";
 /// The error of Envoy for a server that it cannot reach.
 const OF_A_PROXY: &str = "upstream connect error or disconnect/reset before headers. reset reason: connection \
@@ -57,8 +58,8 @@ async fn the_answer_of_one_runner_decides_about_the_next() {
     let full = |text| shed(Code::ResourceExhausted, text);
     let mut later = Reply::status(Code::ResourceExhausted, "another word");
     later.headers.extend(headers(&[("porch-fn-retry", "later")]));
-    // The answers of the runners in the image's order; the runner that served the call, or its error; calls by
-    // runner.
+    // The answers of the runners in the image's order; the runner that served the call, or its
+    // error; calls by runner.
     let mut table = vec![
         (vec![proxys(""), Answer::Echo], Ok("1"), vec![1, 1]),
         (vec![proxys("upstream connect error"), Answer::Echo], Ok("1"), vec![1, 1]),
@@ -145,7 +146,8 @@ async fn runners_that_took_nothing_are_passed_by_without_limit() {
                     runner.on(&image, Answer::Break(Point::HalfMessage, How::Cut));
                 }
                 _ => {
-                    // The health stream goes on, so that the router learns of the closed port from the call.
+                    // The health stream goes on, so that the router learns of the closed port from
+                    // the call.
                     runner.close_port().await;
                     if how == "closed port at the next call" {
                         runner.go_away_at_next_call();
@@ -281,8 +283,8 @@ async fn the_calls_of_a_hung_runner_move_on() {
     fleet.runners[0].hang().await;
     fleet.runners[1].hang().await;
     let hung = Instant::now();
-    // One call that is there already, one that comes to a connection which looks alive, and one whose bytes do
-    // not fit into the socket.
+    // One call that is there already, one that comes to a connection which looks alive, and one
+    // whose bytes do not fit into the socket.
     let late = caller.runner_of(&small);
     let large = caller.evaluate(&large, vec![b'x'; 5 * 1024 * 1024]);
     let (held, late, large) = soon("answers", Box::pin(async { tokio::join!(held, late, large) })).await;
@@ -320,7 +322,8 @@ async fn runners_that_are_lost_in_silence_do_not_count_as_broken_by_the_call() {
     assert_eq!(fleet.taken(), [1, 1, 1, 0]);
 }
 
-/// What killed the first may kill others a moment later, and then the call would count as the cause.
+/// What killed the first may kill others a moment later, and then the call would count as the
+/// cause.
 #[tokio::test]
 async fn a_call_whose_connection_was_lost_is_sent_again_a_moment_later() {
     let mut fleet = Fleet::of(2).await;

@@ -233,8 +233,8 @@ fn loaded(load: usize) -> Answer {
     Answer::Reply(reply)
 }
 
-/// How many of 35 calls of an image, all in flight at once, each runner took, in the image's order. The second
-/// runner reports this load before each of them.
+/// How many of 35 calls of an image, all in flight at once, each runner took, in the image's order.
+/// The second runner reports this load before each of them.
 async fn spread(load: Option<usize>) -> Vec<usize> {
     let fleet = Fleet::of(3).await;
     let (hot, other, cold) = (fleet.image(&[0, 1, 2]), fleet.image(&[1, 0, 2]), fleet.image(&[0, 2]));

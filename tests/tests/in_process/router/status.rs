@@ -14,8 +14,8 @@ async fn status(fleet: &Fleet) -> Status {
     serde_json::from_str(&page).unwrap()
 }
 
-/// The page, once each runner told what `told` has for its address. A busy machine may keep one from telling in time: on
-/// the pages until then it told nothing.
+/// The page, once each runner told what `told` has for its address. A busy machine may keep one
+/// from telling in time: on the pages until then it told nothing.
 async fn status_with(fleet: &Fleet, told: impl Fn(&str) -> &'static str) -> Status {
     let all_told = async {
         loop {

@@ -1,5 +1,6 @@
-//! How soon a call is answered whose function has no pod yet, from the moment at which the pod can be known to serve.
-//! Scheduling and starting containers is the node's part. By Service, kube-proxy's rules must be in place first.
+//! How soon a call is answered whose function has no pod yet, from the moment at which the pod can
+//! be known to serve. Scheduling and starting containers is the node's part. By Service,
+//! kube-proxy's rules must be in place first.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -14,8 +15,8 @@ use tokio::time::{Instant, sleep};
 use crate::rig::{Bench, CONNECTS, INPUT};
 
 const RUNS: usize = 8;
-/// What the answer may take from the first watch event with the pod's IP, or from the wrapper listening, if later:
-/// the median, and all but one on a busy node.
+/// What the answer may take from the first watch event with the pod's IP, or from the wrapper
+/// listening, if later: the median, and all but one on a busy node.
 const BOUND: Duration = Duration::from_millis(150);
 const BOUND_ON_A_BUSY_NODE: Duration = Duration::from_millis(500);
 

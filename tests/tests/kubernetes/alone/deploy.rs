@@ -1,9 +1,10 @@
-//! What deploy/ holds, as users apply it: the base unchanged, its components, the single runner, and what removing leaves.
-//! `scaling` scales the base.
+//! What deploy/ holds, as users apply it: the base unchanged, its components, the single runner,
+//! and what removing leaves. `scaling` scales the base.
 //!
-//! The cluster's node and DNS know the registry that the manifests name. Nothing enforces `NetworkPolicies`, and neither
-//! cert-manager nor the Prometheus operator runs here: of those components the API server checks the objects. With
-//! cert-manager's controllers, `certificates` tries the one that is for them.
+//! The cluster's node and DNS know the registry that the manifests name. Nothing enforces
+//! `NetworkPolicies`, and neither cert-manager nor the Prometheus operator runs here: of those
+//! components the API server checks the objects. With cert-manager's controllers, `certificates`
+//! tries the one that is for them.
 
 pub(crate) mod command_line;
 
@@ -93,8 +94,8 @@ impl Stand {
         SocketAddr::new(ip.parse().unwrap(), 9445)
     }
 
-    /// Waits until a Service takes connections. A pod is ready before the node's kube-proxy has heard of it, which
-    /// refuses them until then.
+    /// Waits until a Service takes connections. A pod is ready before the node's kube-proxy has
+    /// heard of it, which refuses them until then.
     pub(crate) async fn leads_somewhere(&self, service: &str, port: u16) {
         let mut address = self.address_of(service).await;
         address.set_port(port);
@@ -181,7 +182,8 @@ impl Stand {
         self.kubectl(&["label", "--dry-run=server", "--overwrite", "namespace", namespace, standard]).await;
     }
 
-    /// Uninstalls what was applied from a folder, as the README says for a cluster in which Porch stays.
+    /// Uninstalls what was applied from a folder, as the README says for a cluster in which Porch
+    /// stays.
     pub(crate) async fn uninstalls(&self, folder: &str) {
         self.kubectl(&["delete", "-k", folder, "-l", PART_OF]).await;
         self.kubectl(&["-n", FUNCTIONS, "delete", "pods,secrets", "-l", FUNCTION_PODS]).await;
@@ -206,8 +208,8 @@ impl Stand {
         .await;
     }
 
-    /// Both namespaces. One whose pods end slowly may not be looked at again for 166 s: half of their grace
-    /// period.
+    /// Both namespaces. One whose pods end slowly may not be looked at again for 166 s: half of
+    /// their grace period.
     pub(crate) async fn removes_all(&self) {
         self.run(&["delete", "namespace", HOME, FUNCTIONS, "--ignore-not-found", "--timeout=5m"]).await;
     }

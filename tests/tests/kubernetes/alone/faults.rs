@@ -1,5 +1,5 @@
-//! What breaks between runners and API server, with real pods behind it: callers get their answers in time, there are
-//! never more pods than allowed, and nothing is left behind.
+//! What breaks between runners and API server, with real pods behind it: callers get their answers
+//! in time, there are never more pods than allowed, and nothing is left behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,8 +77,8 @@ impl Stand {
         let _ = self.bench.namespace.api::<Pod>().delete(&pod.name_any(), params).await;
     }
 
-    /// Waits until every runner knows exactly the pods that there are, none of which is starting or going, and every
-    /// Service has its pod.
+    /// Waits until every runner knows exactly the pods that there are, none of which is starting or
+    /// going, and every Service has its pod.
     pub(crate) async fn settles(&self, what: &str) {
         let mut seen = String::new();
         let settled = timeout(SETTLED_WITHIN, async {
@@ -111,8 +111,9 @@ impl Stand {
         figure(&format!("{what}: settled {:.1?} after the faults' end", start.elapsed()));
     }
 
-    /// At no time a function had more pods than this, and one that starts while the others end or are
-    /// silent: a pod whose delete is on its way takes no calls, but has no deletion timestamp yet.
+    /// At no time a function had more pods than this, and one that starts while the others end or
+    /// are silent: a pod whose delete is on its way takes no calls, but has no deletion timestamp
+    /// yet.
     pub(crate) fn never_more_than(&self, what: &str, limit: usize, images: &[&str]) {
         for image in images {
             let most = self.record.most_at_once(|pod| {
@@ -229,7 +230,8 @@ impl Drop for CutOff {
     }
 }
 
-/// The rig has one node, so that the pod is lost with its network and the next one starts beside it.
+/// The rig has one node, so that the pod is lost with its network and the next one starts beside
+/// it.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_function_whose_only_pod_is_lost_is_back_within_seconds() {

@@ -16,8 +16,9 @@ use crate::rig::{Bench, INPUT, REFERENCE, Runner, until_count};
 
 const CALLERS: usize = 8;
 const LASTING: Duration = Duration::from_secs(15);
-/// How soon a call is answered by a new pod that accepts connections. How soon it does after an outage
-/// is Kubernetes' matter: the clients of its components wait up to 30 s before they list again.
+/// How soon a call is answered by a new pod that accepts connections. How soon it does after an
+/// outage is Kubernetes' matter: the clients of its components wait up to 30 s before they list
+/// again.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// A component of the cluster, stopped. It goes on in any case: other tests need it.
@@ -82,8 +83,8 @@ async fn an_api_server_that_refuses_connections_costs_no_call_by_address() {
     outage(true, "pod-ip", LASTING).await;
 }
 
-/// One runner with two warm functions, and a third that nobody has called. An API server that does not refuse
-/// connections takes them, and does not answer.
+/// One runner with two warm functions, and a third that nobody has called. An API server that does
+/// not refuse connections takes them, and does not answer.
 pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
     let bench = Bench::new().await;
     let mut proxy = ApiProxy::start(&bench.cluster, 0).await;

@@ -1,5 +1,5 @@
-//! What deploy/ does to Porch's own objects, for each version of Porch's manifests and however those were applied: the
-//! API server says, by a dry run.
+//! What deploy/ does to Porch's own objects, for each version of Porch's manifests and however
+//! those were applied: the API server says, by a dry run.
 
 use std::collections::BTreeSet;
 use std::process::Output;
@@ -12,8 +12,8 @@ use super::deploy::{Stand, copy_folder};
 use super::porch::Version;
 
 const VERSIONS: [Version; 3] = [Version::V1_5, Version::V1_6, Version::Next];
-/// How Porch is installed: by `kubectl apply`, which leaves a note of what it applied, or by server-side apply as kpt,
-/// Flux and Config Sync do.
+/// How Porch is installed: by `kubectl apply`, which leaves a note of what it applied, or by
+/// server-side apply as kpt, Flux and Config Sync do.
 const WAYS: [&[&str]; 2] = [&[], &["--server-side", "--field-manager=kpt"]];
 const DRY: [&str; 4] = ["apply", "--dry-run=server", "-o", "json"];
 
@@ -97,7 +97,8 @@ async fn takes_over_the_service(stand: &Stand, version: Version, way: &[&str]) {
     let after = named(&applied, "Service", "function-runner");
     assert_eq!(ports(after), ports(&before), "{version}");
     assert_eq!(after["spec"]["selector"]["app.kubernetes.io/name"], "function-router", "{version}");
-    // It is Porch's object, and this its purpose. What kubectl itself has applied it takes as its own.
+    // It is Porch's object, and this its purpose. What kubectl itself has applied it takes as its
+    // own.
     let selector = BTreeSet::from([".spec.selector".to_owned()]);
     let conflicts = if way.is_empty() { BTreeSet::new() } else { selector };
     assert_eq!(stand.conflicts(&folder).await, conflicts, "{version}");
@@ -120,8 +121,8 @@ async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &
     let numbers: BTreeSet<_> = ports.iter().map(|port| port["containerPort"].to_string()).collect();
     assert_eq!(numbers.len(), ports.len(), "{what}: {ports:?}");
     if !way.is_empty() {
-        // Another program is the purpose. Porch 1.5 and the next version have other flags as well. This test has scaled
-        // the Deployment.
+        // Another program is the purpose. Porch 1.5 and the next version have other flags as well.
+        // This test has scaled the Deployment.
         let container = ".spec.template.spec.containers[name=\"function-runner\"]";
         let mut fields = BTreeSet::from([".spec.replicas".to_owned(), format!("{container}.image")]);
         if version != Version::Next {

@@ -1,6 +1,6 @@
-//! Porch in the tests' cluster: the objects of its own manifests, version by version, with the stand-in of
-//! `tests/clients/go/cmd/porch` in the place of its programs. It calls and ends as they do; what became of its calls it
-//! reports to the test.
+//! Porch in the tests' cluster: the objects of its own manifests, version by version, with the
+//! stand-in of `tests/clients/go/cmd/porch` in the place of its programs. It calls and ends as they
+//! do; what became of its calls it reports to the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -65,7 +65,8 @@ impl Version {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch").join(name)
     }
 
-    /// The objects of its manifests that are tried here, unchanged. The others are Porch's own API and database.
+    /// The objects of its manifests that are tried here, unchanged. The others are Porch's own API
+    /// and database.
     pub(crate) fn objects(self) -> Vec<Value> {
         let mut all = Vec::new();
         for file in [
@@ -107,7 +108,8 @@ impl fmt::Display for Version {
 // === impl Porch ===
 
 impl Porch {
-    /// Installs it, and waits until all of it is ready. `images` are what its programs have evaluated.
+    /// Installs it, and waits until all of it is ready. `images` are what its programs have
+    /// evaluated.
     pub(crate) async fn install(stand: &Stand, version: Version, images: &[String]) -> Self {
         let node = stand.cluster.registry().split(':').next().unwrap();
         let listener = TcpListener::bind((node, 0)).await.unwrap();

@@ -1,4 +1,5 @@
-//! Router and runners as Deployments, scaled, restarted and killed under load: no call fails, and no pod is made anew.
+//! Router and runners as Deployments, scaled, restarted and killed under load: no call fails, and
+//! no pod is made anew.
 
 use std::time::Duration;
 

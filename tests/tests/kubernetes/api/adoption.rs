@@ -89,7 +89,8 @@ async fn a_pod_is_made_with_its_service_and_adopted_by_others() {
 async fn what_others_hold_the_name_with_is_reported_and_left_alone() {
     let bench = Bench::new().await;
     let [marker, second] = ["marker", "second"].map(|name| format!("example.com/{name}:v1"));
-    // With our labels, and never ready: ours to delete once its time is up, were it not another image's.
+    // With our labels, and never ready: ours to delete once its time is up, were it not another
+    // image's.
     let ours = json!({MANAGED_BY: MANAGER, "fn.kpt.dev/image": bench.name(0)});
     let other = json!({
         REFERENCE: "example.com/other:v1", "fn.kpt.dev/slot": "0", RECLAIM_AFTER: "2999-01-01T00:00:00Z",
@@ -134,7 +135,8 @@ async fn a_pod_gets_a_service_of_its_own() {
     let pod = bench.pod().await;
     assert_eq!(bench.namespace.services().await, []);
     drop(runner);
-    // Those of an earlier pod and of nobody are replaced. An owner lives, or Kubernetes would delete its Service.
+    // Those of an earlier pod and of nobody are replaced. An owner lives, or Kubernetes would
+    // delete its Service.
     let owner = bench.foreign_pod("owner", json!({}), json!({})).await;
     for earlier in [None, Some(None), Some(Some(&owner))] {
         if let Some(owner) = earlier {

@@ -38,8 +38,8 @@ async fn warm_calls_ask_nothing_of_the_api_server() {
             }
         }
         figure(&format!("{CALLS} warm calls by {connect} in {took:.1?}: API requests {asked:?}"));
-        // None of them is a call's: a renewed watch, reclaim-after pushed at most every 60 s, and what is read every
-        // --scan-interval, which is 60 s too.
+        // None of them is a call's: a renewed watch, reclaim-after pushed at most every 60 s, and
+        // what is read every --scan-interval, which is 60 s too.
         let minutes = 1 + usize::try_from(took.as_secs() / 60).unwrap();
         for (request, times) in asked {
             let periodic =

@@ -1,5 +1,6 @@
-//! FunctionConfigs of newer Porch in a real API server: what the runner writes to them, and that they can always be
-//! deleted. The kind is the cluster's, and comes with the first test that needs it.
+//! FunctionConfigs of newer Porch in a real API server: what the runner writes to them, and that
+//! they can always be deleted. The kind is the cluster's, and comes with the first test that needs
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The manifests grant what a runner asks for and nothing else, and what is seen when a right is missing.
+//! The manifests grant what a runner asks for and nothing else, and what is seen when a right is
+//! missing.
 
 use std::collections::BTreeSet;
 
@@ -42,8 +43,8 @@ const NOT_SEEN: &str = "FunctionConfigs are not seen; grant the runner's service
                         manifests in the function namespace, with API group config.porch.kpt.dev: list and watch on \
                         functionconfigs";
 
-/// Without `get` on pods and Services, calls work, and errors do not say who holds a name. Without `list` on pods:
-/// [`a_missing_list_of_pods_can_be_granted_later`].
+/// Without `get` on pods and Services, calls work, and errors do not say who holds a name. Without
+/// `list` on pods: [`a_missing_list_of_pods_can_be_granted_later`].
 const TABLE: [(&str, &str, Seen); 19] = [
     ("create", "pods", Fails(MAY_NOT_CREATE)),
     ("delete", "pods", Logs("a pod was not deleted")),

@@ -1,5 +1,5 @@
-//! What FunctionConfigs do to the functions of their images, and to no other. Pods that `min-replicas` keeps are tested in
-//! runner/pool, and with local pods.
+//! What FunctionConfigs do to the functions of their images, and to no other. Pods that
+//! `min-replicas` keeps are tested in runner/pool, and with local pods.
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt;

@@ -58,7 +58,8 @@ async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_po
     }
 }
 
-/// Four functions and a quota of two pods: the runners learn of it from refusals, and ask each other for places.
+/// Four functions and a quota of two pods: the runners learn of it from refusals, and ask each
+/// other for places.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn functions_take_turns_in_a_quota_of_pods() {

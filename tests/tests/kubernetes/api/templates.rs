@@ -1,5 +1,5 @@
-//! Pods' templates from a ConfigMap, whole or broken. The objects of newer Porch are tested in the runner, and what they
-//! take of rights in `rights`.
+//! Pods' templates from a ConfigMap, whole or broken. The objects of newer Porch are tested in the
+//! runner, and what they take of rights in `rights`.
 
 use std::path::Path;
 
@@ -18,7 +18,8 @@ const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_servicetemplates
 // === impl Bench ===
 
 impl Bench {
-    /// Makes the objects of newer Porch. Their Services differ from those that come with the runner.
+    /// Makes the objects of newer Porch. Their Services differ from those that come with the
+    /// runner.
     pub(super) async fn apply_base_templates(&self) {
         let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
         self.kubectl(&["apply", "--server-side", "-f", crd.to_str().unwrap()], "").await;

@@ -1,5 +1,6 @@
-//! deploy/components/mtls with cert-manager's own controllers: what they issue is what routers and runners need, nobody
-//! else is let in, and a renewal costs no call. `tests/run nightly certificates` runs it: only here they are needed.
+//! deploy/components/mtls with cert-manager's own controllers: what they issue is what routers and
+//! runners need, nobody else is let in, and a renewal costs no call.
+//! `tests/run nightly certificates` runs it: only here they are needed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,15 +33,15 @@ const RUNNER_SECRET: &str = "function-runner-shards-tls";
 /// What routers look up, and the runners' certificate names.
 const NAME: &str = "function-runner-shards.porch-system";
 const PORT: u16 = 9445;
-/// The kubelet writes a changed Secret into a mount when it looks at the pod again, which takes up to 90 s; the program
-/// looks every 5 s.
+/// The kubelet writes a changed Secret into a mount when it looks at the pod again, which takes up
+/// to 90 s; the program looks every 5 s.
 const TAKEN_UP_WITHIN: Duration = Duration::from_mins(2);
 
 // === impl Stand ===
 
 impl Stand {
-    /// cert-manager's controllers, until they are dropped. Their log is one of the cluster's, which are kept when a test
-    /// fails.
+    /// cert-manager's controllers, until they are dropped. Their log is one of the cluster's, which
+    /// are kept when a test fails.
     fn starts_cert_manager(&self) -> Child {
         let own = self.cluster.own();
         let log = File::create(own.directory().join("log/cert-manager.log")).unwrap();
@@ -166,7 +167,8 @@ async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners()
                     stand.renews(AUTHORITY).await;
                 }
                 stand.renews_side(deployment, secret).await;
-                // Connections stay when certificates change: new runners are dialled with what there is now.
+                // Connections stay when certificates change: new runners are dialled with what
+                // there is now.
                 stand.kubectl(&["-n", HOME, "rollout", "restart", "deployment", RUNNERS]).await;
                 stand.rolled_out(&[RUNNERS]).await;
             })

@@ -139,7 +139,8 @@ async fn alone(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
     stand.succeeds(what, 0, &image).await;
 }
 
-/// A load on two runners, behind which everything goes wrong by chance, pods vanish, and all is well afterwards.
+/// A load on two runners, behind which everything goes wrong by chance, pods vanish, and all is
+/// well afterwards.
 async fn mix(lasting: Duration, seed: u64) {
     const FUNCTIONS: usize = 5;
     const LIMIT: usize = 2;

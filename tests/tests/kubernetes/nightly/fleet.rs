@@ -1,6 +1,6 @@
-//! Faults of a whole fleet under load, for each way of discovery that changes: no call fails, and no runner gets more than
-//! twice its fair share of the calls for longer than two seconds. With a fixed list, tests/processes/cluster.rs kills and
-//! restarts runners.
+//! Faults of a whole fleet under load, for each way of discovery that changes: no call fails, and
+//! no runner gets more than twice its fair share of the calls for longer than two seconds. With a
+//! fixed list, tests/processes/cluster.rs kills and restarts runners.
 //!
 //! `tests/run nightly fleet` runs these and prints one table per way of discovery, which
 //! `docs/fleet-faults.md` has.

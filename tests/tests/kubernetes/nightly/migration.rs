@@ -1,9 +1,10 @@
-//! From Porch's function runner to this one and back without a failed call, by the very commands of the README's chapter:
-//! Porch 1.5 by its Service, 1.6 and the next version by their settings.
+//! From Porch's function runner to this one and back without a failed call, by the very commands of
+//! the README's chapter: Porch 1.5 by its Service, 1.6 and the next version by their settings.
 //!
-//! Porch's own programs are not here. Their Deployments, Services, accounts and Roles are, as its manifests have them,
-//! with a stand-in inside that calls and ends as they do: for 30 s after SIGTERM its calls go on, on the connection that
-//! they have, and a function runner that is stopped breaks what it runs.
+//! Porch's own programs are not here. Their Deployments, Services, accounts and Roles are, as its
+//! manifests have them, with a stand-in inside that calls and ends as they do: for 30 s after
+//! SIGTERM its calls go on, on the connection that they have, and a function runner that is stopped
+//! breaks what it runs.
 
 use std::collections::BTreeSet;
 
@@ -56,8 +57,8 @@ impl Stand {
         let ended = command.output().await.unwrap();
         let stderr = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{commands}\n{stderr}");
-        // It notes objects that others than `kubectl apply` have made. Porch's stand-in starts no pods that could be
-        // waited for, and porch-fn says what has to be known.
+        // It notes objects that others than `kubectl apply` have made. Porch's stand-in starts no
+        // pods that could be waited for, and porch-fn says what has to be known.
         let parts = [
             "last-applied-configuration annotation",
             "no matching resources found",
@@ -74,7 +75,8 @@ impl Stand {
         }
     }
 
-    /// What Porch's evaluators leave of an image: a pod whose name is generated, and a Service named by the label.
+    /// What Porch's evaluators leave of an image: a pod whose name is generated, and a Service
+    /// named by the label.
     async fn legacy_pod(&self, id: &str, template_version: &str) -> Pod {
         let labels = json!({"fn.kpt.dev/image": id});
         let pod = json!({

@@ -1,5 +1,6 @@
-//! The API server away for a minute for a whole fleet, which also counts its node as lost. `alone::outage` has one runner.
-//! With DNS an empty answer is all that routers notice of it: `fleet` has that.
+//! The API server away for a minute for a whole fleet, which also counts its node as lost.
+//! `alone::outage` has one runner. With DNS an empty answer is all that routers notice of it:
+//! `fleet` has that.
 
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
-//! Four times as many calls as can be served: as many are served as before, and the others are refused at once.
+//! Four times as many calls as can be served: as many are served as before, and the others are
+//! refused at once.
 //!
-//! A function sleeps for most of its time, and few calls run at once, so that calls and not the machine's processors are
-//! what there is too much of. What bounds bytes and memory is tested in `tests/in_process/inflight.rs`.
+//! A function sleeps for most of its time, and few calls run at once, so that calls and not the
+//! machine's processors are what there is too much of. What bounds bytes and memory is tested in
+//! `tests/in_process/inflight.rs`.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -19,7 +21,8 @@ use crate::rig::sleeping;
 
 const IMAGES: usize = 2;
 const LIMIT: &str = "--max-queue-per-function";
-/// A runner runs 2 calls of a function, and 4 wait for those, none for longer than a second and a half.
+/// A runner runs 2 calls of a function, and 4 wait for those, none for longer than a second and a
+/// half.
 const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=2", "--max-queue-per-function=4"];
 const SLEEPS: Duration = Duration::from_millis(500);
 /// Enough for every pod of every runner to be busy. 24 calls are in the runners at most.
@@ -83,8 +86,8 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
     tier.finish().await;
 }
 
-/// One call of each function at each router, all at once; the longest time that one took, and for ever when one
-/// failed.
+/// One call of each function at each router, all at once; the longest time that one took, and for
+/// ever when one failed.
 async fn round(tier: &Tier, clients: &[Client]) -> Duration {
     let calls = clients.iter().flat_map(|client| {
         tier.images.iter().map(async move |image| {

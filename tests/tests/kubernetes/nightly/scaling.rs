@@ -1,5 +1,5 @@
-//! Everything that an operator does to runners and routers, one after the other, and a node that loses a runner. By DNS:
-//! `alone::scaling` scales by `EndpointSlices`.
+//! Everything that an operator does to runners and routers, one after the other, and a node that
+//! loses a runner. By DNS: `alone::scaling` scales by `EndpointSlices`.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::alone::scaling::{Stand, functions};
 
-/// How long the last function pod may be there without load: it lives 2 minutes at least, whatever `--pod-ttl` says.
+/// How long the last function pod may be there without load: it lives 2 minutes at least, whatever
+/// `--pod-ttl` says.
 const ORPHANS_WITHIN: Duration = Duration::from_mins(4);
 
 #[tokio::test]

@@ -24,7 +24,8 @@ const COLLECTED: usize = 20;
 const WARM_CALLS: usize = 2000;
 /// How long the runner is watched while nobody calls.
 const IDLE: Duration = Duration::from_mins(2);
-/// What a pod may cost from its making to its end: itself and its Service, twice, and as much again.
+/// What a pod may cost from its making to its end: itself and its Service, twice, and as much
+/// again.
 const MOST: usize = 8;
 
 /// Requests of a user since `mark`, by verb and resource.

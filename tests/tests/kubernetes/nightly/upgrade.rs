@@ -1,5 +1,6 @@
-//! This version beside the one before, which `tests/nightly/upgrade` builds and names by `PORCH_FN_TEST_BEFORE_DIR`: each program
-//! works with the other version's, and an upgrade costs no call.
+//! This version beside the one before, which `tests/nightly/upgrade` builds and names by
+//! `PORCH_FN_TEST_BEFORE_DIR`: each program works with the other version's, and an upgrade costs no
+//! call.
 
 mod rolling;
 
@@ -71,7 +72,8 @@ impl Trial {
         Self { images, runners, router, sandbox, runner, wrapper }
     }
 
-    /// What a function answers that works, one that fails, one that nobody has, and a caller that does not wait.
+    /// What a function answers that works, one that fails, one that nobody has, and a caller that
+    /// does not wait.
     async fn answers(&self) -> Vec<Answer> {
         let client = Client::new(self.router.address());
         let long = format!("{INPUT}# {}\n", "x".repeat(5 << 20));

@@ -24,8 +24,8 @@ async fn connected_by(connect: &str) -> (Bench, Runner, Recorder<Pod>, Pod) {
 // === impl Runner ===
 
 impl Runner {
-    /// A call that takes so long, and what happens to the function's pod meanwhile. The call succeeds; when it does is
-    /// returned.
+    /// A call that takes so long, and what happens to the function's pod meanwhile. The call
+    /// succeeds; when it does is returned.
     async fn during(&self, takes: Duration, happens: impl AsyncFnOnce()) -> Instant {
         let input = sleeping(takes);
         let call = async {

@@ -1,5 +1,5 @@
-//! Pods that the node cannot start: callers get the reason as soon as it is known, in words that are the same each
-//! time, and nothing is left behind.
+//! Pods that the node cannot start: callers get the reason as soon as it is known, in words that
+//! are the same each time, and nothing is left behind.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use tonic::Code;
 
 use crate::rig::{Bench, INPUT, failed, template, until_count};
 
-/// The kubelet pulls and starts again 10 s after its first failures. On a quiet node it is under 2 s.
+/// The kubelet pulls and starts again 10 s after its first failures. On a quiet node it is under 2
+/// s.
 const BEFORE_THE_NEXT: Duration = Duration::from_secs(10);
 
 #[tokio::test]

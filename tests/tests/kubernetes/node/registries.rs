@@ -1,5 +1,5 @@
-//! Images from registries of all kinds, found by the runner and pulled by the node: no file lists what they run. What
-//! the runner asks of registries is tested in runner/registry.
+//! Images from registries of all kinds, found by the runner and pulled by the node: no file lists
+//! what they run. What the runner asks of registries is tested in runner/registry.
 
 mod outage;
 
@@ -112,7 +112,8 @@ async fn a_private_registrys_images_run_with_a_copy_of_the_credentials_that_foll
     let named = pod.spec.as_ref().unwrap().image_pull_secrets.iter().flatten();
     assert_eq!(named.map(|secret| secret.name.as_str()).collect::<Vec<_>>(), [COPY]);
 
-    // The same content, also seen by another runner and after the file was written anew: nothing is written.
+    // The same content, also seen by another runner and after the file was written anew: nothing is
+    // written.
     bench.credentials(&config);
     let (other, another) = bench.asking_runner(&flags).await;
     runs_with(&another, &second, "two").await;

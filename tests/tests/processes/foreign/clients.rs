@@ -1,5 +1,6 @@
-//! Clients that share no code with us, through router, runner and local pods: grpc-go, dialled as Porch does,
-//! and grpcio (gRPC's C core). And the runner before a wrapper that is a grpc-go server, as Porch's is.
+//! Clients that share no code with us, through router, runner and local pods: grpc-go, dialled as
+//! Porch does, and grpcio (gRPC's C core). And the runner before a wrapper that is a grpc-go
+//! server, as Porch's is.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! A real Prometheus scrapes a router and two runners under traffic, and every query of the dashboard and the alerts gets an
-//! answer. promtool checks that alerts fire, by cases whose series are those of the programs.
+//! A real Prometheus scrapes a router and two runners under traffic, and every query of the
+//! dashboard and the alerts gets an answer. promtool checks that alerts fire, by cases whose series
+//! are those of the programs.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -135,8 +136,8 @@ fn found(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
     ports
 }
 
-/// The configuration in deploy/, with fixed targets instead of Kubernetes' service discovery, without which Debian's
-/// Prometheus is built. The last runner has the labels of the single runner.
+/// The configuration in deploy/, with fixed targets instead of Kubernetes' service discovery,
+/// without which Debian's Prometheus is built. The last runner has the labels of the single runner.
 fn scrape_config(router: &Server, runners: &[Server]) -> Value {
     let [shard, single] = runners else { panic!("two runners") };
     let pods = [
@@ -156,7 +157,8 @@ fn scrape_config(router: &Server, runners: &[Server]) -> Value {
 }
 
 async fn start_prometheus(sandbox: &Sandbox, program: &Path, config: &Path) -> (Child, SocketAddr) {
-    // It does not print which port it took, if it may take any: one of an address where nobody else takes ports.
+    // It does not print which port it took, if it may take any: one of an address where nobody else
+    // takes ports.
     let address = TcpListener::bind("127.10.0.1:0").unwrap().local_addr().unwrap();
     let mut command = sandbox.command(program);
     command.args([
@@ -219,7 +221,8 @@ fn metrics(expression: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with("porch_fn_"))
 }
 
-/// A series of the cases, without what tells one pod from another: how the programs would have to show it.
+/// A series of the cases, without what tells one pod from another: how the programs would have to
+/// show it.
 fn shown(series: &str) -> (String, BTreeSet<String>) {
     let (metric, labels) = series.strip_suffix('}').unwrap().split_once('{').unwrap();
     let of_pod = |label: &&str| !label.starts_with("namespace=") && !label.starts_with("instance=");

@@ -1,5 +1,5 @@
-//! Real packages through router, runner and wrapper: what comes back is, byte for byte, what the function writes
-//! when it is run by hand on the same input.
+//! Real packages through router, runner and wrapper: what comes back is, byte for byte, what the
+//! function writes when it is run by hand on the same input.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -121,7 +121,8 @@ impl Stack {
         Self { sandbox, functions, _runner: runner, router }
     }
 
-    /// Runs the function by hand and through the whole path, compares the two, and says whether it succeeded.
+    /// Runs the function by hand and through the whole path, compares the two, and says whether it
+    /// succeeded.
     async fn compare(&self, function: &Function, package: &str, list: String) -> bool {
         let what = format!("{} on {package}", function.name);
         let image = format!("ex.io/{}:v1", function.name);

@@ -1,6 +1,7 @@
 //! The router's status page in a real browser: what a person sees, and that it stays so.
 //!
-//! With `PORCH_FN_TEST_PICTURES`, the name of a directory, pictures of it are left there: `tests/screenshot` does that.
+//! With `PORCH_FN_TEST_PICTURES`, the name of a directory, pictures of it are left there:
+//! `tests/screenshot` does that.
 
 use std::path::Path;
 
@@ -116,7 +117,8 @@ async fn three_shards_with_traffic_are_shown_live() {
     assert_eq!(browser.value("document.querySelectorAll('#ring.picked circle.on').length").await, 2);
     browser.value("document.querySelector('#shards tbody tr').onmouseleave()").await;
     assert_eq!(browser.value(PICKED).await, Value::Null);
-    // Also when others come and go, until it goes itself: nobody says then that the pointer has left it.
+    // Also when others come and go, until it goes itself: nobody says then that the pointer has
+    // left it.
     let without = "const without = gone => ({...shown, shards: shown.shards.filter((_, node) => node !== gone), ring: {...shown.ring, slices: shown.ring.slices.filter(([node]) => node !== gone).map(([node, length]) => [node > gone ? node - 1 : node, length])}})";
     let seen = format!(
         "(() => {{ {without}; const seen = []; document.querySelectorAll('#shards tbody tr')[1].onmouseenter(); for (const members of [shown, without(0), without(2), without(1), shown]) {{ show(members); seen.push({PICKED}); }} return seen; }})()"

@@ -1,8 +1,10 @@
-//! One runner of ten in a namespace with 50,000 function pods: its memory and time of a core, and how long calls to warm
-//! pods take while pods change, while all are listed again, and while thousands of images become known.
+//! One runner of ten in a namespace with 50,000 function pods: its memory and time of a core, and
+//! how long calls to warm pods take while pods change, while all are listed again, and while
+//! thousands of images become known.
 //!
-//! The API server is this test, and so are the pods: one server that answers on all addresses of 127/8. Calls go through
-//! the runner's own port, so that a figure is of a whole call and not only of the pool.
+//! The API server is this test, and so are the pods: one server that answers on all addresses of
+//! 127/8. Calls go through the runner's own port, so that a figure is of a whole call and not only
+//! of the pool.
 
 mod api;
 mod objects;
@@ -27,8 +29,8 @@ const PORT: u16 = 9446;
 /// Images that are called.
 const WARM: usize = 200;
 const CALLS_PER_SECOND: f64 = 300.0;
-/// Pods that live for half an hour and change eight times make half of it; the other half are pods in use, one in four,
-/// whose reclaim-after is written once a minute.
+/// Pods that live for half an hour and change eight times make half of it; the other half are pods
+/// in use, one in four, whose reclaim-after is written once a minute.
 const CHANGES_PER_SECOND: usize = 450;
 const LASTS: Duration = Duration::from_secs(20);
 

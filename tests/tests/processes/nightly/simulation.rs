@@ -1,5 +1,5 @@
-//! A router with 1,000 runners and 100,000 images: what it needs at that size. The runners are one server of this test
-//! behind a thousand addresses.
+//! A router with 1,000 runners and 100,000 images: what it needs at that size. The runners are one
+//! server of this test behind a thousand addresses.
 
 use porch_fn_lifecycle::drain;
 use porch_fn_tests::echo::serve_echo;

@@ -1,5 +1,5 @@
-//! What a call costs a router and a runner: memory by message size and calls at once, and time of a core. The README's
-//! sizing table is made of these figures.
+//! What a call costs a router and a runner: memory by message size and calls at once, and time of a
+//! core. The README's sizing table is made of these figures.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;

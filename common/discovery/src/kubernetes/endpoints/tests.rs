@@ -27,8 +27,8 @@ fn of(slices: &[EndpointSlice]) -> Vec<String> {
 #[test]
 fn an_address_that_was_ready_is_remembered_for_as_long_as_it_is_listed() {
     let mut proven = BTreeSet::new();
-    // The readiness of four addresses, one after the other as they are patched when their node is lost; and
-    // which of them are called.
+    // The readiness of four addresses, one after the other as they are patched when their node is
+    // lost; and which of them are called.
     for (what, conditions, expected) in [
         ("two are ready", [READY, READY, NOT_READY, NOT_READY], &[0, 1][..]),
         ("one is left", [NOT_READY, READY, NOT_READY, NOT_READY], &[1]),

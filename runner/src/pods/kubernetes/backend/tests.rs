@@ -1,4 +1,5 @@
-//! A create has one bound for all that it waits for, or callers wait longer than they were promised.
+//! A create has one bound for all that it waits for, or callers wait longer than they were
+//! promised.
 
 use porch_fn_settings::CacheConfig;
 use tokio::sync::mpsc;

@@ -32,8 +32,8 @@ fn function(state: &Value) -> Value {
     status(&[container("function", 0, state, &json!({}))])
 }
 
-/// The phase in short: `running`, `pending`, or `waits` or `failed` with the kind of the reason and,
-/// unless it is the function, the container.
+/// The phase in short: `running`, `pending`, or `waits` or `failed` with the kind of the reason
+/// and, unless it is the function, the container.
 fn brief(phase: &Phase) -> String {
     let (word, reason) = match phase {
         Phase::Failed(reason) => ("failed", reason),

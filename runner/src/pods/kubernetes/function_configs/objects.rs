@@ -1,5 +1,5 @@
-//! The FunctionConfigs that exist, the configuration made from them, and which of them are due for a
-//! write. Without I/O.
+//! The FunctionConfigs that exist, the configuration made from them, and which of them are due for
+//! a write. Without I/O.
 //!
 //! After each write to an object the next one waits, twice as long each time, until the object has
 //! been left alone. Another writer of the same field would answer each of our writes with its own,
@@ -198,8 +198,8 @@ impl Objects {
     /// A write has ended. A failed one is repeated.
     pub(super) fn record_write(&mut self, name: &str, write: &Write, succeeded: bool) {
         let Some(entry) = self.entries.get_mut(name) else { return };
-        // The API server may drop what the schema has no field for, as that of newer Porch drops the
-        // observed generation: then no event shows that it was written.
+        // The API server may drop what the schema has no field for, as that of newer Porch drops
+        // the observed generation: then no event shows that it was written.
         if let Write::Status { observed: Some(observed), .. } = write
             && succeeded
         {

@@ -1,8 +1,8 @@
 //! The meaning of the `tags` of FunctionConfigs, from the cluster's schema.
 //!
 //! [`TagSemantics::of_schema`] reads it from the group's `OpenAPI` document. Every account that the
-//! API server knows may read that document (`ClusterRole` system:discovery), but not every account may
-//! read CRDs.
+//! API server knows may read that document (`ClusterRole` system:discovery), but not every account
+//! may read CRDs.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ enum SchemaError {
 // === impl Followed ===
 
 impl Followed {
-    /// Reads the schema, unless `--functionconfig-tags` decides. After a failure the last answer stays
-    /// in effect.
+    /// Reads the schema, unless `--functionconfig-tags` decides. After a failure the last answer
+    /// stays in effect.
     pub(super) async fn read_schema(&mut self) {
         if self.options.semantics.is_some() {
             return;

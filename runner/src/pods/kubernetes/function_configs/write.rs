@@ -1,8 +1,8 @@
 //! The next write to a FunctionConfig. Pure.
 //!
-//! `status.error` is one field for three writers: Porch's server and controller clear it whenever they
-//! look at the object. Errors of this runner have a prefix; other errors are neither cleared nor
-//! overwritten.
+//! `status.error` is one field for three writers: Porch's server and controller clear it whenever
+//! they look at the object. Errors of this runner have a prefix; other errors are neither cleared
+//! nor overwritten.
 
 #[cfg(test)]
 mod tests;
@@ -56,8 +56,8 @@ pub(super) enum Write {
 }
 
 /// The next write to `object`. `applied`: its present state is in effect, not an earlier one.
-/// `problem`: what its user should fix. `owns`: this runner writes its status. Any runner removes the
-/// finalizer, so that a deletion waits for no runner in particular.
+/// `problem`: what its user should fix. `owns`: this runner writes its status. Any runner removes
+/// the finalizer, so that a deletion waits for no runner in particular.
 pub(super) fn next_write(object: &Object, applied: bool, problem: Option<&str>, owns: bool) -> Option<Write> {
     if object.ending {
         let index = object.finalizers.iter().position(|finalizer| finalizer == FINALIZER);

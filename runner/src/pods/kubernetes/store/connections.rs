@@ -71,7 +71,8 @@ impl Store {
         }
     }
 
-    /// Replaces the connections that have had no call for [`IDLE`] by ones that are not dialled yet.
+    /// Replaces the connections that have had no call for [`IDLE`] by ones that are not dialled
+    /// yet.
     fn close_idle(&self) {
         let mut idle = Vec::new();
         for pod in self.state.lock().pods.values_mut() {

@@ -1,4 +1,5 @@
-//! Templates as Porch documents them work unchanged; those that cannot work are refused with the reason.
+//! Templates as Porch documents them work unchanged; those that cannot work are refused with the
+//! reason.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! porch-fn by kubeconfig, as those use it who look after an installation: the test of deploy/ calls this on what it has
-//! installed.
+//! porch-fn by kubeconfig, as those use it who look after an installation: the test of deploy/
+//! calls this on what it has installed.
 
 use std::process::Output;
 
@@ -37,8 +37,8 @@ fn texts<'a>(faults: &'a [Value], level: &str) -> Vec<&'a str> {
     of_level.map(|finding| finding["text"].as_str().unwrap()).collect()
 }
 
-/// Waits until doctor finds exactly these problems. Of a right that has been taken or given, the API server that it asks
-/// hears a moment later.
+/// Waits until doctor finds exactly these problems. Of a right that has been taken or given, the
+/// API server that it asks hears a moment later.
 async fn finds(stand: &Stand, problems: &[&str]) {
     eventually(&format!("doctor finds {problems:?}"), async || {
         let (faults, success) = doctor(stand).await;

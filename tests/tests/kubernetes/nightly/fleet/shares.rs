@@ -1,4 +1,5 @@
-//! How the calls of a load are spread over the runners, second by second, as the routers count them.
+//! How the calls of a load are spread over the runners, second by second, as the routers count
+//! them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

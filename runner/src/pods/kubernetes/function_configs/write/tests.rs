@@ -1,4 +1,5 @@
-//! What is written to a FunctionConfig, and by which runner: runners must not write against each other.
+//! What is written to a FunctionConfig, and by which runner: runners must not write against each
+//! other.
 
 use serde_json::json;
 

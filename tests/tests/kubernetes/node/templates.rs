@@ -1,0 +1,53 @@
+//! The template of Porch's documentation with a wrapper-server that knows nothing of ours. With
+//! ours, unit tests read it, and `alone::deploy` starts a pod of a template.
+
+use std::fs;
+
+use porch_fn_tests::foreign;
+
+use crate::rig::{Bench, INPUT};
+
+/// Porch's documentation has it, in `data` of this ConfigMap.
+const DOCUMENTED: &str = include_str!("../../../../runner/src/pods/kubernetes/template/documented.yaml");
+const NAME: &str = "kpt-function-eval-pod-template";
+const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
+
+#[tokio::test]
+#[ignore = "needs a cluster; tests/run runs it"]
+async fn a_wrapper_that_knows_nothing_of_ours_works() {
+    let server = foreign::client("echoserver");
+    let bench = Bench::new().await;
+    let image = wrapper_of(&bench, &server).await;
+    // It has Porch's flags and grpc-go's health service. Unlike Porch's it listens on 127.0.0.1
+    // unless told otherwise.
+    let command = "            - /wrapper-server-tools/wrapper-server\n";
+    let with_args = format!("{command}          args: [--address, 0.0.0.0]\n");
+    let text = DOCUMENTED.replace(WRAPPER, &image).replace(command, &with_args);
+    assert!(text.contains("0.0.0.0"));
+    bench.kubectl(&["apply", "-f", "-"], &text).await;
+    for connect in ["--pod-connect=pod-ip", "--pod-connect=service"] {
+        let runner = bench.runner_with(NAME, &[&bench.image], &[connect]).await;
+        let answer = runner.call(INPUT).await;
+        assert_eq!(answer.output(), INPUT);
+        assert!(answer.log().starts_with("image "), "the stand-in answers: {}", answer.log());
+    }
+    bench.pod().await;
+}
+
+/// The wrapper's image with another program in the place of its own.
+async fn wrapper_of(bench: &Bench, program: &std::path::Path) -> String {
+    let file = bench.sandbox.write("layer/wrapper-server/wrapper-server", "");
+    fs::copy(program, file).unwrap();
+    let (root, layer) = (bench.sandbox.path("layer"), bench.sandbox.path("layer.tar"));
+    let (root, layer) = (root.to_str().unwrap(), layer.to_str().unwrap());
+    let image = format!("{}/{}:test", bench.cluster.registry(), bench.namespace.name());
+    let base = bench.cluster.wrapper_image();
+    for (program, args) in [
+        ("tar", &["-C", root, "--owner=0", "--group=0", "-cf", layer, "."][..]),
+        ("crane", &["append", "--insecure", "-b", &base, "-f", layer, "-t", &image]),
+    ] {
+        let ended = bench.sandbox.run(program, args, b"").await;
+        assert!(ended.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+    image
+}
