@@ -172,7 +172,7 @@ mod tests {
             (unresolved(RegistryError::Unreachable.into()), Unknown, kept, "tag constraint \">=2\": "),
             (PodError::Vanished, Unavailable, shed, "vanished"),
             (PodError::Stopped, Unavailable, shed, "shutting down"),
-            (PodError::Broken, Unavailable, kept, "code = Unavailable desc = the function's pods"),
+            (PodError::Broken, Unavailable, kept, "desc = the connections to the function's pods were lost"),
             (PodError::TooLarge { size: 9, limit: 8 }, ResourceExhausted, kept, "(9 vs. 8)"),
         ] {
             let reply = error.reply(IMAGE);
