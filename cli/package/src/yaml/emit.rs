@@ -1,4 +1,5 @@
-//! Writes nodes that have no text yet: block style with two spaces, sequences level with their key.
+//! Serializes nodes without a text: block style, two spaces, sequences not indented below their
+//! key.
 //!
 //! This is for new annotations, for the functionConfig of `key=value` arguments and for items that
 //! a function returned as JSON. Plain scalars stay as they are, to the letter; aliases are written
