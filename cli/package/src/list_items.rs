@@ -24,8 +24,8 @@ fn item_end(text: &str, item: &Node) -> usize {
     line_end(text, item.span.end)
 }
 
-/// The text of `item`, which stands behind `from`, and where it ends. `None`: it has no dash of its
-/// own.
+/// Returns where `item` ends, and its text. The item starts after `from`. `None`: it has no dash of
+/// its own.
 fn cut(text: &str, from: usize, item: &Node) -> Option<(usize, String)> {
     let keys = column(text, item.span.start);
     let has_dash =
