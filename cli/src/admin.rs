@@ -1,4 +1,4 @@
-//! Gets pages of admin ports.
+//! HTTP client for the admin ports of routers and runners.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use tokio::time::timeout;
 
 use crate::failure::Failure;
 
-/// Where an admin port is unless `--address` is given.
+/// Address of the admin port if `--address` is not given.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:9464";
 /// How long a server may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest page that is read, in bytes.
+/// Maximum size of a page, in bytes.
 const MAX_PAGE: usize = 64 * 1024 * 1024;
 
 /// The admin port of a router or runner.
@@ -31,12 +31,12 @@ pub(crate) struct AdminPort {
 // === impl AdminPort ===
 
 impl AdminPort {
-    /// Gets `path`, query included.
+    /// Requests `path`, which may include a query.
     pub(crate) async fn get(&self, path: &str) -> Result<(StatusCode, Bytes), Failure> {
         let Self { kind, address } = self;
         let answer = async {
             let uri: Uri = format!("http://{address}{path}").parse().map_err(|error| self.other(&error))?;
-            // Without a port the client would ask port 80.
+            // Without a port, the client would connect to port 80.
             if uri.port().is_none() {
                 let reason = "invalid socket address: give HOST:PORT";
                 return Err(Failure::new(format!(
@@ -58,13 +58,13 @@ impl AdminPort {
         timeout(TIMEOUT, answer).await.map_err(late)?
     }
 
-    /// The page at `path` as text, and its content.
+    /// Requests the page at `path`. Returns its text and its parsed content.
     pub(crate) async fn page<T: DeserializeOwned>(&self, path: &str) -> Result<(String, T), Failure> {
         let (status, body) = self.get(path).await?;
         self.read(path, status, &body)
     }
 
-    /// The page in an answer of [`AdminPort::get`].
+    /// Parses the page in a response of [`AdminPort::get`].
     pub(crate) fn read<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -88,7 +88,7 @@ impl AdminPort {
     }
 }
 
-/// The last cause: the ones before it only name layers of the client.
+/// Returns the last cause. The causes before it only name layers of the HTTP client.
 fn root_cause(mut error: &(dyn Error + 'static)) -> String {
     while let Some(cause) = error.source() {
         error = cause;

@@ -1,6 +1,6 @@
-//! The way to an installation in a cluster: by kubeconfig to the API server, and from there through
-//! a forwarded port to a pod, like `kubectl port-forward service/NAME`. Nothing has to be exposed
-//! for it.
+//! Connects to an installation in a cluster. The kubeconfig leads to the API server, which forwards
+//! a port to a pod, like `kubectl port-forward service/NAME`. No Service has to be exposed outside
+//! the cluster.
 
 mod forward;
 
@@ -22,21 +22,21 @@ use serde::de::DeserializeOwned;
 use self::forward::Forward;
 use crate::failure::Failure;
 
-/// Where Porch and the manifests of deploy/ put the function runner.
+/// The namespace in which Porch's manifests and those of deploy/ install the function runner.
 const DEFAULT_NAMESPACE: &str = "porch-system";
 /// The routers' Service.
 pub(crate) const ROUTERS: &str = "function-router";
-/// The Service that Porch calls as shipped: Porch's own runner's, the routers' that took it over,
-/// or that of a runner that stands alone.
+/// The Service that Porch calls by default. It selects Porch's own function runner, our routers if
+/// they replaced it, or our only runner if there are no routers.
 pub(crate) const CALLED: &str = "function-runner";
 /// The runners' headless Service.
 pub(crate) const SHARDS: &str = "function-runner-shards";
-/// Port for calls.
+/// The gRPC port that serves calls.
 pub(crate) const GRPC: Port = Port { service: Some(9445), names: &["grpc"], usual: 9445 };
-/// The admin port, under our name and under that of Porch's manifests.
+/// The admin port: `admin` in our manifests, `metrics` in Porch's.
 pub(crate) const ADMIN: Port = Port { service: None, names: &["admin", "metrics"], usual: 9464 };
 
-/// Objects of one list request.
+/// Number of objects per list request.
 const PAGE: u32 = 500;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -62,34 +62,34 @@ pub(crate) struct Cluster {
     pub(crate) namespace: String,
 }
 
-/// How a port of a container is found.
+/// How to find a port of a container.
 pub(crate) struct Port {
-    /// The Service's port that leads to it.
+    /// The port of the Service that forwards to the container port.
     service: Option<u16>,
-    /// Names that it may have.
+    /// Names that the container port may have.
     names: &'static [&'static str],
-    /// Its number otherwise.
+    /// The number to use if neither the Service nor a name determines it.
     usual: u16,
 }
 
-/// Where a command finds its server.
+/// The address of the server that a command calls.
 pub(crate) struct Reached {
     /// `HOST:PORT`.
     pub(crate) address: String,
-    /// The forwarded port there, for as long as this lives.
+    /// The port forward behind the address, if any. Dropping it ends the forwarding.
     forward: Option<Forward>,
 }
 
 // === impl ClusterArgs ===
 
 impl ClusterArgs {
-    /// Whether the user asked for a cluster.
+    /// Returns whether the user gave a flag that selects a cluster.
     fn are_given(&self) -> bool {
         self.namespace.is_some() || self.kubeconfig.is_some() || self.context.is_some()
     }
 
-    /// `port` of a pod behind the first of `services` that there is, if the user asked for a
-    /// cluster, else `address`.
+    /// Forwards `port` of a pod if the user asked for a cluster, else returns `address`. The pod
+    /// belongs to the first of `services` that exists.
     pub(crate) async fn reach(
         &self,
         address: String,
@@ -103,7 +103,7 @@ impl ClusterArgs {
         Ok(Reached { address: forward.address.to_string(), forward: Some(forward) })
     }
 
-    /// The way to it. Whether anybody answers is not asked.
+    /// Creates a client for the cluster. Does not check that the API server answers.
     pub(crate) async fn connect(&self) -> Result<Cluster, Failure> {
         let kubeconfig = |error: KubeconfigError| {
             let flags = "see --kubeconfig, --context and $KUBECONFIG";
@@ -121,7 +121,8 @@ impl ClusterArgs {
         choose_proxy(&mut config);
         set_user_agent(&mut config, "porch-fn");
         config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // A forwarded port is silent while a function runs. Requests have bounds of their own.
+        // A forwarded port carries no bytes while a function runs. Requests have their own
+        // timeouts.
         config.read_timeout = None;
         let client = Client::try_from(config);
         let client = client
@@ -134,12 +135,12 @@ impl ClusterArgs {
 // === impl Reached ===
 
 impl Reached {
-    /// Whether the address only stands for one in the cluster.
+    /// Returns whether the address is a forwarded port of a pod.
     pub(crate) fn is_forwarded(&self) -> bool {
         self.forward.is_some()
     }
 
-    /// Adds to an error of a call that was made through this where it went.
+    /// Adds to the error of a call which pod received it, or which flags set the address.
     pub(crate) fn explain(&self, error: impl Display) -> Failure {
         let Some(forward) = &self.forward else {
             return Failure::new(format!("{error}; see --address, and -n for a cluster"));
@@ -152,8 +153,8 @@ impl Reached {
 // === impl Cluster ===
 
 impl Cluster {
-    /// A port of this machine that leads to `port` of a ready pod behind the first of `services`
-    /// that there is.
+    /// Forwards a local port to `port` of a ready pod. The pod belongs to the first of `services`
+    /// that exists.
     async fn forward(&self, services: &[&'static str], port: &Port) -> Result<Forward, Failure> {
         let (service, found) = self.service(services).await?;
         let selector = found.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
@@ -167,7 +168,7 @@ impl Cluster {
         self.forward_to(pod, port.of(Some(&found), pod)).await
     }
 
-    /// A port of this machine that leads to `port` of `pod`.
+    /// Forwards a local port to `port` of `pod`.
     pub(crate) async fn forward_to(&self, pod: &Pod, port: u16) -> Result<Forward, Failure> {
         let pods = Api::namespaced(self.client.clone(), &self.namespace);
         Forward::start(pods, pod.name_any(), port).await
@@ -186,7 +187,7 @@ impl Cluster {
         Err(Failure::new(format!("there is no Service {name} in namespace {namespace}: {fix}")))
     }
 
-    /// Pods that a selector selects; none by one that is empty.
+    /// Lists the pods that `selector` matches. An empty selector matches no pods here.
     pub(crate) async fn pods(&self, selector: &BTreeMap<String, String>) -> Result<Vec<Pod>, Failure> {
         if selector.is_empty() {
             return Ok(Vec::new());
@@ -195,7 +196,7 @@ impl Cluster {
         self.all("pods", ListParams::default().labels(&terms.join(","))).await
     }
 
-    /// The objects of the namespace; `what` names them in an error.
+    /// Lists the namespace's objects of kind `K`. `what` names the kind in an error.
     pub(crate) async fn all<K>(&self, what: &str, params: ListParams) -> Result<Vec<K>, Failure>
     where
         K: Clone + Debug + DeserializeOwned + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -206,12 +207,13 @@ impl Cluster {
     }
 }
 
-/// Names the object that a request was for.
+/// Converts a request's error to a [`Failure`] that names the requested object.
 pub(crate) fn unread(what: impl Fn() -> String) -> impl Fn(RequestError) -> Failure {
     move |error| Failure::new(format!("{} cannot be read: {}", what(), Causes(&error)))
 }
 
-/// What `keep` makes of the objects of an API, of `max` at most, and whether that is all of them.
+/// Lists up to `max` objects, rounded up to whole pages, and passes each to `keep`. Returns the
+/// kept values, and whether the list was complete.
 pub(crate) async fn list<K, T>(
     api: &Api<K>,
     params: ListParams,
@@ -234,7 +236,7 @@ where
     Ok((kept, false))
 }
 
-/// Whether a pod serves, and is not on its way out.
+/// Returns whether a pod is ready and not terminating.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True");
@@ -244,8 +246,8 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
 // === impl Port ===
 
 impl Port {
-    /// Its number in `pod`: where the Service's port leads, else the container port of its name,
-    /// else the usual one.
+    /// Returns the port's number in `pod`: the Service's target port, else the container port with
+    /// one of the names, else the usual number.
     pub(crate) fn of(&self, service: Option<&Service>, pod: &Pod) -> u16 {
         let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_deref()).unwrap_or_default();
         let led = ports.iter().find(|port| Some(port.port) == self.service.map(i32::from));

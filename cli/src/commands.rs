@@ -1,4 +1,4 @@
-//! The subcommands and how they are found.
+//! Defines the subcommands, and runs the one that the command line names.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ macro_rules! examples {
     };
 }
 
-/// How porch-fn's own --help reads.
+/// Template of `porch-fn --help`.
 const ROOT_HELP: &str = "{about-with-newline}\nCommands:\n{subcommands}\n\nOptions:\n{options}\n\nUsage:\n  porch-fn COMMAND \
                          [flags]\n\nUse \"porch-fn COMMAND --help\" for more about a command.\n";
 

@@ -1,4 +1,4 @@
-//! `porch-fn completion`: a script by which a shell completes subcommands and flags.
+//! `porch-fn completion`: prints a script with which a shell completes subcommands and flags.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -17,6 +17,6 @@ pub(crate) fn run(args: &CompletionArgs, mut command: clap::Command) -> ExitCode
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
-    // A shell that is gone needs no completion.
+    // Do not panic if the shell has closed the pipe.
     std::io::stdout().write_all(&script).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }

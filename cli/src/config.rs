@@ -1,4 +1,4 @@
-//! `porch-fn config`: the settings that a runner has for an image, and where each is written.
+//! `porch-fn config`: shows a runner's settings for an image, and the source of each setting.
 
 use std::process::ExitCode;
 
@@ -89,7 +89,7 @@ mod tests {
         assert!(tables(&Page { notes: vec![], ..page() }).ends_with("FunctionConfig f\n"));
     }
 
-    /// Why a server gives no page.
+    /// Returns the error message for a server that sends no page.
     async fn failure(address: &str) -> String {
         let image = "localhost:5000/f:v1@sha256:a&b=ä".to_owned();
         let (address, cluster) = (address.to_owned(), ClusterArgs::default());

@@ -1,9 +1,8 @@
-//! `porch-fn doctor`: looks an installation over, and reports of everything that is wrong what to
-//! do about it.
+//! `porch-fn doctor`: checks an installation, and reports each fault with its fix.
 //!
 //! [`gather`] asks the cluster and the programs for the facts. [`installation`] recognises routers,
 //! runners and Porch's programs among the Deployments, with the flags that each runs with.
-//! [`checks`] are a table of functions from facts to findings.
+//! [`checks`] is a table of functions that turn facts into findings.
 
 mod checks;
 mod destination;
@@ -30,8 +29,8 @@ use crate::cluster::ClusterArgs;
 use crate::failure::Failure;
 use crate::output::{self, Output};
 
-/// How often to look again at what passes by itself, such as a ring on which a runner has just come
-/// up: what is still so after 15 s is reported.
+/// Some faults pass by themselves, such as a ring that a runner has just joined. Doctor repeats the
+/// checks this often, and reports the faults that persist for 15 s.
 const LOOKS_AGAIN: usize = 3;
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -54,7 +53,7 @@ pub(crate) struct DoctorArgs {
 // === impl DoctorArgs ===
 
 impl DoctorArgs {
-    /// How failures name the command.
+    /// Returns the command's name for error messages.
     pub(crate) fn name(&self) -> &'static str {
         if self.clean_legacy { "doctor --clean-legacy" } else { "doctor" }
     }
@@ -72,7 +71,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<ExitCode, Failure> {
             break;
         }
         sleep(PAUSE).await;
-        // Without a second look, report the first.
+        // If this query fails, report the previous findings.
         let Ok(facts) = gather::gather(&cluster).await else { break };
         findings = checks::all(&facts);
     }

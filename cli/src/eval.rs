@@ -1,4 +1,4 @@
-//! `porch-fn eval`: one function on one package, through the same call that Porch makes.
+//! `porch-fn eval`: runs one function on one package, with the same gRPC call that Porch makes.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Read, Write};
@@ -23,11 +23,11 @@ use crate::cluster::{CALLED, ClusterArgs, GRPC, ROUTERS};
 use crate::failure::Failure;
 use crate::progress::Progress;
 
-/// Where a router is unless `--address` is given.
+/// The router's address if `--address` is not given.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:9445";
-/// Standing for standard input as a package.
+/// The value of `--package` that means standard input.
 const STDIN: &str = "-";
-/// How dialling is done: one call, no pings.
+/// Connection options for a single call, without pings.
 const CONNECTION: conn::Options = conn::Options {
     connect_timeout: Duration::from_secs(5),
     ping: None,
@@ -100,7 +100,8 @@ fn function_config(args: &EvalArgs) -> Result<Option<FunctionConfig>, Failure> {
     config.map(Some).map_err(Failure::usage)
 }
 
-/// The package, unless it is a ResourceList on standard input, and what the function gets.
+/// Reads the package, unless `--package` is standard input. Also returns the ResourceList for the
+/// function.
 fn read(args: &EvalArgs, config: Option<&FunctionConfig>) -> Result<(Option<Package>, Bytes), Failure> {
     let limit = args.max_request_body_size;
     if args.package != Path::new(STDIN) {

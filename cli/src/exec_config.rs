@@ -1,5 +1,5 @@
-//! `porch-fn exec-config`: the `--config` of runners for a folder of the catalog's executables,
-//! such as `/home/nonroot/functions` of Porch's function runner.
+//! `porch-fn exec-config`: prints the runners' `--config` for a folder of executables of the
+//! catalog, such as `/home/nonroot/functions` of Porch's function runner.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,8 +13,8 @@ use crate::failure::Failure;
 use crate::output;
 use crate::porch_config::CATALOG;
 
-/// The executables of Porch's image, and the versions that they are of. Source: func/Dockerfile of
-/// kptdev/porch at 610c4df7.
+/// Executables in the image of Porch's function runner, with their versions. Source:
+/// func/Dockerfile of kptdev/porch at 610c4df7.
 const KNOWN: [(&str, &str); 10] = [
     ("apply-setters", "v0.2.4"),
     ("ensure-name-substring", "v0.2.1"),
@@ -27,7 +27,7 @@ const KNOWN: [(&str, &str); 10] = [
     ("starlark", "v0.5.5"),
     ("upsert-resource", "v0.2.3"),
 ];
-/// Most files of a folder.
+/// Maximum number of files in the folder.
 const MAX_FILES: usize = 10_000;
 
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,7 @@ pub(crate) struct ExecConfigArgs {
 /// The name and the version of an executable, as the user gives them.
 type Tagged = (String, String);
 
-/// Prints the `--config` of a folder.
+/// Prints the `--config` for the executables in a folder.
 pub(crate) fn run(args: &ExecConfigArgs) -> Result<ExitCode, Failure> {
     let folder = args.directory.display();
     let executables = executables(&args.directory)?;
@@ -82,7 +82,7 @@ fn executables(directory: &Path) -> Result<Vec<String>, Failure> {
             return Err(Failure::new(format!("{folder} has more than {MAX_FILES} files: {fix}")));
         }
         let entry = entry.map_err(failed)?;
-        // A link counts as its target; one that leads nowhere is no executable.
+        // `metadata` follows symbolic links. Skip a link without a target.
         let Ok(metadata) = fs::metadata(entry.path()) else { continue };
         if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
             names.extend(entry.file_name().into_string().ok());
@@ -92,8 +92,8 @@ fn executables(directory: &Path) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// The functions that these executables are, and the executables without a version. A tag that the
-/// user gives wins.
+/// Returns the functions for the configuration, and the executables without a known version. Tags
+/// from the user replace the known version.
 fn functions<'a>(executables: &'a [String], tags: &[Tagged]) -> (Vec<Value>, Vec<&'a str>) {
     let (mut functions, mut unknown) = (Vec::new(), Vec::new());
     for name in executables {
@@ -103,7 +103,7 @@ fn functions<'a>(executables: &'a [String], tags: &[Tagged]) -> (Vec<Value>, Vec
         if tags.is_empty() {
             tags.extend(KNOWN.into_iter().filter(of_name));
         }
-        // Porch has both spellings for one version.
+        // Porch uses both spellings of a version: with and without the leading `v`.
         let spellings = tags.iter().flat_map(|(_, tag)| std::iter::once(*tag).chain(tag.strip_prefix('v')));
         let images: Vec<_> = spellings.map(|tag| format!("{CATALOG}/{name}:{tag}")).collect();
         if images.is_empty() {
@@ -125,7 +125,7 @@ fn tagged(text: &str) -> Result<Tagged, String> {
 mod tests {
     use super::*;
 
-    /// That the printed configuration serves a runner is tested with one (tests/processes).
+    /// tests/processes starts a runner with the printed configuration.
     #[test]
     fn executables_stand_for_images_by_known_versions_and_by_given_ones_which_win() {
         let names = ["mine", "set-labels", "set-namespace", "theirs"].map(str::to_owned);

@@ -1,5 +1,5 @@
 //! The one error of all subcommands: a text for the user and an exit code. No caller distinguishes
-//! failures, so that any error becomes one by `?`.
+//! failures, so `?` converts any error to this type.
 
 use std::error::Error;
 use std::fmt::{self, Display};
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use porch_fn_flags::EXIT_USAGE;
 
-/// Why a subcommand did not do what it was asked for.
+/// Reason why a subcommand failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     text: String,
@@ -21,7 +21,7 @@ impl Failure {
         Self::with_code(text, ExitCode::FAILURE)
     }
 
-    /// 64 for faults of the command line, so that 1 is left for functions that fail.
+    /// Exit code 64 for command-line errors. Exit code 1 is for functions that fail.
     pub(crate) fn usage(text: impl Display) -> Self {
         Self::with_code(text, ExitCode::from(EXIT_USAGE))
     }

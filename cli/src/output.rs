@@ -1,4 +1,4 @@
-//! How subcommands print.
+//! Output of the subcommands: tables, JSON and text.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -6,24 +6,24 @@ use std::io::Write as _;
 use clap::ValueEnum;
 use porch_fn_text::cut;
 
-/// Longest cell of a table, in bytes.
+/// Maximum length of a table cell, in bytes.
 const MAX_CELL: usize = 200;
 
-/// How each subcommand's --help reads: like kubectl's.
+/// Template of each subcommand's --help, in the style of kubectl.
 pub(crate) const HELP: &str = "{about-with-newline}\n{before-help}{all-args}\n\nUsage:\n  {usage}\n";
 
 /// How to print. A doc comment on a variant would be in the way in --help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     Table,
-    // The server's page.
+    // Prints the server's page unchanged.
     Json,
 }
 
 // === impl Output ===
 
 impl Output {
-    /// Prints a page, which a server gave as `text`.
+    /// Prints a server's page: `tables` formats it, or `text` is printed as received.
     pub(crate) fn print<T>(self, (text, page): &(String, T), tables: impl FnOnce(&T) -> String) {
         match self {
             Self::Json => show(&format!("{text}\n")),
@@ -32,12 +32,12 @@ impl Output {
     }
 }
 
-/// Prints a text. A reader that has hung up needs no more of it.
+/// Prints a text. A write error is ignored: the reader has closed the pipe.
 pub(crate) fn show(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Columns as kubectl prints them: left-aligned, three spaces apart.
+/// Formats a table like kubectl: left-aligned columns, three spaces apart.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let header: Vec<String> = header.iter().map(|&title| title.to_owned()).collect();
     let rows = rows
@@ -58,14 +58,14 @@ pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     text
 }
 
-/// A text from elsewhere, on one line and without control sequences for the terminal.
+/// Makes untrusted text safe for the terminal: one line, no control sequences.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            // Harmless to a terminal, and common in values.
+            // These are harmless to a terminal, and common in values.
             '"' | '\'' | '\\' => escaped.push(c),
-            // Invisible characters as well: they may reverse a line's order.
+            // Also escapes invisible characters, which may reverse the direction of a line.
             c => escaped.extend(c.escape_debug()),
         }
     }

@@ -1,10 +1,10 @@
-//! `porch-fn porch-config`: FunctionConfigs that lead porch-server's functions to the routers, and
-//! the way back.
+//! `porch-fn porch-config`: prints FunctionConfigs that make porch-server send its functions to the
+//! routers, and FunctionConfigs that undo this.
 //!
-//! A porch-server that evaluates in pods of its own calls `--function-runner` only for functions
-//! with an executable: the function's FunctionConfig names one for its tag. So each function gets a
-//! `binaryExecutor` for all tags. What is printed is meant for `kubectl apply -f -`, or for a
-//! repository.
+//! A porch-server that evaluates functions in its own pods calls `--function-runner` only for
+//! functions with an executable: the FunctionConfig names an executable for the function's tag. So
+//! each function gets a `binaryExecutor` for all tags. The output is meant for `kubectl apply -f
+//! -`, or for a Git repository.
 
 mod changes;
 
@@ -23,7 +23,7 @@ use crate::cluster::{Cluster, ClusterArgs, ROUTERS, list, unread};
 use crate::failure::Failure;
 use crate::output::{self, HELP};
 
-/// FunctionConfigs that are read at most.
+/// Maximum number of FunctionConfigs to read.
 const MAX_OBJECTS: u32 = 10_000;
 
 #[derive(Debug, clap::Subcommand)]
@@ -67,7 +67,7 @@ pub(crate) struct Place {
     cluster: ClusterArgs,
 }
 
-/// Why [`generate`] refuses a cluster.
+/// Reasons why `porch-config generate` refuses a cluster.
 const NO_FUNCTION_CONFIGS: &str = "the cluster has no FunctionConfigs (config.porch.kpt.dev/v1alpha1): this is for a \
     Porch whose porch-server evaluates in pods; else --function-runner leads everything to the routers";
 const NO_CONSTRAINTS: &str = "tags of this cluster's FunctionConfigs are no version constraints (kptdev/porch#1186), so \
@@ -102,7 +102,7 @@ pub(crate) async fn run(action: &Action) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What to know before the objects are applied.
+/// Returns what the user must know before applying the objects.
 fn generation_notes(cluster: &Cluster) -> Vec<String> {
     let routers = format!("{ROUTERS}.{}:9445", cluster.namespace);
     let first = format!(
@@ -118,7 +118,7 @@ fn generation_notes(cluster: &Cluster) -> Vec<String> {
     std::iter::once(first).chain(others.map(str::to_owned)).collect()
 }
 
-/// Refuses a Porch in whose FunctionConfigs `*` is no tag that means all.
+/// Fails unless the tag `*` means all tags in the FunctionConfigs of this Porch.
 fn require_constraints(schema: &Value, tags: Tags) -> Result<(), Failure> {
     match (tags, TagSemantics::of_schema(schema)) {
         (Tags::Constraint, _) | (Tags::Auto, Some(TagSemantics::Constraint)) => Ok(()),
@@ -127,7 +127,7 @@ fn require_constraints(schema: &Value, tags: Tags) -> Result<(), Failure> {
     }
 }
 
-/// What to know of the way back.
+/// Returns what the user must know about undoing the changes.
 fn removal_notes(changes: &Changes, namespace: &str) -> Vec<String> {
     let mut notes = Vec::new();
     if changes.objects.is_empty() && changes.created.is_empty() {
@@ -162,7 +162,7 @@ fn yaml(objects: &[Value]) -> Result<String, Failure> {
     Ok(format!("{}\n", yaml.trim_end()))
 }
 
-/// The API server's schema of the group. Unlike the CRD itself, everybody may read it.
+/// Gets the API group's OpenAPI schema. By default every user may read it, unlike the CRD.
 async fn schema(cluster: &Cluster) -> Result<Value, Failure> {
     let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}")).body(Vec::new())?;
     match bounded(cluster.client.request(request)).await {
@@ -174,7 +174,7 @@ async fn schema(cluster: &Cluster) -> Result<Value, Failure> {
 async fn existing(cluster: &Cluster, namespace: &str) -> Result<Vec<Value>, Failure> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, VERSION, KIND));
     let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), namespace, &kind);
-    // What was read as JSON can be written as such.
+    // An object that was parsed from JSON can be serialized, so `ok` drops none.
     let json = |object: DynamicObject| serde_json::to_value(object).ok();
     let listed = list(&api, ListParams::default(), MAX_OBJECTS, json).await;
     match listed.map_err(unread(|| format!("the FunctionConfigs of namespace {namespace}")))? {
@@ -199,7 +199,7 @@ mod tests {
             }}}})
         };
         let refused = |schema: &Value| require_constraints(schema, Tags::Auto).err();
-        // Like the runners: in any of the three lists, in any case.
+        // Like in the runners, the word may be in any of the three executors, in any letter case.
         assert!(refused(&schema("podExecutor", "Version CONSTRAINTS.")).is_none());
         let exact = schema("podExecutor", "Image tags.");
         assert_eq!(refused(&exact).unwrap().to_string(), NO_CONSTRAINTS);

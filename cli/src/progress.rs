@@ -1,4 +1,4 @@
-//! A line on the terminal while something takes long, so that nobody wonders whether it hangs.
+//! Displays a line while an operation takes long, so that the user sees that it is not stuck.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(crate) struct Progress(Option<JoinHandle<()>>);
 
 impl Progress {
-    /// Begins after one second.
+    /// Starts to display progress after one second.
     pub(crate) fn start(what: String) -> Self {
         let show = async move {
             let started = Instant::now();
@@ -34,7 +34,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if let Some(task) = &self.0 {
             task.abort();
-            // Erase the line for what comes next.
+            // Erase the line before other output follows.
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }

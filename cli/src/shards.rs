@@ -11,7 +11,7 @@ use crate::cluster::{ADMIN, CALLED, ClusterArgs, ROUTERS};
 use crate::failure::Failure;
 use crate::output::{Output, escaped, table};
 
-/// Images shown in the table.
+/// Maximum number of images in the table.
 const MAX_IMAGES: usize = 40;
 
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ pub(crate) async fn run(args: ShardsArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The table of runners before any was asked for anything.
+/// Formats the table of runners at start, before the router has any health data.
 pub(crate) fn starting_table(runners: impl Iterator<Item = SocketAddr>) -> String {
     let rows = runners.map(|address| vec![address.to_string(), "healthy".to_owned()]).collect();
     table(&["RUNNER", "STATE"], rows)

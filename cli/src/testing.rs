@@ -1,11 +1,11 @@
-//! A server that gives prepared answers, for tests of clients.
+//! A server with prepared responses, for tests of clients.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// Gives each answer (status line and body) once. Returns the address, and the targets of the
-/// requests, in order.
+/// Sends each response (status line and body) once. Returns the server's address, and a task that
+/// returns the request targets in order.
 pub(crate) async fn serve(answers: Vec<(String, String)>) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

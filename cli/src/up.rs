@@ -19,10 +19,10 @@ use wrapper_server::process::adopt_orphans;
 use crate::failure::Failure;
 use crate::{admin, shards};
 
-/// The first argument by which porch-fn starts itself as a local pod's wrapper-server.
+/// First argument with which porch-fn starts itself as a local pod's wrapper-server.
 pub(crate) const WRAPPER_SERVER: &str = "__wrapper-server";
-/// The first argument by which it starts itself as one of the example functions; the next one names
-/// it.
+/// First argument with which porch-fn starts itself as an example function. The second argument is
+/// the function's name.
 pub(crate) const EXAMPLE_FUNCTION: &str = "__function";
 
 /// Images of the example functions that come with porch-fn.
@@ -31,7 +31,7 @@ const EXAMPLES: [(&str, &str); 2] = [
     ("porch-fn.example/require-resources:v1", "require-resources"),
 ];
 
-/// Runner flags that `up` decides.
+/// Runner flags that `up` sets itself and refuses from the user.
 const OWN_FLAGS: [&str; 6] =
     ["address", "port", "log-level", "pod-backend", "local-functions", "wrapper-server"];
 
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {
     let mut signals = StopSignals::catch().map_err(|_| Failure::new("cannot catch SIGTERM and SIGINT"))?;
     let (runner_flags, set) = match runner_flags(args.address, &args.runner_flags) {
         Ok(flags) => flags,
-        // It names the program that has these flags.
+        // The error already names the program whose flags these are.
         Err(error) => return Ok(error.report()),
     };
     let mut started = Started::start(args, runner_flags, &set).await?;
@@ -77,7 +77,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-/// Everything that was started.
+/// The router, runners and local pods that `up` has started.
 struct Started {
     router: App,
     runners: Vec<App>,
@@ -85,7 +85,7 @@ struct Started {
     images: Vec<String>,
 }
 
-/// The flags that the user gave for each runner, and ours.
+/// Merges the user's runner flags with the flags that `up` sets.
 fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, SetFlags), FlagError> {
     let program = || std::iter::once(OsString::from("porch-fn-runner"));
     let (_, set) = porch_fn_flags::parse_with_set::<runner::Flags>(program().chain(given.iter().cloned()))?;
@@ -93,18 +93,18 @@ fn runner_flags(address: IpAddr, given: &[OsString]) -> Result<(runner::Flags, S
         let message = format!("--{flag} cannot be set behind --: `up` sets it for its runners; see --help");
         return Err(FlagError::usage("porch-fn up", message));
     }
-    // The admin port can come from the environment as well: of a repeated flag the last counts.
+    // The last value of a repeated flag wins. `--admin-port` also overrides the environment.
     let own = ["--port=0".to_owned(), "--admin-port=0".to_owned(), format!("--address={address}")];
     let default = program().chain(["--drain-delay=0".into()]);
     porch_fn_flags::parse_with_set(default.chain(given.iter().cloned()).chain(own.map(OsString::from)))
 }
 
-/// The functions of the user's file, and the examples.
+/// Returns the functions of the user's file and the example functions.
 fn functions(file: Option<PathBuf>, own: &Path, prefix: &str) -> Result<ImageCommands, Failure> {
     let read = file.map(|path| ImageCommands::local(&path, prefix)).transpose();
     let mut functions = read.map_err(Failure::usage)?.unwrap_or_default();
     for (image, name) in EXAMPLES {
-        // The user's own function of that name counts.
+        // A function of the user replaces the example with the same image.
         if !functions.images().contains(&image) {
             let command = vec![own.display().to_string(), EXAMPLE_FUNCTION.to_owned(), name.to_owned()];
             functions.add(image, command, prefix).map_err(Failure::usage)?;
@@ -175,7 +175,7 @@ impl Started {
         println!("\nCtrl-C ends everything.");
     }
 
-    /// Returns when a part of router or runners ended that should not have.
+    /// Returns when a task of the router or of a runner has ended unexpectedly.
     async fn failed(&mut self) -> Failed {
         let apps = self.runners.iter_mut().chain([&mut self.router]);
         select_all(apps.map(|app| Box::pin(app.failed()))).await.0

@@ -1,8 +1,8 @@
-//! The annotations that tell a function's runner which file an item came from, and where in it.
+//! Annotations that record which file an item came from, and its position in that file.
 //!
-//! They are kpt's (kyaml's): each twice, under today's internal prefix and under the older public
-//! one that existing functions still read. They are added when a package is read and removed before
-//! it is written.
+//! kpt (kyaml) defines them. Path and index exist twice: under today's internal prefix, and under
+//! the older public prefix that existing functions still read. The annotations are added when a
+//! package is read and removed before it is written.
 
 use crate::yaml::{Entry, Node, Yaml, rewrite, same, sequence_indent};
 
@@ -18,13 +18,13 @@ pub(super) fn get<'a>(item: &'a Node, key: &str) -> Option<&'a str> {
     item.get("metadata")?.get("annotations")?.get(key)?.text()
 }
 
-/// Adds the annotations behind the existing ones to a document that went through [`remove`]: its
-/// file, relative to the package and with slashes, and its position among the documents of the
-/// file, from 0. `Ok(None)`: the document cannot be written.
+/// Adds the annotations after the existing ones to a document that went through [`remove`]. `path`
+/// is relative to the package, with slashes. `index` is the document's position in the file, from
+/// 0. `Ok(None)`: the document cannot be written.
 ///
 /// # Errors
 ///
-/// The name of the value that would have to be a mapping.
+/// The name of the value that is not a mapping but must be one.
 pub(super) fn add(document: &Yaml, path: &str, index: usize) -> Result<Option<Yaml>, &'static str> {
     let mut wanted = document.root.clone();
     let top = wanted.entries_mut().ok_or("the document")?;
@@ -42,7 +42,8 @@ pub(super) fn remove(document: Yaml) -> Option<Yaml> {
     if same(&wanted, &document.root) { Some(document) } else { rewrite(&document, &wanted) }
 }
 
-/// The tree without the annotations, and then without empty annotations and metadata, like kyaml.
+/// Returns the tree without the annotations. Like kyaml, removes `annotations` and `metadata` if
+/// they are empty then.
 pub(super) fn bare(root: &Node) -> Node {
     let is_ours = |(key, _): &Entry| key.text().is_some_and(|key| ALL.contains(&key));
     let mut wanted = root.clone();
@@ -63,8 +64,8 @@ fn remove_if_empty(entries: &mut Vec<Entry>, key: &str) {
     entries.retain(|(k, value)| k.text() != Some(key) || !is_empty(value));
 }
 
-/// The entries of the mapping at `key`. The key loses its place in the text, so that the entry is
-/// written anew where an edit of its lines is not enough.
+/// Returns the entries of the mapping at `key`. Clears the key's span, so that the entry is
+/// serialized again if an edit of its lines is not enough.
 fn existing<'a>(entries: &'a mut [Entry], key: &str) -> Option<&'a mut Vec<Entry>> {
     let (key, value) = entries.iter_mut().find(|(k, _)| k.text() == Some(key))?;
     key.span = 0..0;
@@ -72,7 +73,7 @@ fn existing<'a>(entries: &'a mut [Entry], key: &str) -> Option<&'a mut Vec<Entry
     value.entries_mut()
 }
 
-/// The same, after it was made where it is absent or empty. `None`: it is no mapping.
+/// Like [`existing`], but creates a missing mapping. `None`: the value is not a mapping.
 fn existing_or_new<'a>(entries: &'a mut Vec<Entry>, key: &str) -> Option<&'a mut Vec<Entry>> {
     if entries.iter().all(|(k, _)| k.text() != Some(key)) {
         entries.push((Node::string(key), Node::mapping(Vec::new())));

@@ -2,12 +2,12 @@
 
 use crate::yaml::{Node, ParseError, Style, Yaml};
 
-/// Kustomize's own files name neither kind nor apiVersion; kpt lets them pass.
+/// Kustomization files may lack kind and apiVersion; kpt accepts them.
 const KUSTOMIZATIONS: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
 
-/// The error is the field without which a document is not a KRM resource.
+/// The error is the first missing field that a KRM resource must have.
 pub(super) fn require_krm_fields(root: &Node) -> Result<(), &'static str> {
-    // Whatever its type: `apiVersion: 1` is for the function to complain about.
+    // The type is not checked: the function has to reject `apiVersion: 1`.
     let is_missing = |field: &&str| root.get(field).and_then(Node::text).is_none_or(str::is_empty);
     ["apiVersion", "kind"].into_iter().find(is_missing).map_or(Ok(()), Err)
 }
@@ -16,9 +16,8 @@ pub(super) fn is_kustomization(path: &str) -> bool {
     KUSTOMIZATIONS.contains(&path.rsplit('/').next().unwrap_or(path))
 }
 
-/// The document in `text` with a newline at its end. A literal block at the end of a file without a
-/// final newline has none in its value either, and must not gain one: its header says so then
-/// (`|-`).
+/// Parses `text` and adds a newline at its end. A literal block at the end of a file without a
+/// final newline has none in its value either, and must not gain one. Its header becomes `|-` then.
 pub(super) fn ending_with_newline(text: String) -> Result<Option<Yaml>, ParseError> {
     if text.ends_with('\n') {
         return Yaml::parse(text);

@@ -1,4 +1,4 @@
-//! One file of a package: its documents, each with the item that a function gets to see.
+//! One file of a package: its documents, each with the item that is sent to a function.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ const NOT_PLAIN: &str = "it uses YAML that cannot be put into a ResourceList (su
 /// A package as it was read.
 #[derive(Debug, Clone, Default)]
 pub struct Package {
-    /// In the order of their paths.
+    /// Sorted by path, for a binary search.
     pub(super) files: Vec<File>,
 }
 
-/// A file and the documents in it; what stands between them is only here, in `text`.
+/// A file and its documents. Only `text` contains the text between the documents.
 #[derive(Debug, Clone, Default)]
 pub(super) struct File {
     /// Relative to the package.
@@ -31,7 +31,7 @@ pub(super) struct File {
 /// A document that is not empty. Its index is its position in [`File::documents`].
 #[derive(Debug, Clone)]
 pub(super) struct Document {
-    /// Its place in the file's text.
+    /// Byte range in the file's text.
     pub(super) range: Range<usize>,
     /// The user's text with Unix line ends, without annotations left over from an earlier call.
     pub(super) text: String,
@@ -42,7 +42,7 @@ pub(super) struct Document {
 // === impl Package ===
 
 impl Package {
-    /// The number of items that a function gets to see.
+    /// Returns the number of items that are sent to a function.
     pub fn item_count(&self) -> usize {
         self.files.iter().map(|file| file.documents.len()).sum()
     }
@@ -52,8 +52,8 @@ impl Package {
         self.files.iter().map(|file| file.path.as_path())
     }
 
-    /// The package as a ResourceList in YAML: items in the order of their paths, each as its text
-    /// with the annotations for path and index added.
+    /// Returns the package as a ResourceList in YAML. Items are in the order of their paths. Each
+    /// is its document's text with path and index annotations.
     pub fn to_resource_list(&self, function_config: Option<&FunctionConfig>) -> String {
         let items = self.files.iter().flat_map(|file| &file.documents).map(|document| document.item.as_str());
         let mut list = String::from("apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems:");
@@ -109,7 +109,7 @@ fn document(file: &str, range: Range<usize>, path: &str, index: usize) -> Result
         .map_err(|what| format!("{what} is not a mapping, so no annotation can be added; correct it"))?
         .ok_or(NOT_PLAIN)?;
     let item = embedded(&annotated.text);
-    // In the list, it must still mean the same.
+    // As an item of a list, the text must still parse to the same values.
     let list = Yaml::valid(item.as_str()).map(|list| list.root.body);
     match list {
         Some(Body::Sequence { items, .. }) if matches!(&items[..], [item] if same(item, &annotated.root)) => {
@@ -119,8 +119,8 @@ fn document(file: &str, range: Range<usize>, path: &str, index: usize) -> Result
     }
 }
 
-/// `text` as an item of a block sequence. The first line follows the dash even when it is a
-/// comment: Go's YAML library moves comments elsewhere when the dash stands alone.
+/// Returns `text` as an item of a block sequence. The first line follows the dash, even if it is a
+/// comment: after a lone dash, Go's YAML library moves comments.
 fn embedded(text: &str) -> String {
     let mut item = indent(text, 2);
     item.replace_range(..2, "- ");

@@ -19,8 +19,8 @@ const NOT_PLAIN: &str =
 pub struct FunctionConfig(Yaml);
 
 impl FunctionConfig {
-    /// A ConfigMap named `function-input` with one entry of `data` for each `key=value`, as kpt
-    /// makes it. All values are strings. A key that comes twice has its last value.
+    /// Creates a ConfigMap named `function-input` with one entry of `data` for each `key=value`,
+    /// like kpt. All values are strings. If a key is repeated, its last value wins.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl FunctionConfig {
         Self::parse(&serde_saphyr::to_string(&config).map_err(|error| Error(error.to_string()))?)
     }
 
-    /// The one resource in the file at `path`, with its comments.
+    /// Reads the only resource in the file at `path`, with its comments.
     ///
     /// # Errors
     ///
@@ -57,11 +57,11 @@ impl FunctionConfig {
         })?)
     }
 
-    /// The one resource in `text`.
+    /// Parses the only resource in `text`.
     ///
     /// # Errors
     ///
-    /// When it is anything but one KRM resource.
+    /// When `text` is not exactly one KRM resource.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let text = text.replace("\r\n", "\n");
         let mut found = Vec::new();
@@ -81,19 +81,19 @@ impl FunctionConfig {
             Error(format!("the function config has no {missing}; complete the file given to --fn-config"))
         })?;
         let config = Self(document);
-        // Below its key, it must still mean the same.
+        // Indented below its key, the text must still parse to the same values.
         match Yaml::valid(config.field()).and_then(|list| list.root.get(FUNCTION_CONFIG).cloned()) {
             Some(node) if same(&node, &config.0.root) => Ok(config),
             _ => Err(Error(NOT_PLAIN.to_owned())),
         }
     }
 
-    /// `list`, a ResourceList in YAML or JSON, with this config in place of its own. The rest of a
-    /// list in YAML keeps its text; a list in JSON becomes YAML.
+    /// Returns `list`, a ResourceList in YAML or JSON, with this config instead of its own. The
+    /// rest of a YAML list keeps its text; a JSON list becomes YAML.
     ///
     /// # Errors
     ///
-    /// When `list` is no ResourceList.
+    /// When `list` is not a ResourceList.
     pub fn set_in(&self, list: &[u8]) -> Result<String, Error> {
         let failed = |error: &str| Error(error.to_owned());
         let text = std::str::from_utf8(list).map_err(|_| failed("the input is not UTF-8; convert it"))?;
@@ -122,7 +122,7 @@ impl FunctionConfig {
         })
     }
 
-    /// The field of a ResourceList.
+    /// Returns the `functionConfig` field of a ResourceList.
     pub(super) fn field(&self) -> String {
         format!("{FUNCTION_CONFIG}:\n{}", indent(&self.0.text, 2))
     }

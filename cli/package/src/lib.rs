@@ -1,10 +1,10 @@
-//! kpt packages as functions see them: a directory of YAML in, a ResourceList out, and back.
+//! Converts a kpt package (a directory of YAML) to a ResourceList for a function, and back.
 //!
-//! kpt does this with kyaml's `LocalPackageReadWriter`; `porch-fn eval` has to send a function the
-//! same items with the same annotations, or its answer would differ from what Porch renders. Unlike
-//! kyaml, nothing here re-formats a file: items travel as the text that the user wrote, and an item
-//! that comes back changes only the values in that text that the function changed. A function that
-//! changes nothing leaves every file untouched, byte for byte.
+//! kpt does this with kyaml's `LocalPackageReadWriter`. `porch-fn eval` must send a function the
+//! same items with the same annotations, or the result would differ from what Porch renders. Unlike
+//! kyaml, this crate does not re-format files: it sends items as the text that the user wrote. In a
+//! returned item, it edits only the values that the function changed. A function that changes
+//! nothing leaves every file untouched, byte for byte.
 //!
 //! ```text
 //! read(dir) ──▶ Package ──to_resource_list──▶ function ──▶ split ──▶ Output ──write(dir)──▶ files
@@ -13,17 +13,17 @@
 //! # Libraries
 //!
 //! granit-parser reads the YAML: it gives the bytes of each node and the comments. serde-saphyr
-//! writes strings and resolves numbers. No library brings new values into an old text well enough.
-//! These were tried in November 2026 on the 165 documents of tests/packages, and on 3 with flow
-//! style, aliases and Windows lines:
+//! writes strings and resolves numbers. No library edits new values into an existing text well
+//! enough. These were tried in November 2026 on the 165 documents of tests/packages, and on 3 with
+//! flow style, aliases and Windows lines:
 //!
 //! - yamlpatch 1.25 (later ones need Rust 1.97): cannot replace a list (84 of 84), loses the other
 //!   fields of a flow mapping, writes the string "1" as a number in flow style, leaves `metadata:`
 //!   null after its last field went (22 documents).
 //! - noyalib 0.0.58: replacing a block list fails or gives another value (82 of 84); it adds
 //!   nothing to flow style and empty mappings.
-//! - rust-yaml 1.1: no document comes back as it was, 26 have fewer comments.
-//! - yaml-edit 0.3.6: every change right but one (it changes an anchored value, and so its
+//! - rust-yaml 1.1: it changes every document; 26 lose comments.
+//! - yaml-edit 0.3.6: all changes but one are right (it changes an anchored value, and so its
 //!   aliases). It would replace only the edits in `yaml/patch.rs`, and add a second parser with a
 //!   tree of its own. It neither compares values in different spellings nor takes new lines with
 //!   their comments from the function's text.
@@ -52,7 +52,7 @@ pub use output::{Output, split};
 pub use read::read;
 pub use write::write;
 
-/// What is wrong, and what to do about it. No caller distinguishes errors.
+/// Message with the fault and its fix. No caller distinguishes errors.
 #[derive(Debug, Error)]
 #[error("{0}")]
 pub struct Error(String);

@@ -1,7 +1,7 @@
 //! Cuts the items of a ResourceList out of its text, comments included.
 //!
-//! A comment line between two items belongs to the one above when it is indented as far as that
-//! item's keys, else to the one below: kpt's libraries and people place comments so.
+//! A comment line between two items belongs to the item above if it is indented as far as that
+//! item's keys, else to the item below. kpt's libraries and people place comments like this.
 
 use crate::yaml::{Body, Node, Yaml, column, dedent, line_end};
 
@@ -24,8 +24,8 @@ fn item_end(text: &str, item: &Node) -> usize {
     line_end(text, item.span.end)
 }
 
-/// The text of `item`, which stands behind `from`, and where it ends. `None`: it has no dash of its
-/// own.
+/// Returns where `item` ends, and its text. The item starts after `from`. `None`: it has no dash of
+/// its own.
 fn cut(text: &str, from: usize, item: &Node) -> Option<(usize, String)> {
     let keys = column(text, item.span.start);
     let has_dash =
@@ -48,7 +48,8 @@ fn cut(text: &str, from: usize, item: &Node) -> Option<(usize, String)> {
     Some((end, out))
 }
 
-/// The end of the lines from `from` on that are blank, or comments indented by `keys` spaces.
+/// Returns the end of the lines from `from` on that are blank, or comments indented by at least
+/// `keys` spaces.
 fn end_with_comments(text: &str, from: usize, keys: usize) -> usize {
     let belongs = |line: &&str| {
         let content = line.trim_start_matches(' ');

@@ -1,5 +1,4 @@
-//! Takes a function's answer apart: which text goes into which file, and what the function had to
-//! say.
+//! Splits a function's output into the texts of files and the function's results.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,32 +10,31 @@ use crate::list_items::list_items;
 use crate::results::results;
 use crate::yaml::{Node, ParseError, Yaml, document, same, widen};
 
-/// A function's answer, sorted by file.
+/// A function's output, grouped by file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Output {
-    /// The documents of each file by their indices, without the annotations for path and index, and
-    /// with a newline at their ends. Paths are relative to the package and cleaned of `.` and empty
-    /// parts; whether they stay inside it is for [`write()`](crate::write()) to check.
+    /// The documents of each file by index. Each ends with a newline and has no path and index
+    /// annotations. Paths are relative to the package, without `.` and empty parts.
+    /// [`write()`](crate::write()) checks that they stay inside the package.
     pub files: BTreeMap<PathBuf, BTreeMap<usize, String>>,
-    /// What the function reports, one text for each result, like kpt prints it.
+    /// The function's results, each formatted like kpt prints it.
     pub results: Vec<String>,
 }
 
-/// Where an item belongs, and its text.
+/// An item's place in the package, and its text.
 struct Placed {
     path: String,
     index: Option<usize>,
     text: String,
 }
 
-/// Takes the ResourceList in `output` apart. Each item keeps the text that the function gave it,
-/// with its comments; items of a list written as JSON are written anew as YAML. An item without a
-/// path gets kyaml's: `<namespace>/<kind>_<name>.yaml`; one without an index goes to the end of its
-/// file.
+/// Splits the ResourceList in `output`. Each item keeps the function's text and comments, but items
+/// of a JSON list become YAML. An item without a path gets kyaml's default:
+/// `<namespace>/<kind>_<name>.yaml`. An item without an index goes to the end of its file.
 ///
 /// # Errors
 ///
-/// When it is no ResourceList of KRM resources that each have a place of their own.
+/// When `output` is not a ResourceList of KRM resources, or two items have the same path and index.
 pub fn split(output: &[u8]) -> Result<Output, Error> {
     let wrong = |what: &str| Error(format!("the function's output is not {what}"));
     let authors = "report it to the function's authors";
@@ -55,13 +53,13 @@ pub fn split(output: &[u8]) -> Result<Output, Error> {
     })
 }
 
-/// The ResourceList in `text`; `None` if that is of another kind.
+/// Parses the ResourceList in `text`; `None` if the document has another kind.
 pub(super) fn resource_list(text: &str) -> Result<Option<Yaml>, ParseError> {
     let list = Yaml::parse(text.strip_prefix('\u{feff}').unwrap_or(text))?;
     Ok(list.filter(|list| list.root.get("kind").and_then(Node::text) == Some("ResourceList")))
 }
 
-/// `cut` is the item's text, if it stands alone; else the item is written anew.
+/// `cut` is the item's text if it could be cut out. Otherwise the item is serialized again.
 fn placed(item: &Node, cut: Option<String>) -> Result<Placed, String> {
     let annotation = |keys: [&str; 2]| {
         keys.into_iter().find_map(|key| annotations::get(item, key)).filter(|value| !value.is_empty())
@@ -75,7 +73,7 @@ fn placed(item: &Node, cut: Option<String>) -> Result<Placed, String> {
         let number = index.parse::<u32>().map(|index| index as usize);
         number.map_err(|_| format!("has the index {index:?}; it must be a whole number"))
     });
-    // A carriage return breaks lines for YAML alone; files must not have it.
+    // Only YAML treats a carriage return as a line break; files must not contain it.
     let cut = cut.filter(|text| !text.contains('\r')).and_then(Yaml::valid);
     let yaml = cut
         .filter(|cut| same(&cut.root, item))
@@ -87,7 +85,7 @@ fn placed(item: &Node, cut: Option<String>) -> Result<Placed, String> {
     Ok(Placed { path, index: index.transpose()?, text })
 }
 
-/// Where kyaml puts a resource that a function made.
+/// Returns kyaml's default path for a resource that a function created.
 fn default_path(item: &Node) -> String {
     let metadata = |key| item.get("metadata")?.get(key)?.text();
     let kind = item.get("kind").and_then(Node::text).unwrap_or_default().to_lowercase();
@@ -95,8 +93,8 @@ fn default_path(item: &Node) -> String {
     clean(&format!("{}/{kind}_{name}.yaml", metadata("namespace").unwrap_or(".")))
 }
 
-/// The path without `.`, empty parts and `..` after a name, so that one file has one path. A
-/// leading `/` or `..` stays, and is refused when it comes to writing.
+/// Removes `.`, empty parts and `..` after a name, so that one file has one path. A leading `/` or
+/// `..` stays; `write` refuses it.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -116,7 +114,7 @@ fn by_file(placed: Vec<Placed>) -> Result<BTreeMap<PathBuf, BTreeMap<usize, Stri
     for Placed { path, index, text } in at_index.into_iter().chain(at_end) {
         let file = files.entry(PathBuf::from(&path)).or_default();
         let index = index.unwrap_or_else(|| file.last_key_value().map_or(0, |(last, _)| last + 1));
-        // One of the two would be lost.
+        // Of two items in the same place, one would be lost.
         if file.insert(index, text).is_some() {
             return Err(Error(format!(
                 "the function's output has two items at {path}, index {index}; it has to give each its own {PATH} or \

@@ -1,9 +1,9 @@
-//! Finds and reads the files of a package, as kpt chooses them.
+//! Finds and reads the files of a package, by kpt's rules.
 //!
-//! Everything below the directory counts, subpackages included. Each package (a directory with a
-//! Kptfile, and the directory that was named) may have a `.krmignore` in gitignore's syntax; as in
-//! kpt it covers that package alone, neither its subpackages' files nor plain subdirectories' own
-//! `.krmignore`.
+//! Everything below the directory belongs to it, including subpackages. Each package (a directory
+//! with a Kptfile, and the directory that was named) may have a `.krmignore` in gitignore's syntax.
+//! Like in kpt, it applies only to that package, not to subpackages. A `.krmignore` in a plain
+//! subdirectory has no effect.
 
 use std::fs::{self, File as FsFile};
 use std::io::{self, Read};
@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 64;
 
 struct Walk<'a> {
     root: &'a Path,
-    /// Bytes that may still be read, and that might be at first.
+    /// Bytes that may still be read. `limit` is the initial number.
     left: u64,
     limit: u64,
     files: Vec<File>,
@@ -62,7 +62,7 @@ impl Walk<'_> {
                 continue;
             }
             if kind.is_dir() {
-                // A subpackage has rules of its own; a plain directory keeps those of its package.
+                // A subpackage has its own rules; a plain directory uses the rules of its package.
                 let own = path.join(KPTFILE).is_file().then(|| self.ignored(&path)).transpose()?;
                 self.directory(&path, own.as_ref().unwrap_or(ignored), depth + 1)?;
             } else if kind.is_file() && is_package_file(&path) {
@@ -72,7 +72,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What the `.krmignore` of `dir` names.
+    /// Returns the rules in the `.krmignore` of `dir`.
     fn ignored(&self, dir: &Path) -> Result<Gitignore, Error> {
         let path = dir.join(IGNORE_FILE);
         let mut builder = GitignoreBuilder::new(dir);

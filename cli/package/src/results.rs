@@ -1,7 +1,7 @@
 //! The structured results of a function, for printing.
 //!
-//! Read leniently: a result that breaks the specification is displayed as far as possible, since
-//! hiding it would hide the reason of a failure.
+//! Parsing is lenient. A result that breaks the specification is displayed as far as possible,
+//! since it may explain a failure.
 
 use crate::yaml::{Body, Node};
 

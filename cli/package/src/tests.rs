@@ -1,4 +1,4 @@
-//! Tests of the whole path: files in, a ResourceList, files out. Texts are in `tests/cases`.
+//! End-to-end tests: files to a ResourceList and back to files. Texts are in `tests/cases`.
 
 mod config;
 mod packages;
@@ -44,7 +44,7 @@ fn try_package(text: &str) -> Result<Package, Error> {
     Ok(Package { files: vec![File::parse("a.yaml", text.to_owned())?] })
 }
 
-/// What comes back from a function that changes nothing.
+/// The output of a function that changes nothing.
 fn returned(package: &Package) -> Output {
     split(package.to_resource_list(None).as_bytes()).unwrap()
 }

@@ -1,7 +1,7 @@
-//! Puts a function's answer back into the package it was asked about.
+//! Writes a function's output back into the package.
 //!
-//! All checks come before the first write: a function is somebody else's code, and the paths in its
-//! answer are not to be trusted. Each file is then replaced as a whole or not at all.
+//! All checks come before the first write: functions are third-party code, so the paths in their
+//! output are not trusted. Each file is replaced as a whole or not at all.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -14,16 +14,17 @@ use crate::file::{File, Package};
 use crate::output::Output;
 use crate::yaml::{Yaml, patch};
 
-/// Writes `output` into `dir`, from where `package` was read, and returns a line for each file that
-/// was created, updated or deleted, or "nothing changed". Only files whose content changes are
-/// touched, and files whose items are all gone are deleted. Where an item was sent before, the
-/// values that changed are edited in the user's text, so that comments and layout stay; a
-/// function's own layout counts only for new items, for changes of order or of the length of a
-/// list, and when it adds comments. New files get mode 0666 less the umask, others keep theirs.
+/// Writes `output` into `dir`, from which `package` was read. Returns one line per file that was
+/// created, updated or deleted, or "nothing changed". Only files with new content are written;
+/// files without remaining items are deleted. In an item that was sent, changed values are edited
+/// in the user's text, so that comments and layout stay. The function's own text is used for new
+/// items, if the order or the length of a list changes, and if the function adds comments. New
+/// files get mode 0666 minus the umask; other files keep their mode.
 ///
 /// # Errors
 ///
-/// When a file cannot be written; then it says whether those before it are.
+/// When a check fails; nothing is written then. When a file cannot be written or deleted; the files
+/// before it stay changed.
 pub fn write(dir: &Path, package: &Package, output: &Output) -> Result<String, Error> {
     let mut changed = BTreeMap::new();
     for (path, items) in &output.files {
@@ -68,7 +69,7 @@ fn check(dir: &Path, package: &Package, output: &Output, path: &Path) -> Result<
     let refused = |why: &str| {
         Error(format!("the function wants to write {}, {why} nothing was written", path.display()))
     };
-    // A path leaves the package or points into `.git`.
+    // Refuse paths that leave the package or point into `.git`.
     let is_plain = |part| matches!(part, Component::Normal(name) if name != ".git");
     if path.as_os_str().is_empty() || !path.components().all(is_plain) {
         return Err(refused("which is outside the package;"));
@@ -99,8 +100,8 @@ fn check_unchanged(dir: &Path, package: &Package, path: &Path) -> Result<(), Err
 
 // === content ===
 
-/// A file with new items: what stood between its documents stays, and so does the text of an item
-/// that says nothing new.
+/// Returns a file's text with new items. The text between the documents and the text of unchanged
+/// items stay.
 pub(super) fn rebuilt(file: &File, items: &BTreeMap<usize, String>) -> String {
     let windows_lines = file.text.contains("\r\n");
     let separator = if windows_lines { "---\r\n" } else { "---\n" };
@@ -110,7 +111,7 @@ pub(super) fn rebuilt(file: &File, items: &BTreeMap<usize, String>) -> String {
         if !out.is_empty() && !out.ends_with('\n') {
             out.push('\n');
         }
-        // The first item takes over what the file begins with.
+        // The first item keeps the text at the start of the file.
         let frame = if at == 0 { Some(frame(file, 0)) } else { known.map(|_| frame(file, index)) };
         out.push_str(frame.filter(|frame| at == 0 || !frame.is_empty()).unwrap_or(separator));
         let new = match known {
@@ -121,7 +122,7 @@ pub(super) fn rebuilt(file: &File, items: &BTreeMap<usize, String>) -> String {
             out.extend(known.map(|document| &file.text[document.range.clone()]));
             continue;
         };
-        // Block style cannot start on the line of its separator.
+        // Block style cannot start on the line of its `---` separator.
         if out.ends_with([' ', '\t']) {
             out.truncate(out.trim_end_matches([' ', '\t']).len());
             out.push('\n');
@@ -134,8 +135,8 @@ pub(super) fn rebuilt(file: &File, items: &BTreeMap<usize, String>) -> String {
     out
 }
 
-/// `sent` with the values of `returned`; `None` when nothing is new. The values that changed are
-/// edited in the text that was sent, unless that would lose a comment of the function's.
+/// Returns `sent` with the values of `returned`; `None` if nothing changed. If editing `sent` would
+/// lose a comment of the function, the result is `returned`.
 fn merged(sent: &str, returned: &str) -> Option<String> {
     if returned == sent {
         return None;
@@ -146,7 +147,7 @@ fn merged(sent: &str, returned: &str) -> Option<String> {
     Some(patched.map_or_else(|| returned.to_owned(), |patched| patched.text)).filter(|text| text != sent)
 }
 
-/// What stands before a document, from the end of the one before it.
+/// Returns the text between the previous document's end and a document's start.
 fn frame(file: &File, index: usize) -> &str {
     let end = file.documents.get(index).map_or(0, |document| document.range.start);
     let start =
@@ -154,7 +155,7 @@ fn frame(file: &File, index: usize) -> &str {
     &file.text[start..end]
 }
 
-/// The text of a file's only item. JSON stays JSON, like in kpt.
+/// Formats a file's only item. JSON stays JSON, like in kpt.
 fn formatted(path: &Path, text: String) -> String {
     let is_json = path.extension().is_some_and(|extension| extension == "json");
     let value: Option<serde_json::Value> = if is_json { serde_saphyr::from_str(&text).ok() } else { None };
@@ -162,13 +163,13 @@ fn formatted(path: &Path, text: String) -> String {
     pretty.map_or(text, |pretty| pretty + "\n")
 }
 
-/// Replaces or creates a file in one step, so that no reader ever sees half of it.
+/// Replaces or creates a file atomically, so that no reader sees a partial file.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let parent = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(parent)?;
     let old = fs::metadata(path).ok().map(|old| old.permissions());
     let mut builder = tempfile::Builder::new();
-    // The umask takes its share of what a new file is given.
+    // The umask reduces this mode for a new file.
     let mut file =
         builder.prefix(".porch-fn-").permissions(Permissions::from_mode(0o666)).tempfile_in(parent)?;
     file.write_all(text.as_bytes())?;

@@ -1,12 +1,12 @@
 //! YAML as text with a tree beside it.
 //!
-//! A kpt package is text that people write and review: comments, quotes and line breaks are theirs.
-//! Serde would drop them, so documents change by edits of their text: [`mod@parse`] remembers the
-//! bytes of each node, [`mod@patch`] brings new values into the text, and [`emit`] writes only what
-//! has no text yet.
+//! People write and review the text of a kpt package: comments, quotes and line breaks must stay.
+//! Serde would drop them, so documents are changed by editing their text. [`mod@parse`] records the
+//! bytes of each node, [`mod@patch`] edits new values into the text, and [`emit`] serializes only
+//! nodes without a text.
 //!
-//! Rule: an edited text counts only once it has been parsed again and gives the intended tree. An
-//! unforeseen piece of YAML syntax can cost a comment, never a value.
+//! Rule: an edited text is accepted only if it parses to the intended tree. Unexpected YAML syntax
+//! can lose a comment, never a value.
 
 mod documents;
 mod emit;

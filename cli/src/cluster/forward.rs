@@ -1,5 +1,5 @@
-//! One port of a pod as a port of this machine. `kube` opens a stream to the pod for each
-//! connection, but listens nowhere.
+//! Forwards a local port to a port of a pod. `kube` opens one stream to the pod per connection, but
+//! does not listen on a local port.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
@@ -17,21 +17,21 @@ use tokio::task::JoinSet;
 
 use crate::failure::Failure;
 
-/// Forwards until it is dropped.
+/// A port forward. It ends when this value is dropped.
 pub(crate) struct Forward {
-    /// Where this machine listens; the loopback interface keeps others out.
+    /// The local listen address, on the loopback interface: other machines cannot connect.
     pub(crate) address: SocketAddr,
-    /// The pod that it leads to.
+    /// Name of the pod that receives the connections.
     pub(crate) pod: String,
     trouble: Arc<Mutex<Option<String>>>,
-    /// Ends with its owner, and ends connections.
+    /// Accepts connections. Dropping it closes the listener and all connections.
     _task: JoinSet<()>,
 }
 
 // === impl Forward ===
 
 impl Forward {
-    /// Opens the first stream at once, so that a missing right is an error here.
+    /// Opens the first stream immediately, so that a missing permission fails here.
     pub(super) async fn start(pods: Api<Pod>, pod: String, port: u16) -> Result<Self, Failure> {
         let listening = |error| Failure::new(format!("no port of this machine can be listened on: {error}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(listening)?;
@@ -46,8 +46,8 @@ impl Forward {
         Ok(Self { address, pod, trouble, _task: task })
     }
 
-    /// What came in the way, if anything did: to the program that dials, all of it is a closed
-    /// connection.
+    /// Returns the last error of the forwarding, if any. The program that dialled only sees a
+    /// closed connection.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.lock().clone()
     }
@@ -92,11 +92,11 @@ async fn accept(
     connections.join_all().await;
 }
 
-/// Carries one connection to its end. Returns what the pod reports to be wrong.
+/// Copies the bytes of one connection until it ends. Returns the error that the pod reported.
 async fn carry(mut stream: TcpStream, mut forwarder: Portforwarder, port: u16) -> Option<String> {
     let (mut way, error) = (forwarder.take_stream(port)?, forwarder.take_error(port)?);
     let mut error = pin!(error.fuse());
-    // Without an error, what is still on its way is carried to its end.
+    // `biased` polls the error first. Without an error, copying continues until both sides close.
     let trouble = tokio::select! {
         biased;
         Some(trouble) = &mut error => Some(trouble),

@@ -1,5 +1,5 @@
-//! Findings out of facts. Pure: [`CHECKS`] is the table, and each check looks at one thing that
-//! breaks in practice.
+//! Turns facts into findings, without I/O. [`CHECKS`] is the table of checks. Each check covers one
+//! thing that breaks in practice.
 
 mod callers;
 mod flags;
@@ -16,7 +16,7 @@ use super::rights;
 
 type Check = (&'static str, fn(&Facts, &mut Report));
 
-/// What to look at, in the report's order.
+/// The checks, in the order of the report.
 const CHECKS: &[Check] = &[
     ("routers", routers),
     RUNNERS,
@@ -43,14 +43,15 @@ const RUNNERS: Check = ("runners", runners);
 /// The checks in which a fault is normal for seconds after a change.
 const LIVE: [&str; 5] = ["discovery", "reachability", "ring", "executables", "configuration"];
 
-/// The whole report.
+/// Runs the checks and returns all findings.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut report = Report::default();
     report.start("programs");
     programs(facts, &mut report);
     let checks = match report.findings.first().map(|finding| finding.level) {
         None => CHECKS,
-        // Whether they are ready counts for either, and may be why none says which they are.
+        // Readiness matters for Porch's runner and for ours. Pods that are not ready may be why
+        // none has identified itself.
         Some(Level::Unknown) => &[RUNNERS],
         Some(_) => &[],
     };
@@ -61,12 +62,12 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     report.findings
 }
 
-/// Whether this is how things look for seconds after a change.
+/// Returns whether the finding may be a temporary effect of a change.
 pub(super) fn may_pass(finding: &Finding) -> bool {
     finding.level >= Level::Warning && LIVE.contains(&finding.check)
 }
 
-/// Why there is nothing of ours to look at.
+/// Reports why there is none of our programs to check.
 fn programs(facts: &Facts, report: &mut Report) {
     if facts.installed.router.is_none() && facts.installed.runner.is_none() {
         let text = format!("namespace {} has neither routers nor runners", facts.namespace);
@@ -85,7 +86,7 @@ fn programs(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Whether routers are ready. Several runners need them.
+/// Checks whether routers are ready. Several runners need routers.
 fn routers(facts: &Facts, report: &mut Report) {
     match (&facts.installed.router, &facts.installed.runner) {
         (Some(router), _) => replicas(facts, router, 2, report),
@@ -100,7 +101,7 @@ fn routers(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Whether runners are ready. Routers need them.
+/// Checks whether runners are ready. Routers need runners.
 fn runners(facts: &Facts, report: &mut Report) {
     match (&facts.installed.router, &facts.installed.runner) {
         (router, Some(runner)) => replicas(facts, runner, if router.is_some() { 3 } else { 1 }, report),

@@ -1,4 +1,5 @@
-//! Where an address leads: its Service, and the pods which that selects. Pure.
+//! Resolves an address to its Service and the pods that the Service selects. Pure functions without
+//! I/O.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +10,21 @@ use super::facts::Facts;
 use super::workload::{ELSEWHERE, Workload};
 use crate::cluster::{CALLED, ROUTERS, SHARDS};
 
-/// The port for calls of our Services.
+/// The gRPC port of our Services.
 pub(super) const PORT: i32 = 9445;
 
-/// What answers at an address.
+/// The servers behind an address.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Destination<'a> {
-    /// Our routers, or the runner that stands alone.
+    /// Our routers, or our only runner if there are no routers.
     Ours,
     /// The pods of another Deployment of the namespace.
     Other(&'a str),
-    /// Nothing, or pods of no Deployment: the Service selects the pods of no Deployment here.
+    /// The Service selects the pods of no Deployment in this namespace.
     Nobody(&'a str),
-    /// The servers in the Service's `externalName` or its Endpoints: it has no selector.
+    /// The Service has no selector, but an `externalName` or Endpoints of its own.
     NoSelector(&'a str),
-    /// Nothing: the Service has no such port.
+    /// The Service has no such port, so nothing answers.
     NoPort(&'a str),
     /// Not a Service of the namespace.
     Outside,
@@ -31,7 +32,7 @@ pub(super) enum Destination<'a> {
     Unknown,
 }
 
-/// What answers pods of the namespace that call `address`.
+/// Returns the servers that pods of the namespace reach at `address`.
 pub(super) fn destination<'a>(facts: &'a Facts, address: &str) -> Destination<'a> {
     if address == ELSEWHERE || address.contains("$(") {
         return Destination::Unknown;
@@ -54,7 +55,7 @@ pub(super) fn destination<'a>(facts: &'a Facts, address: &str) -> Destination<'a
     }
 }
 
-/// The pods that a Service of the namespace selects.
+/// Returns the pods that a Service of the namespace selects.
 pub(super) fn behind<'a>(facts: &'a Facts, service: &str) -> Destination<'a> {
     let Some((name, service)) = facts.services.get_key_value(service) else { return Destination::Outside };
     if selector(service).is_none() {
@@ -68,24 +69,24 @@ pub(super) fn behind<'a>(facts: &'a Facts, service: &str) -> Destination<'a> {
     selected.map_or(Destination::Nobody(name), |workload| Destination::Other(&workload.name))
 }
 
-/// The Deployment that Porch is to call.
+/// Returns the Deployment that Porch should call.
 pub(super) fn ours(facts: &Facts) -> Option<&Workload> {
     let router = facts.installed.router.as_ref().map(|router| &router.workload);
     router.or_else(|| facts.installed.runner.as_ref().map(|runner| &runner.workload))
 }
 
-/// The Service that our manifests have Porch call.
+/// Returns the Service that Porch should call according to our manifests.
 pub(super) fn usual(facts: &Facts) -> &'static str {
     if facts.installed.router.is_some() { ROUTERS } else { CALLED }
 }
 
-/// Whether a Service leads to us, with the port for calls.
+/// Returns whether a Service selects our pods and has the gRPC port.
 pub(super) fn leads_here(facts: &Facts, name: &str) -> bool {
     behind(facts, name) == Destination::Ours
         && facts.services.get(name).is_some_and(|service| has_port(service, PORT))
 }
 
-/// Whether a Service's selector has labels of ours beside others, which fit no pod.
+/// Returns whether a Service's selector mixes our labels with others, so that it matches no pod.
 pub(super) fn is_merged(facts: &Facts, name: &str) -> bool {
     let selector = facts.services.get(name).and_then(|service| selector(service));
     let has = |(key, value)| ours(facts).is_some_and(|ours| ours.labels.get(key) == Some(value));
@@ -98,7 +99,7 @@ pub(super) fn selects(service: &ServiceSpec, labels: &BTreeMap<String, String>) 
     selector(service).is_some_and(|selector| selector.iter().all(fits))
 }
 
-/// An empty one is as good as none.
+/// An empty selector counts as none.
 fn selector(service: &ServiceSpec) -> Option<&BTreeMap<String, String>> {
     service.selector.as_ref().filter(|selector| !selector.is_empty())
 }
@@ -107,8 +108,8 @@ pub(super) fn has_port(service: &ServiceSpec, number: i32) -> bool {
     service.ports.iter().flatten().any(|port| port.port == number)
 }
 
-/// Whether routers or runners ask DNS for the Service of the runners: only there its kind of
-/// address counts.
+/// Returns whether routers or runners find the runners' Service by DNS. Only then does the
+/// Service's kind of address matter.
 pub(super) fn by_dns(facts: &Facts) -> bool {
     let namespace = &facts.namespace;
     let runners = facts.router_flags().map(|flags| flags.runners.clone());
@@ -119,7 +120,8 @@ pub(super) fn by_dns(facts: &Facts) -> bool {
     })
 }
 
-/// What a target leads to, however it is looked up by pods of `namespace`.
+/// Returns a DNS or Kubernetes target as `SERVICE.NAMESPACE:PORT`, so that both kinds can be
+/// compared. `namespace` is the default for DNS names.
 pub(super) fn place(namespace: &str, target: &Target) -> String {
     match target {
         Target::Dns { name, .. } => {

@@ -1,4 +1,4 @@
-//! The facts that checks judge. Objects and answers are kept as they came.
+//! The facts that the checks evaluate. Objects and answers are stored unchanged.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,30 +10,30 @@ use super::installation::Installation;
 use super::rights::Right;
 use super::running::Running;
 
-/// Pods of a Deployment that are asked; of more, the first by name.
+/// Maximum number of pods per Deployment that doctor queries: the first by name.
 pub(super) const MAX_ASKED: usize = 30;
 
-/// Everything that was asked for, once.
+/// All facts of one round of queries.
 #[derive(Debug)]
 pub(super) struct Facts {
-    /// Where routers and runners are.
+    /// The namespace of routers and runners.
     pub(super) namespace: String,
     pub(super) installed: Installation,
     /// The namespace's Services, by name.
     pub(super) services: BTreeMap<String, ServiceSpec>,
     pub(super) routers: Vec<Asked<Status>>,
-    /// Whether each is one of ours: Porch's own has no page that says so.
+    /// The answer is true for a runner of ours. Porch's own runner lacks the queried page.
     pub(super) runners: Vec<Asked<bool>>,
-    /// Where function pods are.
+    /// The namespace of function pods.
     pub(super) functions: String,
-    /// The pods there; `Err` says why they cannot be seen.
+    /// The pods in that namespace; `Err` says why they cannot be listed.
     pub(super) function_pods: Result<Vec<Pod>, String>,
-    /// Whether there are more.
+    /// Whether the namespace has more pods than doctor reads.
     pub(super) more_function_pods: bool,
-    /// The porch-servers of the namespace that may use pods there.
+    /// The porch-servers in `namespace` that may use pods in `functions`.
     pub(super) servers: Vec<Running>,
-    /// The rights that the programs need, and whether they have them; `Err` says why that cannot be
-    /// known.
+    /// The rights that the programs need, and whether they have them; `Err` says why doctor cannot
+    /// check them.
     pub(super) rights: Result<Vec<Right>, String>,
     pub(super) template: TemplateSource,
 }
@@ -42,11 +42,11 @@ pub(super) struct Facts {
 #[derive(Debug)]
 pub(super) struct Asked<T> {
     pub(super) pod: String,
-    /// One of each family.
+    /// One address per IP family.
     pub(super) ips: Vec<IpAddr>,
-    /// As Kubernetes has it.
+    /// Whether Kubernetes reports the pod as ready.
     pub(super) ready: bool,
-    /// `Err` says why there is none, as of those beyond [`MAX_ASKED`].
+    /// `Err` says why there is no answer, for example because of [`MAX_ASKED`].
     pub(super) answer: Result<Answer<T>, String>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Asked<T> {
 #[derive(Debug)]
 pub(super) struct Answer<T> {
     pub(super) page: T,
-    /// `/metrics`; empty when that is turned off.
+    /// The text of `/metrics`; empty if that page is disabled.
     pub(super) metrics: String,
 }
 
@@ -64,13 +64,13 @@ pub(super) enum TemplateSource {
     BuiltIn,
     /// Porch's `base-pod-template`.
     Object,
-    /// The ConfigMap of `--function-pod-template`; what should be fixed, or why it cannot be used.
+    /// The ConfigMap of `--function-pod-template`, and its warnings or why it cannot be used.
     ConfigMap(String, Result<Vec<String>, String>),
-    /// It could not be looked at.
+    /// The source could not be read, for this reason.
     Unknown(String),
 }
 
-/// The pods that have answered.
+/// Returns the pods that have answered, with their answers.
 pub(super) fn answers<T>(asked: &[Asked<T>]) -> impl Iterator<Item = (&str, &Answer<T>)> {
     asked.iter().filter_map(|one| Some((one.pod.as_str(), one.answer.as_ref().ok()?)))
 }
@@ -86,7 +86,7 @@ impl Facts {
         self.installed.runner.as_ref()?.flags.as_ref().ok()
     }
 
-    /// Whether the runner that was found is Porch's own; `None` if no pod of it says.
+    /// Returns whether the runner is Porch's own. `None`: the pods' answers do not decide it.
     pub(super) fn is_original(&self) -> Option<bool> {
         if !self.installed.runner.as_ref().is_some_and(|runner| runner.may_be_original) {
             return Some(false);
@@ -100,7 +100,7 @@ impl Facts {
         (!ours.is_empty() && !ours.contains(&None)).then_some(false)
     }
 
-    /// Whether Porch's own function runner runs beside ours, and needs its function pods.
+    /// Returns Porch's own function runner if it runs beside ours and starts function pods.
     pub(super) fn needing_original(&self) -> Option<&str> {
         let mut originals = self.installed.originals.iter();
         let runs = originals.find(|original| original.workload.pods > 0 && original.starts_pods)?;

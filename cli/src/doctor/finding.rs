@@ -1,45 +1,45 @@
-//! What doctor reports.
+//! The findings that doctor reports.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[cfg_attr(test, derive(serde::Deserialize))]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
-    /// As it should be.
+    /// Nothing is wrong.
     Ok,
-    /// As it may be meant, and worth knowing.
+    /// Possibly intended, but worth knowing.
     Info,
-    /// It could not be looked at.
+    /// Doctor could not check it.
     Unknown,
-    /// It works, and should be fixed.
+    /// It works, but should be fixed.
     Warning,
-    /// Calls fail, or will.
+    /// Calls fail or will fail.
     Problem,
 }
 
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
-    /// The check that found it: two words at most.
+    /// Name of the check, at most two words.
     pub(super) check: &'static str,
     pub(super) level: Level,
     /// What was found.
     pub(super) text: String,
-    /// What to do about it; empty where there is nothing to do.
+    /// How to fix it; empty if there is nothing to fix.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) fix: String,
 }
 
-/// The findings of one check after the other.
+/// The findings of all checks, in the order of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) findings: Vec<Finding>,
     check: &'static str,
-    /// How many findings there were before this check.
+    /// Number of findings before the current check.
     before: usize,
 }
 
@@ -82,7 +82,7 @@ impl Report {
     }
 }
 
-/// For people: each finding with its fix below, and a last line that counts.
+/// Formats the findings for people: each finding with its fix below, then a line with counts.
 pub(super) fn text(findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or_default();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! Asks the cluster, and the programs by forwarded ports, for the facts.
+//! Collects the facts from the cluster, and from the programs over forwarded ports.
 
 use std::net::IpAddr;
 
@@ -24,9 +24,9 @@ use crate::cluster::{ADMIN, Cluster, is_ready, list};
 use crate::failure::Failure;
 use crate::progress::Progress;
 
-/// Requests at once.
+/// Maximum number of concurrent requests.
 const AT_ONCE: usize = 8;
-/// Function pods looked at.
+/// Maximum number of function pods to read.
 const MAX_FUNCTION_PODS: u32 = 5000;
 
 pub(super) async fn gather(cluster: &Cluster) -> Result<Facts, Failure> {
@@ -100,7 +100,7 @@ async fn router(admin: &AdminPort) -> Result<Status, Failure> {
     Ok(admin.page("/status.json").await?.1)
 }
 
-/// Our page asks for an image; Porch's runner has no such page.
+/// Our `/config` page answers 400 without an image. Porch's runner has no such page.
 async fn runner(admin: &AdminPort) -> Result<bool, Failure> {
     Ok(admin.get("/config").await?.0 == StatusCode::BAD_REQUEST)
 }

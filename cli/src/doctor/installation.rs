@@ -1,5 +1,6 @@
-//! What is installed in a namespace, made out of its Deployments. Pure. Flags are read with the
-//! programs' own parsers, so that doctor sees the values that the programs use.
+//! Recognises from a namespace's Deployments what is installed there. Pure functions without I/O.
+//! Flags are parsed with the programs' own parsers, so that doctor sees the values that the
+//! programs use.
 
 use clap::Parser;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -11,9 +12,9 @@ use super::workload::{Program, SERVER, Workload};
 #[cfg(test)]
 mod tests;
 
-/// Porch's own function runner is known by its Deployment or its image. Ours stands in for it under
-/// the same names. Its flags prove nothing of a Deployment, since porch-server has them as well; in
-/// one they identify its container.
+/// Porch's own function runner is recognised by the name of its Deployment or image. Our runner may
+/// replace it under the same names. Its flags do not identify a Deployment, since porch-server has
+/// them as well. In a Deployment of that name, they identify the container.
 const ORIGINAL: &str = "function-runner";
 const ORIGINALS_FLAG: &str = "pod-namespace";
 const IMAGES: [&str; 2] = ["porch-function-runner", "function-runner"];
@@ -22,7 +23,7 @@ const IMAGES: [&str; 2] = ["porch-function-runner", "function-runner"];
 #[derive(Debug)]
 pub(super) struct Installed<F> {
     pub(super) workload: Workload,
-    /// Whether it goes by the name of Porch's own function runner, and may be that.
+    /// Whether it looks like Porch's own function runner and may be it.
     pub(super) may_be_original: bool,
     /// The container's image.
     pub(super) image: String,
@@ -32,24 +33,24 @@ pub(super) struct Installed<F> {
     pub(super) flags: Result<F, String>,
 }
 
-/// What may be Porch's own function runner.
+/// A Deployment that may be Porch's own function runner.
 #[derive(Debug, PartialEq)]
 pub(super) struct PorchRunner {
     pub(super) workload: Workload,
-    /// Whether it starts function pods: from the next Porch on it runs executables alone.
+    /// Whether it starts function pods. After Porch 1.6, it only runs executables.
     pub(super) starts_pods: bool,
 }
 
-/// Everything.
+/// Everything that doctor recognises in a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Installation {
     pub(super) router: Option<Installed<porch_fn_router::Flags>>,
-    /// The runners behind the routers, or the one that stands alone.
+    /// The runners behind the routers, or the only runner if there are no routers.
     pub(super) runner: Option<Installed<porch_fn_runner::Flags>>,
-    /// Beside routers or runners of ours: what may be Porch's own function runner.
+    /// Deployments beside our routers or runners that may be Porch's own function runner.
     pub(super) originals: Vec<PorchRunner>,
     pub(super) callers: Vec<Caller>,
-    /// Controllers of Porch's that render packages, and have no evaluator's address.
+    /// porch-controllers that render packages but have no address of an evaluator.
     pub(super) without_evaluator: Vec<String>,
     /// porch-servers that start function pods themselves.
     pub(super) servers: Vec<Evaluator>,
@@ -66,7 +67,7 @@ enum ProgramKind {
     Original,
 }
 
-/// What `deployments` are.
+/// Recognises the programs in `deployments`.
 pub(super) fn installation(deployments: &[Deployment]) -> Installation {
     let workloads: Vec<_> = deployments.iter().map(Workload::from).collect();
     let mut found = Installation::default();
@@ -86,10 +87,10 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
             }
         }
     }
-    // One that runs must not be hidden by one that does not.
+    // A stopped Deployment must not hide a running one.
     originals.sort_by_key(|(workload, _)| workload.pods == 0);
     let mut originals = originals.into_iter();
-    // Ours takes its place only where it stands alone.
+    // Our runner replaces Porch's runner only in an installation without routers.
     if found.router.is_none() && found.runner.is_none() {
         found.runner = originals.next().map(|(workload, program)| installed(workload, &program, true));
     }
@@ -102,7 +103,7 @@ pub(super) fn installation(deployments: &[Deployment]) -> Installation {
     found
 }
 
-/// The evaluator that starts function pods, unless it is known to be ours.
+/// Returns the evaluator that starts function pods, unless it is known to be ours.
 pub(super) fn evaluator_of(workload: &Workload) -> Option<Evaluator> {
     match recognised(workload) {
         Some((ProgramKind::Router | ProgramKind::Runner, _)) => None,
@@ -111,7 +112,7 @@ pub(super) fn evaluator_of(workload: &Workload) -> Option<Evaluator> {
     }
 }
 
-/// The one program that a Deployment is known by. Other containers are there to help it.
+/// Returns the program that identifies a Deployment. Other containers count as sidecars.
 fn recognised(workload: &Workload) -> Option<(ProgramKind, Program<'_>)> {
     let is_named = workload.name == ORIGINAL;
     let candidates = workload.programs().filter_map(|program| {

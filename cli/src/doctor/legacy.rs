@@ -1,5 +1,5 @@
-//! The function pods of Porch's own evaluators, and their Services. Ours neither uses nor collects
-//! them, and when the evaluator that made them is gone nobody else does.
+//! Function pods that Porch's own evaluators have created, and their Services. Our runners neither
+//! use nor delete them. Without the evaluator, nobody deletes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Write as _};
@@ -27,32 +27,32 @@ use crate::output;
 #[cfg(test)]
 mod tests;
 
-/// Deployments of all namespaces that are looked at.
+/// Maximum number of Deployments to read, over all namespaces.
 const MAX_DEPLOYMENTS: u32 = 20_000;
 
-/// Of a generated name the part that is the API server's own, and the most that it leaves of the
-/// rest.
+/// For a generated name, the API server appends this many random characters to at most [`MAX_BASE`]
+/// characters of the base.
 const GENERATED: usize = 5;
 const MAX_BASE: usize = 58;
-/// Services of the function namespace that are looked at.
+/// Maximum number of Services to read in the function namespace.
 const MAX_SERVICES: u32 = 5000;
 /// Names in one line.
 const MAX_NAMED: usize = 5;
 
-/// What Porch has made in the function namespace.
+/// Objects that Porch has created in the function namespace.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
     /// Pods that nobody uses.
     pub(super) pods: Vec<Pod>,
-    /// Services that select no pod besides these.
+    /// Services that select no pods other than `pods`.
     services: Vec<Service>,
-    /// Pods that are left alone, by the reason.
+    /// Names of the pods that are kept, by reason.
     kept: BTreeMap<String, Vec<String>>,
 }
 
-/// The pods and Services of Porch's that nobody uses, and why others are kept. `servers` are the
-/// porch-servers that may use them. The caller has made sure that no function runner of Porch's
-/// runs.
+/// Finds Porch's pods and Services that nobody uses, and the reasons to keep others. `servers` are
+/// the porch-servers that may use them. The caller must make sure that no function runner of Porch
+/// is running.
 pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running]) -> Leftovers {
     let mut left = Leftovers::default();
     let mut used = BTreeSet::new();
@@ -71,8 +71,9 @@ pub(super) fn leftovers(pods: &[Pod], services: &[Service], servers: &[Running])
     left
 }
 
-/// By its label and annotation, and managed by nobody else. A pod that was warmed up has its
-/// label's name; for one that was started for a call the API server has made a name of it.
+/// Recognises Porch's pods by label and annotation. Pods with another manager are excluded. A
+/// warmed-up pod is named like its label. For a pod started by a call, the API server generated the
+/// name from the label.
 fn is_legacy(pod: &Pod) -> bool {
     let labelled = |label: &str| pod.labels().get(label).map(String::as_str);
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
@@ -91,7 +92,7 @@ fn is_named_after(name: &str, id: &str) -> bool {
     !id.is_empty() && (name == id || generated)
 }
 
-/// Porch names a Service by the label of the pods that it selects.
+/// Porch names a Service like the label value of the pods that the Service selects.
 fn is_legacy_service(service: &Service) -> bool {
     let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     let selected = selector.and_then(|selector| selector.get(IMAGE));
@@ -101,8 +102,8 @@ fn is_legacy_service(service: &Service) -> bool {
         && service.owner_references().is_empty()
 }
 
-/// Lists them, and deletes them if the user agrees; `yes` agrees beforehand. Returns whether
-/// everything was deleted that should be.
+/// Prints the unused objects and deletes them if the user confirms. `yes` skips the question.
+/// Returns false if a deletion failed.
 pub(super) async fn clean(cluster: &Cluster, yes: bool) -> Result<bool, Failure> {
     let (facts, found) = look(cluster).await?;
     let namespace = &facts.functions;
@@ -116,7 +117,7 @@ pub(super) async fn clean(cluster: &Cluster, yes: bool) -> Result<bool, Failure>
         eprintln!("nothing was deleted; --yes deletes without asking");
         return Ok(true);
     }
-    // The answer may have taken long.
+    // The user may have answered late, so check again.
     let (_, still) = look(cluster).await?;
     let mut all_deleted = true;
     let mut deleted = |what: String, outcome: Result<(), String>| match outcome {
@@ -137,7 +138,7 @@ pub(super) async fn clean(cluster: &Cluster, yes: bool) -> Result<bool, Failure>
     Ok(all_deleted)
 }
 
-/// What there is; `Err` also says who may need all of it.
+/// Collects the facts and the unused objects. Fails if a program may need all of them.
 async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
     let facts = gather(cluster).await?;
     let functions = &facts.functions;
@@ -156,8 +157,8 @@ async fn look(cluster: &Cluster) -> Result<(Facts, Leftovers), Failure> {
     Ok((facts, left))
 }
 
-/// The porch-servers that may use some of what was found. `Err` says why nothing may be deleted: a
-/// function runner of Porch's, in any namespace, may still need all of it.
+/// Returns the porch-servers that may use some of the objects. `Err` says why nothing may be
+/// deleted: a function runner of Porch, in any namespace, may still need all objects.
 async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, String> {
     needed(facts)?;
     let api: Api<Deployment> = Api::all(cluster.client.clone());
@@ -183,8 +184,8 @@ async fn servers(cluster: &Cluster, facts: &Facts) -> Result<Vec<Running>, Strin
     Ok(servers)
 }
 
-/// Fails if somebody in our namespace may need what Porch's runner has made. Only a runner of ours
-/// that says so has taken its place.
+/// Fails if a program in our namespace may need the pods of Porch's runner. Our runner has replaced
+/// Porch's runner only if all its pods identify themselves as ours.
 fn needed(facts: &Facts) -> Result<(), String> {
     let namespace = &facts.namespace;
     let Some(runner) = facts.installed.runner.as_ref().filter(|runner| runner.flags.is_ok()) else {
@@ -218,8 +219,8 @@ fn unlisted(reason: &str) -> String {
     )
 }
 
-/// Fails if a function runner that was found may need the pods. Ours, in the place of Porch's, may
-/// still have pods of Porch's that terminate.
+/// Fails if the function runner `runner` may need the pods. A Deployment that now runs our runner
+/// may still have terminating pods of Porch's runner.
 async fn needed_by(cluster: &Cluster, facts: &Facts, runner: &Evaluator) -> Result<(), String> {
     let Workload { namespace, name, .. } = &runner.workload;
     let known = facts.installed.runner.as_ref().map(|runner| &runner.workload.name);
@@ -241,7 +242,7 @@ async fn needed_by(cluster: &Cluster, facts: &Facts, runner: &Evaluator) -> Resu
     Ok(())
 }
 
-/// Asks, where there is somebody to ask.
+/// Asks the user for confirmation. Without a terminal, the answer is no.
 fn agreed(found: &Leftovers) -> bool {
     if !std::io::stdin().is_terminal() {
         return false;
@@ -252,8 +253,8 @@ fn agreed(found: &Leftovers) -> bool {
     asked.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// Deletes the object that was listed, no other of its name. One that is gone is as good as
-/// deleted.
+/// Deletes only the listed object, not a new one of the same name. An object that is already gone
+/// counts as deleted.
 async fn delete<K>(api: &Api<K>, object: &K) -> Result<(), String>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
@@ -265,7 +266,7 @@ where
     }
 }
 
-/// Deletes a Service, unless there is a pod that it selects.
+/// Deletes a Service, unless it selects a pod that is not terminating.
 async fn delete_service(cluster: &Cluster, namespace: &str, service: &Service) -> Result<(), String> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
     let selector = format!("{IMAGE}={}", service.name_any());
@@ -284,7 +285,7 @@ impl Leftovers {
         self.pods.is_empty() && self.services.is_empty()
     }
 
-    /// A line for each object that can be deleted, and one for each reason why others are kept.
+    /// Returns one line per object to delete, and one line per reason to keep other pods.
     fn listed(&self, namespace: &str) -> String {
         let mut text = String::new();
         for pod in &self.pods {

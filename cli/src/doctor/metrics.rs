@@ -1,4 +1,4 @@
-//! Single values out of a `/metrics` page.
+//! Reads single values from a `/metrics` page.
 
 /// The values of metric `name`, each with its labels as they stand.
 pub(super) fn values<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {

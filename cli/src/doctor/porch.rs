@@ -1,24 +1,25 @@
-//! What Porch's Deployments say of evaluating functions: the addresses that they call for it, and
-//! which of them run function pods themselves. Pure.
+//! Reads from Porch's Deployments how Porch evaluates functions: which addresses it calls, and
+//! which Deployments start function pods themselves. Pure functions without I/O.
 
 use super::workload::{Program, Workload};
 
-/// Where Porch keeps function pods unless a flag says otherwise.
+/// Porch's default namespace for function pods.
 pub(super) const FUNCTIONS: &str = "porch-fn-system";
-/// Porch's largest message unless its flag says otherwise, in bytes.
+/// Porch's default for the maximum message size, in bytes.
 const PORCH_MESSAGE: u64 = 6_291_456;
 /// porch-server's flag for the address of a function runner.
 const RUNNER_FLAG: &str = "function-runner";
-/// The same of porch-controllers, and the address of what runs everything else.
+/// Variables of porch-controllers: the address of a function runner, and the address of the
+/// evaluator for all other functions.
 pub(super) const RUNNER_VARIABLE: &str = "FUNCTION_RUNNER_ADDRESS";
 pub(super) const EVALUATOR_VARIABLE: &str = "POD_EVALUATOR_ADDRESS";
 /// No evaluator of Porch starts pods without this variable.
 const WRAPPER_VARIABLE: &str = "WRAPPER_SERVER_IMAGE";
-/// Flags and a port that only evaluators have which start pods.
+/// Only evaluators that start pods have these flags and this port.
 const POD_FLAGS: [&str; 2] = ["pod-namespace", "pod-evaluator-port"];
 const POD_EVALUATOR_PORT: i32 = 9447;
-/// What Porch calls the largest message: v1.5's server, whose other flag is for its own API; its
-/// controllers, now and in older versions; its server.
+/// Porch's flags for the maximum message size: porch-server v1.5 (its other size flag is for its
+/// own API), porch-controllers (current, then older versions), porch-server.
 const MESSAGE_SIZES: [&str; 4] = [
     "function-runner-grpc-max-message-size",
     "packagerevisions.max-grpc-message-size",
@@ -26,15 +27,15 @@ const MESSAGE_SIZES: [&str; 4] = [
     "max-request-body-size",
 ];
 
-/// An address at which a program of Porch's has functions evaluated.
+/// An address that a program of Porch calls to evaluate functions.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// Its Deployment.
+    /// The program's Deployment.
     pub(super) deployment: String,
     /// The flag or variable with the address.
     pub(super) setting: &'static str,
     pub(super) address: String,
-    /// Its largest message in bytes.
+    /// The program's maximum message size, in bytes.
     pub(super) max_message: u64,
 }
 
@@ -52,8 +53,8 @@ pub(super) struct Evaluator {
     pub(super) template: String,
 }
 
-/// Where a program has functions evaluated. porch-server has a flag for it, the controllers have
-/// variables.
+/// Returns the addresses that a program calls to evaluate functions. porch-server has the address
+/// in a flag, porch-controllers in variables.
 pub(super) fn callers(workload: &Workload, program: &Program<'_>) -> Vec<Caller> {
     let size = MESSAGE_SIZES.iter().find_map(|flag| program.flag(flag));
     let max_message = size.and_then(|size| size.parse().ok()).unwrap_or(PORCH_MESSAGE);
@@ -71,15 +72,15 @@ pub(super) fn callers(workload: &Workload, program: &Program<'_>) -> Vec<Caller>
     .collect()
 }
 
-/// Whether a program is Porch's controllers, with packages that they render themselves (v1alpha2).
+/// Returns whether a program is porch-controllers that render packages themselves (v1alpha2).
 pub(super) fn renders(program: &Program<'_>) -> bool {
     program.flag("repositories.create-v1alpha2-rpkg") == Some("true")
 }
 
-/// The evaluator, if `program` starts function pods. `is_runner` says that it is Porch's function
-/// runner, which may have its variables from an object that is not looked at.
+/// Returns the evaluator if `program` starts function pods. `is_runner` means that it is Porch's
+/// function runner. That may take variables from another object, which doctor does not read.
 pub(super) fn evaluator(workload: &Workload, program: &Program<'_>, is_runner: bool) -> Option<Evaluator> {
-    // What has neither its flags nor its port nor its image may be an old function runner by any
+    // A program without porch-server's flags, port and image may be an old function runner with any
     // name.
     let mut ports = program.container.ports.iter().flatten();
     let has_port = ports.any(|port| port.container_port == POD_EVALUATOR_PORT);
@@ -103,7 +104,8 @@ pub(super) fn evaluator(workload: &Workload, program: &Program<'_>, is_runner: b
 // === impl Evaluator ===
 
 impl Evaluator {
-    /// Whether its pods may be in `functions`, if it runs. Which namespace it means may be unknown.
+    /// Returns whether the evaluator's pods may be in namespace `functions`. If its namespace is
+    /// unknown, they may.
     pub(super) fn may_use(&self, functions: &str) -> bool {
         self.functions.as_deref().is_none_or(|theirs| theirs == functions)
     }

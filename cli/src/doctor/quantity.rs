@@ -13,11 +13,11 @@ pub(super) fn bytes(quantity: &str) -> Option<u64> {
         _ => return None,
     };
     let (number, unit) = (number.parse::<f64>().ok()?, base.powi(power));
-    // Larger than any machine's memory is as good as the largest number.
+    // The cast saturates: a larger quantity becomes `u64::MAX`.
     (number.is_finite() && number >= 0.0).then_some((number * unit) as u64)
 }
 
-/// For people: `6 MiB`, or the number of bytes where it is no round one.
+/// Formats a size for people: `6 MiB`, or bytes if it is not a whole number of MiB.
 pub(super) fn shown(bytes: u64) -> String {
     const MIB: u64 = 1024 * 1024;
     if bytes >= MIB && bytes.is_multiple_of(MIB) {

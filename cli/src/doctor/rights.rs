@@ -1,5 +1,5 @@
-//! The rights that routers and runners need of the API server, as deploy/rights.yaml grants them.
-//! Pure.
+//! The API server rights that routers and runners need. deploy/rights.yaml grants the same rights.
+//! Pure functions without I/O.
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use porch_fn_discovery::Target;
@@ -9,7 +9,7 @@ use super::finding::{Level, Report};
 use super::installation::Installation;
 
 const PORCH: &str = "config.porch.kpt.dev";
-/// Of runners in the function namespace: group, resource, verbs.
+/// Rights of runners in the function namespace: group, resource, verbs.
 const RUNNERS: &[(&str, &str, &[&str])] = &[
     ("", "pods", &["create", "delete", "get", "list", "watch", "patch"]),
     ("", "services", &["create", "delete", "get", "list", "watch"]),
@@ -18,21 +18,21 @@ const RUNNERS: &[(&str, &str, &[&str])] = &[
     (PORCH, "functionconfigs", &["list", "watch", "patch"]),
     (PORCH, "functionconfigs/status", &["patch"]),
 ];
-/// Of programs that find runners by EndpointSlices.
+/// Rights of programs that find runners by EndpointSlices.
 const SLICES: (&str, &str, &[&str]) = ("discovery.k8s.io", "endpointslices", &["get", "list", "watch"]);
 
 /// A right that a program needs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Right {
-    /// The question for the API server.
+    /// The request that asks the API server whether the right is granted.
     pub(super) review: SubjectAccessReview,
-    /// How bad it is when the right is missing, and what to report then.
+    /// Severity and text of the finding if the right is missing.
     missing: (Level, String),
-    /// Whether it is there, once that was asked.
+    /// Whether the right is granted. False until the API server has answered.
     pub(super) granted: bool,
 }
 
-/// The rights that an installation in `home` needs.
+/// Returns the rights that an installation in namespace `home` needs.
 pub(super) fn needed(installed: &Installation, home: &str) -> Vec<Right> {
     let mut rights = Vec::new();
     let mut add = |account: &str, namespace: &str, (group, resource, verbs): (_, _, &[_]), name: &str| {
@@ -70,8 +70,8 @@ pub(super) fn needed(installed: &Installation, home: &str) -> Vec<Right> {
     rights
 }
 
-/// The right of an account of `home` to a verb on a resource, which is written with its
-/// subresource. An empty `name` stands for all objects.
+/// Returns the right of a ServiceAccount in `home` to a verb on `RESOURCE` or
+/// `RESOURCE/SUBRESOURCE`. An empty `name` means all objects.
 fn right(
     home: &str,
     account: &str,
@@ -81,13 +81,13 @@ fn right(
 ) -> Right {
     let level = match resource {
         "pods" | "services" | "secrets" | "configmaps" => Level::Problem,
-        // The programs do without the others, or there is another way.
+        // The programs work without the other rights, or have an alternative.
         _ => Level::Warning,
     };
     let full = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
     let text = format!("ServiceAccount {account} may not {verb} {full} in {namespace}");
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-    // An empty one is as good as none.
+    // The API server treats an empty field like a missing one.
     let given = |text: &str| Some(text.to_owned());
     let wanted = ResourceAttributes {
         namespace: given(namespace),
@@ -109,7 +109,7 @@ fn right(
     Right { review, missing: (level, text), granted: false }
 }
 
-/// The rights that are missing.
+/// Reports the missing rights.
 pub(super) fn check(rights: &Result<Vec<Right>, String>, report: &mut Report) {
     let rights = match rights {
         Ok(rights) => rights,
@@ -119,7 +119,7 @@ pub(super) fn check(rights: &Result<Vec<Right>, String>, report: &mut Report) {
         }
     };
     for Right { missing: (level, text), .. } in rights.iter().filter(|right| !right.granted) {
-        // Those of deploy/single-runner have another name.
+        // The Role of deploy/single-runner has another name than that of deploy/.
         let fix = "apply rights.yaml of deploy/ or deploy/single-runner, or the component that brings it";
         report.add(*level, text, fix);
     }

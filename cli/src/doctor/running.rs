@@ -1,8 +1,8 @@
-//! Porch-servers that run and evaluate in function pods, and the pods that they may use.
+//! Running porch-servers that evaluate in function pods, and the pods that they may use.
 //!
-//! A porch-server uses the pods that it has made, and when it starts it adopts those of its
-//! template's version: the PodTemplate's resourceVersion, which pods have as an annotation. All
-//! others it leaves alone for good.
+//! A porch-server uses the pods that it has created. At start it also adopts the pods of its
+//! template's version: the PodTemplate's resourceVersion, which is an annotation of the pods. It
+//! never uses other pods.
 
 use k8s_openapi::api::core::v1::{Pod, PodTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -20,22 +20,22 @@ use crate::cluster::Cluster;
 pub(super) struct Running {
     /// `NAMESPACE/DEPLOYMENT`.
     pub(super) name: String,
-    /// What it may use. `Err` says why that is not known.
+    /// The pods that it may use. `Err` says why they are unknown.
     pub(super) uses: Result<Uses, String>,
 }
 
-/// What says which pods a porch-server may use.
+/// Facts that decide which pods a porch-server may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Uses {
-    /// When the oldest of its processes started.
+    /// Start time of its oldest process.
     since: Time,
-    /// The version of its pods' template, and when that was changed last.
+    /// Version of its PodTemplate, and the time of the template's last change.
     template: String,
     changed: Time,
 }
 
-/// A porch-server that runs, with what says which pods in `functions` it may use; `None` for one
-/// that is scaled to 0 and whose last pod is gone.
+/// Returns a running porch-server and which pods in `functions` it may use. `None` if it is scaled
+/// to 0 and its last pod is gone.
 pub(super) async fn running(cluster: &Cluster, server: &Evaluator, functions: &str) -> Option<Running> {
     let pods = processes(cluster, server).await;
     if server.workload.pods == 0 && pods.as_ref().is_ok_and(Vec::is_empty) {
@@ -62,8 +62,8 @@ async fn uses(cluster: &Cluster, server: &Evaluator, functions: &str, pods: &[Po
     Ok(Uses { since, template, changed })
 }
 
-/// The pods of an evaluator that run or may start, and terminating ones: their process serves until
-/// it is gone.
+/// Returns the pods of an evaluator that run or may start. Terminating pods are included: their
+/// process serves until the pod is gone.
 pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Result<Vec<Pod>, String> {
     let workload = &evaluator.workload;
     if workload.selector.is_empty() {
@@ -77,8 +77,8 @@ pub(super) async fn processes(cluster: &Cluster, evaluator: &Evaluator) -> Resul
     Ok(pods)
 }
 
-/// When the first of these pods' containers of a name was started. Pods that terminate count until
-/// they are gone.
+/// Returns the earliest start time of a container of this name in these pods. Terminating pods
+/// count until they are gone.
 fn started(pods: &[Pod], container: &str) -> Option<Time> {
     let statuses =
         pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| &status.container_statuses));
@@ -86,15 +86,15 @@ fn started(pods: &[Pod], container: &str) -> Option<Time> {
     ours.filter_map(|status| status.state.as_ref()?.running.as_ref()?.started_at.clone()).min()
 }
 
-/// The version of a template, and when it was changed last: `None` without the times of its
-/// managers, since it may then have been changed at any time.
+/// Returns the version of a template and the time of its last change. `None` if no field manager
+/// has a time: the template may then have changed at any time.
 fn version(template: &PodTemplate) -> Option<(String, Time)> {
     let managers = template.metadata.managed_fields.iter().flatten();
     let changed = managers.filter_map(|manager| manager.time.clone()).max()?;
     Some((template.resource_version()?, changed))
 }
 
-/// Why one of these may use a pod of Porch's, if so.
+/// Returns why one of these porch-servers may use the pod, if one may.
 pub(super) fn why_in_use(pod: &Pod, running: &[Running]) -> Option<String> {
     running.iter().find_map(|one| one.why_in_use(pod).map(|reason| format!("{}: {reason}", one.name)))
 }
@@ -130,7 +130,8 @@ mod tests {
         serde_json::from_value(json!(format!("2026-01-01T00:{minute:02}:00Z"))).unwrap()
     }
 
-    /// A porch-server that started at minute 20, with a template that was changed then.
+    /// A porch-server that started at minute 20, with a template that was changed at minute
+    /// `changed`.
     fn server(changed: u8) -> Running {
         let uses = Uses { since: time(20), template: "7".to_owned(), changed: time(changed) };
         Running { name: "home/porch-server".to_owned(), uses: Ok(uses) }

@@ -1,5 +1,5 @@
-//! A Deployment as the checks need it: what Kubernetes leaves out is filled in, and command lines
-//! are read like Go and the kubelet read them. Pure.
+//! A Deployment in the form that the checks need. Kubernetes' defaults are filled in, and command
+//! lines are parsed like Go and the kubelet do. Pure functions without I/O.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, EnvVar};
 use kube::ResourceExt;
 
-/// Stands for a value that is in another object than the Deployment.
+/// Placeholder for a value that is in another object than the Deployment.
 pub(super) const ELSEWHERE: &str = "(from elsewhere)";
-/// The variable of a program's own namespace: without it, that of its pod.
+/// Variable with a program's own namespace. Default: the namespace of its pod.
 const OWN_NAMESPACE: &str = "POD_NAMESPACE";
-/// The program of an image that has no command, both Porch's and ours.
+/// The program that Porch's images and ours run if the container has no command.
 pub(super) const SERVER: &str = "server";
 
 /// A Deployment.
@@ -20,19 +20,19 @@ pub(super) const SERVER: &str = "server";
 pub(super) struct Workload {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// Pods it should have.
+    /// Desired number of pods.
     pub(super) replicas: i32,
-    /// Pods that are ready.
+    /// Number of ready pods.
     pub(super) ready: i32,
     /// Pods that exist or should exist, whichever is more. Terminating pods are not counted.
     pub(super) pods: i32,
-    /// Labels by which it finds its pods.
+    /// Labels by which the Deployment selects its pods.
     pub(super) selector: BTreeMap<String, String>,
-    /// Labels of its pods, by which a Service finds them.
+    /// Labels of the pods. A Service selects the pods by these labels.
     pub(super) labels: BTreeMap<String, String>,
     /// The pods' service account.
     pub(super) account: String,
-    /// How long its pods have to end, in seconds.
+    /// Termination grace period of the pods, in seconds.
     pub(super) grace: i64,
     pub(super) containers: Vec<Container>,
 }
@@ -93,7 +93,8 @@ impl<'a> Program<'a> {
         last.split(':').next().unwrap_or_default()
     }
 
-    /// The value of a Go flag: `-x=v`, `--x=v`, `--x v`. Of several, Go takes the last.
+    /// The value of a Go flag: `-x=v`, `--x=v`, `--x v`. If the flag is repeated, Go uses the last
+    /// value.
     pub(super) fn flag(&self, name: &str) -> Option<&'a str> {
         self.argv.iter().enumerate().rev().find_map(|(index, arg)| {
             let rest = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-'))?.strip_prefix(name)?;
@@ -105,7 +106,8 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// The value of an environment variable, [`ELSEWHERE`] where the Deployment only refers to it.
+    /// Returns the value of an environment variable, or [`ELSEWHERE`] if the Deployment only refers
+    /// to it.
     pub(super) fn variable(&self, name: &str) -> Option<&'a str> {
         let variable = self.container.env.iter().flatten().find(|one| one.name == name)?;
         Some(match (&variable.value, &variable.value_from) {
@@ -115,14 +117,14 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// Whether variables come from another object.
+    /// Returns whether `envFrom` takes variables from another object.
     pub(super) fn has_env_from(&self) -> bool {
         self.container.env_from.as_ref().is_some_and(|from| !from.is_empty())
     }
 
-    /// The flags as the program itself reads them in a pod of `namespace`: those of its command
-    /// line, and below them those of its environment. The environment of this process must not
-    /// count, so each variable that a flag falls back to is given as a flag.
+    /// Parses the flags like the program does in a pod of `namespace`: the command line overrides
+    /// the environment. The environment of this process must have no effect, so each variable that
+    /// is a flag's fallback is passed as a flag.
     pub(super) fn parse<F: Parser>(&self, namespace: &str) -> Result<F, String> {
         let env = self.container.env.as_deref().unwrap_or_default();
         let known: Vec<_> =
@@ -135,14 +137,15 @@ impl<'a> Program<'a> {
             let is_elsewhere = || self.has_env_from() || env.iter().any(|one| one.name == variable);
             let value = match known.iter().find(|(name, _)| *name == variable) {
                 Some((_, value)) => value,
-                // A text may be anything, but the namespace is most likely the pod's; of others the
-                // default is the best guess.
+                // The value is not in the Deployment. A flag without a default gets the
+                // placeholder. For the namespace and all other flags, the default is the best
+                // guess.
                 None if default.is_empty() && variable != OWN_NAMESPACE && is_elsewhere() => ELSEWHERE,
                 None => default,
             };
             Some(format!("--{}={value}", arg.get_long()?))
         });
-        // Like the kubelet replaces them.
+        // Expands `$(NAME)` like the kubelet.
         let replace = |arg: String, (name, value): &(&str, &str)| arg.replace(&format!("$({name})"), value);
         let given = self.argv.iter().skip(1).map(|arg| known.iter().fold((*arg).to_owned(), replace));
         let args = std::iter::once(self.name().to_owned()).chain(fallbacks).chain(given).map(Into::into);

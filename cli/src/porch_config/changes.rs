@@ -1,4 +1,5 @@
-//! Which FunctionConfigs lead functions to the routers, and which were there before. Pure.
+//! Computes the FunctionConfigs that make Porch send functions to the routers, and restores the
+//! earlier FunctionConfigs. Pure functions without I/O.
 
 use std::str::FromStr;
 
@@ -8,39 +9,40 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 
-/// Where Porch has functions without a registry, as in the objects that it ships.
+/// Registry prefix of functions whose image has no registry, like in Porch's own FunctionConfigs.
 pub(crate) const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
 pub(super) const GROUP: &str = "config.porch.kpt.dev";
 pub(super) const VERSION: &str = "v1alpha1";
 pub(super) const KIND: &str = "FunctionConfig";
 
-/// The annotation of a changed object: its fields before that, which [`remove`] restores.
+/// Annotation of a changed object. It holds the fields before the change, which [`remove`]
+/// restores.
 const BEFORE: &str = "fn.kpt.dev/before-porch-config";
-/// The label of a new object.
+/// Label of an object that [`generate`] has created.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const MANAGER: &str = "porch-fn";
-/// kubectl's own notes in an object.
+/// Annotation in which `kubectl apply` stores the last applied manifest.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// A function as the user names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Function {
-    /// The last part of its image.
+    /// The last part of the function's image name.
     name: String,
-    /// What stands before it.
+    /// The part of the image name before the last `/`, if any.
     prefix: Option<String>,
 }
 
-/// What to apply, and what to know.
+/// Objects for the user to apply, and notes for the user.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     pub(super) objects: Vec<Value>,
-    /// New objects, by name.
+    /// Names of the objects that [`generate`] has created.
     pub(super) created: Vec<String>,
     pub(super) notes: Vec<String>,
 }
 
-/// The FunctionConfigs for `functions`, or for all that have one.
+/// Returns the FunctionConfigs for `functions`. If empty: for all functions that have one.
 pub(super) fn generate(
     existing: &[Value],
     functions: &[Function],
@@ -52,11 +54,11 @@ pub(super) fn generate(
         [] => images.map(|image| Function { name: image.to_owned(), prefix: None }).collect(),
         named => named.to_vec(),
     };
-    // Several functions may be of one object: each goes on with what the one before has made of it.
+    // Several functions may share one object. Each starts from the result of the previous function.
     let mut objects = existing.to_vec();
     let (mut changed, mut replaced) = (Vec::new(), Vec::new());
     for (index, function) in functions.iter().enumerate() {
-        // Several objects may be for one image, and several names mean one.
+        // Several objects may be for one image, and the user may repeat a name.
         if functions[..index].contains(function) {
             continue;
         }
@@ -110,8 +112,8 @@ pub(super) fn generate(
     Ok(changes)
 }
 
-/// The objects that [`generate`] has changed, as they were before, and the names of those that it
-/// has made.
+/// Returns the objects that [`generate`] has changed, with their earlier fields, and the names of
+/// the objects that it has created.
 pub(super) fn remove(existing: &[Value]) -> Changes {
     let mut changes = Changes::default();
     for object in existing {
@@ -126,14 +128,14 @@ pub(super) fn remove(existing: &[Value]) -> Changes {
 
 fn restored(object: &Value, before: &Map<String, Value>) -> Value {
     let mut restored = manifest(object);
-    // `kubectl apply` removes a field that is left out if it has applied it itself. It keeps a
-    // field that came by server-side apply, unless the field is null.
+    // `kubectl apply` removes a missing field only if it applied the field itself. It keeps a field
+    // of server-side apply, unless the manifest sets the field to null.
     let absent = |value| (!is_applied(object)).then_some(value);
     let executor = leads_to_us(object).then_some("binaryExecutor");
     for field in executor.into_iter().chain(before.contains_key("prefixes").then_some("prefixes")) {
         put(&mut restored["spec"], field, before.get(field).cloned(), absent(Value::Null));
     }
-    // A null among annotations makes some versions of kubectl drop all of them.
+    // If an annotation is null, some versions of kubectl drop all annotations.
     put(&mut restored["metadata"]["annotations"], BEFORE, None, absent(json!("")));
     if restored["metadata"]["annotations"] == json!({}) {
         put(&mut restored["metadata"], "annotations", None, None);
@@ -141,7 +143,7 @@ fn restored(object: &Value, before: &Map<String, Value>) -> Value {
     restored
 }
 
-/// Sets a field, to `absent` where there is no value; without either the field is removed.
+/// Sets a field to `value`, or to `absent` without a value. Without both, removes the field.
 fn put(object: &mut Value, field: &str, value: Option<Value>, absent: Option<Value>) {
     let Some(object) = object.as_object_mut() else { return };
     match value.filter(|value| !value.is_null()).or(absent) {
@@ -160,8 +162,9 @@ fn new(function: &Function, namespace: &str) -> Value {
     })
 }
 
-/// An object that leads to the routers, and whether it had another executable. The schema of
-/// FunctionConfigs has spec and annotations as objects, so that they can be indexed.
+/// Changes an object so that Porch sends the function to the routers. Also returns whether the
+/// object named another executable. Indexing is safe: in the schema, spec and annotations are
+/// objects.
 fn led(object: &Value, function: &Function) -> (Value, bool) {
     let mut led = manifest(object);
     let mut fields = before(object).unwrap_or_default();
@@ -173,7 +176,7 @@ fn led(object: &Value, function: &Function) -> (Value, bool) {
     if let Some(prefix) = &function.prefix {
         let old = object.pointer("/spec/prefixes").cloned().unwrap_or_default();
         let mut prefixes = old.as_array().cloned().unwrap_or_default();
-        // Without prefixes an object is for images without a registry.
+        // An object without prefixes applies to images without a registry.
         if prefixes.is_empty() {
             prefixes.push(json!(""));
         }
@@ -184,7 +187,7 @@ fn led(object: &Value, function: &Function) -> (Value, bool) {
             led["spec"]["prefixes"] = Value::Array(prefixes);
         }
     }
-    // New ones have nothing before them.
+    // An object that `generate` created has no earlier fields.
     if !is_new(object) {
         led["metadata"]["annotations"][BEFORE] = json!(Value::Object(fields).to_string());
     }
@@ -199,7 +202,7 @@ fn leads_to_us(object: &Value) -> bool {
     object.pointer("/spec/binaryExecutor/path").is_some_and(|path| path == NO_EXECUTABLE)
 }
 
-/// What a user would write of an object that the API server has.
+/// Returns the fields of a stored object that a user would write in a manifest.
 fn manifest(object: &Value) -> Value {
     let fields = ["name", "namespace", "labels", "annotations"];
     let field = |field: &str| Some((field.to_owned(), object.get("metadata")?.get(field)?.clone()));
@@ -211,19 +214,19 @@ fn manifest(object: &Value) -> Value {
     json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND, "metadata": kept, "spec": spec})
 }
 
-/// The fields that an object had before.
+/// Returns the fields before the change, from the annotation [`BEFORE`].
 fn before(object: &Value) -> Option<Map<String, Value>> {
     let text = object.pointer("/metadata/annotations")?.get(BEFORE)?.as_str()?;
     serde_json::from_str(text).ok()
 }
 
-/// Whether [`generate`] has made this object.
+/// Returns whether [`generate`] has created this object.
 fn is_new(object: &Value) -> bool {
     let labels = object.pointer("/metadata/labels");
     labels.and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|manager| manager == MANAGER)
 }
 
-/// Whether `kubectl apply` has applied the annotation [`BEFORE`].
+/// Returns whether `kubectl apply` has applied the annotation [`BEFORE`].
 fn is_applied(object: &Value) -> bool {
     let annotation = |object: &Value, name: &str| {
         object.pointer("/metadata/annotations")?.get(name)?.as_str().map(str::to_owned)

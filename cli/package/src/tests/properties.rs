@@ -1,4 +1,4 @@
-//! Properties over generated YAML: what people write, and what a slip of the finger makes of it.
+//! Property tests with generated YAML: what people write, with and without typing errors.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -9,7 +9,7 @@ use crate::write::rebuilt;
 use crate::yaml::{Node, Yaml, same};
 use crate::{Package, split};
 
-/// Metadata that stays to the letter when another value changes.
+/// Metadata whose text stays the same when another value changes.
 const EXACT: &[&str] = &[
     "",
     "metadata:\n  name: a\n",
@@ -29,7 +29,7 @@ const EXACT: &[&str] = &[
     "\"metadata\":\n  \"name\": >\n    a\n   \n\n",
 ];
 
-/// Metadata that is written another way then: leftovers and empty mappings go.
+/// Metadata whose text changes then: leftover annotations and empty mappings are removed.
 const INEXACT: &[&str] = &[
     "metadata: {}\n",
     "metadata:\n",
@@ -131,7 +131,7 @@ fn file() -> impl Strategy<Value = Generated> {
     })
 }
 
-/// A text with a few characters removed or put in where they hurt most.
+/// A text with a few characters removed, or inserted where they do most harm.
 fn mutated(text: impl Strategy<Value = String>) -> impl Strategy<Value = String> {
     let noise: Vec<&str> = "|\n| |  |\t|-|- |:|: |#| #|>|{|}|[|]|,|'|\"".split('|').chain(["|"]).collect();
     let more: Vec<&str> = "&a |*a|!|!!x |? |---\n|...\n|%|\r|\u{feff}|ü|\0|<<|@".split('|').collect();
@@ -169,7 +169,7 @@ fn check(package: &Package) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Each case is many documents, so half as many cases will do.
+/// Each case has many documents, so half of the usual cases are enough.
 fn config() -> ProptestConfig {
     let usual = ProptestConfig::default();
     ProptestConfig { cases: usual.cases.div_ceil(2), failure_persistence: None, ..usual }
@@ -178,8 +178,8 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Any file in any usual layout can be sent and comes back as the same file, but for the value
-    /// that the function changed.
+    /// Any file in a usual layout survives the round trip unchanged, except for the value that the
+    /// function changed.
     #[test]
     fn files_survive_the_round_trip(generated in file()) {
         let package = try_package(&generated.text).map_err(|error| TestCaseError::fail(format!("{error:?}")))?;
@@ -194,7 +194,7 @@ proptest! {
         }
     }
 
-    /// A slip either makes a file unreadable or leaves one that survives as well; nothing panics.
+    /// A damaged file is either refused or survives the round trip; nothing panics.
     #[test]
     fn damaged_files_are_refused_or_survive(text in mutated(file().prop_map(|file| file.text))) {
         if let Ok(package) = try_package(&text) {
@@ -202,7 +202,8 @@ proptest! {
         }
     }
 
-    /// After a function the file says what the function said, however much of the old text stays.
+    /// A written file has the values that the function returned, however much of the old text
+    /// stays.
     #[test]
     fn files_say_what_the_function_returned(old in file(), new in file()) {
         let (old, new) = (try_package(&old.text).unwrap(), try_package(&new.text).unwrap());
@@ -216,7 +217,7 @@ proptest! {
         }
     }
 
-    /// A function may answer anything.
+    /// A function may return any bytes.
     #[test]
     fn damaged_outputs_never_panic(
         list in mutated(file().prop_map(|file| try_package(&file.text).unwrap().to_resource_list(None)))

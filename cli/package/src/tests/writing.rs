@@ -28,7 +28,7 @@ impl Fixture {
         Self { dir, package }
     }
 
-    /// Writes what a function returns that changes this.
+    /// Applies `change` to the unchanged output and writes it.
     fn write(&self, change: impl FnOnce(&mut Output)) -> Result<String, Error> {
         let mut output = returned(&self.package);
         change(&mut output);
@@ -153,7 +153,7 @@ fn bad_paths_are_refused_before_anything_is_written() {
         put(output, "new/x.yaml", B);
     });
     assert!(error.unwrap_err().to_string().contains("is not a plain directory"));
-    // The same through the front door.
+    // The same through the public function `split`.
     let list =
         "kind: ResourceList\nitems:\n- {apiVersion: v1, kind: A, metadata: {name: x, namespace: ..}}\n";
     let error = write(fixture.dir.path(), &fixture.package, &split(list.as_bytes()).unwrap()).unwrap_err();

@@ -1,15 +1,15 @@
 //! Finds the YAML documents of a file without parsing them.
 //!
-//! `---` and `...` at the start of a line end a document even inside a quoted string, so this needs
-//! lines only. The text between the documents (separators with their comments, directives, a byte
-//! order mark) belongs to the file; no function gets it.
+//! `---` and `...` at the start of a line end a document even inside a quoted string, so splitting
+//! into lines is enough. The text between the documents (separators with their comments,
+//! directives, a byte order mark) belongs to the file; no function gets it.
 
 use std::ops::Range;
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The bytes of each document of `text`, from its first line that is not blank. A document of
-/// comments alone is included.
+/// The bytes of each document of `text`, from its first line that is not blank. A document with
+/// only comments is included.
 pub(crate) fn document_ranges(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut next_line = text.strip_prefix(BYTE_ORDER_MARK).map_or(0, |rest| text.len() - rest.len());

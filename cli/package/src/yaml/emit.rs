@@ -1,14 +1,15 @@
-//! Writes nodes that have no text yet: block style with two spaces, sequences level with their key.
+//! Serializes nodes without a text: block style, two spaces, sequences not indented below their
+//! key.
 //!
 //! This is for new annotations, for the functionConfig of `key=value` arguments and for items that
-//! a function returned as JSON. Plain scalars stay as they are, to the letter; aliases are written
-//! out.
+//! a function returned as JSON. Plain scalars keep their exact spelling; aliases are replaced by
+//! their values.
 
 use super::lines::indent;
 use super::{Body, Entry, Node, Scalar, Style, Yaml, same};
 
-/// The document `root`. It has been parsed again and gives `root`. `None`: it has a collection as a
-/// key.
+/// Serializes `root`. The text has been parsed again and yields `root`. `None`: a key is a
+/// collection.
 pub(crate) fn document(root: &Node) -> Option<Yaml> {
     let separator = if is_block(root) && root.tag.is_some() { "\n" } else { "" };
     let text = format!("{}{separator}{}", tag_before(root), lines(root)?);
@@ -47,7 +48,7 @@ fn behind(mut indicator: String, node: &Node, lines: &str) -> String {
         indicator.push_str(tag_before(node).trim_end());
     }
     let separator = if is_block(node) { "\n" } else { " " };
-    // An absent value leaves no space.
+    // There is no space before an absent value.
     if lines == "\n" { indicator + lines } else { indicator + separator + lines }
 }
 

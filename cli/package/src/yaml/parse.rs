@@ -1,4 +1,4 @@
-//! From text to tree, with the bytes of each node, and the comments.
+//! Parses a text into a tree, with the bytes of each node and of each comment.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use thiserror::Error;
 use super::lines::line_start;
 use super::{Body, Node, Scalar, Style};
 
-/// Says nothing that its key `<<` does not; Go's YAML library adds it to each.
+/// The tag of a merge key `<<`. It is redundant; Go's YAML library adds it to each merge key.
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
-/// Bound on the nodes that aliases copy ("billion laughs").
+/// Maximum number of nodes that aliases copy, against the "billion laughs" attack.
 const MAX_COPIED_NODES: usize = 100_000;
 
-/// Why a text is not one document.
+/// Reason why a text is not a single document.
 #[derive(Debug, Error)]
 #[error("line {line}: {message}")]
 pub(crate) struct ParseError {
@@ -112,8 +112,8 @@ impl Builder {
                 };
                 let is_absent = style == Style::Plain && span.is_empty();
                 let content = if is_absent { String::new() } else { content.into_owned() };
-                // The span of a block reaches to the next token; its content ends with the line
-                // before that.
+                // The span of a block scalar extends to the next token. Its content ends with the
+                // line before that token.
                 let line = line_start(text, span.end);
                 let is_indented = style == Style::Block && text[line..span.end].trim().is_empty();
                 let end = if is_indented { line.max(span.start) } else { span.end };
@@ -164,7 +164,7 @@ impl Builder {
                 None => *key = Some(node),
                 Some(key) => entries.push((key, node)),
             },
-            // Only collections are opened.
+            // Cannot happen: `open` contains only collections.
             Some(_) => {}
         }
     }

@@ -1,10 +1,10 @@
-//! Brings new values into an old text.
+//! Edits new values into an existing text.
 //!
-//! Functions parse YAML and write it anew, and what their library drops on the way (comments, blank
-//! lines, quotes) they did not mean to drop. So an unchanged value keeps its old text, a changed
-//! scalar is replaced in place, and a changed, added or removed entry of a block mapping takes or
-//! loses whole lines. The new lines are cut out of the new text; an entry whose key has no text is
-//! written by [`emit`].
+//! Functions parse YAML and serialize it again. Their libraries drop comments, blank lines and
+//! quotes, which the functions do not intend. So an unchanged value keeps its old text, and a
+//! changed scalar is replaced in place. A changed, added or removed entry of a block mapping
+//! replaces, adds or removes whole lines. New lines are copied from the new text; [`emit`] writes
+//! an entry whose key has no text.
 
 use std::ops::Range;
 
@@ -12,8 +12,8 @@ use super::lines::{column, dedent, indent, line_end, line_start};
 use super::parse::entry_end;
 use super::{Body, Entry, Node, Scalar, Style, Yaml, emit, same};
 
-/// `old` with the values of `new`, whose spans are places in `new_text`. `None` when that takes
-/// more than changed, added and removed entries of block mappings.
+/// Returns `old` with the values of `new`, whose spans are places in `new_text`. `None` if the
+/// change needs more than new values and changed, added or removed entries of block mappings.
 pub(crate) fn patch(old: &Yaml, new_text: &str, new: &Node) -> Option<Yaml> {
     let mut patch = Patch { old: &old.text, new: new_text, edits: Vec::new() };
     patch.value(&old.root, new, false)?;
@@ -21,8 +21,8 @@ pub(crate) fn patch(old: &Yaml, new_text: &str, new: &Node) -> Option<Yaml> {
     Yaml::valid(text).filter(|patched| same(&patched.root, new))
 }
 
-/// `document` with the values of `wanted`, a changed copy of its tree: edited, or else written anew
-/// without its comments. `None` when it cannot be written.
+/// Returns `document` with the values of `wanted`, a changed copy of its tree. The text is edited
+/// if possible, else serialized again without comments. `None` if it cannot be written.
 pub(crate) fn rewrite(document: &Yaml, wanted: &Node) -> Option<Yaml> {
     patch(document, &document.text, wanted).or_else(|| emit::document(wanted))
 }
@@ -53,7 +53,7 @@ impl Patch<'_> {
         if same(old, new) {
             return Some(());
         }
-        // The text of an alias stands elsewhere.
+        // The text of an alias is at its anchor.
         if old.is_alias || new.is_alias || old.tag != new.tag {
             return None;
         }
@@ -75,7 +75,7 @@ impl Patch<'_> {
         }
     }
 
-    /// A new scalar on one line, in the quotes of the old one. `None`: it takes several lines.
+    /// Returns the new scalar on one line, in the old quotes. `None`: it does not fit on one line.
     fn scalar(&self, was: &Scalar, is: &Scalar, new: &Node, in_flow: bool) -> Option<String> {
         let needs_care = |c: char| c.is_control() || "'\"\\\u{2028}\u{2029}\u{feff}".contains(c);
         match was.style {

@@ -1,4 +1,4 @@
-//! Scalars, and which of them mean the same.
+//! Scalars, and the comparison of their values.
 
 use serde_json::Value;
 
@@ -35,8 +35,8 @@ impl Scalar {
         self.style != Style::Plain || self.text.contains('\n') || !may_be_special(&self.text)
     }
 
-    /// True when both stand for the same value. Quotes that change nothing do not count, nor does
-    /// the spelling of a number: libraries that go by JSON's types write `0644` as 420.
+    /// True when both stand for the same value. Quotes without effect and the spelling of a number
+    /// are ignored: libraries that use JSON's types write `0644` as 420.
     pub(crate) fn same(&self, other: &Self) -> bool {
         if self.text == other.text {
             return self.style == other.style || self.is_string() == other.is_string();
@@ -47,10 +47,10 @@ impl Scalar {
 }
 
 /// True for plain text that some YAML version reads as null, a boolean, a number, a date or a merge
-/// key. What serde-saphyr quotes is no substitute: it also quotes versions such as `1.10.0`.
+/// key. serde-saphyr's own rule for quotes is too broad: it also quotes versions such as `1.10.0`.
 fn may_be_special(text: &str) -> bool {
     let is_date = |(year, _): (&str, &str)| year.len() == 4 && year.bytes().all(|byte| byte.is_ascii_digit());
-    // To the base of 60, as in 12:30:45.
+    // YAML 1.1 reads 12:30:45 as a number in base 60.
     let is_sexagesimal = text.contains(':')
         && text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b':' | b'.' | b'_' | b'+' | b'-'));
     YAML_1_1_WORDS.contains(&text.to_ascii_lowercase().as_str())
@@ -60,8 +60,8 @@ fn may_be_special(text: &str) -> bool {
         || special(text).is_some()
 }
 
-/// The value of a plain scalar that is no string, as Go's YAML library and so Kubernetes reads it:
-/// YAML 1.2 with the octal numbers of 1.1.
+/// Returns the value of a plain scalar that is not a string, by the rules of Go's YAML library and
+/// so of Kubernetes: YAML 1.2 with the octal numbers of YAML 1.1.
 fn special(text: &str) -> Option<Value> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
@@ -74,7 +74,7 @@ fn special(text: &str) -> Option<Value> {
 
 /// JSON does not tell 1000.0 from 1000.
 fn same_value(a: Option<Value>, b: Option<Value>) -> bool {
-    // From 2^53 on, a float stands for more than one integer.
+    // From 2^53 on, one float represents several integers.
     let float = |value: &Value| value.as_f64().filter(|float| float.abs() < 9_007_199_254_740_992.0);
     let Some((a, b)) = a.zip(b) else { return false };
     a == b || float(&a).is_some_and(|a| Some(a) == float(&b))

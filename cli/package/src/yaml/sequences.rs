@@ -1,8 +1,8 @@
-//! How far sequences stand below their key.
+//! Indentation of sequences below their key.
 //!
-//! Go's YAML library, and so most functions, writes every sequence level with its key. kpt
-//! remembers in an annotation that a document indents them (`wide`) and writes it back so. Without
-//! that, a function that adds comments would reformat half a document.
+//! Go's YAML library, and so most functions, does not indent a sequence below its key. kpt records
+//! in an annotation (`wide`) that a document indents sequences, and restores this on writing.
+//! Otherwise a function that adds comments would re-format half of a document.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -28,14 +28,14 @@ pub(crate) fn sequence_indent(document: &Yaml) -> &'static str {
     }
 }
 
-/// The document with two more spaces before each line of each sequence that is level with its key.
-/// Unchanged when it indents some already: then the function kept the user's layout.
+/// Indents the lines of each sequence by two spaces. If a sequence is already indented, the
+/// document is unchanged: the function kept the user's layout.
 pub(crate) fn widen(document: Yaml) -> Yaml {
     let found = sequences(&document.text, &document.root);
     if found.iter().any(|sequence| sequence.offset != 0) {
         return document;
     }
-    // How many sequences start at a line, less those that end there.
+    // Per line: the number of sequences that start there minus those that end there.
     let mut changes: HashMap<usize, isize> = HashMap::new();
     for Sequence { lines, .. } in &found {
         *changes.entry(lines.start).or_default() += 1;
@@ -59,7 +59,7 @@ fn sequences(text: &str, node: &Node) -> Vec<Sequence> {
             .iter()
             .flat_map(|(key, value)| sequence(text, key, value).into_iter().chain(sequences(text, value)))
             .collect(),
-        // The lines of an alias stand elsewhere.
+        // The lines of an alias are at its anchor.
         _ => Vec::new(),
     }
 }

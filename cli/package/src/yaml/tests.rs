@@ -84,7 +84,7 @@ fn anchors_and_aliases_outlive_a_change() {
         ("a: &x 1 # c\nb: *x\nc: 2\n", "a: 1\nb: 1\nc: 3\n", Some("a: &x 1 # c\nb: *x\nc: 3\n")),
         ("a: &x 1 # c\nb: *x\n", "a: 2\nb: 2\n", Some("a: &x 2 # c\nb: 2\n")),
         ("a: &x {b: 1}\nc: *x # d\n", "a: {b: 1}\nc: {b: 2}\n", Some("a: &x {b: 1}\nc: {b: 2}\n")),
-        // Another value takes the anchor with it.
+        // Replacing the value would remove the anchor that the alias needs.
         ("a: &x [1]\nb: *x\n", "a: [1, 2]\nb: [1]\n", None),
     ] {
         let found = patch(&yaml(old), new, &tree(new)).map(|yaml| yaml.text);

@@ -1,4 +1,4 @@
-//! The addresses that Porch calls to have functions evaluated, and what it evaluates itself.
+//! Checks the addresses that Porch calls to evaluate functions, and what Porch evaluates itself.
 
 use super::super::destination::{
     Destination, PORT, behind, destination, has_port, is_merged, leads_here, usual,
@@ -13,7 +13,7 @@ pub(super) fn callers(facts: &Facts, report: &mut Report) {
         installed.callers.iter().map(|caller| (caller, destination(facts, &caller.address))).collect();
     for original in installed.originals.iter().filter(|original| original.workload.pods > 0) {
         let (name, pods) = (&original.workload.name, original.workload.pods);
-        // A caller of it is reported below.
+        // If a program calls this runner, the code below reports the call.
         if called.iter().all(|(_, destination)| *destination != Destination::Other(name)) {
             report.warning(
                 format!("Porch's own function runner still runs: Deployment {name}, {pods} replicas"),
@@ -102,7 +102,7 @@ fn call(facts: &Facts, caller: &Caller, destination: &Destination<'_>, report: &
     report.add(level, calls + &where_to, fix);
 }
 
-/// Whether the check of our Services reports this already.
+/// Returns whether the check "services" already reports this.
 fn is_reported(facts: &Facts, destination: &Destination<'_>) -> bool {
     match destination {
         Destination::Nobody(name) => *name == usual(facts) || is_merged(facts, name),
@@ -118,7 +118,7 @@ fn set_variable(facts: &Facts, deployment: &str, variable: &str) -> String {
     format!("kubectl -n {namespace} set env deployment/{deployment} {variable}={service}:{PORT}")
 }
 
-/// A Service that leads to us: the one that our manifests bring, if it does.
+/// Returns a Service that selects our pods, preferably the Service of our manifests.
 fn service(facts: &Facts) -> &str {
     let usual = usual(facts);
     let mut names = std::iter::once(usual).chain(facts.services.keys().map(String::as_str));

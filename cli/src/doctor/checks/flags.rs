@@ -1,4 +1,4 @@
-//! Flags that have to agree, and fit what Kubernetes gives.
+//! Checks of flags: they must agree with each other and with the Deployments.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::super::finding::{Level, Report};
 use super::super::quantity::shown;
 use super::super::workload::Workload;
 
-/// What a program takes beside the messages it holds, in bytes.
+/// Memory that a program needs in addition to its messages, in bytes.
 const BESIDE: u64 = 64 * 1024 * 1024;
 
 /// Flags that routers and runners have in common, and their Deployment.
@@ -21,15 +21,15 @@ struct Common<'a> {
     workload: &'a Workload,
     /// The container's memory limit in bytes.
     memory: Option<u64>,
-    /// The largest message in bytes.
+    /// Maximum message size, in bytes.
     max_message: usize,
-    /// Bytes of messages that it holds at most, if the flags allow any.
+    /// Maximum bytes of messages in memory; `None` if the flags are invalid.
     held: Option<usize>,
     drain: (GoDuration, GoDuration),
     serves_tls: bool,
 }
 
-/// Routers, then runners, as far as they start with their flags.
+/// Returns routers, then runners, if their flags are valid.
 fn programs(facts: &Facts) -> impl Iterator<Item = Common<'_>> {
     macro_rules! common {
         ($installed:expr) => {
@@ -50,11 +50,11 @@ fn programs(facts: &Facts) -> impl Iterator<Item = Common<'_>> {
     router.into_iter().chain(common!(facts.installed.runner))
 }
 
-/// The largest message has to be the same all the way.
+/// Checks that the maximum message size is the same on every hop.
 pub(super) fn sizes(facts: &Facts, report: &mut Report) {
     let callers = facts.installed.callers.iter();
     let mut hops: Vec<_> = callers.map(|caller| (caller.deployment.as_str(), caller.max_message)).collect();
-    // One that calls two addresses has one limit.
+    // A Deployment that calls two addresses appears twice with the same limit.
     hops.dedup();
     let callers = hops.len();
     hops.extend(programs(facts).map(|one| (one.workload.name.as_str(), one.max_message as u64)));
@@ -62,7 +62,7 @@ pub(super) fn sizes(facts: &Facts, report: &mut Report) {
     if hops.iter().all(|&(_, size)| size == largest) {
         return report.ok(format!("{} everywhere", shown(largest)));
     }
-    // Porch's own limit comes first: with a smaller one of its, no call fails that would not.
+    // Porch applies its own limit first. A larger limit of ours makes no more calls fail.
     let ours_are_largest = hops[callers..].iter().all(|&(_, size)| size == largest);
     let all: Vec<_> = hops.iter().map(|(name, size)| format!("{name} {}", shown(*size))).collect();
     report.add(
@@ -75,7 +75,7 @@ pub(super) fn sizes(facts: &Facts, report: &mut Report) {
     );
 }
 
-/// Answers may take what is held to twice the limit.
+/// Responses may double the bytes of messages in memory.
 pub(super) fn memory(facts: &Facts, report: &mut Report) {
     for one in programs(facts) {
         let (Some(limit), Some(held)) = (one.memory, one.held) else { continue };
@@ -91,7 +91,7 @@ pub(super) fn memory(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// SIGKILL must not come while calls are being finished.
+/// Checks that SIGKILL does not interrupt calls while a program drains.
 pub(super) fn shutdown(facts: &Facts, report: &mut Report) {
     for one in programs(facts) {
         let (name, grace, (delay, timeout)) = (&one.workload.name, one.workload.grace, one.drain);
@@ -108,7 +108,7 @@ pub(super) fn shutdown(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Whether programs start with their flags, and these agree.
+/// Checks that programs start with their flags, and that the flags agree.
 pub(super) fn flags(facts: &Facts, report: &mut Report) {
     let installed = &facts.installed;
     let router = installed.router.as_ref().map(|one| (&one.workload.name, one.flags.as_ref().err()));
@@ -128,10 +128,10 @@ pub(super) fn flags(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Porch cannot speak TLS. A mesh that does it in its place cannot be seen; a proxy has another
-/// address.
+/// Porch cannot use TLS. Doctor cannot see a service mesh that adds TLS for Porch. A proxy that
+/// does so has another address.
 fn callers_tls(facts: &Facts, report: &mut Report) {
-    // Those that Porch calls: the routers, or the runner that stands alone.
+    // Porch calls the routers, or the only runner if there are no routers.
     let called = programs(facts).find(|one| ours(facts) == Some(one.workload) && one.serves_tls);
     let mut callers = facts.installed.callers.iter();
     let caller = callers.find(|caller| destination(facts, &caller.address) == Destination::Ours);
@@ -144,8 +144,9 @@ fn callers_tls(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// An HPA moves the number, that of components/hpa up to three times the flag's; near it will do.
-/// One is the default.
+/// Compares --router-count with the replicas. A factor of three is accepted, since the HPA of
+/// components/hpa allows up to three times the flag. With the default of 1, only one router is
+/// accepted.
 fn router_count(facts: &Facts, report: &mut Report) {
     let (Some(router), Some(flags)) = (&facts.installed.router, facts.router_flags()) else { return };
     let (flag, name) = (flags.router_count, &router.workload.name);
@@ -198,7 +199,7 @@ fn differing(
             format!("--runners is {}, --peers is {}: another ring", router.runners, runner.peers),
             "the same target on both",
         ),
-        // One that cannot be read keeps the runner from starting; its flags say so.
+        // A runner does not start with an invalid --peers. `flags` has reported that.
         _ => {}
     }
 }

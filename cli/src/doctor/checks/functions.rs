@@ -1,4 +1,4 @@
-//! The function namespace: what pods are made from, and what keeps them from starting.
+//! Checks of the function namespace: the template of function pods, and pods that cannot start.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::super::finding::Report;
 use super::super::legacy;
 use super::live;
 
-/// Why a container waits, where waiting longer does not help.
+/// Waiting reasons of a container that do not pass by themselves.
 const STUCK: [&str; 6] = [
     "ErrImagePull",
     "ImagePullBackOff",
@@ -20,10 +20,10 @@ const STUCK: [&str; 6] = [
     "CreateContainerError",
     "CrashLoopBackOff",
 ];
-/// Longest text of the cluster's that is printed, in characters.
+/// Maximum length of a text from the cluster, in characters.
 const MAX_TEXT: usize = 200;
 
-/// Where the wrapper-server in function pods comes from.
+/// Checks the template and wrapper image of function pods.
 pub(super) fn template(facts: &Facts, report: &mut Report) {
     let Some(flags) = facts.runner_flags().filter(|flags| flags.has_function_pods()) else { return };
     let image = &flags.wrapper_server_image;
@@ -64,7 +64,8 @@ pub(super) fn template(facts: &Facts, report: &mut Report) {
             return report.unknown(format!("it cannot be read: {error}"), fix);
         }
     };
-    // What runners refuse "configuration" reports: what doctor has read must not say the contrary.
+    // The check "configuration" reports a template that runners refuse. This check must not
+    // contradict it.
     if report.is_empty() && !live::refuses_template(facts) {
         report.ok(text);
     }
@@ -75,7 +76,7 @@ fn tag(image: &str) -> Option<&str> {
     (!tag.contains('/')).then_some(tag)
 }
 
-/// What keeps pods of ours from starting, each reason once.
+/// Reports why our function pods cannot start, each reason once.
 pub(super) fn pods(facts: &Facts, report: &mut Report) {
     let namespace = &facts.functions;
     let pods = match &facts.function_pods {
@@ -102,7 +103,7 @@ pub(super) fn pods(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// The reason and what helps.
+/// Returns why a pod cannot start, and the fix.
 fn why_stuck(pod: &Pod) -> Option<(String, &'static str)> {
     let status = pod.status.as_ref()?;
     let init = status.init_container_statuses.iter().flatten().map(|container| (container, true));
@@ -130,8 +131,8 @@ fn why_stuck(pod: &Pod) -> Option<(String, &'static str)> {
     Some((format!("no node takes them: {message}"), "the pods' requests, quotas, and room on the nodes"))
 }
 
-/// Pods of Porch's evaluators, unless one of this namespace that runs may use them. One of another
-/// namespace may: only --clean-legacy looks for it.
+/// Reports pods of Porch's evaluators that no running evaluator of this namespace may use. Only
+/// --clean-legacy looks for evaluators in other namespaces.
 pub(super) fn leftovers(facts: &Facts, report: &mut Report) {
     let pods = facts.function_pods.as_deref().unwrap_or_default();
     let count = legacy::leftovers(pods, &[], &facts.servers).pods.len();

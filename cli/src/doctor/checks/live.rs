@@ -1,4 +1,5 @@
-//! What the programs say themselves: the runners that routers reach, and whether all agree.
+//! Checks of the programs' own answers: which runners the routers reach, and whether all programs
+//! agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,12 +8,12 @@ use super::super::facts::{Asked, Facts, MAX_ASKED, answers};
 use super::super::finding::{Level, Report};
 use super::super::metrics::{label, value, values};
 
-/// The metric of whether a runner can use a source of its configuration.
+/// Metric that is 0 if a runner cannot use a source of its configuration.
 const VALID: &str = "porch_fn_runner_config_valid";
-/// What runners call the template of function pods, wherever it is from.
+/// Name of the function pod template in that metric, whatever its source.
 const TEMPLATE: &str = "function-pod-template";
 
-/// The pods that doctor itself did not reach, by what was in the way.
+/// Reports the pods that doctor could not query, by error.
 pub(super) fn unreached<T>(asked: &[Asked<T>], report: &mut Report) {
     let mut silent: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for one in asked.iter().take(MAX_ASKED).filter(|one| one.ready) {
@@ -34,7 +35,7 @@ pub(super) fn unreached<T>(asked: &[Asked<T>], report: &mut Report) {
     }
 }
 
-/// Whether each router has found exactly the runners that are ready.
+/// Checks whether each router has found exactly the ready runners.
 pub(super) fn discovery(facts: &Facts, report: &mut Report) {
     let ready: Vec<_> = facts.runners.iter().filter(|runner| runner.ready).collect();
     let mut right = 0;
@@ -45,9 +46,9 @@ pub(super) fn discovery(facts: &Facts, report: &mut Report) {
             continue;
         }
         let hosts = answer.page.shards.iter().map(|shard| host(&shard.info.address).parse::<IpAddr>());
-        // A static target may have names, which do not say whose they are.
+        // A static target may contain host names, which cannot be matched to pods.
         let Ok(known) = hosts.collect::<Result<BTreeSet<_>, _>>() else { continue };
-        // Of a pod's addresses a target has those of its own families.
+        // A target may list only one IP family, so one matching address of a pod is enough.
         let unknown = ready.iter().filter(|runner| runner.ips.iter().all(|ip| !known.contains(ip)));
         let unknown: Vec<_> = unknown.map(|runner| runner.pod.as_str()).collect();
         let is_runner = |ip: &IpAddr| ready.iter().any(|runner| runner.ips.contains(ip));
@@ -70,7 +71,7 @@ fn host(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host.trim_matches(['[', ']']))
 }
 
-/// The state in which each router has each runner.
+/// Reports the state of each runner in each router.
 pub(super) fn reachability(facts: &Facts, report: &mut Report) {
     let mut pairs = 0;
     for (router, answer) in answers(&facts.routers) {
@@ -95,17 +96,17 @@ pub(super) fn reachability(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Whether all see the same ring.
+/// Checks whether all programs see the same ring.
 pub(super) fn ring(facts: &Facts, report: &mut Report) {
     let routers = metric(&facts.routers, "porch_fn_router_ring_hash");
     let hashes = routers.chain(metric(&facts.runners, "porch_fn_runner_ring_hash"));
-    // A runner without --peers has none.
+    // A runner without --peers has no ring and reports 0.
     let hashes = hashes.filter(|(_, hash)| *hash != "0");
     let fix = "--runners and --peers differ, or a resolver answers of old";
     same(hashes, "routers and runners see different runners", fix, report);
 }
 
-/// Exec functions must be the same on every runner.
+/// Checks that the exec functions are the same on every runner.
 pub(super) fn executables(facts: &Facts, report: &mut Report) {
     let hashes = metric(&facts.runners, "porch_fn_runner_exec_config_hash");
     let fix = "the same --config and --functions, and --disable-runtimes, on every runner; FunctionConfigs that name \
@@ -113,13 +114,13 @@ pub(super) fn executables(facts: &Facts, report: &mut Report) {
     same(hashes, "the exec runtimes are configured differently", fix, report);
 }
 
-/// A metric without labels, by pod.
+/// Returns the value of a metric without labels for each pod.
 fn metric<'a, T>(asked: &'a [Asked<T>], name: &'static str) -> impl Iterator<Item = (&'a str, &'a str)> {
     answers(asked).filter_map(move |(pod, answer)| Some((pod, value(&answer.metrics, name)?)))
 }
 
-/// `ok` when all pods have the same value, a problem that names the groups otherwise; nothing for
-/// fewer than two.
+/// Reports `ok` if all pods have the same value, else a problem with the groups of pods. Reports
+/// nothing for fewer than two pods.
 fn same<'a>(values: impl Iterator<Item = (&'a str, &'a str)>, differ: &str, fix: &str, report: &mut Report) {
     let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (pod, value) in values {
@@ -137,7 +138,7 @@ fn same<'a>(values: impl Iterator<Item = (&'a str, &'a str)>, differ: &str, fix:
     }
 }
 
-/// Neighbouring versions work together; more than one at a time is an upgrade.
+/// Adjacent versions work together. Several versions at once mean an unfinished upgrade.
 pub(super) fn versions(facts: &Facts, report: &mut Report) {
     let pages = || answers(&facts.routers).map(|(_, answer)| &answer.page);
     let runners = pages().flat_map(|page| &page.shards).map(|shard| shard.version.as_str());
@@ -154,7 +155,7 @@ pub(super) fn versions(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// The sources of its configuration that a runner cannot use.
+/// Returns the configuration sources that a runner cannot use.
 fn invalid(metrics: &str) -> impl Iterator<Item = &str> {
     let invalid = values(metrics, VALID).filter(|(_, valid)| *valid == "0");
     invalid.map(|(labels, _)| label(labels, "source").unwrap_or_default())
@@ -165,7 +166,7 @@ pub(super) fn refuses_template(facts: &Facts) -> bool {
     answers(&facts.runners).any(|(_, answer)| invalid(&answer.metrics).any(|source| source == TEMPLATE))
 }
 
-/// What runners cannot use of their configuration.
+/// Reports the configuration that runners cannot use.
 pub(super) fn configuration(facts: &Facts, report: &mut Report) {
     let of_objects = facts.runner_flags().is_some_and(|flags| flags.function_pod_template.is_empty());
     let pages = answers(&facts.runners).map(|(_, answer)| answer.metrics.as_str());
@@ -175,7 +176,7 @@ pub(super) fn configuration(facts: &Facts, report: &mut Report) {
         let mut add = |level, fault| *faults.entry((level, fault)).or_default() += 1;
         // The number of FunctionConfigs with faults is a metric of its own.
         for source in invalid(metrics).filter(|source| *source != "functionconfigs") {
-            // Without the flag it stands for the objects that a newer Porch has.
+            // Without --function-pod-template, the source is the objects of newer Porch versions.
             if source == TEMPLATE && of_objects {
                 add(Level::Problem, "base-pod-template or base-service-template cannot be used".to_owned());
             } else {

@@ -1,4 +1,4 @@
-//! The Services that lead to us, and the runners'.
+//! Checks of the Services of our programs, and of the runners' headless Service.
 
 use super::super::destination::{
     Destination, PORT, behind, by_dns, has_port, is_merged, ours, selects, usual,
@@ -42,8 +42,8 @@ pub(super) fn services(facts: &Facts, report: &mut Report) {
     runners_service(facts, report);
 }
 
-/// What is wrong with the runners' headless Service. Without it they may be found in another way;
-/// what the routers see is looked at beside this.
+/// Checks the runners' headless Service. Its absence is no fault, since routers may find runners in
+/// another way. The check "discovery" covers the runners that routers see.
 fn runners_service(facts: &Facts, report: &mut Report) {
     let installed = &facts.installed;
     let (Some(_), Some(runner)) = (&installed.router, &installed.runner) else { return };

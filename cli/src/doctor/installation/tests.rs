@@ -32,7 +32,7 @@ fn deployment(name: &str, replicas: i32, containers: &Value) -> Deployment {
     .unwrap()
 }
 
-/// What of an installation decides about findings, in lines.
+/// Describes in lines the parts of an installation that decide about findings.
 fn described(deployments: &[Deployment]) -> Vec<String> {
     let found = installation(deployments);
     let evaluators = found.workloads.iter().filter_map(evaluator_of).map(|evaluator| {
@@ -68,7 +68,7 @@ fn described(deployments: &[Deployment]) -> Vec<String> {
     lines
 }
 
-/// Of an error the beginning, without the program's name.
+/// Returns the start of an error, without the program's name.
 fn described_flags<E: AsRef<str>>(flags: Result<String, E>) -> String {
     flags.unwrap_or_else(|error| {
         let error = error.as_ref();
@@ -96,7 +96,7 @@ fn other_containers_hide_nothing() {
     let server = json!({"name": "runner", "command": ["/home/nonroot/server", waitlist]});
     let of_image = json!({"name": "runner", "args": ["--pod-namespace=porch-fn-system", waitlist]});
     let ours = json!({"name": "runner", "command": ["/porch-fn-runner"], "args": [waitlist]});
-    // Nor is one of them taken for a program of Porch's that calls.
+    // The sidecar must not be taken for a program of Porch that calls a function runner.
     let agent =
         json!({"name": "agent", "args": ["--max-waitlist-length=3", "--function-runner=elsewhere:9445"]});
     let shell = json!({"name": "agent", "command": ["/bin/sh", "-c", "sleep 1d"]});

@@ -46,8 +46,8 @@ fn only_pods_and_services_that_porch_made_are_its_own() {
     ] {
         assert!(!is_legacy(&pod(|pod| *pod.pointer_mut(pointer).unwrap() = value)), "{pointer}");
     }
-    // Only warm-up names a pod by its id; for a call the API server makes a name of it, and leaves
-    // 58 characters of what it is made from.
+    // Warm-up names a pod like its id. For a call, the API server generates the name from at most
+    // 58 characters of the id and a dash.
     let id = "a".repeat(60);
     for (name, id, expected) in [
         (ID, ID, true),
@@ -116,8 +116,8 @@ fn listed(kind: &str, items: &[Value], next: &str) -> (u16, Value) {
     (200, json!({"kind": kind, "apiVersion": "v1", "metadata": {"continue": next}, "items": items}))
 }
 
-/// Expects `Err` with a part of the reason not to delete anything, or the porch-servers that may
-/// use some.
+/// Expects `Err` with this part of the reason not to delete, or the porch-servers that may use
+/// objects.
 async fn expect(facts: &Facts, answers: Vec<(u16, Value)>, expected: Result<&[&str], &str>) {
     let (cluster, _asked) = answering(answers).await;
     let found = servers(&cluster, facts).await;
@@ -151,7 +151,7 @@ async fn nothing_is_deleted_that_somebody_here_may_need() {
     expect(&beside, none(), Ok(&[])).await;
 }
 
-/// Of a Deployment that is scaled to 0, `status.replicas` leaves out the pods that still terminate.
+/// If a Deployment is scaled to 0, `status.replicas` does not count pods that still terminate.
 #[tokio::test]
 async fn nothing_is_deleted_that_somebody_elsewhere_may_need_until_its_last_pod_is_gone() {
     let facts = alone(&[Some(true)]);
@@ -181,7 +181,7 @@ async fn nothing_is_deleted_that_somebody_elsewhere_may_need_until_its_last_pod_
         (vec![scaled(renamed("porch-system"))], vec![&terminates], Err(still)),
         (vec![scaled(renamed("b"))], vec![], Ok(&[][..])),
         (vec![scaled(renamed("b"))], vec![&pod("Failed", false), &pod("Succeeded", true)], Ok(&[])),
-        // It is ours, and the pod that terminates may have been Porch's.
+        // The Deployment is ours, but its terminating pod may be of Porch's runner.
         (vec![ours.clone()], vec![&runs, &terminates], Err(still)),
         (vec![ours], vec![&runs], Ok(&[])),
         (vec![server.clone()], vec![&terminates], Ok(&["a/porch-server"])),

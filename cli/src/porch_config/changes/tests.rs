@@ -1,4 +1,4 @@
-//! There and back again, on the objects that Porch ships.
+//! Tests of generate and remove on the FunctionConfigs that Porch ships.
 
 use std::fs;
 
@@ -6,13 +6,13 @@ use super::*;
 
 const NAMESPACE: &str = "porch-fn-system";
 
-/// The FunctionConfigs of the next Porch, as they are written.
+/// The FunctionConfigs in the manifests of the next Porch version.
 fn shipped() -> Vec<Value> {
     let text = fs::read_to_string("../tests/packages/porch/next/23-function-configurations.yaml").unwrap();
     serde_saphyr::from_multiple(&text).unwrap()
 }
 
-/// The same as the API server has them.
+/// The same objects as the API server stores them.
 fn stored(objects: &[Value]) -> Vec<Value> {
     let store = |object: &Value| {
         let mut object = object.clone();
@@ -101,8 +101,8 @@ fn prefixes_that_are_missing_are_added_and_taken_back() {
     assert_eq!(default.objects[0]["spec"]["prefixes"], json!([""]), "the empty one means it");
 }
 
-/// Of a field that is missing, `kubectl apply` deletes what it has applied itself, and nothing that
-/// came by server-side apply. It deletes what is null in both cases, but not in annotations.
+/// `kubectl apply` deletes a missing field only if it applied the field itself, not if server-side
+/// apply set it. It deletes a null field in both cases, but not in annotations.
 #[test]
 fn what_kubectl_would_keep_is_taken_back_in_writing() {
     let own = object("f", &json!({"image": "f", "podExecutor": {"tags": ["*"]}}));
@@ -144,7 +144,7 @@ fn of_several_objects_for_an_image_the_one_counts_that_porch_takes() {
     let led = generated(&[object("other", &go), object("f", &go)], &[]);
     assert_eq!(led.objects.iter().map(name_of).collect::<Vec<_>>(), ["f"]);
     assert!(led.notes[0].starts_with("FunctionConfig other is left as it is"), "{:?}", led.notes);
-    // Without one of that name Porch takes both.
+    // If no object has the image's name, Porch uses both objects.
     let both = generated(&[object("a", &go), object("b", &go)], &["f"]);
     assert_eq!(both.objects.iter().map(name_of).collect::<Vec<_>>(), ["a", "b"]);
     let taken = generate(&[object("g", &go)], &functions(&["g"]), NAMESPACE).unwrap_err();

@@ -37,7 +37,7 @@ fn an_address_is_followed_to_the_pods_behind_it() {
         let found: Vec<_> = findings.map(|finding| (finding.level, finding.text)).collect();
         let expected = (level, format!("porch-server calls {address} (--function-runner){end}"));
         assert_eq!(found.last(), Some(&expected));
-        // Unless a call to it says so already.
+        // The warning is absent if the finding about the call already names that runner.
         let still =
             found[0].1.starts_with("Porch's own function runner still runs: Deployment function-runner, 1");
         assert_eq!(still, !end.ends_with("Porch's own function runner"), "{found:?}");

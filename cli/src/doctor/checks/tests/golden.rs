@@ -22,8 +22,8 @@ fn objects_in(folder: &str) -> Vec<Value> {
     files.iter().flat_map(documents).collect()
 }
 
-/// All replicas are ready. Volumes have octal modes, which YAML 1.2 does not know, and nobody looks
-/// at them.
+/// Marks all replicas as ready. Removes volumes: their octal modes are not YAML 1.2, and no check
+/// reads them.
 fn settled(mut deployment: Value) -> Value {
     deployment["spec"]["template"]["spec"]["volumes"] = json!(null);
     let replicas = deployment["spec"]["replicas"].as_i64().unwrap_or(1);
@@ -40,7 +40,7 @@ fn container<'a>(objects: &'a mut [Value], name: &str) -> &'a mut Value {
     &mut deployment(objects, name)["spec"]["template"]["spec"]["containers"][0]
 }
 
-/// As the README has it: the flag leads to the routers, and Porch's runner is stopped.
+/// Follows the README: the flag names the routers, and Porch's runner is stopped.
 fn lead_server(objects: &mut [Value], more: &[&str]) {
     let args = container(objects, "porch-server")["args"].as_array_mut().unwrap();
     args.retain(|arg| !arg.as_str().unwrap().starts_with("--function-runner="));

@@ -32,7 +32,7 @@ fn answers_of_the_programs_are_compared() {
         (Problem, "configuration", "on 1 of 2 runners: --pod-cache-config cannot be used", |facts| {
             replace(facts, 0, "cache-config\"} 1", "cache-config\"} 0");
         }),
-        // Once, although the runners also call that source invalid.
+        // Expect one finding, although the runners also report that source as invalid.
         (Warning, "configuration", "on 1 of 2 runners: 1 FunctionConfigs have faults", |facts| {
             replace(
                 facts,
@@ -71,7 +71,7 @@ fn routers_have_to_know_the_runners_that_are_ready_by_any_address() {
         (&[], [A, B], "router router does not know of runner-a, runner-b"),
         (&["10.0.0.1:9445", "10.0.0.2:9445", "10.0.0.3:9445"], [A, B], "knows 3 runners, and 2 are ready"),
         (&["10.0.0.1:9445"], [A, &[]], "router router does not know of runner-b"),
-        // Names do not say whose they are.
+        // Host names cannot be matched to pods.
         (&["runner-0.shards:9445", "10.0.0.2:9445"], [A, B], ""),
     ];
     for (known, runners, expected) in cases {
