@@ -1,4 +1,4 @@
-//! Wires the runner: the only place that knows all of its parts.
+//! Creates the parts of the runner and connects them. No other module knows all of them.
 
 mod kubernetes;
 mod pods;
@@ -58,13 +58,13 @@ pub enum AppError {
     /// A file of settings cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A flag has a wrong value, or needs another one.
+    /// A flag has an invalid value, or needs another flag that is missing.
     #[error("{0}")]
     Flags(String),
     /// TLS cannot be used with these files.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// No way to the API server for the pods.
+    /// The runner cannot connect to the API server, which function pods need.
     #[error("--pod-backend=kubernetes needs the API server: {0}; --disable-runtimes=pod runs without pods")]
     Kubernetes(#[from] ConnectError),
 }
@@ -72,16 +72,16 @@ pub enum AppError {
 /// Where the pod runtime's pods come from.
 #[derive(Debug)]
 pub enum Pods {
-    /// As the flags say.
+    /// The flags choose where pods run.
     Flags,
     /// Local pods shared with other runners of this process. Their owner stops them.
     Shared(LocalCluster),
 }
 
-/// What the parts of a runner are started with.
+/// The inputs for starting the parts of a runner.
 struct Wiring<'a> {
     flags: &'a Flags,
-    /// Which flags the user wrote.
+    /// The flags that the user set explicitly.
     set: &'a SetFlags,
     metrics: Arc<Metrics>,
     tasks: Tasks,
@@ -90,7 +90,7 @@ struct Wiring<'a> {
 // === impl AppError ===
 
 impl AppError {
-    /// The process's exit code: 64 for what the user can fix in flags and files.
+    /// The process's exit code: 64 for errors that the user can fix in flags and files.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             AppError::Listen(_) => ExitCode::FAILURE,
@@ -103,10 +103,10 @@ impl AppError {
     }
 }
 
-/// Binds both ports and starts everything. `set` has the flags that the user wrote.
+/// Binds both ports and starts everything. `set` lists the flags that the user set explicitly.
 ///
 /// # Errors
-/// [`AppError`], when flags and files do not fit or a port is taken.
+/// [`AppError`], if a flag or file is invalid or a port is in use.
 pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppError> {
     let ready_by = Instant::now() + READY_WITHIN;
     if let Some(other) = flags.disable_runtimes.iter().find(|one| !["exec", "pod"].contains(&one.as_str())) {
@@ -132,7 +132,7 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
 
     let sources = wiring.sources()?;
     let allowed_images = Arc::clone(&sources.flags.allowed_images);
-    // Before the first pods are known: until it has heard of its peers, a runner owns nothing.
+    // This comes before the first pods are known. A runner owns no image until it knows its peers.
     let (owned, ring) = wiring.join_peers(drain.clone()).await?;
     let pods = flags.is_enabled("pod").then_some(pods);
     let PodParts { current, runtime: pods, scope, synced, local } = wiring.pods(pods, sources, owned).await?;
@@ -166,7 +166,7 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
         default_timeout: flags.request_timeout.into(),
         max_timeout: flags.max_timeout.into(),
         inflight: Some(inflight),
-        // Calls wait in queues instead.
+        // No limit on concurrent calls: calls wait in the runtimes' queues instead.
         places: None,
         tell_load: true,
         observer: Some(served),
@@ -200,8 +200,8 @@ pub async fn start(flags: Flags, set: &SetFlags, pods: Pods) -> Result<App, AppE
     Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
 }
 
-/// A runner is ready once it knows the existing pods, or at `by`: it can serve without an API
-/// server.
+/// A runner is ready once it knows the existing pods, or at `by` at the latest. It can serve
+/// without an API server.
 async fn set_ready(mut synced: watch::Receiver<bool>, by: Instant, health: Health) {
     if !matches!(timeout_at(by, synced.wait_for(|synced| *synced)).await, Ok(Ok(_))) {
         tracing::warn!("ready although the pods are not known: the API server does not answer");
@@ -241,7 +241,7 @@ fn pods_page(pool: Handle) -> Page {
                     "ready": function.ready,
                     "starting": function.starting,
                     "terminating": function.terminating,
-                    // Pods that have served and do not answer.
+                    // Pods that served before and no longer answer.
                     "silent": function.silent,
                     "in_flight": function.in_flight,
                     "waiting": function.waiting,
@@ -257,8 +257,8 @@ fn pods_page(pool: Handle) -> Page {
 // === impl Wiring ===
 
 impl Wiring<'_> {
-    /// TLS with routers or callers, if a flag asks for it. There is one listener: flags rule out
-    /// both.
+    /// TLS with routers or callers, if a flag asks for it. The flags exclude each other, since
+    /// there is only one listener.
     fn acceptor(&mut self, registry: &mut Registry) -> Result<Option<Acceptor>, TlsError> {
         let Flags { tls_cert, tls_key, tls_client_ca, .. } = self.flags.clone();
         let Flags { listen_tls_cert, listen_tls_key, listen_tls_client_ca, .. } = self.flags.clone();

@@ -269,7 +269,7 @@ pub enum PodConnect {
 }
 
 impl FunctionConfigTags {
-    /// `None`: the schema says.
+    /// `None`: the schema in the cluster decides.
     pub(crate) fn semantics(self) -> Option<TagSemantics> {
         match self {
             Self::Auto => None,
@@ -285,7 +285,8 @@ impl Flags {
         !self.disable_runtimes.iter().any(|disabled| disabled == runtime)
     }
 
-    /// Whether functions run in pods of a cluster by these flags, where the runner is in one.
+    /// Whether functions run in pods of a cluster with these flags, if the runner itself runs in a
+    /// cluster.
     pub fn has_function_pods(&self) -> bool {
         self.is_enabled("pod") && matches!(self.pod_backend, PodBackend::Auto | PodBackend::Kubernetes)
     }

@@ -1,5 +1,5 @@
-//! What this runner reports of itself to routers (`porch_fn.v1.Shard`) for the status page: a
-//! router knows no runner's admin port.
+//! Reports this runner's state to routers (`porch_fn.v1.Shard`) for the status page. A router does
+//! not know the admin ports of runners.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use tonic::{Request, Response, Status};
 use crate::pods::Handle;
 use crate::settings::CurrentSettings;
 
-/// Images reported. An answer with all of them stays below 1 MiB.
+/// The most images in one answer, which keeps it below 1 MiB.
 const MAX_IMAGES: usize = 1000;
-/// Members of the ring reported.
+/// The most members of the ring in one answer.
 const MAX_RING: usize = 1000;
 /// Longest image name reported, in bytes.
 const MAX_IMAGE_BYTES: usize = 600;
-/// Answers made at once. A router asks every 2 s while somebody looks.
+/// The most concurrent answers. A router asks every 2 s while somebody views the status page.
 const MAX_AT_ONCE: usize = 16;
 
 /// The service.
 #[derive(Debug)]
 pub(crate) struct Describe {
-    /// The pod runtime's pool, and where its pods live.
+    /// The pod runtime's pool, and the scope of its pods.
     pods: Option<(Handle, String)>,
-    /// With the exec runtime: what it runs.
+    /// The settings, if the exec runtime is enabled.
     exec: Option<watch::Receiver<CurrentSettings>>,
     /// With `--peers`: the runners on the ring.
     ring: Option<watch::Receiver<Arc<[Arc<str>]>>>,
@@ -84,7 +84,7 @@ impl Shard for Describe {
     }
 }
 
-/// The busiest, by name, and whether there are others.
+/// The busiest images, sorted by name, and whether more exist.
 fn images(mut stats: Vec<FunctionStats>) -> (Vec<ImagePods>, bool) {
     let truncated = stats.len() > MAX_IMAGES;
     if truncated {

@@ -1,4 +1,5 @@
-//! The environment of a local function, exec or pod: what programs need to run, and no secrets.
+//! The environment of a local function, exec or pod: the variables that programs need, and no
+//! secrets.
 
 use std::ffi::OsString;
 

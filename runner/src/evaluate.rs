@@ -24,7 +24,7 @@ pub(crate) struct Runner {
     pub(crate) pods: Option<PodRuntime>,
     /// The prefix of images without a registry.
     pub(crate) default_prefix: String,
-    /// Calls of other images reach no runtime.
+    /// Calls of all other images are refused.
     pub(crate) allowed_images: Arc<AllowedImages>,
     pub(crate) metrics: Arc<Metrics>,
     /// Recent calls that failed.
@@ -34,11 +34,11 @@ pub(crate) struct Runner {
 // === impl Runner ===
 
 impl Runner {
-    /// Runs a call, and notes in `asked` what it asks for.
+    /// Runs a call, and stores the fields of its request in `asked`.
     async fn run(&self, mut call: Call, asked: &mut Peek) -> (Reply, Runtime) {
         match peek(&call.message) {
             Ok(peeked) => *asked = peeked,
-            // What grpc-go's servers answer to a message they cannot unmarshal.
+            // A grpc-go server answers with this code if it cannot unmarshal a message.
             Err(error) => return (Reply::failed(Code::Internal, &error.to_string()), Runtime::None),
         }
         let Peek { image, tag, resource_list } = &*asked;
@@ -58,7 +58,8 @@ impl Runner {
             if let Some(mut reply) =
                 exec.evaluate(image, parsed.as_ref().ok(), tag, resource_list, &call).await
             {
-                // The pod runtime charges its answers before it takes them.
+                // The exec runtime's answers are counted as bytes in flight here. The pod runtime
+                // counts an answer before it reads it.
                 match call.charge.answer(reply.framed.len()) {
                     Ok(charge) => reply.charge = charge,
                     Err(refused) => reply = refused.into(),
@@ -78,8 +79,8 @@ impl Runner {
 
 impl Evaluate for Runner {
     async fn evaluate(&self, call: Call) -> Reply {
-        // A router that probes this runner sends an empty call: any answer will do, and it is no
-        // failure.
+        // A router probes this runner with an empty call. Any answer is enough, and the call is not
+        // counted as a failure.
         if call.message.is_empty() {
             return Reply::failed(Code::InvalidArgument, NO_IMAGE);
         }
@@ -96,19 +97,19 @@ impl Evaluate for Runner {
     }
 }
 
-/// Counts its call when it is dropped: the server drops calls at their deadlines, and when their
-/// callers go away.
+/// Counts its call when this value is dropped. The server drops a call at its deadline, and when
+/// its caller disconnects.
 struct Counted<'a> {
     runner: &'a Runner,
     started: Instant,
     deadline: Instant,
-    /// What the call asks for, as it was sent.
+    /// The fields of the request, as the caller sent them.
     asked: Peek,
     answer: Option<(Runtime, Code)>,
 }
 
 impl Counted<'_> {
-    /// Keeps the failure for the status page, under the name that the router has for the image.
+    /// Keeps the failure for the status page, under the router's name for the image.
     fn record_failure(&self, code: Code, text: &str) {
         let tag = Some(&*self.asked.tag).filter(|tag| !tag.is_empty());
         let image = shard_key(&self.asked.image, tag, &self.runner.default_prefix);
@@ -116,7 +117,7 @@ impl Counted<'_> {
     }
 }
 
-/// A failure's text without the words around it that name the image once more.
+/// Removes the wrapping text of a failure, which repeats the image's name.
 fn without_wrapping(message: &str) -> &str {
     match message.split_once(" desc = ") {
         Some((words, text)) if words.starts_with("unable to evaluate ") => text,
@@ -127,7 +128,7 @@ fn without_wrapping(message: &str) -> &str {
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
         let dropped = if Instant::now() >= self.deadline { Code::DeadlineExceeded } else { Code::Cancelled };
-        // A caller that went away is no failure of ours.
+        // A caller that disconnected is not a failure of this runner.
         if self.answer.is_none() && dropped == Code::DeadlineExceeded {
             self.record_failure(dropped, "the call's time was up");
         }
@@ -158,7 +159,7 @@ mod tests {
             failures: Arc::default(),
         };
         for wait in [Duration::ZERO, Duration::from_mins(1)] {
-            // The pool's task has not begun: calls wait.
+            // The pool's task has not started, so calls wait.
             assert!(runner.evaluate(call("f:v1", "", wait)).now_or_never().is_none());
         }
         let mut empty = call("f:v1", "", Duration::from_mins(1));

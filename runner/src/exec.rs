@@ -24,9 +24,9 @@ use crate::settings::CurrentSettings;
 /// Runs local executables, a bounded number at once.
 #[derive(Debug)]
 pub(crate) struct ExecRuntime {
-    /// They name the executables.
+    /// The settings, which name the executables.
     pub(crate) current: watch::Receiver<CurrentSettings>,
-    /// What functions get of the runner's own environment.
+    /// The part of the runner's own environment that functions get.
     pub(crate) environment: Vec<(OsString, OsString)>,
     pub(crate) queue: Queue,
     pub(crate) max_message: usize,
@@ -34,9 +34,9 @@ pub(crate) struct ExecRuntime {
 }
 
 impl ExecRuntime {
-    /// Runs `image`; `None` if it has no executable, so that the next runtime is asked. Dropping
-    /// the future ends the wait and the process. `parsed` is the image as a reference, if it is
-    /// one.
+    /// Runs `image`. Returns `None` if the image has no executable; the next runtime is then tried.
+    /// Dropping the future ends the wait and the process. `parsed` is `image` as a reference, if it
+    /// is a valid one.
     pub(crate) async fn evaluate(
         &self,
         image: &str,
@@ -47,7 +47,7 @@ impl ExecRuntime {
     ) -> Option<Reply> {
         let path = self.current.borrow().settings.executable(image, parsed, tag)?.value;
         let (waits, waiting) = (self.metrics.waits(Runtime::Exec), call.span.stage(span::QUEUE_WAIT));
-        // All ways to write an image share one queue.
+        // All spellings of an image share one queue.
         let Ok(_place) = self.queue.place(parsed.map_or(image, Image::as_str)).await else {
             let text = format!(
                 "{} calls of this function already wait for the exec runtime, which runs {} at once: retry later, or \

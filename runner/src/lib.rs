@@ -2,8 +2,8 @@
 //! keeps warm.
 //!
 //! It is a drop-in for Porch's function runner, alone or as one of many behind the router.
-//! `exec.rs` runs executables; [`pods`] drives the pure pool of the `porch-fn-pool` crate over a
-//! backend; `app.rs` wires them.
+//! `exec.rs` runs executables. [`pods`] drives the pool of the `porch-fn-pool` crate over a
+//! backend. `app.rs` connects them.
 
 mod app;
 mod clock;

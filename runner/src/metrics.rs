@@ -16,7 +16,7 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use tokio::time::Instant;
 use tonic::Code;
 
-/// From a cached call to the default deadline: warm calls take milliseconds, cold ones seconds.
+/// Buckets from a warm call (milliseconds) over a cold start (seconds) to the default deadline.
 const SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
 
 /// Labels and their values.
@@ -70,14 +70,14 @@ pub(crate) struct Stage {
     calls: Gauge,
     seconds: Histogram,
     began: Instant,
-    /// Whether its time counts.
+    /// Whether the time is recorded on drop.
     is_timed: bool,
 }
 
 // === impl Runtime ===
 
 impl Runtime {
-    /// As labels have it.
+    /// The runtime's name in labels.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Exec => "Exec",
@@ -101,7 +101,7 @@ impl Stage {
         Self { calls, seconds, began: Instant::now(), is_timed }
     }
 
-    /// The call has its pod or its place: the time that it waited counts.
+    /// The call has got its pod or its place: its waiting time is recorded.
     pub(crate) fn granted(mut self) {
         self.is_timed = true;
     }
@@ -119,7 +119,7 @@ impl Drop for Stage {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Registers everything in `registry`, and what `inflight` holds.
+    /// Registers all metrics in `registry`, including those of `inflight`.
     pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
         let client = RpcMetrics::new(registry, Side::Client);
         let r = registry.sub_registry_with_prefix("porch_fn_runner");
@@ -155,7 +155,7 @@ impl Metrics {
         metrics
     }
 
-    /// Has series from the start, so that a first one is seen as a change.
+    /// Creates series with the value zero, so that Prometheus sees the first event as an increase.
     fn begin_at_zero(&self) {
         for runtime in [Runtime::Exec, Runtime::Pod].map(Runtime::label) {
             for gauges in [&self.waiting, &self.running] {
@@ -185,7 +185,7 @@ impl Metrics {
         Stage::enter(runtime, &self.waiting, &self.waiting_seconds, false)
     }
 
-    /// A call is handed to its function. However it ends, its time counts.
+    /// A function starts to run a call. The time is recorded however the call ends.
     pub(crate) fn evaluates(&self, runtime: Runtime) -> Stage {
         Stage::enter(runtime, &self.running, &self.running_seconds, true)
     }
@@ -195,7 +195,8 @@ impl Metrics {
         self.rejected.get_or_create(&[("runtime", runtime.as_str()), ("reason", reason)]).inc();
     }
 
-    /// A call has another pod: `broken`, `refused`, `vanished` or `full` is the one before.
+    /// A call gets another pod. `reason` is why the previous pod did not answer: `broken`,
+    /// `refused`, `vanished` or `full`.
     pub(crate) fn tried_again(&self, reason: &'static str) {
         self.retries.get_or_create(&[("reason", reason)]).inc();
     }
@@ -231,7 +232,7 @@ impl Metrics {
         self.pod_start_failures.get_or_create(&[("reason", reason)]).inc();
     }
 
-    /// Whether a source of configuration, called after its flag or object, can be used as it is.
+    /// Records whether a configuration source is valid. `source` is the name of its flag or object.
     pub(crate) fn config_valid(&self, source: &'static str, valid: bool) {
         self.config_valid.get_or_create(&[("source", source)]).set(i64::from(valid));
     }
@@ -247,7 +248,7 @@ impl Metrics {
         self.ring_hash.set(hash.cast_signed());
     }
 
-    /// A registry was asked for `what` and gave an answer or none.
+    /// Records a registry lookup of `what`, and whether the registry answered.
     pub(crate) fn lookup(&self, what: &'static str, answered: bool, took: Duration) {
         let result = if answered { "answered" } else { "failed" };
         self.lookups.get_or_create(&[("what", what), ("result", result)]).observe(took.as_secs_f64());

@@ -1,9 +1,10 @@
-//! Which functions are this runner's to collect and replace: those that it owns on the ring.
+//! Finds out which functions this runner owns on the ring. Only the owner replaces and collects a
+//! function's pods.
 //!
-//! Discovery, [`LiveMembership`] and ring are the router's own, so a function's owner is the runner
-//! that its calls go to first. Views may differ for a while: the pool's deletes carry the state
-//! that was judged, so two owners do no harm, and without an owner collection waits. A runner that
-//! does not find itself among its peers owns nothing and continues to serve.
+//! Runner and router share discovery, [`LiveMembership`] and ring, so the router sends a function's
+//! calls to its owner first. Runners may disagree for a while. Two owners do no harm, because the
+//! pool deletes a pod only in the state that it judged. Without an owner, collection waits. A
+//! runner that is not among its peers owns nothing and continues to serve.
 
 #[cfg(test)]
 mod tests;
@@ -21,31 +22,31 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::Metrics;
 
-/// How long it is normal not to be among the peers: a runner that starts is listed once it is
+/// How long a runner may normally be missing among the peers: a new runner is listed once it is
 /// ready.
 const UNLISTED_WITHIN: Duration = Duration::from_mins(1);
 
-/// Finds out what this runner owns.
+/// Tracks which images this runner owns.
 #[derive(Debug)]
 pub(crate) struct Ownership {
     own: Arc<str>,
     /// The runners on the ring: none before the first answer.
     pub(crate) ring: watch::Sender<Arc<[Arc<str>]>>,
-    /// What this runner owns: nothing before the first answer.
+    /// The images that this runner owns: none before the first answer.
     pub(crate) owned: watch::Sender<OwnedShards>,
     metrics: Arc<Metrics>,
     /// The runners on the ring; `None` before the first answer.
     names: Option<BTreeSet<Arc<str>>>,
     /// When to warn that this runner is not among its peers.
     warn_at: Option<Instant>,
-    /// A runner that drains leaves its peers by itself.
+    /// Whether the runner drains. It then leaves the list of peers, which is normal.
     draining: bool,
 }
 
 // === impl Ownership ===
 
 impl Ownership {
-    /// For the runner at `own`, as routers spell it: `HostPort`'s text.
+    /// `own` is this runner's address in the form that routers use: `HostPort`'s text.
     pub(crate) fn new(own: String, metrics: Arc<Metrics>) -> Self {
         metrics.ring(0, false, fingerprint(&[]));
         Self {
@@ -59,15 +60,16 @@ impl Ownership {
         }
     }
 
-    /// Follows discovery for ever, also while the runner drains, which does not wait for it.
+    /// Follows discovery forever, also while the runner drains. Draining does not wait for this
+    /// task.
     pub(crate) async fn run(mut self, snapshots: watch::Receiver<Snapshot>, mut drain: drain::Watch) {
         // The watch is dropped when the future ends.
         let mut draining = std::pin::pin!(async move { drain.draining().await });
         let mut membership = LiveMembership::new(snapshots);
         loop {
             tokio::select! {
-                // The health of peers is not asked for. While none is listed nobody collects, which
-                // can wait.
+                // No runner probes its peers. While no peer is listed, no runner collects pods,
+                // which can wait.
                 () = membership.changed(|_| false) => self.update(&membership),
                 () = sleep_until(self.warn_at.unwrap_or_else(Instant::now)), if self.warn_at.is_some() => {
                     self.warn_at = None;

@@ -33,8 +33,8 @@ pub(crate) use driver::{Driver, Handle};
 use crate::metrics::{Metrics, Runtime};
 use error::{PodError, wrap_failure};
 
-/// Pods that one call may be given that turn out to be gone before they have begun to run it. Each
-/// of them is probed before it is granted again.
+/// How many pods one call may be granted that are gone before they start to run it. Such a pod is
+/// probed before it is granted again.
 const MAX_PODS_GONE: u32 = 10;
 
 /// Runs calls in pods.
@@ -44,16 +44,16 @@ pub(crate) struct PodRuntime {
     pub(crate) catalog: Arc<dyn Catalog>,
     pub(crate) default_prefix: String,
     pub(crate) max_message: usize,
-    /// In how many more pods a call is run again when a pod dies while it runs the call: the
-    /// function may be what kills them.
+    /// How many more pods may run a call after a pod died while it ran the call. The function
+    /// itself may kill its pods.
     pub(crate) max_retries: u32,
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl PodRuntime {
-    /// Runs `image` in a pod; `None` if the catalog does not know it, so that the next runtime is
-    /// asked. `parsed` is the image as a reference. A `tag` that is a version or a constraint
-    /// chooses a tag of its repository.
+    /// Runs `image` in a pod. Returns `None` if the catalog does not know the image. `parsed` is
+    /// `image`, parsed as a reference. A `tag` that is a version or a constraint selects a tag of
+    /// the image's repository.
     pub(crate) async fn evaluate(
         &self,
         image: &str,
@@ -81,8 +81,9 @@ impl PodRuntime {
         })
     }
 
-    /// The image to run. As in kpt, a version is a literal tag, a constraint stands for the highest
-    /// tag that it allows, and any other text does not count. Nor does a tag count beside a digest.
+    /// Returns the image to run. As in kpt, a version is a literal tag, a constraint selects the
+    /// highest tag that it allows, and any other text is ignored. `tag` is also ignored if the
+    /// image has a digest.
     async fn choose(&self, image: Image, tag: &str) -> Result<Image, PodError> {
         if tag.is_empty() || image.digest().is_some() {
             return Ok(image);
@@ -96,7 +97,7 @@ impl PodRuntime {
     }
 
     async fn run(&self, image: &ImageKey, shard_key: &ShardKey, call: &Call) -> Result<Reply, PodError> {
-        // Compressed or not, the pod gets the plain message: a wrapper may know no compression.
+        // The pod always gets the message uncompressed: its wrapper may not support compression.
         let framed = frame(call.message.clone());
         let wait_until = call.deadline - margin(call.deadline.saturating_duration_since(Instant::now()));
         let (mut broken, mut gone) = (0_u32, 0_u32);
@@ -131,8 +132,8 @@ impl PodRuntime {
             drop(evaluates);
             span.ended(answer.as_ref().map_or_else(CallError::code, Reply::code));
             match answer {
-                // Its places are taken by calls of other runners: this one waits in line for the
-                // next.
+                // Calls of other runners use the pod's whole capacity. This call goes back to the
+                // queue.
                 Ok(reply) if is_shed(reply.status_headers()) => {
                     lease.finish(Verdict::Full);
                     again = Some("full");
@@ -158,25 +159,26 @@ impl PodRuntime {
                 }
             }
         }
-        // The hop before may send a call elsewhere that no pod has begun to run.
+        // If no pod has started to run the call, the router may send it to another runner.
         let error = if broken > 0 { PodError::Broken } else { PodError::Vanished };
         self.metrics.rejected(Runtime::Pod, error.kind());
         Err(error)
     }
 }
 
-/// Whether nothing came back from the pod, not even a refusal.
+/// Whether the pod sent nothing back, not even a refusal.
 fn is_silence(error: &CallError) -> bool {
     matches!(error, CallError::Broken { lost: Lost::Silence, .. } | CallError::Connect(ConnectError::Timeout))
 }
 
-/// How long before its deadline a call stops waiting for a pod, so that its caller still reads why.
+/// How long before its deadline a call stops waiting for a pod. The caller then still receives the
+/// error text.
 fn margin(remaining: Duration) -> Duration {
     (remaining / 4).min(Duration::from_millis(100))
 }
 
-/// What a wrapper needs to know, and the trace context. The caller's other metadata ends at the
-/// runner, as in the original.
+/// The headers that a wrapper needs, and the trace context. Like Porch's function runner, this
+/// runner does not forward the caller's other metadata.
 fn headers(call: &Call) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(6);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

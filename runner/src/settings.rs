@@ -1,5 +1,5 @@
-//! Everything that configures functions: flags, files and FunctionConfigs, combined again whenever
-//! one of them changes.
+//! The settings of functions, combined from flags, files and FunctionConfigs. They are combined
+//! again whenever a source changes.
 
 mod exec_hash;
 
@@ -16,19 +16,19 @@ use tokio::time::sleep;
 use self::exec_hash::exec_hash;
 use crate::clock::now;
 
-/// FunctionConfigs whose missing executables one line of the log names.
+/// How many missing executables one log line names.
 const MAX_NAMED: usize = 5;
 
 /// The settings at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct CurrentSettings {
     pub(crate) settings: Arc<Settings>,
-    /// What the exec runtime runs: see [`exec_hash`].
+    /// Identifies the executables of the exec runtime; see [`exec_hash`].
     pub(crate) exec_hash: u64,
-    /// The last change to a source, if known. Flags are as old as the process.
+    /// When a source last changed, if known. Flags do not count: they change only with the process.
     pub(crate) time: Option<Time>,
-    /// Whether every source has answered. Until then the settings are used for calls, but no pod is
-    /// made, replaced or deleted by them.
+    /// Whether every source has answered. Until then the settings apply to calls, but the runner
+    /// creates, replaces and deletes no pods.
     pub(crate) complete: bool,
 }
 
@@ -38,22 +38,21 @@ pub(crate) struct Sources {
     pub(crate) flags: Flags,
     /// `--pod-cache-config`.
     pub(crate) cache: watch::Receiver<Arc<CacheConfig>>,
-    /// When the file was seen to change. The file system's time does not count: a copy may keep
-    /// that of its original.
+    /// When the runner noticed a change of the file. The file's own timestamp is not used: a copy
+    /// may keep the timestamp of its original.
     pub(crate) cache_changed: Option<Time>,
     /// `--config`.
     pub(crate) exec: watch::Receiver<Arc<ExecConfig>>,
     /// `None` until the first answer.
     pub(crate) functions: watch::Receiver<Option<Arc<FunctionConfigs>>>,
-    /// How often the executables of FunctionConfigs are looked for.
+    /// How often the runner checks whether the executables of FunctionConfigs exist.
     pub(crate) look_every: Duration,
 }
 
 // === impl Sources ===
 
 impl Sources {
-    /// The settings of this moment, and the task that keeps them up to date until no receiver is
-    /// left.
+    /// Returns the current settings, and a task that updates them until no receiver is left.
     pub(crate) fn follow(mut self) -> (impl Future<Output = ()> + Send, watch::Receiver<CurrentSettings>) {
         let first = self.current();
         log_missing(None, &first.settings);
@@ -91,9 +90,9 @@ impl Sources {
         (task, receiver)
     }
 
-    /// The settings of this moment.
+    /// The current settings.
     pub(crate) fn current(&mut self) -> CurrentSettings {
-        // It may have changed beside another source.
+        // The file may have changed at the same time as another source.
         if self.cache.has_changed().unwrap_or(false) {
             self.cache_changed = Some(now());
         }
@@ -103,7 +102,7 @@ impl Sources {
         let complete = functions.is_some();
         let functions = functions.unwrap_or_default();
         let changed = functions.changed().and_then(|at| u64::try_from(at.as_millisecond()).ok());
-        // Not of `--config`: executables are not part of any pod.
+        // Changes of `--config` do not count, because executables are not part of any pod.
         let time = self.cache_changed.max(changed.map(Time::from_millis));
         let settings = Settings::new(self.flags.clone(), cache, Arc::clone(&exec), functions, Path::is_file);
         let exec_hash = exec_hash(&exec, &settings);
@@ -125,7 +124,7 @@ fn log_missing(before: Option<&Settings>, now: &Settings) {
         tracing::info!("all executables of FunctionConfigs are there");
         return;
     }
-    // Normal beside Porch 1.6 and the next version: the objects that they ship name executables of
+    // This is normal with Porch 1.6 and the next version: their FunctionConfigs name executables in
     // Porch's image.
     tracing::info!(
         count = now.len(),
@@ -134,7 +133,7 @@ fn log_missing(before: Option<&Settings>, now: &Settings) {
     );
 }
 
-/// Waits for the next value, for ever if there will be none.
+/// Waits for the next value. Never returns if the sender is gone.
 pub(crate) async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
@@ -232,7 +231,7 @@ pub(crate) mod tests {
         let _task = tokio::spawn(task);
         let image = Image::parse("f:v1", "example.com").unwrap();
         assert_eq!(current.borrow().settings.of(&image).executable, None);
-        // A directory is nothing that runs.
+        // A directory is not an executable.
         fs::create_dir(&path).unwrap();
         sleep(Duration::from_secs(30)).await;
         assert!(!current.has_changed().unwrap());

@@ -1,4 +1,4 @@
-//! Files of settings that flags name. Their errors name flag and file.
+//! Settings files that flags name. Errors contain the flag and the file.
 
 #[cfg(test)]
 mod tests;
@@ -14,8 +14,7 @@ use porch_fn_files::{FileSource, read};
 /// Largest file that is read, in bytes.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// Why a file cannot be used: the system's reason, or the line and column or the entry that is
-/// wrong.
+/// Why a file cannot be used: an I/O error, or the line and column or the entry that is wrong.
 #[derive(Debug, thiserror::Error)]
 #[error("--{flag} {path}: {reason}")]
 pub struct FileError {
@@ -24,12 +23,12 @@ pub struct FileError {
     reason: String,
 }
 
-/// Reads a text; the error says what is wrong with it.
+/// Parses a text. The error describes the problem.
 pub(crate) type Parse<T> = Box<dyn Fn(&str) -> Result<T, String> + Send>;
 
 /// A file and how it is read.
 pub(crate) struct SettingsFile<T> {
-    /// The flag that names it.
+    /// The flag that names the file.
     pub(crate) flag: &'static str,
     pub(crate) path: PathBuf,
     pub(crate) parse: Parse<T>,
@@ -40,7 +39,7 @@ pub(crate) struct SettingsFile<T> {
 // === impl SettingsFile ===
 
 impl<T> SettingsFile<T> {
-    /// Reads the file this once.
+    /// Reads the file once.
     ///
     /// # Errors
     /// When it cannot be read or used.
@@ -58,7 +57,8 @@ impl<T> SettingsFile<T> {
     }
 }
 
-/// `None` is the content of a file that never existed. One that vanishes is an error.
+/// The content is `None` if the file has never existed. If an existing file vanishes, that is an
+/// error.
 impl<T: Default + PartialEq + Send + Sync + 'static> FileSource for SettingsFile<T> {
     type Content = Option<Bytes>;
     type Value = Arc<T>;

@@ -21,10 +21,10 @@ use crate::pods::kubernetes::template_source::{TemplateSource, Templates};
 use crate::pods::kubernetes::{clock, function_configs, moved_tags, watch as follow};
 use crate::settings::Sources;
 
-/// How long the start waits to learn how far the API server's clock is ahead.
+/// How long startup waits to measure how far the API server's clock is ahead.
 const FIRST_CLOCK_WITHIN: Duration = Duration::from_secs(2);
-/// How long the start waits for FunctionConfigs and the template: with them, the first
-/// configuration of the pool is the right one.
+/// How long startup waits for FunctionConfigs and the template. The pool's first configuration is
+/// complete only with them.
 const FIRST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 impl Wiring<'_> {
@@ -77,13 +77,14 @@ impl Wiring<'_> {
         });
 
         let by = Instant::now() + FIRST_ANSWERS_WITHIN;
-        // Without it the runner starts all the same: pods that are there can serve.
+        // The runner also starts without a template: existing pods can serve.
         let _ = timeout_at(by, templates.changed()).await;
         let _ = timeout_at(by, functions.wait_for(Option::is_some)).await;
 
         let started = now_ahead(ahead);
         let pod_flags = PodFlags { max_message: flags.max_request_body_size, pull_secret };
-        // Until settings are complete: FunctionConfigs may change the template.
+        // This holds until the settings are complete, because FunctionConfigs may change the
+        // template.
         let early = Err(NoTemplate::FunctionConfigsUnread);
         let settings = sources.current().settings;
         let first = Blueprint::new(early, pod_flags.clone(), settings, started, None);
@@ -127,7 +128,7 @@ impl Wiring<'_> {
     }
 }
 
-/// What pods are made from.
+/// The templates that the flags choose.
 fn templates(flags: &Flags) -> Result<Templates, AppError> {
     if let Some(name) = given(&flags.function_pod_template) {
         return Ok(Templates::ConfigMap(name));

@@ -1,4 +1,5 @@
-//! Wires the pod runtime: where pods live, what they are made from, who owns them.
+//! Sets up the pod runtime: its backend, the configuration of its pods, and the ownership of
+//! images.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,21 +22,21 @@ use crate::pods::local::{LocalBackend, LocalCluster, LocalOptions};
 use crate::pods::{Backend, Catalog, Driver, Handle, ImageCommands, PodRuntime};
 use crate::settings::{CurrentSettings, Sources};
 
-/// All local pods and runners are on one clock.
+/// Local pods and runners share one clock, so a small skew is enough.
 const LOCAL_SKEW: Duration = Duration::from_secs(1);
-/// How often the pool is counted, which is a walk over all functions.
+/// How often the pool's metrics are updated. Each update iterates over all functions.
 const COUNT_POOL_EVERY: Duration = Duration::from_secs(3);
 
 /// The pod runtime, if there is one, and what belongs to it.
 pub(super) struct PodParts {
-    /// The settings that it goes by, FunctionConfigs included.
+    /// The runtime's settings, including FunctionConfigs.
     pub(super) current: watch::Receiver<CurrentSettings>,
     pub(super) runtime: Option<PodRuntime>,
-    /// Where its pods live: runners with the same text see the same pods.
+    /// Identifies the set of pods: runners with the same scope see the same pods.
     pub(super) scope: String,
-    /// Turns true when the pods are known; `None`: they are from the start.
+    /// Becomes true when the existing pods are known; `None` if they are known from the start.
     pub(super) synced: Option<watch::Receiver<bool>>,
-    /// Local pods of its own, ended last.
+    /// The runner's own local pods, which are stopped last.
     pub(super) local: Option<LocalCluster>,
 }
 
@@ -47,8 +48,8 @@ pub(super) type Owned = watch::Receiver<OwnedShards>;
 type RingMembers = watch::Receiver<Arc<[Arc<str>]>>;
 
 impl Wiring<'_> {
-    /// Follows which images are this runner's, and with `--peers` who is on the ring. Without
-    /// `--peers` it owns all.
+    /// Tracks which images this runner owns, and with `--peers` which runners are on the ring.
+    /// Without `--peers` the runner owns all images.
     pub(super) async fn join_peers(
         &mut self,
         drain: drain::Watch,
@@ -76,7 +77,8 @@ impl Wiring<'_> {
         Ok((owned, Some(ring)))
     }
 
-    /// Starts the pod runtime that the flags ask for, which goes by `sources`; none without `pods`.
+    /// Starts the pod runtime that the flags choose, with the settings of `sources`. Starts none if
+    /// `pods` is `None`.
     pub(super) async fn pods(
         &mut self,
         pods: Option<Pods>,
@@ -107,8 +109,8 @@ impl Wiring<'_> {
         self.runtime(desired, backend, SignedDuration::ZERO, events, sources, cluster.scope())
     }
 
-    /// The runtime over `backend`, with the tasks that drive it and keep its configuration up to
-    /// date. Its pods live in `scope`.
+    /// Creates the runtime over `backend`, and starts the tasks that drive it and keep its
+    /// configuration up to date. `scope` identifies its set of pods.
     pub(super) fn runtime(
         &mut self,
         mut desired: Desired<impl Origins>,
@@ -149,7 +151,7 @@ impl Wiring<'_> {
     }
 }
 
-/// The first event is that nothing is owned, before the pool knows any pod.
+/// Creates the pool's event channel. The first event says that this runner owns no image yet.
 pub(super) fn events() -> Events {
     let (sender, receiver) = mpsc::unbounded_channel();
     // Cannot fail: the receiver is here.
@@ -157,7 +159,7 @@ pub(super) fn events() -> Events {
     (sender, receiver)
 }
 
-/// Keeps the metrics in step with the pool, for ever.
+/// Updates the metrics from the pool, forever.
 async fn count_pool(pool: Handle, metrics: Arc<Metrics>) {
     let mut ticks = interval(COUNT_POOL_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -188,7 +190,7 @@ fn local_cluster(flags: &Flags) -> Result<LocalCluster, AppError> {
     }))
 }
 
-/// The pool's configuration as the flags have it.
+/// The pool's configuration according to the flags.
 pub(super) fn desired<O>(flags: &Flags, origins: O, catalog: Arc<dyn Catalog>, owned: Owned) -> Desired<O> {
     let base = Config {
         capacity: Some(flags.max_pods).filter(|&pods| pods > 0),

@@ -1,4 +1,4 @@
-//! Wires what asks registries: credentials, trust, the client, and what is remembered.
+//! Sets up access to registries: credentials, trusted CAs, the client, and the cache of answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,14 @@ use crate::metrics::Metrics;
 use crate::pods::ImageCommands;
 use crate::pods::kubernetes::metadata::ImageSource;
 
-/// The least `--image-metadata-ttl` that is kept: below it registries would be asked all the time.
+/// The smallest effective `--image-metadata-ttl`. With a smaller one, the runner would query
+/// registries all the time.
 const LEAST_TTL: Duration = Duration::from_secs(1);
-/// The most of a wrong item that is quoted.
+/// How many characters of an invalid item an error quotes.
 const MAX_QUOTED: usize = 100;
 
 impl Wiring<'_> {
-    /// What is known of images, and the credentials for registries.
+    /// Creates the source of image metadata, and the credentials for registries.
     pub(super) fn registries(&mut self) -> Result<(Arc<ImageSource>, CredentialFile), AppError> {
         let flags = self.flags;
         let (private, private_tls) = (flags.enable_private_registries, flags.enable_private_registries_tls);
@@ -70,8 +71,7 @@ impl Wiring<'_> {
     }
 }
 
-/// A registry client whose lookups are counted. What is remembered asks no registry and is not
-/// counted.
+/// A registry client that counts lookups. Cached answers need no lookup and are not counted.
 #[derive(Debug)]
 struct CountedLookups {
     registry: Client,
@@ -91,7 +91,7 @@ impl CountedLookups {
     }
 }
 
-/// Whether the registry answered. A mistyped name is a fault of the image.
+/// Whether the registry answered. For example, an unknown image is an answer, not a failed lookup.
 fn is_answer(error: &RegistryError) -> bool {
     matches!(error, RegistryError::NotFound | RegistryError::Platform { .. } | RegistryError::NoCommand)
 }
@@ -120,8 +120,8 @@ fn check_insecure(items: &[String]) -> Result<(), String> {
     ))
 }
 
-/// As image references have it, where a host alone is known by a dot or a port. Here it always is
-/// one.
+/// Whether an image reference could have `item` as its registry. A reference needs a dot or a port
+/// to mark a host; an item needs neither.
 fn is_registry(item: &str) -> bool {
     let has_port = item.rsplit(']').next().is_some_and(|behind| behind.contains(':'));
     let registry = if has_port { item.to_owned() } else { format!("{item}:80") };

@@ -1,4 +1,4 @@
-//! Wires the sources of settings: flags and files. FunctionConfigs come with Kubernetes.
+//! Sets up the sources of settings: flags and files. The Kubernetes backend adds FunctionConfigs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::settings_file::SettingsFile;
 
 /// The longest wait until a changed file is read.
 const REREAD_EVERY: Duration = Duration::from_secs(10);
-/// A shorter wait would look for executables over and over.
+/// The shortest pause between two checks for executables.
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
 impl Wiring<'_> {
@@ -24,7 +24,8 @@ impl Wiring<'_> {
         REREAD_EVERY.min(self.flags.scan_interval.into())
     }
 
-    /// Whether the file or directory that `--flag` names exists. One that the user named must.
+    /// Whether the file or directory that `--flag` names exists. If the user set the flag, a
+    /// missing file is an error.
     pub(super) fn exists(&self, flag: &str, path: &Path) -> Result<bool, AppError> {
         if path.exists() {
             return Ok(true);
@@ -59,7 +60,7 @@ impl Wiring<'_> {
             cache: self.follow_file(cache)?,
             cache_changed: None,
             exec: self.follow_file(exec)?,
-            // Only Kubernetes has some.
+            // Only the Kubernetes backend has FunctionConfigs.
             functions: watch::channel(Some(Arc::default())).1,
             look_every: self.reread_every().max(SHORTEST_LOOK),
         })
@@ -101,7 +102,7 @@ impl Wiring<'_> {
     }
 }
 
-/// What `--config` says. The log has what is wrong but not fatal.
+/// Parses the file of `--config`. Logs problems that are not fatal.
 fn executables(text: &str, functions: &Path, prefix: &str) -> Result<ExecConfig, String> {
     let config = ExecConfig::parse(text, functions, prefix)?;
     for (image, function) in &config.duplicates {

@@ -1,8 +1,7 @@
 //! The queue of the exec runtime: a bounded number of calls run at once, and images take turns.
 //!
-//! With one queue for all, an image that is called a thousand times at once would hold up every
-//! other one. Here only the first call of each image waits for a place, and places are given in the
-//! order in which they were asked for.
+//! With a single queue, a thousand calls of one image would delay all other images. Here only the
+//! first call of each image waits for a place, and places are granted in the order of the requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,26 +15,26 @@ pub(crate) struct Queue {
     places: Semaphore,
     pub(super) parallel: usize,
     pub(super) max_waiting: usize,
-    /// By image, only of images with calls that wait.
+    /// By image; only images with waiting calls.
     lines: Mutex<HashMap<String, Line>>,
 }
 
-/// The calls of one image that wait.
+/// The waiting calls of one image.
 #[derive(Debug, Default)]
 struct Line {
-    /// Held by the call that waits for a place; the others wait for this.
+    /// The call that waits for a place holds this lock. The image's other calls wait for the lock.
     first: Arc<AsyncMutex<()>>,
     length: usize,
 }
 
-/// A call in a line, which it leaves when this is dropped.
+/// A call in a line. Dropping this value removes the call from the line.
 struct Waiting<'a> {
     queue: &'a Queue,
     image: &'a str,
     first: Arc<AsyncMutex<()>>,
 }
 
-/// As many calls of the image wait as may.
+/// The most allowed calls of the image already wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
@@ -46,7 +45,7 @@ impl Queue {
         Self { places, parallel, max_waiting, lines: Mutex::default() }
     }
 
-    /// Waits for a place. Dropping the future, or later the place, gives it up.
+    /// Waits for a place. Dropping the future cancels the wait; dropping the place releases it.
     pub(super) async fn place(&self, image: &str) -> Result<SemaphorePermit<'_>, Full> {
         if let Ok(place) = self.places.try_acquire() {
             return Ok(place);
@@ -116,7 +115,7 @@ mod tests {
             true
         }
 
-        /// Ends a call that runs, or gives up one that waits. Places go to those that wait.
+        /// Ends a running call or cancels a waiting call. Free places go to waiting calls.
         fn end(&mut self, at: usize) {
             if at < self.running.len() {
                 drop(self.running.remove(at));

@@ -1,4 +1,5 @@
-//! Runners and routers have to agree who owns a function, or its pods are collected twice or never.
+//! Runners and routers must agree on the owner of a function. Otherwise its pods are collected
+//! twice or never.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,7 +22,7 @@ struct Runner {
     snapshots: watch::Sender<Snapshot>,
     ring: watch::Receiver<Arc<[Arc<str>]>>,
     receiver: watch::Receiver<OwnedShards>,
-    /// As the pool has it.
+    /// The ownership that the pool last received.
     owned: OwnedShards,
     drain: drain::Signal,
 }
@@ -49,13 +50,13 @@ impl Runner {
         self.after(Duration::ZERO).await;
     }
 
-    /// Lets time pass, and the task do what is due.
+    /// Lets time pass, and lets the task process what is due.
     async fn after(&self, time: Duration) {
-        // Time that is paused goes on only when every task waits.
+        // Paused time advances only when every task waits.
         sleep(time + Duration::from_millis(2)).await;
     }
 
-    /// How often it owned something else since the last time: once or not at all.
+    /// How many changes of ownership arrived since the last check: one or none.
     fn changes(&mut self) -> usize {
         let count = usize::from(self.receiver.has_changed().unwrap());
         self.owned = self.receiver.borrow_and_update().clone();
@@ -88,7 +89,7 @@ async fn the_owner_is_where_the_router_goes_first() {
         assert_eq!(runner.changes(), 1);
         runners.push(runner);
     }
-    // The router's way: ring, preference and its first entry.
+    // Computes the owner like a router: the first entry of the ring's preference list.
     let ring = Ring::new(names);
     let mut shares = [0; 3];
     for (image, tag) in requests() {
@@ -108,11 +109,11 @@ async fn each_change_is_published_once() {
     for (endpoints, wait, published) in [
         (&[A, B][..], Duration::ZERO, (1, 2)),
         (&[B, A], Duration::from_hours(1), (0, 2)),
-        // Arrivals are gathered.
+        // New runners are collected for a while before the ring changes.
         (&[A, B, C], COALESCE / 2, (0, 2)),
         (&[A, B, C, "10.0.0.4:9445"], Duration::ZERO, (0, 2)),
         (&[A, B, C, "10.0.0.4:9445"], COALESCE / 2, (1, 4)),
-        // A runner that leaves leaves at once, and cools down when it returns.
+        // A removed runner leaves the ring at once, and cools down when it returns.
         (&[A, C, "10.0.0.4:9445"], Duration::ZERO, (1, 3)),
         (&[A, B, C, "10.0.0.4:9445"], COOLDOWN.saturating_sub(COALESCE), (0, 3)),
         (&[A, B, C, "10.0.0.4:9445"], 2 * COALESCE, (1, 4)),
@@ -131,7 +132,8 @@ async fn a_runner_that_is_not_listed_owns_nothing() {
         (&[], 0, 0),
         // The first ones join at once.
         (&[A], 1, 1000),
-        // It cools down, but nobody else is left: the router calls it, so it is the owner.
+        // The runner cools down, but no other runner is left: the router calls it, so it is the
+        // owner.
         (&[], 0, 0),
         (&[A], 1, 1000),
         (&[B], 1, 0),
@@ -173,13 +175,13 @@ async fn only_a_runner_that_stays_unlisted_and_does_not_drain_warns_once() {
     let _guard = tracing::subscriber::set_default(warnings.clone());
     let warned = || warnings.0.load(Ordering::Relaxed);
 
-    // It is listed once it is ready, and leaves its peers when it drains.
+    // A runner is listed once it is ready, and leaves the list when it drains.
     let mut runner = Runner::new(A).await;
     runner.answer(&[B]).await;
     runner.after(UNLISTED_WITHIN / 2).await;
     runner.answer(&[A, B]).await;
     runner.after(2 * UNLISTED_WITHIN).await;
-    // Readiness may go some time before the signal.
+    // The runner may become unready some time before the signal.
     runner.answer(&[B]).await;
     runner.after(UNLISTED_WITHIN / 2).await;
     runner.drain.drain();

@@ -1,8 +1,8 @@
 //! Where pods live: the interface between the pool's rules and a machine or a cluster.
 //!
-//! Actions go in and are carried out in the background; events come out on the channel that came
-//! with the backend. Pods may appear, change and vanish without an action, and several runners may
-//! act on the same pods: the backend is the arbiter, the pool copes.
+//! A backend executes actions in the background and sends events on its channel. Pods may appear,
+//! change and vanish without an action. Several runners may act on the same pods: the backend
+//! resolves conflicts, and the pool accepts the result.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,26 +13,27 @@ use porch_fn_image::{Constraint, Image};
 use porch_fn_pool::{Action, Uid};
 use porch_fn_registry::ResolveError;
 
-/// A place for pods.
+/// Runs pods on a machine or in a cluster.
 pub trait Backend: Send + 'static {
-    /// Begins to carry out an action on a pod. Does not wait. Actions on calls are the driver's.
+    /// Starts to execute an action on a pod, and does not wait for it. The driver executes actions
+    /// on calls.
     fn act(&self, action: Action);
 
     /// The connection to a pod's wrapper; `None` when the pod is gone or has no address.
     fn connection(&self, uid: &Uid) -> Option<Arc<Connection>>;
 }
 
-/// Knows which images can have pods, and which image a tag constraint stands for. It is asked on
-/// the path of each call.
+/// Knows which images can have pods, and which image a tag constraint selects. Every call queries
+/// the catalog.
 pub trait Catalog: Debug + Send + Sync + 'static {
-    /// Whether pods of `image` can be made. `false` is `NOT_FOUND` to the caller.
+    /// Whether pods of `image` can be created. If not, the caller gets `NOT_FOUND`.
     fn knows(&self, image: &Image) -> bool;
 
-    /// The image of this repository whose tag is the highest that `constraint` allows; the tag of
-    /// `image` itself does not matter.
+    /// Returns the image of this repository with the highest tag that `constraint` allows. The tag
+    /// of `image` itself is ignored.
     ///
     /// # Errors
-    /// [`ResolveError`], when there is none or it cannot be found out.
+    /// [`ResolveError`], if no tag matches or the tags cannot be read.
     fn resolve<'a>(
         &'a self,
         image: &'a Image,

@@ -1,5 +1,5 @@
-//! Files that say what images run: `--local-functions`, where pods are local processes, and
-//! `--image-metadata`, for images with a registry that is not to be asked.
+//! Files with the commands of images: `--local-functions`, where pods are local processes, and
+//! `--image-metadata`, for images whose registry the runner must not query.
 
 use std::collections::HashMap;
 use std::future::{pending, ready};
@@ -36,7 +36,7 @@ struct Entry {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ImageCommands {
     commands: HashMap<ImageKey, Vec<String>>,
-    /// By repository: constraints are in the way of warm calls.
+    /// Tags by repository, since calls to warm pods resolve constraints too.
     tags: HashMap<String, Vec<String>>,
 }
 
@@ -44,7 +44,7 @@ impl ImageCommands {
     /// Reads the file of `--local-functions`.
     ///
     /// # Errors
-    /// When it cannot be read, or is not what it should be.
+    /// If the file cannot be read or has the wrong form.
     pub fn local(path: &Path, prefix: &str) -> Result<Self, FileError> {
         let expected = "expected functions: [{image: IMAGE, command: [PROGRAM, ARG, ...]}]";
         Self::read("local-functions", path, prefix, "command", expected)
@@ -80,10 +80,10 @@ impl ImageCommands {
         Ok(commands)
     }
 
-    /// Adds an image; of two commands for one image the last counts.
+    /// Adds an image. If an image is added twice, the last command wins.
     ///
     /// # Errors
-    /// When the image is no reference.
+    /// If the image is not a valid reference.
     pub fn add(&mut self, image: &str, command: Vec<String>, prefix: &str) -> Result<(), String> {
         let parsed = Image::parse(image, prefix).map_err(|error| format!("image {image:?}: {error}"))?;
         if let Some(tag) = parsed.tag() {
@@ -110,14 +110,14 @@ impl ImageCommands {
         image.with_tag(constraint.highest(tags.iter().map(String::as_str))?).ok()
     }
 
-    /// A changed command makes a new version, with pods that replace the old ones.
+    /// A changed command makes a new version, whose pods replace the old ones.
     fn recipe(&self, image: &ImageKey) -> Option<PodRecipe> {
         let command = self.command(image)?.join("\0");
         Some(PodRecipe::of(format!("{:016x}", xxh3_64(command.as_bytes())), None))
     }
 }
 
-/// Local pods: no other image has any.
+/// With local pods, only the listed images can have pods.
 impl Catalog for ImageCommands {
     fn knows(&self, image: &Image) -> bool {
         self.commands.contains_key(&ImageKey::from(image.as_str()))

@@ -1,7 +1,8 @@
-//! The pool's desired configuration: settings, what pods are made from, and what this runner owns.
+//! The pool's desired configuration: settings, the recipes of pods, and the images that this runner
+//! owns.
 //!
-//! One task sends it, and only when it is complete. With an incomplete one the pool would replace,
-//! collect and start the wrong pods.
+//! One task sends the configuration, and only when it is complete. With an incomplete configuration
+//! the pool would replace, collect and start the wrong pods.
 
 pub(crate) mod ranges;
 #[cfg(test)]
@@ -18,25 +19,25 @@ use tokio::sync::{mpsc, watch};
 use super::backend::Catalog;
 use crate::settings::{CurrentSettings, changed};
 
-/// What pods are made from.
+/// The source of pod recipes.
 pub(crate) trait Origins: Send + 'static {
-    /// The origin of each image's pods from now on, under complete settings.
+    /// The recipe of each image's pods from now on, under complete settings.
     fn origins(&mut self, current: &CurrentSettings) -> OriginOf;
 
-    /// Waits until origins change for another reason than the settings.
+    /// Waits until recipes change for another reason than the settings.
     fn changed(&mut self) -> impl Future<Output = OriginChange> + Send;
 }
 
-/// Which images' pods have another origin now.
+/// The images whose pods have a new recipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OriginChange {
-    /// Any: [`Origins::origins`] has another answer.
+    /// Any image: [`Origins::origins`] returns a new answer.
     All,
-    /// This one: its last answer has changed by itself.
+    /// Only this image: the last answer now returns a new recipe for it.
     One(ImageKey),
 }
 
-/// The origin of an image's pods.
+/// Returns the recipe of an image's pods.
 pub(crate) type OriginOf = Box<dyn Fn(&ImageKey) -> Option<PodRecipe> + Send + Sync>;
 
 /// The pool's desired configuration.
@@ -44,7 +45,7 @@ pub(crate) struct Desired<O> {
     /// The part that is the same for all images.
     pub(crate) base: Config,
     pub(crate) origins: O,
-    /// What this runner owns, as its peers have it.
+    /// The images that this runner owns.
     pub(crate) owned: watch::Receiver<OwnedShards>,
     pub(crate) catalog: Arc<dyn Catalog>,
     /// Whether images get a pod before the first call (`--warm-up-pod-cache`), each once.
@@ -57,7 +58,7 @@ pub(crate) struct Desired<O> {
 
 impl<O: Origins> Desired<O> {
     /// The configuration under these settings; `resolved` comes from [`ranges`]. Under incomplete
-    /// settings pods have no origin.
+    /// settings pods have no recipe.
     pub(crate) fn config(&mut self, current: &CurrentSettings, resolved: &Resolved) -> Config {
         let origin_of = current.complete.then(|| self.origins.origins(current));
         let settings = Arc::clone(&current.settings);
@@ -68,7 +69,7 @@ impl<O: Origins> Desired<O> {
         let kept_images = Arc::new(kept_images.collect());
         let one = move |image: &ImageKey| {
             let recipe = origin_of.as_ref().and_then(|origin_of| origin_of(image));
-            // Keys of the pool are canonical: there is no prefix to add.
+            // The pool's keys are canonical, so no prefix is added.
             let Ok(parsed) = Image::parse(image.as_str(), "") else {
                 return Override { recipe, ..Override::default() };
             };
@@ -86,7 +87,8 @@ impl<O: Origins> Desired<O> {
         Config { overrides: Overrides::by(one), kept_images, ..self.base.clone() }
     }
 
-    /// The images to warm up that are new and can have pods. An image that comes back is new again.
+    /// The new images to warm up that can have pods. An image that was removed and returns is new
+    /// again.
     fn new_images(&mut self, settings: &Settings, resolved: &Resolved) -> Vec<ImageKey> {
         let named = if self.warm_up { settings.warm(resolved) } else { Vec::new() };
         let mut news = Vec::new();
@@ -101,8 +103,9 @@ impl<O: Origins> Desired<O> {
         news
     }
 
-    /// Sends complete configurations to the pool until it is gone. After the first one it also
-    /// sends which shards this runner owns, and what to warm up. Before it the pool owns nothing.
+    /// Sends complete configurations to the pool until the pool is gone. After the first
+    /// configuration, it also sends the owned images and the images to warm up. Before that the
+    /// pool owns nothing.
     pub(crate) async fn follow(
         mut self,
         mut current: watch::Receiver<CurrentSettings>,
@@ -110,7 +113,7 @@ impl<O: Origins> Desired<O> {
         events: mpsc::UnboundedSender<Event>,
     ) {
         let (mut is_configured, mut is_stale) = (false, true);
-        // A pool that is gone closes the channel.
+        // Errors are ignored: the channel closes when the pool is gone.
         let send = |event| drop(events.send(event));
         loop {
             let now = current.borrow_and_update().clone();

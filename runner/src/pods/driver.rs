@@ -1,5 +1,5 @@
-//! The actor around the pure pool: one task owns it, feeds it events and time, and carries out what
-//! it decides. Calls reach it through [`Handle`].
+//! The actor around the pool, which has no I/O. One task owns the pool, passes it events and the
+//! time, and executes its actions. Calls reach the task through [`Handle`].
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -23,7 +23,7 @@ use crate::pods::backend::Backend;
 use crate::pods::error::PodError;
 use crate::pods::starts::Starts;
 
-/// What callers and the wiring send to the driver.
+/// Messages to the driver from calls and from startup code.
 #[derive(Debug)]
 enum Command {
     Request { id: RequestId, image: ImageKey, shard_key: ShardKey, deadline: Instant, answer: Answer },
@@ -33,34 +33,34 @@ enum Command {
 
 type Answer = oneshot::Sender<Result<Arc<Connection>, PodError>>;
 
-/// Sends to the driver. Its queue is unbounded because dropping a call must never wait; it is
-/// bounded by the calls in flight, each of which sends two commands for each pod that it tries.
+/// Sends commands to the driver. The channel is unbounded because dropping a call must never wait.
+/// The calls in flight limit its length: each call sends two commands per pod that it tries.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
     commands: mpsc::UnboundedSender<Command>,
     next_id: Arc<AtomicU64>,
 }
 
-/// A call's place in the pool, waiting or granted. When it is dropped without
-/// [`finish`](Self::finish), the pool learns that the caller went away, or that the call's deadline
-/// has come.
+/// A call's place in the pool, waiting or granted. Dropping it without [`finish`](Self::finish)
+/// reports to the pool that the caller disconnected or that the call's deadline expired.
 #[derive(Debug)]
 pub(crate) struct Lease {
     id: RequestId,
     commands: mpsc::UnboundedSender<Command>,
     finished: bool,
-    /// What runs in the pod, and its deadline.
+    /// The message that the pod runs, and the call's deadline.
     running: Option<(Chunks, Instant)>,
 }
 
-/// A caller and this runner have the same deadline, and the caller may be the first to notice.
+/// A call dropped within this time before its deadline counts as late. The caller has the same
+/// deadline and may cancel slightly earlier.
 const EARLY: Duration = Duration::from_millis(100);
 
 // === impl Handle ===
 
 impl Handle {
-    /// Waits for a pod of `image` that may be used while the lease lives. Dropping the future gives
-    /// the place back.
+    /// Waits for a pod of `image`, which the call may use until the lease is dropped. Dropping the
+    /// future cancels the request.
     ///
     /// # Errors
     /// When there is no pod for the call.
@@ -76,7 +76,8 @@ impl Handle {
         let request = Command::Request { id, image, shard_key, deadline, answer };
         self.commands.send(request).map_err(|_| PodError::Stopped)?;
         let granted = granted.await.map_err(|_| PodError::Stopped)?;
-        // The pool has forgotten a rejected call, and the driver has ended one whose pod vanished.
+        // The pool has already removed a rejected call. The driver has already finished a call
+        // whose pod vanished.
         lease.finished = granted.is_err();
         Ok((granted?, lease))
     }
@@ -92,13 +93,13 @@ impl Handle {
 // === impl Lease ===
 
 impl Lease {
-    /// Notes what is going to run in the pod: if it does not end by its deadline, the pod may be
-    /// the cause.
+    /// Records the message that the pod is about to run. If the call misses its deadline, the pod
+    /// may be the cause.
     pub(crate) fn begin(&mut self, message: Chunks, deadline: Instant) {
         self.running = Some((message, deadline));
     }
 
-    /// Gives the pod back with what the call showed about it.
+    /// Returns the pod to the pool, with the call's verdict on the pod.
     pub(crate) fn finish(mut self, verdict: Verdict) {
         self.finished = true;
         let _ = self.commands.send(Command::Event(Event::Finished { id: self.id, verdict }));
@@ -120,14 +121,14 @@ impl Drop for Lease {
     }
 }
 
-/// Distinguishes packages.
+/// A hash to distinguish packages.
 fn hash(message: &Chunks) -> u64 {
     let mut hasher = DefaultHasher::new();
     message.parts().iter().for_each(|part| hasher.write(part));
     hasher.finish()
 }
 
-/// The actor.
+/// Owns the pool and runs as one task.
 pub(crate) struct Driver<B> {
     pool: Pool,
     backend: B,
@@ -142,8 +143,8 @@ pub(crate) struct Driver<B> {
 // === impl Driver ===
 
 impl<B: Backend> Driver<B> {
-    /// A driver of an empty pool over `backend`. Moments in pods are written by a clock that is
-    /// `clock_ahead` of this machine's.
+    /// Creates a driver with an empty pool over `backend`. Timestamps in pods come from a clock
+    /// that is `clock_ahead` of this machine's clock.
     pub(crate) fn new(
         config: Config,
         backend: B,
@@ -169,7 +170,7 @@ impl<B: Backend> Driver<B> {
     pub(crate) async fn run(mut self) {
         loop {
             let timer = self.pool.next_timer().map(|due| self.clock.instant(due));
-            // No order among the three is needed: the pool takes events as they come.
+            // The three sources need no priority: the pool accepts events in any order.
             let event = tokio::select! {
                 command = self.commands.recv() => match command {
                     Some(command) => self.command(command),
@@ -216,12 +217,12 @@ impl<B: Backend> Driver<B> {
         }
     }
 
-    /// Carries out one action; returns what it means for the pool at once.
+    /// Executes one action. Returns the event that the pool must process next, if there is one.
     fn act(&mut self, action: Action) -> Option<Event> {
         match &action {
             Action::Grant { id, uid } => return self.grant(*id, uid),
             Action::Reject { id, error } => {
-                // Without an entry the caller is gone, and cancels by itself.
+                // If there is no entry, the caller has disconnected and its lease sends `Cancel`.
                 if let Some(answer) = self.waiting.remove(id) {
                     let _ = answer.send(Err(error.clone().into()));
                 }
@@ -259,7 +260,7 @@ impl<B: Backend> Driver<B> {
     }
 
     fn grant(&mut self, id: RequestId, uid: &Uid) -> Option<Event> {
-        // Without an entry the caller has cancelled, and its Cancel has been or will be stepped.
+        // If there is no entry, the caller has cancelled, and the pool processes its `Cancel`.
         let answer = self.waiting.remove(&id)?;
         let Some(connection) = self.backend.connection(uid) else {
             let _ = answer.send(Err(PodError::Vanished));
@@ -270,8 +271,8 @@ impl<B: Backend> Driver<B> {
     }
 }
 
-/// The pool's wall clock. It follows tokio's, so that tests can pause it and a step of the system
-/// clock cannot end deadlines.
+/// The pool's wall clock. It advances with tokio's clock: tests can pause it, and a jump of the
+/// system clock cannot expire deadlines.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     origin: Instant,
@@ -292,7 +293,7 @@ impl Clock {
         self.origin_time + instant.saturating_duration_since(self.origin)
     }
 
-    /// Rounded up: a timer must not go off before its time has come.
+    /// Rounds up: a timer must not fire before its time.
     fn instant(&self, time: Time) -> Instant {
         self.origin + time.since(self.origin_time) + Duration::from_millis(1)
     }

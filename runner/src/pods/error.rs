@@ -1,5 +1,5 @@
-//! What a caller reads when a pod gave no answer, or the function failed in it: codes and wrapping
-//! texts are the original's.
+//! The errors that callers read if a pod gave no answer or the function failed in its pod. Codes
+//! and wrapping texts are those of Porch's function runner.
 
 use porch_fn_grpc::{Refused, Reply, cut_message, message_of, set_message};
 use porch_fn_image::ReferenceError;
@@ -7,16 +7,16 @@ use porch_fn_pool::Rejection;
 use porch_fn_registry::{RegistryError, ResolveError};
 use tonic::Code;
 
-/// Why the pod runtime has no answer of a wrapper to pass on.
+/// Why the pod runtime has no wrapper's answer to return.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PodError {
-    /// The image is not a reference.
+    /// The image is not a valid reference.
     #[error("{0}")]
     Image(ReferenceError),
-    /// The `tag` field's constraint stands for no image.
+    /// No image was found for the constraint in the `tag` field.
     #[error("tag constraint {constraint:?}: {source}")]
     Unresolved {
-        /// As the caller wrote it.
+        /// The constraint, as the caller wrote it.
         constraint: String,
         /// Why.
         source: ResolveError,
@@ -24,7 +24,7 @@ pub(crate) enum PodError {
     /// The pool's rules refuse the call.
     #[error(transparent)]
     Rejected(#[from] Rejection),
-    /// The pod vanished between the grant and now, or cannot be reached.
+    /// The pod vanished after it was granted, or is unreachable.
     #[error("the function's pods vanished or cannot be reached: retry later; the runner's log says more")]
     Vanished,
     /// The runner is shutting down.
@@ -36,7 +36,7 @@ pub(crate) enum PodError {
          out-of-memory kills and crashes of the function"
     )]
     Broken,
-    /// Too much is held already to take the answer.
+    /// The runner already holds too many bytes in flight to accept the answer.
     #[error(transparent)]
     Refused(Refused),
     /// The answer is above the limit.
@@ -53,7 +53,7 @@ pub(crate) enum PodError {
 }
 
 impl PodError {
-    /// Why a call got no pod, as metrics name it.
+    /// The `reason` label in metrics of a call that got no pod.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Rejected(Rejection::QueueFull { .. }) => "queue_full",
@@ -66,7 +66,7 @@ impl PodError {
         }
     }
 
-    /// The answer to a call of `image`, as the caller wrote it.
+    /// The answer to a call. `image` is the text that the caller wrote.
     pub(super) fn reply(&self, image: &str) -> Reply {
         let no_client = || format!("unable to get the grpc client to the pod for {image}: {self}");
         match self {
@@ -90,7 +90,7 @@ impl PodError {
                 Rejection::NotReady { .. } | Rejection::NoRoom => {
                     Reply::failed(Code::DeadlineExceeded, &no_client())
                 }
-                // What Go makes of an error that carries no status.
+                // grpc-go turns an error without a status into this code.
                 Rejection::PodFailed { .. } => Reply::failed(Code::Unknown, &no_client()),
             },
             Self::Refused(refused) => refused.clone().into(),
@@ -102,11 +102,11 @@ impl PodError {
     }
 }
 
-/// Puts the runner's words around a failure that a pod's wrapper answered. Its code, details and
-/// other trailers stay; a success is not touched.
+/// Adds the runner's text to a failure from a pod's wrapper. The failure's code, details and other
+/// trailers stay; a success is not changed.
 pub(super) fn wrap_failure(mut reply: Reply, image: &str) -> Reply {
     let code = reply.code();
-    // As grpc-go prints it.
+    // The code's name as grpc-go prints it.
     let name = match code {
         Code::Ok => return reply,
         Code::Cancelled => "Canceled".to_owned(),
@@ -194,7 +194,7 @@ mod tests {
                 )
             );
         }
-        // The mark of a full wrapper, by which another may take the call, stays.
+        // The header that marks a load-shed answer stays, so another pod may run the call.
         let reply = wrap_failure(Reply::shed(Code::ResourceExhausted, "64 calls already run"), IMAGE);
         assert_eq!((reply.code(), is_shed(reply.status_headers())), (Code::ResourceExhausted, true));
         let reply = wrap_failure(Reply::evaluated(Vec::new().into_iter().collect(), "".into()), IMAGE);

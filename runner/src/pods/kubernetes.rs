@@ -1,5 +1,5 @@
-//! Function pods on Kubernetes: several runners share one set of pods, and the API server is the
-//! arbiter.
+//! Function pods on Kubernetes. Several runners share one set of pods, and the API server resolves
+//! their conflicts.
 //!
 //! ```text
 //!   settings ───────┐
@@ -11,9 +11,9 @@
 //!         └─► events to the pool
 //! ```
 //!
-//! `template`, `spec`, `observe`, `crash` and `answers` are pure: objects and errors in, values
-//! out. `function_configs` follows a source of the settings, and `pull_secret` keeps a Secret for
-//! the kubelet.
+//! `template`, `spec`, `observe`, `crash` and `answers` have no I/O: they turn objects and errors
+//! into values. `function_configs` follows a source of the settings, and `pull_secret` keeps a
+//! Secret for the kubelet.
 
 mod answers;
 pub(crate) mod backend;
@@ -44,11 +44,12 @@ use template::Template;
 
 pub use crate::config::BASE_POD_TEMPLATE;
 
-/// Whether a runner can make pods from what the ConfigMap of `--function-pod-template` holds.
+/// Checks whether a runner can make pods from the data of the ConfigMap of
+/// `--function-pod-template`.
 ///
 /// # Errors
-/// One line with the point of the template's contract that is broken. `Ok`: what should be fixed
-/// all the same.
+/// One line that names the violated point of the template's contract. `Ok` holds warnings that the
+/// user should still fix.
 pub fn check_template(data: &BTreeMap<String, String>) -> Result<Vec<String>, String> {
     Template::from_config_map(data).map(|template| template.warnings)
 }

@@ -1,9 +1,9 @@
 //! Pods without a cluster: each is a wrapper-server process on loopback. The whole path (pool,
 //! queues, wrapper, collection) runs on a laptop with nothing installed.
 //!
-//! [`LocalCluster`] has the API server's part: names arbitrate, writes have preconditions, and
-//! every runner attached to it receives what happens to the pods. It is not a model of Kubernetes;
-//! what Kubernetes does is tested on Kubernetes.
+//! [`LocalCluster`] takes the role of the API server: names are unique, writes have preconditions,
+//! and every attached runner receives all pod events. It is not a model of Kubernetes; tests of
+//! Kubernetes behaviour run on Kubernetes.
 
 mod backend;
 mod cluster;

@@ -1,5 +1,5 @@
-//! Asks the wrapper-servers of pods for their health. The kubelet reports it too late: once a
-//! second.
+//! Asks the wrapper-servers of pods for their health. The kubelet probes only once a second, which
+//! is too slow.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,17 +23,17 @@ use tracing::Instrument;
 const INTERVAL: Duration = Duration::from_millis(15);
 /// How long one answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one dial may take while the pod is [`YOUNG`]: packets that were sent before a Service's
-/// rules were in place are lost, and the kernel would repeat them only after a second.
+/// How long one dial may take while the pod is [`YOUNG`]: packets sent before a Service's rules
+/// exist are lost, and the kernel resends them only after a second.
 const FIRST_DIALS: Duration = Duration::from_millis(50);
 const YOUNG: Duration = Duration::from_secs(3);
 
-/// How long a probe may fail before the log has the reason.
+/// How long a probe may fail before the reason is logged.
 const WARN_AFTER: Duration = Duration::from_secs(10);
 
 /// How pods are dialled. No pings: a user's wrapper may be a grpc-go server, which closes
-/// connections that ping. With these times the kernel gives up a connection that has been silent
-/// for 11 s, at the third keepalive probe.
+/// connections that ping. With these times the kernel closes a connection that has been silent for
+/// 11 s, at the third keepalive probe.
 pub(super) const CONNECTION: conn::Options = conn::Options {
     connect_timeout: Duration::from_secs(2),
     ping: None,
@@ -48,7 +48,7 @@ pub(super) type Located = Result<Option<Arc<Connection>>, NoPod>;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NoPod;
 
-/// The probes under way, one per pod. Dropping them ends them.
+/// The running probes, one per pod. Dropping this ends them.
 #[derive(Debug, Default)]
 pub(super) struct Probes {
     running: Mutex<Running>,
@@ -56,7 +56,7 @@ pub(super) struct Probes {
 
 #[derive(Debug, Default)]
 struct Running {
-    /// Each returns its pod.
+    /// Each task returns the UID of its pod.
     tasks: JoinSet<Uid>,
     by_pod: HashMap<Uid, AbortHandle>,
 }
@@ -66,7 +66,7 @@ impl Probes {
     pub(super) fn start(&self, uid: Uid, name: &PodName, probe: impl Future<Output = ()> + Send + 'static) {
         let mut running = self.running.lock();
         while let Some(ended) = running.tasks.try_join_next() {
-            // Another one may have taken its place.
+            // A newer probe of the same pod may have replaced it.
             if let Ok(uid) = &ended
                 && running.by_pod.get(uid).is_some_and(AbortHandle::is_finished)
             {
@@ -89,8 +89,8 @@ impl Probes {
     }
 }
 
-/// Asks again and again until the pod serves. It also waits for a pod that does not exist (any
-/// more): the caller decides when to stop.
+/// Probes the pod repeatedly until it serves. It also waits if the pod does not exist (any more):
+/// the caller decides when to stop.
 pub(super) async fn until_serving(locate: impl Fn() -> Located) {
     let begin = Instant::now();
     let mut first_dial = None;
@@ -124,7 +124,7 @@ pub(super) async fn answers(located: Located, within: Duration) -> bool {
     let ask = async {
         let Ok(sender) = connection.sender().await else { return false };
         let answer = client(&connection, sender).check(HealthCheckRequest::default()).await;
-        // A status without a cause came from the pod.
+        // A status without a cause came from the pod, so the pod answered.
         answer.err().is_none_or(|status| status.source().is_none())
     };
     timeout(within, ask).await.unwrap_or(false)
@@ -134,7 +134,7 @@ fn client(connection: &Connection, sender: Sender) -> HealthClient<Channel> {
     HealthClient::with_origin(Channel(sender), connection.origin().clone())
 }
 
-/// Asks once. The error is for the log.
+/// Probes once. The error is for the log.
 async fn check(connection: &Connection, dial_timeout: Duration) -> Result<(), Cow<'static, str>> {
     let dial = timeout(dial_timeout, connection.sender()).await;
     let sender = dial

@@ -1,5 +1,5 @@
-//! Measures how pods start, by the orders and events that pass the pool's driver. Only pods that
-//! this runner ordered count, so that the metrics of all runners can be added up.
+//! Measures how pods start, from the orders and events in the pool's driver. Counts only pods that
+//! this runner ordered, so that the metrics of all runners can be summed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use porch_fn_pool::{Creation, DeleteReason, Event, Phase, Pod, PodName, Time, Ui
 
 use crate::metrics::Metrics;
 
-/// The starts under way. Each ends with an event or order of its pod.
+/// The current starts. An event or order of its pod ends a start.
 #[derive(Debug)]
 pub(super) struct Starts {
     metrics: Arc<Metrics>,
@@ -19,10 +19,10 @@ pub(super) struct Starts {
 #[derive(Debug)]
 struct Start {
     ordered: Time,
-    /// When its last phase was over.
+    /// When the last phase ended.
     since: Time,
     has_address: bool,
-    /// What it last waited for.
+    /// The reason for which the pod last waited.
     waiting: Option<&'static str>,
 }
 
@@ -31,12 +31,12 @@ impl Starts {
         Self { metrics, ordered: HashMap::new(), created: HashMap::new() }
     }
 
-    /// A pod is ordered.
+    /// Records the order of a pod.
     pub(super) fn order(&mut self, name: PodName, now: Time) {
         self.ordered.insert(name, now);
     }
 
-    /// A pod is deleted, or is to be.
+    /// Records the deletion of a pod, or the order to delete it.
     pub(super) fn delete(&mut self, uid: &Uid, reason: DeleteReason) {
         if let Some(start) = self.created.remove(uid)
             && reason == DeleteReason::Failed
@@ -45,7 +45,7 @@ impl Starts {
         }
     }
 
-    /// Records what an event of the pool means for starts.
+    /// Updates the starts from an event of the pool.
     pub(super) fn event(&mut self, event: &Event, now: Time) {
         match event {
             Event::Created { name, result } => self.answered(name, result, now),
@@ -76,7 +76,7 @@ impl Starts {
                 self.created.insert(uid.clone(), start);
                 self.metrics.pod_start_phase("create", now.since(ordered));
             }
-            // Another runner's start.
+            // Another runner created the pod and measures its start.
             Creation::Exists => {}
             Creation::Refused(reason) | Creation::OverQuota(reason) => {
                 self.metrics.pod_start_failed(reason.kind);
@@ -139,8 +139,8 @@ mod tests {
         Reason::new("unschedulable", "no node")
     }
 
-    /// The metrics after a pod was ordered and these events came, one second after the other, and
-    /// whether all starts are over.
+    /// Orders a pod and sends these events, one second apart. Returns the metrics, and whether all
+    /// starts have ended.
     fn after(events: &[Event], delete: Option<DeleteReason>) -> (String, bool) {
         let (metrics, text) = metrics();
         let mut starts = Starts::new(metrics);
@@ -171,7 +171,7 @@ mod tests {
         let (running, ready) = (seen(Phase::Running), Event::Ready(uid.clone()));
         let all = "phase_seconds_sum{phase=\"address\"} 1.0\nphase_seconds_sum{phase=\"create\"} 1.0\n\
                    phase_seconds_sum{phase=\"serve\"} 2.0\nseconds_sum 4.0";
-        // The last is a probe of a pod that served before.
+        // The last event is a probe of a pod that served before.
         let events = [ok(), running.clone(), running.clone(), ready.clone(), ready.clone()];
         assert_eq!(after(&events, Some(DeleteReason::Failed)), (all.to_owned(), true));
         let others = [created(Creation::Exists), running.clone(), ready];

@@ -1,4 +1,5 @@
-//! Which calls of the pod runtime the hop before may send elsewhere, and which image a tag means.
+//! Tests which calls of the pod runtime the router may send to another runner, and which image a
+//! tag selects.
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -95,7 +96,7 @@ pub(crate) fn runtime(address: Option<String>) -> PodRuntime {
     }
 }
 
-/// A call whose caller waits for so long.
+/// A call with this time until its deadline.
 pub(crate) fn call(image: &str, tag: &str, wait: Duration) -> Call {
     let message = encode_request(Bytes::from_static(b"kind: ResourceList\n").into(), image, tag);
     Call {

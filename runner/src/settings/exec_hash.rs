@@ -1,16 +1,16 @@
-//! What the exec runtime runs, as one number. Whichever runner a call reaches must run the same
-//! function: runners with different numbers do not. Directories do not count, since `--functions`
-//! may be mounted anywhere.
+//! A hash of the exec runtime's executables. All runners must run the same function for an image;
+//! runners with different hashes do not. Directories are ignored, since `--functions` may be
+//! mounted anywhere.
 
 use std::fmt::Write as _;
 
 use porch_fn_settings::{ExecConfig, Settings, TagSemantics};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bits that a metric, which is a 64-bit float where it is read, holds exactly.
+/// Prometheus reads metrics as 64-bit floats, which hold this many bits exactly.
 const BITS: u32 = 48;
 
-/// A hash over which image is run by which executable: of `--config`, and of the FunctionConfigs in
+/// Hashes which executable runs which image. Includes `--config`, and the FunctionConfigs in
 /// `settings` whose executables exist.
 pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
     let mut lines: Vec<_> =
@@ -18,7 +18,8 @@ pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
     // The file's order has no meaning.
     lines.sort_unstable();
     let mut text = lines.join("\n");
-    // Only constraints are marked: without them the number is that of earlier versions.
+    // Only constraints are marked, so that the hash without them is the same as in earlier
+    // versions.
     let semantics = settings.functions().semantics().map(|semantics| semantics.value);
     let mark = if semantics == Some(TagSemantics::Constraint) { " constraint" } else { "" };
     let missing: Vec<_> = settings.missing_executables().map(|(config, _)| &config.name).collect();
@@ -31,7 +32,7 @@ pub(super) fn exec_hash(config: &ExecConfig, settings: &Settings) -> u64 {
             let _ = write!(text, "\n{:?} {tags:?} {path}{mark}", config.spec.repositories);
         }
     }
-    // 0 stands for a runtime that is off.
+    // 0 means that the exec runtime is disabled.
     (xxh3_64(text.as_bytes()) >> (u64::BITS - BITS)).max(1)
 }
 

@@ -1,4 +1,4 @@
-//! What a settings file says of itself: the error's words.
+//! Tests the error texts of a settings file.
 
 use std::fs;
 

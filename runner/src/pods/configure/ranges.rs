@@ -1,9 +1,8 @@
-//! Which images the ranges of FunctionConfigs stand for whose pods are to be warmed up or kept,
-//! such as `~0.2`.
+//! Resolves tag ranges of FunctionConfigs, such as `~0.2`, to the images to warm up or keep.
 //!
-//! A registry says that, so it is asked apart from everything else: neither readiness nor a call
-//! waits for it, few requests are open at once, each is bounded, and one that failed is repeated
-//! after a pause.
+//! Only a registry knows the tags, so this runs apart from everything else: neither readiness nor a
+//! call waits for it. Few requests run at once, each has a time limit, and a failed request is
+//! repeated after a pause.
 
 #[cfg(test)]
 mod tests;
@@ -24,17 +23,18 @@ use crate::settings::{CurrentSettings, changed};
 
 /// How long one request may take.
 const LONGEST: Duration = Duration::from_mins(1);
-/// Requests at once: calls ask the same registries, and each registry has few places.
+/// The most concurrent requests. Calls query the same registries, and the runner limits the
+/// requests to each registry.
 const AT_ONCE: usize = 2;
 /// Pauses after failures.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LAST_PAUSE: Duration = Duration::from_mins(30);
-/// How long an answer holds. The next request is answered from the list that is known, and has it
-/// read anew in the background: a version that was pushed may be warmed up one request later.
+/// How long an answer is valid. The next request gets the cached list and starts a refresh in the
+/// background, so a new version may be warmed up one request later.
 const HOLDS: Duration = Duration::from_hours(1);
 
-/// Keeps `resolved` up to date, until nobody reads it. Without `warm_up` only ranges count of which
-/// pods are kept.
+/// Keeps `resolved` up to date, until nobody reads it. Without `warm_up`, only ranges whose pods
+/// are kept count.
 pub(crate) async fn follow(
     mut current: watch::Receiver<CurrentSettings>,
     catalog: Arc<dyn Catalog>,
@@ -53,25 +53,25 @@ pub(crate) async fn follow(
                 known.retain(|range, _| ranges.contains(range));
                 known.len() != before
             });
-            // What is known of those that stay is remembered: no registry is asked for it again.
+            // The answers for remaining ranges are cached, so this does not query a registry again.
             let follow = |range: &Range| follow_one(range.clone(), &*catalog, &places, &resolved);
             following = ranges.iter().map(follow).collect();
         }
         tokio::select! {
             () = resolved.closed() => return,
             () = changed(&mut current) => {}
-            // None of them ends.
+            // These futures never end.
             Some(()) = following.next() => {}
         }
     }
 }
 
-/// The ranges that count now; none before the settings are complete.
+/// The ranges to resolve now; none before the settings are complete.
 fn wanted(current: &CurrentSettings, warm_up: bool) -> HashSet<Range> {
     if current.complete { current.settings.ranges(warm_up).into_iter().collect() } else { HashSet::new() }
 }
 
-/// Keeps the image of one range up to date, for ever. A failure leaves what was known.
+/// Keeps the image of one range up to date, forever. After a failure the known image stays.
 async fn follow_one(
     range: Range,
     catalog: &dyn Catalog,
@@ -113,7 +113,7 @@ async fn follow_one(
                 pause
             }
         };
-        // Runners must not ask in step.
+        // The random part keeps runners from asking at the same moment.
         sleep(spread(pause, 0.8..1.2)).await;
     }
 }

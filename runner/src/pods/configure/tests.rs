@@ -1,5 +1,5 @@
-//! What is sent to the pool, and in which order: with an incomplete configuration it would start
-//! and collect the wrong pods.
+//! Tests which events reach the pool, and in which order. With an incomplete configuration the pool
+//! would start and collect the wrong pods.
 
 use porch_fn_settings::CacheConfig;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -7,7 +7,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::*;
 use crate::pods::tests::Everything;
 
-/// Pods that are made from nothing.
+/// An [`Origins`] without any recipe.
 struct Nothing;
 
 impl Origins for Nothing {

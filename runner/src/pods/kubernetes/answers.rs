@@ -1,8 +1,8 @@
-//! What the API server's answers mean to the pool.
+//! Translates answers of the API server into results for the pool.
 //!
-//! Only what the server clearly refused counts as refused. Anything else may have been carried out,
-//! and the watch reports it. An answer is about one object, so only its image is doubtful then;
-//! without an answer all images are.
+//! A request counts as refused only if the server clearly refused it. Any other failed request may
+//! have been executed; the watch then reports the result. An unclear answer affects one image; a
+//! missing answer affects all images.
 
 #[cfg(test)]
 mod tests;
@@ -14,8 +14,8 @@ use kube::core::response::reason;
 use porch_fn_kubernetes::RequestError;
 use porch_fn_pool::{Creation, Reason, WriteOutcome};
 
-/// A refusal's name in metrics, and why a pod may not be created and what to do about it. The
-/// server's own words are for the runner's log.
+/// A refusal's name in metrics, and a text with the cause and the fix. The server's own message
+/// goes to the runner's log.
 type Refusal = (&'static str, &'static str);
 
 const QUOTA: Refusal = (
@@ -81,15 +81,15 @@ const FORBIDDEN: [(&str, Refusal); 6] = [
     ),
 ];
 
-/// kube's reason where the body of an answer is no Status.
+/// The reason that the kube crate sets if the body of an answer is not a Status.
 const NO_STATUS: &str = "Failed to parse error data";
 /// The pool waits a minute for an answer, attempts and permits included.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// What a failed create means.
+/// Classifies a failed create.
 pub(super) fn creation(error: &RequestError) -> Creation {
     if matches!(error, RequestError::Timeout) {
-        // A webhook that hangs takes the time of a create, of one image.
+        // A hanging webhook may have delayed the create. This affects one image only.
         return Creation::Unknown;
     }
     let Some(status) = status(error).filter(|_| !says_nothing_of_pods(error)) else {
@@ -104,7 +104,7 @@ pub(super) fn creation(error: &RequestError) -> Creation {
     if refusal == QUOTA { Creation::OverQuota(reason) } else { Creation::Refused(reason) }
 }
 
-/// What a failed delete means.
+/// Classifies a failed delete.
 pub(super) fn deletion(error: &RequestError) -> WriteOutcome {
     match reason_of(error) {
         _ if says_nothing_of_pods(error) => WriteOutcome::Unreachable,
@@ -114,14 +114,15 @@ pub(super) fn deletion(error: &RequestError) -> WriteOutcome {
     }
 }
 
-/// What a failed patch of reclaim-after means.
+/// Classifies a failed patch of reclaim-after.
 pub(super) fn pushing(error: &RequestError) -> WriteOutcome {
-    // A uid that differs is a conflict to some servers and an invalid change to others.
+    // Some servers report a different UID as a conflict, others as an invalid change.
     if reason_of(error) == reason::INVALID { WriteOutcome::Conflict } else { deletion(error) }
 }
 
-/// How long the server asks to be left alone after this answer. Its flow control says so in a
-/// header that kube drops: there it is always a second (`k8s.io/apiserver/pkg/endpoints/filters`).
+/// How long the server asks clients to wait after this answer. Its flow control sends the time in a
+/// header that the kube crate drops; it is always one second
+/// (`k8s.io/apiserver/pkg/endpoints/filters`).
 pub(super) fn retry_after(error: &RequestError) -> Option<Duration> {
     let status = status(error)?;
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
@@ -149,15 +150,15 @@ fn status(error: &RequestError) -> Option<&Status> {
     }
 }
 
-/// The reason in the server's answer. The code does not count: an answer without a reason of
-/// Kubernetes comes from a proxy, which knows nothing of pods.
+/// The reason in the server's answer. The code is ignored: an answer without a Kubernetes reason
+/// comes from a proxy, which knows nothing about pods.
 fn reason_of(error: &RequestError) -> &str {
     status(error).map_or("", |status| &status.reason)
 }
 
 fn refusal(status: &Status) -> Option<Refusal> {
     let says = |text: &str| status.message.contains(text);
-    // A webhook or policy may answer with any code it likes.
+    // A webhook or policy may answer with any code.
     if says("denied the request") || (says("ValidatingAdmissionPolicy") && says("denied request")) {
         return Some(POLICY);
     }

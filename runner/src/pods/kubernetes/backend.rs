@@ -1,5 +1,5 @@
-//! One runner's way to the pods of the cluster: carries out orders, each in a task of
-//! its own, and probes pods.
+//! A runner's access to the pods of the cluster: executes each action in its own task, and probes
+//! pods.
 
 #[cfg(test)]
 mod tests;
@@ -33,24 +33,26 @@ use super::times::format_time;
 use crate::pods::backend::Backend;
 use crate::pods::probe::{Probes, answers};
 
-/// Attempts of one create: a busy API server refuses some, and a holder of the name may be gone by
-/// the next one.
+/// Attempts to create one pod. A busy API server may refuse an attempt, and an old pod with the
+/// name may be gone at the next one.
 const CREATE_ATTEMPTS: u32 = 5;
-/// Before the second of them; each further pause is longer by as much.
+/// The pause before the second attempt. Each further pause is longer by this much.
 const CREATE_PAUSE: Duration = Duration::from_millis(100);
-/// Bound on a whole create with all that comes before it; the pool waits a minute for an answer.
+/// Time limit for one creation, including all its earlier steps. The pool waits a minute for the
+/// result.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(50);
 /// How long a create waits for the pull secret to be written for the first time.
 const PULL_SECRET_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a create waits for the template, while it could not be read yet.
+/// How long a creation waits for a template that has not been read yet.
 const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Callers read this.
+/// This text reaches callers.
 const NAME_TAKEN: &str = "a pod that this runner does not manage holds the name of the function's pod: remove it from the function \
                           namespace";
 /// How often one refusal is logged.
 const REFUSAL_EVERY: Duration = Duration::from_mins(1);
-/// How many seconds a failed pod may take to end: its name is needed, and it has nothing to finish.
+/// Grace period of a failed pod, in seconds. The next pod needs its name, and it has no calls to
+/// finish.
 const FAILED_GRACE: u32 = 1;
 
 /// A [`Backend`] over the pods of one namespace.
@@ -66,17 +68,17 @@ pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) blueprint: watch::Receiver<Arc<Blueprint>>,
     pub(crate) images: Arc<ImageSource>,
-    /// False while pods should wait for the pull secret; `None` without one.
+    /// False while new pods should wait for the pull secret; `None` if there is no pull secret.
     pub(crate) pull_secret: Option<watch::Receiver<bool>>,
     pub(crate) refusals: Refusals,
 }
 
-/// When which refusal was last logged: what is refused for one pod is refused for all, and tried
-/// again.
+/// When each kind of refusal was last logged. A refusal for one pod usually applies to all pods,
+/// and retries repeat it.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals(Mutex<HashMap<(&'static str, u16), Instant>>);
 
-/// The pod that has a name.
+/// Who manages the pod that holds a name.
 enum Holder {
     Ours,
     Foreign,
@@ -107,7 +109,8 @@ impl Backend for KubernetesBackend {
     fn act(&self, action: Action) {
         let shared = Arc::clone(&self.shared);
         match action {
-            // The blueprint decides the version: the pool may not know the newest yet.
+            // The blueprint decides the pod's version, because the pool may not know the newest
+            // version yet.
             Action::Create { name, shard_key, reclaim_after, .. } => self.write(&name.clone(), async move {
                 let result = shared.create(&name, &shard_key, reclaim_after).await;
                 match &result {
@@ -186,15 +189,15 @@ impl Shared {
         timeout_at(deadline, self.create_pod(&pod, &object_name, name)).await.unwrap_or(Creation::Unknown)
     }
 
-    /// Waits a little for new credentials in the pull secret. A pod without them may still be
-    /// pulled.
+    /// Waits a short time for new credentials in the pull secret. Without them the image may still
+    /// be pulled.
     async fn pull_secret_written(&self) {
         let Some(settled) = &self.pull_secret else { return };
         let mut settled = settled.clone();
         let _ = timeout(PULL_SECRET_TIMEOUT, settled.wait_for(|settled| *settled)).await;
     }
 
-    /// Waits a little for a template that was never read: it is only early.
+    /// Waits a short time if the template has not been read yet.
     pub(super) async fn current_blueprint(&self) -> Arc<Blueprint> {
         let mut blueprint = self.blueprint.clone();
         let read = blueprint.wait_for(|blueprint| blueprint.has_read());
@@ -222,14 +225,15 @@ impl Shared {
                     }
                     Holder::Gone | Holder::Unknown => {}
                 },
-                // Done or not, the next attempt shows it: the name is taken then.
+                // The pod may have been created. If so, the next attempt fails because the name is
+                // taken.
                 Creation::Unknown | Creation::Unreachable if error.code().is_some() => {
                     tracing::debug!(pod = object_name, error = %Causes(&error), "create again");
                 }
                 _ => {
                     tracing::warn!(pod = object_name, error = %Causes(&error), "pod not created");
-                    // Quotas and rights are asked before the name: another runner may have made the
-                    // pod.
+                    // The API server checks quotas and permissions before the name. Another runner
+                    // may have created the pod.
                     if matches!(answer, Creation::Refused(_) | Creation::OverQuota(_))
                         && matches!(self.holder(object_name, name).await, Holder::Ours)
                     {
@@ -246,7 +250,7 @@ impl Shared {
         }
     }
 
-    /// The store knows the pod before the pool asks for it.
+    /// Records a created pod, so that the store knows it before the pool asks for it.
     async fn created(&self, pod: &Pod) -> Creation {
         if let Some(uid) = self.store.record_pod(pod).map(|recorded| recorded.uid) {
             return Creation::Ok(uid);
@@ -254,14 +258,14 @@ impl Shared {
         if let (Some(name), Some(uid), Some(version)) =
             (&pod.metadata.name, &pod.metadata.uid, &pod.metadata.resource_version)
         {
-            // Nobody would collect it.
+            // Otherwise no runner would ever delete this pod.
             let deleted = self.cluster.delete_pod(name, uid, version, None).await;
             tracing::warn!(pod = name, ?deleted, "a pod lost its labels or annotations on creation");
         }
         refused("admission", "an admission webhook took away the labels or annotations of function pods")
     }
 
-    /// The pod that has the name. It is recorded: the watch may be late, or dead.
+    /// Reads and records the pod that holds the name. The watch may be late or interrupted.
     async fn holder(&self, object_name: &str, name: &PodName) -> Holder {
         match self.cluster.get_pod(object_name).await {
             Ok(Some(pod)) => match self.store.record_pod(&pod) {
@@ -273,7 +277,7 @@ impl Shared {
         }
     }
 
-    /// The name of a pod's object: as it is, or as it would be made.
+    /// The name of a pod's object: the recorded name, or else the name that a new pod would get.
     pub(super) fn object_name(&self, uid: &Uid, name: &PodName) -> Option<String> {
         self.store.object_name(uid).or_else(|| object_name(name))
     }
@@ -313,7 +317,8 @@ impl Shared {
             Ok(pod) => self.store.record_pod(&pod).map_or(WriteOutcome::Gone, |_| WriteOutcome::Ok),
             Err(error) => {
                 self.refusals.log("reclaim-after of a pod was not written", &object_name, &error);
-                // Calls may wait for this one; the pool pushes again after a pause of its own.
+                // No pause here: calls may wait for the result, and the pool itself pauses before
+                // the next push.
                 self.look_after_conflict(&object_name, uid, pushing(&error)).await
             }
         }
@@ -334,7 +339,8 @@ fn refused(kind: &'static str, text: impl Into<Arc<str>>) -> Creation {
 // === impl Refusals ===
 
 impl Refusals {
-    /// Conflicts and vanished pods are normal, and the watch logs an outage.
+    /// Conflicts and vanished pods are normal, and the watch logs an outage, so none of them is a
+    /// warning.
     fn log(&self, what: &'static str, pod: &str, error: &RequestError) {
         let code = error.code().filter(|code| !matches!(code, 404 | 409));
         let news = code.is_some_and(|code| {

@@ -1,6 +1,5 @@
-//! What new pods and Services are made from at this moment: one template for all images, and the
-//! settings and content of each. The pool compares it with existing pods; see
-//! [`Blueprint::made_from`].
+//! The current input for new pods and Services: one template for all images, and each image's
+//! settings and content. The pool compares it with existing pods; see [`Blueprint::made_from`].
 
 #[cfg(test)]
 mod tests;
@@ -30,23 +29,24 @@ pub(crate) type TemplateState = Result<Arc<Template>, NoTemplate>;
 /// Why there is no template. The text reaches callers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoTemplate {
-    /// It may still come.
+    /// The template has not been read yet.
     #[error(
         "the template of function pods could not be read yet: check that the runner reaches the API server, and retry"
     )]
     Unread,
-    /// The user's object is not there, and `--template-wait-timeout` has not passed.
+    /// The user's template object is missing, and `--template-wait-timeout` has not expired.
     #[error(
         "the template of function pods is not there yet: apply the objects that --base-pod-template-name and \
          --base-service-template-name name, and retry"
     )]
     Awaited,
-    /// It would do, but what FunctionConfigs change in it may still come.
+    /// The template may be valid, but the FunctionConfigs, which may change it, have not been read
+    /// yet.
     #[error(
         "the FunctionConfigs could not be read yet: check that the runner reaches the API server, and retry"
     )]
     FunctionConfigsUnread,
-    /// It is broken, or not there.
+    /// The template is invalid or missing.
     #[error("{0}")]
     Broken(Arc<str>),
 }
@@ -60,7 +60,7 @@ pub(crate) struct PodFlags {
     pub(crate) pull_secret: Option<String>,
 }
 
-/// Immutable: a change makes a new one.
+/// Immutable: every change creates a new blueprint.
 #[derive(Debug)]
 pub(crate) struct Blueprint {
     template: TemplateState,
@@ -69,7 +69,7 @@ pub(crate) struct Blueprint {
     config_time: Time,
 }
 
-/// Makes a new blueprint whenever something changes that goes into it.
+/// Creates a new blueprint whenever one of its inputs changes.
 pub(crate) struct Blueprints {
     pub(crate) templates: watch::Receiver<TemplateState>,
     pub(crate) images: Arc<ImageSource>,
@@ -82,9 +82,8 @@ pub(crate) struct Blueprints {
 // === impl Blueprint ===
 
 impl Blueprint {
-    /// `started` is when this process read its flags, and `settings_time` when one of the other
-    /// sources of `settings` was changed: of two runners that disagree, the one with the later
-    /// configuration is right.
+    /// `started` is when this process read its flags. `settings_time` is when another source of
+    /// `settings` last changed. If two runners disagree, the later configuration wins.
     pub(crate) fn new(
         template: TemplateState,
         flags: PodFlags,
@@ -93,18 +92,18 @@ impl Blueprint {
         settings_time: Option<Time>,
     ) -> Self {
         let template_time = template.as_ref().ok().and_then(|template| template.time);
-        // The settings' for all images: taking away what holds for one is a later configuration
-        // too.
+        // One time for all images: removing the settings of one image also makes a later
+        // configuration.
         let config_time = template_time.max(settings_time).unwrap_or_default().max(started);
         Self { template, flags, settings, config_time }
     }
 
-    /// What the image's pods are made from, if its tag stands for this content.
+    /// The recipe for the image's pods, if the image's tag refers to this content.
     pub(crate) fn made_from(&self, image: &ImageKey, content: Option<ImageContent>) -> PodRecipe {
         self.recipe(image, &self.overrides(image), content)
     }
 
-    /// Whether all that pods are made from was read, broken or not.
+    /// Whether all inputs for pods have been read, valid or not.
     pub(crate) fn has_read(&self) -> bool {
         use NoTemplate::{Awaited, FunctionConfigsUnread, Unread};
         !matches!(self.template, Err(Unread | Awaited | FunctionConfigsUnread))
@@ -126,7 +125,7 @@ impl Blueprint {
     }
 
     fn overrides(&self, image: &ImageKey) -> PodOverrides {
-        // Keys of the pool are canonical: there is no prefix to add.
+        // The pool's keys are canonical, so no prefix is added.
         Image::parse(image.as_str(), "").map(|image| self.settings.of(&image).overrides).unwrap_or_default()
     }
 
@@ -137,11 +136,11 @@ impl Blueprint {
 
     fn recipe(&self, image: &ImageKey, overrides: &PodOverrides, content: Option<ImageContent>) -> PodRecipe {
         let Ok(template) = &self.template else {
-            // As the oldest configuration it replaces no pod.
+            // A recipe without a time counts as the oldest configuration, so it replaces no pod.
             return PodRecipe::of("none", None);
         };
-        // Only what the runner adds to the template's pod. Maps and numbers serialise in one way
-        // only.
+        // Contains only the runner's additions to the template's pod. Maps and numbers always
+        // serialise in the same way.
         let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides));
         let version = template.version(&extra.unwrap_or_default());
         PodRecipe { content, ..PodRecipe::of(version, Some(self.config_time)) }
@@ -156,7 +155,7 @@ impl Origins for Blueprints {
         let settings = Arc::clone(&current.settings);
         let blueprint =
             Arc::new(Blueprint::new(template, self.flags.clone(), settings, self.started, current.time));
-        // Before the pool hears of it: what it orders from then on is of this version.
+        // Published before the pool is notified, so that every later order uses this version.
         self.current.send_replace(Arc::clone(&blueprint));
         let images = Arc::clone(&self.images);
         Box::new(move |image| Some(blueprint.made_from(image, images.content(image))))
@@ -166,8 +165,8 @@ impl Origins for Blueprints {
         tokio::select! {
             Ok(()) = self.templates.changed() => OriginChange::All,
             image = self.image_changes.recv() => match image {
-                // Nothing but a template or a setting changes the pods of all images: after a start
-                // thousands become known one by one.
+                // A changed image affects only its own pods. After a start, thousands of images
+                // become known one by one.
                 Ok(image) => OriginChange::One(ImageKey::from(image.as_str())),
                 Err(RecvError::Lagged(_)) => OriginChange::All,
                 Err(RecvError::Closed) => std::future::pending().await,

@@ -1,4 +1,5 @@
-//! The requests that the backend sends to the API server. Each waits for its turn.
+//! The requests that the backend sends to the API server. The number of concurrent requests is
+//! limited.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +15,9 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Requests at once: each is a connection. Calls may wait for a push, so pushes have permits of
-/// their own; so have looks at pods that are probed or end, which come by the hundred.
+/// Limits of concurrent requests, each of which is a connection. Pushes have their own permits,
+/// because calls may wait for a push. Lookups of probed or terminating pods have their own permits,
+/// because they come by the hundred.
 const MAX_PUSHES: usize = 16;
 const MAX_LOOKS: usize = 4;
 const MAX_OTHERS: usize = 32;
@@ -24,9 +26,9 @@ const PERMIT_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Pods and Services of the function namespace.
 pub(crate) struct Cluster {
-    /// For watches; requests go through the methods.
+    /// For watches only; requests use the methods of this type.
     pub(super) pods: Api<Pod>,
-    /// The same of Services.
+    /// The Services; also for watches only.
     pub(super) services: Api<Service>,
     pub(super) namespace: String,
     pushes: Semaphore,
@@ -60,7 +62,7 @@ impl Cluster {
         permitted(&self.others, self.pods.get_opt(name)).await
     }
 
-    /// The same for probes, and for pods that end.
+    /// Like `get_pod`, for probes and for terminating pods.
     pub(super) async fn look_at_pod(&self, name: &str) -> Result<Option<Pod>, RequestError> {
         permitted(&self.looks, self.pods.get_opt(name)).await
     }
@@ -111,8 +113,8 @@ impl Cluster {
     }
 }
 
-/// Whether the cluster says that it has no kind of object with this plural. An account that may not
-/// see objects is not told that the kind is missing, but every account may list the kinds.
+/// Whether the cluster reports that it has no kind with this plural. An account that may not list
+/// objects gets 403 even if the kind is missing, but every account may list the kinds.
 pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural: &str) -> bool {
     match bounded(client.list_api_group_resources(api_version)).await {
         Ok(list) => !list.resources.iter().any(|resource| resource.name == plural),
@@ -120,13 +122,14 @@ pub(super) async fn has_no_such_kind(client: &Client, api_version: &str, plural:
     }
 }
 
-/// The time limit of a request starts when its permit is there: what was not sent has not failed.
+/// The time limit of a request starts when it has its permit, because a request that was not sent
+/// has not failed.
 fn permitted<'a, T: 'a>(
     permits: &'a Semaphore,
     request: impl Future<Output = Result<T, kube::Error>> + Send + 'a,
 ) -> Answer<'a, T> {
     let request = async {
-        // Never closed.
+        // The semaphore is never closed.
         let Ok(_permit) = timeout(PERMIT_TIMEOUT, permits.acquire()).await else {
             return Err(RequestError::Timeout);
         };

@@ -1,6 +1,6 @@
-//! How far the API server's clock is ahead of this machine's. Moments in pods (`reclaim-after`) are
-//! compared by all runners, so the pool counts by the API server's clock: a machine that started
-//! before its clock was set must not write moments that others read as past.
+//! How far the API server's clock is ahead of this machine's. All runners compare timestamps in
+//! pods (`reclaim-after`), so the pool uses the API server's clock. A machine whose clock is not
+//! set yet must not write timestamps that other runners read as past.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,12 +17,12 @@ use crate::metrics::Metrics;
 
 /// How often the clocks are compared.
 const EVERY: Duration = Duration::from_mins(1);
-/// A difference that somebody should look into.
+/// A difference above this is logged as a warning.
 const LARGE: SignedDuration = SignedDuration::from_secs(5);
 
-/// Asks once; `None` without an answer that has the time.
+/// Measures once. Returns `None` if no answer with a time arrives.
 pub(crate) async fn ahead(client: &Client) -> Option<SignedDuration> {
-    // Everybody may ask for the version, and a refusal has the time as well.
+    // Every account may request the version, and even a refusal has the time.
     let request = Request::get("/version").body(Body::empty()).ok()?;
     let sent = Timestamp::try_from(SystemTime::now()).ok()?;
     let answer = bounded(client.send(request)).await;
@@ -36,8 +36,8 @@ pub(crate) async fn ahead(client: &Client) -> Option<SignedDuration> {
     }
 }
 
-/// Compares the clocks for ever. What differs now is for metrics and the log: the pool goes by what
-/// differed when it started.
+/// Compares the clocks forever, for metrics and the log only. The pool uses the difference that was
+/// measured at startup.
 pub(crate) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
     let mut is_logged = false;
     loop {
@@ -58,8 +58,8 @@ pub(crate) async fn follow(client: Client, metrics: std::sync::Arc<Metrics>) {
     }
 }
 
-/// The header has whole seconds, so the moment is half a second later on average. What that alone
-/// explains is no difference.
+/// The header has whole seconds, so the true time is half a second later on average. A difference
+/// that this rounding explains counts as zero.
 fn difference(date: &HeaderValue, sent: Timestamp, received: Timestamp) -> Option<SignedDuration> {
     let date = jiff::fmt::rfc2822::parse(date.to_str().ok()?).ok()?.timestamp();
     if date <= received && sent <= date + SignedDuration::from_secs(1) {

@@ -1,10 +1,10 @@
-//! Why a pod cannot start or has died. Callers read a fixed text, made from the pod's template
-//! alone, so that the same fault always reads the same. The cluster's own words go to the runner's
-//! log.
+//! Finds out why a pod cannot start or has died. Callers get a fixed text without the cluster's
+//! messages, so that the same fault always reads the same. The cluster's messages go to the
+//! runner's log.
 //!
-//! The kubelet tries for ever; a caller should not wait for that. A fault that no other try fixes
-//! fails at once, and one that may pass has two tries. A container that ran well and is restarted
-//! in place is no failure: the probe finds out whether it serves again.
+//! The kubelet retries forever, but a caller should not wait that long. A permanent fault fails the
+//! pod at once; a fault that may be temporary has two attempts. A container that was healthy and is
+//! restarted in place is not a failure: the probe finds out whether it serves again.
 
 mod news;
 mod reasons;
@@ -21,31 +21,31 @@ use super::names;
 pub(super) use news::{Logged, News};
 use reasons::{advice, image, image_not_pulled, image_refused, named, not_started};
 
-/// A container whose run was shorter did not come up.
+/// A container that ran for less than this time counts as not started.
 const SHORT: SignedDuration = SignedDuration::from_secs(10);
-/// Failed pulls before a pod is given up, where another try may help.
+/// A pod fails after this many failed pulls, if the fault may be temporary.
 const MAX_PULLS: u32 = 2;
 
-/// What earlier states of one pod have shown and the present one does not show.
+/// Facts from earlier states of one pod that its current state does not contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tries {
-    /// By container; only those whose image is not there yet.
+    /// By container name; only containers whose image is not pulled yet.
     pulls: BTreeMap<String, Pulls>,
-    /// A pod that failed has failed, whatever the kubelet still tries.
+    /// Why the pod failed. A failed pod stays failed, even if the kubelet retries.
     failed: Option<Reason>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pulls {
     failed: u32,
-    /// The last state was that of a failed pull, so that the same state is not counted twice.
+    /// Whether the last state was a failed pull. This prevents counting the same state twice.
     counted: bool,
 }
 
-/// How far the pod has come. `tries` holds what its earlier states have shown.
+/// Returns the pod's phase. `tries` holds facts from the pod's earlier states.
 ///
-/// `Running`: the function container runs and the pod has an address, so only the probe is left.
-/// `Pending` carries the reason that callers read if time runs out.
+/// `Running`: the function container runs and the pod has an address; only the probe is missing.
+/// `Pending` carries the reason that callers read after a timeout.
 pub(super) fn phase(pod: &Pod, tries: &mut Tries) -> Phase {
     let Some(status) = &pod.status else { return Phase::Pending(None) };
     if tries.failed.is_none() {
@@ -58,7 +58,7 @@ pub(super) fn phase(pod: &Pod, tries: &mut Tries) -> Phase {
     tries.failed.clone().map_or(Phase::Pending(None), Phase::Failed)
 }
 
-/// `Pending(None)` is a pod without a fault.
+/// `Pending(None)` means that the pod has no fault.
 fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Phase {
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         return Phase::Failed(ended(status));
@@ -69,7 +69,7 @@ fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Phase {
                     selectors and tolerations of the pod template (--function-pod-template)";
         Reason::new("unschedulable", text)
     };
-    // All containers, since each has its own count of tries.
+    // Judges all containers, since each has its own count of failed pulls.
     let judge = |(is_init, container)| judge_container(container, is_init, pull_secrets, tries);
     let phases: Vec<_> = containers(status).map(judge).collect();
     let mut failed = phases.iter().filter(|phase| matches!(phase, Phase::Failed(_)));
@@ -78,8 +78,8 @@ fn judge(status: &PodStatus, pull_secrets: bool, tries: &mut Tries) -> Phase {
     first.unwrap_or_else(|| Phase::Pending(is_unschedulable.then(unschedulable)))
 }
 
-/// All containers, in the order in which they are blamed: those that the others wait for, the
-/// function, the rest. `true`: an init container, which ends by design.
+/// All containers, in the order in which their faults are reported: init containers, the function,
+/// the rest. `true` marks an init container, which is expected to end.
 fn containers(status: &PodStatus) -> impl Iterator<Item = (bool, &ContainerStatus)> {
     let is_function = |status: &&ContainerStatus| status.name == names::CONTAINER;
     let main = || status.container_statuses.iter().flatten();
@@ -105,13 +105,13 @@ fn runs(status: &PodStatus) -> bool {
         })
 }
 
-/// Whether the kubelet has credentials to look for before it pulls.
+/// Whether the pod has pull secrets, which the kubelet reads before it pulls.
 fn has_pull_secrets(pod: &Pod) -> bool {
     let secrets = pod.spec.as_ref().and_then(|spec| spec.image_pull_secrets.as_ref());
     secrets.is_some_and(|secrets| !secrets.is_empty())
 }
 
-/// Why a pod is over.
+/// Why a pod has ended.
 fn ended(status: &PodStatus) -> Reason {
     match status.reason.as_deref() {
         Some("Evicted") => {
@@ -127,7 +127,7 @@ fn ended(status: &PodStatus) -> Reason {
     }
     let mut failures = containers(status).filter_map(|(_, container)| {
         let end = terminated(container.state.as_ref())?;
-        // The kubelet lost sight of it: the exit code is made up.
+        // The kubelet lost track of the container, and made up the exit code.
         let is_known = end.reason.as_deref() != Some("ContainerStatusUnknown");
         (is_known && end.exit_code != 0).then(|| exited(&container.name, end))
     });
@@ -161,7 +161,7 @@ fn exited(container: &str, end: &ContainerStateTerminated) -> Reason {
     }
 }
 
-/// The runtime could not even start the entrypoint; it then gives no true start time.
+/// Whether the runtime could not start the entrypoint. The reported start time is then invalid.
 fn never_started(end: &ContainerStateTerminated) -> bool {
     matches!(end.reason.as_deref(), Some("StartError" | "ContainerCannotRun"))
 }
@@ -214,7 +214,7 @@ fn judge_waiting(
             ),
         ),
         "SignatureValidationFailed" => image_refused(name),
-        // What it refers to is missing, or it would run as root and must not.
+        // A ConfigMap or Secret is missing, or the image runs as root despite `runAsNonRoot`.
         "CreateContainerConfigError" => Reason::new(
             "container_config",
             format!(
@@ -222,7 +222,8 @@ fn judge_waiting(
                  exist in the function namespace, and that an image that runs as root is not held to runAsNonRoot"
             ),
         ),
-        // Often only a busy node: the runtime was too slow, or still holds the name.
+        // Often the node is only busy: the runtime was too slow, or still holds the container's
+        // name.
         "CreateContainerError" => {
             let text = "could not be created: check its command, volume mounts and security settings in the pod template \
                         (--function-pod-template)";
@@ -239,8 +240,8 @@ fn judge_waiting(
         "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable" => {
             let has_another_try = tries.count_pull(name, reason) < MAX_PULLS;
             match refusal(message) {
-                // The kubelet may have pulled with credentials from before a rotation, or without
-                // any: it leaves out a Secret that it cannot read within a second.
+                // The kubelet may have pulled with old credentials or without any: it skips a
+                // Secret that it cannot read within a second.
                 Some(true) if pull_secrets && has_another_try => {
                     return Phase::Pending(Some(image_refused(name)));
                 }
@@ -258,8 +259,8 @@ fn judge_waiting(
     })
 }
 
-/// The kubelet reports a crash loop only some 15 seconds after the second exit; this reports it at
-/// once.
+/// The kubelet reports a crash loop only about 15 seconds after the second exit. This function
+/// detects it at once.
 fn second_exit(container: &ContainerStatus, is_init: bool) -> Option<Reason> {
     let end = terminated(container.state.as_ref())?;
     let before = terminated(container.last_state.as_ref())?;
@@ -271,7 +272,7 @@ fn is_by_design(is_init: bool, end: &ContainerStateTerminated) -> bool {
     is_init && end.exit_code == 0
 }
 
-/// The last end of the container, be it down now or up again.
+/// The container's last termination, whether or not the container runs again.
 fn last_end(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     terminated(container.state.as_ref()).or_else(|| terminated(container.last_state.as_ref()))
 }
@@ -283,16 +284,17 @@ fn terminated(state: Option<&ContainerState>) -> Option<&ContainerStateTerminate
 // === impl Tries ===
 
 impl Tries {
-    /// The pod failed since its registry does not have the function's image, or not for us.
+    /// Whether the pod failed because the registry does not have the function's image or denied
+    /// access to it.
     pub(super) fn image_was_refused(&self) -> bool {
         self.failed.as_ref() == Some(&image_refused(names::CONTAINER))
     }
 
-    /// How many pulls of the container's image have failed, this state included.
+    /// Counts the failed pulls of the container's image, including the current state.
     fn count_pull(&mut self, container: &str, reason: &str) -> u32 {
         let pulls = self.pulls.entry(container.to_owned()).or_default();
         let backs_off = reason == "ImagePullBackOff";
-        // The state of the failed pull before this pause may not have been reported.
+        // The watch may not have reported the failed pull before this back-off.
         if pulls.failed == 0 || (!backs_off && !pulls.counted) {
             pulls.failed = pulls.failed.saturating_add(1);
         }
@@ -301,10 +303,10 @@ impl Tries {
     }
 }
 
-/// The words of registries and container runtimes about an image that is not there.
+/// Texts of registries and container runtimes for a missing image.
 const NO_SUCH_IMAGE: [&str; 5] =
     [" not found ", " notfound ", " does not exist ", " manifest unknown ", " name unknown "];
-/// And about one that may not be pulled.
+/// Texts of registries and container runtimes for denied access.
 const NO_ACCESS: [&str; 6] = [
     " unauthorized ",
     " unauthenticated ",
@@ -314,9 +316,9 @@ const NO_ACCESS: [&str; 6] = [
     " authentication required ",
 ];
 
-/// Whether the registry refused the image, if it answered: `true` if access was denied, maybe
-/// because credentials are missing; `false` if there is no such image. containerd has one sentence
-/// for both.
+/// Whether the registry refused the image. `true`: access was denied, maybe because credentials are
+/// missing. `false`: there is no such image. `None`: the message shows no refusal. containerd has
+/// one sentence for the first two.
 ///
 /// Whole words only: the message quotes the image's name, which may contain any of them.
 fn refusal(message: &str) -> Option<bool> {
@@ -326,7 +328,7 @@ fn refusal(message: &str) -> Option<bool> {
         words.push(' ');
     }
     let mut words = words.to_ascii_lowercase();
-    // The file system's words, not the registry's.
+    // This text comes from the file system, not from the registry.
     words = words.replace(" permission denied ", " ");
     let says = |refusals: &[&str]| refusals.iter().any(|refusal| words.contains(refusal));
     let is_without_access = says(&NO_ACCESS);

@@ -5,9 +5,9 @@
 //!                                └─────► write ─► status, finalizer
 //! ```
 //!
-//! One task does it all; `objects` and `write` have no I/O. A cluster without the kind has no
-//! FunctionConfigs, and so has a runner without the right to see them: functions run as the flags
-//! and files say. While the API server does not answer, nothing is known.
+//! One task does it all; `objects` and `write` have no I/O. If the cluster lacks the kind, or the
+//! runner may not list it, there are no FunctionConfigs and only flags and files apply. Until the
+//! API server answers, it is unknown whether FunctionConfigs exist.
 
 mod objects;
 mod schema;
@@ -45,17 +45,19 @@ const FLAG: &str = "functionconfig-tags";
 const RIGHTS: &str = "grant the runner's service account the Role of the deployment manifests in the function namespace, \
                       with API group config.porch.kpt.dev";
 
-/// How often the schema is read: how long a runner may take to notice another one.
+/// How often the schema is read. A runner may notice a changed schema this late.
 const SCHEMA_EVERY: Duration = Duration::from_mins(10);
-/// How long a schema is waited for that cannot be read at the moment: the API server publishes that
-/// of a new kind some seconds after the kind, and may be busy. Then tags are read as in Porch 1.6.
+/// How long the runner waits for a schema that it cannot read yet. The API server may be busy, and
+/// publishes a new kind's schema some seconds after the kind. After this time tags are read as in
+/// Porch 1.6.
 const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
 
-/// Some of the objects may be large.
+/// Pages are small because objects may be large.
 const PAGE: Page = Page { limit: Some(100), timeout: Duration::from_secs(30) };
-/// The longest pause before the first answer, which every function's first pod waits for.
+/// The longest pause between attempts before the first answer. Every function's first pod waits for
+/// that answer.
 const LAST_PAUSE_AT_START: Duration = Duration::from_secs(1);
-/// Most changes that are taken together.
+/// The most changes that are processed together.
 const CHUNK: usize = 256;
 
 /// Where FunctionConfigs are, and how to read them.
@@ -63,17 +65,17 @@ pub(crate) struct Options {
     pub(crate) client: Client,
     /// The function namespace.
     pub(crate) namespace: String,
-    /// What an empty prefix stands for.
+    /// The prefix that replaces an empty prefix.
     pub(crate) default_prefix: String,
     /// What tags mean (`--functionconfig-tags`); `None`: the schema decides.
     pub(crate) semantics: Option<TagSemantics>,
-    /// The pause before another look when the kind, the right to see it or the schema is missing.
+    /// The pause before a retry if the kind, the permission to list it or the schema is missing.
     pub(crate) retry_every: Duration,
 }
 
-/// Follows the FunctionConfigs for ever. `state` gets the objects in effect, from the first answer
-/// of the API server on. An object that breaks stays in effect in its last good state. The ring
-/// owner of an object's name writes its status.
+/// Watches the FunctionConfigs forever. After the API server's first answer, `state` holds the
+/// objects in effect. If an object becomes invalid, its last valid state stays in effect. The
+/// runner that owns the object's name on the ring writes its status.
 pub(crate) async fn follow(
     options: Options,
     mut owned: watched::Receiver<OwnedShards>,
@@ -165,11 +167,11 @@ struct Followed {
     /// When the next follower starts.
     start_at: Instant,
     backoff: Restarts,
-    /// How the last watches ended, and how many of them in a row.
+    /// How the last watch ended, and how many watches in a row ended like it.
     last_end: (End, u32),
     /// When the schema is read again; `None`: it is not needed, or read with the next list.
     schema_at: Option<Instant>,
-    /// Whether the log says that the schema is missing. Then it is not waited for again.
+    /// Whether a missing schema has been logged. If so, the runner does not wait for it again.
     is_schema_missing: bool,
     state: watched::Sender<Option<Arc<FunctionConfigs>>>,
     metrics: Arc<Metrics>,
@@ -178,7 +180,7 @@ struct Followed {
 // === impl Followed ===
 
 impl Followed {
-    /// The next event. A dropped future loses none.
+    /// The next event. Dropping the future loses no event.
     async fn next(&mut self) -> WatchEvent {
         if self.follower.is_none() {
             sleep_until(self.start_at).await;
@@ -187,7 +189,7 @@ impl Followed {
         self.follower.get_or_insert_with(new).next().await
     }
 
-    /// Takes an event, and the ones that are ready behind it.
+    /// Processes an event and the next events that are ready.
     async fn take(&mut self, event: WatchEvent) {
         let (mut event, mut complete) = (event, false);
         for _ in 0..CHUNK {
@@ -217,8 +219,8 @@ impl Followed {
         self.publish(complete);
     }
 
-    /// Decides when the next list is due. Returns whether it is known by this end which objects
-    /// exist.
+    /// Decides when the next list is due. Returns `true` if no list will follow soon, because the
+    /// kind or the permission is missing.
     async fn end(&mut self, error: &FollowError) -> bool {
         let listed_for = self.follower.take().and_then(|follower| follower.listed_for());
         let mut pause = self.backoff.after(listed_for);
@@ -226,17 +228,17 @@ impl Followed {
             pause = pause.min(spread(LAST_PAUSE_AT_START, 1.0..1.5));
         }
         let end = kind_of_end(&self.options.client, error).await;
-        // A watch that worked begins anew.
+        // A watch that worked resets the count.
         let is_same = self.last_end.0 == end && self.backoff.failures() > 1;
         let times = if is_same { self.last_end.1.saturating_add(1) } else { 1 };
         self.last_end = (end, times);
         let error = Causes(error).to_string();
         let mut complete = false;
-        // So that runners do not come back in step.
+        // The random part keeps runners from retrying at the same moment.
         let retry = spread(self.options.retry_every, 1.0..1.5);
         match end {
             End::Missing => {
-                // Objects go with their kind.
+                // Deleting the kind deletes its objects.
                 self.objects.replace_all(Vec::new());
                 self.is_schema_missing = false;
                 (pause, complete) = (retry, true);
@@ -246,7 +248,7 @@ impl Followed {
                     );
                 }
             }
-            // The right may be granted at this moment.
+            // The permission may be granted right now: only the next refusal counts.
             End::Forbidden if times == 1 => {}
             End::Forbidden => {
                 (pause, complete) = (retry, true);
@@ -274,7 +276,7 @@ impl Followed {
         if let Some(configs) = self.objects.configs(now()) {
             tracing::info!(objects = self.objects.counts().objects, "using FunctionConfigs");
             self.state.send_replace(Some(configs));
-            // Conflicts may be others.
+            // The conflicts may have changed.
             self.objects.look_at_all();
         } else if complete && self.state.borrow().is_none() {
             self.state.send_replace(Some(Arc::default()));
@@ -289,16 +291,16 @@ async fn kind_of_end(client: &Client, error: &FollowError) -> End {
     let api_version = format!("{GROUP}/{VERSION}");
     let is_missing = || has_no_such_kind(client, &api_version, PLURAL);
     match (error, error.code()) {
-        // A 404 alone may come from an API server that does not know the kind yet. After a watch
-        // a list follows, which shows it.
+        // A 404 alone may come from an API server that does not know the kind yet. After a failed
+        // watch, the next list shows whether the kind is missing.
         (FollowError::List(_), Some(404)) | (_, Some(403)) if is_missing().await => End::Missing,
         (_, Some(403)) => End::Forbidden,
         _ => End::Failed,
     }
 }
 
-/// Logs the result of a write. Failures of one kind are one warning until such a write succeeds:
-/// `failing` has the kinds.
+/// Logs the result of a write. Repeated failures of one kind give one warning, until such a write
+/// succeeds. `failing` holds these kinds.
 fn log_write(failing: &mut HashSet<&'static str>, (name, write, result): &Written) {
     let (resource, effect) = match write {
         Write::Status { .. } => ("functionconfigs/status", "so its status is old"),

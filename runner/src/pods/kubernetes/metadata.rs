@@ -1,6 +1,6 @@
-//! What is known of an image before a pod is made of it: the command that its pod runs, and the
-//! digest that its tag stands for. It comes from registries, or from the file of `--image-metadata`
-//! for images that the runner cannot or should not ask registries for.
+//! The metadata that a pod of an image needs: the command to run, and the digest of the image's
+//! tag. It comes from registries, or from the file of `--image-metadata` for images whose registry
+//! the runner cannot or should not query.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -16,17 +16,17 @@ use crate::clock::time;
 use crate::pods::backend::Catalog;
 use crate::pods::commands::ImageCommands;
 
-/// An image as a pod needs it.
+/// The metadata of an image for a new pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageMetadata {
-    /// What the image runs: ENTRYPOINT and CMD.
+    /// The image's command: ENTRYPOINT and CMD.
     pub(crate) entrypoint: Vec<String>,
-    /// What its tag stands for; see [`ImageSource::content`].
+    /// The content that the tag refers to; see [`ImageSource::content`].
     pub(crate) content: Option<ImageContent>,
 }
 
-/// Where metadata comes from. Asked when a pod is to be created or a tag to be found, never on the
-/// path of a warm call.
+/// The source of metadata. It is queried to create a pod or to find a tag, but never during a call
+/// to a warm pod.
 #[derive(Debug)]
 pub(crate) struct ImageSource {
     file: ImageCommands,
@@ -36,38 +36,38 @@ pub(crate) struct ImageSource {
 // === impl ImageSource ===
 
 impl ImageSource {
-    /// The images of `file`, and all others as registries say.
+    /// Takes metadata from `file`, and for all other images from registries.
     pub(crate) fn new(file: ImageCommands, images: Images) -> Self {
         Self { file, images }
     }
 
-    /// What is known of `image`.
+    /// Returns the metadata of `image`.
     pub(crate) async fn metadata(&self, image: &ImageKey) -> Result<ImageMetadata, RegistryError> {
         if let Some(entrypoint) = self.file.command(image) {
             return Ok(ImageMetadata { entrypoint: entrypoint.to_vec(), content: None });
         }
-        // What is no reference is in no registry.
+        // Text that is not a reference is in no registry.
         let parsed = parse(image).ok_or(RegistryError::NotFound)?;
         let known = self.images.metadata(&parsed).await?;
         Ok(ImageMetadata { content: content(&parsed, &known), entrypoint: known.command.clone() })
     }
 
-    /// What the tag of `image` stands for, as far as it is known without asking. `None` also if the
-    /// reference has a digest, or if the node finds out.
+    /// The content that the tag of `image` refers to, if it is known without a query. `None` also
+    /// if the reference has a digest, or if the node resolves the tag.
     pub(crate) fn content(&self, image: &ImageKey) -> Option<ImageContent> {
         let parsed = self.tagged(image)?;
         content(&parsed, self.images.known(&parsed)?.as_ref())
     }
 
-    /// Asks again what the tag of `image` stands for, unless that is known well enough.
+    /// Queries again what the tag of `image` refers to, unless the known answer is recent enough.
     pub(crate) async fn revalidate(&self, image: &ImageKey) {
         if let Some(parsed) = self.tagged(image) {
-            // A failure leaves what was known, and is remembered.
+            // After a failure the known answer stays, and the failure is cached.
             let _ = self.images.metadata(&parsed).await;
         }
     }
 
-    /// A pod runs that was made of this, as another runner found out.
+    /// Learns metadata from a running pod, which another runner may have created.
     pub(crate) fn learn(&self, image: &ImageKey, content: Option<&ImageContent>, entrypoint: Vec<String>) {
         let Some(parsed) = parse(image) else { return };
         if self.file.command(image).is_some() || entrypoint.is_empty() {
@@ -82,15 +82,14 @@ impl ImageSource {
         self.images.learn(&parsed, Known { digest, command: entrypoint, since });
     }
 
-    /// A pod of `image` found no such image in its registry: the registry is asked again for the
-    /// next pod.
+    /// Records that a node could not pull `image`. The registry is queried again for the next pod.
     pub(crate) fn distrust(&self, image: &ImageKey) {
         if let Some(parsed) = parse(image) {
             self.images.distrust(&parsed);
         }
     }
 
-    /// The image, if its registry decides what it stands for.
+    /// The image, if it has a tag that its registry resolves.
     fn tagged(&self, image: &ImageKey) -> Option<Image> {
         let parsed = parse(image).filter(|parsed| parsed.digest().is_none());
         parsed.filter(|_| self.file.command(image).is_none())
@@ -102,7 +101,7 @@ impl ImageSource {
     }
 }
 
-/// Any image may have pods: whether it exists shows when one is made.
+/// Any image may have pods. The creation of a pod shows whether the image exists.
 impl Catalog for ImageSource {
     fn knows(&self, _: &Image) -> bool {
         true
@@ -120,7 +119,7 @@ impl Catalog for ImageSource {
     }
 }
 
-/// Keys of the pool are canonical: there is no prefix to add.
+/// The pool's keys are canonical, so no prefix is added.
 fn parse(image: &ImageKey) -> Option<Image> {
     Image::parse(image.as_str(), "").ok()
 }

@@ -1,8 +1,8 @@
 //! Follows the tags of images that have pods. If a tag moves, the pool replaces the image's pods
 //! like any outdated pods.
 //!
-//! Only the owner of an image asks, since only it replaces; other runners notice a moved tag when
-//! they make a pod.
+//! Only the owner of an image queries its tag, since only the owner replaces pods. Other runners
+//! notice a moved tag when they create a pod.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::backend::Shared;
 
-/// Images that are asked for at once.
+/// How many images are queried at once.
 const AT_ONCE: usize = 4;
-/// Limits of the interval, which is half the time that an answer is good for.
+/// Limits of the interval, which is half the validity of an answer.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// Asks for ever. An answer is good for `ttl`.
+/// Queries tags forever. An answer is valid for `ttl`.
 pub(crate) async fn follow(shared: Arc<Shared>, owned: watch::Receiver<OwnedShards>, ttl: Duration) {
     let mut ticks = interval((ttl / 2).clamp(SHORTEST, LONGEST));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,16 +1,18 @@
 //! Labels and annotations of function pods. Runners of all versions exchange them through the API
 //! server.
 //!
-//! A pod is ours if it has [`MANAGED_BY`]. Its image is in its annotation
-//! `fn.kpt.dev/image-reference`: a name holds only 32 bits of hash, which prove nothing.
+//! A runner manages every pod with the label [`MANAGED_BY`]. The pod's image is in its annotation
+//! `fn.kpt.dev/image-reference`. The pod's name has only 32 bits of hash, which do not identify an
+//! image.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Label that every object of ours carries, and no other is ever touched.
+/// Label of every object that runners manage. Runners never change objects without it.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// Its value.
+/// The value of [`MANAGED_BY`].
 pub const MANAGER: &str = "porch-fn-runner";
-/// Label: the pod's own name, which its Service selects. The original's label.
+/// Label: the pod's own name, which its Service selects. Porch's function runner uses the same
+/// label.
 pub const IMAGE: &str = "fn.kpt.dev/image";
 /// Annotation: the canonical image reference.
 pub(crate) const IMAGE_REFERENCE: &str = "fn.kpt.dev/image-reference";
@@ -20,8 +22,8 @@ pub(crate) const SLOT: &str = "fn.kpt.dev/slot";
 pub(crate) const PAST: &str = "fn.kpt.dev/past";
 /// Annotation: what the ring hashes to find the owner.
 pub(crate) const SHARD_KEY: &str = "fn.kpt.dev/shard-key";
-/// Annotation: the version of the configuration that the pod was made from. The original's
-/// annotation.
+/// Annotation: the version of the configuration that the pod was made from. Porch's function runner
+/// uses the same annotation.
 pub const TEMPLATE_VERSION: &str = "fn.kpt.dev/template-version";
 /// Annotation: the time of that configuration, RFC 3339.
 pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
@@ -29,13 +31,13 @@ pub(crate) const CONFIG_TIME: &str = "fn.kpt.dev/config-time";
 pub(crate) const IMAGE_DIGEST: &str = "fn.kpt.dev/image-digest";
 /// Annotation: since when the tag has stood for that digest, as far as its creator knew, RFC 3339.
 pub(crate) const RESOLVED_AT: &str = "fn.kpt.dev/resolved-at";
-/// Annotation: the command that the image runs, a JSON array of words. A runner that reads it and
-/// the digest need not ask the registry.
+/// Annotation: the command that the image runs, a JSON array of words. With it and the digest, a
+/// runner need not query the registry.
 pub(crate) const ENTRYPOINT: &str = "fn.kpt.dev/entrypoint";
-/// Annotation: the pod may be collected past this moment, RFC 3339.
+/// Annotation: the pod may be collected after this time, RFC 3339.
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
-/// Annotation: when a runner without a place for a pod of its own asked this pod's owner to evict
-/// it, RFC 3339.
+/// Annotation: when another runner, which needs room for its own pod, asked this pod's owner to
+/// evict it, RFC 3339.
 pub(crate) const PLACE_WANTED: &str = "fn.kpt.dev/place-wanted";
 /// The container that runs the function, by the template's contract.
 pub const CONTAINER: &str = "function";

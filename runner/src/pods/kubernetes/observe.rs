@@ -1,4 +1,4 @@
-//! A pod object as the pool sees it.
+//! Translates a Kubernetes pod object into the pool's form.
 
 use std::net::IpAddr;
 
@@ -12,23 +12,23 @@ use super::crash::phase;
 use super::names;
 use super::times::{from_timestamp, parse_time};
 
-/// A function pod, ours or another runner's.
+/// A function pod, which this or another runner created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Observed {
     /// For the pool.
     pub(super) pod: Pod,
-    /// Where it is, as soon as it is anywhere.
+    /// The pod's address, once it has one.
     pub(super) ip: Option<IpAddr>,
     /// The object's name in the cluster.
     pub(super) object_name: String,
-    /// What its image runs, as its creator wrote down.
+    /// The image's command, from the annotation of the pod's creator.
     pub(super) entrypoint: Option<Vec<String>>,
-    /// What this state and earlier ones have shown.
+    /// Facts from this state and earlier states.
     pub(super) tries: Tries,
 }
 
-/// Reads a pod; `None` if it is not a function pod or does not say which. `tries` is what earlier
-/// states of it have shown.
+/// Reads a pod; `None` if it is not a function pod or lacks annotations. `tries` holds facts from
+/// its earlier states.
 pub(super) fn observe(pod: &v1::Pod, mut tries: Tries) -> Option<Observed> {
     let metadata = &pod.metadata;
     if !names::is_ours(metadata) {
@@ -73,7 +73,7 @@ pub(super) fn observe(pod: &v1::Pod, mut tries: Tries) -> Option<Observed> {
     Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, entrypoint, tries })
 }
 
-/// As we write them: one slot must not have two spellings.
+/// Accepts only the form that runners write, so that one slot never has two names.
 fn slot(text: &str) -> Option<u32> {
     let slot: u32 = text.parse().ok()?;
     (slot.to_string() == text).then_some(slot)

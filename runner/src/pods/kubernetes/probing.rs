@@ -1,5 +1,5 @@
-//! Probes pods, and asks the API server whether they still exist: the watch may be late, or its
-//! connection dead without a sign.
+//! Probes pods, and asks the API server whether they still exist. The watch may be late, or its
+//! connection may be lost without an error.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(8);
 /// How long a probe of a pod that once served waits for the API server to confirm that it exists.
 const TRUST_AFTER: Duration = Duration::from_secs(1);
-/// How long after a pod's termination was reported, and then how often, the API server is asked
-/// whether it is gone. One that runs no call is gone sooner.
+/// How long after the report of a pod's termination, and then how often, the API server is asked
+/// whether it is gone. A pod without a call is gone sooner.
 const ENDING_LOOK: Duration = Duration::from_secs(4);
-/// How often the Service of a pod that is probed is looked for again.
+/// How often the Service of a probed pod is checked again.
 const SERVICE_LOOK: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Until the pod serves, is gone, or cannot have its Service.
+    /// Runs until the pod serves, is gone, or cannot have its Service.
     pub(super) async fn probe(&self, uid: &Uid, name: &PodName) {
         let Some(object_name) = self.object_name(uid, name) else { return };
         let refused = tokio::select! {
@@ -42,14 +42,14 @@ impl Shared {
     }
 
     async fn until_serving(&self, object_name: &str, uid: &Uid) {
-        // Its address may be another pod's by now.
+        // Another pod may have the address by now.
         if self.store.connect == Connect::PodIp && self.store.has_served(uid) {
             let _ = timeout(TRUST_AFTER, self.is_gone(object_name, uid)).await;
         }
         until_serving(|| self.store.locate(uid)).await;
     }
 
-    /// Asks the API server for the pod now and then; ends when it is gone.
+    /// Asks the API server for the pod repeatedly, and returns when the pod is gone.
     async fn look_after(&self, object_name: &str, uid: &Uid) {
         let mut backoff = Backoff::new(FIRST_LOOK, LAST_LOOK);
         if !self.store.has_served(uid) {
@@ -60,8 +60,8 @@ impl Shared {
         }
     }
 
-    /// Asks the API server, for ever, for pods that should be gone by now: until the runner knows
-    /// that they are gone their names are taken, and callers wait for these.
+    /// Asks the API server, forever, for pods that should be gone by now. Until the runner knows
+    /// that such a pod is gone, its name is taken and callers wait.
     pub(crate) async fn look_after_ending(&self) {
         loop {
             sleep(ENDING_LOOK).await;
@@ -70,13 +70,13 @@ impl Shared {
         }
     }
 
-    /// Asks the API server for the pod, since the store may be late. `false` also if it does not
-    /// answer.
+    /// Asks the API server for the pod, since the store may be late. Returns `false` also if the
+    /// API server does not answer.
     async fn is_gone(&self, object_name: &str, uid: &Uid) -> bool {
         self.record_answer(self.cluster.look_at_pod(object_name).await, uid)
     }
 
-    /// Asks for a pod after a write that met a conflict: a call may wait for it.
+    /// Reads a pod after a write conflict, at once, because a call may wait for it.
     pub(super) async fn look_now(&self, object_name: &str, uid: &Uid) {
         self.record_answer(self.cluster.get_pod(object_name).await, uid);
     }
@@ -94,21 +94,21 @@ impl Shared {
         if !is_there {
             self.store.remove_pod(uid);
         }
-        // It, or its successor.
+        // Records the pod, or the pod that replaced it.
         if let Some(pod) = &found {
             self.store.record_pod(pod);
         }
         !is_there
     }
 
-    /// Never ends while the Service is there or can be made.
+    /// Returns only if the Service is missing and cannot be created.
     async fn keep_service(&self, object_name: &str, uid: &Uid) -> Reason {
         if self.store.connect == Connect::PodIp {
             return std::future::pending().await;
         }
         loop {
             let blueprint = self.current_blueprint().await;
-            // Nothing can be made without a template; the pod may have its Service already.
+            // Without a template no Service can be created, but the pod may already have one.
             if let Some(service) = blueprint.service(object_name, uid, &self.cluster.namespace)
                 && let Err(reason) = self.ensure_service(object_name, uid, &service).await
             {

@@ -1,10 +1,10 @@
-//! Copies the runner's registry credentials into the Secret with which nodes pull the images of
+//! Copies the runner's registry credentials into the Secret that nodes use to pull images of
 //! function pods.
 //!
-//! The ring owner of the Secret's name writes it; other runners look at it only. Runners may read
-//! different files for a while, since a mounted file changes at different times: the Secret follows
-//! the owner's. A Secret without our label is never deleted. A Secret that the API server sends is
-//! never logged or kept in an error: it holds the credentials.
+//! The runner that owns the Secret's name on the ring writes it; other runners only read it. A
+//! mounted file changes at different times on different runners; the Secret follows the owner's
+//! file. A Secret without the label of runners is never deleted. A Secret that the API server sends
+//! is never logged or kept in an error: it holds the credentials.
 
 #[cfg(test)]
 mod tests;
@@ -30,15 +30,15 @@ use crate::settings::changed;
 const TYPE: &str = "kubernetes.io/dockerconfigjson";
 /// The key that the type requires.
 const KEY: &str = ".dockerconfigjson";
-/// The file may not have been read yet after a start. Later there is none.
+/// How long startup waits for the first content. After that, no content means no credentials.
 const FIRST_CONTENT_WITHIN: Duration = Duration::from_secs(1);
-/// Looks at the Secret for which pods wait after new credentials.
+/// After new credentials, pods wait for this many checks of the Secret.
 const AWAITED_LOOKS: u32 = 3;
 /// Pauses while the Secret has other credentials, doubling.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Why the Secret is not written. The text says what to do next; it quotes no Secret.
+/// Why the Secret is not written, and what to do next. The text never quotes the Secret.
 type WriteError = String;
 
 /// The Secret on the API server.
@@ -53,10 +53,10 @@ pub(crate) struct PullSecret {
 // === impl PullSecret ===
 
 impl PullSecret {
-    /// Keeps the Secret a copy of `content` for ever: it looks at the start, when the content or
-    /// the owner changes, and `every` so often, since somebody may delete the Secret. Without
-    /// content the Secret is left alone. `settled` is false while pods should wait for new
-    /// credentials.
+    /// Keeps the Secret equal to `content`, forever. It checks the Secret at startup, when the
+    /// content or the owner changes, and at the interval `every`, since somebody may delete the
+    /// Secret. Without content it does not change the Secret. `settled` is false while pods should
+    /// wait for new credentials.
     pub(crate) async fn follow(
         self,
         mut content: watch::Receiver<Option<CredentialsFileContent>>,
@@ -103,8 +103,8 @@ impl PullSecret {
         }
     }
 
-    /// Looks at the Secret, and writes it if that `is_owner`'s to do. Returns whether it has the
-    /// content now.
+    /// Checks the Secret, and writes it if `is_owner`. Returns whether the Secret has the content
+    /// now.
     async fn bring_up_to_date(&self, wanted: &[u8], is_owner: bool) -> Result<bool, WriteError> {
         let existing = self.get().await?;
         let has_type = existing.as_ref().is_some_and(|secret| secret.type_.as_deref() == Some(TYPE));
@@ -185,14 +185,14 @@ impl PullSecret {
             .map(drop)
     }
 
-    /// Only in exactly this state: the object carries its resource version.
+    /// Succeeds only if the Secret is still in this state: the object carries its resource version.
     async fn update(&self, existing: Secret, wanted: &[u8]) -> Result<(), RequestError> {
         let secret = encoded(existing, wanted);
         let replace = |body| self.requests().replace(&self.name, &PostParams::default(), body);
         self.send(secret.and_then(replace)).await.map(drop)
     }
 
-    /// Only in exactly this state.
+    /// Succeeds only if the Secret is still in this state.
     async fn delete(&self, existing: Secret) -> Result<(), RequestError> {
         let ObjectMeta { uid, resource_version, .. } = existing.metadata;
         let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version });
@@ -203,7 +203,7 @@ impl PullSecret {
         kube::core::Request::new(Secret::url_path(&(), Some(&self.namespace)))
     }
 
-    /// Not by [`kube::Api`], which logs an answer that it cannot parse.
+    /// Does not use [`kube::Api`], which logs an answer that it cannot parse.
     async fn send(
         &self,
         request: Result<http::Request<Vec<u8>>, BuildError>,

@@ -1,5 +1,5 @@
-//! The Service before each pod: made after its pod and owned by it. So Kubernetes deletes it with
-//! its pod, and a late delete cannot hit the Service of a pod that took over the name.
+//! The Service in front of each pod. It is created after its pod and owned by it, so Kubernetes
+//! deletes it with its pod. A late delete cannot hit the Service of a new pod with the same name.
 
 use std::time::Duration;
 
@@ -18,21 +18,21 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 /// How long to wait for the first list of Services.
 const LISTED_WITHIN: Duration = Duration::from_secs(2);
-/// Callers read these.
+/// These texts reach callers.
 const NAME_TAKEN: &str = "a Service that this runner does not manage holds the name of the function's: remove it from the \
                           function namespace";
 const MAY_NOT_DELETE: &str = "the Service of an earlier pod holds the name of the function's, and the runner may not delete it: grant \
                               its service account the Role of the deployment manifests in the function namespace";
 
 impl Shared {
-    /// Makes `service` unless it is there; repeats until it is, or until the API server refuses it.
+    /// Creates `service` unless it exists. Retries until it exists or the API server refuses it.
     pub(super) async fn ensure_service(
         &self,
         name: &str,
         pod: &Uid,
         service: &Service,
     ) -> Result<(), Reason> {
-        // It may well be there: what is not listed yet would be made in vain.
+        // The Service may exist already, which is known only after the first list.
         let _ = timeout(LISTED_WITHIN, self.store.services_known()).await;
         let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
         let mut is_logged = false;
@@ -61,14 +61,14 @@ impl Shared {
         }
     }
 
-    /// Whether another Service may be made in the place of `service`, which belongs to another pod:
-    /// one of an earlier pod is deleted.
+    /// Whether a new Service may replace `service`, which belongs to another pod. A Service of an
+    /// earlier pod is deleted.
     async fn may_replace_service(&self, name: &str, pod: &Uid, service: &str) -> Result<bool, Reason> {
-        // Only the API server knows which pod came first: the watch of pods may be cut while that
-        // of Services is not.
+        // Only the API server knows which pod came first. The watch of pods may be interrupted
+        // while the watch of Services works.
         match self.cluster.get_pod(name).await {
             Ok(Some(holder)) if holder.metadata.uid.as_deref() == Some(pod.as_str()) => {}
-            // Ours is gone, which the probe finds out; or the API server does not answer.
+            // This pod is gone, which the probe will notice, or the API server does not answer.
             Ok(_) | Err(_) => return Ok(false),
         }
         match self.cluster.delete_service(name, service).await {
@@ -84,14 +84,15 @@ impl Shared {
         Ok(true)
     }
 
-    /// What a failed create means: the error to log if it goes on, or the refusal.
+    /// Classifies a failed create. Returns the error to log if retries also fail, or the refusal.
     async fn judge_failure(&self, name: &str, error: RequestError) -> Result<Option<RequestError>, Reason> {
         let refused = match creation(&error) {
             Creation::Refused(reason) | Creation::OverQuota(reason) => Some(reason),
             Creation::Exists => None,
             Creation::Ok(_) | Creation::Unknown | Creation::Unreachable => return Ok(Some(error)),
         };
-        // It may be there although it was refused: quotas and rights are asked before the name.
+        // The Service may exist although the create was refused: quotas and permissions are checked
+        // before the name.
         match (self.cluster.get_service(name).await, refused) {
             (Ok(Some(holder)), _) if !is_ours(&holder.metadata) => Err(Reason::new("other", NAME_TAKEN)),
             (Ok(Some(holder)), _) => {
@@ -103,7 +104,7 @@ impl Shared {
                 Err(reason)
             }
             (Ok(None), None) => Ok(None),
-            // There is one, and nobody says whose.
+            // A Service exists, but its owner is unknown.
             (Err(error), None) => Ok(Some(error)),
         }
     }

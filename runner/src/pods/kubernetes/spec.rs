@@ -1,8 +1,8 @@
-//! The objects that are created for a function: pod and Service, from a template.
+//! Builds the pod and the Service of a function from a template.
 //!
-//! In the pod only the container of the function is touched, and by a FunctionConfig the first
-//! container and the first init container. Whatever else a template holds, sidecars above all, is
-//! the user's.
+//! In the pod, the runner changes only the function's container. A FunctionConfig may also change
+//! the first container and the first init container. Everything else in a template, such as
+//! sidecars, belongs to the user.
 
 #[cfg(test)]
 mod tests;
@@ -24,9 +24,9 @@ use super::names;
 use super::template::{Source, Template};
 use super::times::format_time;
 
-/// One pod to be made.
+/// One pod to create.
 pub(super) struct PodOrder<'a> {
-    /// What [`object_name`] makes of `name`.
+    /// The result of [`object_name`] for `name`.
     pub(super) object_name: &'a str,
     /// The namespace of function pods.
     pub(super) namespace: &'a str,
@@ -36,15 +36,15 @@ pub(super) struct PodOrder<'a> {
     pub(super) metadata: &'a ImageMetadata,
 }
 
-/// What flags and settings add to the template's pod.
+/// The additions of flags and settings to the template's pod.
 #[derive(Debug, Clone)]
 pub(super) struct PodParts<'a> {
     pub(super) recipe: PodRecipe,
-    /// Largest message that the wrapper-server is to take, in bytes.
+    /// Largest message that the wrapper-server accepts, in bytes.
     pub(super) max_message: usize,
-    /// Laid over the template.
+    /// These override the template.
     pub(super) overrides: PodOverrides,
-    /// For the pull of the image, beside those of the template.
+    /// A pull secret in addition to those of the template.
     pub(super) pull_secret: Option<&'a str>,
 }
 
@@ -71,13 +71,13 @@ pub(super) fn pod(template: &Template, order: &PodOrder<'_>, parts: &PodParts<'_
     }
 }
 
-/// The Service of the pod of that name and uid. It goes when the pod goes.
+/// The Service of the pod with that name and UID. Kubernetes deletes it with the pod.
 pub(super) fn service(template: &Template, pod_name: &str, pod_uid: &str, namespace: &str) -> Service {
     let inherited = template.service.metadata.clone();
     let mut labels = inherited.labels.unwrap_or_default();
     labels.insert(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned());
     let mut spec = template.service.spec.clone().unwrap_or_default();
-    // Without it a Service would lead to the pods of other functions too.
+    // Without this label the Service would also select pods of other functions.
     spec.selector.get_or_insert_default().insert(names::IMAGE.to_owned(), pod_name.to_owned());
     Service {
         metadata: ObjectMeta {
@@ -103,9 +103,9 @@ pub(super) fn service(template: &Template, pod_name: &str, pod_uid: &str, namesp
 /// Longest annotation with an entry point, in bytes.
 const MAX_ENTRYPOINT: usize = 16 * 1024;
 
-/// The name of pod and Service; `None` if the image is no reference, as keys of the pool are.
+/// The name of the pod and of its Service; `None` if the image is not a valid reference.
 pub(super) fn object_name(name: &PodName) -> Option<String> {
-    // A canonical reference has its registry, so there is no prefix to add.
+    // A canonical reference contains its registry, so no prefix is added.
     let image = Image::parse(name.image.as_str(), "").ok()?;
     Some(match &name.past {
         None => pod_name(&image, name.slot),
@@ -118,7 +118,8 @@ fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, parts: &P
     if let Some(account) = &overrides.service_account {
         spec.service_account_name = Some(account.clone());
         if source == Source::Inline {
-            // An account is named for its token, which pods do not get otherwise.
+            // Users set a service account for its token, which the built-in template does not
+            // mount.
             spec.automount_service_account_token = None;
         }
     }
@@ -148,9 +149,9 @@ fn patch_pod(spec: &mut PodSpec, source: Source, order: &PodOrder<'_>, parts: &P
     }
 }
 
-/// The containers that `initContainer` and `container` of templateOverrides change. In a template
-/// of the user's they are the first ones, as in Porch, which merges by index. In the inline
-/// template, which has no init container, the one that brings the wrapper-server stands for it.
+/// The containers that `initContainer` and `container` of templateOverrides change. In a user's
+/// template they are the first ones, as in Porch, which merges by index. The inline template has no
+/// init container: `initContainer` changes the container that brings the wrapper-server.
 fn overridden(spec: &mut PodSpec, source: Source) -> (Option<&mut Container>, Option<&mut Container>) {
     match (source, spec.containers.as_mut_slice()) {
         (Source::Inline, [wrapper, function, ..]) => (Some(wrapper), Some(function)),
@@ -164,24 +165,25 @@ fn overridden(spec: &mut PodSpec, source: Source) -> (Option<&mut Container>, Op
 fn patch(container: &mut Container, order: &PodOrder<'_>, max_message: usize) {
     let image = &order.name.image;
     container.image = Some(match &order.metadata.content {
-        // With the tag, for people: the digest is what counts.
+        // The tag is only for readers: the digest decides.
         Some(content) => format!("{image}@{}", content.digest),
         None => image.to_string(),
     });
     let has_policy = container.image_pull_policy.as_deref().is_some_and(|policy| !policy.is_empty());
     if !has_policy && container.image.as_deref().is_some_and(|image| image.contains('@')) {
-        // The API server looks at the tag alone, and has `latest` pulled each time: what the digest
-        // names never changes.
+        // By default the API server has `latest` pulled each time, even with a digest. The content
+        // of a digest never changes.
         container.image_pull_policy = Some("IfNotPresent".to_owned());
     }
     let args = container.args.get_or_insert_default();
     args.extend(["--port".to_owned(), names::PORT.to_string()]);
     args.extend(["--max-request-body-size".to_owned(), max_message.to_string(), "--".to_owned()]);
-    // The kubelet expands $(NAME) in args, which no image means; "$$" is a plain "$" to it.
+    // The kubelet expands $(NAME) in args, which an entrypoint does not intend. It reads "$$" as a
+    // plain "$".
     args.extend(order.metadata.entrypoint.iter().map(|arg| arg.replace('$', "$$")));
 }
 
-/// Of two variables of one name the override's counts, in the place of the template's.
+/// An override replaces the template's variable with the same name, at the same position.
 fn lay_over(container: &mut Container, overrides: &ContainerOverrides) {
     for variable in &overrides.env {
         let variables = container.env.get_or_insert_default();
@@ -198,7 +200,7 @@ fn lay_over(container: &mut Container, overrides: &ContainerOverrides) {
     }
 }
 
-/// The fields of `above`, and those of `below` that it leaves out.
+/// Merges two objects: the fields of `above`, and the fields of `below` that `above` does not set.
 fn laid_over<T: serde::Serialize + DeserializeOwned + Clone>(below: &T, above: &T) -> T {
     let object = |value: &T| serde_json::to_value(value).ok();
     let (Some(Value::Object(mut fields)), Some(Value::Object(above_fields))) = (object(below), object(above))
@@ -209,7 +211,7 @@ fn laid_over<T: serde::Serialize + DeserializeOwned + Clone>(below: &T, above: &
     serde_json::from_value(Value::Object(fields)).unwrap_or_else(|_| above.clone())
 }
 
-/// `None` if it is too long to be worth it: all annotations of a pod have 256 KiB.
+/// `None` if the text is too long: all annotations of a pod together may have 256 KiB.
 fn entrypoint(words: &[String]) -> Option<String> {
     serde_json::to_string(words).ok().filter(|text| text.len() <= MAX_ENTRYPOINT)
 }
@@ -232,7 +234,7 @@ fn annotations(
         (names::ENTRYPOINT, entrypoint(&order.metadata.entrypoint)),
         (names::RECLAIM_AFTER, Some(format_time(order.reclaim_after))),
     ] {
-        // What is absent must not come from the template, which may be made from a pod of ours.
+        // A missing value must not come from the template, which may be copied from a function pod.
         match value {
             Some(value) => annotations.insert(key.to_owned(), value),
             None => annotations.remove(key),

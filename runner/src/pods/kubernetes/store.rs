@@ -1,9 +1,9 @@
-//! What the watches have reported, trimmed to what is needed: where pods are, and which Services
-//! stand before them.
+//! The last reported state of pods and Services, reduced to the needed fields: the pods' addresses
+//! and the Services in front of them.
 //!
-//! The watch, answers to writes and the probes' own requests report pods, in any order. Here they
-//! meet: a state that is older than the known one, or of a pod that is gone, is dropped. The pool
-//! is notified under the same lock, so it gets each pod's events in order.
+//! The watch, answers to writes and the probes' own requests report pods in any order. The store
+//! drops a state that is older than the known state or belongs to a deleted pod. It notifies the
+//! pool under the same lock, so the pool gets each pod's events in order.
 
 mod connections;
 mod services;
@@ -29,7 +29,7 @@ use super::observe::{Observed, Tries, observe};
 use connections::Link;
 use services::KnownService;
 
-/// Uids that are remembered after their pods are gone.
+/// How many UIDs of deleted pods are remembered.
 const MAX_GONE: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 /// How pods are reached (`--pod-connect`).
@@ -48,9 +48,9 @@ pub(crate) enum Connect {
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(super) connect: Connect,
-    /// To the pool.
+    /// Sends events to the pool.
     events: mpsc::UnboundedSender<Event>,
-    /// Learns from pods what their images run, and which images are not there.
+    /// Learns from pods the entrypoints of their images, and which images a registry refused.
     images: Arc<ImageSource>,
     state: Mutex<State>,
     services_listed: watch::Sender<bool>,
@@ -59,7 +59,7 @@ pub(crate) struct Store {
 #[derive(Debug)]
 struct State {
     pods: HashMap<Uid, KnownPod>,
-    /// Answers may come after the end.
+    /// UIDs of deleted pods. An answer about a pod may arrive after its deletion.
     gone: LruCache<Uid, ()>,
     services: HashMap<String, KnownService>,
 }
@@ -67,12 +67,12 @@ struct State {
 #[derive(Debug)]
 struct KnownPod {
     seen: Observed,
-    /// It served once: if it does not answer any more, it may be gone without a report.
+    /// The pod has served. If it no longer answers, it may be gone without a report.
     served: bool,
     /// When its termination was first reported.
     ending: Option<Instant>,
     logged: Logged,
-    /// What its image runs was learned from it.
+    /// Whether the image's entrypoint was learned from this pod.
     learned: bool,
     link: Option<Link>,
 }
@@ -93,13 +93,13 @@ impl Store {
         Self { connect, events, images, state: Mutex::new(state), services_listed }
     }
 
-    /// Notifies the pool. A driver that is gone needs no events.
+    /// Notifies the pool. If the driver has stopped, the event is dropped.
     pub(super) fn send(&self, event: Event) {
         let _ = self.events.send(event);
     }
 
-    /// A pod was added or changed, or is as an answer says. Returns what the object says; `None` if
-    /// it is no function pod.
+    /// Records a pod that was added or changed, or that an answer contains. Returns the pod as the
+    /// object describes it; `None` if it is not a function pod.
     pub(super) fn record_pod(&self, object: &Pod) -> Option<pool::Pod> {
         let mut lines = Lines::new();
         let mut state = self.state.lock();
@@ -113,7 +113,7 @@ impl Store {
         Some(shown)
     }
 
-    /// A pod was deleted, or is not there when asked for.
+    /// Removes a pod that was deleted or that a request did not find.
     pub(super) fn remove_pod(&self, uid: &Uid) {
         let mut state = self.state.lock();
         state.pods.remove(uid);
@@ -121,11 +121,12 @@ impl Store {
         self.send(Event::Gone(uid.clone()));
     }
 
-    /// The full list. It may be older than what is known of some pods, and than the creation of
-    /// others.
+    /// Replaces all pods by the full list. The list may be older than the known state of some pods,
+    /// and than the creation of others.
     pub(super) fn replace_pods(&self, objects: &[Pod]) {
         let mut lines = Lines::new();
-        // To read thousands of objects takes long, and calls wait for the lock.
+        // Parsing thousands of objects takes long, and calls wait for the lock, so this happens
+        // without it.
         let tries: Vec<_> = {
             let state = self.state.lock();
             objects.iter().map(|object| state.tries_of(object)).collect()
@@ -147,9 +148,9 @@ impl Store {
         log(&lines);
     }
 
-    /// Records a pod before the pool hears of it: the next pod that the pool orders is made of what
-    /// the registry says then. Returns the pod as known now, and whether that is new; `None` if it
-    /// is gone.
+    /// Records a pod before the pool is notified, so that the pool's next order uses the new image
+    /// information. Returns the pod as known now, and whether this state is new; `None` if the pod
+    /// was deleted.
     fn record(
         &self,
         state: &mut State,
@@ -201,26 +202,26 @@ impl Store {
         Some((pod, true))
     }
 
-    /// The pod's wrapper serves.
+    /// Records that the pod's wrapper serves.
     pub(super) fn record_served(&self, uid: &Uid) {
         if let Some(pod) = self.state.lock().pods.get_mut(uid) {
             pod.served = true;
         }
     }
 
-    /// Whether it ever served, as far as known here.
+    /// Whether the pod has ever served, as far as this runner knows.
     pub(super) fn has_served(&self, uid: &Uid) -> bool {
         self.state.lock().pods.get(uid).is_some_and(|pod| pod.served)
     }
 
-    /// Our delete was accepted; the watch may never report it.
+    /// Records that the API server accepted our delete. The watch may never report it.
     pub(super) fn record_ending(&self, uid: &Uid) {
         if let Some(pod) = self.state.lock().pods.get_mut(uid) {
             pod.ending.get_or_insert_with(Instant::now);
         }
     }
 
-    /// Pods with a termination that was reported so long ago, and their objects' names.
+    /// Pods whose termination was reported at least `long` ago, and their objects' names.
     pub(super) fn ending_for(&self, long: Duration) -> Vec<(Uid, String)> {
         let state = self.state.lock();
         let ending = state.pods.iter().filter(|(_, pod)| pod.ending.is_some_and(|at| at.elapsed() >= long));
@@ -249,14 +250,14 @@ fn log(lines: &[(String, News)]) {
 // === impl State ===
 
 impl State {
-    /// What earlier states of the pod have shown.
+    /// Facts from the pod's earlier states.
     fn tries_of(&self, object: &Pod) -> Tries {
         let uid = object.metadata.uid.as_deref().map(Uid::from);
         uid.and_then(|uid| Some(self.pods.get(&uid)?.seen.tries.clone())).unwrap_or_default()
     }
 }
 
-/// Resource versions are numbers to a client that asks for no more; others are taken as newer.
+/// Compares resource versions as numbers. A version that is not a number counts as newer.
 fn is_older(version: &str, known: &str) -> bool {
     matches!((version.parse::<u64>(), known.parse::<u64>()), (Ok(version), Ok(known)) if version < known)
 }

@@ -1,8 +1,8 @@
-//! Templates of pods and Services: the built-in one, a ConfigMap of the user's, or the objects of
+//! Templates of pods and Services: the built-in template, a user's ConfigMap, or the objects of
 //! newer Porch.
 //!
-//! A template that cannot work is refused when it is read, with the point of the contract that it
-//! breaks. Without that check its pods would never become ready.
+//! The runner refuses an invalid template when it reads it, and names the violated point of the
+//! contract. Without that check, the template's pods would never become ready.
 
 mod contract;
 #[cfg(test)]
@@ -23,24 +23,24 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{names, times};
 use contract::{check_pod, check_service};
 
-/// Largest text that is read, in bytes: no ConfigMap holds more.
+/// Largest text that is read, in bytes. No ConfigMap can be larger.
 const MAX_BYTES: usize = 1024 * 1024;
 const BUILT_IN_POD: &str = include_str!("template/pod.yaml");
 const DOCUMENTED_SERVICE: &str = include_str!("template/service.yaml");
 
-/// What pods and their Services are made from. It keeps the contract, and of metadata it has labels
-/// and annotations only.
+/// The template of pods and their Services. It meets the contract, and its metadata has only labels
+/// and annotations.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Template {
     pub(crate) pod: PodTemplateSpec,
     pub(crate) service: Service,
     pub(crate) source: Source,
-    /// Whether the Service is made after newer Porch's ServiceTemplate.
+    /// Whether the Service comes from newer Porch's ServiceTemplate.
     pub(crate) service_of_object: bool,
-    /// When it was last changed; `None` for the built-in one. The reader of a ConfigMap sets it, by
-    /// [`changed_at`].
+    /// When the template last changed; `None` for the built-in template. The reader of a ConfigMap
+    /// sets it with [`changed_at`].
     pub(crate) time: Option<Time>,
-    /// What the user should fix although it works.
+    /// Problems that the user should fix although the template works.
     pub(crate) warnings: Vec<String>,
     /// A hash over `pod` and `service`: equal on all runners, and no secret.
     pub(crate) hash: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Template {
 /// Where a template comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The runner itself.
+    /// The built-in template.
     Inline,
     /// The ConfigMap that `--function-pod-template` names.
     ConfigMap,
@@ -60,7 +60,7 @@ pub(crate) enum Source {
 // === impl Template ===
 
 impl Template {
-    /// The built-in one, with the wrapper-server from `wrapper_image`.
+    /// The built-in template, with the wrapper-server from `wrapper_image`.
     pub(crate) fn built_in(wrapper_image: &str) -> Result<Self, String> {
         let mut pod: PodTemplateSpec = yaml::parse(BUILT_IN_POD)?;
         let containers = pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);
@@ -69,14 +69,14 @@ impl Template {
         }
         let mut service: Service = yaml::parse(DOCUMENTED_SERVICE)?;
         if let Some(spec) = &mut service.spec {
-            // The runner itself finds out whether the pod serves, before the kubelet does.
+            // The runner's own probe detects earlier than the kubelet that the pod serves.
             spec.publish_not_ready_addresses = Some(true);
         }
         Self::new(Source::Inline, pod, service, Vec::new())
     }
 
     /// From the data of the ConfigMap that `--function-pod-template` names: a Pod under `template`
-    /// and, unless the documented one will do, a Service under `serviceTemplate`.
+    /// and optionally a Service under `serviceTemplate`; the default is the documented Service.
     pub(crate) fn from_config_map(data: &BTreeMap<String, String>) -> Result<Self, String> {
         let mut warnings = Vec::new();
         let missing = "key template: the key is missing: put a Pod there, as YAML";
@@ -122,7 +122,8 @@ impl Template {
         service.metadata = labels_and_annotations(service.metadata);
         service.status = None;
         if let Some(spec) = &mut service.spec {
-            // The address of one Service, in a template made from it; "None" is a choice.
+            // Removes an address copied from an existing Service. "None" is a valid setting and
+            // stays.
             spec.cluster_ip.take_if(|address| address != "None");
             spec.cluster_ips = None;
         }
@@ -133,14 +134,14 @@ impl Template {
         check_pod(pod_part, &pod, &mut warnings)?;
         check_service(service_part, &service, &pod, &mut warnings)?;
         let mut content = serde_json::json!([pod, service]);
-        // The order of fields is not part of what a template says.
+        // The hash must not depend on the order of fields.
         content.sort_all_objects();
         let hash = xxh3_64(content.to_string().as_bytes());
         Ok(Self { pod, service, source, service_of_object: false, time: None, warnings, hash })
     }
 
-    /// The version of a pod that is made from the template and `made_with`, whatever else goes into
-    /// it.
+    /// The version of a pod that is made from the template and `made_with`, the bytes of all other
+    /// inputs.
     pub(crate) fn version(&self, made_with: &[u8]) -> String {
         let bytes = [&self.hash.to_le_bytes(), made_with].concat();
         let source = match self.source {
@@ -152,9 +153,9 @@ impl Template {
     }
 }
 
-/// Reads one object of a ConfigMap straight into its type: so a mistake has its line and column,
-/// and a plain scalar such as `1.10` is a string where a string belongs. Labels and annotations
-/// beside the metadata, as in the documented example, are moved there with a warning.
+/// Parses one object of a ConfigMap directly into its type. An error then has its line and column,
+/// and a plain scalar such as `1.10` is read as a string if the field is a string. Labels and
+/// annotations beside the metadata, as in the documented example, are moved there with a warning.
 fn read_object<K>(part: &str, text: &str, warnings: &mut Vec<String>) -> Result<K, String>
 where
     K: DeserializeOwned + Resource + Metadata<Ty = ObjectMeta>,
@@ -198,7 +199,8 @@ pub(crate) fn changed_at(metadata: &ObjectMeta) -> Option<Time> {
     times.filter_map(|time| times::from_timestamp(time.0)).max()
 }
 
-/// What pods inherit of a template's metadata: a name or uid is the object's own.
+/// Keeps the part of a template's metadata that pods inherit. A name or UID belongs to the template
+/// alone.
 fn labels_and_annotations(metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta { labels: metadata.labels, annotations: metadata.annotations, ..ObjectMeta::default() }
 }

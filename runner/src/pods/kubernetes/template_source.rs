@@ -1,5 +1,5 @@
-//! Reads the template where the user keeps it, at the start and then every scan interval: the
-//! original's Role lets a runner get its ConfigMap, but not watch it.
+//! Reads the user's template at startup and then every scan interval. Porch's Role lets a runner
+//! get its ConfigMap, but not watch it.
 
 #[cfg(test)]
 mod tests;
@@ -20,18 +20,18 @@ use crate::clock::now;
 use crate::config::BASE_POD_TEMPLATE;
 use crate::metrics::Metrics;
 
-/// How often to try while nothing could be read yet.
+/// How often to retry until the first successful read.
 const FIRST_EVERY: Duration = Duration::from_secs(1);
-/// Logged when Porch's objects may be there, and the runner is not allowed to look.
+/// Logged if Porch's objects may exist, but the runner has no permission to read them.
 const NO_POD_TEMPLATES: &str = "the runner may not read the PodTemplate in the function namespace, and makes pods from the template \
                                 that is built in: to have it used, grant the runner's service account get on podtemplates there";
 const NO_SERVICE_TEMPLATES: &str = "the runner may not read the ServiceTemplate in the function namespace, and makes Services without \
                                     it: to have it used, grant the runner's service account get on servicetemplates (API group \
                                     config.porch.kpt.dev) there";
-/// Logged when the user has named an object that is not there.
+/// Logged if the object that the user named does not exist.
 const NO_NAMED_TEMPLATE: &str = "there is no PodTemplate of the name that --base-pod-template-name gives in the function namespace: pods \
                                  are made from the template that is built in";
-/// Its name in the metric.
+/// The name of this source in the metric.
 const SOURCE: &str = "function-pod-template";
 
 /// Where the template is kept.
@@ -39,15 +39,16 @@ const SOURCE: &str = "function-pod-template";
 pub(crate) enum Templates {
     /// `--function-pod-template`: this ConfigMap of the runner's own namespace.
     ConfigMap(String),
-    /// Newer Porch's objects when they are there, else the built-in one.
+    /// Newer Porch's objects if they exist, else the built-in template.
     Objects {
         /// `--base-pod-template-name`.
         pod: String,
         /// `--base-service-template-name`.
         service: String,
-        /// `WRAPPER_SERVER_IMAGE`, for the built-in one; `None` with `--skip-template-creation`.
+        /// `WRAPPER_SERVER_IMAGE`, for the built-in template; `None` with
+        /// `--skip-template-creation`.
         built_in: Option<String>,
-        /// `--template-wait-timeout`: how long the built-in one is not used after the start.
+        /// `--template-wait-timeout`: how long after startup the built-in template is not used.
         wait: Duration,
     },
 }
@@ -55,21 +56,21 @@ pub(crate) enum Templates {
 /// Reads the template.
 pub(crate) struct TemplateSource {
     pub(crate) client: Client,
-    /// That of the ConfigMap, or of the objects.
+    /// The namespace of the ConfigMap or of the objects.
     pub(crate) namespace: String,
     pub(crate) templates: Templates,
     pub(crate) started: Instant,
 }
 
-/// Why nothing was read.
+/// Why no template was read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
-    /// It may still come.
+    /// The object is missing, but may still be created.
     #[error("{0}")]
     Awaited(String),
     #[error("{0}")]
     Broken(String),
-    /// Nothing is known; what was known still holds.
+    /// The API server gave no answer; the known template stays.
     #[error("the API server does not say")]
     Request(#[from] RequestError),
 }
@@ -77,7 +78,7 @@ enum ReadError {
 // === impl TemplateSource ===
 
 impl TemplateSource {
-    /// Reads for ever, `every` so often. A template that breaks does not replace a good one.
+    /// Reads forever, at the interval `every`. An invalid template does not replace a valid one.
     pub(crate) async fn follow(
         self,
         every: Duration,
@@ -129,12 +130,12 @@ impl TemplateSource {
         }
     }
 
-    /// Reads once. `known` is what was read before.
+    /// Reads once. `known` is the template that was read before.
     async fn read(&self, known: Option<&Template>) -> Result<Template, ReadError> {
         match &self.templates {
             Templates::ConfigMap(name) => self.read_config_map(name).await,
             Templates::Objects { pod, service, built_in, wait } => {
-                // What was there once is not waited for.
+                // The runner does not wait for a template that existed before.
                 let is_awaited = known.is_none() && self.started.elapsed() < *wait;
                 self.read_objects([pod, service], built_in.as_deref(), is_awaited, known).await
             }
@@ -186,8 +187,8 @@ impl TemplateSource {
             ))
         };
         let pod_templates: Api<PodTemplate> = Api::namespaced(self.client.clone(), &self.namespace);
-        // A runner that was never allowed to look has none; one that was has lost the right, not
-        // the template.
+        // If the runner never had permission, it has no PodTemplate. If it lost the permission, the
+        // PodTemplate may still exist.
         let was_allowed = known.is_some_and(|known| known.source == Source::PodTemplate);
         let pod_template = match bounded(pod_templates.get_opt(pod_name)).await {
             Err(error) if error.code() == Some(403) && !was_allowed => {
@@ -206,11 +207,11 @@ impl TemplateSource {
         let service_templates: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
         let has_no_kind = || has_no_such_kind(&self.client, &resource.api_version, &resource.plural);
-        // Here too: what was there is not gone because of one answer that does not say so.
+        // Likewise, a ServiceTemplate that existed is gone only if an answer clearly shows it.
         let was_there = known.is_some_and(|known| known.service_of_object);
         let mut warning = None;
         let service_template = match bounded(service_templates.get_opt(service_name)).await {
-            // A cluster that does not know the kind answers a 404 of its own.
+            // A cluster without the kind also answers with 404.
             Err(error) if error.code() == Some(404) && (!was_there || has_no_kind().await) => None,
             Err(error) if error.code() == Some(403) && !was_there => {
                 if built_in.is_none() {
@@ -224,7 +225,7 @@ impl TemplateSource {
         if service_template.is_none() && warning.is_none() && (is_awaited || built_in.is_none()) {
             return Err(missing("ServiceTemplate", service_name));
         }
-        // What came as JSON is JSON again.
+        // This cannot fail: the object was parsed from JSON.
         let service_template = service_template.and_then(|object| serde_json::to_value(object).ok());
         let mut template =
             Template::from_objects(&pod_template, service_template.as_ref()).map_err(|reason| {
@@ -244,14 +245,14 @@ fn built_in_template(wrapper_image: &str, warning: Option<&str>) -> Result<Templ
     Ok(template)
 }
 
-/// The template if it differs from what is known, with its time.
+/// Returns the template, with its time, if it differs from the known one.
 fn newer(known: Option<&Template>, mut template: Template) -> Option<Template> {
     if let Some(known) = known {
         if (known.source, known.hash) == (template.source, template.hash) {
             return None;
         }
         if template.time <= known.time {
-            // The way back to an older template is a later configuration.
+            // A return to an older template also makes a later configuration.
             template.time = Some(now());
         }
     }

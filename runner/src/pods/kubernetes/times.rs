@@ -1,16 +1,16 @@
-//! Moments as annotations hold them.
+//! The format of timestamps in annotations.
 
 use jiff::Timestamp;
 use porch_fn_pool::Time;
 
-/// RFC 3339 in UTC with milliseconds, the resolution of [`Time`]. Past the year 9999 it is the last
-/// moment of it.
+/// RFC 3339 in UTC with milliseconds, the resolution of [`Time`]. A time after the year 9999
+/// becomes the last moment of that year.
 pub(crate) fn format_time(time: Time) -> String {
     format!("{:.3}", timestamp(time))
 }
 
-/// RFC 3339, or whole Unix seconds as the original wrote them. `None` for anything else and before
-/// 1970.
+/// Parses RFC 3339, or whole Unix seconds as Porch's function runner wrote them. Returns `None` for
+/// any other text and for times before 1970.
 pub(crate) fn parse_time(text: &str) -> Option<Time> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return Some(Time::from_millis(text.parse::<u64>().ok()?.checked_mul(1000)?));
@@ -18,7 +18,7 @@ pub(crate) fn parse_time(text: &str) -> Option<Time> {
     from_timestamp(text.parse().ok()?)
 }
 
-/// To the millisecond below; `None` before 1970.
+/// Rounds down to the millisecond. Returns `None` before 1970.
 pub(super) fn from_timestamp(timestamp: Timestamp) -> Option<Time> {
     u64::try_from(timestamp.as_millisecond()).ok().map(Time::from_millis)
 }

@@ -18,7 +18,7 @@ use super::names;
 /// How pods and Services are listed.
 const PAGE: Page = Page { limit: Some(500), timeout: Duration::from_secs(30) };
 
-/// Follows pods for ever; `synced` turns true at the first list.
+/// Watches pods forever. `synced` becomes true at the first list.
 pub(crate) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
     let store = &shared.store;
     let record = |change| match change {
@@ -35,7 +35,7 @@ pub(crate) async fn pods(shared: Arc<Shared>, synced: watch::Sender<bool>) {
     follow(&shared.cluster.pods, "pods", trim_pod, record).await;
 }
 
-/// Follows Services for ever.
+/// Watches Services forever.
 pub(crate) async fn services(shared: Arc<Shared>) {
     let store = &shared.store;
     let trim = |service: &mut Service| service.metadata.managed_fields = None;
@@ -52,8 +52,8 @@ pub(crate) async fn services(shared: Arc<Shared>) {
     follow(&shared.cluster.services, "services", trim, record).await;
 }
 
-/// `trim` removes what is not needed: lists are held whole. `record` takes each change; `None`:
-/// changes may have been missed, and a list follows.
+/// `trim` removes fields that are not needed, because whole lists are held in memory. `record`
+/// takes each change; `None` means that changes may have been missed and a list follows.
 async fn follow<K>(
     api: &Api<K>,
     what: &'static str,
@@ -85,7 +85,7 @@ async fn follow<K>(
 }
 
 fn trim_pod(pod: &mut Pod) {
-    // All of it that `crash` asks for.
+    // `crash` needs only the pull secrets.
     pod.spec = pod
         .spec
         .take()

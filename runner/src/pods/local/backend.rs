@@ -1,4 +1,4 @@
-//! One runner's way to the local pods: acts on pods and probes them.
+//! A runner's access to the local pods: executes actions on pods and probes them.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct LocalBackend {
 }
 
 impl LocalBackend {
-    /// For one runner: `events` receives the pods that exist, and then every change.
+    /// Attaches one runner. `events` receives the existing pods, and then every change.
     pub fn attach(cluster: LocalCluster, events: mpsc::UnboundedSender<Event>) -> Self {
         cluster.subscribe(events.clone());
         Self { cluster, events, probes: Probes::default(), checks: Probes::default() }
@@ -60,7 +60,7 @@ impl Backend for LocalBackend {
             Action::Probe { uid, on: false, .. } => return self.probes.stop(&uid),
             Action::Grant { .. } | Action::Reject { .. } => return,
         };
-        // A driver that is gone needs no answer.
+        // If the driver has stopped, the event is dropped.
         let _ = events.send(event);
     }
 

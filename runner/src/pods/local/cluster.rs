@@ -28,7 +28,7 @@ pub struct LocalCluster(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Distinguishes it from other clusters.
+    /// Distinguishes this cluster from other local clusters.
     id: u64,
     options: LocalOptions,
     state: Mutex<State>,
@@ -37,7 +37,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     pods: HashMap<Uid, LocalPod>,
-    /// The last number that became part of a uid or a version.
+    /// The last number used in a UID or a version.
     last_number: u64,
     subscribers: Vec<mpsc::UnboundedSender<Event>>,
     supervisors: JoinSet<()>,
@@ -47,16 +47,16 @@ struct State {
 #[derive(Debug)]
 struct LocalPod {
     pod: Pod,
-    /// Where its wrapper listens, and the connection that all runners share.
+    /// The address of the pod's wrapper, and the connection that all runners share.
     wrapper: Option<(SocketAddr, Arc<Connection>)>,
-    /// Has the supervisor end the process.
+    /// Signals the supervisor to end the process.
     stop: watch::Sender<bool>,
 }
 
 // === impl LocalCluster ===
 
 impl LocalCluster {
-    /// No pods yet.
+    /// Creates a cluster without pods.
     pub fn new(options: LocalOptions) -> Self {
         Self(Arc::new(Inner { id: fastrand::u64(..), options, state: Mutex::default() }))
     }
@@ -75,7 +75,7 @@ impl LocalCluster {
     pub(super) fn subscribe(&self, events: mpsc::UnboundedSender<Event>) {
         let mut state = self.0.state.lock();
         let pods = state.pods.values().map(|local| local.pod.clone()).collect();
-        // A runner that is gone already is dropped at the first event.
+        // A runner that has already stopped is removed at the next event.
         let _ = events.send(Event::Synced(pods));
         state.subscribers.push(events);
     }
@@ -137,7 +137,7 @@ impl LocalCluster {
             local.pod.terminating_since = Some(now() + process::GRACE);
             local.stop.send_replace(true);
         });
-        // The process of a failed pod has ended.
+        // The process of a failed pod has already ended.
         if let Some(LocalPod { pod: Pod { phase: Phase::Failed(_), .. }, .. }) = state.pods.get(uid)
             && outcome == WriteOutcome::Ok
         {
@@ -159,7 +159,7 @@ impl LocalCluster {
         })
     }
 
-    /// Ends the connection to the pod. The next call dials anew.
+    /// Closes the connection to the pod. The next call dials a new one.
     pub(super) fn disconnect(&self, uid: &Uid) {
         if let Some(local) = self.0.state.lock().pods.get_mut(uid)
             && let Some((address, connection)) = local.wrapper.take()
@@ -177,13 +177,13 @@ impl LocalCluster {
 }
 
 fn connect(address: SocketAddr) -> Option<(SocketAddr, Arc<Connection>)> {
-    // Any socket address is one.
+    // This cannot fail: any socket address is a valid address.
     let connection = Connection::new(address.to_string(), CONNECTION, None).ok()?;
     Some((address, Arc::new(connection)))
 }
 
-/// Follows one process from its start to its end. Holds the cluster weakly: a cluster that is
-/// dropped drops its supervisors, and they their processes.
+/// Follows one process from its start to its end. Holds a weak reference: dropping the cluster
+/// drops its supervisors, which end their processes.
 async fn supervise(cluster: Weak<Inner>, uid: Uid, command: Vec<String>, stopped: watch::Receiver<bool>) {
     let Some(options) = cluster.upgrade().map(|inner| inner.options.clone()) else { return };
     let listening = |address| {
@@ -203,7 +203,8 @@ async fn supervise(cluster: Weak<Inner>, uid: Uid, command: Vec<String>, stopped
 // === impl State ===
 
 impl State {
-    /// The process of a pod has ended: by order if there is no `failure`.
+    /// Records that a pod's process has ended. Without a `failure`, the process was stopped on
+    /// request.
     fn ended(&mut self, uid: &Uid, failure: Option<String>) {
         let Some(local) = self.pods.get(uid) else { return };
         match failure {
@@ -214,12 +215,12 @@ impl State {
                     local.pod.phase = Phase::Failed(Reason::new("exited", reason));
                 });
             }
-            // A pod that died while it was being deleted is deleted.
+            // A pod that died during its deletion counts as deleted.
             _ => self.remove(uid),
         }
     }
 
-    /// Changes the pod if it is in the state that was judged.
+    /// Changes the pod only if it is still in the state that was judged.
     fn write(
         &mut self,
         uid: &Uid,
@@ -301,7 +302,7 @@ mod tests {
         assert!(matches!(create(&cluster), Creation::Ok(_)));
     }
 
-    /// A wrapper that is killed could not end the functions that it runs.
+    /// The wrapper must end by itself: a killed wrapper could not end the functions that it runs.
     #[tokio::test]
     async fn pods_of_a_cluster_that_is_dropped_end_by_themselves() {
         let directory = tempdir().unwrap();

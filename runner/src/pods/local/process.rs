@@ -1,4 +1,4 @@
-//! One local pod's process: a wrapper-server that ends when we do.
+//! The process of one local pod: a wrapper-server that ends when the runner ends.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -33,11 +33,11 @@ pub struct LocalOptions {
 /// How long a pod may take to drain before its calls are ended.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
 
-/// How long it may take after that to end its functions and itself.
+/// After that, how long the pod may take to end its functions and itself.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
-/// Starts a wrapper for `command`, reports where it listens, and returns when it has ended: `None`
-/// if `stopped` asked for it, otherwise why.
+/// Starts a wrapper for `command`, reports its address, and returns when the wrapper has ended.
+/// Returns `None` if `stopped` requested the end, otherwise the reason.
 pub(super) async fn run(
     options: &LocalOptions,
     command: &[String],
@@ -50,9 +50,9 @@ pub(super) async fn run(
             return Some(format!("the wrapper-server cannot be started: {error}; see --wrapper-server"));
         }
     };
-    // Held until the end: `wait` would close it. When this process or this future ends, in whatever
-    // way, the wrapper's stdin ends, and with it the wrapper and the functions that it runs. A
-    // killed wrapper would leave those behind.
+    // Keeps stdin open, which `wait` would close. When this process or this future ends, the
+    // wrapper's stdin closes, so the wrapper ends its functions and itself. A killed wrapper would
+    // leave its functions running.
     let stdin = child.stdin.take();
     let mut stdout = child.stdout.take();
     let ended = async {
@@ -61,7 +61,7 @@ pub(super) async fn run(
         }
         child.wait().await
     };
-    // A lost sender means that the cluster is gone: the same.
+    // A lost sender means that the cluster was dropped, which also stops the process.
     let stop_asked = async { drop(stopped.wait_for(|&stopped| stopped).await) };
     let failure = tokio::select! {
         ended = ended => Some(match ended {
@@ -96,7 +96,8 @@ fn start(options: &LocalOptions, command: &[String]) -> io::Result<Child> {
         .args(command)
         .env_clear()
         .envs(environment(&[]))
-        // An interrupt at the terminal is for the runner, which drains and then ends its pods.
+        // Only the runner should get an interrupt from the terminal: it drains and then ends its
+        // pods.
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -113,7 +114,7 @@ async fn first_address(stdout: Option<&mut ChildStdout>) -> Option<SocketAddr> {
 async fn stop(child: &mut Child, stdin: Option<ChildStdin>) {
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let Some(pid) = pid {
-        // It may have ended this moment.
+        // The process may have just ended, so an error is ignored.
         let _ = kill_process(pid, Signal::TERM);
     }
     if timeout(GRACE, child.wait()).await.is_ok() {

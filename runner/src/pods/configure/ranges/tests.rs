@@ -1,4 +1,4 @@
-//! When registries are asked for the images to warm up, and what comes of the answers.
+//! Tests when registries are queried for the images to warm up, and the effect of their answers.
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -19,8 +19,7 @@ use super::*;
 /// A registry with the answers of the test, which counts its requests.
 #[derive(Debug, Default)]
 struct Registry {
-    /// Tags by constraint; without one the answer is a failure, and with an empty one it never
-    /// comes.
+    /// Tags by constraint. A missing tag gives a failure; an empty tag gives no answer at all.
     tags: Mutex<HashMap<&'static str, &'static str>>,
     asked: Mutex<usize>,
     open: AtomicUsize,

@@ -1,4 +1,5 @@
-//! What the API server's answers mean: a wrong reading loses pods or makes them twice.
+//! Tests how answers of the API server are classified. A wrong result loses pods or creates them
+//! twice.
 
 use serde_json::json;
 
@@ -76,14 +77,14 @@ fn other_answers_are_conflicts_or_say_nothing() {
         (api(429, "TooManyRequests", "too many requests"), (unknown(), Unknown, Unknown)),
         (api(429, NO_STATUS, "Too many requests, please try again later."), (unknown(), Unknown, Unknown)),
         (api(500, "InternalError", "failed calling webhook \"w\": refused"), (unknown(), Unknown, Unknown)),
-        // A webhook that hangs takes the time of a create, of one image.
+        // A hanging webhook may have delayed the create. This affects one image only.
         (RequestError::Timeout, (unknown(), Unreachable, Unreachable)),
         (api(500, "ServerTimeout", "No API token found"), no_answer.clone()),
         (api(503, "ServiceUnavailable", "apiserver is shutting down"), no_answer.clone()),
         (api(504, "Timeout", "request did not complete"), no_answer.clone()),
         (broken_off(), no_answer.clone()),
     ];
-    // A proxy's answers, as kube reads a body that is no Status.
+    // A proxy's answers, as the kube crate reads a body that is not a Status.
     let proxy =
         [400, 403, 404, 409, 413, 422, 502].map(|code| (api(code, NO_STATUS, "<html>"), no_answer.clone()));
     cases.extend(proxy);

@@ -1,5 +1,5 @@
-//! A create has one bound for all that it waits for, or callers wait longer than they were
-//! promised.
+//! One time limit covers all waits of a create. Otherwise callers would wait longer than
+//! documented.
 
 use porch_fn_settings::CacheConfig;
 use tokio::sync::mpsc;
@@ -10,8 +10,8 @@ use crate::pods::kubernetes::fake::{self, FakeRegistry, IMAGE};
 use crate::pods::kubernetes::store::Connect;
 use crate::pods::kubernetes::template::Template;
 
-/// The result of a create and the seconds until it, with an API server that never answers and a
-/// registry that answers after so many seconds.
+/// The result of a create and its duration in seconds. The API server never answers; the registry
+/// answers after `registry` seconds.
 async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
     let flags = PodFlags { max_message: 1024, pull_secret: None };
     let settings = Arc::new(crate::settings::tests::settings(CacheConfig::default()));

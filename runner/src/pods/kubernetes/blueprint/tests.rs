@@ -1,4 +1,4 @@
-//! When a pod counts as outdated: a wrong answer replaces pods for ever, or never.
+//! Tests when a pod counts as outdated. A wrong result replaces pods forever, or never.
 
 use porch_fn_settings::CacheConfig;
 

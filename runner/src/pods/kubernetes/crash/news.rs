@@ -1,5 +1,5 @@
-//! The kubelet's and the scheduler's own words about a pod: they go to the runner's log, each once,
-//! and nowhere else.
+//! Messages of the kubelet and the scheduler about a pod. Each goes to the runner's log once, and
+//! nowhere else.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod, PodStatus};
 
 use super::{containers, is_by_design, last_end, unscheduled};
 
-/// Lines about one pod, but for later restarts.
+/// The most log lines about one pod, without those about later restarts.
 const MAX_LINES: usize = 16;
-/// Bytes of a text that are kept.
+/// How many bytes of a text are kept.
 pub(super) const MAX_TEXT: usize = 4096;
 
-/// What was logged about a pod: container, the reason for which it waits, and how often it had been
-/// restarted. The end of a container has no reason here.
+/// What was logged about a pod: the container, its waiting reason, and its restarts. For a
+/// container that ended, the reason is empty.
 #[derive(Debug, Default)]
 pub(in crate::pods::kubernetes) struct Logged(BTreeMap<(Option<String>, String), i32>);
 
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::pods::kubernetes) struct News {
-    /// `None` is the pod itself.
+    /// `None`: the line is about the pod itself.
     pub(super) container: Option<String>,
-    /// The cluster's word, such as `Error`, `OOMKilled`, `ErrImagePull` or `Unschedulable`.
+    /// The cluster's reason, such as `Error`, `OOMKilled`, `ErrImagePull` or `Unschedulable`.
     pub(super) reason: String,
-    /// Its explanation, or the last lines of a container that ended.
+    /// The cluster's explanation, or the last lines of a container that ended.
     pub(super) message: String,
-    /// Of a container that ended: its exit code, and its restarts before that run.
+    /// For a container that ended: its exit code, and its restarts before that run.
     pub(super) end: Option<(i32, i32)>,
 }
 
 // === impl Logged ===
 
 impl Logged {
-    /// Takes those news of `pod` that were not logged yet.
+    /// Returns the lines about `pod` that were not logged yet, and marks them as logged.
     pub(in crate::pods::kubernetes) fn take_new(&mut self, pod: &Pod) -> Vec<News> {
         let mut news = news(pod);
         news.retain(|line| {
@@ -72,10 +72,10 @@ impl News {
     }
 }
 
-/// What the pod's state shows of ended containers, and of what the pod waits for or died of.
+/// Lines about ended containers, and about why the pod waits or died.
 pub(super) fn news(pod: &Pod) -> Vec<News> {
     let Some(status) = &pod.status else { return Vec::new() };
-    // A pod that is deleted ends its containers: that is no news.
+    // Deleting a pod ends its containers, which is not logged.
     let is_deleted = pod.metadata.deletion_timestamp.is_some();
     let ends = ends(status).filter(|_| !is_deleted);
     let line = |container: Option<&str>, reason: Option<&str>, message: Option<&str>| News {
@@ -90,7 +90,7 @@ pub(super) fn news(pod: &Pod) -> Vec<News> {
         .map(|(reason, message)| line(None, reason, message));
     let waits = containers(status).filter_map(|(_, container)| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        // Without a message it only waits its turn.
+        // A container that waits without a message only waits for its start.
         waiting.message.as_ref()?;
         Some(line(Some(&container.name), waiting.reason.as_deref(), waiting.message.as_deref()))
     });
@@ -101,7 +101,7 @@ pub(super) fn news(pod: &Pod) -> Vec<News> {
 fn ends(status: &PodStatus) -> impl Iterator<Item = News> {
     containers(status).filter_map(|(is_init, container)| {
         let end = last_end(container).filter(|end| !is_by_design(is_init, end))?;
-        // The count goes up when the next run begins.
+        // The restart count increases when the next run starts.
         let is_up_again = container.state.as_ref().is_some_and(|state| state.running.is_some());
         let restarts = container.restart_count.saturating_sub(i32::from(is_up_again));
         let ContainerStateTerminated { exit_code, reason, message, .. } = end;

@@ -4,7 +4,7 @@ use porch_fn_pool::Reason;
 
 use crate::pods::kubernetes::names;
 
-/// Not all registries tell an image that is missing from one that may not be pulled.
+/// Not all registries distinguish a missing image from one that may not be pulled.
 pub(super) fn image_refused(container: &str) -> Reason {
     let text = "was not found in its registry or may not be pulled: check its name and tag, and the pull secrets of the function \
                 namespace";
@@ -36,7 +36,7 @@ pub(super) fn named(container: &str) -> String {
 
 /// What to check when the container does not come up.
 pub(super) fn advice(container: &str) -> &'static str {
-    // What runs first in the function's container is the wrapper-server, not the function.
+    // The function's container first runs the wrapper-server, not the function.
     if container == names::CONTAINER {
         return "check that the pod template puts a wrapper-server for the node's platform where the container's command says \
                 (WRAPPER_SERVER_IMAGE, --function-pod-template); the runner's log has its last lines";

@@ -1,4 +1,4 @@
-//! Which states of a pod no waiting fixes, by statuses as kubelets write them.
+//! Tests which states of a pod are permanent faults, with statuses as kubelets write them.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn pod(status: &Value) -> Pod {
     fake::pod("u", 1, status)
 }
 
-/// A status with these containers beside each other.
+/// A status with these containers.
 fn status(containers: &[Value]) -> Value {
     json!({"phase": "Pending", "podIP": "10.0.0.7", "containerStatuses": containers})
 }
@@ -19,7 +19,7 @@ fn running() -> Value {
     json!({"running": {"startedAt": "2026-01-02T03:04:05Z"}})
 }
 
-/// A run that ended after so many seconds, at most 50.
+/// A run that ended after `seconds`, at most 50.
 fn end(exit_code: i32, reason: &str, seconds: u32) -> Value {
     json!({"terminated": {
         "exitCode": exit_code, "reason": reason, "message": "last words",
@@ -79,12 +79,12 @@ fn single_states() {
         (condition("PodScheduled", "False", "SchedulingGated"), "pending"),
         (condition("PodScheduled", "True", "Unschedulable"), "pending"),
         (condition("Ready", "False", "Unschedulable"), "pending"),
-        // Init containers end by design.
+        // Init containers are expected to end.
         (init(&well, &well), "pending"),
         (init(&well, &badly), "pending"),
         (init(&badly, &well), "pending"),
         (init(&badly, &badly), "failed exited of proxy"),
-        // The function is blamed first, and failures before waits.
+        // The function's fault is reported first, and failures are reported before waits.
         (status(&[crash("proxy"), crash("function")]), "failed exited"),
         (status(&[pulls, crash("proxy")]), "failed exited of proxy"),
     ] {
@@ -160,7 +160,7 @@ fn failed_pulls_are_counted_by_their_begin() {
     let (waits, failed) = ("waits image_not_pulled", "failed image_not_pulled");
     let (pull, back_off) = ("ErrImagePull", "ImagePullBackOff");
     for (reasons, expected) in [
-        // The same state again, as after a new list, is no new pull.
+        // The same state again, for example after a new list, does not count as a new pull.
         (&[pull, pull, pull][..], waits),
         (&[back_off, back_off], waits),
         (&[pull, back_off, back_off], waits),
@@ -198,7 +198,7 @@ fn a_crash_fails_at_its_second_exit() {
         (1, &end(3, "Error", 10), &short, "pending"),
         (1, &short, &end(3, "Error", 10), "pending"),
         (7, &running(), &end(137, "OOMKilled", 40), "running"),
-        // Its entrypoint cannot be started, so there is no start time.
+        // The entrypoint cannot be started, so there is no start time.
         (0, &unstarted, &first, "pending"),
         (1, &unstarted, &unstarted, "failed not_started"),
         (1, &back_off, &end(2, "Error", 20), "failed exited"),

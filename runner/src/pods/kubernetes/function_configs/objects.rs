@@ -1,9 +1,9 @@
-//! The FunctionConfigs that exist, the configuration made from them, and which of them are due for
-//! a write. Without I/O.
+//! The existing FunctionConfigs, the configuration made from them, and the writes that are due. Has
+//! no I/O.
 //!
-//! After each write to an object the next one waits, twice as long each time, until the object has
-//! been left alone. Another writer of the same field would answer each of our writes with its own,
-//! without end.
+//! After each write to an object, the next write to it waits, twice as long each time. A long
+//! enough time without a write resets the pause. Otherwise two writers of the same field could
+//! overwrite each other forever.
 
 #[cfg(test)]
 mod tests;
@@ -43,13 +43,13 @@ pub(super) struct Objects {
 #[derive(Debug)]
 struct Entry {
     object: Object,
-    /// The last state of this object that could be used.
+    /// The object's last valid state.
     good: Option<FunctionConfig>,
-    /// Why its present state cannot be used.
+    /// Why the object's current state is invalid.
     error: Option<String>,
-    /// When to look whether a write is due.
+    /// When to check whether a write is due.
     look_at: Option<Instant>,
-    /// When it was last written to, and the pause after that.
+    /// When this runner last wrote to the object, and the pause after that write.
     written: Option<(Instant, Duration)>,
 }
 
@@ -58,9 +58,9 @@ struct Entry {
 pub(super) struct Counts {
     /// Objects that are not being deleted.
     pub(super) objects: usize,
-    /// Those with a `status.error` of this runner's.
+    /// Objects for which this runner reports a problem in `status.error`.
     pub(super) problems: usize,
-    /// Those with a present state that cannot be used.
+    /// Objects whose current state is invalid.
     pub(super) broken: usize,
 }
 
@@ -88,7 +88,7 @@ impl Objects {
         }
     }
 
-    /// An object was made or changed, if only in its status.
+    /// Handles a created or changed object. The change may be only in its status.
     pub(super) fn apply(&mut self, mut object: Object) {
         let name = object.name.clone();
         let before = self.entries.remove(&name);
@@ -98,7 +98,7 @@ impl Objects {
                 "a FunctionConfig is ignored: there are more than {MAX_FUNCTION_CONFIGS}"
             );
         }
-        // Another object of that name is not the same one.
+        // An object with the same name and another UID is a different object.
         let before = before.filter(|before| before.object.uid == object.uid);
         object.observed = object.observed.or(before.as_ref().and_then(|before| before.object.observed));
         let mut entry = match before {
@@ -156,14 +156,15 @@ impl Objects {
         }
     }
 
-    /// The configuration made from the objects, if it has changed; `now` is when.
+    /// Returns the configuration made from the objects, if it has changed. `now` is the current
+    /// time.
     pub(super) fn configs(&mut self, now: Time) -> Option<Arc<FunctionConfigs>> {
         if !std::mem::take(&mut self.stale) {
             return None;
         }
         let living = self.entries.values().filter(|entry| !entry.object.ending);
         let mut time = living.clone().filter_map(|entry| entry.object.changed).max();
-        // A deletion is a later configuration too.
+        // A deletion also makes a later configuration.
         if self.time.is_some() && time <= self.time {
             time = Some(now.max(self.time.unwrap_or_default()));
         }
@@ -173,12 +174,12 @@ impl Objects {
         Some(Arc::clone(&self.configs))
     }
 
-    /// Looks at each object for a write, at the end of its pause.
+    /// Schedules a check of each object for a due write, at the end of its pause.
     pub(super) fn look_at_all(&mut self) {
         self.entries.values_mut().for_each(Entry::look);
     }
 
-    /// When the next object is looked at.
+    /// When the next object is checked.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.entries.values().filter_map(|entry| entry.look_at).min()
     }
@@ -195,11 +196,11 @@ impl Objects {
         })
     }
 
-    /// A write has ended. A failed one is repeated.
+    /// Records the end of a write. A failed write is repeated.
     pub(super) fn record_write(&mut self, name: &str, write: &Write, succeeded: bool) {
         let Some(entry) = self.entries.get_mut(name) else { return };
-        // The API server may drop what the schema has no field for, as that of newer Porch drops
-        // the observed generation: then no event shows that it was written.
+        // The API server drops fields that the schema does not have: newer Porch's schema lacks the
+        // observed generation. Then no event confirms this write.
         if let Write::Status { observed: Some(observed), .. } = write
             && succeeded
         {
@@ -225,7 +226,7 @@ impl Objects {
 // === impl Entry ===
 
 impl Entry {
-    /// Looks whether a write is due, at the end of the pause after the last one.
+    /// Schedules a check for a due write, at the end of the pause after the last write.
     fn look(&mut self) {
         let now = Instant::now();
         self.look_at = Some(self.written.map_or(now, |(at, pause)| now.max(at + pause)));
@@ -247,7 +248,8 @@ impl Entry {
         configs: &'a FunctionConfigs,
         semantics: &Setting<TagSemantics>,
     ) -> Option<&'a str> {
-        // A conflict depends on what tags mean: a guess is not reported.
+        // A conflict depends on the meaning of tags. While that meaning is a guess, the conflict is
+        // not reported.
         let is_certain = semantics.source != Source::NoSchema;
         let conflict = || configs.problem(&self.object.name).filter(|_| is_certain);
         self.error.as_deref().or_else(conflict)

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use super::super::client::{Causes, RequestError, bounded};
 use super::{FLAG, Followed, GROUP, SCHEMA_EVERY, SCHEMA_WITHIN, VERSION};
 
-/// Why the schema does not decide.
+/// Why the schema does not give the meaning of tags.
 #[derive(Debug, thiserror::Error)]
 enum SchemaError {
     #[error("{}", Causes(.0))]
@@ -35,7 +35,7 @@ impl Followed {
         if self.options.semantics.is_some() {
             return;
         }
-        // Only the first objects wait for it, after a start and when the kind is new.
+        // Only the first objects wait for the schema, after a start and when the kind is new.
         let is_first = self.objects.semantics().source == Source::NoSchema && !self.is_schema_missing;
         let within = if is_first { SCHEMA_WITHIN } else { Duration::ZERO };
         let answer = wait_for_schema(&self.options.client, within).await;
@@ -64,7 +64,7 @@ impl Followed {
     }
 }
 
-/// Repeats a request that failed in passing, for as long as `within`.
+/// Repeats a request after a temporary failure, for at most `within`.
 async fn wait_for_schema(client: &Client, within: Duration) -> Result<TagSemantics, SchemaError> {
     let give_up = Instant::now() + within;
     let mut backoff = Backoff::new(within / 20, within / 4);
@@ -75,7 +75,7 @@ async fn wait_for_schema(client: &Client, within: Duration) -> Result<TagSemanti
             Err(SchemaError::Request(error)) => error.code() == Some(403),
             Err(SchemaError::Malformed(_)) => false,
         };
-        // So that runners do not ask in step.
+        // The random part keeps runners from asking at the same moment.
         let next = Instant::now() + spread(backoff.next_pause(), 1.0..1.5);
         if is_final || next >= give_up {
             return answer;
@@ -89,7 +89,7 @@ async fn read(client: &Client) -> Result<TagSemantics, SchemaError> {
         .header(header::ACCEPT, "application/json")
         .body(Vec::new())
         .map_err(kube::Error::HttpError);
-    // Not as JSON: kube logs what it cannot parse.
+    // Requests text instead of JSON, because kube logs a body that it cannot parse.
     let text = bounded(async { client.request_text(request?).await }).await?;
     TagSemantics::of_schema(&serde_json::from_str(&text)?).ok_or(SchemaError::Silent)
 }

@@ -1,4 +1,4 @@
-//! In front of an API server with a few canned answers.
+//! Tests with an API server that gives a few fixed answers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::pods::kubernetes::fake::{self, Answer};
 
-/// What the API server says for now.
+/// The current answers of the API server.
 #[derive(Debug, Clone, Copy)]
 struct Answers {
     list: u16,
@@ -21,7 +21,7 @@ struct Answers {
     tags: Result<&'static str, u16>,
     /// How many of the first requests for the schema fail.
     unpublished: usize,
-    /// Whether a watch lasts. None tells of anything.
+    /// Whether a watch stays open. No watch reports an event.
     watch: bool,
 }
 
@@ -30,7 +30,7 @@ struct Rig {
     answers: Arc<Mutex<Answers>>,
     /// How many lists were asked for.
     lists: watched::Receiver<usize>,
-    /// How often the schema was.
+    /// How often the schema was requested.
     schemas: Arc<AtomicUsize>,
     state: watched::Receiver<Option<Arc<FunctionConfigs>>>,
     _task: JoinHandle<()>,
@@ -61,11 +61,11 @@ impl Rig {
         Self { answers, lists, schemas, state: receiver, _task: task }
     }
 
-    /// Changes what the API server says, and waits until two more lists were answered.
+    /// Changes the API server's answers, and waits until two more lists were answered.
     async fn say(&mut self, answers: Answers) {
         *self.answers.lock() = answers;
         let asked = *self.lists.borrow();
-        // One may have been asked, but not answered, before.
+        // One list may already have been requested, but not answered.
         self.lists.wait_for(|lists| *lists >= asked + 3).await.unwrap();
     }
 
@@ -152,7 +152,7 @@ async fn the_schema_says_what_tags_mean_and_may_change_while_nothing_else_does()
     rig.answers.lock().tags = Ok(NEW);
     rig.until(TagSemantics::Constraint, Source::Schema).await;
     assert_eq!(rig.objects(), Some(1));
-    // The last answer holds.
+    // The last answer stays in effect.
     rig.answers.lock().tags = Err(403);
     let asked = rig.schemas.load(Ordering::Relaxed);
     while rig.schemas.load(Ordering::Relaxed) < asked + 3 {
@@ -163,7 +163,7 @@ async fn the_schema_says_what_tags_mean_and_may_change_while_nothing_else_does()
 
 #[tokio::test(start_paused = true)]
 async fn tags_are_exact_while_the_schema_cannot_be_read() {
-    // At once if it is forbidden, else after a while.
+    // The result comes at once for 403, else after a timeout.
     for code in [403, 503] {
         let mut rig = Rig::start(Answers { watch: true, tags: Err(code), ..LISTED });
         rig.until(TagSemantics::Exact, Source::NoSchema).await;

@@ -1,8 +1,8 @@
-//! The next write to a FunctionConfig. Pure.
+//! Computes the next write to a FunctionConfig. Has no I/O.
 //!
-//! `status.error` is one field for three writers: Porch's server and controller clear it whenever
-//! they look at the object. Errors of this runner have a prefix; other errors are neither cleared
-//! nor overwritten.
+//! `status.error` has three writers. Porch's server and controller clear it whenever they reconcile
+//! the object. Errors of this runner have a prefix; the runner neither clears nor overwrites other
+//! errors.
 
 #[cfg(test)]
 mod tests;
@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::super::template::changed_at;
 
-/// Porch's runner adds this finalizer and removes it at the end. This runner needs none, so it only
-/// removes it: otherwise an object that Porch's runner has seen could not be deleted.
+/// Porch's function runner adds this finalizer and removes it on deletion. This runner needs no
+/// finalizer and only removes it. Otherwise an object with this finalizer could never be deleted.
 pub(crate) const FINALIZER: &str = "config.porch.kpt.dev/functionconfig-function-runner";
 /// The prefix of this runner's errors.
 const OURS: &str = "function-runner: ";
@@ -31,7 +31,7 @@ pub(super) struct Object {
     pub(super) uid: String,
     pub(super) resource_version: String,
     pub(super) generation: i64,
-    /// Deleted, but for its finalizers.
+    /// The object is being deleted and waits for its finalizers.
     pub(super) ending: bool,
     pub(super) finalizers: Vec<String>,
     pub(super) observed: Option<i64>,
@@ -42,22 +42,22 @@ pub(super) struct Object {
     pub(super) changed: Option<Time>,
 }
 
-/// What is written.
+/// One write to a FunctionConfig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Write {
-    /// To the status. `None`: the field stays.
+    /// Writes the status. `None`: the field does not change.
     Status {
         observed: Option<i64>,
         /// Empty: the field is cleared.
         error: Option<String>,
     },
-    /// The finalizer at this index is removed.
+    /// Removes the finalizer at this index.
     Finalizer { index: usize },
 }
 
-/// The next write to `object`. `applied`: its present state is in effect, not an earlier one.
-/// `problem`: what its user should fix. `owns`: this runner writes its status. Any runner removes
-/// the finalizer, so that a deletion waits for no runner in particular.
+/// The next write to `object`. `applied`: its current state is in effect, not an earlier one.
+/// `problem`: what its user should fix. `owns`: this runner writes its status. Any runner may
+/// remove the finalizer, so a deletion does not wait for one specific runner.
 pub(super) fn next_write(object: &Object, applied: bool, problem: Option<&str>, owns: bool) -> Option<Write> {
     if object.ending {
         let index = object.finalizers.iter().position(|finalizer| finalizer == FINALIZER);
@@ -80,7 +80,7 @@ fn error_text(problem: &str) -> String {
 // === impl Object ===
 
 impl Object {
-    /// `None` without a name, which every object of an API server has.
+    /// Returns `None` if the object has no name. Every object of an API server has one.
     pub(super) fn new(object: DynamicObject) -> Option<Self> {
         let DynamicObject { mut metadata, mut data, .. } = object;
         let name = metadata.name.take()?;
@@ -132,7 +132,7 @@ impl Write {
                 }
                 if let Some(error) = error {
                     patch["status"]["error"] = if error.is_empty() { Value::Null } else { json!(error) };
-                    // Only if no other writer was faster.
+                    // The API server rejects the patch if another writer was faster.
                     patch["metadata"]["resourceVersion"] = json!(object.resource_version);
                 }
                 patch

@@ -1,4 +1,4 @@
-//! What is read from a pod, and whose pods are not seen: adoption goes by it.
+//! Tests the fields that are read from a pod, and which pods are ignored. Adoption depends on this.
 
 use k8s_openapi::api::core::v1;
 use porch_fn_pool::{Phase, Time};
@@ -35,7 +35,7 @@ fn seen(object: Value) -> Option<Observed> {
     observe(&pod, Tries::default())
 }
 
-/// The object with the value at a JSON pointer replaced; null is as good as absent.
+/// The object with the value at a JSON pointer replaced. Null counts as absent.
 fn with(pointer: &str, value: Value) -> Value {
     let mut object = object();
     *object.pointer_mut(pointer).unwrap() = value;
@@ -86,7 +86,7 @@ fn pods_of_others_are_not_seen() {
         without_annotation("fn.kpt.dev/image-reference"),
         with("/metadata/annotations/fn.kpt.dev~1image-reference", json!("")),
         without_annotation("fn.kpt.dev/slot"),
-        // A slot has one spelling.
+        // A slot has only one valid form.
         with("/metadata/annotations/fn.kpt.dev~1slot", json!("01")),
         with("/metadata/annotations/fn.kpt.dev~1slot", json!("4294967296")),
         with("/metadata/name", Value::Null),

@@ -1,4 +1,5 @@
-//! The pull secret follows its owner's file, leaves foreign Secrets alone, and is logged nowhere.
+//! Tests that the pull secret follows its owner's file. Foreign Secrets do not change, and no
+//! Secret is logged.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ struct Stored {
     version: u64,
     /// `GET`, `POST 201`, …
     log: Vec<String>,
-    /// Answers instead of the true ones, for requests of the method.
+    /// Answers that replace the real ones, for requests with this method.
     instead: VecDeque<(Method, Answer)>,
 }
 
@@ -173,7 +174,7 @@ async fn the_secret_follows_the_owners_file_and_pods_wait_for_it() {
 
     runner.content.send_replace(Some(content(NEW)));
     server.0.lock().secret = None;
-    // Also when the file is not watched any more.
+    // This also works when the file is no longer watched.
     drop((runner.content, runner.owned));
     sleep(EVERY + MOMENT).await;
     assert_eq!(server.text(), NEW, "a deleted Secret comes back");

@@ -1,4 +1,4 @@
-//! The pods and Services that are made, as whole objects, so that any change of them is noticed.
+//! Compares the created pods and Services as whole objects, so that any change is noticed.
 
 use porch_fn_pool::{ImageContent, ImageKey, Uid};
 use serde_json::{Value, json};

@@ -1,7 +1,8 @@
-//! The connections to pods: dialled when first wanted, closed when there was no call for a while.
+//! The connections to pods. A connection is dialled at its first use and closed after some time
+//! without a call.
 //!
-//! A runner asks each pod that it owns whether it serves, so it would hold a connection to all of
-//! them for as long as they live.
+//! A runner probes each pod that it owns. If it closed no idle connection, it would hold one to
+//! every pod.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,17 +16,17 @@ use super::{Connect, State, Store};
 use crate::pods::kubernetes::names;
 use crate::pods::probe::{CONNECTION, Located, NoPod};
 
-/// A connection without a call for so long is closed.
+/// A connection is closed after this time without a call.
 const IDLE: Duration = Duration::from_mins(5);
 /// How often idle connections are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// The way to a pod.
+/// The address of a pod and the connection to it.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// What is dialled, and the pod's own address: either may change.
+    /// The dialled address, and the pod's own address. Either may change.
     to: (IpAddr, IpAddr),
-    /// Its first user dials it.
+    /// The first call or probe dials it.
     connection: Arc<Connection>,
     /// Whether the connection follows one that was closed because it was idle.
     reopens: bool,
@@ -38,10 +39,10 @@ pub(super) struct Link {
 impl Store {
     /// The connection for a call to a pod that serves.
     ///
-    /// One that was lost is not dialled again: the pod may be gone, and its address another pod's.
-    /// It has to be probed first. One that was closed here says no such thing and is reopened by
-    /// the call, through the pod's Service; a pod's own address is not, since the watch may be
-    /// late.
+    /// A lost connection is not dialled again: the pod may be gone, and another pod may have its
+    /// address. A probe must succeed first. If the connection was closed here because it was idle,
+    /// the call dials again through the pod's Service. It never dials the pod's own address again,
+    /// since the watch may be late.
     pub(in crate::pods::kubernetes) fn connection(&self, uid: &Uid) -> Option<Arc<Connection>> {
         let mut state = self.state.lock();
         let Link { connection, reopens, .. } = self.link(&mut state, uid).ok()??;
@@ -55,7 +56,7 @@ impl Store {
         Ok(self.link(&mut state, uid)?.map(|link| Arc::clone(&link.connection)))
     }
 
-    /// Ends the connection to the pod. The next one is dialled anew.
+    /// Closes the connection to the pod. The next use dials a new one.
     pub(in crate::pods::kubernetes) fn cut(&self, uid: &Uid) {
         let link = self.state.lock().pods.get_mut(uid).and_then(|pod| pod.link.take());
         if let Some(link) = link {
@@ -63,7 +64,7 @@ impl Store {
         }
     }
 
-    /// Closes idle connections, for ever.
+    /// Closes idle connections, forever.
     pub(crate) async fn follow_idle(&self) {
         loop {
             sleep(LOOK_EVERY).await;
@@ -71,16 +72,15 @@ impl Store {
         }
     }
 
-    /// Replaces the connections that have had no call for [`IDLE`] by ones that are not dialled
-    /// yet.
+    /// Replaces each connection without a call for [`IDLE`] by a new one that is not dialled yet.
     fn close_idle(&self) {
         let mut idle = Vec::new();
         for pod in self.state.lock().pods.values_mut() {
             let Some(link) = &mut pod.link else { continue };
-            // A call has it, or a probe.
+            // A call or a probe uses the connection.
             if Arc::strong_count(&link.connection) > 1 {
                 link.used = Instant::now();
-            // One that was lost stays: a call that comes has to learn it.
+            // A lost connection stays, so that the next call notices the loss.
             } else if link.used.elapsed() >= IDLE
                 && link.connection.is_up()
                 && let Some(next) = self.make(&pod.seen.object_name, link.to.0)
@@ -89,15 +89,15 @@ impl Store {
                 idle.push(std::mem::replace(&mut link.connection, next));
             }
         }
-        // Without the lock: each closes its socket.
+        // Drops the connections without the lock, since each drop closes a socket.
         drop(idle);
     }
 
-    /// The way to the pod, as made now or before; `None` while it has no address.
+    /// Returns the link to the pod, and creates it if needed; `None` while the pod has no address.
     fn link<'a>(&self, state: &'a mut State, uid: &Uid) -> Result<Option<&'a Link>, NoPod> {
         let State { pods, services, .. } = state;
         let pod = pods.get_mut(uid).ok_or(NoPod)?;
-        // Without an IP of its own the pod cannot be behind its Service either.
+        // A pod without its own IP is not reachable through its Service either.
         let Some(pod_ip) = pod.seen.ip else { return Ok(None) };
         let ip = match &self.connect {
             Connect::PodIp => Some(pod_ip),
@@ -125,7 +125,7 @@ impl Store {
             Connect::PodIp => address.clone(),
             Connect::Service { suffix } => format!("{object_name}.{suffix}:{}", names::PORT),
         };
-        // The domain in it was checked at the start.
+        // The domain in the name was checked at startup.
         Connection::named(address, authority, CONNECTION).ok().map(Arc::new)
     }
 }

@@ -8,7 +8,7 @@ use porch_fn_pool::Uid;
 use super::{Store, is_older};
 use crate::pods::kubernetes::names::is_ours;
 
-/// A Service of ours.
+/// A Service that a runner manages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::pods::kubernetes) struct KnownService {
     pub(in crate::pods::kubernetes) uid: String,
@@ -16,7 +16,7 @@ pub(in crate::pods::kubernetes) struct KnownService {
     owner: Option<Uid>,
     resource_version: String,
     ip: Option<IpAddr>,
-    /// Without an address of its own: its name stands for the pod's.
+    /// The Service has no cluster IP: its DNS name resolves to the pod's address.
     headless: bool,
     terminating: bool,
 }
@@ -39,7 +39,7 @@ impl Store {
         }
     }
 
-    /// The full list. The watch reports again what was made since.
+    /// Replaces all Services by the full list. The watch reports again any Service created since.
     pub(in crate::pods::kubernetes) fn replace_services(&self, services: &[Service]) {
         self.state.lock().services = services.iter().filter_map(known_service).collect();
         self.services_listed.send_replace(true);
@@ -47,7 +47,7 @@ impl Store {
 
     /// Waits for the first list.
     pub(in crate::pods::kubernetes) async fn services_known(&self) {
-        // Never an error: the sender is ours.
+        // This cannot fail: `self` owns the sender.
         let _ = self.services_listed.subscribe().wait_for(|listed| *listed).await;
     }
 
@@ -58,12 +58,12 @@ impl Store {
 }
 
 impl KnownService {
-    /// It stands before this pod, and not before one that had its name earlier.
+    /// Whether the Service belongs to this pod, and not to an earlier pod with the same name.
     pub(in crate::pods::kubernetes) fn belongs_to(&self, uid: &Uid) -> bool {
         !self.terminating && self.owner.as_ref() == Some(uid)
     }
 
-    /// Where the pod with this address of its own is dialled.
+    /// The address to dial for the pod whose own address is `pod`.
     pub(super) fn address(&self, pod: IpAddr) -> Option<IpAddr> {
         if self.headless { Some(pod) } else { self.ip }
     }

@@ -1,4 +1,4 @@
-//! What a pod's failure says of its image, which decides whether the registry is asked again.
+//! Tests the effect of a pod's failure on its image: whether the registry is queried again.
 
 use std::sync::atomic::Ordering;
 
@@ -28,7 +28,7 @@ impl Setup {
     }
 }
 
-/// In its state of this version its container waits so.
+/// A pod whose container waits with this reason and message.
 fn pod(uid: &str, version: u32, container: &str, reason: &str, message: &str) -> Pod {
     fake::pod(uid, version, &pod_waits(container, reason, message))
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{PodTemplateSpec, Service};
 
 use crate::pods::kubernetes::names;
 
-/// The contract's four points, in order. `part` names the text or object at fault.
+/// Checks the contract's four points, in order. `part` names the text or object at fault.
 pub(super) fn check_pod(part: &str, pod: &PodTemplateSpec, warnings: &mut Vec<String>) -> Result<(), String> {
     let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let container = containers.find(|container| container.name == names::CONTAINER).ok_or_else(|| {
@@ -46,7 +46,7 @@ pub(super) fn check_pod(part: &str, pod: &PodTemplateSpec, warnings: &mut Vec<St
     Ok(())
 }
 
-/// Whether a Service of this template would lead to a pod of this template.
+/// Checks that a Service of this template would select a pod of this template.
 pub(super) fn check_service(
     part: &str,
     service: &Service,

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The example of Porch's documentation, as it is.
+/// The unchanged example of Porch's documentation.
 const DOCUMENTED: &str = include_str!("documented.yaml");
-/// What newer Porch installs, as it is.
+/// The unchanged objects that newer Porch installs.
 const BASE: &str = include_str!("base-templates.yaml");
 
 const POD: &str = "kind: Pod

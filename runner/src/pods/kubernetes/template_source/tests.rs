@@ -1,5 +1,4 @@
-//! Which template is used where the user's objects are missing, under the flags that newer Porch
-//! has.
+//! Tests which template is used if the user's objects are missing, with newer Porch's flags.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! What is in effect of FunctionConfigs that come, change, break and go.
+//! Tests which FunctionConfigs are in effect when objects are created, changed, made invalid and
+//! deleted.
 
 use serde_json::{Value, json};
 use tokio::time::advance;
@@ -155,7 +156,7 @@ fn a_status_field_that_is_pruned_is_written_once() {
     objects.record_write("a", &broken, true);
     assert_eq!(written(&objects, "a", true), Some(broken), "until it is there");
 
-    // Another object of that name.
+    // A different object with the same name.
     objects.apply(Object { uid: "another".into(), ..there });
     assert_eq!(written(&objects, "a", true), Some(observed(1)));
 }
@@ -190,7 +191,8 @@ fn what_is_being_deleted_has_no_effect_and_no_status() {
     assert_eq!(objects.counts(), Counts::default());
 }
 
-/// Not while the meaning of tags is unknown: with the other one there may be no conflict.
+/// No conflict is reported while the meaning of tags is unknown: with another meaning there may be
+/// no conflict.
 #[test]
 fn the_loser_of_a_conflict_reads_it_once_the_meaning_of_tags_is_known() {
     let mut objects = Objects::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::NoSchema));
@@ -219,7 +221,7 @@ fn the_loser_of_a_conflict_reads_it_once_the_meaning_of_tags_is_known() {
     assert_eq!(written(&objects, "newer", true), Some(observed(1)));
 }
 
-/// A writer that disagrees must not make this one run hot.
+/// A conflicting writer must not cause an endless series of writes.
 #[tokio::test(start_paused = true)]
 async fn pauses_double_while_another_writer_disagrees_or_writes_fail() {
     for succeeds in [true, false] {

@@ -1,5 +1,5 @@
-//! What is written to a FunctionConfig, and by which runner: runners must not write against each
-//! other.
+//! Tests the writes to a FunctionConfig, and which runner sends them. Runners must not overwrite
+//! each other.
 
 use serde_json::json;
 
@@ -31,7 +31,7 @@ fn ending(finalizers: &[&str]) -> Object {
     Object { ending: true, finalizers, ..object(json!({})) }
 }
 
-/// Whether the present state is in effect, and the problem.
+/// Whether the current state is in effect, and the problem.
 type Outcome = (bool, Option<&'static str>);
 const APPLIED: Outcome = (true, None);
 const BROKEN: Outcome = (false, Some("bad"));
@@ -91,11 +91,11 @@ fn the_owner_writes_what_differs() {
         (Some(3), None, APPLIED, None),
         (None, Some(bad), APPLIED, Some(status(Some(3), Some("")))),
         (Some(3), Some(bad), APPLIED, Some(status(None, Some("")))),
-        // What is broken is not in effect, whatever was before.
+        // An invalid state is not in effect, whatever the state before it was.
         (None, None, BROKEN, Some(status(None, Some(bad)))),
         (Some(2), Some(bad), BROKEN, None),
         (None, Some("function-runner: worse"), BROKEN, Some(status(None, Some(bad)))),
-        // An object that loses a conflict was looked at.
+        // An object that loses a conflict still counts as observed.
         (None, None, LOSES, Some(status(Some(3), Some(lost)))),
         (Some(3), Some(lost), LOSES, None),
         // Another writer's error.

@@ -31,7 +31,7 @@ impl Setup {
         setup
     }
 
-    /// With a connection, as the probe leaves it.
+    /// Creates a setup with a connection, like after a probe.
     async fn probed(connect: Connect) -> (Self, TcpStream) {
         let setup = Self::new(connect).await;
         setup.store.locate(&setup.uid).unwrap().unwrap().sender().await.unwrap();
@@ -129,7 +129,7 @@ async fn what_was_lost_or_has_moved_is_probed_before_a_call_dials_it() {
     assert!(it.store.connection(&it.uid).is_none());
 }
 
-/// The watch may be late, and another pod have the address.
+/// The watch may be late, and another pod may have the address.
 #[tokio::test]
 async fn a_pods_own_address_is_probed_before_a_call_dials_it() {
     let (it, stream) = Setup::probed(Connect::PodIp).await;
