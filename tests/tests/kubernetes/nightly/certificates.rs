@@ -161,8 +161,8 @@ async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners()
     stand.serves(&stand.images[..2]).await;
     stand.lets_only_routers_in().await;
 
-    // The new authority signs the runners' certificate while routers still have the old
-    // authority's.
+    // The renewed authority signs the runners' certificate while routers still have the authority's
+    // old certificate.
     for (deployment, secret) in [(RUNNERS, RUNNER_SECRET), (ROUTER, ROUTER_SECRET)] {
         stand
             .under_load(&format!("certificates of {deployment} renewed"), async || {

@@ -217,7 +217,8 @@ async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
     let porch = Porch::install(&stand, Version::V1_5, &stand.images[..2]).await;
     porch.calls(&[("porch-server", &[PORCHS])]).await;
     let names = stand.ports().await;
-    // This is why a separate command switches the Service: `apply` would merge both selectors.
+    // This is why a separate command switches the Service: `apply` merges the new selector into the
+    // old one.
     let taken_over = stand.with(&["take-over-1.5"]);
     let selector = "jsonpath={.items[?(@.metadata.name==\"function-runner\")].spec.selector}";
     let merged = stand.run(&["apply", "--dry-run=server", "-k", &taken_over, "-o", selector]).await.stdout;
