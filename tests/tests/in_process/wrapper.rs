@@ -38,7 +38,7 @@ async fn serve(args: &[&str]) -> (App, Client) {
     (app, client)
 }
 
-/// Calls a function once that is this shell script.
+/// Calls a function that runs this shell script.
 async fn evaluate(script: &str) -> Answer {
     Wrapper::sh(&[], script).await.client.call(IMAGE, INPUT).await
 }

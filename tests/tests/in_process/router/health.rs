@@ -145,7 +145,7 @@ async fn a_runner_that_cools_down_stands_back_until_the_healthy_one_refuses_or_i
     assert!(started.elapsed() < NO_RUNNER_WAIT, "it is not waited for another runner");
     fleet.wait_states(&[(1, "unreachable")]).await;
     assert_eq!(caller.runner_of(&image).await, "0");
-    // The runner's old health stream never ended, so the router must notice the restart itself.
+    // The runner's old health stream has never ended.
     fleet.runners[1].restart().await;
     fleet.wait_states(&[(1, "cooling_down")]).await;
 }

@@ -312,7 +312,7 @@ async fn runners_that_are_lost_in_silence_do_not_count_as_broken_by_the_call() {
     }
     assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "3");
 
-    // After a silent loss, a call may still lose two other connections, but not three.
+    // A silent loss does not count, but after two broken connections the call is not sent again.
     let mut fleet = Fleet::with(4, &PINGS).await;
     let image = fleet.image(&[0, 1, 2, 3]);
     fleet.runners[0].on(&image, Gate::new().echo());

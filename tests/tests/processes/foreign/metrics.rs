@@ -80,7 +80,7 @@ fn good_image(number: usize) -> String {
     format!("example.com/f/good{number}:v1")
 }
 
-/// Makes calls of every kind until it is dropped.
+/// Makes calls of every kind until the result is dropped.
 fn traffic(router: SocketAddr) -> JoinSet<()> {
     let mut callers = JoinSet::new();
     let mut images: Vec<_> = (0..GOOD).map(good_image).collect();
