@@ -58,8 +58,8 @@ async fn the_answer_of_one_runner_decides_about_the_next() {
     let full = |text| shed(Code::ResourceExhausted, text);
     let mut later = Reply::status(Code::ResourceExhausted, "another word");
     later.headers.extend(headers(&[("porch-fn-retry", "later")]));
-    // Each row has the runners' answers in the image's order, then the runner that served the call
-    // or the call's error, then the number of calls at each runner.
+    // The columns: the runners' answers in the image's order; the runner that served the call, or
+    // the call's error; the number of calls at each runner.
     let mut table = vec![
         (vec![proxys(""), Answer::Echo], Ok("1"), vec![1, 1]),
         (vec![proxys("upstream connect error"), Answer::Echo], Ok("1"), vec![1, 1]),
@@ -285,7 +285,7 @@ async fn the_calls_of_a_hung_runner_move_on() {
     fleet.runners[0].hang().await;
     fleet.runners[1].hang().await;
     let hung = Instant::now();
-    // One call is in flight already, one is sent on a connection that looks alive, and one has more
+    // One call is in flight already. One is sent on a connection that looks alive. One has more
     // bytes than fit into the socket.
     let late = caller.runner_of(&small);
     let large = caller.evaluate(&large, vec![b'x'; 5 * 1024 * 1024]);

@@ -1,6 +1,6 @@
-//! How soon a first call is answered if its function has no pod yet, counted from the moment at
-//! which the runner can know that the pod serves. The node's scheduling and container starts are
-//! not counted. With Services, kube-proxy's rules must be in place first.
+//! Measures how soon a first call is answered if its function has no pod yet. The time starts when
+//! the runner can know that the pod serves. So it excludes scheduling and starting containers,
+//! which is the node's part. With Services, kube-proxy's rules must also be in place first.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep};
 use crate::rig::{Bench, CONNECTS, INPUT};
 
 const RUNS: usize = 8;
-/// The time until the answer may start at the first watch event with the pod's IP, or at the moment
-/// when the wrapper listens, if that is later. The first bound is for the median, the second for
-/// all runs but one on a busy node.
+/// The maximum time until the answer. It starts when the pod's IP is in a watch event and the
+/// wrapper listens. The first bound is for the median, the second for all runs but one on a busy
+/// node.
 const BOUND: Duration = Duration::from_millis(150);
 const BOUND_ON_A_BUSY_NODE: Duration = Duration::from_millis(500);
 

@@ -72,8 +72,8 @@ impl Trial {
         Self { images, runners, router, sandbox, runner, wrapper }
     }
 
-    /// The answers of a function that works, of one that fails, of one that does not exist, and of
-    /// a call whose deadline has passed.
+    /// The answers of a function that works, a function that fails, a function that does not exist,
+    /// and a call with an expired deadline.
     async fn answers(&self) -> Vec<Answer> {
         let client = Client::new(self.router.address());
         let long = format!("{INPUT}# {}\n", "x".repeat(5 << 20));

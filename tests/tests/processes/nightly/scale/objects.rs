@@ -1,5 +1,5 @@
-//! Function pods and their Services in the form in which an API server returns them, with all
-//! fields that the kubelet, the control plane and our runners write.
+//! Function pods and their Services as an API server returns them. They have all fields that the
+//! kubelet, the control plane and our runners write.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
