@@ -1,5 +1,5 @@
-//! Overload of runners: bytes in flight. Which images have to yield, and how images take turns in
-//! the exec runtime, is tested in common/grpc and runner/src/exec.
+//! Overload of runners: the limit of bytes in flight. common/grpc tests which images have to yield,
+//! and runner/src/exec tests how images take turns in the exec runtime.
 
 use bytes::Bytes;
 use porch_fn_grpc::{CALL_OVERHEAD, is_shed, load_of};
@@ -13,8 +13,8 @@ use tonic::Code;
 
 use super::Runner;
 
-/// Images `example.com/gated0:v1` and so on wait until a file `go` exists; `example.com/quick0:v1`
-/// do not.
+/// Calls of the images `example.com/gated0:v1` and so on wait until a file `go` exists; those of
+/// `example.com/quick0:v1` and so on do not.
 const GATED: &str = "echo gated >>$TMPDIR/order; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
 const QUICK: &str = "echo quick >>$TMPDIR/order; cat";
 
@@ -26,7 +26,8 @@ async fn runner(flags: &[&str]) -> Runner {
     Runner::start(&[(&images("gated"), GATED), (&images("quick"), QUICK)], flags).await
 }
 
-/// One with `limit` bytes of messages, and as many executables at once as fit.
+/// Starts a runner with a limit of `limit` bytes in flight, and with enough parallel executions
+/// that only this limit counts.
 async fn limited(limit: usize) -> Runner {
     let limit = format!("--max-inflight-bytes={limit}");
     runner(&["--max-request-body-size=65536", &limit, "--max-parallel-executions=100"]).await
@@ -42,7 +43,7 @@ impl Runner {
         until_metric(self.app.admin_address(), &series, value as u64).await;
     }
 
-    /// The functions that ran, in their order.
+    /// The functions in the order in which they started.
     fn order(&self) -> Vec<String> {
         let order = std::fs::read_to_string(self.sandbox.path("order")).unwrap_or_default();
         order.lines().map(str::to_owned).collect()
@@ -52,7 +53,7 @@ impl Runner {
         eventually("they run", async || (self.order().len() == count).then_some(())).await;
     }
 
-    /// Lets the gated calls end, and waits until all bytes are given back.
+    /// Lets the gated calls end, and waits until all bytes are released.
     async fn finish(&self, held: Vec<RawCall>) {
         self.sandbox.write("go", "");
         for call in held {
@@ -66,7 +67,7 @@ fn package() -> Bytes {
     vec![b'x'; 50_000].into()
 }
 
-/// The charge of a call with that package.
+/// The bytes that the runner charges for a call with that package.
 fn charge() -> usize {
     framed("example.com/gated0:v1", package()).len() - PREFIX_LEN + CALL_OVERHEAD
 }
@@ -77,7 +78,7 @@ async fn begin(raw: &RawCaller, image: &str) -> RawCall {
     call
 }
 
-/// Calls of `count` gated images that hold their bytes until the runner is told to go.
+/// Starts calls of `count` gated images, which hold their bytes until `go` exists.
 async fn hold(runner: &Runner, raw: &RawCaller, count: usize) -> Vec<RawCall> {
     let mut held = Vec::new();
     for number in 0..count {
@@ -90,7 +91,8 @@ async fn hold(runner: &Runner, raw: &RawCaller, count: usize) -> Vec<RawCall> {
 
 #[tokio::test]
 async fn calls_without_a_message_make_room_for_others() {
-    // The prefix of the largest message that is allowed; and headers alone.
+    // First calls that send only the prefix of the largest allowed message, then calls that send
+    // only headers.
     const LARGEST: u32 = 65_536;
     let announced = [&[0], &LARGEST.to_be_bytes()[..]].concat();
     for (count, prefix, limit) in
@@ -110,7 +112,7 @@ async fn calls_without_a_message_make_room_for_others() {
             (answer.code != Code::ResourceExhausted).then(|| assert_eq!(answer.output(), "package"))
         })
         .await;
-        // The oldest goes first.
+        // The oldest call is evicted first.
         let evicted = silent.remove(0).answer().await;
         assert_eq!(evicted.code(), Code::ResourceExhausted);
         assert!(evicted.message().starts_with("the message came too slowly"), "{}", evicted.message());

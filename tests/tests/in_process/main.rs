@@ -1,5 +1,5 @@
-//! Whole apps in this process, each on free ports; and what the manifests in deploy/ promise, by
-//! value.
+//! Tests of whole servers in this process, each on free ports, and of values in the manifests of
+//! deploy/.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use porch_fn_runner::{App, Flags, Pods, start};
 use porch_fn_tests::client::Client;
 use porch_fn_tests::process::Sandbox;
 
-/// A runner in this process, with executables that are shell scripts.
+/// A runner in this process whose executables are shell scripts.
 struct Runner {
     sandbox: Sandbox,
     app: App,
@@ -23,8 +23,8 @@ struct Runner {
 }
 
 impl Runner {
-    /// Each function is its images, separated by commas, and a script, for which `$TMPDIR` is the
-    /// sandbox.
+    /// Each function consists of its images, separated by commas, and a script. In the script,
+    /// `$TMPDIR` is the sandbox.
     async fn start(functions: &[(&str, &str)], flags: &[&str]) -> Self {
         let sandbox = Sandbox::new();
         let own = ["porch-fn-runner", "--address=127.0.0.1", "--port=0", "--admin-port=0"];

@@ -1,7 +1,7 @@
-//! Facts that deploy/ has twice are equal: alerts for Prometheus and for its operator, because
-//! kustomize can include neither in the other; names in their tests, the dashboard, scrape
-//! configurations and the README; objects for kpt and for kustomize. `foreign::metrics` asks
-//! Prometheus.
+//! Asserts that duplicated facts in deploy/ are equal. Alerts exist for Prometheus and for its
+//! operator, because kustomize can include neither in the other. Their tests, the dashboard, scrape
+//! configurations and the README repeat names. kpt and kustomize list the same objects.
+//! `foreign::metrics` tests the alerts with Prometheus.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ fn rules(groups: &Value) -> impl Iterator<Item = &Value> {
     list(groups).flat_map(|group| list(&group["rules"]))
 }
 
-/// The words of a text that begin with `prefix`, as a program would have to write them.
+/// The words of a text that begin with `prefix`, in the characters of metric and flag names.
 fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
     let part = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
     text.split(|c| !part(c)).filter(|word| word.starts_with(prefix)).collect()
@@ -42,15 +42,15 @@ fn label<'a>(series: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.split_once('"')?.0)
 }
 
-/// Where pods of a Deployment show metrics: the value of the label that tells programs apart, and
-/// the port's name.
+/// Where pods of a Deployment export metrics: the value of the label `by`, which distinguishes the
+/// programs, and the port's name.
 fn shown_by<'a>(deployment: &'a Value, by: &str) -> (&'a str, &'a str) {
     let pod = &deployment["spec"]["template"];
     let port = list(&pod["spec"]["containers"][0]["ports"]).find(|port| port["containerPort"] == 9464);
     (pod["metadata"]["labels"][by].as_str().unwrap(), port.unwrap()["name"].as_str().unwrap())
 }
 
-/// That of routers and runners, and that of the runner which stands alone.
+/// The PodMonitor of routers and runners, and that of the single runner.
 fn pod_monitors() -> [Value; 2] {
     let mut monitors = objects(&Path::new(DEPLOY).join("components/prometheus-operator/monitors.yaml"));
     assert!(monitors.iter().all(|monitor| monitor["kind"] == "PodMonitor"));
@@ -68,7 +68,7 @@ fn the_operators_alerts_are_those_of_the_rule_file() {
         rules(groups).map(|rule| rule["alert"].as_str().unwrap().to_owned()).collect()
     };
     let (groups, copied) = (&file["groups"], &object["spec"]["groups"]);
-    // Names first: what differs is then seen at once.
+    // Compare the names first: a difference is then easy to see.
     assert_eq!(names(copied), names(groups));
     assert_eq!(copied, groups);
     let all = names(groups);
@@ -109,7 +109,7 @@ fn each_alert_says_what_to_do_in_words_that_lead_somewhere() {
     assert!(named > 3, "rows and tables are found in descriptions");
 }
 
-/// promtool runs the cases: here is that there are some for each alert.
+/// promtool runs the cases. This test checks that each alert has some.
 #[test]
 fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     let tests = manifest("alerts/porch-functions.tests.yaml");
@@ -127,7 +127,7 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
         assert!(!firing.is_empty(), "{name} fires in its case");
         for alert in &firing {
             assert_ne!(label(alert, "namespace"), Some("quiet"), "{name}");
-            // What its texts show of the labels.
+            // Labels that the alert's texts refer to.
             for annotation in rule["annotations"].as_object().unwrap().values() {
                 for shown in annotation.as_str().unwrap().split("$labels.").skip(1) {
                     let shown = shown.split_once(' ').unwrap().0;
@@ -146,7 +146,7 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     }
 }
 
-/// They have metrics of the same names, which the dashboard divides by job.
+/// Routers and runners have metrics of the same names, which the dashboard separates by job.
 #[test]
 fn routers_and_runners_are_scraped_as_two_jobs() {
     let [monitor, single] = pod_monitors();
@@ -170,7 +170,8 @@ fn routers_and_runners_are_scraped_as_two_jobs() {
     assert!(asked(&monitor).iter().eq(&ports), "{monitor}");
     assert!(asked(&single).iter().eq([single_port]), "{single}");
 
-    // The same by hand. That its rules make these jobs is seen in a Prometheus.
+    // The same in the configuration for Prometheus without its operator. `foreign::metrics` tests
+    // that its rules produce these jobs.
     let scrape = &manifest("alerts/prometheus.yaml")["scrape_configs"][0];
     let discovery = &scrape["kubernetes_sd_configs"][0];
     assert_eq!(
@@ -182,8 +183,8 @@ fn routers_and_runners_are_scraped_as_two_jobs() {
     assert_eq!(scrape["relabel_configs"][0]["regex"], regex);
 }
 
-/// Porch's packages own Porch's objects, and whatever reconciles them would set back what is
-/// changed here.
+/// Porch's packages own Porch's objects. Tools that reconcile them would revert any change made
+/// here.
 #[test]
 fn the_base_touches_no_object_of_porch() {
     let package = porch_fn_package::read(Path::new(DEPLOY), 1 << 20).unwrap();
@@ -211,7 +212,7 @@ fn the_base_touches_no_object_of_porch() {
     }
 }
 
-/// What is Porch's stays when this is removed, by the label and by kpt.
+/// Porch's objects stay when this project is removed by its label or by kpt.
 #[test]
 fn components_that_change_objects_of_porch_leave_them_behind() {
     for file in ["take-over/service.yaml", "take-over-1.5/service.yaml", "pod-security/namespaces.yaml"] {
@@ -224,7 +225,6 @@ fn components_that_change_objects_of_porch_leave_them_behind() {
     }
 }
 
-/// Kind, namespace and name of an object.
 fn name(object: &Value) -> String {
     let metadata = &object["metadata"];
     let [kind, namespace, name] = [&object["kind"], &metadata["namespace"], &metadata["name"]]
@@ -240,7 +240,8 @@ fn images_are_built_by_the_compiler_that_the_workspace_asks_for() {
     for image in ["function-runner", "wrapper-server"] {
         let dockerfile = text(&format!("images/{image}/Dockerfile"));
         assert!(dockerfile.contains(&format!("\nFROM docker.io/library/rust:{minor}-")), "{image}: {minor}");
-        // With that file rustup would fetch what else it asks for.
+        // If the image contained that file, rustup would download everything that the file
+        // requests.
         let ignored = text(&format!("images/{image}/Dockerfile.dockerignore"));
         assert!(ignored.contains("\n*\n") && !ignored.contains("\n!rust-toolchain"), "{image}");
     }

@@ -1,5 +1,5 @@
-//! Which manifests grant rights, to whom, and that Porch's own grant as much. That runners need all
-//! of them and no other, tests/kubernetes/api/rights.rs shows.
+//! Which manifests grant rights and to whom, and that Porch's own manifests grant as much.
+//! tests/kubernetes/api/rights.rs tests that runners need all of these rights and no others.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use porch_fn_tests::rights::{
 };
 use serde_json::{Value, json};
 
-/// Every file of YAML below a folder.
+/// All YAML files below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -24,7 +24,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What the original's Role allows in the function namespace, as newer Porch's manifests have it.
+/// The rights that Porch 1.6 grants to its own function runner in the function namespace.
 fn originals() -> Roles {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch/1.6/5-rbac.yaml");
     let mut roles = objects(&file);
@@ -46,7 +46,7 @@ fn nothing_else_is_granted() {
             match object["kind"].as_str().unwrap() {
                 "Role" => drop(roles.insert(name.clone())),
                 "RoleBinding" => is_for_runners(&name, &object),
-                // Nothing is granted in the whole cluster.
+                // No right is granted for the whole cluster.
                 other => panic!("{name} has a {other}"),
             }
         }
@@ -66,7 +66,7 @@ fn is_for_runners(file: &str, binding: &Value) {
 fn the_single_runner_has_the_rights_of_the_base_and_its_components() {
     let single: BTreeSet<_> = Roles::of(&[SINGLE_RUNNER]).rights();
     let shards = Roles::of(&[BASE, POD_TEMPLATE, PRIVATE_REGISTRIES]).rights();
-    // Its ConfigMap may have any name, as the original's.
+    // The single runner's ConfigMap may have any name, like that of Porch's own runner.
     let any_map = |right: &Right| {
         let all = right.of_all();
         if all == Right::new("get configmaps") { all } else { right.clone() }
@@ -78,7 +78,7 @@ fn the_single_runner_has_the_rights_of_the_base_and_its_components() {
 fn the_original_grants_all_that_is_granted_here() {
     let originals = originals().rights();
     assert!(originals.len() > 30);
-    // Porch's documentation of `--function-pod-template` grants it.
+    // Porch's documentation of `--function-pod-template` grants this right.
     let own = Right::new("get configmaps");
     for right in Roles::of(&[BASE, POD_TEMPLATE, PRIVATE_REGISTRIES, SINGLE_RUNNER]).rights() {
         let right = right.of_all();
@@ -86,8 +86,8 @@ fn the_original_grants_all_that_is_granted_here() {
     }
 }
 
-/// Going back to Porch's runner: by the label go the rights that Porch does not have, and nothing
-/// of Porch's.
+/// The rollback to Porch's runner deletes by this label. It must delete the rights that Porch does
+/// not have, and none of Porch's objects.
 #[test]
 fn the_single_runners_label_is_on_its_rights_alone() {
     let mut removed = BTreeSet::new();

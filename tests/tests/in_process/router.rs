@@ -1,5 +1,5 @@
-//! The router through its front door: a real HTTP/2 call goes in, and fake runners behind it decide
-//! what happens to it. One module for each kind of promise.
+//! Tests of the router from outside: a real HTTP/2 call goes in, and fake runners behind the router
+//! decide what happens to it. Each module tests one kind of behaviour.
 
 mod deadlines;
 mod drain;
@@ -14,5 +14,5 @@ mod status;
 
 use std::time::Duration;
 
-/// For so long a call waits for a runner where there is none.
+/// How long a call waits for a runner if none is available.
 const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);

@@ -17,10 +17,10 @@ use super::Runner;
 
 const IMAGE: &str = "example.com/functions/set-image:v1";
 const INPUT: &str = "kind: ResourceList\n";
-/// Leaves a file while it runs, and answers once `go` exists.
+/// Creates a file when it starts, and answers once `go` exists.
 const GATED: &str = "touch $TMPDIR/$$.started; until [ -e $TMPDIR/go ]; do sleep 0.01; done; cat";
 
-/// A runner of one executable, which is this script and runs as [`IMAGE`] and as `short:v2`.
+/// A runner with one executable: this script, for the images [`IMAGE`] and `short:v2`.
 async fn runner(flags: &[&str], script: &str) -> Runner {
     Runner::start(&[(&format!("{IMAGE},short:v2"), script)], flags).await
 }
@@ -65,7 +65,7 @@ async fn the_tag_field_wins_over_a_tag_and_no_path_is_followed() {
         (IMAGE, "v2", Code::NotFound),
         ("example.com/functions/set-image:v2", "", Code::NotFound),
     ] {
-        // An executable that exists and would answer.
+        // This executable exists and would answer if the runner used it.
         let exec_path = "/bin/cat".to_owned();
         let call = EvaluateFunctionRequest { tag: tag.to_owned(), exec_path, ..request(image, INPUT) };
         let answer = caller.send(tonic::Request::new(call)).await;
@@ -91,7 +91,7 @@ async fn an_image_that_is_not_allowed_does_not_run() {
 #[tokio::test]
 async fn an_answer_is_never_longer_than_the_limit() {
     let limit = ["--max-request-body-size=100000"];
-    // The second has bytes that would fit alone, but not in a message.
+    // The second script's output alone is within the limit, but the message with it is not.
     for script in ["yes; sleep 1000", "yes | head -c 99998"] {
         let answer = runner(&limit, script).await.client.call(IMAGE, INPUT).await;
         assert_eq!(answer.code, Code::ResourceExhausted, "{script}: {answer:?}");
@@ -106,7 +106,7 @@ async fn an_answer_is_never_longer_than_the_limit() {
 #[tokio::test]
 async fn a_deadline_ends_the_function() {
     let runner = runner(&[], "echo $$ >$TMPDIR/pid; exec sleep 1000").await;
-    // Longer than a function takes to begin on a busy machine.
+    // Longer than a function needs to start on a busy machine.
     let answer = runner.client.call_within(IMAGE, INPUT, Duration::from_secs(4)).await;
     answer.fails(Code::DeadlineExceeded, "context deadline exceeded");
     let process = format!("/proc/{}", runner.sandbox.appears("pid").await.trim());
@@ -127,14 +127,14 @@ async fn calls_that_wait_for_a_place_keep_their_deadlines() {
         tokio::join!(runner.client.call(IMAGE, INPUT), runner.client.call(IMAGE, INPUT), third);
     assert_eq!((&first.output()[..], &second.output()[..]), (INPUT.as_bytes(), INPUT.as_bytes()));
     third.fails(Code::DeadlineExceeded, "context deadline exceeded");
-    // Its place in the queue is given back.
+    // The failed call's place in the queue is free again.
     assert_eq!(runner.client.call(IMAGE, INPUT).await.output(), INPUT);
 }
 
 #[tokio::test]
 async fn a_full_queue_refuses_for_another_runner() {
     let runner = runner(&["--max-parallel-executions=1", "--max-queue-per-function=100"], GATED).await;
-    // One runs, a hundred wait, and one is too many: only that one is answered.
+    // One call runs, a hundred wait, and the runner refuses one: only that call is answered.
     let mut calls: FuturesUnordered<_> = (0..102).map(|_| runner.client.call(IMAGE, INPUT)).collect();
     let refused = calls.next().await.unwrap();
     assert_eq!(refused.trailers.get("porch-fn-retry").unwrap(), "shed");
@@ -145,7 +145,7 @@ async fn a_full_queue_refuses_for_another_runner() {
     );
 }
 
-/// The flags in the original's documentation: name, default, another value.
+/// The flags in the documentation of Porch's own runner: name, default, another value.
 const DOCUMENTED: [(&str, &str, &str); 24] = [
     ("port", "9445", "1"),
     ("disable-runtimes", "", "exec,pod"),
@@ -160,7 +160,7 @@ const DOCUMENTED: [(&str, &str, &str); 24] = [
     ("function-pod-template", "", "t"),
     ("max-request-body-size", "6291456", "7"),
     ("max-waitlist-length", "2", "7"),
-    // Newer than the documentation.
+    // The following flags are newer than the documentation.
     ("max-grpc-retries", "2", "7"),
     ("base-pod-template-name", "base-pod-template", "t"),
     ("base-service-template-name", "base-service-template", "t"),

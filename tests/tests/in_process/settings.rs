@@ -1,5 +1,6 @@
-//! The file of executables, changed while the runner runs: calls and the admin port follow it. That
-//! of pods is tested in `processes::pods`, and what the page says of each value in runner/settings.
+//! The file of executables changes while the runner runs; calls and the admin port follow it.
+//! `processes::pods` tests the file of pods, and runner/settings tests what the page reports for
+//! each value.
 
 use porch_fn_tests::process::{eventually, get, get_json, until_metric};
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use super::Runner;
 const IMAGE: &str = "example.com/functions/f:v1";
 const INPUT: &str = "kind: ResourceList\n";
 
-/// A runner that reads its files ten times a second, without functions.
+/// A runner without functions that reads its files ten times a second.
 async fn start() -> Runner {
     Runner::start(&[], &["--scan-interval=100ms"]).await
 }

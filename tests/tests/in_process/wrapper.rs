@@ -1,5 +1,5 @@
-//! The wrapper-server by gRPC. The codes and texts of a function that fails or cannot be started
-//! are tested in runner/wrapper-server, with real processes: here is what the server adds to them.
+//! The wrapper-server by gRPC. runner/wrapper-server tests the codes and texts of a function that
+//! fails or cannot be started, with real processes. These tests check what the server adds.
 
 use porch_fn_tests::client::{Answer, Client};
 use porch_fn_tests::process::Sandbox;
@@ -10,7 +10,7 @@ use wrapper_server::{App, Flags, start};
 const IMAGE: &str = "example.com/functions/set-image:v1";
 const INPUT: &str = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems: []\n";
 
-/// A wrapper-server in this process, whose functions have the sandbox's mark.
+/// A wrapper-server in this process, whose functions carry the sandbox's mark.
 struct Wrapper {
     sandbox: Sandbox,
     _app: App,
@@ -38,7 +38,7 @@ async fn serve(args: &[&str]) -> (App, Client) {
     (app, client)
 }
 
-/// One call of a function that is this shell script.
+/// Calls a function that runs this shell script.
 async fn evaluate(script: &str) -> Answer {
     Wrapper::sh(&[], script).await.client.call(IMAGE, INPUT).await
 }
@@ -50,7 +50,7 @@ async fn exit_0_with_a_resource_list_is_ok_byte_for_byte() {
     let failed = format!("{INPUT}results: [{{severity: error, message: bad}}]\n");
     for (script, output, log) in [
         (&*print, output, &b"a\xffb"[..]),
-        // An error among the results of a function that succeeded.
+        // The function succeeds although its results contain an error.
         ("cat; echo 'results: [{severity: error, message: bad}]'; echo log >&2", &failed, b"log\n"),
         ("(sleep 0.3; echo late >&2) & cat", INPUT, b"late\n"),
     ] {

@@ -1,4 +1,4 @@
-//! What breaks or measures the cluster for others, or installs a whole system: one test at a time.
+//! Tests that break or measure the cluster, or install a whole system. They run one at a time.
 
 mod cold;
 pub(crate) mod deploy;

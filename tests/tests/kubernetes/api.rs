@@ -1,5 +1,5 @@
-//! What needs the API server and its controllers but no node: the tests report pods as ready
-//! themselves. They have namespaces of their own and run side by side.
+//! Tests that need the API server and its controllers but no node. The tests mark pods as ready
+//! themselves. Each test has its own namespace, so they run in parallel.
 
 mod adoption;
 mod calls;

@@ -1,14 +1,14 @@
-//! What needs a real Kubernetes. `tests/cluster/run` starts one and runs these in its network,
-//! group by group.
+//! Tests that need a real Kubernetes cluster. `tests/cluster/run` starts one and runs these tests
+//! in its network, group by group.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-/// Tests that disturb others or measure time: one at a time.
+/// Tests that disturb other tests or measure time. They run one at a time.
 mod alone;
-/// What an API server and its controllers decide: no pod runs.
+/// Tests of what an API server and its controllers decide. No pod runs.
 mod api;
-/// Runs of minutes, one at a time.
+/// Tests that take minutes. They run one at a time.
 mod nightly;
-/// Pods that a kubelet starts and stops.
+/// Tests with pods that a kubelet starts and stops.
 mod node;
 mod rig;

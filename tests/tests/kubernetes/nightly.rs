@@ -1,4 +1,4 @@
-//! What takes minutes; `tests/run nightly` runs it and prints figures.
+//! Tests that take minutes. `tests/run nightly` runs them and prints figures.
 
 mod certificates;
 mod faults;

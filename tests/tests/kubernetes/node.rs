@@ -1,5 +1,5 @@
-//! What needs a node: images that are pulled, and containers that start, fail and die.
-//! The tests have namespaces of their own and run side by side.
+//! Tests that need a node: it pulls images, and containers start, fail and die there. Each test has
+//! its own namespace, so they run in parallel.
 
 mod calls;
 mod failing;

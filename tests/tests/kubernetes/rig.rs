@@ -1,4 +1,5 @@
-//! A namespace with runners of its own, and what tests look for in it.
+//! The setup of the cluster tests: a namespace with its own runners, and helpers that look for
+//! objects in it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,49 +17,49 @@ use tokio::time::Instant;
 
 /// A package that functions return unchanged.
 pub(crate) const INPUT: &str = "kind: ResourceList\n";
-/// How pods are reached.
+/// The values of `--pod-connect`: how a runner connects to its pods.
 pub(crate) const CONNECTS: [&str; 2] = ["service", "pod-ip"];
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub(crate) const MANAGER: &str = "porch-fn-runner";
 pub(crate) const RECLAIM_AFTER: &str = "fn.kpt.dev/reclaim-after";
 pub(crate) const REFERENCE: &str = "fn.kpt.dev/image-reference";
 pub(crate) const VERSION: &str = "fn.kpt.dev/template-version";
-/// When every pod's time has run out.
+/// A reclaim-after time in the past: a pod with it may be collected.
 pub(crate) const LONG_AGO: &str = "2001-01-01T00:00:00Z";
-/// The name of the credentials' copy when no flag gives another.
+/// The default name of the Secret into which a runner copies its registry credentials.
 pub(crate) const COPY: &str = "auth-secret";
 /// Longer than any call of these tests takes.
 const DEADLINE: Duration = Duration::from_secs(100);
 
-/// One test's namespace, and what it starts there.
+/// One test's namespace and sandbox, and helpers that start runners there.
 pub(crate) struct Bench {
     pub(crate) sandbox: Sandbox,
     pub(crate) cluster: Cluster,
     pub(crate) namespace: Namespace,
-    /// A function that is there.
+    /// A function image that exists in the registry.
     pub(crate) image: String,
 }
 
-/// A runner and a caller.
+/// A runner, and a client that calls its function `image`.
 pub(crate) struct Runner {
     pub(crate) client: Client,
     pub(crate) server: Server,
     image: String,
 }
 
-/// A package on which the function takes this long.
+/// A package that makes the function sleep for this time.
 pub(crate) fn sleeping(time: Duration) -> String {
     format!("{INPUT}# test-sleep-ms: {}\n", time.as_millis())
 }
 
-/// The error text of a call whose function has no pod for this reason.
+/// The error text of a call after the function's pod failed to start for this reason.
 pub(crate) fn failed(image: &str, reason: &str) -> String {
     format!(
         "unable to get the grpc client to the pod for {image}: the function's pod failed to start: {reason}"
     )
 }
 
-/// When each pod was first seen, in that order, by uid.
+/// The uid of each pod, and the time when the recorder first saw it; oldest first.
 pub(crate) fn births(record: &Recorder<Pod>) -> Vec<(String, Instant)> {
     let mut births: Vec<(String, Instant)> = Vec::new();
     for (at, change) in record.changes() {
@@ -71,12 +72,12 @@ pub(crate) fn births(record: &Recorder<Pod>) -> Vec<(String, Instant)> {
     births
 }
 
-/// Whether nobody has deleted the pod.
+/// Whether nobody has started to delete the pod.
 pub(crate) fn alive(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none()
 }
 
-/// Whether a runner of ours has made the pod.
+/// Whether one of our runners created the pod.
 pub(crate) fn is_ours(pod: &Pod) -> bool {
     pod.labels().get(MANAGED_BY).is_some_and(|by| by == MANAGER)
 }
@@ -87,21 +88,21 @@ pub(crate) fn function(pod: &Pod) -> &Container {
     containers.iter().find(|container| container.name == "function").unwrap()
 }
 
-/// A number of the function's entry on the runner's `/pods` page; zero when it has none.
+/// A number from the function's entry on the runner's `/pods` page; zero if it has no entry.
 pub(crate) async fn count(runner: &Server, image: &str, field: &str) -> u64 {
     let page = runner.json("/pods").await;
     let entry = page.as_array().unwrap().iter().find(|function| function["image"] == image);
     entry.map_or(0, |entry| entry[field].as_u64().unwrap())
 }
 
-/// Waits until the runner has that many.
+/// Waits until `field` of the function has this value on the runner's `/pods` page.
 pub(crate) async fn until_count(runner: &Server, image: &str, field: &str, expected: u64) {
     let what = format!("{field} of {image} is {expected}");
     eventually(&what, async || (count(runner, image, field).await == expected).then_some(())).await;
 }
 
-/// A small template of a user's: `cp` brings the wrapper-server, `command` is what the function's
-/// container runs.
+/// A small pod template as a user would write it: `cp` copies the wrapper-server into the pod, and
+/// the function's container runs `command`.
 pub(crate) fn template(cluster: &Cluster, command: &[&str]) -> Value {
     let mounts = json!([{"name": "tools", "mountPath": "/tools"}]);
     json!({
@@ -135,19 +136,20 @@ impl Bench {
         Self { sandbox: Sandbox::new(), cluster, namespace, image }
     }
 
-    /// A runner that collects every second.
+    /// Starts a runner for the function `image`. The runner scans every second, so it collects
+    /// unused pods soon.
     pub(crate) async fn runner(&self, more: &[&str]) -> Runner {
         self.runner_of(&[&self.image], more).await
     }
 
-    /// The same for other functions, the first of which is called.
+    /// Starts the same runner for other functions. Its client calls the first one.
     pub(crate) async fn runner_of(&self, images: &[&str], more: &[&str]) -> Runner {
         let flags: Vec<_> = ["--scan-interval=1s"].into_iter().chain(more.iter().copied()).collect();
         let server = self.namespace.runner(&self.sandbox, images, &flags).await;
         Runner::new(server, images[0])
     }
 
-    /// A runner that makes pods from a ConfigMap in the functions' namespace.
+    /// Starts a runner that makes pods from a template in a ConfigMap of the function namespace.
     pub(crate) async fn runner_with(&self, config_map: &str, images: &[&str], more: &[&str]) -> Runner {
         let own = format!("--namespace={}", self.namespace.name());
         let template = format!("--function-pod-template={config_map}");
@@ -155,8 +157,8 @@ impl Bench {
         self.runner_of(images, &flags).await
     }
 
-    /// Runners that know each other, each on an address of its own in a network such as `127.0.7`:
-    /// one for each kubeconfig.
+    /// Starts one runner for each kubeconfig. Each has its own address in a network such as
+    /// `127.0.7`, and all of them are peers.
     pub(crate) async fn fleet(
         &self,
         network: &str,
@@ -179,7 +181,7 @@ impl Bench {
         join_all(addresses.iter().zip(kubeconfigs).map(start)).await
     }
 
-    /// Allows so many pods in the namespace, and waits until that is in force.
+    /// Limits the namespace to this number of pods, and waits until the quota is in force.
     pub(crate) async fn quota(&self, pods: &str) {
         let quota = json!({"metadata": {"name": "pods"}, "spec": {"hard": {"pods": pods}}});
         self.namespace.make::<ResourceQuota>(quota).await;
@@ -200,7 +202,7 @@ impl Bench {
         maps.patch("template", &PatchParams::apply("tests").force(), &Patch::Apply(map)).await.unwrap();
     }
 
-    /// `kubectl` in the namespace.
+    /// Runs `kubectl` in the namespace.
     pub(crate) async fn kubectl(&self, args: &[&str], stdin: &str) {
         let args = [&["--namespace", self.namespace.name()], args].concat();
         self.cluster.kubectl_succeeds(&args, stdin).await;
@@ -211,7 +213,7 @@ impl Bench {
         pod_name(&Image::parse(&self.image, "").unwrap(), slot)
     }
 
-    /// The only function pod there is.
+    /// The only function pod in the namespace.
     pub(crate) async fn pod(&self) -> Pod {
         let mut pods = self.pods().await;
         assert_eq!(pods.len(), 1, "{pods:#?}");
@@ -231,7 +233,7 @@ impl Bench {
         pods.remove(0)
     }
 
-    /// Waits until the Service of that name is the pod's.
+    /// Waits until the Service with the pod's name is owned by this pod.
     pub(crate) async fn service_of(&self, pod: &Pod) -> Service {
         let (name, uid) = (pod.name_any(), pod.uid().unwrap());
         let owned = |service: &&Service| {
@@ -243,14 +245,14 @@ impl Bench {
         self.namespace.until(&format!("{name} has a Service of its own"), look).await
     }
 
-    /// Writes the file of credentials, and returns the flags that name it.
+    /// Writes the file with the registry credentials, and returns the flags that name it.
     pub(crate) fn credentials(&self, config: &str) -> [String; 2] {
         let file = self.sandbox.write("config-secret/.dockerconfigjson", config);
         let path = format!("--registry-auth-secret-path={}", file.display());
         ["--enable-private-registries".to_owned(), path]
     }
 
-    /// Waits until the copy holds this.
+    /// Waits until the Secret with the copied credentials has this content.
     pub(crate) async fn copied(&self, content: &str) -> Secret {
         let copied = |secrets: &[Secret]| {
             let secret = secrets.iter().find(|secret| secret.name_any() == COPY)?;
@@ -275,7 +277,7 @@ impl Bench {
         self.namespace.api::<Pod>().patch(&pod.name_any(), &params, &Patch::Merge(patch)).await.unwrap();
     }
 
-    /// Makes the pod's time run out.
+    /// Sets the pod's reclaim-after to a time in the past.
     pub(crate) async fn lapse(&self, pod: &Pod) {
         self.patch(pod, json!({"metadata": {"annotations": {RECLAIM_AFTER: LONG_AGO}}})).await;
     }
@@ -284,7 +286,7 @@ impl Bench {
 // === impl Runner ===
 
 impl Runner {
-    /// The caller calls `image`.
+    /// The client will call the function `image`.
     pub(crate) fn new(server: Server, image: &str) -> Self {
         Self { client: Client::new(server.address()), server, image: image.to_owned() }
     }
@@ -294,13 +296,13 @@ impl Runner {
         self.client.call_within(&self.image, input, DEADLINE).await
     }
 
-    /// Calls the function, which must succeed.
+    /// Calls the function and asserts that the call succeeds.
     pub(crate) async fn succeeds(&self) {
         assert_eq!(self.call(INPUT).await.output(), INPUT);
     }
 
-    /// Waits until the pool counts so many calls or pods of the function in a state, such as
-    /// `waiting`.
+    /// Waits until the runner counts this number of calls or pods of the function in a state such
+    /// as `waiting`.
     pub(crate) async fn counts(&self, state: &str, expected: u64) {
         until_count(&self.server, &self.image, state, expected).await;
     }

@@ -1,5 +1,5 @@
-//! Three runners and a router, each a process: that callers notice nothing when one of them is
-//! killed or replaced. One that hangs, and a router that is stopped, are tested with fake runners.
+//! Three runners and a router, each a process. Callers notice nothing when a runner is killed or
+//! replaced. A runner that hangs and a router that is stopped are tested with fake runners.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const WELL: [&str; 3] = ["healthy"; 3];
 struct Cluster {
     sandbox: Sandbox,
     images: Vec<String>,
-    /// Their calls end once a file `go` exists.
+    /// Calls of these images end only after a file `go` exists.
     gated: Vec<String>,
     runners: Vec<Server>,
     router: Server,
@@ -31,7 +31,7 @@ impl Cluster {
     async fn start() -> Self {
         let sandbox = Sandbox::new();
         let images: Vec<_> = (0..200).map(|number| format!("function-{number}:v1")).collect();
-        // So many that each runner has some.
+        // Enough images that each runner owns some.
         let gated: Vec<_> = (0..40).map(|number| format!("gated-{number}:v1")).collect();
         let gate = "touch $TMPDIR/gated.$$; until [ -e $TMPDIR/go ]; do sleep 0.02; done; exec cat";
         sandbox.executables(&[(&images.join(","), "echo $RUNNER >&2; exec cat"), (&gated.join(","), gate)]);
@@ -43,7 +43,8 @@ impl Cluster {
         Self { sandbox, images, gated, runners, router }
     }
 
-    /// The number of the runner that answers each of these images, in one call after the other.
+    /// Calls these images one after the other. Returns the number of the runner that answered each
+    /// call.
     async fn answering(&self, router: &Server, images: &[String]) -> Vec<usize> {
         let client = Client::new(router.address());
         let mut answering = Vec::new();
@@ -55,7 +56,7 @@ impl Cluster {
         answering
     }
 
-    /// The number of the runner that the ring gives each of these images.
+    /// The number of the runner that owns each of these images in the ring.
     fn owners_of(&self, images: &[String]) -> Vec<usize> {
         let names: Vec<_> = self.runners.iter().map(|runner| runner.address().to_string()).collect();
         let ring = Ring::new(names.clone());
@@ -66,7 +67,7 @@ impl Cluster {
         images.iter().map(owner).collect()
     }
 
-    /// The runners as a router's `/shards` page has them, by their numbers.
+    /// The runners' entries on a router's `/shards` page, ordered by runner number.
     async fn shards(&self, router: &Server) -> Vec<Value> {
         let page = router.json("/shards").await;
         let shards = page["shards"].as_array().unwrap();
@@ -85,7 +86,7 @@ impl Cluster {
         .await;
     }
 
-    /// Starts a runner that has ended again, on its port.
+    /// Restarts a runner that has ended, on the same port.
     async fn restart(&mut self, number: usize) {
         let port = self.runners[number].address().port();
         self.runners[number] = start_runner(&self.sandbox, number, port).await;
@@ -96,7 +97,7 @@ impl Cluster {
     }
 }
 
-/// Runners have addresses of their own, so that nobody else takes the port of one that is down.
+/// Each runner has its own address, so that no other process takes the port of a stopped runner.
 async fn start_runner(sandbox: &Sandbox, number: usize, port: u16) -> Server {
     let args = [
         flag("address", format!("127.0.0.{}", 2 + number)),
@@ -131,7 +132,7 @@ async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_cooldo
     let owners = cluster.owners_of(&cluster.images);
     let load = cluster.load();
     load.goes_on(500).await;
-    // However few of the load's calls it has just then, this one is on it.
+    // The load may have no call on the runner when it is killed; this call certainly runs there.
     let client = Client::new(cluster.router.address());
     let gated = cluster.owners_of(&cluster.gated).iter().position(|owner| *owner == 1).unwrap();
     let gated = cluster.gated[gated].clone();
@@ -155,7 +156,7 @@ async fn a_killed_runner_costs_no_call_and_gets_its_images_back_after_the_cooldo
         assert!(if *owner == 1 { *now != 1 } else { now == owner }, "{owner} to {now}");
     }
 
-    // Some of its images, so that all of these calls are made before the cooldown ends.
+    // Call only some of the runner's images, so that all calls are made before the cooldown ends.
     let back = Instant::now();
     cluster.restart(1).await;
     cluster.until(["healthy", "cooling_down", "healthy"]).await;

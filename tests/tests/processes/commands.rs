@@ -1,4 +1,4 @@
-//! `porch-fn` and the way to its API server.
+//! How `porch-fn` connects to its API server.
 
 use std::ffi::OsString;
 
@@ -29,7 +29,7 @@ async fn requests_to_the_api_server_go_through_the_environments_proxy_unless_no_
     }
 }
 
-/// The first bytes of the next client, whose connection is closed then.
+/// Accepts the next client, returns its first bytes and closes the connection.
 async fn first_bytes(listener: &TcpListener, length: usize) -> Vec<u8> {
     let (mut stream, _) = timeout(PATIENCE, listener.accept()).await.expect("a client").unwrap();
     let mut bytes = vec![0; length];

@@ -1,4 +1,4 @@
-//! Our binaries among programs that share no code with them: gRPC clients on other libraries, KRM
+//! Our binaries with programs that share no code with them: gRPC clients on other libraries, KRM
 //! functions on other SDKs, a browser and Prometheus.
 
 mod clients;

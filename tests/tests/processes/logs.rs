@@ -7,7 +7,7 @@ use super::INPUT;
 
 const IMAGE: &str = "example.com/functions/echo:v1";
 
-/// The lines of attempts, from the image on and without the time they took.
+/// The log lines of attempts, starting at the image and without the durations.
 fn attempts(log: &str) -> Vec<&str> {
     let attempt = |line| Some(str::split_once(line, "attempt ended image=")?.1.split_once(" took=")?.0);
     log.lines().filter_map(attempt).collect()

@@ -1,8 +1,8 @@
-//! Our binaries as processes: signals, exit codes, standard input, environments, and the death of a
-//! neighbour.
+//! Tests of our binaries as processes: signals, exit codes, standard input, environments, and the
+//! death of a neighbour process.
 //!
-//! tests/run runs the groups by the first part of their tests' names: `foreign` needs programs of
-//! others, `nightly` takes minutes.
+//! tests/run runs the groups by the first part of their tests' names. `foreign` needs third-party
+//! programs, `nightly` takes minutes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

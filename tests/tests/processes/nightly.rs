@@ -1,4 +1,4 @@
-//! Tests of minutes that print figures. `tests/run nightly NAME` runs one of these modules.
+//! Tests that take minutes and print figures. `tests/run nightly NAME` runs one of these modules.
 
 mod callers;
 mod pods;

@@ -1,5 +1,5 @@
-//! What production does to pods, on local ones: processes that functions leave, pods that hang, too
-//! little room.
+//! Faults of production on local pods: processes that functions leave behind, pods that hang, and
+//! too few places for pods.
 
 use std::fs;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use tonic::Code;
 use super::INPUT;
 use super::pods::{IMAGE, pods, runner};
 
-/// Marks the call that runs beside the others, and needs its daemon to the end.
+/// Marks the call that runs in parallel with the others and needs its daemon until it ends.
 const BESIDE: &str = "kind: ResourceList\n# beside\n";
-/// Each call leaves a process in a session of its own, and that one leaves a zombie.
+/// Each call leaves a process in its own session, and that process leaves a zombie.
 const LEAVES_PROCESSES: &str = "cat >$TMPDIR/$$.in
 if grep -q beside $TMPDIR/$$.in; then
 (setsid sh -c 'echo $$ >$TMPDIR/daemon; exec sleep 61' >/dev/null 2>&1 &)
@@ -29,7 +29,7 @@ exec <$TMPDIR/$$.in; rm $TMPDIR/$$.in
 setsid sh -c 'sleep 0 & exec sleep 60' </dev/null >/dev/null 2>&1 &
 cat";
 
-/// The children of a process that have ended and are not reaped.
+/// The number of child processes that have ended but were not reaped.
 fn zombies(parent: i32) -> usize {
     let is_one = |entry: fs::DirEntry| {
         let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
@@ -40,7 +40,8 @@ fn zombies(parent: i32) -> usize {
     fs::read_dir("/proc").unwrap().filter_map(|entry| is_one(entry.ok()?)).count()
 }
 
-/// So many calls, and one that runs beside them: nothing of them is left a second after.
+/// Makes `count` calls, and one call in parallel with them. Asserts that a second later nothing of
+/// them is left.
 async fn calls_leave_nothing(server: &Server, sandbox: &Sandbox, parent: i32, count: usize) {
     let client = Client::new(server.address());
     let all = async {
@@ -93,8 +94,8 @@ async fn calls_leave_no_processes() {
     calls_of_executables_leave_nothing(40).await;
 }
 
-/// A wrapper-server that is stopped answers nothing and closes nothing. The calls that it has reach
-/// their deadlines; another pod serves the next one.
+/// A stopped wrapper-server answers nothing and closes no connection. Its calls reach their
+/// deadlines; another pod serves the next call.
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_pod_that_hangs_is_replaced_after_the_first_deadline() {
@@ -104,7 +105,8 @@ async fn a_pod_that_hangs_is_replaced_after_the_first_deadline() {
     let hung = pods(&sandbox).remove(0);
     hung.signal(Signal::STOP);
     let begin = Instant::now();
-    // Of eight callers one has a short deadline: it pays for the others.
+    // One of eight callers has a short deadline. Only its call fails; it reveals the fault for the
+    // others.
     let first = async {
         let late = client.call_within(IMAGE, INPUT, Duration::from_secs(2)).await;
         (late, client.call(IMAGE, INPUT).await)
@@ -119,7 +121,7 @@ async fn a_pod_that_hangs_is_replaced_after_the_first_deadline() {
     assert!(begin.elapsed() < Duration::from_secs(10), "long before their deadlines");
     assert!(runner.log().contains("does not answer"), "{}", runner.log());
     assert_eq!(runner.metric("porch_fn_runner_pods_hung_total").await, Some(1));
-    // Not ready for so long, the pod that hangs is deleted.
+    // The pod is deleted because it was not ready for longer than --pod-ready-timeout.
     eventually("its end", async || {
         let pods = pods(&sandbox);
         (pods.len() == 1 && pods[0].pid != hung.pid).then_some(())
@@ -127,8 +129,8 @@ async fn a_pod_that_hangs_is_replaced_after_the_first_deadline() {
     .await;
 }
 
-/// A pod takes 64 calls at once, of all runners together, and each runner sends it 16 of its own.
-/// The others wait in line.
+/// A pod accepts 64 calls at once from all runners together, and each runner sends it up to 16. All
+/// other calls wait in a queue.
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_pod_of_six_runners_refuses_no_callers() {
@@ -145,11 +147,11 @@ async fn a_pod_of_six_runners_refuses_no_callers() {
     figure(&format!("6 runners x 40 calls on one pod: 0 refused, {:.1?}", begin.elapsed()));
 }
 
-/// The most pods at once until `work` ends.
+/// The largest number of pods that existed at once until `work` ended.
 pub(super) async fn most_pods(sandbox: &Sandbox, work: impl Future) -> usize {
     let mut most = 0;
     let mut looks = interval(Duration::from_millis(50));
-    // A busy machine takes longer to read /proc, and the work needs time as well.
+    // A busy machine takes longer to read /proc, and `work` needs time as well.
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tokio::pin!(work);
     loop {
@@ -160,7 +162,7 @@ pub(super) async fn most_pods(sandbox: &Sandbox, work: impl Future) -> usize {
     }
 }
 
-/// Functions that are called one after the other share fewer places for pods.
+/// Calls functions one after the other that share fewer places for pods.
 pub(super) async fn take_turns(functions: usize, places: usize, rounds: usize) {
     let images: Vec<_> = (0..functions).map(|number| format!("example.com/functions/f{number}:v1")).collect();
     let sandbox = Sandbox::new();

@@ -1,5 +1,6 @@
-//! The pod runtime on local pods: real pool, real wrapper-servers, real functions. The pool's own
-//! tests try its decisions in every possible history; here they reach processes.
+//! The pod runtime with local pods: the real pool, real wrapper-servers and real functions. The
+//! pool's own tests cover its decisions in every possible history; these tests check the effects on
+//! processes.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,8 +27,8 @@ async fn runner_with(sandbox: &Sandbox, script: &str, more: Vec<OsString>) -> (S
     (runner, client)
 }
 
-/// The wrapper-servers of a sandbox: its pods. A child of a pod, which looks like it until it has
-/// become a program of its own, is none.
+/// The wrapper-server processes of a sandbox, which are its pods. A new child of a pod looks like
+/// the pod until it executes another program, so children are excluded.
 pub(super) fn pods(sandbox: &Sandbox) -> Vec<Descendant> {
     let mut found = sandbox.descendants_with("--exit-with-stdin");
     let pids: Vec<_> = found.iter().map(|pod| pod.pid).collect();
@@ -45,7 +46,7 @@ fn pids(sandbox: &Sandbox) -> Vec<i32> {
     pods(sandbox).iter().map(|pod| pod.pid).collect()
 }
 
-/// A number of the function's entry on the `/pods` page; zero when it has none.
+/// A number from the function's entry on the `/pods` page; zero if it has no entry.
 async fn count(runner: &Server, field: &str) -> u64 {
     let page = runner.json("/pods").await;
     let entry = page.as_array().unwrap().iter().find(|function| function["image"] == IMAGE);
@@ -67,7 +68,7 @@ async fn pods_are_warmed_up_from_either_form_of_the_cache_config() {
     let unknown = "example.com/functions/unknown:v1";
     for (config, warm_up, expected) in [
         (format!("- name: {IMAGE}\n  timeToLive: 1h\n  maxParallelPodsPerFunction: 3\n"), "true", 1),
-        // An entry that cannot succeed stops no other.
+        // An entry with an unknown function does not affect other entries.
         (format!("- name: {unknown}\n- name: {IMAGE}\n"), "true", 1),
         (format!("{IMAGE}: 10m\n"), "true", 1),
         (format!("{IMAGE}: 10m\n"), "false", 0),
@@ -92,7 +93,7 @@ async fn pods_are_warmed_up_from_either_form_of_the_cache_config() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_config_that_appears_later_warms_up_and_keeps_pods_past_their_time() {
     let sandbox = Sandbox::new();
-    // A second each, and the least lifetime of a local pod is 4 s.
+    // The TTL and the scan interval are one second each. A local pod lives at least 4 s.
     let cache = flag("pod-cache-config", sandbox.write("cache.yaml", ""));
     let flags = vec!["--pod-ttl=1s".into(), "--scan-interval=1s".into(), cache];
     let (runner, client) = runner_with(&sandbox, "exec cat", flags).await;
@@ -100,7 +101,7 @@ async fn a_config_that_appears_later_warms_up_and_keeps_pods_past_their_time() {
     sandbox.write("cache.yaml", format!("- {{name: '{IMAGE}', minReplicas: 1, maxReplicas: 2}}"));
     until_count(&runner, "ready", 1).await;
     let kept = pids(&sandbox);
-    // Its owner prolongs its life though nobody calls.
+    // The pod's owner prolongs its life although nobody calls it.
     eventually("3 pushes", async || (actions(&runner, "push").await >= Some(3)).then_some(())).await;
     assert_eq!(pids(&sandbox), kept);
     sandbox.write("cache.yaml", format!("- {{name: '{IMAGE}'}}"));
@@ -112,8 +113,8 @@ async fn a_config_that_appears_later_warms_up_and_keeps_pods_past_their_time() {
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn an_unused_pod_is_collected_and_a_call_makes_a_new_one() {
     let sandbox = Sandbox::new();
-    // A pod is kept for as long as its last call might have taken: the longer that is, the slower
-    // it may start here.
+    // A pod is kept for as long as its last call might have taken. A long request timeout lets the
+    // pod start slowly on a busy machine.
     let times = ["--pod-ttl=1s", "--scan-interval=200ms", "--request-timeout=10s"];
     let (runner, client) = runner(&sandbox, "exec cat", &times).await;
     for round in 1..=2 {
@@ -144,7 +145,7 @@ async fn a_killed_pod_is_replaced_and_its_call_runs_again() {
     let now = pods(&sandbox);
     assert!(now.len() == 1 && now != killed, "{now:?}");
 
-    // An idle pod that dies costs the next caller nothing but its start.
+    // After an idle pod dies, the next caller only waits for the start of a new one.
     now[0].signal(Signal::KILL);
     assert_eq!(client.call(IMAGE, INPUT).await.output(), INPUT);
 }

@@ -1,4 +1,4 @@
-//! What only a process of its own shows of the runner: its environment, exit codes, signals, and
+//! Tests of the runner that need a separate process: its environment, exit codes and signals, and
 //! local pods beside the exec runtime.
 
 use std::ffi::OsString;
@@ -161,7 +161,7 @@ async fn sigterm_finishes_calls_and_leaves_no_pod() {
         sandbox.appears("pod-started").await;
         assert_eq!(runner.page("/readyz").await.0, 200);
         runner.signal(Signal::TERM);
-        // The admin port stays to the end.
+        // The admin port stays open until the process ends.
         let drains =
             async || (runner.page("/readyz").await == (503, "starting or draining\n".into())).then_some(());
         eventually("it is not ready", drains).await;
@@ -189,6 +189,6 @@ async fn local_pods_end_with_a_runner_that_is_killed() {
     };
     let (answer, status) = tokio::join!(client.try_call("pod:v1", INPUT, Some(PATIENCE)), killed);
     assert!(answer.is_err() && !status.success(), "{answer:?}");
-    // Wrapper-server, function and the function's child.
+    // The wrapper-server, the function and the function's child have all ended.
     sandbox.gone("").await;
 }

@@ -1,4 +1,4 @@
-//! The status page's data with real pods: what runners report of them.
+//! The status page's data with real pods: what the runners report about them.
 
 use porch_fn_status_page::Status;
 use porch_fn_tests::process::eventually;
@@ -18,7 +18,7 @@ async fn a_call_is_on_the_page_with_owner_pods_and_failures() {
     let client = stack.client();
     assert_eq!(client.call(GOOD, INPUT).await.output(), INPUT);
     assert_eq!(client.call(BAD, INPUT).await.code, Code::Internal);
-    // A page is kept for two seconds, and the start requested one.
+    // The router caches a page for two seconds, and the start of the stack requested one.
     let page = eventually("both images have a pod", async || {
         let all_told = |page: &Status| page.shards.iter().all(|shard| shard.told == "yes");
         Some(stack.status().await).filter(|page| page.totals.ready == 2 && all_told(page))
@@ -28,7 +28,7 @@ async fn a_call_is_on_the_page_with_owner_pods_and_failures() {
     for name in [GOOD, BAD] {
         let full = format!("ghcr.io/kptdev/krm-functions-catalog/{name}");
         let found = page.images.iter().find(|one| one.info.image == full).expect(name);
-        // All three runners see it, and it is counted once.
+        // All three runners report the pod, and the page counts it once.
         assert_eq!((found.ready, found.starting, found.terminating, found.waiting), (1, 0, 0, 0));
         let owner = page.shards.iter().find(|shard| shard.info.address == found.info.owner).expect(name);
         assert!(owner.pods >= 1);

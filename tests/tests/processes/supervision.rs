@@ -1,6 +1,5 @@
-//! Servers do not live on without one of their parts: whichever task panics, the process drains,
-//! logs the task's name, and exits with code 1. An environment variable of debug builds makes a
-//! task panic.
+//! A server does not continue after one of its tasks has panicked. The process drains, logs the
+//! task's name, and exits with code 1. In debug builds, an environment variable makes a task panic.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,7 +19,7 @@ struct Stand {
 }
 
 impl Stand {
-    /// A function that ends once a file `go` exists, and a certificate.
+    /// Creates a function that ends only after a file `go` exists, and a certificate.
     async fn start() -> Self {
         let sandbox = Sandbox::new();
         let gated = "touch $TMPDIR/runs; until [ -e $TMPDIR/go ]; do sleep 0.02; done; exec cat";
@@ -51,7 +50,7 @@ impl Stand {
         server.logs(&format!("task \"{logged}\" panicked (a test asked for it)")).await;
         self.sandbox.write("go", "");
         let answer = call.await.unwrap();
-        // With the listener go its connections.
+        // If the listener's task panics, its connections are lost.
         if task != "serve" {
             assert_eq!(answer.unwrap().output(), INPUT, "{program}: {task}");
         }
@@ -73,7 +72,7 @@ async fn a_router_ends_with_each_of_its_tasks() {
         flag("tls-server-name", NAME),
     ];
     flags.extend(tls);
-    // The members own the probers.
+    // The `members` task owns the probers, so a prober's panic is logged as that task's.
     for (task, logged) in [
         ("discovery", "discovery"),
         ("members", "members"),

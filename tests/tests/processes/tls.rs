@@ -1,5 +1,5 @@
-//! Mutual TLS between router and runners, and TLS with callers: which peers are accepted, the log
-//! of the others, and certificates that are renewed under load.
+//! Mutual TLS between router and runners, and TLS with callers: which peers are accepted, what the
+//! logs report about refused peers, and certificates that are renewed under load.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,9 +16,9 @@ use tonic::Code;
 use super::INPUT;
 
 const IMAGE: &str = "example.com/functions/echo:v1";
-/// In seconds.
+/// One day in seconds.
 const DAY: u64 = 24 * 60 * 60;
-/// The name in the certificates of runners: their Service.
+/// The DNS name in the runners' certificates, which is that of their Service.
 const NAME: &str = "runners.test.svc";
 
 struct Stand {
@@ -28,7 +28,7 @@ struct Stand {
 }
 
 impl Stand {
-    /// Certificates `runner` and `router` of one authority.
+    /// Creates an authority and its certificates `runner` and `router`.
     async fn start() -> Self {
         let sandbox = Sandbox::new();
         let runner = sandbox.executables(&[(IMAGE, "exec cat")]);
@@ -38,8 +38,8 @@ impl Stand {
         Self { sandbox, runner, authority }
     }
 
-    /// The flags for TLS that begin with `flags`, with the certificate `name` and what `authority`
-    /// has signed.
+    /// The TLS flags with the prefix `flags`, for the certificate `name` and for client
+    /// certificates that `authority` has signed.
     fn files(&self, flags: &str, name: &str, authority: &str) -> [OsString; 3] {
         let path = |file: String| self.sandbox.path(&file);
         [
@@ -49,13 +49,13 @@ impl Stand {
         ]
     }
 
-    /// A runner at `port` with more flags.
+    /// Starts a runner on `port` with more flags.
     async fn runner(&self, port: u16, more: impl IntoIterator<Item = OsString>) -> Server {
         let own = self.runner.iter().cloned().chain([flag("port", port.to_string())]);
         self.sandbox.runner(own.chain(more)).await
     }
 
-    /// A router of these runners.
+    /// Starts a router for these runners.
     async fn router(&self, runners: &[&Server], more: impl IntoIterator<Item = OsString>) -> Server {
         let target = runners_flag(runners.iter().map(|runner| runner.address()));
         self.sandbox.server("porch-fn-router", std::iter::once(target.into()).chain(more)).await
@@ -66,7 +66,7 @@ fn named(name: &str) -> OsString {
     flag("tls-server-name", name)
 }
 
-/// Asserts that a call gets to no runner, and that the two logs have the reason.
+/// Asserts that a call reaches no runner, and that both logs have the reason.
 async fn is_refused(router: &Server, runner: &Server, router_logs: &str, runner_logs: &str) {
     let answer = Client::new(router.address()).call(IMAGE, INPUT).await;
     assert_eq!(answer.code, Code::Unavailable, "{answer:?}");
@@ -89,14 +89,14 @@ async fn only_peers_with_a_good_certificate_are_accepted() {
     good.until_well().await;
     assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT);
 
-    // Peers whose certificate is not good.
+    // Routers with an invalid certificate.
     for (name, router_logs, runner_logs) in
         [("stranger", "UnknownCA", "UnknownIssuer"), ("expired", "CertificateExpired", "certificate expired")]
     {
         let flags = stand.files("tls", name, "authority").into_iter().chain([named(NAME)]);
         is_refused(&stand.router(&[&runner], flags).await, &runner, router_logs, runner_logs).await;
     }
-    // Peers without a certificate, with TLS and without.
+    // Clients without a certificate, with TLS and without TLS.
     let connect = runner.address().to_string();
     let ended = stand.sandbox.run("openssl", ["s_client", "-connect", &connect, "-alpn", "h2"], b"").await;
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -104,7 +104,7 @@ async fn only_peers_with_a_good_certificate_are_accepted() {
     let plain = stand.router(&[&runner], []).await;
     is_refused(&plain, &runner, "reason=\"unreachable\"", "the peer speaks plain text").await;
 
-    // Runners whose certificate is not good.
+    // Runners with an invalid certificate.
     for (name, server_name, router_logs) in [
         ("stranger", NAME, "UnknownIssuer"),
         ("expired", NAME, "certificate expired"),
@@ -114,7 +114,7 @@ async fn only_peers_with_a_good_certificate_are_accepted() {
         let flags = own.clone().into_iter().chain([named(server_name)]);
         is_refused(&stand.router(&[&false_one], flags).await, &false_one, router_logs, "TLS failed").await;
     }
-    // The good one was not disturbed.
+    // The router with the valid certificate was not disturbed.
     assert_eq!(Client::new(good.address()).call(IMAGE, INPUT).await.output(), INPUT, "{said}");
 }
 
@@ -133,8 +133,8 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     router.until_well().await;
     let load = Load::start(router.address(), CALLERS, &[IMAGE.to_owned()]);
 
-    // As in production: both authorities are trusted, then the certificates change, then one is
-    // trusted.
+    // As in production: first both authorities are trusted, then the certificates change, then only
+    // the new authority is trusted.
     let read = |file: &str| fs::read_to_string(sandbox.path(file)).unwrap();
     let old: Vec<_> = ["router", "runner"].map(|name| read(&format!("{name}.crt"))).into();
     let next = Authority::create(sandbox, "next").await;
@@ -149,7 +149,7 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     };
     sandbox.write("authority.crt", before + &after);
     renewed(1).await;
-    // The pair changes at once, as a mount does.
+    // Certificate and key change at the same moment, as in a Kubernetes mount.
     for name in ["router", "runner"] {
         next.issue(sandbox, &format!("{name}-next"), &format!("DNS:{NAME}"), 2).await;
     }
@@ -170,7 +170,7 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     assert_eq!(shown(&runners[1], "porch_fn_runner_tls_files_valid").await, Some(1));
     assert_ne!(old, ["router", "runner"].map(|name| read(&format!("{name}.crt"))));
 
-    // Connections that were there stay; those that are made now use what is there now.
+    // Existing connections stay open; new connections use the new files.
     let port = runners[0].address().port();
     assert!(runners[0].terminate().await.success());
     runners[0] = stand.runner(port, stand.files("tls", "runner", "authority")).await;
@@ -183,7 +183,7 @@ async fn certificates_and_their_authority_are_renewed_under_load() {
     figure(&format!("certificates and authority renewed under {CALLERS} callers: {report}"));
     report.all_succeeded();
 
-    // The old certificate is not good any more.
+    // The old certificate is no longer valid.
     sandbox.write("router.crt", &old[0]);
     let mut late = sandbox.command(binary("porch-fn-router"));
     let refused = late.args(flags()).arg("--runners=static:///127.0.0.1:1").output().await.unwrap();

@@ -1,5 +1,5 @@
-//! Spans of a call as a collector gets them: one tree from the caller to the function. A collector
-//! that is unavailable is only in the log.
+//! The spans of a call as a collector receives them: one tree from the caller to the function. A
+//! collector that is unavailable causes only log messages.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -42,15 +42,14 @@ struct Span {
     attributes: HashMap<String, String>,
 }
 
-/// Takes spans by OTLP over HTTP.
+/// Receives spans by OTLP over HTTP.
 struct Collector {
     address: SocketAddr,
     taken: Arc<Mutex<Vec<Span>>>,
     _serving: JoinSet<()>,
 }
 
-/// A router, its runner, and a function in each of the two runtimes that prints what it hangs
-/// under.
+/// A router, its runner, and in each of the two runtimes a function that prints its parent span.
 struct Stand {
     _sandbox: Sandbox,
     router: Server,
@@ -81,7 +80,7 @@ impl Collector {
         self.taken.lock().unwrap().clone()
     }
 
-    /// Waits until so many have come.
+    /// Waits until this number of spans has arrived.
     async fn takes(&self, spans: usize) {
         eventually(&format!("{spans} spans"), async || (self.spans().len() >= spans).then_some(())).await;
     }
@@ -128,7 +127,7 @@ fn attributes(attributes: Vec<KeyValue>) -> HashMap<String, String> {
 // === impl Stand ===
 
 impl Stand {
-    /// One that sends spans so often, in milliseconds.
+    /// Starts the servers. They export spans at this interval, in milliseconds.
     async fn start(collector: SocketAddr, often: &str) -> Self {
         let sandbox = Sandbox::new();
         let script = "echo \"$TRACEPARENT\" >&2; exec cat";
@@ -149,7 +148,7 @@ impl Stand {
         Self { _sandbox: sandbox, router, runner }
     }
 
-    /// Calls `image` as a part of the trace, and returns what its function hangs under.
+    /// Calls `image` as a part of the trace, and returns the parent span that its function got.
     async fn call(&self, image: &str, sampled: bool) -> String {
         let parent = format!("00-{TRACE}-{PARENT}-{:02x}", u8::from(sampled));
         let client = Client::new(self.router.address());
@@ -158,7 +157,7 @@ impl Stand {
         answer.log().trim().to_owned()
     }
 
-    /// Ends both, which must not take long.
+    /// Terminates both servers, and returns how long that took.
     async fn end(&mut self) -> Duration {
         let began = Instant::now();
         for server in [&mut self.router, &mut self.runner] {
@@ -175,7 +174,8 @@ async fn a_call_is_one_tree_of_spans_from_the_caller_to_the_function() {
     let collector = Collector::start().await;
     let mut stand = Stand::start(collector.address, "50").await;
     let called = [(EXEC, "exec", stand.call(EXEC, true).await), (POD, "pod", stand.call(POD, true).await)];
-    // Those of a caller that does not sample are passed on and not sent.
+    // The trace context of a caller that does not sample is passed on, but its spans are not
+    // exported.
     let unsampled = stand.call(EXEC, false).await;
     assert!(unsampled.starts_with(&format!("00-{TRACE}-")) && unsampled.ends_with("-00"), "{unsampled}");
     collector.takes(10).await;
@@ -230,7 +230,7 @@ async fn a_call_is_one_tree_of_spans_from_the_caller_to_the_function() {
     assert_eq!(spans.len(), 10, "{spans:#?}");
 }
 
-/// A trace goes through without any exporter.
+/// The trace context is passed on even without an exporter.
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn a_function_sees_its_callers_trace() {
@@ -251,10 +251,10 @@ async fn a_function_sees_its_callers_trace() {
 #[tokio::test]
 #[ignore = "needs the built binaries; tests/run runs it"]
 async fn an_unavailable_collector_costs_neither_calls_nor_the_end() {
-    // Nobody accepts: connections are made, and nothing is ever answered.
+    // This listener never accepts: clients can connect, but never get an answer.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = "127.0.0.1:1".parse().unwrap();
-    // The first still waits for its collector when it has to end.
+    // With the silent collector, the servers still wait for an answer when they have to end.
     for (what, collector) in [("silent", silent.local_addr().unwrap()), ("closed", closed)] {
         let mut stand = Stand::start(collector, "1").await;
         let began = Instant::now();

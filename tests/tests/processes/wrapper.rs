@@ -1,4 +1,4 @@
-//! What only a process of its own shows of the wrapper-server: its signals, exit codes and standard
+//! Tests of the wrapper-server that need a separate process: signals, exit codes and standard
 //! input.
 
 use porch_fn_tests::client::Client;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::INPUT;
 
 const IMAGE: &str = "example.com/functions/set-image:v1";
-/// It never ends, and neither does its child.
+/// A function that never ends, and whose child never ends either.
 const ENDLESS: &str = "sleep 1000 & touch started; wait";
 
 async fn start(sandbox: &Sandbox, flags: &[&str], script: &str) -> (Server, Client) {
@@ -40,7 +40,7 @@ async fn sigterm_ends_an_idle_one_before_its_drain_timeout() {
     for flags in [&["--drain-timeout=1h"][..], &["--drain-timeout=1h", "--exit-with-stdin"]] {
         let sandbox = Sandbox::new();
         let (mut wrapper, client) = start(&sandbox, flags, "cat").await;
-        // Its connection is open and idle at the end.
+        // The client's connection is still open and idle when the server ends.
         client.call(IMAGE, INPUT).await.output();
         assert_eq!(wrapper.terminate().await.code(), Some(0));
     }

@@ -1,5 +1,6 @@
-//! Who stops waiting when, what the caller reads, and that the runner's call is cancelled. All on
-//! the wire itself: a client with a clock of its own would hide the server's answer.
+//! Which side stops waiting and when, what the caller reads, and that the runner's call is
+//! cancelled. The tests use raw HTTP/2: a client with its own deadline timer would hide the
+//! server's answer.
 
 use porch_fn_grpc::parse_timeout;
 use porch_fn_tests::caller::framed;
@@ -53,7 +54,7 @@ async fn the_deadline_also_ends_a_request_that_does_not_arrive() {
 async fn a_caller_without_a_deadline_is_bounded_by_request_timeout_which_the_text_names() {
     let fleet = held(&["--request-timeout=200ms"]).await;
     let raw = fleet.raw().await;
-    // A malformed deadline is none, as other gRPC servers have it.
+    // A malformed deadline is ignored, as in other gRPC servers.
     for fields in [&[][..], &[("grpc-timeout", "soon")]] {
         let started = Instant::now();
         let answer = raw.call(fields, framed(IMAGE, "package")).await;
@@ -91,7 +92,7 @@ async fn a_cancelled_call_is_cancelled_at_the_runner() {
     fleet.runners[0].wait("the cancellation", |log| log.abandoned == 1).await;
     fleet.wait_calls(0).await;
 
-    // A caller that is gone altogether.
+    // A caller whose connection is gone.
     let calling = fleet.caller().await.spawn(IMAGE);
     fleet.runners[0].wait("the call", |log| log.calls.len() == 2).await;
     calling.abort();

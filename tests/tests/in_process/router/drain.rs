@@ -1,4 +1,4 @@
-//! How the router ends, and how it ends single connections.
+//! How the router shuts down, and how it ends single connections.
 
 use std::net::SocketAddr;
 
@@ -78,7 +78,8 @@ async fn connections_without_calls_do_not_hold_up_a_drain() {
     let fleet = Fleet::with(1, &["--drain-delay=0s"]).await;
     let address = fleet.router.address();
     let _silent = TcpStream::connect(address).await.unwrap();
-    // The beginning of HTTP/2's preface. The server's own settings show that it listens.
+    // Only a part of HTTP/2's preface. The router's own settings frame proves that it handles the
+    // connection.
     let mut halting = TcpStream::connect(address).await.unwrap();
     halting.write_all(b"PRI * HTTP/2.0\r\n\r\nSM").await.unwrap();
     soon("the settings", halting.read_u8()).await.unwrap();
@@ -94,7 +95,8 @@ async fn connections_without_calls_do_not_hold_up_a_drain() {
 #[tokio::test]
 async fn callers_do_not_notice_that_their_connections_are_ended() {
     let fleet = Fleet::with(2, &["--max-connection-age=50ms"]).await;
-    // As grpc-go does, this client sends what was never taken once more on a new connection.
+    // Like grpc-go, this client repeats calls on a new connection if the server did not accept
+    // them.
     let client = Client::new(fleet.router.address());
     let until = Instant::now() + Duration::from_millis(500);
     let callers = (0..8).map(|number| {

@@ -1,4 +1,4 @@
-//! Error texts of every size, and requests that are none.
+//! Error texts of every size, and invalid requests.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -10,8 +10,8 @@ use tonic::Code;
 
 const IMAGE: &str = "set-image:v1";
 
-/// What functions print: lines, percent signs, several languages. Newlines cost three bytes on the
-/// wire.
+/// A text like the output of functions: lines, percent signs and several languages. A newline takes
+/// three bytes on the wire.
 fn text_of(size: usize) -> String {
     let line = "Fehler: 100 % der Größe von „name“ – 大きすぎる\n";
     let mut text = line.repeat(size / line.len());
@@ -19,12 +19,12 @@ fn text_of(size: usize) -> String {
     text
 }
 
-/// The status headers that our own servers make of `text`.
+/// The status headers that our own servers create for `text`.
 fn status_headers(text: &str) -> HeaderMap {
     porch_fn_grpc::Reply::failed(Code::Internal, text).headers
 }
 
-/// `headers` as the whole answer, and as the trailers of one that began with a message.
+/// `headers` as the whole answer, and as the trailers after a message.
 fn both_forms(headers: &HeaderMap) -> [Reply; 2] {
     let started = Reply::ok(Bytes::from_static(b"partial"), "");
     let mut trailers = headers.clone();

@@ -1,4 +1,5 @@
-//! Which runners the router picks, what it reports about them, and what happens when there is none.
+//! Which runners the router picks, what it reports about them, and what happens when none is
+//! available.
 
 use porch_fn_tests::caller::framed;
 use porch_fn_tests::fake_runner::{Answer, FakeRunner, Gate, Reply, soon};
@@ -14,7 +15,7 @@ use super::NO_RUNNER_WAIT;
 const NO_RUNNER: &str = "no function runner is ready: 0 of 3 runners ready: 2 unreachable, 1 draining; see the \
                          router's /shards page and --runners";
 
-/// Two closed ports and a runner that drains.
+/// A fleet without a ready runner: two closed ports and a runner that drains.
 async fn nobody_ready() -> Fleet {
     let runners =
         vec![FakeRunner::stopped("0").await, FakeRunner::stopped("1").await, FakeRunner::start("2").await];
@@ -40,12 +41,13 @@ async fn next(stream: &mut Streaming<HealthCheckResponse>) -> ServingStatus {
     soon("a change of health", stream.message()).await.unwrap().expect("an open stream").status()
 }
 
-/// A watch that is opened while the router starts may see it start.
+/// Waits until the watch reports SERVING. A watch that is opened early may first report that the
+/// router is starting.
 async fn until_serving(stream: &mut Streaming<HealthCheckResponse>) {
     while next(stream).await != ServingStatus::Serving {}
 }
 
-/// Crashes these and starts them again.
+/// Crashes these runners and starts them again.
 async fn restart(fleet: &mut Fleet, runners: &[usize]) {
     for &runner in runners {
         fleet.runners[runner].crash().await;
@@ -62,7 +64,7 @@ async fn restart(fleet: &mut Fleet, runners: &[usize]) {
 async fn without_a_runner_a_call_waits_five_seconds_and_its_error_names_the_cause() {
     let fleet = nobody_ready().await;
     let raw = fleet.raw().await;
-    // A deadline of a moment: which of the two clocks is first is not certain.
+    // With a very short deadline, either the client's or the router's clock may expire first.
     for (timeout, certain) in [("1n", false), ("10m", false), ("500m", true), ("20S", true)] {
         let started = Instant::now();
         let answer = raw.call(&[("grpc-timeout", timeout)], framed("fn:v1", "package")).await;
@@ -80,7 +82,7 @@ async fn without_a_runner_a_call_waits_five_seconds_and_its_error_names_the_caus
     }
     assert_eq!(fleet.taken(), [0, 0, 0]);
 
-    // The router's own health does not fall with its runners.
+    // The router stays healthy even when its runners are not.
     until_serving(&mut watch(&fleet, "").await).await;
     assert_eq!(check(&fleet, "").await, Ok(ServingStatus::Serving));
     assert_eq!((fleet.get("/readyz").await.0, fleet.get("/healthz").await.0), (200, 200));
@@ -130,12 +132,12 @@ async fn a_runner_that_cools_down_stands_back_until_the_healthy_one_refuses_or_i
     let busy = |text| Answer::Reply(Reply::shed(Code::ResourceExhausted, text));
     fleet.runners[1].on(&image, busy("busy"));
     assert_eq!(caller.runner_of(&image).await, "0");
-    // Once more, and no further.
+    // The call moves only once: the second refusal is final.
     fleet.runners[0].on(&image, busy("busy, too"));
     let status = caller.try_runner_of(&image).await.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "busy, too"));
     fleet.runners[0].on(&image, Answer::Echo);
-    // This call finds that the other one is gone.
+    // During this call the router notices that the other runner is gone.
     fleet.runners[1].close_port().await;
     fleet.runners[1].go_away();
     let started = Instant::now();
@@ -143,7 +145,7 @@ async fn a_runner_that_cools_down_stands_back_until_the_healthy_one_refuses_or_i
     assert!(started.elapsed() < NO_RUNNER_WAIT, "it is not waited for another runner");
     fleet.wait_states(&[(1, "unreachable")]).await;
     assert_eq!(caller.runner_of(&image).await, "0");
-    // Its old health stream has never ended.
+    // The runner's old health stream has never ended.
     fleet.runners[1].restart().await;
     fleet.wait_states(&[(1, "cooling_down")]).await;
 }
@@ -164,13 +166,13 @@ async fn a_runner_without_watch_is_asked_by_check() {
 async fn a_health_stream_that_a_proxy_ends_is_opened_again() {
     let fleet = Fleet::of(1).await;
     for ended in 1..3 {
-        // One that has lived for a while.
+        // A health stream that ends after some time is not a failure.
         sleep(Duration::from_millis(1100)).await;
         fleet.runners[0].end_watches();
         fleet.runners[0].wait("another watch", |log| log.watches == ended + 1).await;
         fleet.wait_all("healthy").await;
     }
-    // One that ends at once is a failure, and there is a pause after it.
+    // A health stream that ends at once is a failure, and the router pauses after it.
     fleet.runners[0].end_watches();
     fleet.wait_all("cooling_down").await;
     assert!(fleet.runners[0].log().watches <= 6);
@@ -199,7 +201,7 @@ async fn the_routers_health_names_each_runner() {
     fleet.runners[0].set_serving(true);
     assert_eq!(next(&mut seen[0]).await, ServingStatus::Serving);
     assert_eq!(check(&fleet, &crashed).await, Ok(ServingStatus::NotServing));
-    // Neither of the others was sent anything, and neither of them ended.
+    // The other two streams got no message and did not end.
     for stream in [&mut unknown, &mut server] {
         assert!(futures_util::FutureExt::now_or_never(stream.message()).is_none());
     }

@@ -1,5 +1,4 @@
-//! Router and runner together, in front of a wrapper that notes what arrives: no hop changes a
-//! request.
+//! Router and runner in front of a wrapper that records what arrives. No hop may change a request.
 
 use bytes::Bytes;
 use porch_fn_proto::{Chunks, frame};
@@ -14,7 +13,7 @@ use tonic::Code;
 
 const IMAGE: &str = "example.com/f:v1";
 
-/// Fields 3 and 4 of another wire type (varint, fixed32), and field 15, which nobody knows.
+/// Fields 3 and 4 with other wire types (varint, fixed32), and the unknown field 15.
 const OTHER_FIELDS: &[u8] = &[0x18, 7, 0x25, 1, 2, 3, 4, 0x7a, 2, 0xff, 0];
 
 #[tokio::test]
@@ -22,8 +21,8 @@ async fn a_request_reaches_the_wrapper_byte_for_byte() {
     let wrapper = FakeRunner::start("wrapper").await;
     let mut functions = ImageCommands::default();
     functions.add(IMAGE, vec!["unused".to_owned()], "example.com").unwrap();
-    // Stands for a wrapper-server process: says where it listens, and ends when its standard input
-    // does.
+    // Stands for a wrapper-server process: prints its address, and ends when its standard input is
+    // closed.
     let script = format!("echo listening on {}; cat", wrapper.address());
     let pods = LocalCluster::new(LocalOptions {
         wrapper: ["sh", "-c", &script].map(Into::into).to_vec(),

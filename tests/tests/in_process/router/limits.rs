@@ -1,4 +1,5 @@
-//! Sizes, bytes in flight and compression: what is refused, when, and in which words.
+//! Limits of sizes, bytes in flight and compression: what the router refuses, when, and with which
+//! text.
 
 use std::io::Write;
 
@@ -18,7 +19,7 @@ const LIMIT: usize = 64 * 1024;
 const LIMIT_FLAG: &str = "--max-request-body-size=65536";
 const IMAGE: &str = "set-image:v1";
 
-/// A message of exactly `size` bytes without its prefix, with some text in it.
+/// A message whose size without its prefix is exactly `size` bytes, filled with text.
 fn message_of(size: usize, message: impl Fn(Bytes) -> Bytes) -> Bytes {
     let mut messages = (0..size).rev().map(|length| message(vec![b'x'; length].into()));
     messages.find(|message| message.len() == PREFIX_LEN + size).expect("a length that fits")
@@ -39,7 +40,7 @@ fn gzip(plain: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// `message` in a frame that says that it is compressed.
+/// `message` in a frame with the compressed flag.
 fn compressed_frame(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap();
     [&[1][..], &length.to_be_bytes(), message].concat().into()
@@ -95,7 +96,7 @@ async fn an_oversized_request_is_refused_before_it_has_arrived_and_its_client_re
     let answer = call.answer().await;
     assert_eq!(answer.code(), Code::ResourceExhausted);
     assert!(answer.message().contains("(7340032 vs. 6291456)"), "{}", answer.message());
-    // The connection has taken no harm.
+    // The connection still works.
     assert_eq!(raw.call(&[], framed(IMAGE, "package")).await.code(), Code::Ok);
 
     let caller = fleet.caller().await;
@@ -107,10 +108,10 @@ async fn an_oversized_request_is_refused_before_it_has_arrived_and_its_client_re
     assert_eq!(caller.runner_of(IMAGE).await, "0");
 }
 
-/// Which images have to yield, and each text, is tested in common/grpc.
+/// common/grpc tests which images have to yield, and each text.
 #[tokio::test]
 async fn past_its_bytes_in_flight_the_router_refuses_at_once_and_finally() {
-    // Room for two of the largest messages.
+    // The limit has room for two of the largest messages.
     let limit = format!("--max-inflight-bytes={}", 2 * (LIMIT + CALL_OVERHEAD));
     let fleet = Fleet::with(1, &[LIMIT_FLAG, &limit]).await;
     let (gate, raw) = (Gate::new(), fleet.raw().await);
@@ -169,7 +170,7 @@ async fn a_compression_that_the_router_does_not_know_is_refused_with_those_it_do
     let answer = raw.call(&[("grpc-encoding", "gzip")], body).await;
     assert_eq!(answer.code(), Code::Internal);
     assert!(answer.message().starts_with("the message is not valid gzip"), "{}", answer.message());
-    // An encoding is only of interest where it is used.
+    // The declared encoding matters only if a message is compressed.
     let answer = raw.call(&[("grpc-encoding", "snappy")], framed(IMAGE, "package")).await;
     assert_eq!(answer.code(), Code::Ok);
     assert_eq!(fleet.taken(), [1]);
@@ -179,7 +180,7 @@ async fn a_compression_that_the_router_does_not_know_is_refused_with_those_it_do
 async fn a_message_that_inflates_past_the_limit_is_refused_without_being_inflated() {
     const DEFAULT_LIMIT: usize = 6 * 1024 * 1024;
     let fleet = Fleet::of(1).await;
-    // The members of a gzip file follow each other: these stand for gigabytes.
+    // A gzip file may have many members in sequence. These stand for gigabytes.
     let member = gzip(&vec![0; 1024 * 1024]);
     let bomb = compressed_frame(&member.repeat(DEFAULT_LIMIT / member.len()));
     let started = Instant::now();

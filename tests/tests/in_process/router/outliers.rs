@@ -1,4 +1,4 @@
-//! A runner that reports SERVING and fails its calls: it is ejected, and nobody waits for it.
+//! A runner that reports SERVING and fails its calls is ejected, and no call waits for it.
 
 use h2::Reason;
 use porch_fn_tests::caller::framed;
@@ -30,7 +30,7 @@ async fn failures_that_a_function_can_cause_are_the_runners_only_when_several_im
     let refusals = [
         Reply::status(Code::Unavailable, "no"),
         Reply::status(Code::DeadlineExceeded, "too late"),
-        // Another takes it, and yet this one's pods cannot be reached.
+        // Another runner takes the call, but the pods of this runner cannot be reached.
         Reply::shed(Code::Unavailable, "no pods"),
     ];
     for refusal in refusals {
@@ -63,7 +63,7 @@ async fn a_runner_that_has_too_much_to_do_is_healthy() {
     fleet.wait_all("healthy").await;
 }
 
-/// Its calls hang, and probes do not.
+/// The runner's calls hang, but its probes succeed.
 #[tokio::test]
 async fn a_runner_whose_calls_run_into_their_deadlines_is_ejected_though_it_answers_probes() {
     let fleet = Fleet::of(3).await;
@@ -87,8 +87,8 @@ async fn a_runner_whose_calls_run_into_their_deadlines_is_ejected_though_it_answ
     waiting.cancel();
 }
 
-/// When all seem to fail it is the calls: half of the runners stay, and the others are used when
-/// these are gone.
+/// If all runners seem to fail, the calls are the cause. At least half of the runners stay; ejected
+/// runners are used when these are gone.
 #[tokio::test]
 async fn at_most_half_of_the_runners_are_ejected_for_calls_that_fail() {
     let mut fleet = Fleet::of(2).await;
@@ -129,7 +129,7 @@ async fn a_slow_function_is_no_stalled_runner() {
     let gate = Gate::new();
     fleet.runners[0].on(&image, gate.echo());
     let call = fleet.caller().await.spawn(&image);
-    // Two, so that the first one's answer has been seen.
+    // After two probes, the answer of the first has been processed.
     fleet.runners[0].wait("two probes", |log| log.tries >= 2).await;
     fleet.wait_all("healthy").await;
     gate.open();
@@ -148,7 +148,7 @@ async fn a_runner_that_answers_a_probe_comes_back() {
     }
     fleet.wait_states(&[(0, "ejected")]).await;
     fleet.runners[0].otherwise(Answer::Echo);
-    // Longer than the patience of these tests.
+    // This takes longer than the default patience of these tests.
     let probed = async {
         while fleet.runners[0].log().tries == 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -20,13 +20,13 @@ const TWICE: &str =
     "the connections to two function runners were lost during this call; it is not sent a third time";
 const ONCE: &str = "the connection to a function runner was lost during this call, and no other one takes it";
 const IMAGE: &str = "set-image:v1";
-/// The error of Envoy for a server that it cannot reach.
+/// Envoy's error for a server that it cannot reach.
 const OF_A_PROXY: &str = "upstream connect error or disconnect/reset before headers. reset reason: connection \
                           failure, transport failure reason: delayed connect error: 10.1.2.3:9445";
-/// Pings so often that a test need not wait for them.
+/// Frequent pings, so that a test need not wait long for them.
 const PINGS: [&str; 2] = ["--keepalive-time=300ms", "--keepalive-timeout=300ms"];
 
-/// Every way in which a hop breaks once the request was sent.
+/// Every way in which a connection can break after the request was sent.
 fn breaks() -> impl Iterator<Item = Answer> {
     let points = [Point::Start, Point::Headers, Point::HalfMessage, Point::Message];
     let hows = [
@@ -58,13 +58,14 @@ async fn the_answer_of_one_runner_decides_about_the_next() {
     let full = |text| shed(Code::ResourceExhausted, text);
     let mut later = Reply::status(Code::ResourceExhausted, "another word");
     later.headers.extend(headers(&[("porch-fn-retry", "later")]));
-    // The answers of the runners in the image's order; the runner that served the call, or its
-    // error; calls by runner.
+    // The columns: the runners' answers in the image's order; the runner that served the call, or
+    // the call's error; the number of calls at each runner.
     let mut table = vec![
         (vec![proxys(""), Answer::Echo], Ok("1"), vec![1, 1]),
         (vec![proxys("upstream connect error"), Answer::Echo], Ok("1"), vec![1, 1]),
         (vec![full("0 is full"), Answer::Echo, Answer::Echo], Ok("1"), vec![1, 1, 0]),
-        // Nothing was done for a call that is shed, so it may still break once.
+        // A runner that sheds a call does nothing for it, so the call may still lose one
+        // connection.
         (vec![full("0 is full"), RESET, Answer::Echo], Ok("2"), vec![1, 1, 1]),
         (vec![RESET, full("1 is full"), Answer::Echo], Ok("2"), vec![1, 1, 1]),
         (
@@ -146,8 +147,8 @@ async fn runners_that_took_nothing_are_passed_by_without_limit() {
                     runner.on(&image, Answer::Break(Point::HalfMessage, How::Cut));
                 }
                 _ => {
-                    // The health stream goes on, so that the router learns of the closed port from
-                    // the call.
+                    // The health stream stays open, so that the router learns of the closed port
+                    // only from the call.
                     runner.close_port().await;
                     if how == "closed port at the next call" {
                         runner.go_away_at_next_call();
@@ -211,7 +212,8 @@ async fn an_only_runner_is_asked_once_more() {
         assert!(status.message().starts_with(TWICE), "{status:?}");
         assert_eq!(fleet.taken(), [2]);
     }
-    // One that refuses streams did nothing: until it takes the call.
+    // A runner that refuses a stream did nothing, so the router repeats the call until the runner
+    // accepts it.
     let fleet = Fleet::of(1).await;
     fleet.runners[0].on(IMAGE, REFUSED);
     let call = fleet.caller().await.spawn(IMAGE);
@@ -234,7 +236,7 @@ async fn a_call_that_waited_for_a_runner_waits_anew_when_that_one_breaks() {
     fleet.runners[0].restart().await;
     fleet.runners[0].wait("the call", |log| log.calls.len() == 1).await;
     fleet.runners[0].on(IMAGE, Answer::Echo);
-    // The function runs for longer than a call waits for a runner.
+    // The function runs for longer than a call without a runner would wait.
     sleep(Duration::from_secs(6)).await;
     gate.open();
     assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "0");
@@ -283,14 +285,14 @@ async fn the_calls_of_a_hung_runner_move_on() {
     fleet.runners[0].hang().await;
     fleet.runners[1].hang().await;
     let hung = Instant::now();
-    // One call that is there already, one that comes to a connection which looks alive, and one
-    // whose bytes do not fit into the socket.
+    // One call is in flight already. One is sent on a connection that looks alive. One has more
+    // bytes than fit into the socket.
     let late = caller.runner_of(&small);
     let large = caller.evaluate(&large, vec![b'x'; 5 * 1024 * 1024]);
     let (held, late, large) = soon("answers", Box::pin(async { tokio::join!(held, late, large) })).await;
     assert_eq!((held.unwrap().unwrap().as_str(), late.as_str()), ("2", "2"));
     assert_eq!(large.unwrap().into_inner().log, "2");
-    // Pings go every 2 s and are waited for 2 s; the rest is for a slow machine.
+    // Pings are sent every 2 s and time out after 2 s; the rest is margin for a slow machine.
     assert!(hung.elapsed() < Duration::from_secs(25), "{:?}", hung.elapsed());
     fleet.wait_states(&[(0, "unreachable"), (1, "unreachable"), (2, "healthy")]).await;
 }
@@ -302,14 +304,15 @@ async fn runners_that_are_lost_in_silence_do_not_count_as_broken_by_the_call() {
     let gate = Gate::new();
     fleet.runners[..3].iter().for_each(|runner| runner.on(&image, gate.echo()));
     let call = fleet.caller().await.spawn(&image);
-    // One after the other: the worst case of a loss that is noticed connection by connection.
+    // The runners hang one after the other: the worst case of a loss that is noticed connection by
+    // connection.
     for runner in &mut fleet.runners[..3] {
         runner.wait("the call", |log| log.calls.len() == 1).await;
         runner.hang().await;
     }
     assert_eq!(soon("an answer", call).await.unwrap().unwrap(), "3");
 
-    // But a call does not break more than two others.
+    // A silent loss does not count, but after two broken connections the call is not sent again.
     let mut fleet = Fleet::with(4, &PINGS).await;
     let image = fleet.image(&[0, 1, 2, 3]);
     fleet.runners[0].on(&image, Gate::new().echo());
@@ -322,8 +325,8 @@ async fn runners_that_are_lost_in_silence_do_not_count_as_broken_by_the_call() {
     assert_eq!(fleet.taken(), [1, 1, 1, 0]);
 }
 
-/// What killed the first may kill others a moment later, and then the call would count as the
-/// cause.
+/// The fault that killed the first runner may kill others a moment later. Without the pause, the
+/// router would take the call for the cause.
 #[tokio::test]
 async fn a_call_whose_connection_was_lost_is_sent_again_a_moment_later() {
     let mut fleet = Fleet::of(2).await;
@@ -344,7 +347,7 @@ async fn an_answer_of_a_proxy_in_between_is_no_answer_of_a_runner() {
     let image = fleet.image(&[0, 1]);
     let caller = fleet.caller().await;
     let proxys = || Answer::Reply(Reply::status(Code::Unavailable, OF_A_PROXY));
-    // It may be a runner of an older version, which marks nothing.
+    // The answer may come from a runner of an older version, which does not mark its answers.
     fleet.runners[0].on(&image, proxys());
     assert_eq!(caller.try_runner_of(&image).await.unwrap_err().message(), OF_A_PROXY);
 
@@ -353,7 +356,7 @@ async fn an_answer_of_a_proxy_in_between_is_no_answer_of_a_runner() {
     assert_eq!(caller.try_runner_of(&image).await.unwrap_err().message(), "a function's own words");
     fleet.runners[0].on(&image, proxys());
     assert_eq!(caller.runner_of(&image).await, "1");
-    // The proxy may have let the call through: it is not free.
+    // The proxy may have forwarded the call, so this failure counts as a lost connection.
     fleet.runners[1].otherwise(Answer::Reply(Reply::status(Code::NotFound, "").marked()));
     caller.try_runner_of(&image).await.unwrap_err();
     fleet.runners[1].on(&image, proxys());

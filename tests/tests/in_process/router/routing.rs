@@ -1,4 +1,4 @@
-//! What arrives at which runner, and that nothing of it is changed on the way.
+//! Which runner gets a call, and that the router changes nothing in it.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ use prost::Message;
 use tokio::time::{Duration, sleep};
 use tonic::Code;
 
-/// Fields 15 (bytes), 16 (varint) and 17 (fixed32), which nobody knows.
+/// Unknown fields: 15 (bytes), 16 (varint) and 17 (fixed32).
 const UNKNOWN_FIELDS: &[u8] = &[0x7a, 3, 1, 0xff, 2, 0x80, 0x01, 7, 0x8d, 0x01, 1, 2, 3, 4];
 
-/// `message` in one frame, with fields that nobody knows behind it.
+/// `message` in one frame, followed by unknown fields.
 fn with_unknown_fields(message: &[u8]) -> Bytes {
     let message = Bytes::from([message, UNKNOWN_FIELDS].concat());
     frame(Chunks::from(message)).contiguous()
@@ -80,7 +80,7 @@ async fn a_failure_passes_with_its_details_and_without_what_is_between_hops() {
     let caller = fleet.raw().await;
     let details = [("grpc-status-details-bin", "CAUSBWVycm9y"), ("x-reason", "quota")];
 
-    // In headers alone, and in trailers behind a message.
+    // The status is in the headers of one reply, and in the trailers after a message of the other.
     let mut short = Reply::status(Code::FailedPrecondition, "a%20b%0Ac");
     short.headers.extend(headers(&details));
     let mut long = Reply::ok(Bytes::from_static(b"partial"), "");
@@ -113,7 +113,7 @@ async fn a_second_attempt_is_given_what_remains_of_the_deadline() {
     let body = framed(&image, "package");
     let called = tokio::spawn(async move { caller.call(&[("grpc-timeout", "20S")], body).await });
     fleet.runners[0].wait("the first attempt", |log| log.calls.len() == 1).await;
-    // Time that has to be missing from the second attempt's.
+    // The deadline of the second attempt must be shorter by this time.
     sleep(SPENT).await;
     gate.open();
     assert_eq!(called.await.unwrap().code(), Code::Ok);
@@ -187,7 +187,7 @@ async fn with_a_tag_constraint_the_repository_decides() {
             let before = owner.taken();
             let mut call = request(&image, "package");
             tag.clone_into(&mut call.tag);
-            // Chooses nothing.
+            // `exec_path` does not affect the choice of the runner.
             call.exec_path = format!("/{tag}");
             client.send(tonic::Request::new(call)).await.unwrap();
             assert_eq!(owner.taken(), before + 1, "{image} {tag}");
@@ -211,7 +211,7 @@ async fn what_is_no_image_is_forwarded_for_the_runner_to_refuse() {
     }
 }
 
-/// Which patterns fit, and the text, are tested in common/image.
+/// common/image tests which patterns match, and the error text.
 #[tokio::test]
 async fn an_image_that_is_not_allowed_reaches_no_runner() {
     let fleet = Fleet::with(1, &["--allowed-images=set-*:v1", "--allowed-images=quay.io/fn/*"]).await;
@@ -226,15 +226,15 @@ async fn an_image_that_is_not_allowed_reaches_no_runner() {
     assert_eq!(fleet.taken(), [2], "a runner heard of a refused call");
 }
 
-/// An answer of a runner that has this many other calls in flight.
+/// An answer that reports this many other calls in flight on the runner.
 fn loaded(load: usize) -> Answer {
     let mut reply = Reply::ok("package".into(), "loaded");
     reply.trailers.get_or_insert_default().extend(headers(&[("porch-fn-load", &load.to_string())]));
     Answer::Reply(reply)
 }
 
-/// How many of 35 calls of an image, all in flight at once, each runner took, in the image's order.
-/// The second runner reports this load before each of them.
+/// How many of 35 simultaneous calls of an image each runner took, in the image's order. If `load`
+/// is given, the second runner reports this load before each call.
 async fn spread(load: Option<usize>) -> Vec<usize> {
     let fleet = Fleet::of(3).await;
     let (hot, other, cold) = (fleet.image(&[0, 1, 2]), fleet.image(&[1, 0, 2]), fleet.image(&[0, 2]));
@@ -249,12 +249,12 @@ async fn spread(load: Option<usize>) -> Vec<usize> {
     fleet.runners.iter().for_each(|runner| runner.on(&hot, gate.echo()));
     let mut calls = Vec::new();
     for sent in 1..=35 {
-        // A report counts for seconds only.
+        // A load report is valid only for seconds.
         if let Some(load) = load {
             fleet.runners[1].on(&other, loaded(load));
             assert_eq!(caller.runner_of(&other).await, "loaded");
         }
-        // One after the other, so that each sees the load of those before it.
+        // Start the calls one after the other, so that each sees the load of the earlier calls.
         calls.push(caller.spawn(&hot));
         while taken().iter().sum::<usize>() < sent {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! The data of the status page: what a call leaves there, and what looking costs the runners.
+//! The status page's data: how calls change it, and how many requests a page costs the runners.
 
 use futures_util::future::join_all;
 use h2::Reason;
@@ -14,8 +14,8 @@ async fn status(fleet: &Fleet) -> Status {
     serde_json::from_str(&page).unwrap()
 }
 
-/// The page, once each runner told what `told` has for its address. A busy machine may keep one
-/// from telling in time: on the pages until then it told nothing.
+/// Waits until the page's `told` value of each runner is the expected one, and returns the page. On
+/// a busy machine a runner may answer too late; its value is "no" until then.
 async fn status_with(fleet: &Fleet, told: impl Fn(&str) -> &'static str) -> Status {
     let all_told = async {
         loop {
@@ -37,7 +37,7 @@ async fn a_call_shows_with_its_image_and_owner() {
     let fleet = Fleet::of(3).await;
     let image = fleet.image(&[1]);
     fleet.caller().await.runner_of(&image).await;
-    // The fake runners do not know the question.
+    // The fake runners do not support the status request.
     let page = status_with(&fleet, |_| "older").await;
     assert_eq!(page.images.len(), 1);
     assert_eq!(page.images[0].info.image, image);
@@ -46,7 +46,7 @@ async fn a_call_shows_with_its_image_and_owner() {
     assert_eq!((owner.info.owned, owner.info.calls, &*owner.info.state), (1, 1, "healthy"));
     assert!(page.notes[0].starts_with("3 of 3 runners cannot report"), "{:?}", page.notes);
     assert!(page.failures.is_empty(), "{:?}", page.failures);
-    // The page for people is there under both its names.
+    // The HTML page is served at both of its paths.
     for path in ["/", "/status"] {
         let (code, html) = fleet.get(path).await;
         assert_eq!(code, 200);
@@ -81,7 +81,7 @@ async fn what_goes_wrong_between_router_and_runners_shows_with_runner_and_image(
     let row = |code: &str, shard: String, image: &str, text: &str| {
         (code.to_owned(), shard, image.to_owned(), text.to_owned(), "router".to_owned(), 1)
     };
-    // What a function failed is for its runner to tell.
+    // Failures of functions are reported by their runner, not by the router.
     let expected = [
         row("BROKEN", address(0), &reset, "the stream broke or stalled during the call"),
         row("INVALID_ARGUMENT", String::new(), "", "the request names no function image"),

@@ -1,6 +1,6 @@
-//! How soon a call is answered whose function has no pod yet, from the moment at which the pod can
-//! be known to serve. Scheduling and starting containers is the node's part. By Service,
-//! kube-proxy's rules must be in place first.
+//! Measures how soon a first call is answered if its function has no pod yet. The time starts when
+//! the runner can know that the pod serves. So it excludes scheduling and starting containers,
+//! which is the node's part. With Services, kube-proxy's rules must also be in place first.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep};
 use crate::rig::{Bench, CONNECTS, INPUT};
 
 const RUNS: usize = 8;
-/// What the answer may take from the first watch event with the pod's IP, or from the wrapper
-/// listening, if later: the median, and all but one on a busy node.
+/// The maximum time until the answer. It starts when the pod's IP is in a watch event and the
+/// wrapper listens. The first bound is for the median, the second for all runs but one on a busy
+/// node.
 const BOUND: Duration = Duration::from_millis(150);
 const BOUND_ON_A_BUSY_NODE: Duration = Duration::from_millis(500);
 
@@ -26,7 +27,7 @@ async fn a_cold_start_is_answered_as_soon_as_the_pod_can() {
     for connect in CONNECTS {
         let bench = Bench::new().await;
         let runner = bench.runner(&[&format!("--pod-connect={connect}")]).await;
-        // The images are on the node from then on.
+        // After this call, the images are on the node.
         runner.succeeds().await;
         let mut late = Vec::new();
         for _ in 0..RUNS {
@@ -53,7 +54,7 @@ async fn a_cold_start_is_answered_as_soon_as_the_pod_can() {
     }
 }
 
-/// When the pod's wrapper first took a connection.
+/// The time when the pod's wrapper first accepted a connection.
 async fn listens(namespace: &Namespace) -> Instant {
     let ip = |pods: &[Pod]| pods.first()?.status.as_ref()?.pod_ip.as_ref()?.parse::<IpAddr>().ok();
     let address = SocketAddr::new(namespace.until("the pod has an IP", ip).await, 9446);

@@ -1,10 +1,10 @@
-//! What deploy/ holds, as users apply it: the base unchanged, its components, the single runner,
-//! and what removing leaves. `scaling` scales the base.
+//! Applies deploy/ like a user: the unchanged base, its components and the single runner. It also
+//! checks what is left after removal. `scaling` scales the base.
 //!
 //! The cluster's node and DNS know the registry that the manifests name. Nothing enforces
-//! `NetworkPolicies`, and neither cert-manager nor the Prometheus operator runs here: of those
-//! components the API server checks the objects. With cert-manager's controllers, `certificates`
-//! tries the one that is for them.
+//! `NetworkPolicies` here, and neither cert-manager nor the Prometheus operator runs. For those
+//! components, the API server only validates the objects. `certificates` tests the mtls component
+//! with cert-manager's controllers.
 
 pub(crate) mod command_line;
 
@@ -25,10 +25,10 @@ use tokio::time::Instant;
 use crate::rig::INPUT;
 
 const REGISTRY: &str = "porch-fn.example";
-/// What the base's objects have, but for those that Porch has as well.
+/// The label of all objects of the base, except objects that Porch has as well.
 pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of=porch-function-runner";
 const FUNCTION_PODS: &str = "app.kubernetes.io/managed-by=porch-fn-runner";
-/// All that can be had together: `take-over-1.5` stands for `take-over`.
+/// All components that can be combined. `take-over-1.5` also stands for `take-over`.
 const COMPONENTS: [&str; 9] = [
     "hpa",
     "mtls",
@@ -42,7 +42,7 @@ const COMPONENTS: [&str; 9] = [
 ];
 const CALLERS: usize = 4;
 
-/// The cluster, as one who runs `kubectl` sees it.
+/// The cluster as seen by a user of `kubectl`.
 pub(crate) struct Stand {
     pub(crate) cluster: Cluster,
     pub(crate) sandbox: Sandbox,
@@ -50,7 +50,7 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    /// Removes what an earlier run has left.
+    /// Pushes the function images, and removes what an earlier run left behind.
     pub(crate) async fn new(cluster: Cluster) -> Self {
         let mut images = Vec::new();
         for number in 0..4 {
@@ -70,7 +70,7 @@ impl Stand {
         self.cluster.kubectl_succeeds(args, "").await
     }
 
-    /// What it prints. It has nothing to warn of.
+    /// Runs `kubectl` and returns its output. Asserts that it prints no warning.
     pub(crate) async fn kubectl(&self, args: &[&str]) -> String {
         let ended = self.run(args).await;
         assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "kubectl {args:?}");
@@ -83,7 +83,7 @@ impl Stand {
         }
     }
 
-    /// Where Porch calls.
+    /// The address that Porch calls.
     async fn address(&self) -> SocketAddr {
         self.address_of(ROUTER).await
     }
@@ -94,20 +94,20 @@ impl Stand {
         SocketAddr::new(ip.parse().unwrap(), 9445)
     }
 
-    /// Waits until a Service takes connections. A pod is ready before the node's kube-proxy has
-    /// heard of it, which refuses them until then.
+    /// Waits until a Service accepts connections. A pod can be ready before kube-proxy on the node
+    /// knows that, and kube-proxy refuses connections until then.
     pub(crate) async fn leads_somewhere(&self, service: &str, port: u16) {
         let mut address = self.address_of(service).await;
         address.set_port(port);
         eventually("the Service leads somewhere", async || TcpStream::connect(address).await.ok()).await;
     }
 
-    /// A call of each function through the routers' Service.
+    /// Calls each function through the routers' Service.
     pub(crate) async fn serves(&self, images: &[String]) {
         self.serves_at(ROUTER, images).await;
     }
 
-    /// A call of each function through a Service.
+    /// Calls each function through a Service.
     pub(crate) async fn serves_at(&self, service: &str, images: &[String]) {
         self.leads_somewhere(service, 9445).await;
         let client = Client::new(self.address_of(service).await);
@@ -116,7 +116,7 @@ impl Stand {
         }
     }
 
-    /// Load while something happens. No call fails.
+    /// Runs load during `happens`, and asserts that no call fails.
     pub(crate) async fn under_load(&self, what: &str, happens: impl AsyncFnOnce()) {
         let routers = Routers::new([self.address().await]);
         let load = Load::through(&routers, Plan::callers(CALLERS, &self.images[..2]));
@@ -127,7 +127,7 @@ impl Stand {
         report.all_succeeded();
     }
 
-    /// A copy of deploy/ with some components turned on, as its comment says.
+    /// Copies deploy/ and turns on some components, as the comment in its kustomization describes.
     pub(crate) fn with(&self, components: &[&str]) -> String {
         let copy = self.sandbox.path(&format!("with-{}", components.len()));
         copy_folder(Path::new(DEPLOY), &copy);
@@ -142,7 +142,7 @@ impl Stand {
         copy.to_str().unwrap().to_owned()
     }
 
-    /// The kinds of object that the components need beside Kubernetes' own.
+    /// Installs the kinds of object that the components need beside Kubernetes' own kinds.
     pub(crate) async fn defines_kinds(&self) {
         let definitions = self.sandbox.run("crds", [""; 0], b"").await.stdout;
         let definitions = self.sandbox.write("crds.yaml", definitions);
@@ -170,26 +170,26 @@ impl Stand {
         .await;
     }
 
-    /// The API server takes deploy/ with these components.
+    /// Asserts that the API server accepts deploy/ with these components.
     async fn valid(&self, components: &[&str]) {
         let folder = self.with(components);
         self.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-k", &folder]).await;
     }
 
-    /// Whether pods of a namespace break the strictest standard.
+    /// Asserts that no pod of the namespace violates the restricted Pod Security Standard.
     async fn is_restricted(&self, namespace: &str) {
         let standard = "pod-security.kubernetes.io/enforce=restricted";
         self.kubectl(&["label", "--dry-run=server", "--overwrite", "namespace", namespace, standard]).await;
     }
 
-    /// Uninstalls what was applied from a folder, as the README says for a cluster in which Porch
-    /// stays.
+    /// Uninstalls what was applied from a folder, with the README's commands for a cluster that
+    /// keeps Porch.
     pub(crate) async fn uninstalls(&self, folder: &str) {
         self.kubectl(&["delete", "-k", folder, "-l", PART_OF]).await;
         self.kubectl(&["-n", FUNCTIONS, "delete", "pods,secrets", "-l", FUNCTION_PODS]).await;
     }
 
-    /// Uninstalling beside Porch leaves nothing of ours.
+    /// Asserts that an uninstallation beside Porch leaves none of our objects.
     pub(crate) async fn is_empty(&self) {
         let kinds = "deployments,replicasets,pods,services,endpointslices,poddisruptionbudgets,roles,rolebindings,\
                      configmaps,secrets";
@@ -197,7 +197,8 @@ impl Stand {
             for namespace in [HOME, FUNCTIONS] {
                 let all =
                     self.kubectl(&["-n", namespace, "get", kinds, "-o", "name", "--ignore-not-found"]).await;
-                // The API server's, and Porch's Service, which the component take-over leaves.
+                // Allowed: the API server's own ConfigMap, and Porch's Service, which the take-over
+                // component keeps.
                 let others =
                     |line: &str| line == "configmap/kube-root-ca.crt" || line == "service/function-runner";
                 all.lines().all(others).then_some(())?;
@@ -208,14 +209,14 @@ impl Stand {
         .await;
     }
 
-    /// Both namespaces. One whose pods end slowly may not be looked at again for 166 s: half of
-    /// their grace period.
+    /// Deletes both namespaces. If pods in a namespace end slowly, Kubernetes may check the
+    /// namespace again only after 166 s: half of their grace period.
     pub(crate) async fn removes_all(&self) {
         self.run(&["delete", "namespace", HOME, FUNCTIONS, "--ignore-not-found", "--timeout=5m"]).await;
     }
 }
 
-/// What the accounts of an installation have asked for, since it was begun.
+/// Asserts that no request of the installation's service accounts was forbidden since `mark`.
 async fn nothing_was_refused(audit: &Audit, mark: &Mark) {
     let requests = audit.since(mark).await;
     let prefix = format!("system:serviceaccount:{HOME}:");
@@ -270,7 +271,8 @@ async fn the_manifests_install_serve_upgrade_and_leave_nothing() {
             stand.rolled_out(&[RUNNERS, ROUTER]).await;
         })
         .await;
-    // Its pod is made from the component's template, whose probe is the image's own.
+    // The function's pod is made from the component's template, whose probe is that of our wrapper
+    // image.
     stand.serves(&stand.images[2..3]).await;
     let pods: kube::Api<Pod> = kube::Api::namespaced(stand.cluster.client(), FUNCTIONS);
     let pods = pods.list(&kube::api::ListParams::default()).await.unwrap().items;

@@ -1,5 +1,5 @@
-//! What breaks between runners and API server, with real pods behind it: callers get their answers
-//! in time, there are never more pods than allowed, and nothing is left behind.
+//! Faults between runners and the API server, with real pods. Callers get their answers in time,
+//! there are never more pods than allowed, and nothing is left behind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,27 +15,28 @@ use tonic::Code;
 
 use crate::rig::{Bench, CONNECTS, INPUT, until_count};
 
-/// What every call is given, and a first one needs by far not.
+/// The deadline of every call. A first call needs far less.
 const DEADLINE: Duration = Duration::from_secs(45);
-/// How long after its deadline a call is answered at the latest.
+/// The maximum time from a call's deadline to its answer.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long runners may take to see everything again: a watch that is dead is noticed after 75 s.
+/// How long runners may take until they see all pods again. A runner notices a dead watch after 75
+/// s.
 const SETTLED_WITHIN: Duration = Duration::from_mins(2);
 
-/// Runners that reach the API server by a proxy. The test itself goes past it.
+/// Runners that reach the API server through a proxy. The test itself bypasses the proxy.
 pub(crate) struct Stand {
     pub(crate) clients: Vec<Arc<Client>>,
     pub(crate) runners: Vec<Server>,
     pub(crate) proxy: ApiProxy,
     record: Recorder<Pod>,
-    // Last, so that nothing works on it while it is taken away.
+    // Last, so that it is dropped after the runners and the proxy that use it.
     pub(crate) bench: Bench,
 }
 
 // === impl Stand ===
 
 impl Stand {
-    /// Starts them with the rules in force.
+    /// Starts the proxy and the runners with these rules in force.
     pub(crate) async fn start(
         rules: Vec<Rule>,
         seed: u64,
@@ -49,7 +50,8 @@ impl Stand {
         let record = bench.namespace.record::<Pod>().await;
         let kubeconfig = proxy.kubeconfig(&bench.sandbox);
         let more = [&["--scan-interval=1s"], more].concat();
-        // The network is the cluster's: with more than one runner, a test has it for itself.
+        // All tests of the cluster share the network, so a test with more than one runner must run
+        // alone.
         let runners = if runners == 1 {
             vec![bench.namespace.runner_as(&bench.sandbox, kubeconfig, images, &more).await]
         } else {
@@ -59,12 +61,12 @@ impl Stand {
         Self { clients, runners, proxy, record, bench }
     }
 
-    /// A call at one of the runners, which is answered in time.
+    /// Calls a function at one of the runners, and asserts that the answer comes in time.
     pub(crate) async fn call(&self, runner: usize, image: &str) -> (Answer, Duration) {
         call(&self.clients[runner], image, INPUT).await
     }
 
-    /// The same, and it succeeds.
+    /// The same, and asserts that the call succeeds.
     pub(crate) async fn succeeds(&self, what: &str, runner: usize, image: &str) -> Duration {
         let (answer, took) = self.call(runner, image).await;
         assert_eq!((answer.code, answer.message.as_str()), (Code::Ok, ""), "{what}, after {took:.1?}");
@@ -73,12 +75,12 @@ impl Stand {
     }
 
     pub(crate) async fn delete(&self, pod: &Pod, params: &DeleteParams) {
-        // Another may have been faster.
+        // A runner may have deleted the pod already.
         let _ = self.bench.namespace.api::<Pod>().delete(&pod.name_any(), params).await;
     }
 
-    /// Waits until every runner knows exactly the pods that there are, none of which is starting or
-    /// going, and every Service has its pod.
+    /// Waits until every runner knows exactly the existing pods, no pod is starting or terminating,
+    /// and every Service has its pod.
     pub(crate) async fn settles(&self, what: &str) {
         let mut seen = String::new();
         let settled = timeout(SETTLED_WITHIN, async {
@@ -111,9 +113,9 @@ impl Stand {
         figure(&format!("{what}: settled {:.1?} after the faults' end", start.elapsed()));
     }
 
-    /// At no time a function had more pods than this, and one that starts while the others end or
-    /// are silent: a pod whose delete is on its way takes no calls, but has no deletion timestamp
-    /// yet.
+    /// Asserts that no function ever had more than `limit` pods and one more. That one may start
+    /// while the other pods end or do not respond. A pod that a runner is about to delete takes no
+    /// calls, but has no deletion timestamp yet.
     pub(crate) fn never_more_than(&self, what: &str, limit: usize, images: &[&str]) {
         for image in images {
             let most = self.record.most_at_once(|pod| {
@@ -125,7 +127,7 @@ impl Stand {
     }
 }
 
-/// Calls with a deadline, and waits no longer than it.
+/// Calls with a deadline, and panics if no answer comes in time.
 pub(crate) async fn call(client: &Client, image: &str, input: &str) -> (Answer, Duration) {
     let start = Instant::now();
     let answer = timeout(DEADLINE + GRACE, client.call_within(image, input.to_owned(), DEADLINE)).await;
@@ -174,7 +176,7 @@ async fn a_pod_deleted_while_only_the_watch_is_cut_is_replaced_within_one_retry(
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_pod_whose_end_is_not_heard_of_holds_nobody_up() {
-    // Its grace and what a stuck pod is waited for would be 40 s.
+    // The pod's grace period and the runner's wait for a stuck pod would take 40 s.
     const BOUND: Duration = Duration::from_secs(20);
     let cluster = Cluster::connect().await;
     let image = cluster.function_image();
@@ -198,7 +200,7 @@ async fn a_pod_whose_end_is_not_heard_of_holds_nobody_up() {
     assert_ne!(stand.bench.namespace.pods().await[0].name_any(), pod.name_any(), "its name was still taken");
 }
 
-/// Drops all packets from and to a pod, as when its node is lost, until it is dropped.
+/// Drops all packets from and to a pod, as if its node were lost. Dropping this value ends that.
 struct CutOff(Own);
 
 impl CutOff {
@@ -219,7 +221,7 @@ impl CutOff {
 impl Drop for CutOff {
     fn drop(&mut self) {
         let own = self.0.clone();
-        // The test's own runtime may be ending, so another one does it.
+        // The test's own runtime may be ending, so another runtime runs the command.
         let joined = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(own.node(&["nft", "delete", "table", "inet", "lost"]));
@@ -230,8 +232,8 @@ impl Drop for CutOff {
     }
 }
 
-/// The rig has one node, so that the pod is lost with its network and the next one starts beside
-/// it.
+/// The cluster has only one node, so the pod loses its network and the next pod starts on the same
+/// node.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_function_whose_only_pod_is_lost_is_back_within_seconds() {

@@ -1,4 +1,5 @@
-//! A cluster whose FunctionConfigs come and go with their kind, for all who use it.
+//! The kind FunctionConfig is installed in the cluster and removed again. This affects all tests of
+//! the cluster.
 
 use porch_fn_tests::process::{Server, eventually};
 use serde_json::json;
@@ -12,7 +13,7 @@ async fn uninstall(bench: &Bench) {
     bench.kubectl(&["delete", "--ignore-not-found", "--timeout=50s", KIND], "").await;
 }
 
-/// Waits until the log has said so often that there are none.
+/// Waits until the log has reported this many times that there are no FunctionConfigs.
 async fn has_none(runner: &Server, times: usize) {
     eventually("the runner sees that there are none", async || {
         (runner.log().matches(NONE).count() >= times).then_some(())

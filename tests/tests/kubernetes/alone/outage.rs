@@ -1,4 +1,4 @@
-//! The API server away altogether: what is warm goes on as before.
+//! The API server is unavailable: functions with warm pods continue as before.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,12 +16,13 @@ use crate::rig::{Bench, INPUT, REFERENCE, Runner, until_count};
 
 const CALLERS: usize = 8;
 const LASTING: Duration = Duration::from_secs(15);
-/// How soon a call is answered by a new pod that accepts connections. How soon it does after an
-/// outage is Kubernetes' matter: the clients of its components wait up to 30 s before they list
-/// again.
+/// The maximum time from the moment when a new pod accepts connections until a call is answered.
+/// How soon the pod accepts connections after an outage depends on Kubernetes: its components wait
+/// up to 30 s before they list again.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A component of the cluster, stopped. It goes on in any case: other tests need it.
+/// A stopped component of the cluster. It continues when this value is dropped, because other tests
+/// need it.
 pub(crate) struct Stopped(Own, &'static str);
 
 // === impl Stopped ===
@@ -37,7 +38,7 @@ impl Stopped {
 impl Drop for Stopped {
     fn drop(&mut self) {
         let (own, component) = (self.0.clone(), self.1);
-        // The test's own runtime may be ending, so another one does it.
+        // The test's own runtime may be ending, so another runtime runs the command.
         let gone_on = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(own.signal(component, "CONT"));
@@ -48,14 +49,14 @@ impl Drop for Stopped {
     }
 }
 
-/// Lets the load go on, and wants it to.
+/// Lets the load run for this time, and asserts that calls are answered.
 async fn goes_on(load: &Load, lasting: Duration) {
     let before = load.answered();
     sleep(lasting).await;
     assert!(load.answered() > before, "the load stands still");
 }
 
-/// Waits until the image's pod accepts connections on the way that the runner takes.
+/// Waits until the image's pod accepts connections in the same way in which the runner connects.
 async fn accepts(bench: &Bench, image: &str, connect: &str) {
     let ip_of = |pods: &[Pod]| {
         let pod = pods.iter().find(|pod| pod.annotations().get(REFERENCE).is_some_and(|of| of == image))?;
@@ -83,8 +84,8 @@ async fn an_api_server_that_refuses_connections_costs_no_call_by_address() {
     outage(true, "pod-ip", LASTING).await;
 }
 
-/// One runner with two warm functions, and a third that nobody has called. An API server that does
-/// not refuse connections takes them, and does not answer.
+/// Tests one runner with two warm functions and a third that was never called. If the API server
+/// does not refuse connections, it accepts them and does not answer.
 pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
     let bench = Bench::new().await;
     let mut proxy = ApiProxy::start(&bench.cluster, 0).await;
@@ -115,7 +116,7 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
         Some(stopped)
     };
     goes_on(&load, lasting / 3).await;
-    // The kubelet starts it again without asking anybody.
+    // The kubelet restarts the container without the API server.
     assert!(bench.cluster.own().kill_processes(&pods[0]) > 0);
     goes_on(&load, lasting * 2 / 3).await;
     drop(stopped);
@@ -132,7 +133,7 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
     };
     let (answered, accepts) = tokio::join!(answered, accepts);
     assert!(answered < accepts + ANSWERED_WITHIN, "{answered:?}, {accepts:?}");
-    // What was judged late must not cost calls either.
+    // Decisions that the runner makes only now must not fail calls either.
     goes_on(&load, Duration::from_secs(10)).await;
     let report = load.stop().await;
     figure(&format!(
@@ -151,7 +152,7 @@ pub(crate) async fn outage(refuses: bool, connect: &str, lasting: Duration) {
     };
     bench.namespace.until("no pod was replaced", same).await;
 
-    // The watch goes on: the runner hears of a delete.
+    // The watch works again: the runner learns of a deleted pod.
     let pods = bench.pods().await;
     let new = pods.iter().find(|pod| pod.annotations()[REFERENCE] == images[2]).unwrap();
     bench.delete(new, &DeleteParams::default()).await;

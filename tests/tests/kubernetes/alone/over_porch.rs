@@ -1,5 +1,5 @@
-//! What deploy/ does to Porch's own objects, for each version of Porch's manifests and however
-//! those were applied: the API server says, by a dry run.
+//! How deploy/ changes Porch's own objects, for each version of Porch's manifests and each way of
+//! applying them. The API server answers by a dry run.
 
 use std::collections::BTreeSet;
 use std::process::Output;
@@ -12,12 +12,12 @@ use super::deploy::{Stand, copy_folder};
 use super::porch::Version;
 
 const VERSIONS: [Version; 3] = [Version::V1_5, Version::V1_6, Version::Next];
-/// How Porch is installed: by `kubectl apply`, which leaves a note of what it applied, or by
-/// server-side apply as kpt, Flux and Config Sync do.
+/// How Porch is installed: by `kubectl apply`, which records what it applied in an annotation, or
+/// by server-side apply like kpt, Flux and Config Sync.
 const WAYS: [&[&str]; 2] = [&[], &["--server-side", "--field-manager=kpt"]];
 const DRY: [&str; 4] = ["apply", "--dry-run=server", "-o", "json"];
 
-/// Every object of a dry run's output.
+/// The objects in a dry run's output.
 fn objects(ended: &Output) -> Vec<Value> {
     let mut list: Value = serde_json::from_slice(&ended.stdout).unwrap();
     match list["items"].as_array_mut() {
@@ -33,7 +33,8 @@ fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
 }
 
 impl Stand {
-    /// Applies Porch's own manifests, without pods: their images are not here. Returns the file.
+    /// Applies Porch's own manifests with zero replicas, because the cluster does not have Porch's
+    /// images. Returns the file.
     async fn has_manifests_of(&self, version: Version, way: &[&str]) -> String {
         let mut all = version.objects();
         for deployment in all.iter_mut().filter(|object| object["kind"] == "Deployment") {
@@ -50,7 +51,7 @@ impl Stand {
         serde_json::from_str(&self.kubectl(&["-n", HOME, "get", kind, name, "-o", "json"]).await).unwrap()
     }
 
-    /// The fields in which a server-side apply of a folder conflicts with Porch's manager.
+    /// The fields in which a server-side apply of a folder conflicts with Porch's field manager.
     async fn conflicts(&self, folder: &str) -> BTreeSet<String> {
         let ended =
             self.cluster.kubectl(&["apply", "--server-side", "--dry-run=server", "-k", folder], "").await;
@@ -97,8 +98,8 @@ async fn takes_over_the_service(stand: &Stand, version: Version, way: &[&str]) {
     let after = named(&applied, "Service", "function-runner");
     assert_eq!(ports(after), ports(&before), "{version}");
     assert_eq!(after["spec"]["selector"]["app.kubernetes.io/name"], "function-router", "{version}");
-    // It is Porch's object, and this its purpose. What kubectl itself has applied it takes as its
-    // own.
+    // The component must change this field of Porch's object. There is no conflict if kubectl
+    // applied Porch's object: it manages the field itself then.
     let selector = BTreeSet::from([".spec.selector".to_owned()]);
     let conflicts = if way.is_empty() { BTreeSet::new() } else { selector };
     assert_eq!(stand.conflicts(&folder).await, conflicts, "{version}");
@@ -121,8 +122,8 @@ async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &
     let numbers: BTreeSet<_> = ports.iter().map(|port| port["containerPort"].to_string()).collect();
     assert_eq!(numbers.len(), ports.len(), "{what}: {ports:?}");
     if !way.is_empty() {
-        // Another program is the purpose. Porch 1.5 and the next version have other flags as well.
-        // This test has scaled the Deployment.
+        // The single runner must replace the program. It also replaces flags that Porch 1.5 and the
+        // next version have. This test has scaled the Deployment.
         let container = ".spec.template.spec.containers[name=\"function-runner\"]";
         let mut fields = BTreeSet::from([".spec.replicas".to_owned(), format!("{container}.image")]);
         if version != Version::Next {
@@ -137,7 +138,7 @@ async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &
         assert_eq!(stand.conflicts(&folder).await, fields, "{what}");
         return;
     }
-    // And back, by Porch's manifest.
+    // Porch's manifest restores the Deployment.
     let before = stand.object("deployment", "function-runner").await;
     stand.run(&["apply", "-k", &folder]).await;
     stand.run(&["apply", "-f", porch]).await;
@@ -145,7 +146,7 @@ async fn runs_one_runner(stand: &Stand, version: Version, way: &[&str], porch: &
     assert_eq!(after["spec"], before["spec"], "{what}");
 }
 
-/// By kustomize. `nightly::migration` applies the patch by itself.
+/// Applies the patch by kustomize. `nightly::migration` applies it alone.
 async fn leads_the_controllers_here(stand: &Stand, what: &str) {
     let controllers = Version::Next.folder().join("9-controllers.yaml");
     std::fs::copy(controllers, stand.sandbox.path("9-controllers.yaml")).unwrap();

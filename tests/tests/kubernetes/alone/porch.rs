@@ -1,6 +1,6 @@
-//! Porch in the tests' cluster: the objects of its own manifests, version by version, with the
-//! stand-in of `tests/clients/go/cmd/porch` in the place of its programs. It calls and ends as they
-//! do; what became of its calls it reports to the test.
+//! Porch in the tests' cluster: the objects of Porch's own manifests for each version. The stand-in
+//! of `tests/clients/go/cmd/porch` replaces Porch's programs. It calls and ends like them, and
+//! reports the results of its calls to the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use super::deploy::Stand;
 
-/// A version of Porch, by the folder of its manifests.
+/// A version of Porch. Each has a folder of manifests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     V1_5,
@@ -25,17 +25,17 @@ pub(crate) enum Version {
     Next,
 }
 
-/// Porch's programs, at work.
+/// An installation of Porch whose programs make calls.
 pub(crate) struct Porch {
     version: Version,
     reports: Reports,
 }
 
-/// What the stand-ins report, by pod.
+/// The last report of each stand-in, by pod.
 #[derive(Debug, Clone, Default)]
 struct Reports(Arc<Mutex<BTreeMap<String, Report>>>);
 
-/// What became of a pod's calls so far.
+/// The results of a pod's calls so far.
 #[derive(Debug, Clone, Deserialize)]
 struct Report {
     program: String,
@@ -49,13 +49,13 @@ struct Report {
     lost: bool,
 }
 
-/// Calls of each program to each address.
+/// The number of calls by program and address.
 pub(crate) type Counts = BTreeMap<(String, String), usize>;
 
 // === impl Version ===
 
 impl Version {
-    /// Where its manifests are.
+    /// The folder with the version's manifests.
     pub(crate) fn folder(self) -> PathBuf {
         let name = match self {
             Self::V1_5 => "1.5",
@@ -65,8 +65,8 @@ impl Version {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/porch").join(name)
     }
 
-    /// The objects of its manifests that are tried here, unchanged. The others are Porch's own API
-    /// and database.
+    /// The unchanged objects of the version's manifests, without those of Porch's own API and
+    /// database.
     pub(crate) fn objects(self) -> Vec<Value> {
         let mut all = Vec::new();
         for file in [
@@ -88,7 +88,7 @@ impl Version {
         all
     }
 
-    /// Its kind FunctionConfig, if it has one.
+    /// The definition of the kind FunctionConfig, if the version has one.
     pub(crate) fn function_configs(self) -> Option<PathBuf> {
         let file = self.folder().join("crds/config.porch.kpt.dev_functionconfigs.yaml");
         file.is_file().then_some(file)
@@ -108,8 +108,8 @@ impl fmt::Display for Version {
 // === impl Porch ===
 
 impl Porch {
-    /// Installs it, and waits until all of it is ready. `images` are what its programs have
-    /// evaluated.
+    /// Installs Porch, and waits until all of it is ready. Porch's programs call the functions
+    /// `images`.
     pub(crate) async fn install(stand: &Stand, version: Version, images: &[String]) -> Self {
         let node = stand.cluster.registry().split(':').next().unwrap();
         let listener = TcpListener::bind((node, 0)).await.unwrap();
@@ -126,7 +126,7 @@ impl Porch {
             let image = format!("{}/porch:test", stand.cluster.registry());
             stands_in(object, &image, images, &report_to);
         }
-        // Who calls comes after who is called: the first calls must not fail.
+        // Callers are installed after the servers that they call: the first calls must not fail.
         let (controllers, rest): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|object| object["metadata"]["name"] == "porch-controllers");
         let (server, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(|object| {
@@ -147,7 +147,7 @@ impl Porch {
         Self { version, reports }
     }
 
-    /// Waits until each program's calls go to exactly these addresses, and have for some time.
+    /// Waits until each program calls exactly these addresses for a whole second.
     pub(crate) async fn calls(&self, wanted: &[(&str, &[&str])]) {
         let wanted: BTreeSet<(String, String)> = wanted
             .iter()
@@ -157,7 +157,7 @@ impl Porch {
             .collect();
         eventually(&format!("{}: calls go to {wanted:?}", self.version), async || {
             let before = self.reports.counts();
-            // What a second of calls adds to.
+            // Count the calls of one second.
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             let after = self.reports.counts();
             let mut grown: BTreeSet<_> = after.keys().cloned().collect();
@@ -167,7 +167,7 @@ impl Porch {
         .await;
     }
 
-    /// No call has failed yet, and every pod that has ended has finished its calls.
+    /// Asserts that no call has failed yet, and that every pod that has ended finished its calls.
     pub(crate) fn nothing_failed(&self, what: &str) {
         let reports = self.reports.all();
         let calls: usize = reports.iter().flat_map(|report| report.calls.values()).sum();
@@ -200,7 +200,7 @@ impl Reports {
                     last = Some(report.pod.clone());
                     reports.0.lock().unwrap().insert(report.pod.clone(), report);
                 }
-                // A pod that is killed cannot say what became of its last calls.
+                // A pod that is killed cannot report the results of its last calls.
                 if let Some(pod) = last
                     && let Some(report) = reports.0.lock().unwrap().get_mut(&pod)
                 {
@@ -225,7 +225,7 @@ impl Reports {
     }
 }
 
-/// What Porch's Deployments mount, from parts of Porch that are not here.
+/// Objects that Porch's Deployments mount, from parts of Porch that are not installed here.
 fn dependencies() -> Vec<Value> {
     let named = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": HOME}});
     vec![
@@ -235,18 +235,18 @@ fn dependencies() -> Vec<Value> {
     ]
 }
 
-/// The stand-in in a Deployment of Porch's: flags, variables and probes stay.
+/// Puts the stand-in into one of Porch's Deployments. Flags, variables and probes stay.
 fn stands_in(deployment: &mut Value, image: &str, images: &[String], report_to: &str) {
     let is_controllers = deployment["metadata"]["name"] == "porch-controllers";
     if is_controllers {
         deployment["spec"]["replicas"] = json!(3);
     }
     let pod = &mut deployment["spec"]["template"]["spec"];
-    // It goes on for 30 s.
+    // The stand-in calls for 30 s after SIGTERM.
     pod["terminationGracePeriodSeconds"] = json!(60);
     let container = &mut pod["containers"][0];
     container["image"] = json!(image);
-    // The node is small, and the stand-in needs little.
+    // The node is small, and the stand-in needs few resources.
     container.as_object_mut().unwrap().remove("resources");
     // Porch's controllers render 20 packages at once.
     let (renders, pause) = if is_controllers { ("20", "1s") } else { ("4", "100ms") };

@@ -1,5 +1,5 @@
-//! Router and runners as Deployments, scaled, restarted and killed under load: no call fails, and
-//! no pod is made anew.
+//! Routers and runners run as Deployments, and are scaled, restarted and killed under load. No call
+//! fails, and no function pod is created again.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::rig::{INPUT, alive, births};
 
 pub(crate) const CALLERS: usize = 16;
 pub(crate) const IMAGES: usize = 20;
-/// No phase takes so long.
+/// A limit that no phase reaches.
 const LONGEST: Duration = Duration::from_mins(15);
 
 /// An installation whose functions are warm.
@@ -23,7 +23,7 @@ pub(crate) struct Stand {
     pub(crate) installation: Installation,
     pub(crate) images: Vec<String>,
     pub(crate) record: Recorder<Pod>,
-    /// Function pods made by the warm-up.
+    /// The number of function pods after the warm-up.
     pub(crate) made: usize,
 }
 
@@ -43,7 +43,7 @@ impl Stand {
         Self { installation, images, record, made }
     }
 
-    /// Load while something happens and until things have settled. No call fails.
+    /// Runs load during `happens` and until the routers have settled. Asserts that no call fails.
     pub(crate) async fn under_load(&self, what: &str, happens: impl AsyncFnOnce()) -> Report {
         let routers = Routers::new([self.installation.address()]);
         let load = Load::through(&routers, load::Plan::callers(CALLERS, &self.images).longest(LONGEST));
@@ -64,7 +64,7 @@ impl Stand {
         report
     }
 
-    /// Every function still has the pod that the warm-up made.
+    /// Asserts that every function still has the pod that the warm-up made.
     pub(crate) async fn no_pod_was_made(&self) {
         assert_eq!(births(&self.record).len(), self.made, "function pods were made");
         let pods = self.installation.functions.pods().await;
@@ -79,7 +79,7 @@ impl Stand {
     }
 }
 
-/// Functions of a test's own.
+/// Pushes function images that only this test uses.
 pub(crate) async fn functions(cluster: &Cluster, prefix: &str) -> Vec<String> {
     let names = (0..IMAGES).map(|number| format!("{prefix}/function-{number}:v1"));
     let pushed = names.map(|name| async move { cluster.function_named(&name).await });

@@ -1,4 +1,4 @@
-//! Which pods and Services are taken over, made again, skipped, and left alone.
+//! Which existing pods and Services a runner adopts, replaces, skips and leaves alone.
 
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Service};
 use kube::ResourceExt;
@@ -20,7 +20,7 @@ const SERVICE_NAME_TAKEN: &str = "a Service that this runner does not manage hol
 // === impl Bench ===
 
 impl Bench {
-    /// A pod of somebody else's, under this name.
+    /// Creates a pod with this name that no runner made.
     pub(super) async fn foreign_pod(&self, name: &str, labels: Value, annotations: Value) -> Pod {
         let pod = json!({
             "metadata": {"name": name, "labels": labels, "annotations": annotations},
@@ -29,7 +29,7 @@ impl Bench {
         self.namespace.make(pod).await
     }
 
-    /// Asserts that nobody has changed or deleted what `foreign_pod` made.
+    /// Asserts that the pod from `foreign_pod` was neither changed nor deleted.
     pub(super) async fn untouched(&self, pod: &Pod) {
         let now = self.namespace.api::<Pod>().get(&pod.name_any()).await.unwrap();
         let parts = |pod: &Pod| (pod.uid(), pod.labels().clone(), pod.annotations().clone());
@@ -37,7 +37,7 @@ impl Bench {
         assert!(alive(&now));
     }
 
-    /// A Service with or without an owner.
+    /// Creates a Service with or without an owner.
     pub(super) async fn service(&self, name: &str, labels: Value, owner: Option<&Pod>) -> Service {
         let owners: Vec<_> = owner
             .iter()
@@ -56,7 +56,7 @@ impl Bench {
 async fn a_pod_is_made_with_its_service_and_adopted_by_others() {
     let bench = Bench::new().await;
     let record = bench.namespace.record::<Pod>().await;
-    // They race for the first pod.
+    // Both runners race to create the first pod.
     let (first, second) = tokio::join!(bench.runner(&[]), bench.runner(&[]));
     tokio::join!(first.succeeds(), second.succeeds(), first.succeeds(), second.succeeds());
     drop((first, second));
@@ -71,7 +71,7 @@ async fn a_pod_is_made_with_its_service_and_adopted_by_others() {
     assert_eq!(spec.ports.as_ref().unwrap()[0].port, 9446);
     assert_eq!(spec.selector.as_ref().unwrap()["fn.kpt.dev/image"], pod.name_any());
 
-    // A full quota hinders no adoption.
+    // A full quota does not prevent adoption.
     let full = json!({"metadata": {"name": "full"}, "spec": {"hard": {"pods": "1", "services": "1"}}});
     bench.namespace.make::<ResourceQuota>(full).await;
     let counted = |quotas: &[ResourceQuota]| {
@@ -89,8 +89,8 @@ async fn a_pod_is_made_with_its_service_and_adopted_by_others() {
 async fn what_others_hold_the_name_with_is_reported_and_left_alone() {
     let bench = Bench::new().await;
     let [marker, second] = ["marker", "second"].map(|name| format!("example.com/{name}:v1"));
-    // With our labels, and never ready: ours to delete once its time is up, were it not another
-    // image's.
+    // The second pod has our labels and is never ready. A runner would delete it after its
+    // reclaim-after time, but it belongs to another image.
     let ours = json!({MANAGED_BY: MANAGER, "fn.kpt.dev/image": bench.name(0)});
     let other = json!({
         REFERENCE: "example.com/other:v1", "fn.kpt.dev/slot": "0", RECLAIM_AFTER: "2999-01-01T00:00:00Z",
@@ -98,13 +98,14 @@ async fn what_others_hold_the_name_with_is_reported_and_left_alone() {
     let runner = bench.runner_of(&[&bench.image, &marker, &second], &["--pod-ready-timeout=10m"]).await;
     for (labels, annotations) in [(json!({"app": "other"}), json!({"a": "b"})), (ours, other)] {
         let foreign = bench.foreign_pod(&bench.name(0), labels, annotations).await;
-        // Starts pause after a failure, and calls get the failure meanwhile.
+        // After a failed start the runner waits before the next one. Until then calls get the same
+        // failure.
         eventually("the name is reported as taken", async || {
             let answer = runner.call(INPUT).await;
             (answer.message == failed(&bench.image, POD_NAME_TAKEN)).then_some(())
         })
         .await;
-        // Once a pod that came later is collected, this one was looked at too.
+        // When the collector has deleted a later pod, it has checked this pod, too.
         runner.client.call(&marker, INPUT).await.output();
         let later = bench.pods().await.into_iter().find(|pod| pod.annotations()[REFERENCE] == marker);
         let later = later.expect("the marker's pod");
@@ -135,8 +136,8 @@ async fn a_pod_gets_a_service_of_its_own() {
     let pod = bench.pod().await;
     assert_eq!(bench.namespace.services().await, []);
     drop(runner);
-    // Those of an earlier pod and of nobody are replaced. An owner lives, or Kubernetes would
-    // delete its Service.
+    // A Service that belongs to an earlier pod, or to no pod, is replaced. The owner must exist, or
+    // Kubernetes would delete the Service itself.
     let owner = bench.foreign_pod("owner", json!({}), json!({})).await;
     for earlier in [None, Some(None), Some(Some(&owner))] {
         if let Some(owner) = earlier {

@@ -1,4 +1,4 @@
-//! What the API server notices of calls.
+//! Which requests calls cause at the API server.
 
 use std::collections::BTreeMap;
 
@@ -38,8 +38,8 @@ async fn warm_calls_ask_nothing_of_the_api_server() {
             }
         }
         figure(&format!("{CALLS} warm calls by {connect} in {took:.1?}: API requests {asked:?}"));
-        // None of them is a call's: a renewed watch, reclaim-after pushed at most every 60 s, and
-        // what is read every --scan-interval, which is 60 s too.
+        // No request may be caused by a call. Allowed are renewed watches, writes of reclaim-after
+        // at most every 60 s, and reads every --scan-interval, which is also 60 s.
         let minutes = 1 + usize::try_from(took.as_secs() / 60).unwrap();
         for (request, times) in asked {
             let periodic =

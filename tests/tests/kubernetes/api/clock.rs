@@ -1,5 +1,6 @@
-//! A runner whose machine's clock differs from the API server's. What a refusal of the API server
-//! means is tested in the runner (`answers`), that callers get it in `rights`.
+//! A runner whose machine has a clock that differs from the API server's. The meaning of refusals
+//! by the API server is tested in the runner (`answers`); that callers get it is tested in
+//! `rights`.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -9,8 +10,8 @@ use porch_fn_tests::cluster::ApiProxy;
 
 use crate::rig::{Bench, INPUT, RECLAIM_AFTER};
 
-/// A machine that started before its clock was set: its pods must not lapse at once by the clocks
-/// of others.
+/// The machine started before its clock was set. The runner's pods must not expire at once for
+/// runners with a correct clock.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_runner_goes_by_the_api_servers_clock() {

@@ -1,5 +1,4 @@
-//! Which pods and Services go when nobody needs them. That a pod in use stays is a rule of
-//! runner/pool.
+//! Which unused pods and Services are deleted. runner/pool tests that a pod in use is kept.
 
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;

@@ -1,6 +1,6 @@
-//! FunctionConfigs of newer Porch in a real API server: what the runner writes to them, and that
-//! they can always be deleted. The kind is the cluster's, and comes with the first test that needs
-//! it.
+//! FunctionConfigs of newer Porch versions in a real API server: what the runner writes to them,
+//! and that users can always delete them. The kind belongs to the whole cluster; the first test
+//! that needs it installs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::rig::Bench;
 const GROUP: &str = "config.porch.kpt.dev";
 const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_functionconfigs.yaml";
 pub(crate) const KIND: &str = "crd/functionconfigs.config.porch.kpt.dev";
-/// As newer Porch's manifests have them.
+/// The FunctionConfigs in the manifests of Porch 1.6.
 const OBJECTS: &str = include_str!("../../../packages/porch/1.6/23-function-configurations.yaml");
 pub(crate) const FINALIZER: &str = "config.porch.kpt.dev/functionconfig-function-runner";
 const SERVER_FINALIZER: &str = "config.porch.kpt.dev/functionconfig-porch-server";
@@ -37,13 +37,13 @@ pub(crate) struct Stand {
     pub(crate) bench: Bench,
 }
 
-/// Installs the kind, if it is not there.
+/// Installs the kind FunctionConfig if it is missing.
 pub(crate) async fn install(bench: &Bench) {
     let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
     let crd = crd.to_str().unwrap();
     bench.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", crd], "").await;
     bench.kubectl(&["wait", "--for=condition=established", "--timeout=50s", KIND], "").await;
-    // Known to the API server a little later than it says.
+    // The API server serves a kind a little later than it reports the kind as established.
     let configs = Configs::of(&bench.namespace);
     eventually("FunctionConfigs are served", async || configs.api.list(&ListParams::default()).await.ok())
         .await;
@@ -57,7 +57,7 @@ impl Configs {
         Self { api: Api::namespaced_with(namespace.cluster().client(), namespace.name(), &kind) }
     }
 
-    /// Makes or changes one.
+    /// Creates or changes a FunctionConfig.
     pub(crate) async fn apply(&self, name: &str, annotations: Value, spec: Value) -> DynamicObject {
         let object = json!({
             "apiVersion": format!("{GROUP}/v1alpha1"), "kind": "FunctionConfig",
@@ -80,12 +80,12 @@ impl Configs {
         self.api.list(&ListParams::default()).await.unwrap().items
     }
 
-    /// Waits until it looks so.
+    /// Waits until `look` returns a value for the FunctionConfig.
     async fn until<T>(&self, name: &str, what: &str, look: impl Fn(&DynamicObject) -> Option<T>) -> T {
         eventually(&format!("{name}: {what}"), async || look(&self.api.get(name).await.ok()?)).await
     }
 
-    /// Waits until the status says that the present generation is in effect, and nothing is wrong.
+    /// Waits until the status reports the present generation as applied, without an error.
     pub(crate) async fn applied(&self, name: &str) {
         self.until(name, "the present state is in effect", |object| {
             (is_applied(object) && error(object).is_empty()).then_some(())
@@ -135,7 +135,7 @@ impl Stand {
         self.bench.namespace.runner(&self.bench.sandbox, &[], &["--scan-interval=1s"]).await
     }
 
-    /// Runners that know each other, each with an account of its own.
+    /// Starts runners that are peers, each with its own service account.
     async fn runners(&self, network: &str, count: usize) -> Vec<Server> {
         let mut kubeconfigs = Vec::new();
         for number in 0..count {
@@ -146,7 +146,7 @@ impl Stand {
         self.bench.fleet(network, &kubeconfigs, &[], &["--scan-interval=1s"]).await
     }
 
-    /// Who has written the status of which, each time.
+    /// The users that wrote the status of each FunctionConfig, one entry for each write.
     async fn writers(&self, audit: &Audit, mark: &Mark) -> BTreeMap<String, Vec<String>> {
         let mut writers: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for request in audit.since(mark).await {
@@ -185,7 +185,7 @@ async fn the_originals_objects_are_taken_and_go_again() {
     // No runner adds a finalizer.
     assert!(all.iter().all(|object| object.finalizers().is_empty()));
 
-    // An edit of each object gives a runner that writes twice the time to do so.
+    // Edit each object, so that a runner that writes twice has the time to do so.
     for object in &all {
         let edit = json!({"spec": {"podExecutor": {"maxParallelExecutions": 1}}});
         stand.configs.patch(&object.name_any(), edit).await;
@@ -197,13 +197,14 @@ async fn the_originals_objects_are_taken_and_go_again() {
     assert_eq!(writers.len(), 19);
     for (name, users) in &writers {
         assert!(users.iter().all(|user| *user == users[0]), "{name} has one writer: {users:?}");
-        // Once more where a runner has not heard of its own write for a second.
+        // One more write is allowed: a runner repeats its write if it does not see it within a
+        // second.
         assert!((2..=3).contains(&users.len()), "{name} is written once for each generation: {users:?}");
     }
     let users: BTreeSet<_> = writers.values().flatten().collect();
     assert_eq!(users.len(), 3, "the work is shared: {users:?}");
 
-    // As they are after the original's runner and server have seen them.
+    // The finalizers that Porch's own runner and server add.
     let finalizers = |number: usize| match number % 3 {
         0 => json!([FINALIZER]),
         1 => json!([SERVER_FINALIZER, FINALIZER]),

@@ -1,5 +1,5 @@
-//! The manifests grant what a runner asks for and nothing else, and what is seen when a right is
-//! missing.
+//! The manifests grant exactly the rights that a runner needs. The tests also check what a user
+//! sees when a right is missing.
 
 use std::collections::BTreeSet;
 
@@ -18,12 +18,12 @@ use tonic::Code;
 use super::function_configs::{Configs, FINALIZER, install, pods_of};
 use crate::rig::{Bench, COPY, INPUT, MANAGED_BY, MANAGER, RECLAIM_AFTER, Runner, failed, template};
 
-/// With the name that the manifests grant.
+/// The manifests grant access to a ConfigMap of this name.
 const TEMPLATE: &str = "kpt-function-eval-pod-template";
 
-/// What is seen without a right.
+/// What a user sees when a right is missing.
 enum Seen {
-    /// Calls are served, and the log has this text.
+    /// Calls succeed, and the log has this text.
     Logs(&'static str),
     /// Calls fail for this reason.
     Fails(&'static str),
@@ -43,8 +43,8 @@ const NOT_SEEN: &str = "FunctionConfigs are not seen; grant the runner's service
                         manifests in the function namespace, with API group config.porch.kpt.dev: list and watch on \
                         functionconfigs";
 
-/// Without `get` on pods and Services, calls work, and errors do not say who holds a name. Without
-/// `list` on pods: [`a_missing_list_of_pods_can_be_granted_later`].
+/// Without `get` on pods and Services, calls succeed, but errors do not report which object holds a
+/// name. For a missing `list` on pods see [`a_missing_list_of_pods_can_be_granted_later`].
 const TABLE: [(&str, &str, Seen); 19] = [
     ("create", "pods", Fails(MAY_NOT_CREATE)),
     ("delete", "pods", Logs("a pod was not deleted")),
@@ -67,7 +67,7 @@ const TABLE: [(&str, &str, Seen); 19] = [
     ("patch", "functionconfigs/status", Logs("so its status is old; grant")),
 ];
 
-/// A runner with few rights, whose own namespace is not that of its functions.
+/// A runner with limited rights, whose own namespace differs from the function namespace.
 struct Limited<'a> {
     bench: &'a Bench,
     home: &'a Namespace,
@@ -101,12 +101,12 @@ fn all() -> Roles {
     Roles::of(&[BASE, POD_TEMPLATE, PRIVATE_REGISTRIES])
 }
 
-/// A file of credentials.
+/// The content of a file with registry credentials.
 fn config(password: &str) -> String {
     docker_config([("registry.example.com", &User::new("runner", password))])
 }
 
-/// A copy of the credentials as an earlier runner has left it.
+/// Creates the Secret that an earlier runner left behind as its copy of the credentials.
 async fn earlier_copy(bench: &Bench, immutable: bool) {
     let secret = json!({
         "metadata": {"name": COPY, "labels": {MANAGED_BY: MANAGER}},
@@ -116,7 +116,7 @@ async fn earlier_copy(bench: &Bench, immutable: bool) {
     bench.namespace.make::<Secret>(secret).await;
 }
 
-/// A FunctionConfig that Porch's runner has seen, and that is then deleted.
+/// Creates a FunctionConfig with the finalizer of Porch's runner, and deletes it.
 async fn delete_with_finalizer(configs: &Configs, name: &str) {
     configs.apply(name, json!({}), pods_of(name)).await;
     configs.patch(name, json!({"metadata": {"finalizers": [FINALIZER]}})).await;
@@ -134,7 +134,7 @@ async fn the_manifests_grant_what_is_asked_for_and_nothing_else() {
     let audit = bench.cluster.audit();
     let mark = audit.mark().await;
 
-    // Names that others hold, and what an earlier runner has left.
+    // Names that foreign objects hold, and objects that an earlier runner left behind.
     let [of_pod, of_service] = ["pod", "service"].map(|name| format!("example.com/{name}:v1"));
     let name = |image: &str| pod_name(&Image::parse(image, "").unwrap(), 0);
     bench.foreign_pod(&name(&of_pod), json!({}), json!({})).await;
@@ -157,7 +157,7 @@ async fn the_manifests_grant_what_is_asked_for_and_nothing_else() {
     configs.apply("b", json!({}), pods_of("b")).await;
     configs.applied("b").await;
 
-    // A use of a pod that is about to lapse pushes it first.
+    // If a pod is about to expire, a call first moves its reclaim-after into the future.
     let pod = bench.pod_of(&bench.image).await;
     let soon = (Timestamp::now() + SignedDuration::from_secs(25)).to_string();
     bench.patch(&pod, json!({"metadata": {"annotations": {RECLAIM_AFTER: soon}}})).await;
@@ -227,7 +227,8 @@ async fn without(verb: &str, resource: &str, seen: &Seen) {
     runner.succeeds().await;
     bench.lapse(&bench.pod().await).await;
     eventually(&format!("without {verb} {resource} the log has {text:?}"), async || {
-        // A call pushes its pod's time, and a pod without calls is deleted.
+        // A call would move the pod's reclaim-after into the future; without calls the pod is
+        // deleted.
         if (verb, resource) != ("delete", "pods") {
             runner.succeeds().await;
         }
@@ -237,7 +238,7 @@ async fn without(verb: &str, resource: &str, seen: &Seen) {
     runner.succeeds().await;
 }
 
-/// The list is tried again and again: a start that failed can be repaired without a restart.
+/// The runner repeats the list, so the missing right can be granted without a restart.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_missing_list_of_pods_can_be_granted_later() {

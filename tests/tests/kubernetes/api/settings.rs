@@ -1,5 +1,5 @@
-//! What FunctionConfigs do to the functions of their images, and to no other. Pods that
-//! `min-replicas` keeps are tested in runner/pool, and with local pods.
+//! FunctionConfigs change the functions of their images and no others. Pods that `min-replicas`
+//! keeps are tested in runner/pool and with local pods.
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt;
@@ -27,7 +27,7 @@ impl Function {
         Self { configs: Configs::of(&bench.namespace), bench, name }
     }
 
-    /// Makes or changes the FunctionConfig.
+    /// Creates or changes the FunctionConfig.
     async fn apply(&self, annotations: Value, executors: Value) {
         let mut spec = json!({"image": self.name, "prefixes": [self.prefix()]});
         spec.as_object_mut().unwrap().extend(executors.as_object().unwrap().clone());
@@ -42,7 +42,7 @@ impl Function {
         self.configs.applied(self.name).await;
     }
 
-    /// The image of that name in another repository.
+    /// An image with the same name in another repository.
     async fn foreign(&self) -> String {
         self.bench.cluster.function_named(&format!("elsewhere/{}:v1", self.name)).await
     }
@@ -75,7 +75,7 @@ async fn overrides_are_in_the_pods_of_the_image_alone() {
         let env: Vec<_> = function.env.iter().flatten().map(|one| one.name.clone()).collect();
         let init = spec.init_containers.as_ref().unwrap()[0].env.as_ref().map(Vec::len);
         let group = spec.security_context.as_ref().and_then(|context| context.fs_group);
-        // What is beside them is as in the template.
+        // All other fields are as in the template.
         assert_eq!(pod.labels()["team"], "network");
         (env, init, group, spec.service_account_name.clone(), json!(function.resources))
     };

@@ -1,4 +1,4 @@
-//! Several runners on one set of pods at once: the API server is their only arbiter.
+//! Several runners share one set of pods at once, and only the API server arbitrates between them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_po
     let bench = Bench::new().await;
     let image = &bench.image;
     let limit = format!("--max-parallel-pods-per-function={LIMIT}");
-    // Each knows itself and one other, so that of an image there may be two owners.
+    // Each runner knows only itself and one other, so an image may have two owners.
     let start = async |[own, other]: [u8; 2]| {
         let [own, other] = [own, other].map(|last| format!("127.0.7.{last}"));
         let flags = [
@@ -53,13 +53,14 @@ async fn first_calls_on_three_runners_with_different_views_share_the_limit_of_po
         for field in ["terminating", "in_flight", "waiting"] {
             assert_eq!(count(runner, image, field).await, 0, "{field}");
         }
-        // Each runner finds out for itself, and one pod may have answered all its calls.
+        // Each runner learns on its own that a pod is ready, and one pod may have answered all its
+        // calls.
         until_count(runner, image, "ready", LIMIT as u64).await;
     }
 }
 
-/// Four functions and a quota of two pods: the runners learn of it from refusals, and ask each
-/// other for places.
+/// Four functions share a quota of two pods. The runners learn of the quota when the API server
+/// refuses a pod, and ask each other to free pods.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn functions_take_turns_in_a_quota_of_pods() {

@@ -1,5 +1,5 @@
-//! Pods' templates from a ConfigMap, whole or broken. The objects of newer Porch are tested in the
-//! runner, and what they take of rights in `rights`.
+//! Pod templates from a ConfigMap, valid or broken. The template objects of newer Porch versions
+//! are tested in the runner, and the rights that they need in `rights`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use tonic::Code;
 
 use crate::rig::{Bench, INPUT, VERSION, failed, template};
 
-/// As newer Porch's manifests have them.
+/// The template objects in the manifests of newer Porch versions.
 const BASE: &str = include_str!("../../../../runner/src/pods/kubernetes/template/base-templates.yaml");
 const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
 const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_servicetemplates.yaml";
@@ -18,8 +18,8 @@ const CRD: &str = "packages/porch/1.6/crds/config.porch.kpt.dev_servicetemplates
 // === impl Bench ===
 
 impl Bench {
-    /// Makes the objects of newer Porch. Their Services differ from those that come with the
-    /// runner.
+    /// Creates the template objects of newer Porch. Their Service template differs from the
+    /// runner's built-in one.
     pub(super) async fn apply_base_templates(&self) {
         let crd = Path::new(env!("CARGO_MANIFEST_DIR")).join(CRD);
         self.kubectl(&["apply", "--server-side", "-f", crd.to_str().unwrap()], "").await;
@@ -57,7 +57,7 @@ async fn a_broken_template_is_reported_and_replaces_no_good_one() {
     bench.write_template(&broken).await;
     runner.server.logs("kept=true").await;
     runner.succeeds().await;
-    // Even new pods can be made, from the good one.
+    // New pods are still made from the last valid template.
     runner.client.call(&other, INPUT).await.output();
     let pods = bench.pods().await;
     let version = |place: usize| pods[place].annotations()[VERSION].as_str();

@@ -1,6 +1,6 @@
-//! deploy/components/mtls with cert-manager's own controllers: what they issue is what routers and
-//! runners need, nobody else is let in, and a renewal costs no call.
-//! `tests/run nightly certificates` runs it: only here they are needed.
+//! deploy/components/mtls with the real controllers of cert-manager. Routers and runners accept the
+//! certificates that it issues and refuse all others, and a renewal fails no call. `tests/run
+//! nightly certificates` runs this test; no other test needs cert-manager.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -26,22 +26,22 @@ use tokio::time::{Instant, timeout};
 use crate::alone::deploy::{PART_OF, Stand};
 use crate::rig::INPUT;
 
-/// A Certificate, and its Secret.
+/// The name of a Certificate and of its Secret.
 const AUTHORITY: &str = "function-runner-ca";
 const ROUTER_SECRET: &str = "function-router-tls";
 const RUNNER_SECRET: &str = "function-runner-shards-tls";
-/// What routers look up, and the runners' certificate names.
+/// The DNS name that routers look up, and that the runners' certificate contains.
 const NAME: &str = "function-runner-shards.porch-system";
 const PORT: u16 = 9445;
-/// The kubelet writes a changed Secret into a mount when it looks at the pod again, which takes up
-/// to 90 s; the program looks every 5 s.
+/// The kubelet takes up to 90 s to write a changed Secret into a mount. The program reads its files
+/// every 5 s.
 const TAKEN_UP_WITHIN: Duration = Duration::from_mins(2);
 
 // === impl Stand ===
 
 impl Stand {
-    /// cert-manager's controllers, until they are dropped. Their log is one of the cluster's, which
-    /// are kept when a test fails.
+    /// Starts cert-manager's controllers, which run until the result is dropped. Their log is among
+    /// the cluster's logs, which are kept when a test fails.
     fn starts_cert_manager(&self) -> Child {
         let own = self.cluster.own();
         let log = File::create(own.directory().join("log/cert-manager.log")).unwrap();
@@ -56,14 +56,14 @@ impl Stand {
         pods.list(&of).await.unwrap().items
     }
 
-    /// What cert-manager has put into a Secret: PEM texts by file.
+    /// The files that cert-manager has put into a Secret: PEM texts by file name.
     async fn secret(&self, name: &str) -> BTreeMap<String, String> {
         let secrets: Api<Secret> = Api::namespaced(self.cluster.client(), HOME);
         let data = secrets.get(name).await.unwrap().data.unwrap();
         data.into_iter().map(|(file, text)| (file, String::from_utf8(text.0).unwrap())).collect()
     }
 
-    /// A client with the certificate of a Secret.
+    /// A client that uses the certificate of a Secret.
     async fn client(&self, runner: SocketAddr, secret: &str) -> Client {
         for (file, text) in self.secret(secret).await {
             self.sandbox.write(&format!("{secret}/{file}"), text);
@@ -75,7 +75,8 @@ impl Stand {
         Client::secured(runner, connector.unwrap())
     }
 
-    /// A router's certificate opens a runner. A runner's, which is for servers, does not.
+    /// Asserts that a runner accepts a router's certificate, and refuses a runner's, which is for
+    /// servers only.
     async fn lets_only_routers_in(&self) {
         let runner = &self.pods(RUNNERS).await[0];
         let ip = runner.status.as_ref().and_then(|status| status.pod_ip.as_ref());
@@ -89,7 +90,7 @@ impl Stand {
         self.logs_of(runner, "extended key usage for client authentication").await;
     }
 
-    /// Waits until a pod's log has a text.
+    /// Waits until a pod's log contains a text.
     async fn logs_of(&self, pod: &Pod, text: &str) {
         let mut kubectl = self.sandbox.command("kubectl");
         kubectl.args(["-n", HOME, "logs", "--follow", &pod.name_any()]).stdin(Stdio::null());
@@ -108,7 +109,7 @@ impl Stand {
         said.unwrap_or_else(|_| panic!("not within {TAKEN_UP_WITHIN:?}: {text} in {}", pod.name_any()));
     }
 
-    /// Has a certificate renewed, as `cmctl renew` does.
+    /// Renews a certificate like `cmctl renew`.
     async fn renews(&self, certificate: &str) {
         let asked = json!([{"op": "add", "path": "/status/conditions/-", "value": {
             "type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "the test wants it",
@@ -121,7 +122,8 @@ impl Stand {
         self.kubectl(&[&["-n", HOME][..], &renewed, &["--timeout=30s"]].concat()).await;
     }
 
-    /// Has the certificate of one side renewed, until all its pods have taken it up.
+    /// Renews the certificate of the routers or of the runners, and waits until all their pods use
+    /// it.
     async fn renews_side(&self, deployment: &str, secret: &str) {
         let start = Instant::now();
         let before = self.secret(secret).await;
@@ -159,7 +161,8 @@ async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners()
     stand.serves(&stand.images[..2]).await;
     stand.lets_only_routers_in().await;
 
-    // The runners' comes of the renewed authority while routers know the authority as it was.
+    // The renewed authority signs the runners' certificate while routers still have the authority's
+    // old certificate.
     for (deployment, secret) in [(RUNNERS, RUNNER_SECRET), (ROUTER, ROUTER_SECRET)] {
         stand
             .under_load(&format!("certificates of {deployment} renewed"), async || {
@@ -167,8 +170,8 @@ async fn certificates_are_issued_and_renewed_and_only_routers_may_call_runners()
                     stand.renews(AUTHORITY).await;
                 }
                 stand.renews_side(deployment, secret).await;
-                // Connections stay when certificates change: new runners are dialled with what
-                // there is now.
+                // Existing connections survive a renewal. Routers must use the new certificates to
+                // connect to new runners.
                 stand.kubectl(&["-n", HOME, "rollout", "restart", "deployment", RUNNERS]).await;
                 stand.rolled_out(&[RUNNERS]).await;
             })

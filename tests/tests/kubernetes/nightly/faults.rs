@@ -1,4 +1,4 @@
-//! Every fault between runners and API server alone, and all of them together.
+//! Faults between runners and the API server: each one alone, and all of them together.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,11 +17,12 @@ use tonic::Code;
 use crate::alone::faults::{Stand, call};
 use crate::rig::{INPUT, alive};
 
-/// What a pod lives unused on Kubernetes at the least: four times the clocks' allowed difference.
+/// The minimum lifetime of an unused pod on Kubernetes: four times the allowed clock difference.
 const LIFETIME: Duration = Duration::from_mins(2);
-/// By then it is collected, whatever fails.
+/// An unused pod is deleted within this time, whatever fails.
 const COLLECTED_WITHIN: Duration = Duration::from_mins(4);
-/// With these no watch lives. Who cannot see what others do with a pod does not collect it.
+/// With these faults no watch works. A runner that cannot see how other runners use a pod does not
+/// collect it.
 const BLIND: [&str; 3] = ["watches are cut", "watches expire", "watches are refused"];
 
 #[tokio::test]
@@ -30,7 +31,7 @@ async fn pods_are_collected_whatever_fails() {
     let cluster = Cluster::connect().await;
     let tests =
         faults().into_iter().zip(1..).map(|((what, rules), seed)| collected(&cluster, what, rules, seed));
-    // Most of the time they wait.
+    // These tests mostly wait, so they run together.
     join_all(tests).await;
 }
 
@@ -64,7 +65,7 @@ async fn all_faults_together_lose_no_call() {
     mix(Duration::from_mins(1), seed).await;
 }
 
-/// Every fault, each for itself.
+/// Each fault as a set of rules of its own.
 fn faults() -> Vec<(&'static str, Vec<Rule>)> {
     let half = |fault| vec![Rule::new(fault).chance(0.5)];
     let always = |fault| vec![Rule::new(fault)];
@@ -78,7 +79,7 @@ fn faults() -> Vec<(&'static str, Vec<Rule>)> {
         ("too many requests", half(Fault::TooManyRequests)),
         ("server errors", half(Fault::ServerError)),
         ("slow answers", always(Fault::Slow(Duration::from_secs(1)))),
-        // Later than the runner waits for an answer.
+        // The API server answers after the runner has given up.
         (
             "late writes",
             vec![
@@ -94,7 +95,7 @@ fn faults() -> Vec<(&'static str, Vec<Rule>)> {
 #[ignore = "takes minutes; tests/run nightly runs it"]
 async fn each_fault_alone_costs_no_call_and_leaves_nothing_behind() {
     let cluster = Cluster::connect().await;
-    // The images are on the node from then on.
+    // After this call, the images are on the node.
     let image = cluster.function_image();
     let first = Stand::start(Vec::new(), 0, 1, &[&image], &[]).await;
     first.succeeds("without a fault", 0, &image).await;
@@ -103,7 +104,8 @@ async fn each_fault_alone_costs_no_call_and_leaves_nothing_behind() {
     stream::iter(tests).buffer_unordered(4).collect::<Vec<()>>().await;
 }
 
-/// First calls, warm calls, a pod that is deleted, and one that fails and is collected.
+/// Makes first calls and warm calls, deletes a pod, and calls a function whose pod fails and is
+/// collected.
 async fn alone(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
     let (image, bogus) = (cluster.function_image(), format!("{}/no/such-image:v1", cluster.registry()));
     let stand = Stand::start(rules, seed, 1, &[&image, &bogus], &[]).await;
@@ -139,8 +141,8 @@ async fn alone(cluster: &Cluster, what: &str, rules: Vec<Rule>, seed: u64) {
     stand.succeeds(what, 0, &image).await;
 }
 
-/// A load on two runners, behind which everything goes wrong by chance, pods vanish, and all is
-/// well afterwards.
+/// Puts load on two runners while all faults happen at random and pods are deleted. Afterwards the
+/// runners must recover.
 async fn mix(lasting: Duration, seed: u64) {
     const FUNCTIONS: usize = 5;
     const LIMIT: usize = 2;
@@ -203,7 +205,7 @@ async fn mix(lasting: Duration, seed: u64) {
     }
 }
 
-/// One caller after the other at a runner, until the end.
+/// One caller at a runner: it makes one call after the other until `end`.
 async fn work(stand: &Stand, caller: usize, images: &[&str], end: Instant) -> Vec<(Answer, Duration)> {
     let mut answers = Vec::new();
     let client = &stand.clients[caller % stand.clients.len()];
@@ -220,7 +222,7 @@ async fn work(stand: &Stand, caller: usize, images: &[&str], end: Instant) -> Ve
     answers
 }
 
-/// Takes pods away every few seconds, until the end, and says how many.
+/// Deletes a pod every few seconds until `end`, and returns how many.
 async fn delete_pods(stand: &Stand, end: Instant) -> usize {
     let mut deleted = 0;
     while Instant::now() < end {

@@ -1,9 +1,9 @@
-//! Faults of a whole fleet under load, for each way of discovery that changes: no call fails, and
-//! no runner gets more than twice its fair share of the calls for longer than two seconds. With a
-//! fixed list, tests/processes/cluster.rs kills and restarts runners.
+//! Faults of a whole fleet under load, for each kind of dynamic discovery. No call fails, and no
+//! runner gets more than twice its fair share of the calls for longer than two seconds.
+//! tests/processes/cluster.rs kills and restarts runners of a fixed list.
 //!
-//! `tests/run nightly fleet` runs these and prints one table per way of discovery, which
-//! `docs/fleet-faults.md` has.
+//! `tests/run nightly fleet` runs these tests and prints one table for each kind of discovery.
+//! `docs/fleet-faults.md` has copies of the tables.
 
 mod shares;
 
@@ -24,13 +24,13 @@ const CALLERS: usize = 64;
 const IMAGES: usize = 40;
 const RUNNERS: usize = 5;
 const KILLED: Range<usize> = 0..3;
-/// The port of runners, as [`Tier`] has it.
+/// The runners' port, as in [`Tier`].
 const PORT: u16 = 9445;
-/// Before a fault.
+/// How long the load runs before a fault.
 const CALM: Duration = Duration::from_secs(3);
-/// After a fault: what it left behind must show.
+/// How long the load runs after a fault, so that late effects are seen.
 const AFTER: Duration = Duration::from_secs(15);
-/// The most of its fair share that a runner may get.
+/// The largest allowed share of a runner, in fair shares.
 const MOST: f64 = 2.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ enum Fault {
     RouterRestarts,
 }
 
-/// What one fault did.
+/// The results of one fault.
 struct Row {
     fault: Fault,
     failed: String,
@@ -128,7 +128,7 @@ impl Fault {
         }
     }
 
-    /// Lets it happen, and ends it. `shares` hears how many runners can serve.
+    /// Causes the fault and ends it. Records in `shares` how many runners can serve.
     async fn strike(self, tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
         match self {
             Self::DiscoveryEmpty => {
@@ -152,7 +152,8 @@ impl Fault {
                 tier.publish().await;
             }
             Self::NetworkBlip => cut_off(tier, scale_out, shares).await,
-            // What a call does that has a runner killed for its memory, and is sent again.
+            // Like a call whose function uses so much memory that the kernel kills each runner that
+            // gets it.
             Self::KilledInTurn => {
                 shares.serving(RUNNERS - 1);
                 for place in 0..RUNNERS {
@@ -181,7 +182,7 @@ impl Fault {
     }
 }
 
-/// One more, which is not published yet.
+/// Starts one more runner, which discovery does not publish yet.
 async fn add_unlisted(tier: &mut Tier, scale_out: bool) {
     if scale_out {
         let runner = tier.runner().await;
@@ -189,7 +190,7 @@ async fn add_unlisted(tier: &mut Tier, scale_out: bool) {
     }
 }
 
-/// No packets between routers and runners for some seconds.
+/// Drops all packets between routers and runners for some seconds.
 async fn cut_off(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
     let began = Instant::now();
     shares.serving(0);
@@ -205,7 +206,7 @@ async fn cut_off(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
     shares.serving(RUNNERS);
 }
 
-/// Several runners at once, which come back one after the other.
+/// Kills several runners at once; they restart one after the other.
 async fn kill_three(tier: &mut Tier, scale_out: bool, shares: &mut Shares) {
     shares.serving(RUNNERS - KILLED.len());
     for runner in &tier.runners[KILLED] {

@@ -1,10 +1,11 @@
-//! From Porch's function runner to this one and back without a failed call, by the very commands of
-//! the README's chapter: Porch 1.5 by its Service, 1.6 and the next version by their settings.
+//! Migrates from Porch's function runner to this one and rolls back, without a failed call. The
+//! commands are those of the README's chapter. Porch 1.5 migrates by its Service, Porch 1.6 and the
+//! next version by their settings.
 //!
-//! Porch's own programs are not here. Their Deployments, Services, accounts and Roles are, as its
-//! manifests have them, with a stand-in inside that calls and ends as they do: for 30 s after
-//! SIGTERM its calls go on, on the connection that they have, and a function runner that is stopped
-//! breaks what it runs.
+//! Porch's own programs do not run here. The test applies the Deployments, Services, accounts and
+//! Roles of Porch's manifests, but their pods run a stand-in. The stand-in calls and ends like
+//! Porch's programs. After SIGTERM it continues to call for 30 s on its open connection. A function
+//! runner that is stopped interrupts the calls that it runs.
 
 use std::collections::BTreeSet;
 
@@ -21,17 +22,17 @@ use crate::alone::porch::{Porch, Version, function_config};
 
 const README: &str = include_str!("../../../../README.md");
 const CHAPTER: &str = "\n## Moving from Porch's function runner\n";
-/// Porch's runner.
+/// The name of Porch's own function runner.
 const ORIGINAL: &str = "function-runner";
-/// Where Porch's programs call before and after.
+/// The addresses that Porch's programs call: `PORCHS` before the migration, `OURS` after it.
 const PORCHS: &str = "function-runner:9445";
 const OURS: &str = "function-router:9445";
 const OURS_IN_FULL: &str = "function-router.porch-system.svc.cluster.local:9445";
-/// What doctor says of every porch-server of the next version.
+/// The doctor command reports this for every porch-server of the next version.
 const EXECUTABLES_ALONE: &str = "porch-server evaluates functions in pods of its own, except those whose FunctionConfig names an executable";
 const PORCH_SERVERS: &str = "api.porch-system.svc.cluster.local:9447";
 
-/// The commands under a heading of the chapter, in blocks.
+/// The blocks of commands under a heading of the README's chapter.
 fn commands(heading: &str) -> Vec<&'static str> {
     let (_, chapter) = README.split_once(CHAPTER).expect("the chapter is there");
     let (chapter, _) = chapter.split_once("\n## ").expect("another follows");
@@ -47,7 +48,7 @@ fn commands(heading: &str) -> Vec<&'static str> {
 // === impl Stand ===
 
 impl Stand {
-    /// Commands of the README, at the root of the repository.
+    /// Runs commands of the README at the root of the repository.
     async fn runs(&self, commands: &str) {
         let script = format!("set -euo pipefail\ncd {DEPLOY}/..\n{commands}");
         let mut command = self.sandbox.command("bash");
@@ -57,8 +58,9 @@ impl Stand {
         let ended = command.output().await.unwrap();
         let stderr = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{commands}\n{stderr}");
-        // It notes objects that others than `kubectl apply` have made. Porch's stand-in starts no
-        // pods that could be waited for, and porch-fn says what has to be known.
+        // Allowed on stderr: kubectl warns about objects that `kubectl apply` did not create, and
+        // it finds no pods to wait for, because Porch's stand-in starts none. porch-fn prints notes
+        // for the user.
         let parts = [
             "last-applied-configuration annotation",
             "no matching resources found",
@@ -68,15 +70,15 @@ impl Stand {
         assert_eq!(stderr.lines().filter(noted).collect::<Vec<_>>(), Vec::<&str>::new(), "{commands}");
     }
 
-    /// All blocks under a heading.
+    /// Runs all blocks of commands under a heading.
     async fn follows(&self, heading: &str) {
         for block in commands(heading) {
             self.runs(block).await;
         }
     }
 
-    /// What Porch's evaluators leave of an image: a pod whose name is generated, and a Service
-    /// named by the label.
+    /// Creates what Porch's evaluators leave behind for an image: a pod with a generated name, and
+    /// a Service named like the label's value.
     async fn legacy_pod(&self, id: &str, template_version: &str) -> Pod {
         let labels = json!({"fn.kpt.dev/image": id});
         let pod = json!({
@@ -101,7 +103,7 @@ impl Stand {
         self.function_pods().get(name).await.unwrap()
     }
 
-    /// Whether a pod and its Service are there.
+    /// Whether the pod and its Service exist.
     async fn has(&self, legacy: &Pod) -> (bool, bool) {
         let services: Api<Service> = Api::namespaced(self.cluster.client(), FUNCTIONS);
         let pod = self.function_pods().get_opt(&legacy.name_any()).await.unwrap();
@@ -110,7 +112,7 @@ impl Stand {
         (pod.is_some_and(|pod| alive(&pod)), service.is_some())
     }
 
-    /// What doctor has to say of Porch, but for what is as it should be.
+    /// Waits until the faults that the doctor command reports about Porch are exactly these.
     async fn doctor_says(&self, expected: &[&str]) {
         eventually(&format!("doctor says {expected:?}"), async || {
             let (findings, _) = doctor(self).await;
@@ -129,7 +131,7 @@ impl Stand {
         Api::namespaced(self.cluster.client(), FUNCTIONS)
     }
 
-    /// What FunctionConfigs ask for, by name.
+    /// The name and the spec of each FunctionConfig.
     async fn function_configs(&self) -> Vec<(Value, Value)> {
         let list = self.kubectl(&["-n", FUNCTIONS, "get", "functionconfigs", "-o", "json"]).await;
         let mut list: Value = serde_json::from_str(&list).unwrap();
@@ -137,7 +139,8 @@ impl Stand {
         items.iter_mut().map(|item| (item["metadata"]["name"].take(), item["spec"].take())).collect()
     }
 
-    /// Porch's pod template, with an image that is here. Returns its version.
+    /// Creates Porch's pod template with an image that the test's registry has. Returns the
+    /// template's version.
     async fn has_template(&self) -> String {
         let file = Version::V1_6.folder().join("22-function-templates.yaml");
         let mut template = objects(&file).remove(0);
@@ -153,7 +156,7 @@ impl Stand {
         json!(self.kubectl(&["-n", HOME, "get", "service", ORIGINAL, "-o", path]).await)
     }
 
-    /// Our own objects are gone, and Porch's are there.
+    /// Asserts that our own objects are gone and that Porch's exist.
     async fn only_porch_is_left(&self) {
         let left = self.kubectl(&["-n", HOME, "get", "deployments,services", "-o", "name"]).await;
         assert!(!left.contains(ROUTER) && !left.contains("shards"), "{left}");
@@ -161,14 +164,14 @@ impl Stand {
     }
 }
 
-/// By the settings of Porch, which 1.5 has as well, but for those of its controllers.
+/// Migrates by Porch's settings. Porch 1.5 has the same settings, except those of its controllers.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn porch_1_6_is_led_here_and_back_without_a_failed_call() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;
     let porch = Porch::install(&stand, Version::V1_6, &stand.images[..2]).await;
-    // The controllers render only what is built in, unless they are told of a runner.
+    // The controllers call no function runner until a setting names one.
     porch.calls(&[("porch-server", &[PORCHS])]).await;
     let legacy = stand.legacy_pod("function-0-v1-1-0123abcd", "inline-v1").await;
 
@@ -189,12 +192,12 @@ async fn porch_1_6_is_led_here_and_back_without_a_failed_call() {
 
     stand.doctor_says(&[]).await;
 
-    // What Porch's runner has left was not touched.
+    // Nothing has touched the pod and the Service that Porch's runner left behind.
     assert_eq!(stand.has(&legacy).await, (true, true));
     stand.runs(clean).await;
     eventually("they are gone", async || (stand.has(&legacy).await == (false, false)).then_some(())).await;
 
-    // What Porch's runner starts by itself, and is waited for.
+    // Stands for a pod that Porch's runner starts. The rollback's commands wait for it.
     stand.legacy_pod("function-1-v1-1-0123abcd", "inline-v1").await;
     stand.follows("Roll back Porch 1.5 and 1.6").await;
     porch.calls(&[("porch-server", &[PORCHS])]).await;
@@ -205,7 +208,7 @@ async fn porch_1_6_is_led_here_and_back_without_a_failed_call() {
     stand.removes_all().await;
 }
 
-/// The other way, by taking the Service over.
+/// The alternative to the settings: our router takes over Porch's Service.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
@@ -214,7 +217,8 @@ async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
     let porch = Porch::install(&stand, Version::V1_5, &stand.images[..2]).await;
     porch.calls(&[("porch-server", &[PORCHS])]).await;
     let names = stand.ports().await;
-    // Why the Service is switched by itself.
+    // This is why a separate command switches the Service: `apply` merges the new selector into the
+    // old one.
     let taken_over = stand.with(&["take-over-1.5"]);
     let selector = "jsonpath={.items[?(@.metadata.name==\"function-runner\")].spec.selector}";
     let merged = stand.run(&["apply", "--dry-run=server", "-k", &taken_over, "-o", selector]).await.stdout;
@@ -225,7 +229,7 @@ async fn the_service_of_porch_1_5_is_taken_over_and_given_back() {
     let [there, back] = commands("Take over the Service instead").try_into().unwrap();
     stand.runs(there).await;
     gone(&stand, "app=function-runner").await;
-    // As it is kept.
+    // The user keeps the component in the kustomization; applying it again must change no port.
     stand.run(&["apply", "-k", &taken_over]).await;
     assert_eq!(stand.ports().await, names, "no port is renamed");
     porch.calls(&[("porch-server", &[PORCHS])]).await;
@@ -249,12 +253,13 @@ async fn gone(stand: &Stand, label: &str) {
 async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
     let cluster = Cluster::connect().await;
     let stand = Stand::new(cluster).await;
-    // A template, a pod of an earlier one, and a pod that porch-server adopts when it starts.
+    // Porch's pod template, a pod of an older template, and a pod that porch-server adopts when it
+    // starts.
     let template = stand.has_template().await;
     let dead = stand.legacy_pod("function-0-v1-1-0123abcd", "1").await;
     let adopted = stand.legacy_pod("function-1-v1-1-0123abcd", &template).await;
     let porch = Porch::install(&stand, Version::Next, &stand.images[..3]).await;
-    // The third function has none.
+    // The third function has no FunctionConfig.
     let configs: Vec<_> =
         ["function-0", "function-1"].map(|name| function_config(name, "porch-fn.example/deployed")).into();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": configs}).to_string();
@@ -282,7 +287,7 @@ async fn porchs_next_version_is_led_here_and_back_without_a_failed_call() {
     stand.runs(server).await;
     porch.calls(&[("porch-server", &["itself", OURS]), ("porch-controllers", &[OURS_IN_FULL])]).await;
     porch.nothing_failed("here");
-    // porch-server still evaluates, and uses what is of its template.
+    // porch-server still evaluates functions, and uses the pods of its present template.
     let idle = "Porch's own function runner still runs: Deployment function-runner, 1 replicas";
     stand.doctor_says(&[idle, EXECUTABLES_ALONE]).await;
     stand.runs("porch-fn doctor --clean-legacy --yes").await;

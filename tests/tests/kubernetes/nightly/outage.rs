@@ -1,6 +1,6 @@
-//! The API server away for a minute for a whole fleet, which also counts its node as lost.
-//! `alone::outage` has one runner. With DNS an empty answer is all that routers notice of it:
-//! `fleet` has that.
+//! The API server is unavailable for a minute, so a whole fleet's node counts as lost.
+//! `alone::outage` tests one runner. With DNS discovery, routers notice an outage only as an empty
+//! answer, which `fleet` tests.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The node counts as lost when the API server is back: no router, no runner and no function
-/// pod is ready, and all of them serve.
+/// The node counts as lost when the API server is back. No router, runner or function pod is ready
+/// then, but all of them still serve.
 #[tokio::test]
 #[ignore = "takes minutes; tests/run nightly runs it"]
 async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call() {
@@ -31,7 +31,7 @@ async fn an_api_server_that_stops_for_a_minute_costs_a_fleet_no_call() {
     let fleet = stand.installation.home().record::<Pod>().await;
     let what = format!("API server stopped for {LASTING:?}");
     let stopped = async || {
-        // A kubelet that is heard of at once may be in time for the node.
+        // A running kubelet could report early enough to keep the node from being lost.
         let kubelet = Stopped::stop(cluster.own(), "kubelet").await;
         let api_server = Stopped::stop(cluster.own(), "kube-apiserver").await;
         sleep(LASTING).await;

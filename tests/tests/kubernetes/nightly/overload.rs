@@ -1,9 +1,9 @@
-//! Four times as many calls as can be served: as many are served as before, and the others are
-//! refused at once.
+//! Sends four times as many calls as the fleet can serve. It must serve as many as before, and
+//! refuse the others at once.
 //!
-//! A function sleeps for most of its time, and few calls run at once, so that calls and not the
-//! machine's processors are what there is too much of. What bounds bytes and memory is tested in
-//! `tests/in_process/inflight.rs`.
+//! The functions mostly sleep, and few calls run at once. So the calls exceed the limits of the
+//! runners, not the machine's processors. `tests/in_process/inflight.rs` tests the limits of bytes
+//! and memory.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -21,11 +21,10 @@ use crate::rig::sleeping;
 
 const IMAGES: usize = 2;
 const LIMIT: &str = "--max-queue-per-function";
-/// A runner runs 2 calls of a function, and 4 wait for those, none for longer than a second and a
-/// half.
+/// A runner runs 2 calls of a function at once. 4 more may wait, each for at most 1.5 s.
 const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=2", "--max-queue-per-function=4"];
 const SLEEPS: Duration = Duration::from_millis(500);
-/// Enough for every pod of every runner to be busy. 24 calls are in the runners at most.
+/// Enough callers to keep all pods of all runners busy. The runners hold at most 24 calls.
 const CALLERS: usize = 20;
 const OVER: f64 = 4.0;
 const LASTING: Duration = Duration::from_secs(30);
@@ -47,7 +46,7 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
     let normal = rounds[2];
 
     let load = tier.load(Plan::callers(CALLERS, &tier.images).input(sleeping(SLEEPS)));
-    // The router learns how much demand there is.
+    // The router needs time to measure the demand.
     sleep(Duration::from_secs(10)).await;
     let start = Instant::now();
     sleep(Duration::from_secs(15)).await;
@@ -86,8 +85,8 @@ async fn an_overload_of_calls_is_served_up_to_capacity_and_the_rest_refused_at_o
     tier.finish().await;
 }
 
-/// One call of each function at each router, all at once; the longest time that one took, and for
-/// ever when one failed.
+/// Calls each function at each router, all at once. Returns the longest duration, or the maximum if
+/// a call failed.
 async fn round(tier: &Tier, clients: &[Client]) -> Duration {
     let calls = clients.iter().flat_map(|client| {
         tier.images.iter().map(async move |image| {
@@ -99,7 +98,7 @@ async fn round(tier: &Tier, clients: &[Client]) -> Duration {
     join_all(calls).await.into_iter().max().unwrap_or_default()
 }
 
-/// Calls a second that were answered well in this time, whenever they were sent.
+/// Successful calls per second that ended in this time, regardless of when they were sent.
 fn served(report: &Report, time: &Range<Instant>) -> f64 {
     let ended = |call: &Call| call.failure.is_none() && time.contains(&(call.began + call.took));
     let calls = u32::try_from(report.latencies(ended).count()).unwrap();

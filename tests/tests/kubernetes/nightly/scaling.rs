@@ -1,5 +1,5 @@
-//! Everything that an operator does to runners and routers, one after the other, and a node that
-//! loses a runner. By DNS: `alone::scaling` scales by `EndpointSlices`.
+//! All that an operator does to runners and routers, one action after the other, and a runner that
+//! is killed. Uses DNS discovery; `alone::scaling` uses `EndpointSlices`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::alone::scaling::{Stand, functions};
 
-/// How long the last function pod may be there without load: it lives 2 minutes at least, whatever
+/// How long the last function pod may exist without load. A pod lives at least 2 minutes, whatever
 /// `--pod-ttl` says.
 const ORPHANS_WITHIN: Duration = Duration::from_mins(4);
 
@@ -20,7 +20,7 @@ const ORPHANS_WITHIN: Duration = Duration::from_mins(4);
 async fn scaled_restarted_and_killed() {
     let cluster = Cluster::connect().await;
     let mut plan = Plan::new(&cluster, Discovery::Dns, 2);
-    // A pod is kept for as long as its last call might have taken.
+    // A runner keeps a pod for as long as its last call might have taken, so the timeout is short.
     plan.router_flags = vec!["--request-timeout=1m".into()];
     plan.runner_flags = vec!["--pod-ttl=1m".into(), "--scan-interval=5s".into()];
     let stand = Stand::start(&cluster, &plan, functions(&cluster, "operated").await).await;

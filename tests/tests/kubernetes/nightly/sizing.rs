@@ -1,4 +1,4 @@
-//! What function pods cost the API server. The README's sizing table is made of these figures.
+//! How many API requests function pods cost. The README's sizing table is made of these figures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use tokio::time::{Instant, sleep_until};
 use crate::rig::INPUT;
 use crate::rig::{LONG_AGO, RECLAIM_AFTER};
 
-/// Function pods: the node takes 110.
+/// The number of function pods. The node accepts at most 110 pods.
 const PODS: usize = 40;
-/// Of those, as many as a small node ends within the patience of a test.
+/// How many of these pods the test collects: a small node ends this many in reasonable time.
 const COLLECTED: usize = 20;
 const WARM_CALLS: usize = 2000;
-/// How long the runner is watched while nobody calls.
+/// How long the test counts requests while nobody calls.
 const IDLE: Duration = Duration::from_mins(2);
-/// What a pod may cost from its making to its end: itself and its Service, twice, and as much
-/// again.
+/// The maximum of requests per pod, from its creation to its end. The pod and its Service need two
+/// each; the rest is margin.
 const MOST: usize = 8;
 
 /// Requests of a user since `mark`, by verb and resource.
@@ -107,7 +107,7 @@ async fn what_pods_cost_the_api_server() {
     namespace.finish().await;
 }
 
-/// A call of each, some at once.
+/// Calls each image once, eight at a time.
 async fn calls<'a>(client: &Client, images: impl Iterator<Item = &'a String>) {
     let calls = images.map(|image| client.call(image, INPUT));
     let answers: Vec<_> = stream::iter(calls).buffer_unordered(8).collect().await;

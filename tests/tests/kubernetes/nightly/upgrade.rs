@@ -1,6 +1,6 @@
-//! This version beside the one before, which `tests/nightly/upgrade` builds and names by
-//! `PORCH_FN_TEST_BEFORE_DIR`: each program works with the other version's, and an upgrade costs no
-//! call.
+//! This version together with the previous one, which `tests/nightly/upgrade` builds and names in
+//! `PORCH_FN_TEST_BEFORE_DIR`. Each program works with the other version's programs, and an upgrade
+//! fails no call.
 
 mod rolling;
 
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::rig::INPUT;
 
-/// Of which version a program is.
+/// The version of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     Before,
@@ -35,13 +35,13 @@ impl Version {
     }
 }
 
-/// Where the programs of the version before are.
+/// The directory with the previous version's programs.
 fn before() -> PathBuf {
     let directory = std::env::var_os("PORCH_FN_TEST_BEFORE_DIR");
     directory.expect("PORCH_FN_TEST_BEFORE_DIR is not set: tests/nightly/upgrade runs these tests").into()
 }
 
-/// A router before two runners with local pods, whose addresses differ from those of other trials.
+/// A router and two runners with local pods. Their addresses differ from those of other trials.
 struct Trial {
     images: Vec<String>,
     runners: Vec<Server>,
@@ -72,8 +72,8 @@ impl Trial {
         Self { images, runners, router, sandbox, runner, wrapper }
     }
 
-    /// What a function answers that works, one that fails, one that nobody has, and a caller that
-    /// does not wait.
+    /// The answers of a function that works, a function that fails, a function that does not exist,
+    /// and a call with an expired deadline.
     async fn answers(&self) -> Vec<Answer> {
         let client = Client::new(self.router.address());
         let long = format!("{INPUT}# {}\n", "x".repeat(5 << 20));
@@ -87,7 +87,7 @@ impl Trial {
         ]
     }
 
-    /// Load while each runner is stopped as a rollout stops it, and started again.
+    /// Runs load while each runner is stopped, like in a rollout, and started again.
     async fn runners_restarted(&mut self) -> usize {
         let load = Load::start(self.router.address(), 16, &self.images);
         for number in 0..2 {
@@ -128,7 +128,8 @@ async fn start_runner(
 #[ignore = "needs the version before; tests/run nightly runs it"]
 async fn each_program_works_with_the_others_of_either_version() {
     let mut expected = None;
-    // Each version of router and runner beside each, and of runner and wrapper-server.
+    // Combines each version of the router with each of the runner, and each of the runner with each
+    // of the wrapper-server.
     for (router, runner, wrapper) in
         [(Before, Before, This), (Before, This, Before), (This, Before, Before), (This, This, This)]
     {
@@ -141,7 +142,8 @@ async fn each_program_works_with_the_others_of_either_version() {
     }
 }
 
-/// Pushes router and runner, and the wrapper-server, of the version before; returns the images.
+/// Pushes an image with the previous router and runner, and one with the previous wrapper-server.
+/// Returns both.
 async fn push_before(cluster: &Cluster) -> (String, String) {
     let own = cluster.own();
     let (programs, wrapper) = (Sandbox::new(), Sandbox::new());

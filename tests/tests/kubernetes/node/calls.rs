@@ -1,4 +1,4 @@
-//! What callers notice when pods go while they run calls.
+//! What callers notice when pods end while they run calls.
 
 use std::time::{Duration, SystemTime};
 
@@ -24,8 +24,8 @@ async fn connected_by(connect: &str) -> (Bench, Runner, Recorder<Pod>, Pod) {
 // === impl Runner ===
 
 impl Runner {
-    /// A call that takes so long, and what happens to the function's pod meanwhile. The call
-    /// succeeds; when it does is returned.
+    /// Makes a call that takes this long, and runs `happens` meanwhile. Asserts that the call
+    /// succeeds, and returns when it did.
     async fn during(&self, takes: Duration, happens: impl AsyncFnOnce()) -> Instant {
         let input = sleeping(takes);
         let call = async {
@@ -41,7 +41,8 @@ impl Runner {
         answered
     }
 
-    /// Asserts how many calls were run again since their pod broke them off, and that none is left.
+    /// Asserts how many calls were repeated because their connection was lost, and that no call is
+    /// left.
     async fn has_retried(&self, calls: u64) {
         let retries = self.server.metric("porch_fn_runner_retries_total{reason=\"broken\"}").await;
         assert_eq!(retries, Some(calls));
@@ -51,7 +52,8 @@ impl Runner {
     }
 }
 
-/// Births of so many pods: the record may hear of them later than others do.
+/// Waits until the record has this number of pods, and returns their births. The record may learn
+/// of pods later than others.
 async fn exact_births(record: &Recorder<Pod>, pods: usize) -> Vec<(String, Instant)> {
     let heard = async || (births(record).len() >= pods).then_some(());
     eventually(&format!("{pods} pods were made"), heard).await;
@@ -67,7 +69,8 @@ async fn a_deleted_pod_finishes_its_call_and_the_next_call_has_another() {
         let (bench, runner, record, pod) = connected_by(connect).await;
         let next = async || {
             bench.delete(&pod, &DeleteParams::default()).await;
-            // The runner's own watch decides: until it has heard, the pod serves and is used.
+            // The runner's own watch decides: until it reports the deletion, the runner still uses
+            // the pod.
             runner.counts("ready", 0).await;
             let start = Instant::now();
             runner.succeeds().await;
@@ -84,7 +87,7 @@ async fn a_deleted_pod_finishes_its_call_and_the_next_call_has_another() {
 async fn a_call_whose_pod_is_deleted_without_grace_runs_again_in_another() {
     for connect in CONNECTS {
         let (bench, runner, record, pod) = connected_by(connect).await;
-        // Longer than the kubelet leaves such a pod: it takes it down after some 4 s.
+        // The kubelet stops a pod that was deleted by force after about 4 s. The call takes longer.
         let takes = Duration::from_secs(10);
         let kill = async || bench.delete(&pod, &DeleteParams::default().grace_period(0)).await;
         let answered = runner.during(takes, kill).await;
@@ -92,7 +95,7 @@ async fn a_call_whose_pod_is_deleted_without_grace_runs_again_in_another() {
         let answered = SystemTime::now() - answered.elapsed();
         let pods = bench.pods().await;
         let new = pods.iter().find(|new| new.uid().as_ref() == Some(&births[1].0)).unwrap();
-        // A whole second, which is rounded down.
+        // The creation timestamp is rounded down to a whole second.
         let made = SystemTime::from(new.creation_timestamp().unwrap().0);
         assert!(answered >= made + takes, "it ran in the new pod from its beginning");
         runner.has_retried(1).await;

@@ -1,5 +1,5 @@
-//! Pods that the node cannot start: callers get the reason as soon as it is known, in words that
-//! are the same each time, and nothing is left behind.
+//! Pods that the node cannot start. Callers get the reason as soon as it is known, always in the
+//! same words, and nothing is left behind.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use tonic::Code;
 
 use crate::rig::{Bench, INPUT, failed, template, until_count};
 
-/// The kubelet pulls and starts again 10 s after its first failures. On a quiet node it is under 2
-/// s.
+/// After its first failures, the kubelet waits 10 s before it pulls or starts again. A failure must
+/// be reported sooner; on a quiet node that takes under 2 s.
 const BEFORE_THE_NEXT: Duration = Duration::from_secs(10);
 
 #[tokio::test]
@@ -20,11 +20,11 @@ async fn an_image_that_does_not_exist_fails_early() {
     let bench = Bench::new().await;
     let bogus = format!("{}/no/such-image:v1", bench.cluster.registry());
     let runner = bench.runner_of(&[&bench.image, &bogus], &[]).await;
-    // With it the wrapper's image is on the node, as it is after the first function.
+    // After this call the wrapper's image is on the node, as usual after the first function.
     runner.succeeds().await;
     let reason = "the function's image was not found in its registry or may not be pulled: check its name and tag, \
                       and the pull secrets of the function namespace";
-    // The next caller does not wait for another try.
+    // The next caller does not wait for another attempt.
     for _ in 0..2 {
         let start = Instant::now();
         let answer = runner.client.call(&bogus, INPUT).await;

@@ -1,5 +1,6 @@
-//! Images from registries of all kinds, found by the runner and pulled by the node: no file lists
-//! what they run. What the runner asks of registries is tested in runner/registry.
+//! Images from registries of all kinds. The runner reads the image's metadata from its registry,
+//! and the node pulls the image; no file lists the image's command. The runner's requests to
+//! registries are tested in runner/registry.
 
 mod outage;
 
@@ -21,15 +22,16 @@ use crate::rig::{Bench, COPY, INPUT, failed, function};
 
 /// The function logs its arguments.
 const ARGUMENTS: &str = "kind: ResourceList\n# test-args: yes\n";
-/// Before it replaces pods, an owner waits for a minute whether it stays one.
+/// How soon pods follow a moved tag. An owner waits a minute before it replaces pods, in case it
+/// does not stay the owner.
 const FOLLOWED_WITHIN: Duration = Duration::from_mins(3);
-/// For a call that needs no pod. On a quiet node it takes a hundredth of it.
+/// The limit for a call that needs no pod. On a quiet node the call takes a hundredth of it.
 const AT_ONCE: Duration = Duration::from_secs(10);
 const UNTRUSTED: &str = "the certificate of the image's registry is not trusted: add its CA with \
                          --enable-private-registries-tls and --tls-secret-path, or name the registry in \
                          --insecure-registries if it speaks plain HTTP";
 
-/// A registry, which the node finds.
+/// A registry that the node can find, and the function image to push there.
 struct Place<'a> {
     registry: Registry<'a>,
     function: String,
@@ -45,7 +47,7 @@ impl Bench {
         Place { registry, function: self.cluster.function_image() }
     }
 
-    /// A runner that has to ask registries. It takes no credentials but those that flags name.
+    /// Starts a runner that has to ask registries. It uses only credentials that flags name.
     async fn asking_runner(&self, more: &[String]) -> (Server, Client) {
         let flags = [
             "--pod-backend=kubernetes".into(),
@@ -87,7 +89,7 @@ fn user(password: &str) -> User {
     User::new("runner", password)
 }
 
-/// The call succeeds, and the function was started with these arguments.
+/// Asserts that the call succeeds, and that the function was started with these arguments.
 async fn runs_with(client: &Client, image: &str, arguments: &str) {
     let answer = client.call(image, ARGUMENTS).await;
     assert_eq!(answer.output(), ARGUMENTS);
@@ -112,8 +114,8 @@ async fn a_private_registrys_images_run_with_a_copy_of_the_credentials_that_foll
     let named = pod.spec.as_ref().unwrap().image_pull_secrets.iter().flatten();
     assert_eq!(named.map(|secret| secret.name.as_str()).collect::<Vec<_>>(), [COPY]);
 
-    // The same content, also seen by another runner and after the file was written anew: nothing is
-    // written.
+    // If the content is the same, nothing is written: neither by another runner, nor after the file
+    // was rewritten.
     bench.credentials(&config);
     let (other, another) = bench.asking_runner(&flags).await;
     runs_with(&another, &second, "two").await;
@@ -170,7 +172,7 @@ async fn a_moved_tag_is_followed_without_a_failed_call() {
         sleep(Duration::from_millis(50)).await;
     }
     figure(&format!("a moved tag: the new image answers after {:.1?}", moved.elapsed()));
-    // The old pod is there as yet, and gets no more calls.
+    // The old pod still exists, but gets no more calls.
     for _ in 0..10 {
         runs_with(&client, &image, "after").await;
     }

@@ -1,5 +1,5 @@
-//! The template of Porch's documentation with a wrapper-server that knows nothing of ours. With
-//! ours, unit tests read it, and `alone::deploy` starts a pod of a template.
+//! The template of Porch's documentation with a wrapper-server that is not ours. With our
+//! wrapper-server, unit tests read this template, and `alone::deploy` starts a pod of a template.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use porch_fn_tests::foreign;
 
 use crate::rig::{Bench, INPUT};
 
-/// Porch's documentation has it, in `data` of this ConfigMap.
+/// The template from Porch's documentation, in `data` of this ConfigMap.
 const DOCUMENTED: &str = include_str!("../../../../runner/src/pods/kubernetes/template/documented.yaml");
 const NAME: &str = "kpt-function-eval-pod-template";
 const WRAPPER: &str = "docker.io/nephio/porch-wrapper-server:latest";
@@ -18,8 +18,8 @@ async fn a_wrapper_that_knows_nothing_of_ours_works() {
     let server = foreign::client("echoserver");
     let bench = Bench::new().await;
     let image = wrapper_of(&bench, &server).await;
-    // It has Porch's flags and grpc-go's health service. Unlike Porch's it listens on 127.0.0.1
-    // unless told otherwise.
+    // The program has the flags of Porch's wrapper-server and grpc-go's health service. Unlike
+    // Porch's, it listens on 127.0.0.1 by default.
     let command = "            - /wrapper-server-tools/wrapper-server\n";
     let with_args = format!("{command}          args: [--address, 0.0.0.0]\n");
     let text = DOCUMENTED.replace(WRAPPER, &image).replace(command, &with_args);
@@ -34,7 +34,7 @@ async fn a_wrapper_that_knows_nothing_of_ours_works() {
     bench.pod().await;
 }
 
-/// The wrapper's image with another program in the place of its own.
+/// Pushes the wrapper's image with its program replaced by another.
 async fn wrapper_of(bench: &Bench, program: &std::path::Path) -> String {
     let file = bench.sandbox.write("layer/wrapper-server/wrapper-server", "");
     fs::copy(program, file).unwrap();

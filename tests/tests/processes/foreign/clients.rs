@@ -1,6 +1,6 @@
-//! Clients that share no code with us, through router, runner and local pods: grpc-go, dialled as
-//! Porch does, and grpcio (gRPC's C core). And the runner before a wrapper that is a grpc-go
-//! server, as Porch's is.
+//! Clients that share no code with us call through router, runner and local pods. They are grpc-go,
+//! dialled as in Porch, and grpcio (gRPC's C core). The runner also calls a wrapper that is a
+//! grpc-go server, like Porch's.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Stack {
         std::fs::read(self.sandbox.path("out.yaml")).unwrap()
     }
 
-    /// What our own client reads.
+    /// The error text that our own client reads.
     async fn ours(&self, function: &str) -> String {
         let answer = Client::new(self.router.address()).call(&format!("ex.io/{function}:v1"), INPUT).await;
         assert_eq!(answer.code, Code::Internal);
@@ -149,7 +149,7 @@ async fn five_mib_pass_and_seven_are_refused_with_the_flags_to_raise() {
             assert!(text.contains("--max-request-body-size on router and runners"), "{text}");
             assert!(text.contains("--function-runner-grpc-max-message-size"), "{text}");
         }
-        // The same for an answer.
+        // The same for an answer that is too large.
         stack.sandbox.write("in.yaml", INPUT);
         let report = stack.call(&client, "big", &["--max-message", "16777216"]).await;
         let text = report.message();
@@ -193,7 +193,7 @@ async fn the_runner_understands_a_wrapper_on_grpc_go() {
     let long = "žluťoučký\n".repeat(7000);
     for (code, go) in [
         (Code::Internal, "Internal"),
-        // A pod's NOT_FOUND is the function's and ends the search.
+        // A NOT_FOUND from a pod is the function's own answer and ends the search.
         (Code::NotFound, "NotFound"),
         (Code::ResourceExhausted, "ResourceExhausted"),
     ] {

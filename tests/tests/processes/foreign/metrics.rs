@@ -1,6 +1,6 @@
-//! A real Prometheus scrapes a router and two runners under traffic, and every query of the
-//! dashboard and the alerts gets an answer. promtool checks that alerts fire, by cases whose series
-//! are those of the programs.
+//! A real Prometheus scrapes a router and two runners under traffic. Every query of the dashboard
+//! and the alerts must get an answer. promtool tests the alerts with cases whose series have the
+//! programs' names and labels.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -21,21 +21,21 @@ use tokio::time::{Duration, sleep};
 use crate::INPUT;
 
 const RULES: &str = "alerts/porch-functions.rules.yaml";
-/// What makes them fire.
+/// The test cases of the alerts.
 const CASES: &str = "alerts/porch-functions.tests.yaml";
-/// Enough of them that some belong to a runner that is not there.
+/// The number of working functions: enough that the missing runner owns some.
 const GOOD: usize = 12;
-/// Its pods do not start.
+/// A function whose pods do not start.
 const BROKEN: &str = "example.com/f/broken:v1";
-/// It takes its pod with it.
+/// A function that kills its pod.
 const DEADLY: &str = "example.com/f/deadly:v1";
 const FAILING: &str = "example.com/f/failing:v1";
 const SLOW: &str = "example.com/f/slow:v1";
-/// What the runners' certificate is called.
+/// The DNS name in the runners' certificate.
 const NAME: &str = "runners.test.svc";
 const LOCAL: &str = "example.com/f/local:v1";
 
-/// The programs of Debian's package.
+/// The programs of Debian's Prometheus package.
 fn prometheus() -> [PathBuf; 2] {
     ["prometheus", "promtool"].map(|name| installed(&[name]))
 }
@@ -80,7 +80,7 @@ fn good_image(number: usize) -> String {
     format!("example.com/f/good{number}:v1")
 }
 
-/// Calls of every kind, over and over.
+/// Makes calls of every kind until the result is dropped.
 fn traffic(router: SocketAddr) -> JoinSet<()> {
     let mut callers = JoinSet::new();
     let mut images: Vec<_> = (0..GOOD).map(good_image).collect();
@@ -112,12 +112,13 @@ async fn promtool(sandbox: &Sandbox, promtool: &Path, args: [&str; 2], file: &Pa
     assert!(checked.status.success(), "{args:?} {}: {}", file.display(), String::from_utf8_lossy(&output));
 }
 
-/// What service discovery tells Prometheus of the ports of a pod that the manifests make.
+/// The targets that Kubernetes' service discovery would give Prometheus: one for each port of a pod
+/// from the manifests.
 fn found(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
     let objects = objects(&deployed(deployment));
     let deployment = objects.iter().find(|object| object["kind"] == "Deployment").unwrap();
     let template = &deployment["spec"]["template"];
-    // Labels that are not there are empty ones, and so is the name of a port without one.
+    // Prometheus gives missing labels and unnamed ports an empty value.
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let label = |name| text(&template["metadata"]["labels"][name]);
     let ports = list(&template["spec"]["containers"][0]["ports"]).map(|port| {
@@ -136,8 +137,8 @@ fn found(pod: &str, deployment: &str, server: &Server) -> Vec<Value> {
     ports
 }
 
-/// The configuration in deploy/, with fixed targets instead of Kubernetes' service discovery,
-/// without which Debian's Prometheus is built. The last runner has the labels of the single runner.
+/// The configuration in deploy/ with fixed targets: Debian's Prometheus is built without
+/// Kubernetes' service discovery. The last runner has the labels of the single runner.
 fn scrape_config(router: &Server, runners: &[Server]) -> Value {
     let [shard, single] = runners else { panic!("two runners") };
     let pods = [
@@ -157,8 +158,8 @@ fn scrape_config(router: &Server, runners: &[Server]) -> Value {
 }
 
 async fn start_prometheus(sandbox: &Sandbox, program: &Path, config: &Path) -> (Child, SocketAddr) {
-    // It does not print which port it took, if it may take any: one of an address where nobody else
-    // takes ports.
+    // Prometheus does not print its port if it chooses one itself. So the test chooses a port, on
+    // an address that no other process uses.
     let address = TcpListener::bind("127.10.0.1:0").unwrap().local_addr().unwrap();
     let mut command = sandbox.command(program);
     command.args([
@@ -192,7 +193,7 @@ fn query(expression: &str) -> String {
     format!("/api/v1/query?query={encoded}")
 }
 
-/// What the dashboard asks, with its variables as Grafana puts them in.
+/// The dashboard's queries, with their variables replaced as in Grafana.
 fn dashboard_queries() -> Vec<String> {
     let text = std::fs::read_to_string(deployed("dashboard/porch-functions.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
@@ -221,8 +222,8 @@ fn metrics(expression: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with("porch_fn_"))
 }
 
-/// A series of the cases, without what tells one pod from another: how the programs would have to
-/// show it.
+/// The selector of a test case's series without the labels that differ between pods, and the names
+/// of its other labels.
 fn shown(series: &str) -> (String, BTreeSet<String>) {
     let (metric, labels) = series.strip_suffix('}').unwrap().split_once('{').unwrap();
     let of_pod = |label: &&str| !label.starts_with("namespace=") && !label.starts_with("instance=");
@@ -231,7 +232,7 @@ fn shown(series: &str) -> (String, BTreeSet<String>) {
     (format!("{metric}{{{}}}", labels.join(", ")), names)
 }
 
-/// The programs show all that makes alerts fire, under these names and labels, and no others.
+/// Asserts that the programs export all series of the test cases, with exactly these labels.
 async fn cases_are_of_what_is_shown(prometheus: SocketAddr) -> usize {
     let cases = yaml(CASES);
     let series = list(&cases["tests"]).flat_map(|case| list(&case["input_series"]));
@@ -268,7 +269,7 @@ async fn every_query_of_dashboard_and_alerts_is_answered() {
         authority.issue(&sandbox, name, &format!("DNS:{NAME}"), 30).await;
     }
     let runners = start_runners(&sandbox).await;
-    // A third one does not exist: its images go to the others.
+    // A third runner does not exist: its images go to the other two.
     let missing = "127.0.0.1:1".parse().unwrap();
     let target = runners_flag(runners.iter().map(Server::address).chain([missing]));
     let router = [target.into(), flag("tls-server-name", NAME)];
@@ -292,7 +293,8 @@ async fn every_query_of_dashboard_and_alerts_is_answered() {
         .await;
     }
 
-    // Alerts are not to fire, so that they have no data: their metrics have.
+    // The alerts' queries have no result while no alert fires. So the test checks that their
+    // metrics have data.
     let rules = eventually("all rules are evaluated", async || {
         let data = ask(address, "/api/v1/rules").await;
         let groups = data["groups"].as_array().unwrap().iter();
@@ -314,7 +316,8 @@ async fn every_query_of_dashboard_and_alerts_is_answered() {
     assert!(used >= rules.len(), "each alert has a metric of ours");
 
     let cases = cases_are_of_what_is_shown(address).await;
-    // Of each pod one port, and the jobs that the operator makes of the PodMonitors.
+    // Prometheus scrapes one port of each pod. The jobs have the names that the operator gives them
+    // for the PodMonitors.
     let targets = ask(address, "/api/v1/targets?state=active").await;
     let mut jobs: Vec<_> =
         list(&targets["activeTargets"]).map(|target| target["labels"]["job"].as_str().unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Real packages through router, runner and wrapper: what comes back is, byte for byte, what the
-//! function writes when it is run by hand on the same input.
+//! Sends real packages through router, runner and wrapper. The answer must equal, byte for byte,
+//! the function's output when it is run by hand on the same input.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,12 +43,12 @@ source: |
 
 type Config = fn(&str) -> Option<FunctionConfig>;
 
-/// A function, its program, and its functionConfig for a package of some name.
+/// A function, its program, and its functionConfig for a package's name.
 struct Function {
     name: &'static str,
     program: PathBuf,
     config: Config,
-    /// Whether it writes back what it read.
+    /// Whether the function returns its input unchanged.
     echoes: bool,
 }
 
@@ -60,7 +60,7 @@ fn parsed(text: &str) -> FunctionConfig {
     FunctionConfig::parse(text).unwrap()
 }
 
-/// `cat`, and those of other SDKs.
+/// `cat`, and functions that use other SDKs.
 fn functions() -> Vec<Function> {
     let cat = Function { name: "cat", program: "/bin/cat".into(), config: |_| None, echoes: true };
     let foreign: [(&str, Config); 6] = [
@@ -121,8 +121,8 @@ impl Stack {
         Self { sandbox, functions, _runner: runner, router }
     }
 
-    /// Runs the function by hand and through the whole path, compares the two, and says whether it
-    /// succeeded.
+    /// Runs the function by hand and through all servers, compares the results, and returns whether
+    /// the function succeeded.
     async fn compare(&self, function: &Function, package: &str, list: String) -> bool {
         let what = format!("{} on {package}", function.name);
         let image = format!("ex.io/{}:v1", function.name);
@@ -140,7 +140,7 @@ impl Stack {
             if stderr.len() < 30_000 {
                 assert!(answer.message.ends_with(&format!(" and stderr: {stderr}")), "{what}");
             } else {
-                // Cut in its middle, or in that of the whole text.
+                // The answer leaves out the middle of a long text.
                 let last = &stderr[stderr.ceil_char_boundary(stderr.len() - 1000)..];
                 assert!(answer.message.contains("left out") && answer.message.ends_with(last), "{what}");
             }

@@ -1,7 +1,7 @@
-//! The router's status page in a real browser: what a person sees, and that it stays so.
+//! Tests in a real browser what a person sees on the router's status page.
 //!
-//! With `PORCH_FN_TEST_PICTURES`, the name of a directory, pictures of it are left there:
-//! `tests/screenshot` does that.
+//! If `PORCH_FN_TEST_PICTURES` names a directory, the test writes screenshots there.
+//! `tests/screenshot` uses that.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const CATALOG: &str = "ghcr.io/kptdev/krm-functions-catalog";
 const FLOODED: &str = "set-namespace:v0.4.1";
 const FAILING: &str = "gatekeeper:v0.2.1";
 const ECHO: &str = "exec cat";
-/// Busy, failing, and ten that are called now and then.
+/// A busy function, a failing one, and ten that are called now and then.
 const FUNCTIONS: [(&str, &str); 12] = [
     (FLOODED, "sleep 0.2; exec cat"),
     (FAILING, "echo 'violation: containers must not run as root' >&2; exit 1"),
@@ -31,13 +31,13 @@ const FUNCTIONS: [(&str, &str); 12] = [
     ("set-labels:v0.2.0", ECHO),
     ("starlark:v0.5.0", ECHO),
 ];
-/// Few enough that the flooded function's calls wait.
+/// Limits that are low enough to make calls of the flooded function wait.
 const FLAGS: [&str; 2] = ["--max-concurrent-per-pod=4", "--max-parallel-pods-per-function=2"];
 
-/// Which places in the ring are picked out, if any is.
+/// JavaScript that returns the highlighted arcs of the ring, or null if there are none.
 const PICKED: &str = "(document.querySelector('#ring.picked') && [...document.querySelectorAll('#ring.picked circle.on')].map(one => one.dataset.node))";
 
-/// Three runners with calls of all functions under way.
+/// Starts three runners and keeps calls of all functions in flight.
 async fn busy() -> Stack {
     let mut stack = Stack::start(3, &FLAGS, &FUNCTIONS).await;
     stack.keep_calling(FLOODED, 30, Duration::ZERO);
@@ -48,7 +48,7 @@ async fn busy() -> Stack {
     stack
 }
 
-/// The stack's page, when all images have pods.
+/// Opens the status page and waits until all images have pods.
 async fn page(stack: &Stack, program: &Path) -> Browser {
     let mut browser = Browser::start(&stack.sandbox, program).await;
     browser.look(1280, 800, false).await;
@@ -57,7 +57,8 @@ async fn page(stack: &Stack, program: &Path) -> Browser {
     browser
 }
 
-/// Leaves a picture, when they are asked for. It must be one of something.
+/// Takes a screenshot and writes it if the variable is set. Asserts that the screenshot is not
+/// empty.
 async fn picture(browser: &mut Browser, name: &str) {
     let picture = browser.picture().await;
     assert!(picture.len() > 20_000, "{name}: {} bytes", picture.len());
@@ -66,7 +67,7 @@ async fn picture(browser: &mut Browser, name: &str) {
     }
 }
 
-/// Nothing was wrong, and nobody but the router was asked.
+/// Asserts that the browser reported no error and sent requests only to the router.
 fn assert_quiet(browser: &Browser, stack: &Stack) {
     assert_eq!(browser.complaints(), Vec::<String>::new());
     let own = format!("http://{}/", stack.admin());
@@ -84,7 +85,7 @@ async fn three_shards_with_traffic_are_shown_live() {
     let mut browser = page(&stack, &program).await;
     figure(&format!("status page: browser up and 12 images shown in {:?}", began.elapsed()));
 
-    // The ring and the shards, by the data.
+    // The ring and the shards match the data.
     let data = stack.status().await;
     let shards = browser.value("[...document.querySelectorAll('#shards tbody tr')].map(row => row.cells[0].textContent + ' ' + row.cells[1].textContent)").await;
     let expected: Vec<_> =
@@ -93,16 +94,17 @@ async fn three_shards_with_traffic_are_shown_live() {
     assert_eq!(browser.value("document.querySelectorAll('#ring circle.arc').length").await, 3);
     assert_eq!(browser.value("document.querySelectorAll('#ring circle.slice').length").await, 3);
     assert_eq!(browser.value("document.getElementById('health').textContent").await, "all runners healthy");
-    // Each image has its owner and its path.
+    // Each image has its owner.
     let owners = browser.value("Object.fromEntries([...document.querySelectorAll('#images tbody tr')].map(row => [row.dataset.key, row.cells[1].textContent]))").await;
     for image in &data.images {
         assert_eq!(owners[&image.info.image], image.info.owner, "{owners}");
     }
-    // What floods stands first and waits; what fails is told, in its own words.
+    // The flooded function is listed first and has waiting calls. The failing function's own error
+    // text is displayed.
     browser.until("document.querySelector('#images tbody tr').dataset.key.endsWith('/set-namespace:v0.4.1') && Number(document.querySelector('#images tbody tr').cells[4].textContent) > 0").await;
     browser.until("[...document.querySelectorAll('#failures li')].some(one => one.textContent.includes('gatekeeper:v0.2.1') && one.textContent.includes('INTERNAL') && one.textContent.includes('violation: containers must not run as root'))").await;
 
-    // It is live: counts grow by themselves, and rows stay the elements they were.
+    // The page is live: counts grow by themselves, and the rows' elements are reused.
     let calls =
         "[...document.querySelectorAll('#shards tbody tr')].map(row => row.cells[5].textContent).join()";
     let noted =
@@ -112,13 +114,13 @@ async fn three_shards_with_traffic_are_shown_live() {
     browser.until(&live).await;
     browser.until("/^[0-9,.]+this router$/.test(document.getElementById('tile-rate').textContent)").await;
 
-    // A row that is pointed at is picked out in the ring.
+    // A row under the pointer is highlighted in the ring.
     browser.value("document.querySelector('#shards tbody tr').onmouseenter()").await;
     assert_eq!(browser.value("document.querySelectorAll('#ring.picked circle.on').length").await, 2);
     browser.value("document.querySelector('#shards tbody tr').onmouseleave()").await;
     assert_eq!(browser.value(PICKED).await, Value::Null);
-    // Also when others come and go, until it goes itself: nobody says then that the pointer has
-    // left it.
+    // The highlight stays when other runners come and go, and ends when the row itself is removed.
+    // The browser sends no event then.
     let without = "const without = gone => ({...shown, shards: shown.shards.filter((_, node) => node !== gone), ring: {...shown.ring, slices: shown.ring.slices.filter(([node]) => node !== gone).map(([node, length]) => [node > gone ? node - 1 : node, length])}})";
     let seen = format!(
         "(() => {{ {without}; const seen = []; document.querySelectorAll('#shards tbody tr')[1].onmouseenter(); for (const members of [shown, without(0), without(2), without(1), shown]) {{ show(members); seen.push({PICKED}); }} return seen; }})()"
@@ -130,7 +132,6 @@ async fn three_shards_with_traffic_are_shown_live() {
     assert_eq!(dark, "rgb(18, 22, 28)");
     picture(&mut browser, "status-page-dark.png").await;
 
-    // The filter.
     browser
         .value("byId('filter').value = 'STARLARK', byId('filter').dispatchEvent(new Event('input'))")
         .await;
@@ -141,19 +142,19 @@ async fn three_shards_with_traffic_are_shown_live() {
     );
     browser.value("byId('filter').value = '', byId('filter').dispatchEvent(new Event('input'))").await;
 
-    // What a caller writes stays text.
+    // Text from callers is never interpreted as HTML.
     let hostile = "<img src=x onerror=alert(1)>";
     let refused = stack.client().call(hostile, "kind: ResourceList\n").await;
     assert_eq!(refused.code, Code::InvalidArgument);
     browser.until("[...document.querySelectorAll('#failures li .name')].some(name => name.title === '<img src=x onerror=alert(1)>')").await;
     assert_eq!(browser.value("document.images.length").await, 0);
 
-    // A thousand shards can be drawn, and trouble among them is seen.
+    // The page can draw a thousand shards and displays a fault among them.
     let drawn = browser.value("(() => { const many = structuredClone(shown); many.shards = Array.from({length: 1000}, (_, n) => ({...shown.shards[0], address: `10.0.${n >> 8}.${n & 255}:9445`, share: 0.001, state: n === 777 ? 'unreachable' : 'healthy'})); show(many); return [document.querySelectorAll('#ring circle.arc').length, document.querySelectorAll('#shards tbody tr').length, document.querySelector('#shards tbody tr').cells[0].textContent, [...document.querySelectorAll('#ring circle.arc')].filter(one => one.style.stroke === 'var(--bad)').length]; })()").await;
     assert_eq!(drawn, json!([1000, 200, "10.0.3.9:9445", 1]));
     assert_quiet(&browser, &stack);
 
-    // When the router is gone, the page says since when.
+    // When the router is gone, the page displays since when its data are stale.
     stack.router = None;
     browser.until("document.body.classList.contains('stale') && byId('fresh').textContent.startsWith('stale since')").await;
 }

@@ -1,4 +1,5 @@
-//! Callers that keep what a router gives them, thousands at once: what the others notice of it.
+//! Thousands of callers at once hold a router's resources without using them. The test measures how
+//! other callers are affected.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,15 +18,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 const CALLERS: usize = 16;
 const CALM: Duration = Duration::from_secs(20);
 const ATTACK: Duration = Duration::from_mins(1);
-/// Streams that send headers and nothing else, and over how many connections.
+/// The number of streams that send only headers, and the number of their connections.
 const HEADERS_ONLY: usize = 20_000;
 const CONNECTIONS: usize = 4;
-/// Calls that announce a mebibyte and send a byte of it each second.
+/// Calls that announce a message of one mebibyte and send one byte of it each second.
 const SLOW: usize = 300;
-/// Callers that never read their answer of a mebibyte.
+/// Callers that never read their answer of one mebibyte.
 const DEAF: usize = 100;
 const MEBIBYTE: usize = 1024 * 1024;
-/// Sockets on the admin port without a byte, renewed every five seconds.
+/// Connections to the admin port that send no byte and are replaced every five seconds.
 const SILENT: usize = 1000;
 const RENEWED: Duration = Duration::from_secs(5);
 /// How long a probe may take.
@@ -89,7 +90,7 @@ async fn slow_sender(router: SocketAddr, image: String) {
     }
 }
 
-/// It has the small window that HTTP/2 begins with.
+/// A caller that never reads its answer. It keeps HTTP/2's small initial window.
 async fn deaf(router: SocketAddr, image: String) {
     let package = format!("kind: ResourceList\n{}\n", "#".repeat(MEBIBYTE));
     let body = framed(&image, package);
@@ -105,7 +106,8 @@ async fn deaf(router: SocketAddr, image: String) {
         let _ = stream.send_data(body.clone(), true);
         if let Ok(answer) = answer.await {
             let mut answer = answer.into_body();
-            // Until it is reset: what is read is not given back to the flow control.
+            // Read until the router resets the stream. The window is never increased for the bytes
+            // read.
             while let Some(Ok(_)) = answer.data().await {}
         }
         connection.abort();
@@ -124,7 +126,7 @@ async fn silent_sockets(admin: SocketAddr) {
     }
 }
 
-/// Probes until `time` is over; returns how many, and how long the slowest took.
+/// Sends probes until `time` is over. Returns the number of probes and the longest duration.
 async fn probes(admin: SocketAddr, time: Duration) -> (usize, Duration) {
     let (end, mut slowest, mut count) = (Instant::now() + time, Duration::ZERO, 0);
     let mut ticks = interval(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! The long forms of `pod_faults`.
+//! Longer versions of the tests in `pod_faults`.
 
 use futures_util::future::join_all;
 use porch_fn_tests::process::{eventually, figure};
@@ -24,7 +24,7 @@ async fn twenty_functions_take_turns_in_five_places() {
     take_turns(20, 5, 3).await;
 }
 
-/// Each function at its own pace, from callers that know nothing of each other.
+/// Each caller calls its function at its own pace, independent of the others.
 #[tokio::test]
 #[ignore = "a minute; tests/run nightly runs it"]
 async fn twenty_callers_share_five_places_of_three_runners() {
@@ -42,7 +42,7 @@ async fn twenty_callers_share_five_places_of_three_runners() {
         "20 callers of a function each, 3 runners, 5 places: 60 calls, 0 failed, at most {most} pods at once, {:.1?}",
         begin.elapsed()
     ));
-    // At the start, none of the three runners sees the pods that the others create.
+    // At the start, no runner sees the pods that the other two create.
     assert!((5..=15).contains(&most), "{most} pods");
     let within = async || (pods(&stack.sandbox).len() <= 5).then_some(());
     eventually("the pods are as many as there may be", within).await;

@@ -1,10 +1,10 @@
-//! One runner of ten in a namespace with 50,000 function pods: its memory and time of a core, and
-//! how long calls to warm pods take while pods change, while all are listed again, and while
+//! Measures one of ten runners in a namespace with 50,000 function pods: its memory, its CPU time,
+//! and the duration of calls to warm pods. Meanwhile pods change, all pods are listed again, and
 //! thousands of images become known.
 //!
-//! The API server is this test, and so are the pods: one server that answers on all addresses of
-//! 127/8. Calls go through the runner's own port, so that a figure is of a whole call and not only
-//! of the pool.
+//! This test is the API server, and also all pods: one server that answers on all addresses of
+//! 127/8. Calls go through the runner's own port, so the figures cover whole calls and not only the
+//! pool.
 
 mod api;
 mod objects;
@@ -26,11 +26,12 @@ const IMAGES: usize = 5_000;
 const PODS_EACH: usize = 10;
 /// The port of function pods.
 const PORT: u16 = 9446;
-/// Images that are called.
+/// The number of images that are called.
 const WARM: usize = 200;
 const CALLS_PER_SECOND: f64 = 300.0;
-/// Pods that live for half an hour and change eight times make half of it; the other half are pods
-/// in use, one in four, whose reclaim-after is written once a minute.
+/// Half of the changes come from pods that live for half an hour and change eight times. The other
+/// half come from the one pod in four that is in use: a runner writes its reclaim-after once a
+/// minute.
 const CHANGES_PER_SECOND: usize = 450;
 const LASTS: Duration = Duration::from_secs(20);
 
@@ -49,7 +50,7 @@ impl Runner {
             flag("pod-namespace", NAMESPACE),
             flag("wrapper-server-image", "registry.example/wrapper-server:v1"),
             flag("max-parallel-pods-per-function", PODS_EACH.to_string()),
-            // Nobody asks a registry: there is none.
+            // A long TTL, so that the runner asks no registry: there is none.
             flag("image-metadata-ttl", "24h"),
             flag("peers", format!("static:///{}", peers.join(","))),
             flag("shard-address", "127.0.0.1:1"),
@@ -66,7 +67,8 @@ impl Runner {
         figure(&format!("{what}: {now} MiB, at most {peak} MiB, {files} open files"));
     }
 
-    /// How many calls waited for a pod, and how many of them for a millisecond at most.
+    /// The number of calls that waited for a pod, and how many of them waited at most a
+    /// millisecond.
     async fn waits(&self) -> (u64, u64) {
         let (_, metrics) = self.server.page("/metrics").await;
         let buckets = metrics.lines().filter(|line| {
@@ -79,7 +81,7 @@ impl Runner {
         (count("+Inf"), count("0.001"))
     }
 
-    /// Waits until it knows so many images, and each of its own pods serves.
+    /// Waits until the runner knows this number of images and each of its own pods serves.
     async fn until_all_serve(&self, images: usize) -> u64 {
         let metric = async |name: &str| self.server.metric(&format!("porch_fn_runner_{name}")).await;
         eventually("its own pods serve", async || {
@@ -95,14 +97,14 @@ impl Runner {
         Load::through(&Routers::new([self.server.address()]), Plan::per_second(CALLS_PER_SECOND, &images))
     }
 
-    /// Calls the images that have to be warm, until each is.
+    /// Calls the images that should be warm until all of them are.
     async fn warm_up(&self) {
         let load = self.load();
         eventually("pods are warm", async || (load.answered() >= 5 * WARM).then_some(())).await;
         load.stop().await.all_succeeded();
     }
 
-    /// Reports calls, their waits for a pod, and time of a core during `work`.
+    /// Reports calls, their waits for a pod, and CPU time during `work`.
     async fn measure(&self, what: &str, work: impl Future) {
         let (usage, (calls, fast)) = (self.server.usage(), self.waits().await);
         let load = self.load();
@@ -116,7 +118,7 @@ impl Runner {
     }
 }
 
-/// Changes pods at a steady pace until it is dropped.
+/// Changes pods at a steady pace until the result is dropped.
 fn changes(api: &Api, per_second: usize) -> JoinSet<()> {
     let (api, names) = (api.clone(), api.names());
     let mut tasks = JoinSet::new();
@@ -125,7 +127,8 @@ fn changes(api: &Api, per_second: usize) -> JoinSet<()> {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         for tick in 0.. {
             ticks.tick().await;
-            // A stride that reaches each pod once, because their number is no multiple of it.
+            // A prime stride reaches each pod once per round, because it does not divide the number
+            // of pods.
             let batch = (tick * per_second / 50)..((tick + 1) * per_second / 50);
             let batch: Vec<_> = batch.map(|n| names[n * 7919 % names.len()].clone()).collect();
             api.touch(&batch);

@@ -1,5 +1,5 @@
-//! A router with 1,000 runners and 100,000 images: what it needs at that size. The runners are one
-//! server of this test behind a thousand addresses.
+//! The memory and time that a router needs for 1,000 runners and 100,000 images. One server of this
+//! test listens on a thousand addresses as all the runners.
 
 use porch_fn_lifecycle::drain;
 use porch_fn_tests::echo::serve_echo;
@@ -10,10 +10,10 @@ use tokio::time::{Duration, Instant};
 const RUNNERS: usize = 1_000;
 const IMAGES: usize = 100_000;
 const CALLERS: usize = 64;
-/// In KiB: four times as much as a router took when this was written.
+/// In KiB: four times the memory that a router needed when this test was written.
 const MEMORY: u64 = 512 * 1024;
 
-/// How many of the router's runners have `value` in `field`.
+/// The number of runners on the router's `/shards` page for which `is` returns true.
 async fn runners_with(router: &Server, is: impl Fn(&serde_json::Value) -> bool) -> usize {
     let page = router.json("/shards").await;
     page["shards"].as_array().unwrap().iter().filter(|shard| is(shard)).count()

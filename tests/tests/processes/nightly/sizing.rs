@@ -1,5 +1,5 @@
-//! What a call costs a router and a runner: memory by message size and calls at once, and time of a
-//! core. The README's sizing table is made of these figures.
+//! The costs of a call for a router and a runner: memory by message size and parallel calls, and
+//! CPU time. The README's sizing table is made of these figures.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -13,11 +13,11 @@ const IMAGE: &str = "example.com/functions/cat:v1";
 const SIZES: [(&str, usize); 4] =
     [("4 KiB", 4 << 10), ("100 KiB", 100 << 10), ("1 MiB", 1 << 20), ("5 MiB", 5 << 20)];
 const AT_ONCE: [usize; 3] = [1, 16, 64];
-/// Bytes: what no load here fills, of which one function gets half.
+/// A limit in bytes that no load here reaches, although one function gets only half of it.
 const ENOUGH: &str = "2147483648";
 /// How long each load lasts.
 const LASTS: Duration = Duration::from_secs(5);
-/// A package of about so many bytes.
+/// A package of about `size` bytes.
 fn package(size: usize) -> String {
     let mut list = "apiVersion: config.kubernetes.io/v1\nkind: ResourceList\nitems:\n".to_owned();
     for number in 0.. {
@@ -52,7 +52,7 @@ async fn cost(name: &str, size: usize, callers: usize) {
     let router = sandbox.router(&[&runner], &[&enough]).await;
     let routers = Routers::new([router.address()]);
     let images = [IMAGE.to_owned()];
-    // The pods are there, and each process has been at work.
+    // The measurement starts with warm pods and warm processes.
     let warm = Load::through(&routers, Plan::callers(callers, &images));
     eventually("pods are warm", async || (warm.answered() >= 100).then_some(())).await;
     warm.stop().await.all_succeeded();

@@ -1,5 +1,5 @@
-//! porch-fn by kubeconfig, as those use it who look after an installation: the test of deploy/
-//! calls this on what it has installed.
+//! Uses porch-fn with a kubeconfig, like the operator of an installation. The test of deploy/ calls
+//! this for its installation.
 
 use std::process::Output;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Stand;
 use crate::rig::INPUT;
 
-/// Runs porch-fn; with the cluster's kubeconfig it is told of no namespace, Porch's is the default.
+/// Runs porch-fn with the cluster's kubeconfig and without a namespace: Porch's is the default.
 async fn porch_fn(stand: &Stand, args: &[&str], stdin: &[u8]) -> Output {
     let kubeconfig = stand.cluster.kubeconfig();
     let way = ["--kubeconfig", kubeconfig.to_str().unwrap()];
@@ -22,7 +22,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// What doctor finds that is not as it should be, and whether it calls that a failure.
+/// The faults that the doctor command reports, and whether it succeeds.
 pub(crate) async fn doctor(stand: &Stand) -> (Vec<Value>, bool) {
     let ended = porch_fn(stand, &["doctor", "-o", "json"], b"").await;
     let findings: Vec<Value> =
@@ -31,14 +31,14 @@ pub(crate) async fn doctor(stand: &Stand) -> (Vec<Value>, bool) {
     (faults.collect(), ended.status.success())
 }
 
-/// The faults of one level.
+/// The texts of the faults of one level.
 fn texts<'a>(faults: &'a [Value], level: &str) -> Vec<&'a str> {
     let of_level = faults.iter().filter(|finding| finding["level"] == level);
     of_level.map(|finding| finding["text"].as_str().unwrap()).collect()
 }
 
-/// Waits until doctor finds exactly these problems. Of a right that has been taken or given, the
-/// API server that it asks hears a moment later.
+/// Waits until the doctor command reports exactly these problems. The API server applies a changed
+/// right only after a moment.
 async fn finds(stand: &Stand, problems: &[&str]) {
     eventually(&format!("doctor finds {problems:?}"), async || {
         let (faults, success) = doctor(stand).await;
@@ -51,7 +51,8 @@ async fn finds(stand: &Stand, problems: &[&str]) {
     .await;
 }
 
-/// Calls and looks at an installation of three runners, breaks it, and has it repaired.
+/// Calls a function of an installation with three runners, inspects the installation, breaks it and
+/// repairs it.
 pub(crate) async fn looks_after(stand: &Stand) {
     let image = stand.images[0].as_str();
     let called = porch_fn(stand, &["eval", "--image", image, "--package", "-"], INPUT.as_ref()).await;
@@ -60,7 +61,7 @@ pub(crate) async fn looks_after(stand: &Stand) {
     let refused = porch_fn(stand, &["eval", "--image", "NO", "--package", "-"], INPUT.as_ref()).await;
     assert!(!refused.status.success());
 
-    // Discovery may be seconds behind what has just been rolled out.
+    // Discovery may be seconds behind a rollout.
     eventually("all three shards are well", async || {
         let shards = porch_fn(stand, &["shards"], b"").await;
         (text(&shards.stdout).matches("   healthy   ").count() == 3).then_some(())
@@ -95,7 +96,7 @@ async fn finds_what_is_broken(stand: &Stand) {
         "ServiceAccount function-runner-shards may not create pods in porch-fn-system",
     ];
     finds(stand, &problems).await;
-    // A selector is merged: the label that came in has to be taken out.
+    // `kubectl apply` merges selectors, so the added label must be removed explicitly.
     let selector = r#"{"spec": {"selector": {"app": null}}}"#;
     stand.kubectl(&["-n", HOME, "patch", "service", "function-router", "-p", selector]).await;
     stand.kubectl(&["apply", "-k", DEPLOY]).await;

@@ -1,5 +1,5 @@
-//! How the calls of a load are spread over the runners, second by second, as the routers count
-//! them.
+//! How the calls of a load are distributed over the runners in each second, as counted by the
+//! routers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,22 +11,22 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often routers are asked.
+/// How often each router is asked for its counts.
 const EVERY: Duration = Duration::from_millis(250);
-/// The length of time over which a share is taken, and for which it may be too large.
+/// The period over which a share is computed, and for which it may be too large.
 const WINDOW: Duration = Duration::from_secs(2);
-/// A window with fewer calls says nothing.
+/// A window with fewer calls is ignored.
 const FEWEST: u64 = 200;
 
-/// Asks the routers for as long as it lives.
+/// Reads the routers' counts until it is dropped.
 pub(super) struct Shares {
     asking: JoinSet<()>,
     samples: Arc<Mutex<Vec<Sample>>>,
-    /// From when on so many runners could serve.
+    /// How many runners could serve, and since when.
     serving: Vec<(Instant, usize)>,
 }
 
-/// Calls that one router sent to each runner since it was asked before.
+/// The calls that one router sent to each runner since the previous sample.
 struct Sample {
     at: Instant,
     calls: BTreeMap<String, u64>,
@@ -42,20 +42,20 @@ impl Shares {
         shares
     }
 
-    /// Asks this router, too.
+    /// Reads this router's counts, too.
     pub(super) fn also(&mut self, router: Option<&Server>) {
         if let Some(router) = router {
             self.asking.spawn(ask(router.admin(), Arc::clone(&self.samples)));
         }
     }
 
-    /// From now on so many runners can serve.
+    /// Records how many runners can serve from now on.
     pub(super) fn serving(&mut self, runners: usize) {
         self.serving.push((Instant::now(), runners));
     }
 
-    /// The largest share of any runner in any two seconds, in fair shares. The first two seconds
-    /// after the number of serving runners has changed do not count.
+    /// The largest share that a runner had in any two seconds, in fair shares. The two seconds
+    /// after each change of the number of serving runners do not count.
     pub(super) async fn largest(mut self) -> Option<f64> {
         self.asking.shutdown().await;
         let samples = self.samples.lock().unwrap();
@@ -84,7 +84,7 @@ impl Shares {
     }
 }
 
-/// Until the router is gone.
+/// Collects samples until the router is gone.
 async fn ask(router: SocketAddr, samples: Arc<Mutex<Vec<Sample>>>) {
     let mut before: Option<BTreeMap<String, u64>> = None;
     let mut ticks = interval(EVERY);
@@ -99,7 +99,7 @@ async fn ask(router: SocketAddr, samples: Arc<Mutex<Vec<Sample>>>) {
             .collect();
         if let Some(before) = &before {
             let since = |(runner, count): (&String, &u64)| {
-                // A runner that was forgotten is counted from the beginning.
+                // If the router forgot a runner, its count starts again from zero.
                 let before = before.get(runner).copied().filter(|before| before <= count);
                 (runner.clone(), count - before.unwrap_or_default())
             };

@@ -1,4 +1,4 @@
-//! Everything is upgraded at once under load, on the cluster.
+//! Upgrades all programs at once on the cluster, under load.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,14 +14,16 @@ use super::push_before;
 use crate::alone::scaling::{Stand, functions};
 use crate::rig::{INPUT, REFERENCE};
 
-/// How long a rollout stands still with runners of both versions. An owner replaces after a minute.
+/// How long the rollout pauses with runners of both versions. An owner waits a minute before it
+/// replaces pods.
 const BOTH: Duration = Duration::from_secs(90);
-/// How long it takes at most until all pods are replaced, after the rollout.
+/// The maximum time from the end of the rollout until all pods are replaced.
 const REPLACED_WITHIN: Duration = Duration::from_mins(8);
-/// How long nothing more happens after that: more than an owner waits before it replaces.
+/// How long nothing may change after that. It is longer than an owner waits before it replaces
+/// pods.
 const STAYS: Duration = Duration::from_secs(80);
 
-/// How many pods each image has had.
+/// The number of pods that each image has had.
 fn births(record: &Recorder<Pod>) -> BTreeMap<String, usize> {
     let mut seen = BTreeMap::new();
     for (_, change) in record.changes() {
@@ -61,7 +63,7 @@ async fn a_rolling_upgrade_replaces_each_pod_once() {
     let installation = &stand.installation;
 
     let upgrade = async || {
-        // With runners of both versions for a while.
+        // Runners of both versions run for a while.
         installation.install(RUNNERS, &after).await;
         let new = |pods: &[Pod]| {
             pods.iter().any(|pod| wrapper_of(pod).contains(&after.runner_image.as_str())).then_some(())

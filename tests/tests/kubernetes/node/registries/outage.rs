@@ -1,4 +1,5 @@
-//! A registry that is away: what is warm or was seen goes on, what is new fails with the reason.
+//! A registry that is unavailable. Warm images and images seen before still work; calls of new
+//! images fail with the reason.
 
 use kube::api::DeleteParams;
 
@@ -8,10 +9,11 @@ use crate::rig::alive;
 const LASTING: Duration = Duration::from_secs(10);
 const UNREACHABLE: &str = "the image's registry cannot be reached: check it, and the runner's way to it (proxy, DNS, \
                            firewall), and retry; the runner's log has the cause";
-/// What a question to a registry may take, whatever becomes of it.
+/// The maximum duration of a request to a registry.
 const LOOKUP: Duration = Duration::from_secs(20);
 
-/// It takes connections and does not answer. One that refuses them fails sooner.
+/// The registry accepts connections and does not answer. A registry that refuses connections fails
+/// sooner.
 #[tokio::test]
 #[ignore = "needs a cluster; tests/run runs it"]
 async fn a_registry_that_hangs_costs_no_call_of_an_image_seen_before() {
@@ -19,7 +21,7 @@ async fn a_registry_that_hangs_costs_no_call_of_an_image_seen_before() {
     let place = bench.registry("open", Access::default()).await;
     let (warm, seen) = (place.push("warm:v1", "word").await, place.push("seen:v1", "word").await);
     let new = place.push("new:v1", "word").await;
-    // So short that everything known is old during the outage.
+    // The TTL is so short that all cached metadata is stale during the outage.
     let flags = [place.insecure(), "--image-metadata-ttl=1s".to_owned(), "--scan-interval=1s".to_owned()];
     let (runner, client) = bench.asking_runner(&flags).await;
     for image in [&warm, &seen] {
@@ -30,7 +32,7 @@ async fn a_registry_that_hangs_costs_no_call_of_an_image_seen_before() {
     place.registry.stop();
     let asked = Instant::now();
     client.call(&new, INPUT).await.fails(Code::Unknown, &failed(&new, UNREACHABLE));
-    // Less than two questions.
+    // The call made only one request to the registry.
     assert!(asked.elapsed() < LOOKUP + Duration::from_secs(10), "{:?}", asked.elapsed());
 
     let mut made = 0;
@@ -40,7 +42,7 @@ async fn a_registry_that_hangs_costs_no_call_of_an_image_seen_before() {
         made += 1;
         sleep(Duration::from_millis(500)).await;
     }
-    // A runner that starts reads what a pod was made from off the pods that there are.
+    // A runner that starts reads image metadata from the existing pods.
     let (fresh, caller) = bench.asking_runner(&flags).await;
     assert_eq!(caller.call(&seen, INPUT).await.output(), INPUT, "by the pod that runs");
     remove(&bench, &seen).await;

@@ -1,5 +1,5 @@
-//! An API server with nothing but pods and their Services, which speaks as much of its protocol as
-//! a runner asks for.
+//! A fake API server with only pods and their Services. It supports the parts of the API that a
+//! runner uses.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -26,14 +26,14 @@ use super::objects::{NAMESPACE, Pod};
 
 type Body = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-/// The server, and a way to change what it has.
+/// A handle to the server that can also change its objects.
 #[derive(Clone)]
 pub(crate) struct Api(Arc<Shared>);
 
 struct Shared {
     address: std::net::SocketAddr,
     state: Mutex<State>,
-    /// The newest version; watches wait for it.
+    /// The newest resource version. Watches wait for changes of it.
     changed: watch::Sender<u64>,
 }
 
@@ -41,12 +41,12 @@ struct Shared {
 struct State {
     version: u64,
     pods: BTreeMap<String, Pod>,
-    /// Of watches: one line each, with its version.
+    /// Watch events: the resource version and the JSON line of each.
     pod_events: Vec<(u64, Bytes)>,
     service_events: Vec<(u64, Bytes)>,
     /// Watches of pods that began before this version have expired.
     expired: u64,
-    /// When the last list of pods was begun, and when the watch after it was.
+    /// When the runner began its last list of pods, and when it began the watch after that list.
     listed: Option<Instant>,
     watched: Option<Instant>,
 }
@@ -76,7 +76,7 @@ impl Api {
         sandbox.kubeconfig(&format!("http://{}", self.0.address))
     }
 
-    /// More pods that serve, each with its Service.
+    /// Adds ready pods, each with its Service.
     pub(crate) fn add(&self, pods: impl IntoIterator<Item = (usize, usize)>) {
         let mut state = self.0.state.lock().unwrap();
         for (image, slot) in pods {
@@ -91,7 +91,8 @@ impl Api {
         self.0.changed.send_replace(state.version);
     }
 
-    /// Some of the pods change: somebody pushes them, or the kubelet writes their status.
+    /// Changes these pods, like a runner that writes reclaim-after or a kubelet that writes the
+    /// status.
     pub(crate) fn touch(&self, names: &[String]) {
         let mut state = self.0.state.lock().unwrap();
         for name in names {
@@ -109,7 +110,7 @@ impl Api {
         self.0.state.lock().unwrap().pods.keys().cloned().collect()
     }
 
-    /// Ends the watches of pods so that all has to be listed again.
+    /// Ends the watches of pods, so that the runner has to list all pods again.
     pub(crate) fn expire_watches(&self) {
         let mut state = self.0.state.lock().unwrap();
         (state.listed, state.watched) = (None, None);
@@ -118,8 +119,8 @@ impl Api {
         self.0.changed.send_replace(state.version);
     }
 
-    /// From the first page of the last list of pods to the watch after it: the runner has taken the
-    /// whole list then.
+    /// When the runner requested the first page of its last list of pods, and when it began the
+    /// next watch. It has processed the whole list by then.
     pub(crate) fn last_list(&self) -> Option<(Instant, Instant)> {
         let state = self.0.state.lock().unwrap();
         state.listed.zip(state.watched)
@@ -144,7 +145,7 @@ impl Api {
             (&Method::GET, Some((kind @ ("pods" | "services"), Some(name)))) => {
                 self.get(kind == "pods", name)
             }
-            // A runner may hear of a pod before it hears of its Service.
+            // A runner may learn of a pod before its Service, and then tries to create the Service.
             (&Method::POST, Some(("services", None))) => failure(StatusCode::CONFLICT, "AlreadyExists"),
             (&Method::PATCH, Some(("pods", Some(name)))) => self.push(name, &body),
             _ => failure(StatusCode::NOT_FOUND, "NotFound"),
@@ -235,7 +236,7 @@ impl State {
         self.pod_events.push((pod.version, line.into()));
     }
 
-    /// What a watch that has shown all up to a version shows next, and up to which version.
+    /// The events after `version` for a watch, and the version of the last one.
     fn after(&self, of_pods: bool, version: u64) -> Option<(Bytes, u64)> {
         if of_pods && version < self.expired {
             let event = json!({"type": "ERROR", "object": status(StatusCode::GONE, "Expired")});

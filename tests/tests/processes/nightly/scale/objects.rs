@@ -1,5 +1,5 @@
-//! Function pods and their Services as an API server shows them: with all that the kubelet, the
-//! control plane and our runners write into them.
+//! Function pods and their Services as an API server returns them. They have all fields that the
+//! kubelet, the control plane and our runners write.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -7,25 +7,25 @@ use std::time::{Duration, SystemTime};
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Where the fake cluster has its pods.
+/// The function namespace of the fake cluster.
 pub(crate) const NAMESPACE: &str = "functions";
-/// How long after it was last used a pod may be collected.
+/// The time from a pod's last use until it may be collected.
 const LIFETIME: Duration = Duration::from_mins(30);
 
-/// A pod that serves, with its Service.
+/// A ready pod with its Service.
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
-    /// Its image's number.
+    /// The number of the pod's image.
     pub(crate) image: usize,
-    /// Its slot among the pods of the image.
+    /// The pod's slot among the pods of the image.
     pub(crate) slot: usize,
-    /// Its number among all pods, which makes its address.
+    /// The pod's number among all pods. It determines the pod's IP address.
     pub(crate) number: usize,
     /// The resource version of its last change.
     pub(crate) version: u64,
     /// When reclaim-after was last written.
     pub(crate) pushed: SystemTime,
-    /// What was pushed beyond this by a runner.
+    /// The reclaim-after that a runner has written, if any.
     pub(crate) reclaim_after: Option<String>,
 }
 
@@ -49,20 +49,21 @@ impl Pod {
         format!("5f0c1d6e-7a4b-4c8d-9e1f-{:012x}", self.number)
     }
 
-    /// One of this machine's own: the whole of 127/8 is.
+    /// An address of this machine: all of 127/8 is local.
     fn ip(&self, network: u8) -> Ipv4Addr {
         let [_, a, b, c] = u32::try_from(self.number + 1).unwrap().to_be_bytes();
         Ipv4Addr::new(127, network + a, b, c)
     }
 
-    /// The object, some 6 KB.
+    /// The pod as JSON, about 6 KB.
     pub(crate) fn json(&self) -> String {
         let (name, uid, version, image) = (self.name(), self.uid(), self.version, image(self.image));
         let (slot, ip) = (self.slot, self.ip(1));
         let now = self.pushed;
         let created = time(now - Duration::from_mins(5));
         let reclaim = self.reclaim_after.clone().unwrap_or_else(|| time(now + LIFETIME));
-        // Made from a newer configuration than this runner has: it replaces none of them.
+        // The pod's configuration is newer than the runner's, so the runner does not replace the
+        // pod.
         let config_time = time(now + Duration::from_hours(1));
         let digest = format!("sha256:{:064x}", self.image);
         let mut json = String::with_capacity(7 * 1024);
@@ -78,7 +79,7 @@ impl Pod {
         json
     }
 
-    /// Its Service.
+    /// The pod's Service as JSON.
     pub(crate) fn service(&self) -> String {
         let (name, uid, version) = (self.name(), self.uid(), self.version);
         let (ip, created) = (self.ip(101), time(self.pushed));
