@@ -117,8 +117,8 @@ impl<'a> Attempts<'a> {
                     if reply.code() == Code::Unavailable {
                         self.record_failure(&runner);
                     }
-                    // The runner did no work, so one more attempt is cheap. It is not counted as
-                    // sent.
+                    // The runner did no work, so one more attempt is cheap. A second refusal is the
+                    // answer.
                     if self.refused.replace(reply).is_some() {
                         return self.take_refusal();
                     }
