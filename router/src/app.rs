@@ -39,22 +39,22 @@ pub enum AppError {
     /// A port cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Flags that do not go together.
+    /// Two flags contradict each other.
     #[error("{0}")]
     Limit(String),
-    /// The globs of allowed images are wrong.
+    /// A glob of allowed images is not valid.
     #[error("--allowed-images: {0}")]
     AllowedImages(#[from] PatternError),
-    /// There is no TLS with these files.
+    /// The TLS files cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The runners cannot be looked for.
+    /// Discovery of the runners cannot start.
     #[error("--runners: {0}")]
     Runners(#[from] SetupError),
 }
 
 impl AppError {
-    /// The process's exit code: 64 for what the user can fix in flags and files.
+    /// The process's exit code: 64 for errors that the user can fix in flags and files.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             AppError::Listen(_) => ExitCode::FAILURE,
@@ -66,7 +66,7 @@ impl AppError {
 /// Binds both ports and starts everything.
 ///
 /// # Errors
-/// [`AppError`], when flags and files do not fit or a port is taken.
+/// [`AppError`], when flags or files are not valid or a port is in use.
 pub async fn start(flags: Flags) -> Result<App, AppError> {
     let limit =
         inflight_limit(flags.max_inflight_bytes, flags.max_request_body_size).map_err(AppError::Limit)?;
@@ -149,7 +149,7 @@ pub async fn start(flags: Flags) -> Result<App, AppError> {
     Ok(App { address, admin_address: Some(admin_address), health, signal, drain_times, tasks, at_end })
 }
 
-/// TLS with the runners, if it was asked for.
+/// TLS with the runners, if the flags enable it.
 fn connector(flags: &Flags, gauges: &Gauges, tasks: &mut Tasks) -> Result<Option<Connector>, TlsError> {
     let (cert, key, ca) = (flags.tls_cert.clone(), flags.tls_key.clone(), flags.tls_client_ca.clone());
     let Some(files) = porch_fn_tls::Files::of("--tls", cert, key, ca, true)? else {
@@ -159,7 +159,7 @@ fn connector(flags: &Flags, gauges: &Gauges, tasks: &mut Tasks) -> Result<Option
     files.connector(name.as_deref(), gauges, tasks).map(Some)
 }
 
-/// TLS with callers, if it was asked for.
+/// TLS with callers, if the flags enable it.
 fn acceptor(flags: &Flags, gauges: &Gauges, tasks: &mut Tasks) -> Result<Option<Acceptor>, TlsError> {
     let (cert, key) = (flags.listen_tls_cert.clone(), flags.listen_tls_key.clone());
     let files =

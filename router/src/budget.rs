@@ -1,20 +1,20 @@
-//! How many calls may be sent a second time.
+//! The retry budget: limits how many calls are sent a second time.
 //!
-//! Each call is retried at most once after it was sent, which alone could still double the load of
-//! a cluster that is failing. The budget lets a burst through (a runner that dies takes all of its
-//! calls in flight with it), and then a share of the calls.
+//! Each call is retried at most once after it was sent. Without a budget, this could still double
+//! the load of a failing cluster. The budget allows a burst, because a runner that dies interrupts
+//! all of its calls in flight. After the burst, it allows a share of the calls.
 
 use std::time::Duration;
 
-/// Retries that may come at once after a quiet time.
+/// Maximum burst of retries after a time without retries.
 const RESERVE: f64 = 1000.0;
 /// Retries per second that are always allowed.
 const PER_SECOND: f64 = 10.0;
 /// Retries per call.
 const PER_CALL: f64 = 0.2;
 
-/// How long the calls of a lost runner may take to be sent again: they all notice at about the same
-/// time.
+/// How long a reservation for a lost runner is valid. All of its calls detect the loss at about the
+/// same time.
 const RESERVED_FOR: Duration = Duration::from_secs(10);
 
 /// A token bucket. Times are durations since an origin of the caller's choice.
@@ -22,7 +22,7 @@ const RESERVED_FOR: Duration = Duration::from_secs(10);
 pub(crate) struct RetryBudget {
     tokens: f64,
     updated: Duration,
-    /// Retries of the calls of lost runners, and until when they count.
+    /// Reserved retries for the calls of lost runners, and when the reservation expires.
     reserved: usize,
     reserved_until: Duration,
 }
@@ -39,18 +39,18 @@ impl RetryBudget {
         self.earn(PER_CALL);
     }
 
-    /// A runner was lost with so many calls in flight: each of them may be retried.
+    /// Reserves one retry for each of the `calls` that were in flight on a lost runner.
     pub(crate) fn reserve(&mut self, calls: usize, now: Duration) {
         if calls == 0 {
             return;
         }
-        // Runners that are lost together need the sum.
+        // Reservations of runners that are lost at the same time are added up.
         let left = if now < self.reserved_until { self.reserved } else { 0 };
         self.reserved = left.saturating_add(calls);
         self.reserved_until = now.saturating_add(RESERVED_FOR);
     }
 
-    /// Takes one retry out, or says no.
+    /// Takes one retry. Returns false if the budget is empty.
     pub(crate) fn withdraw(&mut self, now: Duration) -> bool {
         if self.reserved > 0 && now < self.reserved_until {
             self.reserved -= 1;

@@ -12,9 +12,9 @@ use porch_fn_grpc_client::conn;
 
 /// Port of runners when --runners names none.
 const DEFAULT_PORT: u16 = 9445;
-/// Bound on one dial, and so on what a call waits for one.
+/// Timeout of one dial, and so the longest time that a call waits for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
-/// The same with TLS, which asks both sides to compute.
+/// The same with TLS, whose handshake costs CPU time on both sides.
 const TLS_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Routes function calls from Porch to the runner that keeps the function's pods warm.
@@ -27,7 +27,7 @@ pub struct Flags {
     /// Where the runners are: dns:///HOST:PORT (a headless Service),
     /// kubernetes:///NAMESPACE/SERVICE:PORT (its EndpointSlices), static:///A:PORT,B:PORT, or
     /// HOST:PORT (means dns)
-    // Read in --help, where Markdown means nothing.
+    // These texts appear in --help, which does not render Markdown.
     #[allow(clippy::doc_markdown)]
     #[arg(long, value_name = "TARGET", value_parser = target)]
     pub runners: Target,
@@ -125,7 +125,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// How to connect to runners and to notice that they are gone.
+    /// How to connect to runners and detect lost connections.
     pub(crate) fn connections(&self) -> conn::Options {
         let default = if self.tls_cert.is_some() { TLS_CONNECT_TIMEOUT } else { CONNECT_TIMEOUT };
         let (time, timeout) = (self.keepalive_time.into(), self.keepalive_timeout.into());

@@ -1,5 +1,5 @@
-//! Why the router itself fails a call, and what the caller reads. A runner's answer passes through
-//! unchanged and never comes here.
+//! Errors with which the router itself fails a call. A runner's answer passes through unchanged and
+//! never comes here.
 
 use porch_fn_grpc::{Refused, Reply};
 use porch_fn_image::NotAllowed;
@@ -10,7 +10,7 @@ use tonic::Code;
 /// them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// The message is no `EvaluateFunctionRequest`.
+    /// The message is not an `EvaluateFunctionRequest`.
     #[error("{0}")]
     Peek(#[from] PeekError),
     /// The request names no image.
@@ -22,16 +22,16 @@ pub enum RouteError {
     /// The image holds more than its share of bytes in flight.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// No runner could be found in time. Holds the view's summary.
+    /// No runner was available in time. Holds the view's summary.
     #[error("no function runner is ready: {0}; see the router's /shards page and --runners")]
     NoRunner(String),
-    /// Runners were ready, and each refused or reset the call's stream for as long as it waited.
+    /// Runners were ready, but each refused or reset the call's stream until the wait ended.
     #[error(
         "no ready function runner took the call: each refused or reset its stream; see the runners' logs, and \
          what stands between them and the router"
     )]
     NotTaken,
-    /// The call broke, and the other runners refused it.
+    /// The connection was lost during the call, and the other runners refused the call.
     #[error(
         "the connection to a function runner was lost during this call, and no other one takes it at the \
          moment; look for out-of-memory kills and panics in the runners' logs"
@@ -44,7 +44,7 @@ pub enum RouteError {
          runners' logs"
     )]
     BrokenTwice,
-    /// The call broke and the retry budget was empty.
+    /// The connection was lost during the call, and the retry budget was empty.
     #[error(
         "the connection to a function runner was lost during this call, and too many calls are being \
          retried already; see the router's /shards page"
@@ -56,7 +56,7 @@ impl RouteError {
     /// The gRPC code.
     pub fn code(&self) -> Code {
         match self {
-            // What grpc-go's servers answer to a message they cannot unmarshal.
+            // grpc-go servers answer with this code when they cannot unmarshal a message.
             RouteError::Peek(_) => Code::Internal,
             RouteError::NoImage => Code::InvalidArgument,
             RouteError::NotAllowed(_) => Code::PermissionDenied,

@@ -1,4 +1,4 @@
-//! One attempt: the call to one runner, and what its outcome means for the next attempt.
+//! One attempt: sends the call to one runner and classifies the outcome.
 
 use http::HeaderMap;
 use porch_fn_admin::rpc_metrics::RpcMetrics;
@@ -14,15 +14,16 @@ use crate::runner::Runner;
 /// How one attempt ended.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// The runner answered: success or failure, it is the caller's.
+    /// The runner answered. The answer goes to the caller, with success or with an error.
     Answered(Reply),
-    /// The runner answered, and its answer is not taken: this is what the caller gets instead.
+    /// The runner answered, but the answer is too large or there is no room for it. The caller gets
+    /// this reply instead.
     NotTaken(Reply),
-    /// The runner refused before it began, with the trailer that says so.
+    /// The runner refused the call before it began, and sent the trailer for load shedding.
     Shed(Reply),
-    /// Nothing was processed: no connection, or the stream was refused.
+    /// There was no connection, or the stream was refused. The runner processed nothing.
     NotSent,
-    /// The call broke after the request was sent.
+    /// The stream or the connection was lost after the request was sent.
     Broken(Lost),
 }
 
@@ -46,7 +47,7 @@ impl Attempt {
     }
 }
 
-/// Trailers between our own programs. The caller never sees them.
+/// Prefix of trailers between router and runner. They are removed before the caller gets the reply.
 const OWN_PREFIX: &str = "porch-fn-";
 
 /// Sends `call` to `runner`: the identical bytes and metadata, except for what remains of the

@@ -1,4 +1,5 @@
-//! When a runner may be picked: a pure state machine over what health checks and calls show of it.
+//! Decides whether a runner may be picked. A pure state machine; its inputs are the results of
+//! health checks and calls.
 //!
 //! ```text
 //!            serving                    draining, unreachable
@@ -9,26 +10,26 @@
 //!   Unavailable ◄───── Unavailable ───► CoolingDown ──► Unavailable
 //! ```
 //!
-//! A runner leaves at once and returns late: one that comes and goes every minute would otherwise
-//! drag its images back and forth, each time onto cold pods. A runner that has never been healthy
-//! before (a new one, or all of them when the router starts) needs no cooldown.
+//! A runner leaves at once but returns only after a cooldown. Without the cooldown, a flapping
+//! runner would move its images back and forth, each time onto cold pods. A runner that has never
+//! been healthy (a new runner, or every runner when the router starts) needs no cooldown.
 //!
-//! Health checks are not everything: a runner that reports SERVING and fails or stalls its calls is
-//! ejected, each time for longer, and comes back only when it answers a probe.
+//! Health checks are not sufficient: a runner may report SERVING while its calls fail or stall.
+//! Such a runner is ejected, each time for longer, and comes back only when it answers a probe.
 
 use std::time::Duration;
 
 /// How long a runner must be available without a break before it is healthy again.
 const COOLDOWN: Duration = Duration::from_secs(30);
-/// The longest time that a runner is ejected before it is probed. The first time it is
+/// The maximum ejection time, after which the runner is probed. The first ejection lasts
 /// [`COOLDOWN`].
 const MAX_EJECTION: Duration = Duration::from_mins(5);
-/// A runner that was healthy for this long is ejected like for the first time.
+/// After a runner was healthy for this long, its earlier ejections no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_mins(10);
 /// Consecutive failures after which a runner is ejected.
 const MAX_FAILURES: u32 = 5;
-/// Consecutive probes without an answer after which a runner has stalled. One may be late because
-/// the machine is busy.
+/// Consecutive unanswered probes after which the runner counts as stalled. A single probe may be
+/// late because the machine is busy.
 const MAX_FAILED_PROBES: u32 = 2;
 
 /// Whether a runner may be picked.
@@ -38,7 +39,7 @@ pub(crate) enum HealthState {
     Healthy,
     /// Only when no runner is healthy.
     CoolingDown,
-    /// Only when all others are unavailable: its calls fail.
+    /// Its calls fail. Picked only when all other runners are unavailable.
     Ejected,
     /// Unavailable: it has not answered a first health check yet.
     #[default]
@@ -49,7 +50,7 @@ pub(crate) enum HealthState {
     Draining,
 }
 
-/// What was seen of a runner.
+/// An event that may change a runner's health state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Observation {
     /// A health check reported SERVING.
@@ -58,23 +59,24 @@ pub(crate) enum Observation {
     Draining,
     /// A health check failed, or a call found no connection.
     Unreachable,
-    /// Its calls fail, or are not answered, although its health checks are good.
+    /// The runner's calls fail or get no answer, although its health checks succeed.
     Failing,
     /// It answered a probe.
     ProbeAnswered,
 }
 
-/// How a call failed for which the runner may be to blame.
+/// How a call failed, if the runner may be the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallFailure {
     /// The stream was refused or reset.
     Stream,
-    /// A call of the image with this hash was answered UNAVAILABLE, or ran into its deadline. A
-    /// function can be slow, and can be what ends its pods: one image alone proves nothing.
+    /// A call of the image with this hash was answered UNAVAILABLE or exceeded its deadline. The
+    /// function itself may be slow or may crash its pods, so failures of a single image do not
+    /// eject a runner.
     Answer(u64),
 }
 
-/// Failures of one runner, with no success in between.
+/// Consecutive failures of one runner.
 #[derive(Debug, Clone, Copy, Default)]
 struct ConsecutiveFailures {
     count: u32,
@@ -87,38 +89,39 @@ struct ConsecutiveFailures {
 #[derive(Debug, Default)]
 pub(crate) struct RunnerHealth {
     state: HealthState,
-    /// It needs a cooldown: it has been healthy at some time, or was here before.
+    /// The runner needs a cooldown, because it has been healthy before or discovery has listed it
+    /// before.
     is_known: bool,
     cooldown_until: Duration,
-    /// How often it was ejected of late.
+    /// Number of ejections since it was last healthy for [`FORGIVEN_AFTER`].
     ejections: u32,
-    /// Until when it is ejected; an outage in between does not shorten it.
+    /// End of the ejection. An outage in between does not shorten the ejection.
     ejected_until: Duration,
     healthy_since: Duration,
     failures: ConsecutiveFailures,
-    /// Probes that were not answered, since anything was.
+    /// Unanswered probes since the runner last answered a call or a probe.
     failed_probes: u32,
 }
 
 // === impl HealthState ===
 
 impl HealthState {
-    /// All of them, in the order of their discriminants.
+    /// All states, in the order of their discriminants.
     pub(crate) const ALL: [Self; 6] =
         [Self::Healthy, Self::CoolingDown, Self::Ejected, Self::Starting, Self::Unreachable, Self::Draining];
 
-    /// Whether it is never picked.
+    /// Whether a runner in this state is never picked.
     pub(crate) fn is_unavailable(self) -> bool {
         matches!(self, Self::Starting | Self::Unreachable | Self::Draining)
     }
 
-    /// Whether a change from this state to `next` is a reason to warn. A start is expected, and
-    /// so is a drain that ends with the process.
+    /// Whether a change from this state to `next` is logged as a warning. A start is expected. A
+    /// drain is also expected, and so is the end of the process after it.
     pub(crate) fn is_unexpected_before(self, next: Self) -> bool {
         next == Self::Ejected || (next == Self::Unreachable && self != Self::Draining)
     }
 
-    /// The word in errors, `/shards` and the label of metrics.
+    /// The state's name in errors, in `/shards` and in metric labels.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -130,7 +133,8 @@ impl HealthState {
         }
     }
 
-    /// The word in the label of `porch_fn_router_shards`, which goes with the next version.
+    /// The state's name in the label of `porch_fn_router_shards`, a metric that the next version
+    /// removes.
     pub(crate) fn as_old_str(self) -> &'static str {
         match self {
             Self::Healthy => "well",
@@ -144,7 +148,8 @@ impl HealthState {
 // === impl RunnerHealth ===
 
 impl RunnerHealth {
-    /// Not seen yet. A runner that was here before (`is_known`) cools down first.
+    /// A runner without any observation. A runner that was listed before (`is_known`) cools down
+    /// first.
     pub(crate) fn new(is_known: bool) -> Self {
         Self { is_known, ..Self::default() }
     }
@@ -154,7 +159,7 @@ impl RunnerHealth {
         self.state
     }
 
-    /// Takes an observation and returns the new state if it changed.
+    /// Applies an observation. Returns the new state if it changed.
     pub(crate) fn observe(&mut self, observation: Observation, now: Duration) -> Option<HealthState> {
         let next = match (observation, self.state) {
             (Observation::Draining, _) => HealthState::Draining,
@@ -181,18 +186,18 @@ impl RunnerHealth {
         self.change(next, now)
     }
 
-    /// Ends the cooldown when its time has come. Returns the new state if it changed.
+    /// Ends the cooldown if its time is over. Returns the new state if it changed.
     pub(crate) fn tick(&mut self, now: Duration) -> Option<HealthState> {
         let over = self.state == HealthState::CoolingDown && self.cooldown_until <= now;
         if over { self.change(HealthState::Healthy, now) } else { None }
     }
 
-    /// Whether it is ejected and a probe is due that may bring it back.
+    /// Whether the runner is ejected and due for a probe that may end the ejection.
     pub(crate) fn is_probe_due(&self, now: Duration) -> bool {
         self.state == HealthState::Ejected && now >= self.ejected_until
     }
 
-    /// Counts a failed call. True when the runner is to be ejected for it and those before it.
+    /// Counts a failed call. Returns true if the runner must be ejected.
     pub(crate) fn record_failure(&mut self, failure: CallFailure) -> bool {
         let failures = &mut self.failures;
         failures.count = failures.count.saturating_add(1);
@@ -206,18 +211,18 @@ impl RunnerHealth {
         failures.count >= MAX_FAILURES && (failures.stream || failures.several_images)
     }
 
-    /// Counts a probe without an answer. True when the runner has stalled.
+    /// Counts an unanswered probe. Returns true if the runner has stalled.
     pub(crate) fn record_failed_probe(&mut self) -> bool {
         self.failed_probes = self.failed_probes.saturating_add(1);
         self.failed_probes >= MAX_FAILED_PROBES
     }
 
-    /// It answered a call or a probe. Whether the answer was good is not known.
+    /// Records that the runner answered a call or a probe, with success or with an error.
     pub(crate) fn record_answer(&mut self) {
         self.failed_probes = 0;
     }
 
-    /// A call ended well.
+    /// Records a successful call.
     pub(crate) fn record_success(&mut self) {
         self.failures = ConsecutiveFailures::default();
     }
@@ -226,7 +231,7 @@ impl RunnerHealth {
         if std::mem::replace(&mut self.state, next) == next {
             return None;
         }
-        // Failures count within one state.
+        // Failures of the previous state do not count in the next one.
         self.failures = ConsecutiveFailures::default();
         if next == HealthState::Healthy {
             self.is_known = true;
@@ -237,8 +242,8 @@ impl RunnerHealth {
     }
 }
 
-/// How long a runner is ejected for the `ejections`th time of late: twice as long as the time
-/// before.
+/// The duration of the ejection with this number, from 1. Each ejection lasts twice as long as the
+/// one before.
 fn ejection_time(ejections: u32) -> Duration {
     COOLDOWN.saturating_mul(2_u32.saturating_pow(ejections.saturating_sub(1))).min(MAX_EJECTION)
 }

@@ -1,10 +1,10 @@
 //! The router: a stateless gRPC proxy that sends each function call to the runner which keeps that
 //! function's pods warm.
 //!
-//! A call's image is peeked out of its raw frame and hashed to an order of runners; the first that
-//! is healthy and not overloaded gets the identical bytes; a call that breaks moves on to the next.
-//! `app.rs` wires it; everything that decides is in small pure modules (`health`, `budget`, and the
-//! ring crate).
+//! The router reads a call's image from the raw frame and hashes it to an order of runners. The
+//! first runner that is healthy and not overloaded gets the identical bytes. If the connection is
+//! lost, the call moves to the next runner. `app.rs` connects the parts. The decisions are in small
+//! pure modules: `health`, `budget` and the ring crate.
 
 mod app;
 mod budget;

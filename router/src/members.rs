@@ -1,11 +1,11 @@
-//! Keeps the snapshot that calls read in step with discovery: who is on the ring, and one prober
-//! for each.
+//! Applies discovery's changes to the snapshot that calls read: the runners on the ring, with one
+//! prober for each.
 //!
 //! Discovery's [`LiveMembership`] decides when an address joins, so that a rollout does not rebuild
 //! the ring for every pod. A runner leaves at once when discovery no longer lists it, unless its
-//! health stream says SERVING: then it stays for a while, because discovery may be wrong. Whether a
-//! member may be picked never changes the ring: that depends on its health, and on whether it has
-//! just come back, to discovery or to health. The view counts both together.
+//! health stream says SERVING: then it stays for a while, because discovery may be wrong. Health
+//! never changes the ring. It only decides whether a member may be picked. A runner cools down when
+//! discovery lists it again, or when it becomes healthy again. The view counts both kinds together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,11 +30,11 @@ use crate::view::View;
 #[derive(Debug)]
 pub(crate) struct Members {
     pub(crate) view: Arc<ArcSwap<View>>,
-    /// Sent to whenever a runner's health or the set changes.
+    /// Notified whenever a runner's health or the set of runners changes.
     pub(crate) changed: Arc<watch::Sender<()>>,
     pub(crate) health: Health,
     pub(crate) metrics: Arc<Metrics>,
-    /// How their connections are secured, if they are.
+    /// The TLS connector for runners. `None` means plain text.
     pub(crate) connector: Option<Connector>,
     pub(crate) connections: conn::Options,
     pub(crate) membership: LiveMembership,
@@ -49,7 +49,7 @@ pub(crate) struct Member {
 }
 
 impl Members {
-    /// Follows discovery until it is dropped.
+    /// Follows discovery until the future is dropped.
     pub(crate) async fn run(mut self) {
         let mut changed = self.changed.subscribe();
         loop {
@@ -131,7 +131,7 @@ impl Members {
     }
 }
 
-/// Whether a member's health stream says SERVING.
+/// Whether a member's health stream reports SERVING.
 fn answers(runners: &BTreeMap<Arc<str>, Member>, name: &str) -> bool {
     runners.get(name).is_some_and(|member| !member.runner.state().is_unavailable())
 }

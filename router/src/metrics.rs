@@ -19,7 +19,7 @@ use tonic::Code;
 use crate::health::HealthState;
 use crate::view::View;
 
-/// From a cached call to the default deadline: warm calls take milliseconds, cold ones seconds.
+/// Histogram buckets, up to the default deadline. Warm calls take milliseconds, cold calls seconds.
 const SECONDS: [f64; 12] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0];
 
 /// How one attempt at one runner ended.
@@ -34,11 +34,11 @@ pub(crate) enum Outcome {
 /// Why a call is sent to another runner than its image's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spill {
-    /// The image has more calls than its owner's part.
+    /// The image has more calls than its owner may take.
     Load,
     /// The owner may not be picked.
     Unhealthy,
-    /// The owner was asked first.
+    /// The owner was tried first and did not answer.
     Failed,
 }
 
@@ -85,7 +85,7 @@ impl Spill {
 }
 
 impl Outcome {
-    /// As the reason of another attempt, and for spans.
+    /// The value of the `reason` label of retries, and of the span attribute.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -97,7 +97,7 @@ impl Outcome {
 }
 
 impl Metrics {
-    /// Registers everything in `registry`, and what `inflight` holds.
+    /// Registers all metrics in `registry`, with those of `inflight`.
     pub(crate) fn new(registry: &mut Registry, inflight: &Arc<Inflight>) -> Self {
         let client = RpcMetrics::new(registry, Side::Client);
         let registry = registry.sub_registry_with_prefix("porch_fn_router");
@@ -143,7 +143,8 @@ impl Metrics {
             ring_changes: add(registry, "ring_changes", "Rebuilds of the ring"),
             client,
         };
-        // At 0 from the start, so that a first one is seen as a change.
+        // The counters exist with value 0 from the start, so that Prometheus sees the first
+        // increment.
         for spill in Spill::ALL {
             drop(metrics.spills.get_or_create(&[("reason", spill.as_str())]));
         }
@@ -162,13 +163,13 @@ impl Metrics {
         self.attempts.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
-    /// Another runner than the image's owner answered.
+    /// Counts a call that was answered by a runner other than the image's owner.
     pub(crate) fn record_spill(&self, why: Spill) {
         self.off_owner.inc();
         self.spills.get_or_create(&[("reason", why.as_str())]).inc();
     }
 
-    /// A call is sent once more after an attempt that ended like this.
+    /// Counts a call that is sent again. `before` is the outcome of the previous attempt.
     pub(crate) fn record_retry(&self, before: Outcome) {
         self.retries.get_or_create(&[("reason", before.as_str())]).inc();
     }

@@ -1,4 +1,4 @@
-//! What the router shows of itself on its pages.
+//! The data of the router's pages.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::health::HealthState;
 use crate::service::Router;
 use crate::view::View;
 
-/// What is known at this moment. `discovery_error` is what is wrong with discovery.
+/// Collects the current data. `discovery_error` is discovery's last error, if there is one.
 pub(crate) fn known(view: &View, router: &Router, discovery_error: Option<String>) -> Known {
     let images = router.images(MAX_IMAGES).into_iter().map(|(key, in_flight)| ImageInfo {
         owner: view.ring.owner(&key).map(ToString::to_string).unwrap_or_default(),

@@ -1,14 +1,14 @@
-//! Asks one runner for its health, for as long as it is a member.
+//! Checks the health of one runner for as long as the runner is a member.
 //!
 //! A gRPC health `Watch` costs nothing while nothing changes and reports a drain the moment it
 //! begins. It runs on the connection that the calls use, so what breaks the calls breaks it too.
 //!
 //! A health stream that ends while the connection lives is opened again at once: a proxy in between
-//! may limit how long streams live. It means something only if the next one fails, too.
+//! may limit how long streams live. The runner is unreachable only if the next stream fails, too.
 //!
-//! Health checks do not show a runner that takes calls and never answers. A runner from which
-//! nothing comes although it has calls is probed with an empty call: every runner answers that at
-//! once, if only with an error.
+//! Health checks do not detect a runner that takes calls and never answers. A runner that has calls
+//! but sends nothing is probed with an empty call. Every runner answers an empty call at once, at
+//! least with an error.
 
 use std::time::Duration;
 
@@ -32,14 +32,14 @@ use crate::view::View;
 
 /// How long a health answer may take.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Interval of `Check` where a runner has no `Watch`.
+/// Interval of `Check` requests to a runner without `Watch`.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pauses between attempts to reach an unavailable runner: they double from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// How often to look whether a cooldown is over or a probe is due.
 const TICK: Duration = Duration::from_secs(1);
-/// Bound on the answer to a probe, in bytes: an error text.
+/// Largest answer to a probe, in bytes. The answer is an error text.
 const MAX_PROBE_ANSWER: usize = 1024 * 1024;
 
 /// Probes `runner`, one of those in `view`, until the future is dropped.
@@ -62,7 +62,7 @@ async fn check_health(runner: &Runner) {
             continue;
         }
         runner.observe(Observation::Unreachable);
-        // A stream that lived for a while broke for a new reason.
+        // A stream that lived for a while ended for a new reason, so the backoff restarts.
         if lived {
             backoff.reset();
         }
@@ -80,7 +80,8 @@ async fn watch(runner: &Runner, answered: &mut bool) -> Result<(), Status> {
         runner.observe(observed(message.status()));
         next = tokio::select! {
             next = statuses.message() => next?,
-            // The stream reports nothing new about a runner that broke a call: ask again.
+            // A call got no answer, and the stream may report no change. A new stream reports the
+            // state anew.
             () = unreachable(runner) => return Err(Status::unavailable("a call broke")),
         };
     }
@@ -93,7 +94,7 @@ async fn unreachable(runner: &Runner) {
     while runner.state() != HealthState::Unreachable && changed.changed().await.is_ok() {}
 }
 
-/// Asks again and again, for a runner without `Watch`.
+/// Sends `Check` requests in a loop, to a runner without `Watch`.
 async fn check(runner: &Runner) -> Result<(), Status> {
     loop {
         let mut client = client(runner).await?;

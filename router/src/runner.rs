@@ -1,4 +1,4 @@
-//! One runner as the router knows it: its connection, its load and whether it may be picked.
+//! One runner: its connection, its load and its health state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -13,12 +13,12 @@ use tokio::time::Instant;
 
 use crate::health::{CallFailure, HealthState, Observation, RunnerHealth};
 
-/// Calls in flight and no answer for this long: functions may be slow, or the runner may have
-/// stalled.
+/// If a runner has calls in flight and sends no answer for this long, it is probed. Its functions
+/// may be slow, or the runner may have stalled.
 const QUIET: Duration = Duration::from_secs(3);
 /// A reported load counts for this long.
 const LOAD_HOLDS: Duration = Duration::from_secs(5);
-/// [`Runner::others`] when no report of the load counts.
+/// Value of [`Runner::others`] when there is no recent report of the load.
 const UNKNOWN: usize = usize::MAX;
 
 /// A runner. Shared by all calls.
@@ -28,19 +28,20 @@ pub(crate) struct Runner {
     pub(crate) address: Arc<str>,
     pub(crate) connection: Arc<Connection>,
     in_flight: AtomicUsize,
-    /// Calls of other routers on it, by its last answer, or [`UNKNOWN`].
+    /// Other routers' calls in flight on the runner, from its last answer, or [`UNKNOWN`].
     others: AtomicUsize,
-    /// The state in `record`. Every call reads it of every runner.
+    /// A copy of the state in `record`. Every call reads the states of all runners, so the read
+    /// takes no lock.
     state: AtomicU8,
     record: Mutex<Record>,
-    /// Its calls in flight had better be sent elsewhere.
+    /// Notified when the runner has stalled, so that its calls in flight move to another runner.
     stalled: Notify,
     /// Sent to when the state of any runner changes: wakes calls that wait for a runner.
     changed: Arc<watch::Sender<()>>,
     origin: Instant,
 }
 
-/// What has happened to a runner. Locked for nanoseconds.
+/// What has happened to a runner. The lock is held for nanoseconds.
 #[derive(Debug)]
 struct Record {
     health: RunnerHealth,
@@ -48,20 +49,21 @@ struct Record {
     listed: bool,
     calls: usize,
     failures: usize,
-    /// Calls that were in flight on it when it was lost, until the retry budget has taken them.
+    /// Calls that were in flight on the runner when it was lost. Reset when the retry budget
+    /// reserves them.
     lost: usize,
     /// When it last reported its load. Older versions never do.
     reported_at: Option<Instant>,
-    /// When something last came back, or the first call was sent after a pause.
+    /// When the runner last answered, or when a call was sent while no other was in flight.
     heard_at: Option<Instant>,
 }
 
 impl Runner {
-    /// A runner that has not been asked for its health yet. A runner that was here before
-    /// (`is_known`) cools down first.
+    /// A runner without a health check yet. A runner that was listed before (`is_known`) cools down
+    /// first.
     ///
     /// # Errors
-    /// [`AddressError`] when `address` is none to connect to.
+    /// [`AddressError`] when `address` is not `host:port`.
     pub(crate) fn new(
         address: Arc<str>,
         is_known: bool,
@@ -91,13 +93,12 @@ impl Runner {
         })
     }
 
-    /// Whether discovery lists it. A runner that is no longer listed stays for a while if it
-    /// answers.
+    /// Whether discovery lists the runner. An unlisted runner stays for a while if it is healthy.
     pub(crate) fn is_listed(&self) -> bool {
         self.record.lock().listed
     }
 
-    /// Returns what was recorded before.
+    /// Records whether discovery lists the runner. Returns the previous value.
     pub(crate) fn set_listed(&self, listed: bool) -> bool {
         std::mem::replace(&mut self.record.lock().listed, listed)
     }
@@ -107,8 +108,8 @@ impl Runner {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// All routers' calls in flight on it. Without a recent report each of `routers` is taken to
-    /// have as many as this one.
+    /// All routers' calls in flight on the runner. Without a recent report, this assumes that each
+    /// of the `routers` has as many calls as this router.
     pub(crate) fn load(&self, routers: usize) -> usize {
         let own = self.in_flight();
         match self.others.load(Ordering::Relaxed) {
@@ -117,7 +118,7 @@ impl Runner {
         }
     }
 
-    /// Calls sent to it so far, and how many of them broke.
+    /// Calls sent to the runner so far, and how many of them were interrupted or not sent.
     pub(crate) fn totals(&self) -> (usize, usize) {
         let record = self.record.lock();
         (record.calls, record.failures)
@@ -128,13 +129,13 @@ impl Runner {
         HealthState::ALL[usize::from(self.state.load(Ordering::Relaxed))]
     }
 
-    /// Takes an observation of a health check or a call.
+    /// Applies an observation of a health check or a call.
     pub(crate) fn observe(&self, observation: Observation) {
         tracing::trace!(runner = %self.address, ?observation, "a runner's health was observed");
         self.update(|health, now| health.observe(observation, now));
     }
 
-    /// Ends the cooldown and forgets the reported load when their time is over.
+    /// Ends the cooldown and drops the reported load when their time is over.
     pub(crate) fn tick(&self) {
         self.update(RunnerHealth::tick);
         let record = self.record.lock();
@@ -143,13 +144,13 @@ impl Runner {
         }
     }
 
-    /// Receives changes of state, its own and other runners'.
+    /// A receiver that is notified when the state of any runner changes.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// The runner answered a call, and reported how many calls it has in flight if `load` is there.
-    /// The call that was answered still counts.
+    /// Records that the runner answered a call. `load` is the runner's reported number of calls in
+    /// flight. The answered call is still in `in_flight`, so it is subtracted here.
     pub(crate) fn answered(&self, load: Option<usize>) {
         let (mut record, now) = (self.record.lock(), Instant::now());
         record.heard_at = Some(now);
@@ -161,20 +162,20 @@ impl Runner {
         }
     }
 
-    /// Whether it has reported its load since it became reachable. Then an answer without a load is
-    /// a proxy's.
+    /// Whether the runner has reported its load since it became reachable. If it has, an answer
+    /// without a load comes from a proxy.
     pub(crate) fn reports_load(&self) -> bool {
         self.record.lock().reported_at.is_some()
     }
 
-    /// The answer was one that only a healthy runner gives.
+    /// Records an answer that only a healthy runner sends.
     pub(crate) fn record_success(&self) {
         self.record.lock().health.record_success();
     }
 
-    /// Counts a call that did not get through. Without a connection the runner is unavailable until
-    /// a health check brings it back. A stream that was refused or reset means little by itself: it
-    /// counts as a failure.
+    /// Counts a call that got no answer. If the connection is lost, the runner is unavailable until
+    /// a health check succeeds. If only the stream was refused or reset, this counts as one
+    /// failure.
     pub(crate) fn record_broken_call(&self, may_eject: impl FnOnce() -> bool) {
         self.record.lock().failures += 1;
         if self.connection.is_up() {
@@ -184,13 +185,13 @@ impl Runner {
         }
     }
 
-    /// The calls that were in flight when it was lost, once.
+    /// Returns the number of calls that were in flight when the runner was lost, and resets it.
     pub(crate) fn take_lost(&self) -> usize {
         std::mem::take(&mut self.record.lock().lost)
     }
 
-    /// Records a failure for which the runner may be to blame. Ejects it after some in a row, if
-    /// `may_eject`.
+    /// Records a failure that the runner may have caused. Ejects the runner after several
+    /// consecutive failures, if `may_eject` allows it.
     pub(crate) fn record_failure(&self, failure: CallFailure, may_eject: impl FnOnce() -> bool) {
         let enough = self.record.lock().health.record_failure(failure);
         if enough && may_eject() {
@@ -198,23 +199,23 @@ impl Runner {
         }
     }
 
-    /// Whether it is time to probe it with a call: it is ejected and may come back, or nothing has
-    /// come from it for some time although calls are in flight.
+    /// Whether to probe the runner with a call: its ejection time is over, or it has calls in
+    /// flight and has sent nothing for [`QUIET`].
     pub(crate) fn is_probe_due(&self) -> bool {
         let record = self.record.lock();
         let quiet = record.heard_at.is_some_and(|at| at.elapsed() >= QUIET);
         (quiet && self.in_flight() > 0) || record.health.is_probe_due(self.origin.elapsed())
     }
 
-    /// A probe was answered. That says nothing of the calls that wait, so their failures still
-    /// count.
+    /// Records an answered probe. The probe proves nothing about the calls that wait, so earlier
+    /// failures still count.
     pub(crate) fn probe_answered(&self) {
         self.answered(None);
         self.observe(Observation::ProbeAnswered);
     }
 
-    /// A probe was not answered in time. After some in a row the runner is ejected, if `may_eject`,
-    /// and its calls in flight move on.
+    /// Records an unanswered probe. After several in a row, the runner is ejected if `may_eject`
+    /// allows it, and its calls in flight move to other runners.
     pub(crate) fn probe_failed(&self, may_eject: impl FnOnce() -> bool) {
         let enough = self.record.lock().health.record_failed_probe();
         if enough && (self.state() == HealthState::Ejected || may_eject()) {
@@ -223,12 +224,12 @@ impl Runner {
         }
     }
 
-    /// Returns when the runner has stalled with calls that are in flight at the time of this call.
+    /// Completes when the runner stalls after this call.
     pub(crate) fn stalled(&self) -> impl Future<Output = ()> {
         self.stalled.notified()
     }
 
-    /// Counts a call for as long as the guard lives.
+    /// Counts a call as in flight until the guard is dropped.
     pub(crate) fn enter(&self) -> impl Drop {
         let mut record = self.record.lock();
         record.calls += 1;
@@ -243,9 +244,9 @@ impl Runner {
         let before = record.health.state();
         let Some(state) = step(&mut record.health, self.origin.elapsed()) else { return };
         if state.is_unavailable() {
-            // Another version may come in its place.
+            // The runner may restart with another version.
             record.reported_at = None;
-            // The call that noticed it is not among them any more.
+            // The call that noticed the loss is no longer in `in_flight`.
             record.lost = self.in_flight() + 1;
         }
         // Stored before the lock is released, so that the last change wins here too.

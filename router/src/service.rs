@@ -27,16 +27,15 @@ use crate::error::RouteError;
 use crate::metrics::Metrics;
 use crate::view::View;
 
-/// Images whose demand is remembered. They are caller input, so they are bounded; the least
-/// recently used one starts again from nothing.
+/// Maximum number of images whose demand is recorded. Callers choose the images, so the number is
+/// bounded; the least recently used image is dropped.
 const MAX_IMAGES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
-/// How long a call waits for a runner when there is none.
+/// How long a call waits when no runner is available.
 const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);
-/// How long before its deadline such a call ends, so that its caller reads why and not only that
-/// time is up.
+/// Such a call ends this long before its deadline, so that the caller receives the reason instead
+/// of DEADLINE_EXCEEDED.
 const NO_RUNNER_MARGIN: Duration = Duration::from_millis(50);
-/// Pause before runners are asked again that are ready and yet did not take a call: they reset its
-/// stream.
+/// Pause before the next round of attempts when all ready runners reset the call's stream.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Settings of the forwarding path.
@@ -52,12 +51,13 @@ pub(crate) struct Options {
     pub(crate) routers: usize,
 }
 
-/// The router's evaluator. State is per process and soft: losing it costs locality for seconds.
+/// The router's evaluator. Its state is in memory only. After a restart, calls may reach other
+/// runners than before for some seconds.
 #[derive(Debug)]
 pub(crate) struct Router {
     pub(crate) options: Options,
-    /// What calls of late went wrong here: those that the router failed, and attempts after which
-    /// they moved on. A runner reports its own.
+    /// Recent failures of this router: calls that the router failed, and failed attempts after
+    /// which a call moved to another runner. Runners report their own failures.
     pub(crate) failures: Failures,
     view: Arc<ArcSwap<View>>,
     /// Wakes calls that wait for a runner.
@@ -69,12 +69,14 @@ pub(crate) struct Router {
     hasher: RandomState,
 }
 
-/// How long a call had no runner to go to: before, and since when it waits now.
+/// How long a call waited for a runner: the sum of finished waits, and the start of the current
+/// wait.
 #[derive(Default)]
 struct Waited(Duration, Option<Instant>);
 
 impl Router {
-    /// A router over whatever `view` holds. `changed` is sent to when a runner's health changes.
+    /// A router that reads the ring and the runners from `view`. `changed` is notified when a
+    /// runner's health changes.
     pub(crate) fn new(
         options: Options,
         view: Arc<ArcSwap<View>>,
@@ -94,8 +96,8 @@ impl Router {
         }
     }
 
-    /// The shard keys of the images asked for lately and their calls in flight through this router,
-    /// busiest first, at most `limit`.
+    /// The shard keys of recently called images, each with its calls in flight through this router.
+    /// The busiest come first; at most `limit` are returned.
     pub(crate) fn images(&self, limit: usize) -> Vec<(Arc<str>, usize)> {
         let load =
             |(key, demand): (&Arc<str>, &Arc<Mutex<Demand>>)| (Arc::clone(key), demand.lock().in_flight());
@@ -106,7 +108,7 @@ impl Router {
     }
 
     async fn route(&self, mut call: Call) -> Result<Reply, RouteError> {
-        // Taken out: an inflated message is not needed any longer.
+        // Taken out of the call to free the memory of an inflated message.
         let key = self.key(&call.take_message()).inspect_err(|error| self.note("", error))?;
         call.span.text(span::IMAGE, &key);
         self.route_to(&key, call).await.inspect_err(|error| self.note(&key, error))
@@ -124,7 +126,7 @@ impl Router {
         let _counted = guard(demand, |demand| demand.lock().end(self.origin.elapsed()));
         let mut changed = self.changed.clone();
         let mut attempts = Attempts::new(self, key, &call, estimate);
-        // Also counted when the call is dropped.
+        // The guard also records the wait when the call is dropped.
         let mut waited = guard(Waited::default(), |mut waited| {
             waited.end();
             if !waited.0.is_zero() {
@@ -141,7 +143,7 @@ impl Router {
             waited.1 = Some(Instant::now());
             let changed = timeout_at(again.min(give_up), changed.changed()).await;
             waited.end();
-            // A closed channel: the router ends, and no runner comes any more.
+            // A closed channel means that the router is shutting down.
             let closed = matches!(changed, Ok(Err(_)));
             if closed || (changed.is_err() && Instant::now() >= give_up) {
                 let view = self.view.load();
@@ -153,7 +155,7 @@ impl Router {
         }
     }
 
-    /// The shard key of the request's image, which must be allowed.
+    /// Returns the shard key of the request's image, if the image is allowed.
     fn key(&self, message: &Chunks) -> Result<String, RouteError> {
         let peeked = peek(message)?;
         if peeked.image.is_empty() {
@@ -176,7 +178,8 @@ impl Router {
 impl Evaluate for Router {
     async fn evaluate(&self, call: Call) -> Reply {
         let (began, deadline) = (Instant::now(), call.deadline);
-        // Also counted when it is dropped: at its deadline, or because the caller is gone.
+        // The guard also counts a call that is dropped at its deadline or because the caller has
+        // left.
         let mut code = guard(None, |code| {
             let dropped = if Instant::now() < deadline { Code::Cancelled } else { Code::DeadlineExceeded };
             self.metrics.record_call(code.unwrap_or(dropped), began.elapsed());

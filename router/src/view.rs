@@ -1,7 +1,7 @@
-//! What a call sees of the cluster: one immutable snapshot of ring and runners.
+//! One immutable snapshot of ring and runners, which calls read.
 //!
-//! Calls read the snapshot without a lock; the membership task replaces it as a whole. A runner
-//! that is in two snapshots is the same [`Runner`], so its connection, load and health carry over.
+//! Calls read the snapshot without a lock; the membership task replaces it as a whole. Successive
+//! snapshots share the [`Runner`] objects, so a runner keeps its connection, load and health.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use porch_fn_ring::Ring;
 use crate::health::HealthState::{self, CoolingDown, Ejected, Healthy};
 use crate::runner::Runner;
 
-/// Ring and runners of one moment.
+/// The ring and its runners.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) ring: Arc<Ring>,
@@ -28,9 +28,9 @@ impl View {
 
     /// The states in which a runner may be picked now, and how many runners have them.
     ///
-    /// Runners that cool down stand back for healthy ones, since one of them may flap. When
-    /// [`cooling_down_count`] is true, both are used. Ejected runners are used when there are no
-    /// others.
+    /// Healthy runners are preferred to runners that cool down, because the latter may flap. When
+    /// [`cooling_down_count`] is true, both are used. Ejected runners are used only when there are
+    /// no others.
     pub(crate) fn usable(&self) -> (&'static [HealthState], usize) {
         let [healthy, cooling_down, ejected, ..] = self.counts();
         match (healthy, cooling_down) {
@@ -42,14 +42,15 @@ impl View {
         }
     }
 
-    /// Whether one more runner may be ejected: half of the available ones at most. When more seem
-    /// to fail than that, the calls are to blame.
+    /// Whether one more runner may be ejected. At most half of the available runners may be
+    /// ejected: if more fail, the calls are the likely cause.
     pub(crate) fn may_eject(&self) -> bool {
         let [healthy, cooling_down, ejected, ..] = self.counts();
         (ejected + 1) * 2 <= healthy + cooling_down + ejected
     }
 
-    /// Runners in each state, in the order of [`HealthState::ALL`]. Each call asks this.
+    /// The number of runners in each state, in the order of [`HealthState::ALL`]. Runs for each
+    /// call.
     pub(crate) fn counts(&self) -> [usize; HealthState::ALL.len()] {
         let mut counts = [0; HealthState::ALL.len()];
         for runner in &self.runners {
@@ -58,8 +59,8 @@ impl View {
         counts
     }
 
-    /// `0 of 3 runners ready: 2 unreachable, 1 draining`. Counts, and names none: the text may end
-    /// up in a commit.
+    /// `0 of 3 runners ready: 2 unreachable, 1 draining`. The text contains no runner names,
+    /// because Porch may commit it.
     pub(crate) fn summary(&self) -> String {
         let known = self.runners.len();
         if known == 0 {

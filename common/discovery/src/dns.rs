@@ -1,13 +1,14 @@
-//! DNS as the system is configured for it, with TTLs.
+//! A DNS resolver with the system's configuration that also returns TTLs.
 //!
-//! The C library gives no TTL and blocks a thread, hence hickory. Three things are ours, because a
-//! wrong answer here empties or halves a ring:
+//! The C library returns no TTL and blocks a thread, so this module uses hickory. A wrong answer
+//! would empty or halve the ring, so three things differ from hickory:
 //! - hickory returns the IPv4 addresses alone when the IPv6 lookup fails (and the reverse); a
 //!   [`Lookup`] tells the two apart.
 //! - Along a search list it reports the last name's error, so a failure followed by "no such name"
 //!   looks like an empty answer. We walk the list ourselves: an answer is empty only if no name of
 //!   it failed.
-//! - Its cache would hide changes until the TTL ends; [`MAX_VALID_FOR`] may be earlier.
+//! - Its cache is cleared before each lookup: it would hide changes until the TTL ends, and
+//! [`MAX_VALID_FOR`] may be shorter.
 
 #[cfg(test)]
 mod fake;
@@ -27,13 +28,12 @@ use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{Hosts, TokioResolver};
 
-/// An answer is not asked for again before this, whatever its TTL: a TTL of 0 must not become a
-/// flood.
+/// Minimum time between two lookups of a name, so that a TTL of 0 does not cause a flood of
+/// queries.
 pub(crate) const MIN_VALID_FOR: Duration = Duration::from_secs(1);
 
-/// An answer is asked for again after this at the latest. Cluster DNS hands out 30 s, and a runner
-/// that was scaled out should not wait that long for its share; a query each 10 s costs a DNS
-/// server nothing.
+/// Maximum time between two lookups of a name. The usual TTL of cluster DNS is 30 s, which is too
+/// long for a new runner to wait for calls. A query every 10 s is no load for a DNS server.
 pub(crate) const MAX_VALID_FOR: Duration = Duration::from_secs(10);
 
 /// A resolver over `/etc/hosts`, `/etc/resolv.conf` (servers, search list, `ndots`) and DNS.
@@ -50,8 +50,8 @@ pub(crate) struct DnsResolver {
 /// The answer to a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lookup {
-    /// IPv4 and IPv6, in any order, possibly repeated. `None`: this lookup failed, and the other
-    /// one gave addresses.
+    /// IPv4 and IPv6 addresses, in any order, possibly repeated. `None`: the lookup of this family
+    /// failed, and the other lookup returned addresses.
     pub(crate) addresses: [Option<Vec<IpAddr>>; 2],
     /// The TTL of the answer. The caller applies [`MIN_VALID_FOR`] and [`MAX_VALID_FOR`].
     pub(crate) valid_for: Duration,
@@ -59,10 +59,10 @@ pub(crate) struct Lookup {
     pub(crate) name_exists: bool,
 }
 
-/// The addresses of one family of one name with their TTL. `None`: there is no such name.
+/// The addresses of one family of one name with their TTL. `None`: the name does not exist.
 type Records = Option<(Vec<IpAddr>, Duration)>;
 
-/// The name exists, with other records.
+/// The name exists but has no records of this type.
 const NO_DATA: Records = Some((Vec::new(), MAX_VALID_FOR));
 
 /// Why a lookup gave no answer.
@@ -73,11 +73,12 @@ pub(crate) fn no_answer(host: &str) -> String {
 }
 
 impl DnsResolver {
-    /// A resolver that asks `server`, or else those of the system, or else 127.0.0.1 as the C
-    /// library and Go do. The system's search list applies in every case.
+    /// A resolver that queries `server`. Without it, the resolver queries the system's servers; if
+    /// there are none, 127.0.0.1, like the C library and Go. The system's search list always
+    /// applies.
     ///
     /// # Errors
-    /// hickory's, when the configuration cannot be used.
+    /// hickory's error when the configuration is not valid.
     pub(crate) fn new(server: Option<SocketAddr>) -> Result<Self, NetError> {
         let (config, options) = read_system_conf().unwrap_or_else(|error| {
             if server.is_none() {
@@ -116,8 +117,8 @@ impl DnsResolver {
     /// All IPv4 and IPv6 addresses of `host`.
     ///
     /// # Errors
-    /// What to look at when it is not known which addresses there are. That a name has none, or
-    /// does not exist, is a [`Lookup`].
+    /// A hint for the user when the addresses are unknown. If the name has no addresses or does not
+    /// exist, this is not an error but a [`Lookup`].
     pub(crate) async fn lookup(&self, host: &str) -> Result<Lookup, String> {
         self.resolver.clear_cache();
         let (mut failure, mut name_exists) = (None, false);
@@ -142,7 +143,7 @@ impl DnsResolver {
             }
         }
         match failure {
-            // Nothing can be served until this changes, so it is worth asking often.
+            // Without addresses no call can be served, so the next lookup is soon.
             None => Ok(Lookup {
                 addresses: [Some(Vec::new()), Some(Vec::new())],
                 valid_for: MIN_VALID_FOR,
@@ -155,7 +156,7 @@ impl DnsResolver {
         }
     }
 
-    /// The full names to ask for, in order, like `resolv.conf(5)`.
+    /// The full names to look up, in the order of `resolv.conf(5)`.
     fn candidates(&self, host: &str) -> Result<Vec<Name>, String> {
         let name = Name::from_str(host)
             .map_err(|error| format!("{host:?} is not a DNS name ({error}); correct the target"))?;
@@ -165,7 +166,7 @@ impl DnsResolver {
         let mut full = name.clone();
         full.set_fqdn(true);
         let dots = usize::from(name.num_labels()).saturating_sub(1);
-        // A name that gets too long by a search domain is left out, as the C library does.
+        // A name that a search domain makes too long is left out, like in the C library.
         let mut names: Vec<Name> =
             self.search.iter().filter_map(|domain| name.clone().append_domain(domain).ok()).collect();
         let first = dots >= self.ndots || name.is_localhost();
@@ -173,11 +174,11 @@ impl DnsResolver {
         Ok(names)
     }
 
-    /// Both families of one full name.
+    /// Looks up both families of one full name.
     async fn lookup_name(&self, name: &Name) -> [Result<Records, NetError>; 2] {
         let kinds = [RecordType::A, RecordType::AAAA];
         let from_hosts = kinds.map(|kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind)));
-        // Like in the C library, a name in the hosts file is not asked for in DNS.
+        // A name in the hosts file is not looked up in DNS, like in the C library.
         if from_hosts.iter().any(Option::is_some) {
             return from_hosts.map(|found| Ok(found.map_or(NO_DATA, |lookup| Some(records(&lookup)))));
         }
@@ -197,7 +198,7 @@ impl DnsResolver {
 
 fn records(lookup: &lookup::Lookup) -> (Vec<IpAddr>, Duration) {
     let records = lookup.answers();
-    // A CNAME on the way counts too.
+    // The TTLs of CNAME records count, too.
     let ttl = records.iter().map(|record| record.ttl).min();
     let addresses = records.iter().filter_map(|record| record.data.ip_addr());
     let ttl = ttl.map_or(MAX_VALID_FOR, |seconds| Duration::from_secs(seconds.into()));

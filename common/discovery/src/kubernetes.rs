@@ -1,8 +1,8 @@
 //! A Service's endpoints, by watching its EndpointSlices.
 //!
-//! Any change publishes the whole set. After some minutes all is listed again, so that a missed
-//! change is repaired soon. Without rights to EndpointSlices, `endpoints` are followed, the older
-//! kind of object: an older Role has rights to those alone.
+//! Any change publishes the whole set. Every few minutes all objects are listed again, so that a
+//! missed change is repaired soon. If a Role allows no EndpointSlices, the older `endpoints` are
+//! followed instead: older Roles allow only those.
 
 mod endpoints;
 #[cfg(test)]
@@ -26,11 +26,11 @@ use tokio::time::{Instant, sleep, sleep_until};
 use self::endpoints::{Candidate, endpoints_of, of_endpoints, of_slice};
 use crate::publish::Publisher;
 
-/// All is listed again after this time at the latest, and at the earliest a fifth sooner: not by
-/// all at once.
+/// Maximum time until all objects are listed again. The actual time is up to a fifth shorter, at
+/// random, so that processes do not list at the same moment.
 const RESYNC: Duration = Duration::from_mins(5);
 
-/// After a failure, a watch that lived for this long is a success.
+/// After a failure, a watch that has lived for this long counts as a success.
 const LIVED: Duration = Duration::from_secs(5);
 
 const RIGHTS: &str =
@@ -41,7 +41,7 @@ const RIGHTS: &str =
 pub(super) struct ServiceRef {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// Of the endpoints; the Service's own ports do not count.
+    /// The port of the endpoints. The Service's own ports are ignored.
     pub(super) port: u16,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct ServiceRef {
 pub(super) async fn follow(service: ServiceRef, client: Client, publisher: Publisher) {
     let mut watcher = Watcher { service, client, publisher, proven: BTreeSet::new(), warned: false };
     loop {
-        // Boxed, since the client's futures are large.
+        // Boxed, because the client's futures are large.
         if let Err(error) = watcher.round().boxed().await {
             let text = match error.code() {
                 Some(403) => format!("the API server forbids it: {RIGHTS} {}", watcher.service.namespace),
@@ -64,15 +64,15 @@ struct Watcher {
     service: ServiceRef,
     client: Client,
     publisher: Publisher,
-    /// Addresses that were ready at some time and are still listed.
+    /// Addresses that have been ready before and are still listed.
     proven: BTreeSet<IpAddr>,
-    /// The log says that EndpointSlices are forbidden.
+    /// Whether the warning about forbidden EndpointSlices was logged.
     warned: bool,
 }
 
 impl Watcher {
-    /// Until it is time to list again. EndpointSlices are tried each time: rights are given later,
-    /// too.
+    /// Follows the endpoints until it is time to list again. Each round tries EndpointSlices first,
+    /// because the rights may have been granted since.
     async fn round(&mut self) -> Result<(), FollowError> {
         let ServiceRef { namespace, name, .. } = self.service.clone();
         let slices = Selection { labels: Some(format!("kubernetes.io/service-name={name}")), fields: None };
@@ -129,21 +129,21 @@ impl Watcher {
                 }
                 Change::Applied(object) => drop(known.insert(object.name_any(), candidates_of(&object))),
                 Change::Deleted(object) => drop(known.remove(&object.name_any())),
-                // A list follows. That this happens now and then is normal.
+                // The follower lists again. Expiry is normal and not a failure.
                 Change::Expired => continue,
             }
             let candidates: Vec<_> = known.values().flatten().copied().collect();
             self.publisher.publish(endpoints_of(&candidates, self.service.port, &mut self.proven));
             hint = if known.is_empty() { self.missing().await } else { None };
-            // After a failure, a list alone does not show that watches work.
+            // After a failure, a successful list does not prove that watches work.
             if !self.publisher.is_failing() {
                 self.publisher.record_success(hint.clone());
             }
         }
     }
 
-    /// Says that there is no such Service, which looks like one without endpoints. `None` if there
-    /// is one, or if that is not known.
+    /// Returns a hint if the Service does not exist, because this looks like a Service without
+    /// endpoints. `None` if the Service exists or the request failed.
     async fn missing(&self) -> Option<Arc<str>> {
         let ServiceRef { namespace, name, .. } = &self.service;
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);

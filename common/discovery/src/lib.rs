@@ -1,18 +1,17 @@
-//! Which servers make up a tier, as a stream of whole sets.
+//! Service discovery: finds the servers of a tier and publishes them as complete sets.
 //!
-//! The router finds runners with it, and a runner its peers. A [`Target`] says where to look: in a
-//! list, in DNS, or in a Service's EndpointSlices. [`watch`] turns answers into [`Snapshot`]s:
-//! always the complete set, sent only when it changed. [`LiveMembership`] then decides which of
-//! them take part: a ring should neither be rebuilt for each pod of a rollout nor trust an address
-//! that comes and goes.
+//! A router uses it to find runners, and a runner to find its peers. A [`Target`] names the source:
+//! a list, DNS, or a Service's EndpointSlices. [`watch`] publishes [`Snapshot`]s: always the
+//! complete set, sent only when it changed. [`LiveMembership`] then decides which servers are
+//! members, so that the ring is not rebuilt for each pod of a rollout or for an address that flaps.
 //!
-//! What an answer means:
+//! How answers are interpreted:
 //! - A request that fails (no answer, SERVFAIL, refused, forbidden) changes nothing: the last good
 //!   set stays.
-//! - An empty answer, or "no such name", is an answer. A Service without ready pods looks like
-//!   that.
-//! - DNS: IPv4 and IPv6 are looked up side by side. When only one of the two was answered, the
-//!   other keeps its last good addresses. What has both is two endpoints.
+//! - An empty answer, or "no such name", is an answer. This is what a Service without ready pods
+//! returns.
+//! - DNS: IPv4 and IPv6 are looked up side by side. If the lookup of one family fails, its last
+//! good addresses stay. A server with both is two endpoints.
 //! - EndpointSlices: one family for all, IPv4 if any pod has it, so that each pod is one endpoint.
 
 mod dns;

@@ -1,7 +1,8 @@
-//! Decides which of the addresses that discovery lists take part.
+//! Decides which of the addresses from discovery are members.
 //!
-//! Each change of the members moves images between runners, so arrivals are gathered for a moment,
-//! and an address that left and came back must first stay for a while. Leaving is never delayed.
+//! Each change of the members moves images between runners. So new addresses are collected for a
+//! moment and join together. An address that left and came back must first be listed for a while.
+//! Leaving is never delayed.
 //!
 //! ```text
 //!             listed                    COALESCE later, with all that arrived meanwhile
@@ -14,16 +15,17 @@
 //!                              └─────────► CoolingDown
 //!                                listed
 //! ```
-//! While nobody is joined, arrivals join at once: there is nothing to protect, and calls wait.
+//! While there are no members, new addresses join at once, because calls wait for them.
 //!
-//! The cooldown is for one address that flaps. When half of a fleet cools down, something else is
-//! wrong, and sending all calls to the few that are left would make it worse: then those that cool
-//! down are usable as well. See [`cooling_down_count`].
+//! The cooldown is meant for a single address that flaps. If half of all addresses cool down, the
+//! cause is a different one. Sending all calls to the few others would overload them, so addresses
+//! that cool down are then usable as well. See [`cooling_down_count`].
 //!
-//! An address that discovery no longer lists, but that answers health checks, stays what it is for
-//! a while: discovery is wrong more often than a server that answers. See [`Membership::update`].
+//! If discovery no longer lists an address but its server passes health checks, the address stays
+//! for a while. In this case discovery is more often wrong than the server. See
+//! [`Membership::update`].
 //!
-//! Pure: time is an argument, as a duration since any fixed moment. [`LiveMembership`] has the
+//! Pure: time is an argument, as a duration since any fixed moment. [`LiveMembership`] adds the
 //! clock.
 
 mod live;
@@ -41,19 +43,20 @@ pub const COALESCE: Duration = Duration::from_secs(2);
 /// How long an address that left must be listed again before it joins.
 pub const COOLDOWN: Duration = Duration::from_secs(30);
 
-/// An address that was gone for this long counts as a new one. Longer than Kubernetes' longest wait
-/// between two starts of a crashing container (5 minutes), so that a crash loop is never taken for
-/// new.
+/// An address that was gone for this long counts as new. This is longer than Kubernetes' longest
+/// pause between restarts of a crashing container (5 minutes). So a container in a crash loop never
+/// counts as new.
 const FORGET_AFTER: Duration = Duration::from_mins(10);
 
-/// How long an address that answers stays when discovery lists none at all.
+/// How long an address that passes health checks stays when discovery lists no address at all.
 const KEPT_BY_EMPTY: Duration = Duration::from_mins(5);
 
-/// How long an address that answers stays when discovery lists others, but not this one.
+/// How long an address that passes health checks stays when discovery lists only other addresses.
 const KEPT_BY_PARTIAL: Duration = Duration::from_secs(30);
 
-/// Whether servers that cool down are used as well as healthy ones: while they are more, or as many
-/// and several. One that cools down beside one healthy server may be what flaps.
+/// Whether servers that cool down are used like healthy ones. This is so if they outnumber the
+/// healthy servers, or if there are equally many and more than one. If one of two servers cools
+/// down, that server may be the one that flaps.
 pub fn cooling_down_count(healthy: usize, cooling_down: usize) -> bool {
     healthy < cooling_down || (healthy == cooling_down && cooling_down > 1)
 }
@@ -62,14 +65,15 @@ pub fn cooling_down_count(healthy: usize, cooling_down: usize) -> bool {
 #[derive(Debug, Clone, Default)]
 pub struct Membership {
     entries: BTreeMap<String, Entry>,
-    /// The last [`Membership::update`] listed none.
+    /// The last [`Membership::update`] listed no address.
     none_listed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     presence: Presence,
-    /// Discovery lists it no longer. It stays until then because it answers.
+    /// Set when discovery no longer lists the address: until when it stays, if it passes health
+    /// checks.
     unlisted_until: Option<Duration>,
 }
 
@@ -84,8 +88,8 @@ enum Presence {
 // === impl Membership ===
 
 impl Membership {
-    /// Discovery lists exactly `listed`. Members that are not among them stay while `answers`
-    /// holds: up to 5 minutes when none is listed, and up to 30 s otherwise.
+    /// Applies discovery's current list. A member that is not in `listed` stays while `answers`
+    /// returns true for it: up to 5 minutes if `listed` is empty, and up to 30 s otherwise.
     pub fn update<'a>(
         &mut self,
         listed: impl IntoIterator<Item = &'a str>,
@@ -122,7 +126,7 @@ impl Membership {
         self.tick(now);
     }
 
-    /// Members that are not listed any more leave if `answers` does not hold.
+    /// Removes unlisted members for which `answers` returns false.
     pub fn retain_unlisted(&mut self, answers: impl Fn(&str) -> bool, now: Duration) {
         for (address, entry) in &mut self.entries {
             if entry.unlisted_until.is_some() && !answers(address) {
@@ -132,8 +136,8 @@ impl Membership {
         self.tick(now);
     }
 
-    /// Time has passed: to be called at [`Membership::next_timer`]. Members whose time is up leave,
-    /// arrivals join, and addresses that are long gone are forgotten.
+    /// Applies the passage of time; call it at [`Membership::next_timer`]. Unlisted members whose
+    /// time is up leave, new addresses join, and addresses that left long ago are forgotten.
     pub fn tick(&mut self, now: Duration) {
         for entry in self.entries.values_mut() {
             if entry.unlisted_until.is_some_and(|until| until <= now) {
@@ -153,8 +157,7 @@ impl Membership {
         }
     }
 
-    /// When [`Membership::tick`] has something to do; `None` if only another event can change
-    /// anything.
+    /// When to call [`Membership::tick`] next; `None` if no timer is pending.
     pub fn next_timer(&self) -> Option<Duration> {
         let unlisted = self.entries.values().filter_map(|entry| entry.unlisted_until);
         unlisted.chain(self.next_join()).min()
@@ -176,13 +179,13 @@ impl Membership {
         self.entries.get(address).is_some_and(|entry| entry.is_member() && !entry.is_joined())
     }
 
-    /// All that have joined or cool down, sorted.
+    /// All addresses that have joined or cool down, sorted.
     pub fn members(&self) -> impl Iterator<Item = &str> {
         self.with(Entry::is_member)
     }
 
-    /// The members to use now, sorted: all that have joined, and those that cool down while they
-    /// count.
+    /// The members to use now, sorted: all that have joined. Members that cool down are included if
+    /// [`cooling_down_count`] is true.
     pub fn usable(&self) -> impl Iterator<Item = &str> {
         let joined = self.entries.values().filter(|entry| entry.is_joined()).count();
         let all = cooling_down_count(joined, self.members().count() - joined);

@@ -1,4 +1,4 @@
-//! What discovery knows, as its users see it: complete sets, and what is wrong with them.
+//! Publishes discovery's results: complete sets of servers, and the last error.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -10,19 +10,19 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-/// Mean waits between failures: from about the first to about the second, doubling.
+/// Mean pauses after failures: they double from the first to the second value.
 const RETRY_FROM: Duration = Duration::from_millis(500);
 const RETRY_TO: Duration = Duration::from_secs(10);
 
 /// The servers of a target at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Counts the sets. 0: there was no answer yet, and `endpoints` is empty for that reason.
+    /// Number of sets so far. 0 means that there was no answer yet, so `endpoints` is empty.
     pub generation: u64,
-    /// `host:port`, an IPv6 address in brackets; sorted, each once.
+    /// `host:port`, with IPv6 addresses in brackets; sorted, without duplicates.
     pub endpoints: Arc<[String]>,
-    /// What is wrong with the last answer: there was none, or it is of something that does not
-    /// exist. A change of this alone wakes no receiver.
+    /// The last error: there was no answer, or the target does not exist. A change of only this
+    /// field does not notify receivers.
     pub last_error: Option<Arc<str>>,
 }
 
@@ -46,7 +46,7 @@ struct Failing {
 }
 
 impl Snapshot {
-    /// Whether there was an answer, possibly an empty one. From then on a router may serve.
+    /// Whether there was an answer, possibly an empty one. After it, a router may serve.
     pub fn is_answered(&self) -> bool {
         self.generation > 0
     }
@@ -66,7 +66,7 @@ impl Publisher {
         self.failing.is_some()
     }
 
-    /// Ends a row of failures. `hint` says why there are no endpoints, if that is known.
+    /// Ends a series of failures. `hint` is the reason why there are no endpoints, if it is known.
     pub(super) fn record_success(&mut self, hint: Option<Arc<str>>) {
         if let Some(failing) = self.failing.take() {
             let (attempts, after) = (failing.attempts, failing.since.elapsed());
@@ -79,7 +79,7 @@ impl Publisher {
         self.set_error(hint);
     }
 
-    /// Counts a failure; the last set stays. Returns how long to wait before the next attempt.
+    /// Counts a failure; the last set stays. Returns the pause before the next attempt.
     pub(super) fn record_failure(&mut self, error: &dyn Display) -> Duration {
         let failing = self.failing.get_or_insert_with(|| {
             let kept = self.sender.borrow().endpoints.len();
@@ -87,7 +87,8 @@ impl Publisher {
             Failing { since: Instant::now(), attempts: 0, backoff: Backoff::new(RETRY_FROM, RETRY_TO) }
         });
         failing.attempts = failing.attempts.saturating_add(1);
-        // Many routers must not come back to a recovering server at once.
+        // The pause is random, so that many routers do not query a recovering server at the same
+        // moment.
         let wait = spread(failing.backoff.next_pause(), 0.5..1.5);
         self.set_error(Some(error.to_string().into()));
         wait
@@ -117,7 +118,7 @@ impl Publisher {
     }
 }
 
-/// In order, each once.
+/// Sorts the endpoints and removes duplicates.
 pub(super) fn sorted(endpoints: impl Iterator<Item = String>) -> Arc<[String]> {
     endpoints.collect::<BTreeSet<_>>().into_iter().collect()
 }

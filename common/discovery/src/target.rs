@@ -1,7 +1,7 @@
-//! Where to look for servers: the value of `--runners` and `--peers`.
+//! Targets of discovery: the values of `--runners` and `--peers`.
 //!
-//! The forms are gRPC's names, so that users meet nothing new. Everything is checked here, once, so
-//! that a misspelt target ends the process at its start and not as an empty ring.
+//! The forms are gRPC's target names, which users know. A target is checked completely here. So a
+//! misspelt target prevents the start of the process and does not lead to an empty ring.
 
 #[cfg(test)]
 mod tests;
@@ -15,30 +15,29 @@ const DNS_PORT: u16 = 53;
 /// The longest host name of DNS, without the final dot.
 const MAX_NAME: usize = 253;
 
-/// What every message about a target ends with.
+/// The end of every error message about a target.
 const ACCEPTED: &str = "use HOST:PORT, dns:///HOST:PORT, static:///HOST:PORT,HOST:PORT or \
                         kubernetes:///NAMESPACE/SERVICE:PORT";
 
 /// A set of servers, by list or by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// `static:///a:9445,b:9445`: these, whatever happens to them.
+    /// `static:///a:9445,b:9445`: exactly these servers.
     Static(Vec<HostPort>),
     /// `dns:///host:9445`, or `host:9445`: every address of the name.
     Dns {
-        /// The DNS server of `dns://10.0.0.10:53/host:9445`; `None`: those of the system.
+        /// The DNS server of `dns://10.0.0.10:53/host:9445`. `None` uses the system's DNS servers.
         server: Option<SocketAddr>,
         /// The name to look up and the port of the servers.
         name: HostPort,
     },
-    /// `kubernetes:///namespace/service:9445`: the pods behind a Service, as its EndpointSlices
-    /// have them.
+    /// `kubernetes:///namespace/service:9445`: the pods of a Service, from its EndpointSlices.
     Kubernetes {
         /// The Service's namespace.
         namespace: String,
         /// The Service.
         service: String,
-        /// The port of the servers; those of the Service do not count.
+        /// The port of the servers. The ports of the Service are ignored.
         port: u16,
     },
 }
@@ -52,19 +51,19 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// A target that cannot be used. The text is one line and says what is accepted.
+/// A target that is not valid. The text is one line and lists the accepted forms.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TargetError(String);
 
-/// `part` has this `problem`; any of the accepted forms would do.
+/// An error about `part`, with the accepted forms.
 fn wrong(part: &str, problem: &str) -> TargetError {
     TargetError(format!("{part:?} {problem}; {ACCEPTED}"))
 }
 
 impl Target {
-    /// The name in the certificates of its servers, as in gRPC: what was looked up. `None`: each
-    /// its own address.
+    /// The name that the servers' certificates must contain: the name that was looked up, as in
+    /// gRPC. `None` means that each certificate contains the server's own address.
     pub fn server_name(&self) -> Option<String> {
         match self {
             Self::Static(_) => None,
@@ -76,7 +75,7 @@ impl Target {
     /// Parses a target. A host without a port gets `default_port`.
     ///
     /// # Errors
-    /// [`TargetError`] for everything else than the forms of [`Target`].
+    /// [`TargetError`] if the text has none of the forms of [`Target`].
     pub fn parse(text: &str, default_port: u16) -> Result<Self, TargetError> {
         let target = text.trim();
         let wrong = |problem| wrong(target, problem);
@@ -135,11 +134,11 @@ fn parse_server(authority: &str) -> Result<SocketAddr, TargetError> {
 }
 
 impl HostPort {
-    /// Parses `host:port`, `host`, `[::1]:port`, `[::1]` or `::1`. Without a port it gets
+    /// Parses `host:port`, `host`, `[::1]:port`, `[::1]` or `::1`. The default port is
     /// `default_port`.
     ///
     /// # Errors
-    /// [`TargetError`], which says what is wrong.
+    /// [`TargetError`] with the reason.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, TargetError> {
         let wrong = |problem| wrong(text, problem);
         if text.is_empty() {
@@ -173,7 +172,7 @@ impl HostPort {
         Ok(Self { host: host.to_owned(), port })
     }
 
-    /// The host as an IP address, if it is one and not a name.
+    /// The host as an IP address; `None` if it is a name.
     pub fn ip(&self) -> Option<IpAddr> {
         self.host.parse().ok()
     }
@@ -195,16 +194,16 @@ const PORT_PROBLEM: &str = "has no port between 1 and 65535";
 const BRACKETS: &str = "has too many colons: write an IPv6 address with a port as [ADDRESS]:PORT";
 
 fn parse_port(text: &str) -> Option<u16> {
-    // `u16::from_str` alone would take a plus sign.
+    // `u16::from_str` alone would accept a plus sign.
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|port| digits && *port != 0)
 }
 
-/// An IPv4 address, or letters, digits, `-` and `_` in labels of at most 63, with a final dot or
-/// without.
+/// Accepts an IPv4 address, or labels of at most 63 letters, digits, `-` and `_`. A final dot is
+/// allowed.
 fn is_host_name(name: &str) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name);
-    // No name ends in a number, so this is an address with a mistake, or a port alone.
+    // A DNS name does not end in a number, so the text is a malformed address or only a port.
     let last = name.rsplit('.').next().unwrap_or_default();
     if last.bytes().all(|byte| byte.is_ascii_digit()) {
         return name.parse::<Ipv4Addr>().is_ok();
@@ -216,7 +215,8 @@ fn is_host_name(name: &str) -> bool {
     name.len() <= MAX_NAME && name.split('.').all(is_label)
 }
 
-/// The rule of Kubernetes for namespaces and Services: it becomes part of a request's path.
+/// Kubernetes' rule for the names of namespaces and Services. The name becomes part of a request's
+/// path.
 fn is_object_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&name.len())

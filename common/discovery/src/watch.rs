@@ -1,8 +1,8 @@
 //! Keeps a target's set of servers up to date.
 //!
-//! One task per target asks, and publishes complete sets through a `watch` channel, so that a
-//! reader that was busy sees the newest set and nothing in between. A name is looked up, and again
-//! when the answer's TTL is over; a Service is watched.
+//! One task per target queries its source and publishes complete sets through a `watch` channel. A
+//! slow reader gets only the newest set. A DNS name is looked up again when the TTL ends; a Service
+//! is watched.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -24,36 +24,37 @@ use crate::kubernetes::{self, ServiceRef};
 use crate::publish::{Publisher, Snapshot, sorted};
 use crate::target::{HostPort, Target};
 
-/// A lookup without an answer for this long has failed.
+/// Timeout of one lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a target's servers cannot be asked for. The user can fix it.
+/// Why discovery cannot start. The user can fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// hickory refused the configuration.
     #[error("cannot set up DNS from /etc/resolv.conf: {0}; correct that file or use static:///HOST:PORT")]
     Dns(#[from] NetError),
-    /// There is no way to the API server.
+    /// There is no usable configuration for the API server.
     #[error("{target} needs the API server: {source}")]
     Kubernetes {
         /// The target.
         target: String,
-        /// Why there is none.
+        /// The reason.
         source: ConnectError,
     },
 }
 
-/// Watches a target, with its DNS server or the system's. Where it takes an API server, `program`
-/// asks that of `kubeconfig` or else of the service account.
+/// Watches a target. DNS names use the target's DNS server or the system's. A Service needs an API
+/// server: `kubeconfig` names it, or else the service account. `program` is the client's name
+/// there.
 ///
-/// Returns the task that does it, for the caller to spawn, and the snapshots. The receiver is woken
-/// by the first answer, even an empty one, and then by each change of the set. A list, or a name
-/// that is an IP address, is answered from the start and never changes.
+/// Returns the task, which the caller must spawn, and the snapshots. The receiver is notified of
+/// the first answer, even an empty one, and then of each change of the set. A static list or an IP
+/// address has its answer from the start and never changes.
 ///
 /// The task ends when no receiver is left. Receivers keep the last snapshot.
 ///
 /// # Errors
-/// [`SetupError`]. A server that does not answer is none.
+/// [`SetupError`]. It is not an error if a server does not answer.
 pub async fn watch(
     target: Target,
     kubeconfig: Option<&Path>,
@@ -101,12 +102,12 @@ pub async fn watch(
 struct Addresses {
     name: HostPort,
     publisher: Publisher,
-    /// IPv4 and IPv6. A family that is not answered keeps its own.
+    /// IPv4 and IPv6 addresses. If the lookup of one family fails, its last addresses stay.
     known: [Vec<IpAddr>; 2],
 }
 
 impl Addresses {
-    /// Takes the answer of a lookup. Returns when to ask again.
+    /// Runs a lookup and applies its answer. Returns the time until the next lookup.
     async fn update(&mut self, lookup: impl Future<Output = Result<Lookup, String>>) -> Duration {
         let HostPort { host, port } = &self.name;
         let answer = timeout(LOOKUP_TIMEOUT, lookup).await.unwrap_or_else(|_| Err(no_answer(host)));

@@ -1,7 +1,8 @@
 //! One HTTP/2 connection to one peer, dialled on demand and shared by every call to it.
 //!
-//! hyper-util's pooling client hides what a router must know: whether a request was sent before its
-//! connection failed, and when a connection went down. So this holds hyper's own handle.
+//! A router must know whether a request was sent before its connection failed, and when a
+//! connection went down. hyper-util's pooling client hides both, so this module holds hyper's own
+//! handle.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -28,25 +29,25 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 use tracing::Instrument;
 
-/// Flow-control windows for answers, which are held whole as well.
+/// Flow-control windows for answers. A whole answer is held in memory.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-/// Streams that we reset and that the peer may still send on.
+/// Maximum number of streams that this side has reset but on which the peer may still send.
 const MAX_RESET_STREAMS: usize = 4096;
 
 /// How to dial and monitor a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Bound on lookup, connect and handshake together.
+    /// Timeout for lookup, connect and handshake together.
     pub connect_timeout: Duration,
     /// HTTP/2 ping interval, and how long the answer may take. `None` sends none: a grpc-go server
     /// closes connections that ping it more often than every five minutes.
     pub ping: Option<(Duration, Duration)>,
     /// How long sent bytes may stay unacknowledged (`TCP_USER_TIMEOUT`).
     pub user_timeout: Duration,
-    /// TCP keepalive: after how long without any bytes the kernel asks whether the peer is still
-    /// there, and how long it waits for each answer. It gives up by `user_timeout`. Servers do not
-    /// see it. `None` never asks.
+    /// TCP keepalive: the idle time before the first keepalive packet, and the time between
+    /// packets. The kernel gives up after `user_timeout`. The server program does not see the
+    /// packets. `None` sends none.
     pub keepalive: Option<(Duration, Duration)>,
 }
 
@@ -58,19 +59,19 @@ pub struct AddressError(Arc<str>);
 /// Why there is no connection. Cloned to every call that waited for the same dial.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectError {
-    /// The name has no address.
+    /// The name lookup failed.
     #[error("no address found")]
     Lookup(#[source] Arc<std::io::Error>),
-    /// No address accepted.
+    /// No address accepted the connection.
     #[error("connection refused or unreachable")]
     Connect(#[source] Arc<std::io::Error>),
-    /// The peer's certificate is not good, or ours is not good for it.
+    /// One side did not accept the other's certificate.
     #[error("TLS handshake failed")]
     Tls(#[source] Arc<std::io::Error>),
     /// The peer does not speak HTTP/2.
     #[error("HTTP/2 handshake failed")]
     Handshake(#[source] Arc<hyper::Error>),
-    /// The time for dialling passed.
+    /// Dialling took longer than [`Options::connect_timeout`].
     #[error("no connection in time")]
     Timeout,
     /// [`Connection::close`] was called.
@@ -85,7 +86,8 @@ pub struct Connection {
     origin: Uri,
     options: Options,
     tls: Option<Connector>,
-    /// The TLS error that is in the log. A peer is dialled again and again.
+    /// The TLS error that was logged last. The peer is dialled repeatedly, and each error is logged
+    /// once.
     logged: Mutex<Option<String>>,
     state: Mutex<State>,
 }
@@ -94,8 +96,8 @@ pub struct Connection {
 enum State {
     #[default]
     Idle,
-    /// Held by the calls that wait for it: a dial that nobody polls would run into its timeout and
-    /// fail the next call.
+    /// Weak, because the calls that wait for the dial own it. A dial that no call polls would time
+    /// out and fail the next call.
     Dialing(WeakShared<Dial>),
     Up(Dialed),
     Closed,
@@ -105,14 +107,14 @@ enum State {
 #[derive(Debug, Clone)]
 struct Dialed {
     sender: Sender,
-    /// Cancelled to end it with its calls.
+    /// When cancelled, the connection and its calls end.
     closed: CancellationToken,
 }
 
 type Dial = BoxFuture<'static, Result<Dialed, ConnectError>>;
 
 impl State {
-    /// The dial under way, if anyone waits for it.
+    /// The dial in progress, if any call waits for it.
     fn dialing(&self) -> Option<Shared<Dial>> {
         match self {
             State::Dialing(dialing) => dialing.upgrade(),
@@ -125,10 +127,10 @@ impl State {
 pub type Sender = SendRequest<Body>;
 
 impl Connection {
-    /// A connection to `host:port`, not dialled yet; by TLS with a connector.
+    /// A connection to `host:port`, not dialled yet. It uses TLS if there is a connector.
     ///
     /// # Errors
-    /// When `address` is not one.
+    /// When `address` is not `host:port`.
     pub fn new(
         address: impl Into<Arc<str>>,
         options: Options,
@@ -139,11 +141,11 @@ impl Connection {
         Ok(Self { address, origin, options, tls, logged: Mutex::default(), state: Mutex::default() })
     }
 
-    /// A connection to `address` whose requests name `authority`: a Service is dialled by its IP,
-    /// and a mesh in between reads its name. Both are `host:port`.
+    /// A connection to `address` whose requests carry `authority`. This is for a Service that is
+    /// dialled by its IP while a service mesh routes by its name. Both are `host:port`.
     ///
     /// # Errors
-    /// When one of them is not an address.
+    /// When one of them is not `host:port`.
     pub fn named(
         address: impl Into<Arc<str>>,
         authority: impl Into<Arc<str>>,
@@ -162,21 +164,20 @@ impl Connection {
         matches!(&*self.state.lock(), State::Up(dialed) if !dialed.sender.is_closed())
     }
 
-    /// Whether a connection was up and broke, and nothing was dialled since.
+    /// Whether the connection was lost and not dialled again since.
     pub fn is_lost(&self) -> bool {
         matches!(&*self.state.lock(), State::Up(dialed) if dialed.sender.is_closed())
     }
 
-    /// Ends the connection at once, with the calls on it, and for ever: nothing is dialled by this
-    /// any more.
+    /// Ends the connection and its calls at once. It is never dialled again.
     pub fn close(&self) {
         if let State::Up(dialed) = std::mem::replace(&mut *self.state.lock(), State::Closed) {
             dialed.closed.cancel();
         }
     }
 
-    /// The handle of the connection, dialled if there is none. Calls that come during a dial share
-    /// it.
+    /// Returns the handle of the connection. Dials if there is none; concurrent calls share the
+    /// dial.
     pub async fn sender(&self) -> Result<Sender, ConnectError> {
         let dialing = {
             let mut state = self.state.lock();
@@ -191,7 +192,7 @@ impl Connection {
                     .map(|dialed| dialed.unwrap_or(Err(ConnectError::Timeout)))
                     .boxed()
                     .shared();
-                // Some, since it was not polled yet.
+                // `downgrade` returns `Some` here, because the dial was not polled yet.
                 *state = dialing.downgrade().map_or(State::Idle, State::Dialing);
                 dialing
             })
@@ -204,8 +205,7 @@ impl Connection {
             }
             return Err(ConnectError::Closed);
         }
-        // Only the dial that everyone waits for may change the state: a later one could be under
-        // way.
+        // Only the current dial may change the state: this dial may be an older one.
         if state.dialing().is_some_and(|current| current.ptr_eq(&dialing)) {
             *state = dialed.as_ref().map_or(State::Idle, |dialed| State::Up(dialed.clone()));
             drop(state);
@@ -231,8 +231,8 @@ impl Connection {
     }
 }
 
-/// Runs a connection's tasks until it is closed: hyper lets its calls run on when its handles are
-/// gone, and has no other way to end them.
+/// Runs a connection's tasks until it is closed. hyper continues the calls after its handles are
+/// dropped, and has no other way to end them.
 #[derive(Debug, Clone)]
 struct UntilClosed(CancellationToken);
 
@@ -242,7 +242,7 @@ impl<F: Future<Output: Send> + Send + 'static> Executor<F> for UntilClosed {
     }
 }
 
-/// A [`Sender`] as the clients that tonic generates want it.
+/// Adapts a [`Sender`] to the clients that tonic generates.
 #[derive(Debug, Clone)]
 pub struct Channel(pub Sender);
 
@@ -272,7 +272,7 @@ async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Re
         lookup_host(&*address).await.map_err(|error| ConnectError::Lookup(Arc::new(error)))?.collect();
     let stream =
         TcpStream::connect(&addresses[..]).await.map_err(|error| ConnectError::Connect(Arc::new(error)))?;
-    // Connections work without these, too.
+    // These socket options are optional, so errors are ignored.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(options.user_timeout));
     if let Some((idle, interval)) = options.keepalive {
@@ -305,7 +305,7 @@ async fn dial(address: Arc<str>, tls: Option<Connector>, options: Options) -> Re
         .await
         .map_err(|error| ConnectError::Handshake(Arc::new(error)))?;
     let span = tracing::debug_span!("connection", peer = &*address);
-    // Owned by its handles: it ends when the last of them is dropped and its calls are done.
+    // The task ends when the last handle is dropped and all calls are done.
     tokio::spawn(
         async move {
             if let Err(error) = connection.await {

@@ -1,8 +1,8 @@
-//! One unary call over a [`Connection`]: the raw frame out, the whole answer in.
+//! One unary call over a [`Connection`]: sends the raw frame and receives the whole answer.
 //!
-//! The answer is held until its trailers are there, so that a caller of this can still send the
-//! request elsewhere when the peer dies halfway. The error says what retrying needs to know:
-//! whether the peer may have begun.
+//! The answer is held until its trailers have arrived. If the peer dies halfway, the caller can
+//! still send the request elsewhere. The error states whether the peer may have begun, which
+//! decides about a retry.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -18,7 +18,8 @@ use tonic::Code;
 
 use crate::conn::{ConnectError, Connection, Sender};
 
-/// Most bytes of an answer's headers and trailers, but for the status message. Ours have some 200.
+/// Maximum bytes of an answer's headers and trailers, without the status message. A runner's answer
+/// has about 200.
 const MAX_ANSWER_METADATA_BYTES: usize = 64 * 1024;
 
 /// Why a call got no answer.
@@ -27,10 +28,10 @@ pub enum CallError {
     /// There is no connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The peer processed nothing of it: it may be sent elsewhere freely.
+    /// The peer processed nothing of the request, so it is safe to send it elsewhere.
     #[error("the request was not sent")]
     NotSent,
-    /// The call broke after the request was sent: the peer may have processed it.
+    /// The call was interrupted after the request was sent. The peer may have processed it.
     #[error("the connection broke during the call")]
     Broken {
         /// What was lost.
@@ -47,20 +48,20 @@ pub enum CallError {
         /// The limit in bytes.
         limit: usize,
     },
-    /// The answer is not taken: too much is held already.
+    /// The answer was refused, because too many bytes are held already.
     #[error(transparent)]
     Refused(#[from] Refused),
 }
 
-/// What was lost with a call that broke.
+/// What was lost when a call was interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
-    /// The stream alone: it was reset, or ended without an answer.
+    /// Only the stream: it was reset, or ended without an answer.
     Stream,
     /// The connection: the peer closed it, or ended.
     Connection,
     /// The connection, in silence: a ping or sent bytes were not answered in time, or the network
-    /// says that there is no way to the peer. The call is not what ended it.
+    /// reports the peer as unreachable. The call did not cause this.
     Silence,
 }
 
@@ -73,7 +74,7 @@ impl Lost {
                 return Self::Silence;
             }
             let h2 = error.downcast_ref::<h2::Error>();
-            // hyper passes an I/O error on without h2's around it.
+            // hyper may return an I/O error that is not wrapped in an h2 error.
             let io = error.downcast_ref::<std::io::Error>().or_else(|| h2.and_then(h2::Error::get_io));
             if io.is_some_and(|io| is_silence(io.kind())) {
                 return Self::Silence;
@@ -87,7 +88,7 @@ impl Lost {
     }
 }
 
-/// Whether the kernel gave a connection up because nothing came back.
+/// Whether the kernel closed a connection because the peer did not respond.
 fn is_silence(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable)
 }
@@ -97,7 +98,7 @@ impl CallError {
         Self::Broken { lost: Lost::by(&error), error: error.into() }
     }
 
-    /// The code by which this is counted and traced.
+    /// The gRPC code for metrics and traces.
     pub fn code(&self) -> Code {
         match self {
             Self::Connect(_) | Self::NotSent | Self::Broken { .. } => Code::Unavailable,
@@ -106,8 +107,8 @@ impl CallError {
     }
 }
 
-/// Sends `framed` to `EvaluateFunction` and takes an answer of at most `limit` bytes, which is
-/// charged beside `charge`, the call's own.
+/// Sends `framed` to `EvaluateFunction` and receives an answer of at most `limit` bytes. The answer
+/// is charged in addition to `charge`, which is the call's own.
 pub async fn call(
     connection: &Connection,
     headers: HeaderMap,
@@ -115,8 +116,8 @@ pub async fn call(
     limit: usize,
     charge: &Charge,
 ) -> Result<Reply, CallError> {
-    // A connection that was closed since its last call (its peer drains, or was replaced) is
-    // noticed only now, and says nothing about whether the peer can be reached: dial once more.
+    // A connection may have been closed since its last call, because its peer drains or was
+    // replaced. This is noticed only now. The peer may still be reachable, so dial once more.
     let response = match send(connection.sender().await?, request(connection, &headers, framed)).await {
         Err(CallError::NotSent) => {
             send(connection.sender().await?, request(connection, &headers, framed)).await?
@@ -138,7 +139,7 @@ pub async fn call(
                 trailers: received.trailers,
                 charge: answer,
             };
-            // The peer ended too early, or it was no gRPC server that spoke, but a proxy before it.
+            // The peer ended too early, or a proxy answered instead of the gRPC server.
             if code_of(reply.status_headers()).is_none() {
                 let error = "the answer has no gRPC status".into();
                 return Err(CallError::Broken { lost: Lost::Stream, error });
@@ -171,7 +172,7 @@ fn request(connection: &Connection, headers: &HeaderMap, framed: &Chunks) -> Req
     uri.path_and_query = Some(PathAndQuery::from_static(EVALUATE_FUNCTION_PATH));
     let mut request = Request::new(Body::message(framed.clone(), None));
     *request.method_mut() = Method::POST;
-    // Scheme, authority and path are all there, which is what from_parts asks for.
+    // `from_parts` needs scheme, authority and path. All are set, so it does not fail.
     *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
     request.headers_mut().clone_from(headers);
     request
@@ -188,8 +189,8 @@ async fn send(mut sender: Sender, request: Request<Body>) -> Result<Response<Inc
     })
 }
 
-/// Whether the peer said that it did not process the stream: `REFUSED_STREAM`, or a GOAWAY without
-/// error whose last processed stream lies before it (RFC 9113, sections 6.8 and 8.7).
+/// Whether the peer reported that it did not process the stream: `REFUSED_STREAM`, or a GOAWAY
+/// without error whose last processed stream is an earlier one (RFC 9113, sections 6.8 and 8.7).
 fn was_refused(error: &hyper::Error) -> bool {
     let Some(error) = error.source().and_then(|source| source.downcast_ref::<h2::Error>()) else {
         return error.is_canceled();

@@ -13,7 +13,7 @@ use tonic::Status;
 use super::inflight::Charge;
 use crate::streams::{asked_for_more, is_no_call};
 
-/// A message as slices and its trailers, or whatever tonic's generated code produces (health).
+/// A message as slices with its trailers, or a body of tonic's generated code (health).
 #[derive(Debug)]
 pub struct Body(Kind);
 
@@ -23,19 +23,20 @@ enum Kind {
     Tonic(tonic::body::Body),
 }
 
-/// A message as slices, and what comes after it.
+/// A message as slices, and its trailers.
 #[derive(Debug)]
 struct Message {
     parts: std::vec::IntoIter<Bytes>,
     trailers: Option<HeaderMap>,
     charge: Charge,
-    /// Nothing more is sent until the last slice has left: hyper hands it to HTTP/2 as soon as
-    /// there is room for its first byte, and would be done with the answer, read or not.
+    /// The body does not end until the last slice has been sent. hyper passes the last slice to
+    /// HTTP/2 as soon as there is room for its first byte. Without this wait, hyper would finish
+    /// the answer before the caller has read it.
     held_back: Option<oneshot::Receiver<()>>,
 }
 
-/// Answers up to this size, in bytes, are not held back: most are that small, and their unread part
-/// is not worth a wait.
+/// Answers up to this size, in bytes, are not held back. Most answers are that small, and their
+/// unread part needs little memory.
 const SMALL: usize = 16 * 1024;
 
 impl Body {
@@ -64,12 +65,13 @@ impl Message {
         if next.is_none()
             && let Some(sent) = &mut self.held_back
         {
-            // Its sender is dropped with the slice.
+            // The channel's sender is dropped with the slice.
             let _ = ready!(Pin::new(sent).poll(context));
             self.held_back = None;
         }
         asked_for_more();
-        // The next slice is taken when there is room for this one: with the last one gone, all are.
+        // hyper takes a slice only after it has passed on the previous one. So the charge moves to
+        // the last slice.
         if self.parts.len() == 0 {
             next = next.map(|last| std::mem::take(&mut self.charge).ride_on(last));
         }

@@ -22,8 +22,8 @@ pub(super) enum InflateError {
     Failed(#[from] JoinError),
 }
 
-/// Like [`inflate`], in a thread that may block. The charge goes along, since nothing ends the
-/// thread when the caller goes away.
+/// Like [`inflate`], in a thread that may block. The thread owns the charge, because it continues
+/// when the caller disconnects.
 pub(super) async fn inflate_apart(
     message: Chunks,
     limit: usize,

@@ -1,10 +1,11 @@
-//! Admission by bytes: how much a hop holds of messages, and for which images.
+//! Admission control by bytes: limits the bytes of messages that a hop holds, in total and per
+//! image.
 //!
-//! Calls differ by orders of magnitude in size, so their number does not bound memory. What is
-//! counted is the size that messages announce, before they are read: a call that does not fit is
-//! refused at once and costs nothing. Answers, whose work is done, have as much again for
-//! themselves, and so have calls that have sent their headers alone. So messages stay below twice
-//! the limit, and no image can take all that calls may have.
+//! Calls differ by orders of magnitude in size, so their number does not bound memory. A hop counts
+//! the size that a message announces, before it reads the message. A call that does not fit is
+//! refused at once and costs nothing. Requests, answers, and calls that have sent only headers each
+//! have their own account with the same limit. So all messages together stay below twice the limit.
+//! No image can use the whole limit for requests.
 
 mod ledger;
 #[cfg(feature = "metrics")]
@@ -23,28 +24,29 @@ use tokio::time::Instant;
 
 use self::ledger::{Ledger, Place};
 
-/// What a call is charged beside its message: headers, buffers, its task. It bounds the number of
-/// calls.
+/// Bytes that a call is charged in addition to its message, for headers, buffers and its task. This
+/// also limits the number of calls.
 pub const CALL_OVERHEAD: usize = 16 * 1024;
-/// The limit without a flag, or more for large messages.
+/// The default limit in bytes. It is higher if messages may be large.
 const DEFAULT_LIMIT: usize = 512 * 1024 * 1024;
 
-/// Whose limit it is: decides the text of refusals, and whether the call may be sent elsewhere.
+/// The program that enforces the limit. It decides the text of refusals, and whether the call may
+/// be sent elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hop {
-    /// No hop before it could try another one.
+    /// No hop before the router could try another router.
     Router,
-    /// The router tries another.
+    /// After a refusal, the router tries another runner.
     Runner,
 }
 
-/// Why something does not fit.
+/// Why a message was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
     Limit,
     Share,
     Answer,
-    /// It did not come in time, and another needed its room.
+    /// The message arrived too slowly, and another call needed its room.
     Slow,
 }
 
@@ -56,12 +58,12 @@ pub struct Refused {
     hop: Hop,
 }
 
-/// What has arrived of a message.
+/// Progress of a message that arrives.
 #[derive(Debug, Clone, Copy)]
 pub enum Arrived {
-    /// The prefix, which announces so many bytes.
+    /// The prefix, which announces this many bytes.
     Prefix(usize),
-    /// A good part more of the rest.
+    /// One more part of the message.
     Part,
 }
 
@@ -73,25 +75,25 @@ pub struct Inflight {
     ledger: Mutex<Ledger>,
 }
 
-/// Bytes that are held until this is dropped. The default one holds nothing and has no limit.
+/// Bytes that are charged until this is dropped. The default charge holds nothing and has no limit.
 #[derive(Debug, Default)]
 pub struct Charge {
     inflight: Option<Arc<Inflight>>,
     bytes: usize,
     image: Option<Arc<str>>,
-    /// It is an answer's.
+    /// The charge is for an answer.
     answer: bool,
-    /// While the message comes in: the call's place, whose bytes are not in `bytes`, and what
-    /// notifies it that the place is lost.
+    /// Set while the message arrives: the call's place, and the notification that the place is
+    /// lost. The place's bytes are not in `bytes`.
     receiving: Option<(Place, Arc<Notify>)>,
 }
 
-/// Returns the limit in bytes: `--max-inflight-bytes`, or what suits messages of up to
+/// Returns the limit in bytes: `--max-inflight-bytes`, or a default for messages of up to
 /// `max_message` bytes.
 ///
 /// # Errors
-/// A text for the user when two messages would not fit: one call of an image could then keep out
-/// all others.
+/// A text for the user when two messages would not fit. Then one call of an image could block all
+/// others.
 pub fn inflight_limit(asked: Option<usize>, max_message: usize) -> Result<usize, String> {
     let least = max_message.saturating_add(CALL_OVERHEAD).saturating_mul(2);
     match asked {
@@ -140,7 +142,8 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 impl Refused {
-    /// Whether the hop before may try elsewhere. A function that has run does not run again.
+    /// Whether the previous hop may send the call elsewhere. After an answer it may not, because
+    /// the function must not run twice.
     pub(super) fn is_shed(&self) -> bool {
         self.hop == Hop::Runner && self.why != Why::Answer
     }
@@ -149,16 +152,16 @@ impl Refused {
 // === impl Inflight ===
 
 impl Inflight {
-    /// Nothing held yet, of `limit` bytes.
+    /// An empty account with a limit of `limit` bytes.
     pub fn new(limit: usize, hop: Hop) -> Arc<Self> {
         Arc::new(Self { limit, hop, ledger: Mutex::new(Ledger::new(limit)) })
     }
 
-    /// Charges a call with headers of this many bytes, whose message has not announced its size
-    /// yet. Until [`Charge::received`] it may lose its place.
+    /// Charges a call for headers of this many bytes. Its message has not announced its size yet.
+    /// Until [`Charge::received`] the call may lose its place.
     ///
     /// # Errors
-    /// When its headers alone are above the limit.
+    /// When the headers alone exceed the limit.
     pub fn enter(self: &Arc<Self>, headers: usize) -> Result<Charge, Refused> {
         let lost = Arc::<Notify>::default();
         let place = self.step(|ledger| ledger.enter(headers.max(CALL_OVERHEAD), Arc::clone(&lost)))?;
@@ -186,7 +189,7 @@ impl Charge {
     /// Charges `bytes` more.
     ///
     /// # Errors
-    /// When they are too many.
+    /// When they exceed the limit.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
         let Some(inflight) = &self.inflight else { return Ok(()) };
         inflight.step(|ledger| {
@@ -199,10 +202,10 @@ impl Charge {
         Ok(())
     }
 
-    /// Takes what has arrived of the message.
+    /// Records progress of the message.
     ///
     /// # Errors
-    /// When it is too large, or the call has lost its place.
+    /// When the message is too large, or the call has lost its place.
     pub fn arrived(&mut self, arrived: Arrived) -> Result<(), Refused> {
         if let (Some(inflight), Some((place, _))) = (&self.inflight, &mut self.receiving) {
             *place = inflight.step(|ledger| match arrived {
@@ -213,7 +216,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Returns when the call has lost its place.
+    /// Completes when the call has lost its place.
     pub fn evicted(&self) -> impl Future<Output = Refused> + Send + use<> {
         let receiving = self.inflight.clone().zip(self.receiving.clone());
         async move {
@@ -223,10 +226,10 @@ impl Charge {
         }
     }
 
-    /// The message is in: the call keeps its place.
+    /// Records that the message is complete. From now on the call keeps its place.
     ///
     /// # Errors
-    /// When it has lost it.
+    /// When the call has lost its place.
     pub fn received(&mut self) -> Result<(), Refused> {
         if let (Some(inflight), Some((place, _))) = (&self.inflight, self.receiving.take()) {
             self.bytes += inflight.step(|ledger| ledger.received(place).ok_or(Why::Slow))?;
@@ -234,7 +237,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives `bytes` back that are held no longer.
+    /// Releases `bytes` of the charge.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -247,7 +250,7 @@ impl Charge {
     /// Assigns the call to its image.
     ///
     /// # Errors
-    /// When that image holds more than its share, this call included.
+    /// When the image would hold more than its share with this call.
     pub fn claim(&mut self, image: &str) -> Result<(), Refused> {
         if let (Some(inflight), None) = (&self.inflight, &self.image) {
             self.image = Some(inflight.step(|ledger| ledger.claim(image, self.bytes, Instant::now()))?);
@@ -266,7 +269,8 @@ impl Charge {
         Ok(answer)
     }
 
-    /// Attaches to `bytes` what they need of the charge, until the last copy of them is dropped.
+    /// Attaches the charge for `bytes` to them until their last copy is dropped, and releases the
+    /// rest.
     pub(super) fn ride_on(mut self, bytes: Bytes) -> Bytes {
         self.shrink(self.bytes.saturating_sub(bytes.len()));
         if self.bytes == 0 { bytes } else { Bytes::from_owner(Charged { bytes, _charge: self }) }
@@ -275,7 +279,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        // Whatever it still has is given back below.
+        // If the place was lost, only the bytes below are released.
         let _ = self.received();
         self.shrink(self.bytes);
     }

@@ -2,8 +2,8 @@
 //!
 //! tonic's own server and transport cannot be used on this path: they decode and re-encode, answer
 //! an oversized message with `OUT_OF_RANGE` and an expired `grpc-timeout` with CANCELLED, and cap
-//! header lists at 16 KiB, which turns a long error text into a broken stream. What is written here
-//! is only the unary call; statuses are tonic's, health is tonic's generated service.
+//! header lists at 16 KiB, which turns a long error text into a broken stream. This crate
+//! implements only the unary call. Statuses are tonic's, and health is tonic's generated service.
 
 mod body;
 mod compression;
@@ -28,11 +28,11 @@ pub use status::{
 };
 pub use timeout::{format_timeout, parse_timeout};
 
-/// Header list of a request that every hop accepts, and that our answers stay below, in bytes. A
+/// Maximum header list in bytes: every hop accepts it in requests, and our answers stay below it. A
 /// status message of [`MAX_MESSAGE_BYTES`] takes up to three times its length when it is
 /// percent-encoded, and must fit with room for metadata.
 pub const MAX_HEADER_LIST_BYTES: u32 = 1024 * 1024;
 
-/// Header list of an answer that we accept, in bytes, like grpc-go. Servers that are not ours, such
-/// as Porch's own wrapper-server, do not bound their messages; the client does that.
+/// Maximum header list in bytes that our client accepts in answers, like grpc-go. Other servers,
+/// such as Porch's own wrapper-server, do not limit their messages, so the client does.
 pub const MAX_ANSWER_HEADER_LIST_BYTES: u32 = 16 * 1024 * 1024;

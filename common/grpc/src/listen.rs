@@ -15,7 +15,7 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Listens on `address`, or on all interfaces of both families without one.
+/// Listens on `address`. Without an address, listens on all IPv4 and IPv6 interfaces.
 ///
 /// # Errors
 /// When the port cannot be bound. The text names `flag`.
@@ -27,7 +27,7 @@ pub async fn listen(
     allow_open_files();
     let bound = match address {
         Some(address) => bind(SocketAddr::new(address, port), flag).await,
-        // A dual-stack socket where the kernel has IPv6, which it may not.
+        // A dual-stack socket. If the kernel has no IPv6, IPv4 is used.
         None => match bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), flag).await {
             Err(error) if error.source.kind() != io::ErrorKind::AddrInUse => {
                 bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), flag).await
@@ -47,7 +47,7 @@ pub async fn listen(
 /// one file, and many systems begin with 1,024.
 pub fn allow_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    // Without it there is room for fewer connections.
+    // If this fails, the server can hold fewer connections.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 

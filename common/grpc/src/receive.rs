@@ -1,4 +1,4 @@
-//! Takes the single message of a unary call, and its trailers, out of an HTTP/2 body.
+//! Reads the single message of a unary call, and its trailers, from an HTTP/2 body.
 
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ const PART: usize = 256 * 1024;
 /// Why a body was not received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    /// It is not one whole message within the limit.
+    /// The body is not one whole message within the limit.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// It is refused for its announced size, or because it came too slowly.
+    /// The message was refused for its announced size, or because it arrived too slowly.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// Nothing of it came for this long.
+    /// No bytes arrived for this long.
     #[error("nothing of the message came for {0:?}")]
     Silent(Duration),
     /// The stream or its connection failed.
@@ -41,9 +41,9 @@ pub enum ReceiveError {
     Body(#[source] hyper::Error),
 }
 
-/// Reads `body` to its end. Holds at most `limit` bytes of message, and fails as soon as the prefix
-/// announces more, or when nothing comes for `silence`. `arrived` is called with what has arrived,
-/// and may refuse it.
+/// Reads `body` to its end. Holds at most `limit` bytes of message. Fails as soon as the prefix
+/// announces more, or when no bytes arrive for `silence`. `arrived` is called with the progress,
+/// and may refuse the message.
 ///
 /// # Errors
 /// [`ReceiveError`].

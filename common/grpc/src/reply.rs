@@ -19,7 +19,7 @@ pub struct Reply {
     pub framed: Chunks,
     /// `None` is gRPC's "trailers-only" answer: the status is among the headers.
     pub trailers: Option<HeaderMap>,
-    /// The bytes that are held for it.
+    /// The bytes that are charged for the reply.
     pub charge: Charge,
 }
 
@@ -32,15 +32,16 @@ impl Reply {
         Self { headers: grpc_headers(), framed, trailers: Some(trailers), charge: Charge::default() }
     }
 
-    /// Failure. The message is cut to its bound.
+    /// A failure. The message is cut to its maximum length.
     pub fn failed(code: Code, message: &str) -> Self {
         let mut headers = grpc_headers();
-        // add_header only fails on metadata that is no header, and this status has none.
+        // `add_header` fails only on metadata that is not a valid header, and this status has no
+        // metadata.
         let _ = Status::new(code, cut_message(message)).add_header(&mut headers);
         Self { headers, framed: Chunks::default(), trailers: None, charge: Charge::default() }
     }
 
-    /// Failure before any work was done: the hop before may try another one.
+    /// A failure before any work was done. The previous hop may send the call elsewhere.
     pub fn shed(code: Code, message: &str) -> Self {
         let mut reply = Self::failed(code, message);
         reply.headers.insert(SHED_TRAILER, HeaderValue::from_static(SHED_VALUE));
@@ -52,12 +53,12 @@ impl Reply {
         self.trailers.as_ref().unwrap_or(&self.headers)
     }
 
-    /// The same, to change.
+    /// Like [`Self::status_headers`], but mutable.
     pub fn status_headers_mut(&mut self) -> &mut HeaderMap {
         self.trailers.as_mut().unwrap_or(&mut self.headers)
     }
 
-    /// The status code. A reply without one is UNKNOWN, as gRPC has it.
+    /// The status code. A reply without a code is UNKNOWN, as in gRPC.
     pub fn code(&self) -> Code {
         code_of(self.status_headers()).unwrap_or(Code::Unknown)
     }

@@ -1,7 +1,7 @@
 //! Accepts HTTP/2 connections and drains them.
 //!
-//! Porch keeps one connection for ever, so connections have a maximum age: a GOAWAY makes the
-//! caller dial again, which spreads callers over routers. Calls in flight go on.
+//! Porch never closes its connection, so connections have a maximum age. A GOAWAY makes the caller
+//! dial again, which spreads callers over routers. Calls in flight continue.
 
 mod connections;
 #[cfg(test)]
@@ -35,48 +35,48 @@ use self::connections::Connections;
 use crate::streams::{Activity, Streams};
 use crate::{Body, MAX_HEADER_LIST_BYTES};
 
-/// Calls at once on one connection: Porch sends all of its calls over one, and a router those of
-/// all its callers. More would wait on the other side, unseen and in no fair order, so this is no
-/// less than the default bound of bytes in flight: 512 MiB of calls that are charged 16 KiB at
-/// least.
+/// Maximum calls at once on one connection. Porch and routers send all of their calls over one
+/// connection. Calls above this limit would wait at the sender, unseen and in no fair order. So it
+/// is as high as the default limit of bytes in flight allows: 512 MiB, at least 16 KiB per call.
 const MAX_CONCURRENT_STREAMS: u32 = 32 * 1024;
-/// Flow-control window of a stream: messages are held whole before they are used, so a small window
-/// would only add round trips. What a connection may have in flight is bounded by its own window.
+/// Flow-control window of a stream. Messages are held whole before they are used, so a small window
+/// would only add round trips. The connection has its own window, which limits all of its streams.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// A peer that is gone, or that never sends anything, is noticed after this long.
 const KEEP_ALIVE: Duration = Duration::from_mins(1);
-/// Bytes of what a client begins HTTP/2 with (RFC 9113, section 3.4).
+/// Length of the HTTP/2 client preface in bytes (RFC 9113, section 3.4).
 const PREFACE_LEN: u64 = 24;
-/// Callers that give up on many calls at once are not an attack here.
+/// Here, a caller that cancels many calls at once is normal and not an attack.
 const MAX_PENDING_RESETS: usize = MAX_CONCURRENT_STREAMS as usize;
-/// Refused connections are logged this often for each reason, and for so many reasons.
+/// Each reason for refused connections is logged once per interval, for at most [`MAX_LOGGED`]
+/// reasons.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 const MAX_LOGGED: usize = 10;
 /// Pause after accept fails, for example because file descriptors are missing.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What bounds connections.
+/// Limits of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Age after which a connection is asked to dial again.
+    /// Age after which the server sends GOAWAY, so that the caller dials again.
     pub max_age: Option<Duration>,
-    /// Connections at once (`--max-connections`). One more ends the one that has been idle for
-    /// longest; when all are busy, the new one is refused.
+    /// Maximum connections at once (`--max-connections`). One more closes the connection that has
+    /// been idle for longest. If all are busy, the new connection is refused.
     pub max_connections: usize,
 }
 
-/// A connection as bytes.
+/// A byte stream: plain TCP or TLS.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// The handshake of a connection before HTTP/2, such as TLS.
+/// The handshake of a connection before HTTP/2 begins, such as TLS.
 pub type Acceptor = Arc<dyn Fn(TcpStream) -> BoxFuture<'static, io::Result<Box<dyn Stream>>> + Send + Sync>;
 
 /// Serves connections of `listener` with `handler` until the drain begins, then sends GOAWAY on
-/// each and returns when the last has finished. Without `accept` they are plain text. Dropping the
-/// future ends them at once.
+/// each and returns when the last has finished. Without `accept`, connections are plain text.
+/// Dropping the future ends them at once.
 pub async fn serve<H, F>(
     listener: TcpListener,
     accept: Option<Acceptor>,
@@ -155,7 +155,7 @@ impl Refusals {
     }
 }
 
-/// The connection once it may speak HTTP/2; `None` if the peer sent nothing.
+/// Returns the connection when it is ready for HTTP/2; `None` if the peer sent nothing.
 async fn admit(
     stream: TcpStream,
     accept: Option<Acceptor>,
@@ -220,7 +220,7 @@ async fn connection<H, F>(
         ended = connection.as_mut() => ended,
         () = silent => return,
         () = async { tokio::select! { () = drain.draining() => (), Some(()) = old => () } } => {
-            // hyper drains a connection only after that.
+            // hyper can drain a connection only after the client preface.
             if !has_preface() {
                 return;
             }
@@ -236,7 +236,7 @@ async fn connection<H, F>(
     }
 }
 
-/// Within a tenth of `age` either way, so that connections opened together do not end together.
+/// Changes `age` by up to 10% at random, so that connections opened together do not end together.
 fn jittered(age: Duration) -> Duration {
     age.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

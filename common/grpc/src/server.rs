@@ -1,5 +1,5 @@
-//! The server side of a unary call: limits, deadline and compression before the evaluator, the same
-//! for all three servers.
+//! The server side of a unary call. Router, runner and wrapper-server use it. It applies limits,
+//! deadline and compression before the evaluator runs.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -27,30 +27,30 @@ use crate::reply::Reply;
 use crate::status::{header_bytes, set_load};
 use crate::timeout::parse_timeout;
 
-/// A call whose message is in.
+/// A call whose message is complete.
 #[derive(Debug)]
 pub struct Call {
-    /// Request headers as they came.
+    /// Request headers as received.
     pub headers: HeaderMap,
-    /// The message with its prefix, byte for byte as it came: what a hop forwards.
+    /// The message with its prefix, exactly as received. A hop forwards these bytes.
     pub framed: Chunks,
-    /// The message without prefix, inflated if it was compressed: what a hop reads.
+    /// The message without prefix, inflated if it was compressed. A hop reads these bytes.
     pub message: Chunks,
     /// When the caller stops waiting.
     pub deadline: Instant,
-    /// The bytes that are held for it. The hop that reads its image claims them.
+    /// The bytes that are charged for the call. The hop that reads its image assigns them to the
+    /// image.
     pub charge: Charge,
-    /// Its span, under which `headers` have the next hop's.
+    /// The call's span. `headers` carry it as the parent of the next hop's span.
     pub span: Span,
-    /// Its place with [`Options::places`]: to be held as long as any part of the call.
+    /// The call's place if [`Options::places`] is set. Hold it as long as any part of the call.
     pub place: Option<Place>,
 }
 
 /// One of the [`Places`] of a server.
 pub type Place = OwnedSemaphorePermit;
 
-/// How many calls a server takes at once. Further ones are refused at their headers, so that
-/// their messages are not held.
+/// How many calls a server takes at once. Further calls are refused before their messages are read.
 #[derive(Debug, Clone)]
 pub struct Places {
     free: Arc<Semaphore>,
@@ -58,8 +58,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// So many places (zero counts as one), and the text for callers that get none. The hop before
-    /// may try elsewhere.
+    /// `count` places (zero counts as one), and the text for callers that get none. After a
+    /// refusal, the previous hop may send the call elsewhere.
     pub fn new(count: usize, refusal: impl Into<Arc<str>>) -> Self {
         let count = count.clamp(1, Semaphore::MAX_PERMITS);
         Self { free: Arc::new(Semaphore::new(count)), refusal: refusal.into() }
@@ -67,9 +67,9 @@ impl Places {
 }
 
 impl Call {
-    /// Takes the message out, for a hop that only reads it and then forwards `framed`.
+    /// Takes the message out of the call, for a hop that forwards only `framed` afterwards.
     pub fn take_message(&mut self) -> Chunks {
-        // An inflated message shares no bytes with `framed`, and was charged in addition.
+        // An inflated message shares no bytes with `framed`, and was charged separately.
         if self.framed.parts().first().is_some_and(|part| part[0] == 1) {
             self.charge.shrink(self.message.len());
         }
@@ -79,21 +79,22 @@ impl Call {
 
 /// What a server does with a call.
 pub trait Evaluate: Send + Sync + 'static {
-    /// Answers one call. The future is dropped at the deadline and when the caller goes away, and
-    /// must then end everything it started.
+    /// Answers one call. The future is dropped at the deadline and when the caller disconnects. It
+    /// must then end everything that it started.
     fn evaluate(&self, call: Call) -> impl Future<Output = Reply> + Send;
 }
 
 /// Records calls that have ended.
 pub trait Observe: fmt::Debug + Send + Sync {
-    /// A call ended with `code`. Sizes are in bytes, of the request inflated, where there are any.
+    /// Records a call that ended with `code`. Sizes are in bytes, after inflation for the request.
+    /// They are `None` if there was no message.
     fn ended(&self, code: Code, request: Option<usize>, response: Option<usize>, took: Duration);
 }
 
 /// How long a caller may send nothing of its message.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
-/// The texts of calls that take too long: by the caller's own deadline, as grpc-go has it, and by
-/// our flags.
+/// Error texts for calls that take too long: grpc-go's text for the caller's own deadline, and
+/// texts that name our flags.
 const DEADLINE_TEXT: &str = "context deadline exceeded";
 const DEFAULT_TIMEOUT_TEXT: &str =
     "no answer within --request-timeout, which bounds calls without a deadline";
@@ -114,9 +115,9 @@ pub struct Options {
     pub places: Option<Places>,
     /// Whether answers report how many calls are in flight.
     pub tell_load: bool,
-    /// What records the calls.
+    /// Records the calls that have ended.
     pub observer: Option<Arc<dyn Observe>>,
-    /// What makes their spans.
+    /// Creates the spans of calls.
     pub tracer: Option<Tracer>,
 }
 
@@ -196,7 +197,7 @@ impl<E: Evaluate> Server<E> {
                 ended.span.inject(&mut headers);
             }
             let call = Call { headers, framed, message, deadline, charge, span: ended.span.clone(), place };
-            // Boxed: as long as its message is not in, a call holds little.
+            // Boxed, so that a call needs little memory until its message is complete.
             Box::pin(self.evaluator.evaluate(call)).await
         };
         let answered = timeout_at(deadline, answer).await;
@@ -237,8 +238,8 @@ impl<E: Evaluate> Server<E> {
     }
 }
 
-/// Counts a call while it is in flight, and reports its end. A call that is dropped before it is
-/// answered was cancelled by its caller.
+/// Counts a call while it is in flight, and records its end. A call that is dropped before it is
+/// answered counts as cancelled by its caller.
 struct Ended<'a> {
     calls: &'a AtomicUsize,
     observer: Option<&'a dyn Observe>,
@@ -285,7 +286,7 @@ fn refuse_body(error: ReceiveError) -> Reply {
             );
             Reply::failed(Code::DeadlineExceeded, &text)
         }
-        // The caller went away; nobody reads this.
+        // The caller has disconnected and does not receive this text.
         ReceiveError::Body(_) => Reply::failed(Code::Cancelled, "the request was interrupted"),
     }
 }

@@ -1,4 +1,5 @@
-//! gRPC status in headers and trailers: reading, bounding and wrapping it without losing details.
+//! gRPC status in headers and trailers: reads it, limits its length and replaces it without loss of
+//! details.
 
 use http::{HeaderMap, HeaderValue};
 use percent_encoding::percent_decode;
@@ -7,7 +8,8 @@ use tonic::{Code, Status};
 /// Longest status message that we send, in bytes. Longer ones keep their head and tail.
 pub const MAX_MESSAGE_BYTES: usize = 128 * 1024;
 
-/// The trailer by which a runner or wrapper reports that it did not start the call and another may.
+/// The trailer by which a runner or wrapper-server reports that it did not start the call, so that
+/// the call may be sent elsewhere.
 pub const SHED_TRAILER: &str = "porch-fn-retry";
 /// Its only value.
 pub const SHED_VALUE: &str = "shed";
@@ -51,16 +53,17 @@ pub fn message_of(headers: &HeaderMap) -> String {
         .unwrap_or_default()
 }
 
-/// Replaces code and message in `headers` and leaves all else, the status details included.
+/// Replaces code and message in `headers`. Everything else stays, including the status details.
 pub fn set_message(headers: &mut HeaderMap, code: Code, message: &str) {
     headers.remove("grpc-message");
-    // add_header only fails on metadata that is no header, and this status has none.
+    // `add_header` fails only on metadata that is not a valid header, and this status has no
+    // metadata.
     let _ = Status::new(code, cut_message(message)).add_header(headers);
 }
 
 /// Cuts the message in `headers` if it is above [`MAX_MESSAGE_BYTES`], as [`cut_message`] does.
 pub fn bound_message(headers: &mut HeaderMap) {
-    // Decoding never makes it longer.
+    // Decoding never makes the message longer.
     if headers.get("grpc-message").is_some_and(|value| value.len() > MAX_MESSAGE_BYTES) {
         let code = code_of(headers).unwrap_or(Code::Unknown);
         set_message(headers, code, &message_of(headers));
@@ -77,7 +80,7 @@ pub fn is_shed(headers: &HeaderMap) -> bool {
     headers.get(SHED_TRAILER) == Some(&HeaderValue::from_static(SHED_VALUE))
 }
 
-/// Reports in `headers` that `calls` others are in flight here.
+/// Reports in `headers` that `calls` other calls are in flight here.
 pub fn set_load(headers: &mut HeaderMap, calls: usize) {
     headers.insert(LOAD_TRAILER, HeaderValue::from(calls));
 }

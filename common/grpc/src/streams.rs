@@ -1,6 +1,6 @@
-//! The streams of a connection: their number, and an end to those whose answer is not read.
+//! The streams of a connection: counts them, and drops a stream whose answer is not read.
 //!
-//! hyper takes the next part of an answer once the caller has made room for it. A stream whose
+//! hyper takes the next part of an answer when the caller has made room for it. A stream whose
 //! answer makes no progress for [`UNREAD`] is dropped, which resets it and frees HTTP/2's buffers.
 
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tokio::task_local;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long a caller may take no part of its answer. Parts have some 16 KiB.
+/// How long a caller may read nothing of its answer. A part has about 16 KiB.
 const UNREAD: Duration = Duration::from_mins(1);
 
 task_local! {
@@ -27,17 +27,17 @@ task_local! {
 struct Stream {
     /// When its answer last made progress.
     asked: Cell<Option<Instant>>,
-    /// It counts as activity.
+    /// Counts the stream as activity while it is set.
     open: Cell<Option<Open>>,
 }
 
-/// The current stream's answer is asked for more.
+/// Records that hyper asks for more of the current stream's answer.
 pub(crate) fn asked_for_more() {
-    // Bodies that are sent to others are on no stream of ours.
+    // A body that a client sends belongs to no stream of this server, so the error is ignored.
     let _ = STREAM.try_with(|stream| stream.asked.set(Some(Instant::now())));
 }
 
-/// The current stream is no call but a health check: a connection with no other is idle.
+/// Records that the current stream is a health check. A connection with only health checks is idle.
 pub(crate) fn is_no_call() {
     let _ = STREAM.try_with(|stream| stream.open.take());
 }
@@ -53,8 +53,8 @@ pub(crate) struct Streams(pub(crate) Arc<Activity>);
 struct Open(Arc<Activity>);
 
 pin_project! {
-    /// Runs a stream to its end, or until its answer is not read. No async function, which would
-    /// hold the stream twice.
+    /// Runs a stream until it ends or its answer is not read for [`UNREAD`]. This is not an async
+    /// function, because that would hold the stream twice in memory.
     struct WhileRead<S> {
         #[pin]
         stream: S,
@@ -65,12 +65,12 @@ pin_project! {
 // === impl Activity ===
 
 impl Activity {
-    /// Without a stream.
+    /// An activity without streams.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new((0, Instant::now()))))
     }
 
-    /// Returns when it has had no stream for [`UNREAD`].
+    /// Completes when the connection has had no stream for [`UNREAD`].
     pub(crate) async fn idle_for_long(&self) {
         loop {
             let due = self.idle_since().unwrap_or_else(Instant::now) + UNREAD;
@@ -81,7 +81,7 @@ impl Activity {
         }
     }
 
-    /// When its last stream ended, if it has none now.
+    /// When the last stream ended; `None` if there is a stream now.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
         let (streams, idle_since) = *self.0.lock();
         (streams == 0).then_some(idle_since)

@@ -1,4 +1,4 @@
-//! The `grpc-timeout` header: what remains of the caller's deadline.
+//! The `grpc-timeout` header: the time that remains until the caller's deadline.
 
 use std::time::Duration;
 

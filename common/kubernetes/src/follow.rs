@@ -1,8 +1,8 @@
-//! Follows objects: a list, and the watch after it.
+//! Follows objects: lists them and then watches for changes.
 //!
-//! A [`Follower`] reports its first error and ends: the caller makes another one, which lists
-//! again, so that no change is lost. kube's watcher resumes after an error where it was, and never
-//! reports again that its objects are complete; collecting pods needs that.
+//! A [`Follower`] reports its first error and ends. The caller creates another one, which lists
+//! again, so no change is lost. kube's watcher instead resumes after an error and does not report
+//! again that its list of objects is complete. The garbage collection of pods needs that report.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,17 +17,18 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::{READ_TIMEOUT, RequestError, WATCH_SECONDS, bounded};
 
-/// Between the starts of two watch requests, at least. A server that ends each watch at once is not
-/// flooded.
+/// Minimum time between the starts of two watch requests. Without it, a server that ends each watch
+/// at once would be flooded.
 pub const BETWEEN_WATCHES: Duration = Duration::from_secs(1);
 
-/// Pauses before another follower, doubling.
+/// Pauses before the next follower. They double from the first to the last value.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
-/// A follower that lived for so long after its list has worked.
+/// A follower that lived for this long after its list counts as successful.
 const LIVED: Duration = Duration::from_secs(10);
 
-/// HTTP 410: the server no longer keeps the version to start from. Normal for a watch.
+/// HTTP 410: the server no longer has the resource version from which the watch starts. This is
+/// normal.
 const EXPIRED: u16 = 410;
 
 /// Which objects are followed.
@@ -44,7 +45,7 @@ pub struct Selection {
 pub enum Change<K> {
     /// All objects that exist now. The first change, and the one after [`Change::Expired`].
     Listed(Vec<K>),
-    /// An object was made or changed.
+    /// An object was created or changed.
     Applied(K),
     /// An object was deleted.
     Deleted(K),
@@ -64,18 +65,18 @@ pub enum FollowError {
     /// The watch failed.
     #[error(transparent)]
     Watch(#[from] RequestError),
-    /// The watch sent nothing for longer than it was to last.
+    /// The watch sent nothing and did not end in time.
     #[error("a watch went silent: check the network to the API server")]
     Silent,
 }
 
-/// One list, and the watches after it until the first error.
+/// Lists objects, then watches them until the first error.
 pub struct Follower<K> {
     api: Api<K>,
     selection: Selection,
     page: Page,
     trim: fn(&mut K),
-    /// Where the next watch starts; `None`: list first.
+    /// The resource version at which the next watch starts; `None`: list first.
     version: Option<String>,
     /// The open watch, and when it has been silent for too long.
     watch: Option<(BoxStream<'static, kube::Result<WatchEvent<K>>>, Instant)>,
@@ -87,13 +88,13 @@ pub struct Follower<K> {
 /// How objects are listed.
 #[derive(Debug, Clone, Copy)]
 pub struct Page {
-    /// Most objects of one page; `None`: all in one.
+    /// Maximum number of objects per page; `None`: all objects in one page.
     pub limit: Option<u32>,
     /// How long one page may take.
     pub timeout: Duration,
 }
 
-/// Pauses between followers that fail: from 0.2 to 5 s, doubling.
+/// Pauses between followers that fail: they double from 0.2 s to 5 s.
 #[derive(Debug)]
 pub struct Restarts {
     backoff: Backoff,
@@ -103,8 +104,9 @@ pub struct Restarts {
 // === impl Restarts ===
 
 impl Restarts {
-    /// The pause after a follower that ended, [`listed_for`](Follower::listed_for) this time. Up to
-    /// a half is random, so that processes do not come back in step.
+    /// The pause after a follower that ended. `listed_for` is its
+    /// [`listed_for`](Follower::listed_for). Up to half of the pause is random, so that processes
+    /// do not retry at the same moment.
     pub fn after(&mut self, listed_for: Option<Duration>) -> Duration {
         if listed_for.is_some_and(|lived| lived > LIVED) {
             *self = Self::default();
@@ -146,8 +148,8 @@ impl From<kube::Error> for FollowError {
 // === impl Follower ===
 
 impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follower<K> {
-    /// Follows the objects of `api` in this selection. `trim` removes from listed objects what the
-    /// caller does not need: a list is held whole.
+    /// Follows the objects of `api` in this selection. `trim` removes unneeded fields from listed
+    /// objects, because the whole list is held in memory.
     pub fn new(api: Api<K>, selection: Selection, page: Page, trim: fn(&mut K)) -> Self {
         let not_before = Instant::now();
         Self { api, selection, page, trim, version: None, watch: None, listed_at: None, not_before }
@@ -163,10 +165,10 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
         self.listed_at.map(|at| at.elapsed())
     }
 
-    /// The next change. A dropped future loses no change.
+    /// Returns the next change. Cancel-safe: a dropped future loses no change.
     ///
     /// # Errors
-    /// [`FollowError`]: changes may have been missed. Start anew with another follower.
+    /// [`FollowError`]: changes may have been missed. Start again with a new follower.
     pub async fn next(&mut self) -> Result<Change<K>, FollowError> {
         loop {
             let Some(version) = &mut self.version else {
@@ -206,7 +208,7 @@ impl<K: Resource + Clone + DeserializeOwned + fmt::Debug + Send + 'static> Follo
                 Some(WatchEvent::Bookmark(bookmark)) => *version = bookmark.metadata.resource_version,
                 Some(WatchEvent::Error(status)) if status.code == EXPIRED => return Ok(self.expire()),
                 Some(WatchEvent::Error(status)) => return Err(kube::Error::Api(status).into()),
-                // Its time was over.
+                // The watch ended after its timeout.
                 None => self.watch = None,
             }
         }
@@ -224,7 +226,8 @@ impl<K> fmt::Debug for Follower<K> {
     }
 }
 
-/// All objects, and the version to watch from. Not a method: the state of a follower is not `Sync`.
+/// Lists all objects. Also returns the resource version from which to watch. Not a method, because
+/// the state of a follower is not `Sync`.
 async fn list<K: Clone + DeserializeOwned + fmt::Debug>(
     api: &Api<K>,
     selection: &Selection,

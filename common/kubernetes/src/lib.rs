@@ -1,5 +1,5 @@
-//! The way to the API server, the same for all who ask it. Every request has a time limit, and none
-//! is repeated here: whoever asks knows what an answer that never came means.
+//! The Kubernetes client, shared by all programs. Every request has a timeout. Requests are not
+//! retried here, because only the caller knows how to handle a missing answer.
 
 mod follow;
 mod proxy;
@@ -16,15 +16,17 @@ use tokio::time::timeout;
 pub use self::follow::{BETWEEN_WATCHES, Change, FollowError, Follower, Page, Restarts, Selection};
 pub use self::proxy::choose_proxy;
 
-/// How long one request may take, waiting for its turn included.
+/// Timeout of one request, including the time in the client's queue.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one watch request lasts: a connection that died in silence is noticed about then.
+/// How long one watch request lasts. A connection that was lost in silence is noticed after about
+/// this time.
 pub const WATCH_SECONDS: u32 = 60;
-/// A connection that is silent for so long is dead; a watch speaks up sooner, if only to end.
+/// A connection that is silent for this long is lost. A watch sends something sooner, at least its
+/// end.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
 
-/// Why there is no way to the API server.
+/// Why no client for the API server could be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// `--kubeconfig` cannot be used.
@@ -35,18 +37,18 @@ pub enum ConnectError {
         /// What is wrong.
         source: Box<KubeconfigError>,
     },
-    /// Not in a cluster.
+    /// The process does not run in a cluster.
     #[error("there is no service account here ({0}): give --kubeconfig")]
     NotInCluster(#[source] Box<InClusterError>),
-    /// The configuration makes no client.
+    /// The configuration is not valid for a client.
     #[error("no client for the API server can be made: {0}")]
     Client(#[source] Box<kube::Error>),
 }
 
-/// Why a request has no answer that helps.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// The API server, or the way to it, says no.
+    /// The API server or the connection to it returned an error.
     #[error(transparent)]
     Kube(#[from] kube::Error),
     /// No answer in time.
@@ -54,11 +56,12 @@ pub enum RequestError {
     Timeout,
 }
 
-/// The way to the API server for `program`; `kubeconfig` is `--kubeconfig`, without which it is the
-/// pod's own service account.
+/// Creates a client for the API server. `kubeconfig` is `--kubeconfig`; without it, the client uses
+/// the pod's service account. `program` is the client's name.
 ///
 /// # Errors
-/// [`ConnectError`], which the user can mend. Whether anybody answers is not asked.
+/// [`ConnectError`], which the user can fix. No request is sent, so an unreachable API server is
+/// not noticed here.
 pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Client, ConnectError> {
     let mut config = match kubeconfig {
         None => Config::incluster().map_err(|error| ConnectError::NotInCluster(Box::new(error)))?,
@@ -75,18 +78,18 @@ pub async fn connect(kubeconfig: Option<&Path>, program: &str) -> Result<Client,
     client(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
-/// Has requests say that they come from `program` of this version: `porch-fn-runner/0.1.0`. Audit
-/// logs and the API server's metrics name clients by it.
+/// Sets the user agent to `program` and this version, such as `porch-fn-runner/0.1.0`. Audit logs
+/// and the API server's metrics use it as the client's name.
 pub fn set_user_agent(config: &mut Config, program: &str) {
     let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
-    // A program's name is visible ASCII; without the header requests work all the same.
+    // The name is visible ASCII, so this does not fail. Requests also work without the header.
     config.headers.extend(HeaderValue::try_from(agent).ok().map(|agent| (USER_AGENT, agent)));
 }
 
-/// A client that neither hangs on a dead API server nor repeats requests by itself.
+/// A client that does not hang on an unreachable API server and does not retry requests.
 ///
 /// # Errors
-/// When the configuration's certificates cannot be used.
+/// When the configuration's certificates are not valid.
 pub fn client(mut config: Config) -> Result<Client, kube::Error> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
@@ -95,10 +98,10 @@ pub fn client(mut config: Config) -> Result<Client, kube::Error> {
     Client::try_from(config)
 }
 
-/// Waits for `request`, bounded.
+/// Waits for `request` for at most [`TIMEOUT`].
 ///
 /// # Errors
-/// [`RequestError`]: its own, or that it took too long.
+/// [`RequestError`]: the request's own error, or the timeout.
 pub async fn bounded<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, RequestError> {
     match timeout(TIMEOUT, request).await {
         Ok(answer) => Ok(answer?),

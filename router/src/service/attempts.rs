@@ -1,4 +1,4 @@
-//! The attempts of one call: which runners it is sent to, and what becomes of it at each.
+//! The attempts of one call: picks runners, sends the call and handles each outcome.
 
 use std::hash::BuildHasher;
 use std::pin::pin;
@@ -19,19 +19,18 @@ use crate::health::{CallFailure, HealthState};
 use crate::metrics::{Outcome, Spill};
 use crate::runner::Runner;
 
-/// Times a call may be sent. A call that kills runners must not walk the ring.
+/// How often a call may be sent. A call that crashes runners must not reach all of them.
 const MAX_SENT: usize = 2;
-/// Runners that may be lost in silence beside that. A node or a zone takes several with it, and the
-/// call is not to blame.
+/// Additional attempts after runners were lost in silence. A lost node or zone takes several
+/// runners with it, so the call is not the cause.
 const MAX_SILENT: usize = 2;
 
-/// What takes one runner may be about to take others: pauses after a connection was lost, until
-/// that shows. Connections that die in silence are noticed one after the other, within a ping
-/// interval.
+/// Pauses after a lost connection, because the same cause may take other runners too. Connections
+/// that are lost in silence are detected one after the other, within a ping interval.
 const AFTER_CONNECTION: Duration = Duration::from_millis(100);
 const AFTER_SILENCE: Duration = Duration::from_millis(500);
 
-/// One call, and what it has used up.
+/// One call, and how many attempts it has used.
 pub(super) struct Attempts<'a> {
     router: &'a Router,
     key: &'a str,
@@ -39,17 +38,17 @@ pub(super) struct Attempts<'a> {
     /// The image's demand before this call.
     demand: f64,
     total: usize,
-    /// Attempts that broke after they were sent.
+    /// Attempts that were interrupted after they were sent.
     sent: usize,
     /// Attempts whose runner was lost in silence, up to [`MAX_SILENT`].
     silent: usize,
-    /// A runner's refusal, which is the answer when nobody takes the call.
+    /// A runner's refusal. It is the answer if no other runner takes the call.
     refused: Option<Reply>,
     /// How the last attempt ended.
     last: Option<Outcome>,
-    /// The image's owner was among those that did not answer.
+    /// The image's owner was tried and did not answer.
     owner_failed: bool,
-    /// When to stop waiting for a runner; set when there was none to send to.
+    /// When to stop waiting for a runner. Set when no runner was available.
     pub(super) give_up: Option<Instant>,
 }
 
@@ -70,7 +69,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Sends the call to one runner after the other. `None` when no usable runner was left to try.
+    /// Sends the call to one runner after the other. Returns `None` when no usable runner is left.
     pub(super) async fn run(&mut self) -> Result<Option<Reply>, RouteError> {
         let mut asked = Vec::new();
         while let Some((runner, spill)) = self.pick(&asked) {
@@ -113,13 +112,13 @@ impl<'a> Attempts<'a> {
                 }
                 Attempt::Shed(reply) => {
                     self.note(&runner, "SHED", &message_of(reply.status_headers()));
-                    // That it has much to do is no failure; that its pods cannot be reached may be
-                    // one.
+                    // A busy runner has not failed. A runner that cannot reach its pods may have
+                    // failed.
                     if reply.code() == Code::Unavailable {
                         self.record_failure(&runner);
                     }
-                    // Nothing was done, so it costs nothing but the way: once more, whatever else
-                    // fails.
+                    // The runner did no work, so one more attempt is cheap. A second refusal is the
+                    // answer.
                     if self.refused.replace(reply).is_some() {
                         return self.take_refusal();
                     }
@@ -127,13 +126,13 @@ impl<'a> Attempts<'a> {
             }
             asked.push(runner);
         }
-        // A runner that sheds load is healthy: its refusal is the answer when nobody else takes the
-        // call.
+        // A runner that sheds load is healthy. Its refusal is the answer if no other runner takes
+        // the call.
         self.take_refusal()
     }
 
-    /// The best runner of this moment that is not among `asked`, and why it is not the owner. The
-    /// call holds nothing else of the view while it is under way.
+    /// Picks the best runner that is not in `asked`. Also returns why that runner is not the owner.
+    /// The call keeps no other part of the view alive.
     fn pick(&self, asked: &[Arc<Runner>]) -> Option<(Arc<Runner>, Option<Spill>)> {
         let view = self.router.view.load();
         let (states, usable) = view.usable();
@@ -155,7 +154,7 @@ impl<'a> Attempts<'a> {
                 |node| runner(node).is_some_and(eligible),
             )
         };
-        // Better a runner that may flap than none.
+        // A runner that may flap is better than none.
         let may_flap = || first(&[HealthState::CoolingDown]).filter(|_| states == [HealthState::Healthy]);
         let node = first(states).or_else(may_flap)?;
         let owner = preference.first().copied();
@@ -174,8 +173,8 @@ impl<'a> Attempts<'a> {
         let span = self.call.span.call();
         span.text("server.address", &runner.address);
         span.number("porch_fn.attempt", self.total);
-        // Dropped close to the call's deadline, the runner did not answer in time: by our clock, or
-        // by the caller's, which is a little ahead.
+        // If the attempt is dropped close to the call's deadline, the runner did not answer in
+        // time. The caller's clock may be a little ahead of ours.
         let close = deadline.saturating_duration_since(began) / 10;
         let unanswered = guard((), |()| {
             let late = Instant::now() + close >= deadline;
@@ -197,7 +196,7 @@ impl<'a> Attempts<'a> {
                 biased;
                 attempt = &mut answer => break attempt,
                 () = runner.stalled() => {
-                    // Without another runner, the call goes on waiting.
+                    // If no other runner is healthy, the call continues to wait.
                     let (states, usable) = self.router.view.load().usable();
                     if states.contains(&HealthState::Healthy) && usable > 0 {
                         break Attempt::Broken(Lost::Stream);
@@ -227,7 +226,8 @@ impl<'a> Attempts<'a> {
         attempt
     }
 
-    /// Counts an attempt that was sent and failed. An error says why there may be no other one.
+    /// Counts an attempt that was sent and failed. Returns an error if the call may not be sent
+    /// again.
     fn allow_another(&mut self, lost: Lost, runner: &Runner) -> Result<(), RouteError> {
         if lost == Lost::Silence && self.silent < MAX_SILENT {
             self.silent += 1;
@@ -243,13 +243,13 @@ impl<'a> Attempts<'a> {
                 return Err(RouteError::Budget);
             }
         }
-        // It had found a runner: what it waited before counts no longer.
+        // The call had found a runner, so the next wait starts from zero.
         self.give_up = None;
         Ok(())
     }
 
-    /// The refusal that is the answer, if there was one. It says that nothing was done, which does
-    /// not hold for a call that has broken, too.
+    /// Returns the refusal, if there was one, as the answer. A refusal means that no work was done.
+    /// That is not true if another attempt was interrupted, so that case is an error.
     fn take_refusal(&mut self) -> Result<Option<Reply>, RouteError> {
         match self.refused.take() {
             Some(_) if self.sent + self.silent > 0 => Err(RouteError::Broken),
@@ -257,12 +257,12 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Remembers what went wrong, for the status page.
+    /// Records a failed attempt for the status page.
     fn note(&self, runner: &Runner, code: &'static str, text: &str) {
         self.router.failures.note(self.key, &runner.address, code, text);
     }
 
-    /// The call failed in a way that may be the runner's fault or the function's.
+    /// Records a failure that the runner or the function may have caused.
     fn record_failure(&self, runner: &Runner) {
         let failure = CallFailure::Answer(self.router.hasher.hash_one(self.key));
         runner.record_failure(failure, || self.may_eject());

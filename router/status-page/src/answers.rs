@@ -1,5 +1,4 @@
-//! What the runners report, folded together answer by answer: bounded, however many there are.
-//! Pure.
+//! Merges the runners' reports one by one. Memory is bounded for any number of runners. Pure.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Images remembered of all runners together.
 pub(crate) const MAX_IMAGES: usize = 10_000;
-/// Images, failures and members of one answer that count. Runners report no more.
+/// Maximum number of images, failures and members read from one answer. Runners report no more.
 pub(crate) const MAX_OF_ONE: usize = 1000;
 /// Failures remembered, the latest ones.
 pub(crate) const MAX_FAILURES: usize = 200;
@@ -27,7 +26,7 @@ pub struct FailureInfo {
     pub count: u64,
     /// `router` or `runner`.
     pub by: String,
-    /// The runner that it happened at; empty when none is to blame.
+    /// The runner where the call failed; empty if no runner is involved.
     pub shard: String,
     /// The image; empty when it is not known.
     pub image: String,
@@ -37,7 +36,7 @@ pub struct FailureInfo {
     pub text: String,
 }
 
-/// What a runner reports of itself.
+/// One runner's report.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Report {
     pub(crate) version: String,
@@ -81,7 +80,7 @@ impl Answers {
         };
         self.runners.insert(address.to_owned(), Some(report));
         self.truncated |= answer.truncated;
-        // A runner that names no place has pods of its own.
+        // A runner without a pods scope shares its pods with no other runner.
         let place =
             if answer.pods_scope.is_empty() { address.to_owned() } else { bounded(&answer.pods_scope) };
         let place: Arc<str> = place.into();

@@ -1,4 +1,4 @@
-//! Asks the runners what they hold, all in parallel.
+//! Requests a report from each runner, many in parallel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use tonic::{Code, Status};
 
 use crate::answers::Answers;
 
-/// How long a runner may take.
+/// How long one runner may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a round may take. Runners that have not been asked by then count as silent.
+/// How long a round may take. A runner that was not asked by then counts as not answering.
 const ROUND_TIMEOUT: Duration = Duration::from_secs(4);
 /// Runners asked at once.
 const AT_ONCE: usize = 16;
 /// Largest answer in bytes.
 const MAX_ANSWER: usize = 1024 * 1024;
 
-/// The answers of those of `runners` that answer in time.
+/// Returns the answers of the runners that answer in time.
 pub(crate) async fn ask(runners: Vec<(Arc<str>, Arc<Connection>)>) -> Answers {
     let until = Instant::now() + ROUND_TIMEOUT;
     let asked = runners.into_iter().map(async |(runner, connection)| {
@@ -39,8 +39,8 @@ pub(crate) async fn ask(runners: Vec<(Arc<str>, Arc<Connection>)>) -> Answers {
     answers
 }
 
-/// Asks on the connection that calls use. `None`: an older version, which does not know the
-/// question. The outcome does not count for the runner's health.
+/// Sends the request on the connection that calls use. Returns `None` for an older runner without
+/// this method. The outcome does not change the runner's health state.
 async fn describe(connection: &Connection) -> Result<Option<DescribeResponse>, Status> {
     let sender = connection.sender().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let client = ShardClient::with_origin(Channel(sender), connection.origin().clone());

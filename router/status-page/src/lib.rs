@@ -1,8 +1,7 @@
 //! The router's pages: the status page for people, its data `/status.json`, and `/shards`.
 //!
-//! The status page shows more than `/shards`: what the runners report of themselves. They are asked
-//! only while somebody looks. The page loads nothing but its own files and data, and changes
-//! nothing.
+//! The status page also displays data that the runners report. The router asks the runners only
+//! while somebody has the page open. The page loads only its own files and data, and is read-only.
 
 mod answers;
 mod ask;
@@ -31,7 +30,7 @@ use self::ask::ask;
 pub use self::shards::{ImageInfo, MAX_IMAGES, RingInfo, ShardInfo, Shards};
 pub use self::status::{ImageStatus, RingStatus, ShardStatus, Status, Totals};
 
-/// How long all viewers get the same data.
+/// How long the status data is cached for all viewers.
 const HOLDS: Duration = Duration::from_secs(2);
 
 const PAGE: &str = include_str!("page.html");
@@ -57,14 +56,14 @@ pub struct Known {
     pub shards: Shards,
     /// The ring. Its nodes are in the order of the runners in `shards`.
     pub ring: Arc<Ring>,
-    /// The runners that can be asked what they hold.
+    /// The runners that can be asked for a report.
     pub reachable: Vec<(Arc<str>, Arc<Connection>)>,
     /// The router's own recent failures.
     pub failures: Vec<Failure>,
 }
 
-/// The data of the status page and when it was made. Locked while the runners are asked: viewers
-/// that come meanwhile wait for it.
+/// The data of the status page and its time. The lock is held while the runners are asked, so that
+/// other viewers wait for the same data.
 type Cache = Mutex<Option<(Instant, String)>>;
 
 /// The pages for the admin port. `known` is called for each request.
@@ -103,7 +102,7 @@ async fn status_json(cache: &Cache, known: impl Fn() -> Known) -> String {
         return json.clone();
     }
     let answers = ask(known().reachable).await;
-    // Asking takes up to seconds: what the router knows is taken after it.
+    // The runners may take seconds to answer, so the router's own data is read after that.
     let status = Status::of(known(), &answers, now_ms());
     // Strings and numbers only: serialising cannot fail.
     let json = serde_json::to_string(&status).unwrap_or_default();

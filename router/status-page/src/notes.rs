@@ -1,11 +1,11 @@
-//! What an operator should look into, in words: where runners do not agree. Pure.
+//! Notes for the operator about runners that disagree with each other or with the router. Pure.
 
 use std::collections::BTreeMap;
 
 use crate::answers::Answers;
 use crate::shards::ShardInfo;
 
-/// Notes on `shards`, which are the ring of this router, and their answers.
+/// Compares `shards`, the runners on this router's ring, with their answers.
 pub(crate) fn notes(shards: &[ShardInfo], answers: &Answers) -> Vec<String> {
     let reports: Vec<_> =
         shards.iter().filter_map(|shard| answers.runners.get(&shard.address)?.as_ref()).collect();

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Images on a page at most, busiest first.
+/// Maximum number of images on a page, busiest first.
 pub const MAX_IMAGES: usize = 1000;
 
 /// The page. Fields are only ever added.
@@ -13,9 +13,9 @@ pub struct Shards {
     pub ring: RingInfo,
     /// Every runner known.
     pub shards: Vec<ShardInfo>,
-    /// Images asked for lately through this router, up to [`MAX_IMAGES`].
+    /// Images that this router recently had calls for, up to [`MAX_IMAGES`].
     pub images: Vec<ImageInfo>,
-    /// What is wrong with discovery, which then keeps the runners that it knew.
+    /// Discovery's last error. Discovery keeps the last known runners until it recovers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery_error: Option<String>,
 }
@@ -37,18 +37,17 @@ pub struct ShardInfo {
     /// `healthy`, `cooling_down`, `ejected`, `starting`, `unreachable` or `draining`.
     #[serde(deserialize_with = "current_state")]
     pub state: String,
-    /// Whether discovery lists it. A runner that is no longer listed stays for a while if it
-    /// answers.
+    /// Whether discovery lists the runner. An unlisted runner stays for a while if it is healthy.
     #[serde(default = "listed", skip_serializing_if = "Clone::clone")]
     pub listed: bool,
     /// This router's calls in flight on it.
     pub in_flight: usize,
-    /// All calls in flight on it, other routers' included, as far as is known.
+    /// Estimate of all calls in flight on the runner, including other routers' calls.
     #[serde(default)]
     pub load: usize,
     /// Calls this router sent to it.
     pub calls: usize,
-    /// Calls that broke or could not be sent.
+    /// Calls that were interrupted or could not be sent.
     pub failures: usize,
     /// How many of `images` it owns.
     pub owned: usize,
@@ -59,13 +58,13 @@ pub struct ShardInfo {
 pub struct ImageInfo {
     /// Its shard key: the canonical reference, or the repository under a tag constraint.
     pub image: String,
-    /// The runner that the ring gives it.
+    /// The runner that owns the image on the ring.
     pub owner: String,
     /// Its calls in flight through this router.
     pub in_flight: usize,
 }
 
-/// The state, also from the page of the version before, which had other words.
+/// Reads the state. The previous version used other names for the same states.
 fn current_state<'de, D: Deserializer<'de>>(page: D) -> Result<String, D::Error> {
     let state = String::deserialize(page)?;
     Ok(match state.as_str() {

@@ -1,4 +1,4 @@
-//! The status page's data, made of what the router knows and what the runners report. Pure.
+//! Builds the status page's data from the router's data and the runners' reports. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,18 +26,18 @@ pub struct Status {
     pub ring: RingStatus,
     /// Every runner known.
     pub shards: Vec<ShardStatus>,
-    /// Images asked for lately through this router, and images that runners have pods of; busiest
-    /// first.
+    /// Images that this router recently had calls for, and images that runners have pods of;
+    /// busiest first.
     pub images: Vec<ImageStatus>,
     /// Whether there are more images.
     pub truncated: bool,
-    /// Pods and calls of all images, shown or not.
+    /// Pods and calls of all images, including images beyond the limit of `images`.
     pub totals: Totals,
     /// Recent failures, the latest first.
     pub failures: Vec<FailureInfo>,
-    /// What an operator should look into, in words.
+    /// Problems that an operator should look into, as text.
     pub notes: Vec<String>,
-    /// What is wrong with discovery, which then keeps the runners that it knew.
+    /// Discovery's last error. Discovery keeps the last known runners until it recovers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discovery_error: Option<String>,
 }
@@ -48,7 +48,7 @@ pub struct RingStatus {
     /// How images are hashed.
     #[serde(flatten)]
     pub info: RingInfo,
-    /// The owners of its slices, all around it: an index into the runners and a length each.
+    /// The owner of each slice, around the whole ring: an index into the runners and a length.
     pub slices: Vec<(u16, u16)>,
 }
 
@@ -58,16 +58,16 @@ pub struct ShardStatus {
     /// What this router knows of it.
     #[serde(flatten)]
     pub info: ShardInfo,
-    /// The share of all keys that it owns, of 1.
+    /// The share of all keys that the runner owns, from 0 to 1.
     pub share: f64,
     /// Ready pods of the images that it owns.
     pub pods: u64,
-    /// What came of asking it: `yes`, `older` (a version that cannot report) or `no`.
+    /// Whether the runner sent a report: `yes`, `older` (a version that cannot report) or `no`.
     pub told: String,
     /// Its version; empty unless it answered.
     pub version: String,
-    /// A hash over which image its exec runtime runs by which executable; empty when that is off,
-    /// or it did not answer.
+    /// A hash of the exec runtime's map from image to executable. Empty if the exec runtime is off
+    /// or the runner did not answer.
     pub exec_hash: String,
 }
 
@@ -110,7 +110,7 @@ impl Status {
         let shares = shares(&points, known.ring.nodes().len());
         let Shards { ring: info, shards, images, discovery_error } = known.shards;
         let notes = notes(&shards, answers);
-        // The router has left out images of its own when it shows as many as it may.
+        // If the router's own list has the maximum length, it may have left out images.
         let truncated = answers.truncated || images.len() == MAX_IMAGES;
         let mut images = all_images(images, &known.ring, answers);
         let mut pods: HashMap<String, u64> = HashMap::new();
@@ -174,8 +174,8 @@ fn all_images(known: Vec<ImageInfo>, ring: &Ring, answers: &Answers) -> Vec<Imag
     images
 }
 
-/// The owner of an image that only runners know. Where calls ask for its repository by a tag
-/// constraint, the repository is what the ring hashes.
+/// The owner of an image that only runners know. If calls select it by a tag constraint, the ring
+/// hashes the repository instead of the image.
 fn owner(image: &str, keys: &HashSet<String>, ring: &Ring) -> String {
     let parsed = Image::parse(image, "").ok();
     let repository = parsed.as_ref().map(Image::repository).filter(|repository| keys.contains(*repository));
@@ -186,7 +186,7 @@ fn owner(image: &str, keys: &HashSet<String>, ring: &Ring) -> String {
 fn all_failures(own: Vec<Failure>, answers: &Answers) -> Vec<FailureInfo> {
     let mut all = answers.failures.clone();
     let time_up = code_name(Code::DeadlineExceeded);
-    // A runner knows more of a call that ran out of time there.
+    // If a call timed out at a runner, the runner's entry has more detail than the router's.
     let reported = |own: &Failure| {
         let same = |known: &FailureInfo| known.shard == own.shard && known.image == own.image;
         own.code == time_up && answers.failures.iter().any(|known| known.code == time_up && same(known))

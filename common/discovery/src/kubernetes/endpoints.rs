@@ -1,10 +1,10 @@
-//! Which of a Service's endpoints are to be called: pure.
+//! Selects the endpoints of a Service that may be called. Pure.
 //!
-//! Like kube-proxy: those that are ready and not terminating. If there is none, those that are
-//! terminating and still serving, since calls had better reach a server that drains than none; and
-//! those that were ready before and are not any more. When the API server was away, nodes lose
-//! their leases and all of their pods count as not ready, although they serve: the caller's health
-//! checks tell them apart.
+//! Like kube-proxy, it selects endpoints that are ready and not terminating. If there are none, it
+//! selects endpoints that are terminating but still serving, because a draining server is better
+//! than none. Then it also selects endpoints that were ready before. After an outage of the API
+//! server, nodes lose their leases and all of their pods count as not ready, although they serve.
+//! The caller's health checks find the pods that serve.
 
 #[cfg(test)]
 mod tests;
@@ -19,22 +19,22 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use crate::publish::sorted;
 use crate::target::HostPort;
 
-/// An address, and what may be done with it.
+/// An address and its readiness.
 pub(super) type Candidate = (IpAddr, Readiness);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readiness {
     Ready,
-    /// Terminating, and serving until it has ended.
+    /// Terminating, but still serving.
     Ending,
     NotReady,
     Unusable,
 }
 
-/// The endpoints to be called, sorted. Keeps in `proven` the addresses that were ready at some time
-/// and are still listed. All are of one family, so that a pod of a dual-stack Service, which is in
-/// a slice of each, is one endpoint: IPv4 if there is any, however ready, so that the family does
-/// not change with readiness.
+/// Returns the endpoints to call, sorted. Keeps in `proven` the addresses that have been ready
+/// before and are still listed. All endpoints are of one family, because a pod of a dual-stack
+/// Service is in a slice of each family. The family is IPv4 if any IPv4 address is listed, so it
+/// does not change with readiness.
 pub(super) fn endpoints_of(
     candidates: &[Candidate],
     port: u16,
@@ -49,22 +49,22 @@ pub(super) fn endpoints_of(
     let endpoints = |wanted: &dyn Fn(IpAddr, Readiness) -> bool| {
         let wanted = candidates.iter().filter(|(address, readiness)| wanted(*address, *readiness));
         let of_family = wanted.filter(|(address, _)| address.is_ipv4() == v4);
-        // While slices are rearranged, an endpoint may be in two.
+        // While slices are rearranged, an endpoint may be in two of them.
         sorted(of_family.map(|(address, _)| HostPort { host: address.to_string(), port }.to_string()))
     };
     let ready = endpoints(&|_, readiness| readiness == Readiness::Ready);
     if !ready.is_empty() {
         return ready;
     }
-    // One that was never ready starts: it is waited for.
+    // An endpoint that was never ready is still starting, so it is not used.
     endpoints(&|address, readiness| match readiness {
         Readiness::NotReady => proven.contains(&address),
         readiness => readiness == Readiness::Ending,
     })
 }
 
-/// The endpoints of a slice. None of one of domain names: who makes such slices is not defined, nor
-/// what they mean.
+/// The endpoints of a slice. A slice of domain names has none, because Kubernetes does not define
+/// their meaning.
 pub(super) fn of_slice(slice: &EndpointSlice) -> Vec<Candidate> {
     let parse = match slice.address_type.as_str() {
         "IPv4" => |text: &str| text.parse::<Ipv4Addr>().map(IpAddr::from).ok(),
@@ -72,7 +72,7 @@ pub(super) fn of_slice(slice: &EndpointSlice) -> Vec<Candidate> {
         _ => return Vec::new(),
     };
     let candidate = |endpoint: &Endpoint| {
-        // Of more than one address only the first has a meaning.
+        // If there are several addresses, only the first has a meaning.
         let address = parse(endpoint.addresses.first()?)?;
         let conditions = endpoint.conditions.clone().unwrap_or_default();
         let ready = conditions.ready.unwrap_or(true);
@@ -87,8 +87,8 @@ pub(super) fn of_slice(slice: &EndpointSlice) -> Vec<Candidate> {
     slice.endpoints.iter().filter_map(candidate).collect()
 }
 
-/// The same of the older kind of object. It has one family, a thousand addresses at most, and
-/// nothing of pods that end.
+/// The endpoints of the older `Endpoints` object. It has one family and at most a thousand
+/// addresses, and does not mark terminating pods.
 pub(super) fn of_endpoints(endpoints: &Endpoints) -> Vec<Candidate> {
     let candidates = |addresses: &Option<Vec<EndpointAddress>>, readiness| {
         let addresses = addresses.iter().flatten().filter_map(|address| address.ip.parse().ok());

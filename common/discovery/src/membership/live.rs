@@ -18,21 +18,21 @@ pub struct LiveMembership {
 }
 
 impl LiveMembership {
-    /// Nobody is a member before the first [`changed`](Self::changed).
+    /// A membership without members. The first [`changed`](Self::changed) adds them.
     pub fn new(mut snapshots: watch::Receiver<Snapshot>) -> Self {
         snapshots.mark_changed();
         Self { membership: Membership::default(), snapshots, origin: Instant::now() }
     }
 
-    /// Returns when discovery has answered or a timer was due, so that members may have changed.
-    /// Members that are not listed any more stay for a while if `answers` holds. Cancel-safe.
+    /// Returns when discovery has answered or a timer was due, so members may have changed. An
+    /// unlisted member stays for a while if `answers` returns true for it. Cancel-safe.
     pub async fn changed(&mut self, answers: impl Fn(&str) -> bool) {
         loop {
             let timer = self.membership.next_timer().map(|at| self.origin + at);
             tokio::select! {
                 changed = self.snapshots.changed() => {
                     if changed.is_err() {
-                        // Discovery has ended, and the server ends with it.
+                        // Discovery has ended, so the server is shutting down.
                         return pending().await;
                     }
                     let snapshot = self.snapshots.borrow_and_update();
@@ -49,7 +49,7 @@ impl LiveMembership {
         }
     }
 
-    /// Members that are not listed any more leave if `answers` does not hold.
+    /// Removes unlisted members for which `answers` returns false.
     pub fn retain_unlisted(&mut self, answers: impl Fn(&str) -> bool) {
         self.membership.retain_unlisted(answers, self.origin.elapsed());
     }

@@ -1,9 +1,10 @@
-//! The accounts of admission: who holds how many bytes. Pure: time is an argument.
+//! The accounts of admission control: bytes held per account and per image. Pure: time is an
+//! argument.
 //!
-//! A call whose message is not in may lose its place, so that calls that are never sent do not keep
-//! others out. Calls that have sent their headers alone have an account of their own, whose oldest
-//! call makes room for the next. A message that comes in makes room when it is overdue and another
-//! call needs the room.
+//! A call may lose its place until its message is complete. So clients that never send their
+//! messages do not block other calls. Calls that have sent only headers have their own account;
+//! when it is full, the oldest of them is evicted. A message that arrives too slowly is evicted
+//! when another call needs the room.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -15,27 +16,28 @@ use tokio::time::Instant;
 
 use super::Why;
 
-/// How long a message that comes in may make no progress before its call may lose its place.
+/// If a message makes no progress for this long, its call may lose its place.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A call whose message is not in yet: when it is overdue (`None` while it has sent its headers
-/// alone), and a number.
+/// A call whose message is not complete: when it becomes overdue, and a unique number. The time is
+/// `None` while the call has sent only headers.
 pub(super) type Place = (Option<Instant>, u64);
 
-/// Bytes held. Calls and answers have accounts of their own, each with the limit: answers, whose
-/// work is done, are not refused for calls, and keep no calls out.
+/// Bytes held. Calls and answers have separate accounts, each with the same limit. So calls do not
+/// cause answers to be refused, and answers do not block calls.
 #[derive(Debug)]
 pub(super) struct Ledger {
     limit: usize,
     calls: usize,
     answers: usize,
-    /// Of calls that have sent their headers alone. They are not among `calls`.
+    /// Bytes of calls that have sent only headers. They are not included in `calls`.
     waiting: usize,
-    /// Calls whose message is not in: their bytes, and what notifies those that lose their place.
+    /// Calls whose message is not complete: their bytes, and the notification that the place is
+    /// lost.
     pending: BTreeMap<Place, (usize, Arc<Notify>)>,
     /// Places given so far.
     places: u64,
-    /// Of calls, by image; only images that hold something.
+    /// Bytes of calls, by image. Images without calls are removed.
     images: HashMap<Arc<str>, usize>,
     refused: [u64; Why::ALL.len()],
 }
@@ -54,21 +56,22 @@ impl Ledger {
         }
     }
 
-    /// A call has sent its headers, which hold `bytes`. `lost` is notified if it loses its place.
+    /// Adds a call that has sent headers of `bytes`. `lost` is notified if the call loses its
+    /// place.
     pub(super) fn enter(&mut self, bytes: usize, lost: Arc<Notify>) -> Result<Place, Why> {
         if bytes > self.limit {
             return Err(self.refuse(Why::Limit));
         }
         while bytes > self.limit - self.waiting {
-            // Calls that wait come first, and there is one, or nothing would be held.
+            // Calls with only headers sort first. There is at least one, because `waiting` is not
+            // 0.
             let Some((&oldest, _)) = self.pending.first_key_value() else { break };
             self.evict(oldest);
         }
         Ok(self.insert(None, bytes, lost))
     }
 
-    /// The call's message is announced with this size. On success its bytes are among those of
-    /// calls.
+    /// Records the announced size of the call's message. On success its bytes move to `calls`.
     pub(super) fn announce(&mut self, place: Place, size: usize, now: Instant) -> Result<Place, Why> {
         let (bytes, lost) = self.remove(place).ok_or(Why::Slow)?;
         let bytes = bytes.saturating_add(size);
@@ -76,21 +79,21 @@ impl Ledger {
         Ok(self.insert(Some(now + GRACE), bytes, lost))
     }
 
-    /// More of the message is there.
+    /// Records that a part of the message has arrived.
     pub(super) fn progress(&mut self, place: Place, now: Instant) -> Result<Place, Why> {
         let (bytes, lost) = self.remove(place).ok_or(Why::Slow)?;
         Ok(self.insert(place.0.map(|_| now + GRACE), bytes, lost))
     }
 
-    /// The message is in, or comes no longer: from now on the call keeps its bytes. Returns them,
-    /// unless it has lost its place.
+    /// Records that the message is complete or was interrupted. From now on the call keeps its
+    /// bytes. Returns them, or `None` if the call has lost its place.
     pub(super) fn received(&mut self, place: Place) -> Option<usize> {
         let (bytes, _) = self.remove(place)?;
         self.calls = self.calls.saturating_add(bytes);
         Some(bytes)
     }
 
-    /// Takes `bytes` for a call, of `image` if that is known already.
+    /// Charges `bytes` to a call, and to `image` if it is known already.
     pub(super) fn take(&mut self, bytes: usize, image: Option<&Arc<str>>, now: Instant) -> Result<(), Why> {
         self.make_room(bytes, now, Why::Limit)?;
         self.calls += bytes;
@@ -102,7 +105,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes `bytes` for an answer.
+    /// Charges `bytes` to an answer.
     pub(super) fn take_answer(&mut self, bytes: usize) -> Result<(), Why> {
         if bytes > self.limit.saturating_sub(self.answers) {
             return Err(self.refuse(Why::Answer));
@@ -111,11 +114,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// Assigns `bytes`, which were taken, to `image`.
+    /// Assigns `bytes`, which are charged already, to `image`.
     ///
-    /// An image may hold as much as is free at that moment (the dynamic threshold of Choudhury and
-    /// Hahne): one that floods gets half of the limit, two of them a third each, and there is
-    /// always room for another. That room is for an image's first call, which is never refused.
+    /// An image may hold as many bytes as are free at that moment (the dynamic threshold of
+    /// Choudhury and Hahne). One busy image gets half of the limit, two get a third each, and some
+    /// room always stays free. An image's first call is never refused here, so it can use that
+    /// room.
     pub(super) fn claim(&mut self, image: &str, bytes: usize, now: Instant) -> Result<Arc<str>, Why> {
         let Some((name, held)) = self.images.get_key_value(image) else {
             let name = Arc::<str>::from(image);
@@ -128,7 +132,7 @@ impl Ledger {
         Ok(name)
     }
 
-    /// Gives back `bytes` of a call.
+    /// Releases `bytes` of a call.
     pub(super) fn give(&mut self, bytes: usize, image: Option<&Arc<str>>) {
         self.calls = self.calls.saturating_sub(bytes);
         if let Some(image) = image
@@ -141,12 +145,12 @@ impl Ledger {
         }
     }
 
-    /// Gives back `bytes` of an answer.
+    /// Releases `bytes` of an answer.
     pub(super) fn give_answer(&mut self, bytes: usize) {
         self.answers = self.answers.saturating_sub(bytes);
     }
 
-    /// In all accounts.
+    /// Bytes held in all accounts.
     pub(super) fn held(&self) -> usize {
         self.calls.saturating_add(self.answers).saturating_add(self.waiting)
     }
@@ -173,7 +177,7 @@ impl Ledger {
     fn evict(&mut self, place: Place) {
         if let Some((_, lost)) = self.remove(place) {
             self.refuse(Why::Slow);
-            // A permit is kept for a call that does not listen yet.
+            // `notify_one` stores a permit if the call does not wait yet.
             lost.notify_one();
         }
     }

@@ -1,4 +1,4 @@
-//! The metrics of what is in flight, read when they are scraped.
+//! The metrics of bytes in flight, read at each scrape.
 
 use std::fmt::Error;
 use std::sync::Arc;

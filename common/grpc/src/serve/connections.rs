@@ -1,5 +1,5 @@
-//! How many connections there are. One more than allowed ends the one that has been idle for
-//! longest, so that those who hold connections and ask nothing keep nobody out.
+//! Limits the number of connections. A new connection above the limit closes the one that has been
+//! idle for longest. So idle connections do not block new callers.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 
 use crate::streams::Activity;
 
-/// The connections that are open, and some that have ended.
+/// The open connections, and some that have ended but are not removed yet.
 #[derive(Debug)]
 pub(super) struct Connections {
     limit: usize,
@@ -27,7 +27,7 @@ impl Connections {
         Self { limit, open: Vec::new() }
     }
 
-    /// Sees to room for one more. False when all are busy.
+    /// Makes room for one more connection. Returns false when all are busy.
     pub(super) fn make_room(&mut self) -> bool {
         if self.open.len() < self.limit {
             return true;
@@ -36,7 +36,7 @@ impl Connections {
         self.open.len() < self.limit || self.end_idle()
     }
 
-    /// Ends the connection that has been idle for longest. False when all are busy.
+    /// Closes the connection that has been idle for longest. Returns false when all are busy.
     pub(super) fn end_idle(&mut self) -> bool {
         self.forget_ended();
         let idle =
