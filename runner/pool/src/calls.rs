@@ -1,11 +1,11 @@
 //! The life of a call: granted at once or queued, granted later, cancelled or finished. A call is
 //! counted in exactly one place at any time.
 //!
-//! A call gets the least loaded ready pod with room, in turn among equals.
+//! A call gets the least loaded ready pod with room. Pods with equal load take turns.
 //!
-//! A pod that is about to lapse or to be retired comes after all others, however loaded they are,
-//! so that it can end without affecting calls. If a newer pod can take over, it gets no calls at
-//! all. A pod too close to its `reclaim_after` gets no call before a push was answered.
+//! A pod that is about to lapse or retire comes after all other pods, whatever their load. So it
+//! can end without affecting calls. It gets no calls at all if a newer pod can take over. A pod too
+//! close to its `reclaim_after` gets no call before a push was answered.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -17,10 +17,11 @@ use crate::shared::{Call, Place, PoolStep};
 use crate::tracked::{Full, Tracked};
 use crate::types::{Phase, Reason, RequestId, Time};
 
-/// How long a pod that refused a call gets no more calls than it had: other runners may need its
-/// room for as long.
+/// How long a pod that refused a call gets no more calls from this runner than it had. Other
+/// runners may need its room meanwhile.
 const FULL_FOR: Duration = Duration::from_millis(500);
-/// Callers read this while the pods were never listed, so that none can be created.
+/// The error for callers while the runner has not listed the pods yet. Without a list, it creates
+/// no pod.
 pub(crate) const NOT_LISTED: &str = "the runner could not list the pods of the function namespace: check that it reaches the API server and \
                           that its Role has the verbs list and watch on pods";
 
@@ -90,7 +91,7 @@ impl Function {
         match verdict {
             None => {}
             Some(Verdict::Served) => tracked.liveness.record_served(step.now),
-            // The call that it refused is no longer counted.
+            // `load` no longer counts the refused call.
             Some(Verdict::Full) => {
                 tracked.full = Some(Full { room: tracked.load(), until: step.now + FULL_FOR });
             }
@@ -116,7 +117,8 @@ impl Function {
             return;
         }
         let unready_since = *self.unready_since.get_or_insert(step.now);
-        // A pod that has served is lost: its waiters wait for the next one until their deadlines.
+        // A pod that had served is lost. The waiting calls wait for the next pod until their
+        // deadlines.
         if step.may_create() && (self.lost || self.pods.iter().any(|tracked| tracked.served)) {
             return;
         }
@@ -151,7 +153,8 @@ impl Function {
             .filter(|&index| self.has_room(&self.pods[index], step) && self.pods[index].is_guarded(step))
             .min_by_key(|&index| {
                 let tracked = &self.pods[index];
-                // Of the leaving pods, the one that stays longest: the others are to lapse.
+                // Of the leaving pods, prefer the one that stays longest, so that the others can
+                // lapse.
                 let lapse = tracked.is_leaving(leaving, step.now).then_some(tracked.pod.reclaim_after);
                 (lapse.map(Reverse), tracked.load())
             })?;
@@ -164,19 +167,20 @@ impl Function {
         self.pods.iter().filter(|tracked| self.takes_calls(tracked, step))
     }
 
-    /// Takes calls, and is under `--max-concurrent-per-pod`.
+    /// Whether the pod takes calls and is below `--max-concurrent-per-pod`.
     pub(crate) fn has_room(&self, tracked: &Tracked, step: &PoolStep<'_>) -> bool {
         self.takes_calls(tracked, step)
             && tracked.load() < tracked.room(self.settings.limits.per_pod as usize, step)
     }
 
-    /// Ready, and neither evicted nor superseded. Calls of another image have waited longer for an
-    /// evicted pod's place.
+    /// Whether the pod is ready, and neither evicted nor superseded. An evicted pod's place is for
+    /// another image, whose calls have waited longer.
     fn takes_calls(&self, tracked: &Tracked, step: &PoolStep<'_>) -> bool {
         tracked.ready() && !tracked.evicting() && !self.is_superseded(tracked, step)
     }
 
-    /// It seems to be replaced: it is leaving, and a pod that outdates it stays longer.
+    /// Whether the pod seems to be replaced: it is leaving, and a pod with a newer recipe stays
+    /// longer.
     fn is_superseded(&self, tracked: &Tracked, step: &PoolStep<'_>) -> bool {
         tracked.is_leaving(step.shared.config.leaving(), step.now)
             && self.pods.iter().any(|other| {
@@ -191,7 +195,7 @@ impl Function {
 // === impl Tracked ===
 
 impl Tracked {
-    /// How many calls it takes from this runner, `most` at most.
+    /// Number of calls that the pod takes from this runner, at most `most`.
     pub(crate) fn room(&self, most: usize, step: &PoolStep<'_>) -> usize {
         self.full.filter(|full| !step.reached(full.until)).map_or(most, |full| most.min(full.room))
     }

@@ -1,10 +1,11 @@
-//! How many pods there may be of all images together: `--max-pods`, or what a quota last allowed.
+//! The limit for the pods of all images together: `--max-pods`, or the number that a quota last
+//! allowed.
 //!
-//! Every runner counts the pods that it sees. Two of them may take the last place at once: only a
-//! quota is a hard limit. When no place is left, calls wait, and the pod that was unused for
-//! longest is evicted: its owner gives a short notice, in which it gets no new calls. A runner that
-//! owns no idle pod asks the owner of another one, by an annotation on the pod. Free places go to
-//! the images that have waited for longest.
+//! Every runner counts the pods that it sees. Two runners may take the last place at once, so only
+//! a quota is a hard limit. When no place is left, calls wait, and the pod that was unused for
+//! longest is evicted. Its owner gives a short notice, during which the pod gets no new calls. A
+//! runner that owns no idle pod asks the owner of another one, by an annotation on the pod. Free
+//! places go to the images that have waited for longest.
 
 use std::time::Duration;
 
@@ -15,30 +16,32 @@ use crate::shared::{PoolStep, Quota, Totals};
 use crate::tracked::Tracked;
 use crate::types::{ImageKey, Phase, Reason, Time, Uid};
 
-/// How long the last refusal of a quota counts: it may be raised at any time.
+/// How long the last refusal of a quota counts. The quota may be raised at any time.
 const QUOTA_FOR: Duration = Duration::from_mins(1);
-/// After so many refusals in a row the image's pod is too large for the rest of the quota.
+/// After this many refusals in a row, the image's pod is assumed to be too large for the rest of
+/// the quota.
 const MOST_REFUSALS: u32 = 5;
 /// How often to look for a pod to evict while calls wait.
 const EVICT_PAUSE: Duration = Duration::from_millis(100);
-/// The same while there are only too many pods.
+/// How often to look for one while no call waits, but there are too many pods.
 const EVICT_SURPLUS_PAUSE: Duration = Duration::from_secs(1);
-/// The notice of an eviction: time enough for a watch and a push, since calls wait for its end.
+/// The notice of an eviction. It suffices for a watch event and a push, and is short because calls
+/// wait.
 const NOTICE: Duration = Duration::from_secs(3);
-/// An eviction is given up if its pod could not be deleted so long after the notice.
+/// The owner gives up an eviction if it could not delete the pod this long after the notice.
 const DELETED_WITHIN: Duration = Duration::from_secs(5);
-/// How long a pod that was needed after all is not evicted again.
+/// How long a pod is not evicted again after its eviction was cancelled.
 const LEFT_ALONE: Duration = Duration::from_secs(5);
-/// How long an ending pod, or one that another runner was asked to evict, is expected to free its
-/// place.
+/// How soon an ending pod is expected to free its place. Also counts from asking another runner to
+/// evict.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// How long the other runner is not asked for the same pod again.
+/// The pause before another runner is asked again to evict the same pod.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 // === impl Config ===
 
 impl Config {
-    /// How far ahead the eviction of a pod is announced.
+    /// The time between the notice of an eviction and the delete.
     pub(crate) fn eviction_notice(&self) -> Duration {
         self.notice().min(NOTICE)
     }
@@ -47,16 +50,17 @@ impl Config {
 // === impl PoolStep ===
 
 impl PoolStep<'_> {
-    /// How many pods there may be of all images together.
+    /// The limit for the pods of all images together.
     fn capacity(&self) -> Option<usize> {
         let quota = self.shared.quota.filter(|quota| self.now < quota.until);
-        // The quota allows the pods that exist.
+        // The quota allows at least the pods that exist.
         let quota = quota.map(|quota| quota.pods.max(self.shared.totals.seen));
         let configured = self.shared.config.capacity.map(|pods| pods as usize);
         configured.into_iter().chain(quota).min()
     }
 
-    /// Fewer pods end than places are wanted, or than there are too many.
+    /// Whether the ending pods free too few places for the images that wait and for the pods above
+    /// the capacity.
     fn lacks_places(&self) -> bool {
         let totals = &self.shared.totals;
         let wanted = self.shared.wanting.len() + totals.pods;
@@ -67,8 +71,8 @@ impl PoolStep<'_> {
 // === impl Function ===
 
 impl Function {
-    /// Whether one more pod of the image would be within the capacity, after the images that have
-    /// waited for longer.
+    /// Whether the capacity has room for one more pod of the image. Images that have waited longer
+    /// come first.
     pub(crate) fn has_place(&self, step: &PoolStep<'_>) -> bool {
         let Some(capacity) = step.capacity() else { return true };
         let wanting = &step.shared.wanting;
@@ -79,12 +83,13 @@ impl Function {
         self.all_pods(step) + ahead < capacity
     }
 
-    /// Places that are taken by all images, with this one as it is now.
+    /// Places that all images take. This image's part is counted anew, as its entry in the totals
+    /// may be old.
     fn all_pods(&self, step: &PoolStep<'_>) -> usize {
         step.shared.totals.pods - self.part.pods + self.totals(step).pods
     }
 
-    /// Its part of the totals. Pods that are stuck in termination take no place.
+    /// This image's part of the totals. Pods that are stuck in termination take no place.
     fn totals(&self, step: &PoolStep<'_>) -> Totals {
         let mut totals = Totals { replacing: self.replacement.is_some().into(), ..Totals::default() };
         for tracked in &self.pods {
@@ -104,8 +109,8 @@ impl Function {
         self.part = part;
     }
 
-    /// Calls wait, or do not any more, only for a place. An image that was `given` one goes to the
-    /// end of the line.
+    /// Records whether calls wait only for a place. An image that was just `given` a place goes to
+    /// the end of the queue.
     pub(crate) fn want_place(&mut self, wants: bool, given: bool, step: &mut PoolStep<'_>) {
         let since = wants.then(|| self.wants_since.filter(|_| !given).unwrap_or(step.now));
         let wanting = &mut step.shared.wanting;
@@ -115,8 +120,8 @@ impl Function {
         wanting.extend(since.map(|since| (since, self.image.clone())));
     }
 
-    /// A quota refused a pod. It allows as many as there are, unless there are none, or the image
-    /// needs more than others leave of it.
+    /// A quota refused a pod. The pool assumes that the quota allows the current number of pods.
+    /// Exceptions: there are no pods, or the image's pod is too large for the rest of the quota.
     pub(crate) fn over_quota(&mut self, reason: Reason, step: &mut PoolStep<'_>) {
         self.quota_refusals += 1;
         let pods = self.all_pods(step);
@@ -139,8 +144,8 @@ impl Function {
         }
     }
 
-    /// The pod to be evicted first, after its rank among those of all images: the lesser, the
-    /// sooner.
+    /// The image's first pod to evict, after its rank among the candidates of all images. The
+    /// lowest rank is evicted first.
     fn eviction_candidate(&self, owned_only: bool, step: &PoolStep<'_>) -> Option<(impl Ord + use<>, Uid)> {
         if !self.queue.is_empty() || !self.may_collect(step) {
             return None;
@@ -175,7 +180,7 @@ impl Function {
 // === impl Tracked ===
 
 impl Tracked {
-    /// Its place is expected to be free in a moment.
+    /// Whether its place is expected to be free soon.
     fn ends_soon(&self, step: &PoolStep<'_>) -> bool {
         let recent = |at: Option<Time>| at.is_some_and(|at| !step.reached(at + GONE_WITHIN));
         let ends = !self.stays() || self.delete.is_some();
@@ -200,7 +205,7 @@ impl Tracked {
         (self.retiring, self.noticed) = (Some(DeleteReason::Evicted), None);
     }
 
-    /// Ends its eviction when it is in use, here or elsewhere, or could not be deleted.
+    /// Cancels its eviction if the pod is in use, here or elsewhere, or could not be deleted.
     pub(crate) fn reconsider_eviction(&mut self, may_collect: bool, step: &PoolStep<'_>) {
         if !self.evicting() {
             return;
@@ -224,8 +229,8 @@ impl Tracked {
 // === impl Functions ===
 
 impl Functions {
-    /// Hands out the free places, and evicts pods for the images that wait, and if there are more
-    /// than there may be.
+    /// Gives the free places to waiting images. Evicts pods for images that still wait, and pods
+    /// above the capacity.
     pub(crate) fn hand_out_places(&mut self, step: &mut PoolStep<'_>) {
         step.shared.evict_at.take_if(|at| *at <= step.now);
         for _ in 0..step.shared.wanting.len() {

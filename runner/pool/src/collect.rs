@@ -1,9 +1,10 @@
-//! The owner's periodic scan: which pods nobody needs any more.
+//! The owner's periodic scan for pods that nobody needs any more.
 //!
-//! A healthy pod is deleted in one way only: past its `reclaim_after`, unused here, and in exactly
-//! the version judged. To delete a pod early (it was replaced, evicted, or there are too many), the
-//! owner gives notice: it brings `reclaim_after` near and stops using the pod. A runner with a call
-//! on it objects by a push, as for any pod about to lapse, and the owner asks again one scan later.
+//! The owner deletes a healthy pod only after its `reclaim_after`, unused here, and in exactly the
+//! resource version that it judged. To delete a pod early (replaced, evicted or above the limit),
+//! the owner gives notice: it sets `reclaim_after` to a near time and stops using the pod. A runner
+//! with a call on the pod objects by a push, like for any pod about to lapse. The owner gives
+//! notice again one scan later.
 
 use std::time::Duration;
 
@@ -36,14 +37,15 @@ impl Function {
         }
     }
 
-    /// Whether the view of this image is current enough to find its pods unused.
+    /// Whether the view of this image is current enough to conclude that its pods are unused.
     pub(crate) fn may_collect(&self, step: &PoolStep<'_>) -> bool {
         step.may_collect() && step.now >= self.collect_from
     }
 
-    /// The outcome of a request about this image is open: the API server did not answer, or with
-    /// an error such as that of a webhook. Users of its pods may get the same, so nothing is
-    /// collected until they could push again, and without an answer not even of other images.
+    /// The API server did not answer a request about this image, or answered with an error, such as
+    /// a webhook's. Other users of its pods may see the same problem. No pod of the image is
+    /// collected until they could push again. If the API server is `unreachable`, this holds for
+    /// all images.
     pub(crate) fn delay_collection(&mut self, unreachable: bool, step: &mut PoolStep<'_>) {
         let from = step.now + step.shared.config.scan_interval;
         match &mut step.shared.watch {
@@ -80,7 +82,7 @@ impl Function {
         }
     }
 
-    /// Gives notice to retiring pods that are idle here, and keeps those that are needed after all.
+    /// Gives notice to retiring pods that are idle here, and keeps pods that are needed after all.
     pub(crate) fn retire(&mut self, step: &mut PoolStep<'_>) {
         self.retire_replaced(step);
         let limit = self.settings.limits.max_pods as usize;
@@ -133,7 +135,7 @@ impl Function {
 // === impl Tracked ===
 
 impl Tracked {
-    /// Deletes it if this runner owns it, and it lapsed and is unused.
+    /// Deletes the pod if this runner owns it, it has lapsed, and it is unused.
     fn collect(&mut self, step: &mut PoolStep<'_>) {
         let lapsed = self.pod.reclaim_after.is_some_and(|at| at < step.now);
         if lapsed
@@ -148,8 +150,8 @@ impl Tracked {
         }
     }
 
-    /// Whether it was evicted, and the notice is over. A notice of another runner that believes to
-    /// own it does not count.
+    /// Whether the pod is being evicted and the notice is over. A notice by another runner that
+    /// also considers itself the owner does not count.
     fn eviction_is_due(&self, step: &PoolStep<'_>) -> bool {
         let lapsed = |at: Time| step.reached(at + Duration::from_millis(1));
         self.evicting()
@@ -158,7 +160,8 @@ impl Tracked {
             && self.pod.reclaim_after.is_some_and(lapsed)
     }
 
-    /// Owned for long enough that no other runner is likely to believe that it owns it.
+    /// Whether this runner has owned the pod so long that no other runner is likely to consider
+    /// itself the owner.
     pub(crate) fn may_replace(&self, step: &PoolStep<'_>) -> bool {
         self.owned_since.is_some_and(|since| since + step.shared.config.replace_after <= step.now)
     }

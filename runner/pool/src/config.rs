@@ -1,4 +1,4 @@
-//! What an operator can set: one set of defaults for all images, and what differs for one image.
+//! The settings of an operator: defaults for all images, and overrides for one image.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::types::{ImageKey, PodRecipe, ShardKey};
 
-/// A timer shorter than this would keep the pool busy with itself.
+/// Shorter intervals would keep the pool busy with its own timers.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The pool's configuration. `Default` is the documented defaults, with an empty recipe.
@@ -15,35 +15,35 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Config {
     /// For images without an override.
     pub limits: Limits,
-    /// What new pods are created from, for images without an override. Its owner replaces a pod
-    /// that [is outdated by it](PodRecipe::is_outdated_by).
+    /// The recipe of new pods, for images without an override. The owner replaces a pod that [is
+    /// outdated by it](PodRecipe::is_outdated_by).
     pub recipe: PodRecipe,
-    /// What differs per image.
+    /// Overrides per image.
     pub overrides: Overrides,
     /// Pods of all images and runners together (`--max-pods`). `None`: any number.
     pub capacity: Option<u32>,
-    /// The images that [`Limits::min_pods`] applies to, each with the key that decides its owner. A
-    /// table and not a function, since their pods are started without a call.
+    /// The images that [`Limits::min_pods`] applies to, each with the key that decides its owner.
+    /// This is a table and not a function, since the owner starts their pods without a call.
     pub kept_images: Arc<BTreeMap<ImageKey, ShardKey>>,
     /// How often the owner looks for pods to collect or replace (`--scan-interval`).
     pub scan_interval: Duration,
     /// How long a pod may take to become ready, and a call may wait without any ready pod
     /// (`--pod-ready-timeout`).
     pub ready_timeout: Duration,
-    /// How long a pod may be pending without a fault, such as one that pulls its image
-    /// (`--pod-pending-timeout`). Less than `ready_timeout` counts as `ready_timeout`.
+    /// How long a pod may be pending, for example while it pulls its image
+    /// (`--pod-pending-timeout`). A value below `ready_timeout` counts as `ready_timeout`.
     pub pending_timeout: Duration,
     /// The largest difference between two runners' clocks, with a margin. A pod's time to live is
     /// at least four times this. Runners on one machine may set 1 s.
     pub skew: Duration,
-    /// How long this runner must have owned a pod without a break before it replaces it.
+    /// How long this runner must have owned a pod without interruption before it replaces the pod.
     pub replace_after: Duration,
-    /// How long past its deletion timestamp a pod may hold its name.
+    /// How long after its deletion timestamp a terminating pod counts as stuck.
     pub stuck_after: Duration,
 }
 
-/// Limits of one image, on this runner's own counts except `max_pods`, which holds for all runners
-/// together. In [`Config::limits`], zero counts as one, except in `min_pods`.
+/// Limits of one image. `max_pods` limits the pods of all runners together; limits of calls hold
+/// per runner. In [`Config::limits`], zero counts as one, except in `min_pods`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Pods that are not terminating (`--max-parallel-pods-per-function`).
@@ -51,7 +51,7 @@ pub struct Limits {
     /// Pods that the owner starts and keeps without a call, for images in [`Config::kept_images`].
     /// More than `max_pods` counts as `max_pods`.
     pub min_pods: u32,
-    /// One more pod is started when the least loaded one has so many calls
+    /// A runner starts one more pod when the least loaded pod has this many calls
     /// (`--max-waitlist-length`).
     pub waitlist: u32,
     /// Calls in flight per pod (`--max-concurrent-per-pod`).
@@ -62,7 +62,7 @@ pub struct Limits {
     pub ttl: Duration,
 }
 
-/// What differs for one image. Zero and `None` mean: as for all.
+/// The override of one image. Zero and `None` mean the value for all images.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Override {
     /// See [`Config::limits`].
@@ -71,9 +71,9 @@ pub struct Override {
     pub recipe: Option<PodRecipe>,
 }
 
-/// Finds an image's override. A function and not a table, since the configuration names functions
-/// by patterns that only the driver understands. It must give the same answer until the next
-/// `Configure`, or `RecipeChanged` of that image.
+/// Finds an image's override. This is a function and not a table, since the configuration names
+/// images by patterns that only the driver understands. It must return the same value until the
+/// next `Configure`, or `RecipeChanged` of that image.
 #[derive(Clone)]
 pub struct Overrides(Arc<dyn Fn(&ImageKey) -> Override + Send + Sync>);
 
@@ -89,7 +89,7 @@ pub(crate) struct Settings {
 // === impl Config ===
 
 impl Config {
-    /// With intervals that leave time for anything else.
+    /// Raises intervals that are too short.
     pub(crate) fn sane(mut self) -> Self {
         self.scan_interval = self.scan_interval.max(SHORTEST_INTERVAL);
         self.ready_timeout = self.ready_timeout.max(SHORTEST_INTERVAL);

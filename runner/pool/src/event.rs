@@ -1,12 +1,11 @@
-//! What goes into the pool and what comes out of it: the whole contract between the pure rules and
-//! the driver.
+//! The input and output of the pool: the whole contract between the pure rules and the driver.
 //!
 //! The driver owes the pool:
 //! - exactly one [`Event::Finished`] or [`Event::Cancel`] for every grant;
 //! - exactly one answer for every [`Action::Create`], [`Action::Delete`] and [`Action::Push`]
 //!   (`Unknown` or `Unreachable` when it gave up), and one [`Event::Checked`] for every
 //!   [`Action::Check`];
-//! - the states of one pod in their order, never an older one after a newer one;
+//! - the states of one pod in their order, never an older state after a newer one;
 //! - [`Event::Seen`] with the pod as written, before it answers `Ok` to a create or a push;
 //! - [`Event::WatchLost`] whenever it may have missed a change.
 
@@ -24,13 +23,13 @@ pub enum Event {
     /// A call wants a pod. The pool answers with one `Grant` or one `Reject`, unless the call is
     /// cancelled first.
     Request {
-        /// Never used before.
+        /// An id that the driver has never used before.
         id: RequestId,
         /// What to run.
         image: ImageKey,
-        /// Written into a pod that is created for it.
+        /// The runner writes this key into a pod that it creates for the call.
         shard_key: ShardKey,
-        /// Past it the call is rejected.
+        /// A call that still waits at this time is rejected.
         deadline: Time,
     },
     /// The caller of a waiting or granted call is gone. Ignored after a `Reject` or `Finished`.
@@ -39,14 +38,14 @@ pub enum Event {
     Finished {
         /// The call.
         id: RequestId,
-        /// What it showed about the pod.
+        /// What the call showed about the pod.
         verdict: Verdict,
     },
     /// A pod was added or changed.
     Seen(Pod),
     /// A pod was deleted.
     Gone(Uid),
-    /// The full list. It replaces everything known; a pod that is missing is gone.
+    /// The full list of pods. It replaces everything known: a pod that is not in the list is gone.
     Synced(Vec<Pod>),
     /// The watch broke. The next `Synced` ends the gap.
     WatchLost,
@@ -97,17 +96,17 @@ pub enum Event {
     /// The set of runners changed. A pool starts with [`OwnedShards::All`]: a runner with peers
     /// sends this before the first `Synced`, and again at every change.
     Own(OwnedShards),
-    /// Start one pod of the image unless there is one. Only the owner starts it: the request is
-    /// remembered until the pods are known and the shards are other than [`OwnedShards::None`],
-    /// and dropped if another runner owns the image or five starts in a row failed.
+    /// Start one pod of the image unless one exists. Only the owner starts it. The pool remembers
+    /// the request until it knows the pods and the shards are not [`OwnedShards::None`]. It drops
+    /// the request if another runner owns the image, or after five failed starts in a row.
     Warm {
         /// What to warm up.
         image: ImageKey,
-        /// Decides who owns it. Written into the pod.
+        /// Decides which runner owns the image. The owner writes this key into the pod.
         shard_key: ShardKey,
     },
-    /// The moment of [`Pool::next_timer`](crate::Pool::next_timer) has come. An early one is
-    /// harmless.
+    /// The time that [`Pool::next_timer`](crate::Pool::next_timer) returned has come. An early tick
+    /// is harmless.
     Tick,
 }
 
@@ -116,13 +115,14 @@ pub enum Event {
 pub enum Verdict {
     /// The pod answered, even if the function failed.
     Served,
-    /// The pod could not be reached or died in the call. It gets no call until a probe succeeds.
+    /// The pod could not be reached, or it died during the call. It gets no call until a probe
+    /// succeeds.
     Broken,
-    /// The pod refused the call because it has as many as it takes, of all runners together. It
-    /// gets fewer calls from this runner for a while.
+    /// The pod refused the call because all runners together already use its whole capacity. This
+    /// runner sends it fewer calls for a while.
     Full,
-    /// The pod sent nothing back, and its connection was given up. It does not count towards the
-    /// limit until a probe succeeds.
+    /// The pod sent nothing back, and the driver gave up its connection. The pod does not count
+    /// towards the limit until a probe succeeds.
     Silent,
     /// The deadline passed. The function or the pod may be the cause.
     Late {
@@ -138,40 +138,41 @@ pub enum Creation {
     Ok(Uid),
     /// A pod that the runners manage holds the name. The watch will show it.
     Exists,
-    /// Not allowed or not possible: admission, an invalid image, another's pod under the name.
+    /// Not allowed or not possible: for example admission, an invalid image, or a foreign pod with
+    /// this name.
     Refused(Reason),
     /// A quota is used up.
     OverQuota(Reason),
-    /// An error that leaves open whether the pod exists.
+    /// An error. The pod may exist or not.
     Unknown,
-    /// No answer: the pod may exist or not.
+    /// No answer. The pod may exist or not.
     Unreachable,
 }
 
 /// The answer to a delete or a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// Accepted: the pod terminates, or is written.
+    /// Accepted: the pod terminates (delete) or is updated (push).
     Ok,
     /// The pod has another resource version.
     Conflict,
-    /// There is no such pod. To a push also: the pod terminates.
+    /// The pod does not exist. For a push also: the pod is terminating.
     Gone,
-    /// An error that leaves the outcome open.
+    /// An error. The write may have taken effect or not.
     Unknown,
     /// No answer.
     Unreachable,
 }
 
-/// The shards that this runner owns, by its own view of its peers.
+/// The shards that this runner owns, according to its own view of its peers.
 #[derive(Clone, Default)]
 pub enum OwnedShards {
-    /// A single runner: everything.
+    /// Everything: there is only one runner.
     #[default]
     All,
-    /// Not among the peers, or not known yet: nothing.
+    /// Nothing: this runner is not among the peers, or does not know them yet.
     None,
-    /// The keys for which the function returns true. It must not change between two
+    /// The keys for which the function returns true. Its results must not change between two
     /// [`Event::Own`].
     Of(Arc<dyn Fn(&ShardKey) -> bool + Send + Sync>),
 }
@@ -218,13 +219,13 @@ pub enum Action {
     },
     /// Create a pod; answer with `Created`.
     Create {
-        /// The name on which runners collide.
+        /// The name. If several runners create this name, only one create succeeds.
         name: PodName,
-        /// To be written into the pod.
+        /// A value to write into the pod.
         shard_key: ShardKey,
-        /// To create it from, and to be written into the pod.
+        /// The recipe to create the pod from. It is also written into the pod.
         recipe: PodRecipe,
-        /// To be written into the pod.
+        /// A value to write into the pod.
         reclaim_after: Time,
     },
     /// Delete a pod if uid and resource version still match; answer with `Deleted`.
@@ -252,16 +253,16 @@ pub enum Action {
         /// The new [`place_wanted`](Pod::place_wanted), if that changes.
         place_wanted: Option<Time>,
     },
-    /// Ask a pod that has served whether it still answers, on the connection of its calls; answer
+    /// Check whether a pod that has served still answers, on the connection of its calls. Answer
     /// with `Checked`.
     Check {
         /// The pod.
         uid: Uid,
         /// Its name.
         name: PodName,
-        /// The number of this check, to be returned.
+        /// The number of this check, which `Checked` must return.
         number: u64,
-        /// How long it may take to answer.
+        /// The time that the pod has to answer.
         within: Duration,
     },
     /// The pod does not answer: close its connection, so that its calls move to other pods.
@@ -271,8 +272,8 @@ pub enum Action {
         /// Its name.
         name: PodName,
     },
-    /// Probe the pod until `Ready` or `Failed` was reported, or stop. One `Ready` ends the probe.
-    /// The driver may also stop by itself when the pod is gone or terminates.
+    /// Start or stop probing the pod. A probe ends when the driver reports `Ready` or `Failed`. The
+    /// driver may also stop it when the pod is gone or terminates.
     Probe {
         /// The pod.
         uid: Uid,
@@ -286,11 +287,11 @@ pub enum Action {
 /// Why a pod is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeleteReason {
-    /// It failed to start, died, or was not ready in time.
+    /// The pod failed to start, died, or was not ready in time.
     Failed,
-    /// Its calls end only by their deadlines. Calls in it may still finish.
+    /// The pod's calls end only by their deadlines. Its running calls may still finish.
     Hung,
-    /// Unused past its `reclaim_after`.
+    /// The pod is unused, and its `reclaim_after` has passed.
     Expired,
     /// A pod of the configured recipe took over.
     Replaced,
@@ -300,7 +301,7 @@ pub enum DeleteReason {
     Evicted,
 }
 
-/// Why a call gets no pod. The texts are deterministic: no names, uids or moments.
+/// Why a call gets no pod. The texts are deterministic: no names, uids or times.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// `RESOURCE_EXHAUSTED`: the image's queue is full.

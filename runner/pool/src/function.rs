@@ -2,8 +2,9 @@
 //! every event.
 //!
 //! Events only record what happened. [`Function::settle`] then applies every rule to the whole
-//! image, so that no rule depends on which event came last. A rule that waits for a moment asks
-//! [`PoolStep::reached`], which sets the timer of the image. There is no other list of moments.
+//! image, so that no rule depends on which event came last. A rule that waits for a time calls
+//! [`PoolStep::reached`], which sets the timer of the image. The rules of an image keep no other
+//! timers.
 
 use std::collections::BTreeMap;
 
@@ -15,44 +16,44 @@ use crate::start::{Backoff, Start};
 use crate::tracked::{Health, Tracked};
 use crate::types::{ImageKey, PodName, ShardKey, Time, Uid};
 
-/// Rules settle in two or three passes. More would be a fault; the next event goes on.
+/// Rules settle in two or three passes. More passes would be a bug; the next event then continues.
 const MOST_PASSES: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Function {
     pub(crate) image: ImageKey,
-    /// Of the last request, for pods created now.
+    /// The shard key of the last request. New pods get this key.
     pub(crate) shard_key: ShardKey,
     pub(crate) settings: Settings,
-    /// In the order of slots.
+    /// Sorted by slot.
     pub(crate) pods: Vec<Tracked>,
     pub(crate) starts: Vec<Start>,
     pub(crate) queue: Queue,
     /// The pause after failed starts.
     pub(crate) backoff: Option<Backoff>,
-    /// The pause between starts of the minimum. Calls do not wait for it.
+    /// The pause between starts of pods for `min_pods`. It does not delay pods that calls need.
     pub(crate) top_up_pause: Option<Backoff>,
-    /// A warm-up under way, with the shard key that it was requested under.
+    /// The shard key of the warm-up under way.
     pub(crate) warm: Option<ShardKey>,
-    /// How many pods this runner keeps: none unless it owns the image.
+    /// Number of pods that this runner keeps; 0 unless it owns the image.
     pub(crate) min_pods: usize,
     pub(crate) replacement: Option<Replacement>,
     /// Where the round robin continues.
     pub(crate) next_pick: usize,
-    /// A pod that has served is gone, and none has been ready since.
+    /// A pod that had served is gone, and no pod has been ready since.
     pub(crate) lost: bool,
-    /// Since when no pod has been ready.
+    /// Start of the current period without a ready pod.
     pub(crate) unready_since: Option<Time>,
     pub(crate) scan_at: Time,
-    /// No pod of the image is collected before this.
+    /// No pod of the image is collected before this time.
     pub(crate) collect_from: Time,
-    /// Creates in a row that a quota refused, while calls wait.
+    /// Number of consecutive creates that a quota refused while calls waited.
     pub(crate) quota_refusals: u32,
-    /// Since when calls have waited for a place among the pods of all images.
+    /// Start of the current wait for a place within the capacity of all images.
     pub(crate) wants_since: Option<Time>,
-    /// Its part of the totals of all images.
+    /// This image's part of the totals.
     pub(crate) part: Totals,
-    /// As entered into the timers; may be earlier than needed.
+    /// The image's entry in the timers. It may be earlier than needed.
     pub(crate) timer: Option<Time>,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct Replacement {
     pub(crate) new: PodName,
 }
 
-/// In the order of the images, so that the same events always give the same actions.
+/// Sorted by image, so that the same events always cause the same actions.
 #[derive(Debug, Default)]
 pub(crate) struct Functions(pub(crate) BTreeMap<ImageKey, Function>);
 
@@ -77,9 +78,9 @@ pub struct FunctionStats {
     pub owned: bool,
     /// Pods that serve.
     pub ready: usize,
-    /// Pods on their way, creates under way included.
+    /// Pods that have not served yet and may become ready, including creates under way.
     pub starting: usize,
-    /// Pods that have served and do not answer.
+    /// Pods that have served but are not ready now.
     pub silent: usize,
     /// Pods in termination.
     pub terminating: usize,
@@ -106,7 +107,7 @@ impl Function {
         self.scan_at = self.scan_at.min(step.now + step.shared.config.scan_interval);
     }
 
-    /// Applies the rules until they agree. Returns whether anything is left to remember.
+    /// Applies the rules until the state is stable. Returns whether anything is left to remember.
     pub(crate) fn settle(&mut self, step: &mut PoolStep<'_>) -> bool {
         for _ in 0..MOST_PASSES {
             step.begin_pass();
@@ -137,7 +138,7 @@ impl Function {
         self.update_totals(step);
     }
 
-    /// Nothing left to remember.
+    /// Whether there is nothing left to remember.
     fn is_idle(&self) -> bool {
         self.pods.is_empty()
             && self.starts.is_empty()
@@ -170,13 +171,13 @@ impl Function {
         self.pods.iter().any(Tracked::ready)
     }
 
-    /// Pods that count towards the limit, creates under way included.
+    /// Number of pods that count towards the limit, including creates under way.
     pub(crate) fn count(&self, step: &PoolStep<'_>) -> usize {
         self.pods.iter().filter(|tracked| tracked.stays() && !tracked.is_silent(step)).count()
             + self.unseen_starts()
     }
 
-    /// Pods that are not ready yet, creates under way included.
+    /// Number of pods that are not ready yet, including creates under way.
     pub(crate) fn starting(&self, step: &PoolStep<'_>) -> usize {
         self.pods.iter().filter(|tracked| tracked.starting(step)).count() + self.unseen_starts()
     }
@@ -212,7 +213,8 @@ impl Function {
 // === impl Functions ===
 
 impl Functions {
-    /// The function of an image, which is new if need be. It must be settled afterwards.
+    /// Returns the function of an image, and creates it if needed. The caller must settle it
+    /// afterwards.
     pub(crate) fn entry(
         &mut self,
         image: &ImageKey,
@@ -223,7 +225,7 @@ impl Functions {
         self.0.entry(image.clone()).or_insert_with(new)
     }
 
-    /// Changes the function of an image, which is new if need be, and settles it.
+    /// Changes the function of an image and settles it. Creates the function if needed.
     pub(crate) fn change(
         &mut self,
         image: &ImageKey,
@@ -248,8 +250,8 @@ impl Functions {
         }
     }
 
-    /// The same for the function of a pod, given the pod's index. An event about an unknown pod is
-    /// ignored.
+    /// Like `change_known`, for the function of a pod; `change` gets the pod's index. An event
+    /// about an unknown pod is ignored.
     pub(crate) fn change_pod(
         &mut self,
         uid: &Uid,
@@ -264,7 +266,7 @@ impl Functions {
         });
     }
 
-    /// Changes and settles all, including the images whose minimum this runner keeps.
+    /// Changes and settles all functions. Adds the images of which this runner keeps `min_pods`.
     pub(crate) fn change_all(
         &mut self,
         step: &mut PoolStep<'_>,

@@ -23,29 +23,34 @@
 //!
 //! - **Names arbitrate** (`scale`). A pod's name follows from image and slot. Runners that start a
 //!   pod at the same time collide on the name, and the loser uses the winner's pod. Slots
-//!   `0..max_pods` are the limit of all runners together. One more slot, the surge slot, serves to
-//!   replace a pod, or to start one while all others end or do not answer. A name whose holder is
-//!   stuck in termination is avoided.
+//!   `0..max_pods` are the limit of all runners together. One extra slot, the surge slot, is for
+//!   replacing a pod, and for starting one while all others terminate or do not answer. If a pod is
+//!   stuck in termination, the new pod gets another name.
 //! - **Any ready pod serves** (`calls`). A pod with room takes a call at once, whatever it was
-//!   created from and whichever runner owns it. Beyond that calls queue, in order and bounded.
-//! - **One more pod** (`scale`) starts when the least loaded one has as many calls as the waitlist.
-//! - **A failed start is reported at once** (`scale`, `liveness`) to the calls that wait for
-//!   nothing else, and the pause before the next start grows.
-//! - **A pod in use is not deleted** (`reclaim`, `collect`). Users push `reclaim_after` forward,
-//!   early enough for every clock. Only the owner deletes, only past it, and only the resource
-//!   version that it judged. To delete a pod early, it gives notice: it brings `reclaim_after`
-//!   near, and a user objects by pushing it away.
-//! - **Outdated pods are replaced, not evicted** (`replace`): by the owner, one at a time, the new
-//!   pod first. A pod is outdated if its configuration or its image's content differs, unless the
-//!   part that differs is newer ([`PodRecipe`]).
-//! - **A pod that does not answer is replaced** (`liveness`): it stops counting towards the limit
-//!   at once, and is probed until it serves again or is given up.
-//! - **A minimum is kept** (`min_pods`): the owner starts `min_pods` of an image and pushes them as
-//!   if they were in use, always the same ones. The image's other pods lapse.
+//!   created from and whichever runner owns it. If no pod has room, the call waits in a bounded
+//!   FIFO queue.
+//! - **One more pod** (`scale`) starts when even the least loaded pod has `--max-waitlist-length`
+//!   calls.
+//! - **A failed start is reported at once** (`scale`, `liveness`) to the waiting calls that no
+//!   other pod can serve. The pause before the next start grows.
+//! - **A pod in use is not deleted** (`reclaim`, `collect`). Every runner that uses a pod pushes
+//!   its `reclaim_after` forward, early enough for any clock skew. Only the owner deletes the pod,
+//!   only after `reclaim_after`, and only in the resource version that it judged. To delete a pod
+//!   early, the owner gives notice: it sets `reclaim_after` to a near time. A runner that uses the
+//!   pod objects by pushing it forward again.
+//! - **Outdated pods are replaced, not evicted** (`replace`). The owner replaces one pod at a time
+//!   and starts the new pod first. A pod is outdated if its configuration or image content differs,
+//!   unless the differing part is newer ([`PodRecipe`]).
+//! - **A pod that does not answer is replaced** (`liveness`). It stops counting towards the limit
+//!   at once. The runner probes it until it serves again, or gives up.
+//! - **A minimum is kept** (`min_pods`). The owner starts `min_pods` pods of an image and pushes
+//!   them as if they were in use. It always pushes the same pods. The other ones lapse: their
+//!   `reclaim_after` passes.
 //! - **All images share a capacity** (`capacity`). When it is used up, the pod that was unused for
 //!   longest gets notice, and calls wait for its place.
-//! - **The watch is late** (`watch`). No decision relies on a current view: writes carry the
-//!   resource version judged, and after a gap the owner waits until others could have pushed.
+//! - **The watch is late** (`watch`). No decision relies on a current view. Writes carry the
+//!   resource version that the runner judged. After a gap, the owner waits until other runners
+//!   could have pushed.
 //!
 //! The owner of an image collects, replaces, keeps and warms up its pods. Any runner may serve a
 //! call or start a pod for one. A change of the owner starts and deletes nothing.

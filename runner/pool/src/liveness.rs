@@ -1,16 +1,16 @@
-//! Whether a pod serves, and whether it still answers: its process may hang, its node may be gone.
+//! Finds out whether a pod serves and still answers. Its process may hang, or its node may be gone.
 //!
 //! A runner probes only the pods that it needs, and gives up after a while.
 //!
 //! A pod is checked when it has calls and has not answered for a while, and when a call ended by
-//! its deadline. It stays in use meanwhile, since a slow function is not the pod's fault. A pod
-//! that does not answer is silent: its calls move to other pods, it does not count towards the
-//! limit, so that another one starts at once, and it is probed until it serves again.
+//! its deadline. It stays in use during the check, since a slow function is not the pod's fault. A
+//! pod that does not answer is silent. Its calls move to other pods. It does not count towards the
+//! limit, so that another pod starts at once. The runner probes it until it serves again.
 //!
-//! A wrapper may answer although its pod finishes no call. So a pod is also given up when two calls
-//! in a row, of different packages, run for a while and end by their deadlines while another pod of
-//! the image answers. Only its owner or creator decides that, since only they may delete it. The
-//! pod may finish its other calls.
+//! A pod's wrapper may answer checks although no call in the pod finishes. So a runner also gives
+//! up a pod after two calls in a row, of different packages, ran for a while and ended by their
+//! deadlines. Another pod of the image must have served in between. Only the owner or creator of
+//! the pod decides this, since only they may delete it. The pod may finish its other calls.
 
 use std::time::Duration;
 
@@ -20,15 +20,15 @@ use crate::shared::PoolStep;
 use crate::tracked::{Check, Health, Liveness, Tracked};
 use crate::types::{Phase, Reason, Time};
 
-/// A pod with calls is checked when it has not answered for so long.
+/// A pod with calls is checked when it has not answered for this long.
 const CHECK_AFTER: Duration = Duration::from_secs(1);
-/// How long it may take to answer then.
+/// The time that a pod has to answer a check.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// The same after a call that ended by its deadline.
 const LATE_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 /// A shorter call that ends by its deadline shows nothing about its pod.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
-/// A pod that could not be reached is silent after so long.
+/// A pod that could not be reached counts as silent after this long.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 // === impl Function ===
@@ -79,7 +79,7 @@ impl Function {
         }
     }
 
-    /// Nothing comes back from the pod.
+    /// The pod does not answer at all.
     pub(crate) fn record_silent(&mut self, index: usize, step: &mut PoolStep<'_>) {
         let tracked = &mut self.pods[index];
         if tracked.ready() || tracked.load() > 0 {
@@ -98,8 +98,8 @@ impl Function {
         if matches!(tracked.health, Health::Failed | Health::Hung) {
             return;
         }
-        // A pod that was dead when it was found is no failed start, unless this runner just
-        // created it.
+        // A pod that was already dead when this runner found it is not a failed start, unless this
+        // runner just created it.
         let awaited = tracked.awaited() || self.starts.iter().any(|start| start.name == tracked.pod.name);
         Self::stop_probe(tracked, step);
         tracked.health = Health::Failed;
@@ -110,8 +110,8 @@ impl Function {
 
     /// Probes the pods that this runner needs.
     pub(crate) fn probe_pods(&mut self, step: &mut PoolStep<'_>) {
-        // A user of one pod of the image uses the others as well, so that the owner can retire
-        // that one.
+        // A runner that uses one pod of the image also probes the others, so that it can switch to
+        // them when the owner retires that pod.
         let used = self.pods.iter().any(|tracked| tracked.health == Health::Ready);
         let wanted = !self.queue.is_empty() || self.warms(step) || used;
         for tracked in &mut self.pods {
@@ -155,11 +155,12 @@ impl Function {
             };
             let error = Some(Rejection::NotReady { timeout, waiting });
             let uid = tracked.pod.uid.clone();
-            // Another runner that pushes reaches the pod: then the fault is between here and it.
+            // If another runner pushes the pod, that runner reaches it. The fault is then between
+            // this runner and the pod.
             let used_by_others =
                 tracked.pod.reclaim_after > reclaim_after && tracked.pod.reclaim_after != tracked.pushed;
             if pending && !given_up {
-                // It may be pulling its image. Only the waiters are rejected.
+                // The pod may be pulling its image. Only reject the waiting calls.
                 tracked.health = Health::Probing { since, reclaim_after, given_up: true };
                 self.start_failed(error, Some(&uid), step);
             } else if tracked.ours() && !used_by_others {
@@ -190,7 +191,7 @@ impl Function {
 // === impl Tracked ===
 
 impl Tracked {
-    /// The pod could not be reached, or its connection broke: it may be back at once.
+    /// The pod could not be reached, or its connection was lost. It may be back at once.
     pub(crate) fn record_broken(&mut self, now: Time) {
         if self.health == Health::Ready {
             self.liveness.silent_from = Some(now + SILENT_AFTER);
@@ -205,8 +206,8 @@ impl Tracked {
         }
     }
 
-    /// It runs and does not answer. Either it has served, or it is another runner's and was never
-    /// reached from here, such as the pod of a node that died with its owner.
+    /// Whether the pod runs but does not answer. Either it has served, or another runner created it
+    /// and this runner never reached it. Example: the pod's node died together with its owner.
     pub(crate) fn is_silent(&self, step: &PoolStep<'_>) -> bool {
         let never_reached = match self.health {
             Health::Probing { since, .. } if !self.served && !self.created_here => {
@@ -217,12 +218,12 @@ impl Tracked {
         self.liveness.silent_from.or(never_reached).is_some_and(|at| step.reached(at))
     }
 
-    /// On its way to serve, for the first time or again.
+    /// Whether the pod is expected to serve soon, for the first time or again.
     pub(crate) fn starting(&self, step: &PoolStep<'_>) -> bool {
         self.lives() && self.health != Health::Ready && !self.is_silent(step)
     }
 
-    /// Asks whether it answers, unless an answer is due as soon.
+    /// Checks whether the pod answers, unless a check under way ends as early.
     fn check(&mut self, within: Duration, step: &mut PoolStep<'_>) {
         let by = step.now + within;
         if self.liveness.check.is_some_and(|check| check.by <= by) {

@@ -1,9 +1,9 @@
 //! Pods that are kept although nobody uses them: `min_pods` of each image in the configuration's
 //! `kept_images`.
 //!
-//! Only the owner keeps pods. It starts what is missing, and pushes the `reclaim_after` of the kept
+//! Only the owner keeps pods. It starts missing pods, and pushes the `reclaim_after` of the kept
 //! pods as if they were in use, so that other runners treat them like any pod and need no push
-//! before a call. Pods beyond the minimum lapse; therefore always the same ones must be pushed. A
+//! before a call. Pods beyond the minimum should lapse, so the owner always pushes the same pods. A
 //! runner that no longer owns the image stops pushing, and the new owner finds the pods with most
 //! of their lifetime left.
 
@@ -21,8 +21,8 @@ impl Function {
         if keeps { self.settings.limits.min_pods as usize } else { 0 }
     }
 
-    /// Starts what is missing, with a pause that grows for a while: pods may die as soon as they
-    /// are ready, which is no failed start.
+    /// Starts missing pods, with a growing pause between starts. Pods may die as soon as they are
+    /// ready, which does not count as a failed start.
     pub(crate) fn top_up(&mut self, step: &mut PoolStep<'_>) {
         let is_short = |function: &Self, step: &PoolStep<'_>| function.count(step) < function.min_pods;
         self.top_up_pause.take_if(|pause| pause.forget_at() <= step.now);
@@ -33,7 +33,7 @@ impl Function {
         let Some(key) = self.settings.kept_under.clone() else { return };
         let before = self.starts.len();
         self.shard_key = key;
-        // One at a time after a failure, since it may not have been the last.
+        // After a failed start, start one pod at a time: the next start may fail, too.
         let mut failed = None;
         while failed.is_none() && is_short(self, step) && (self.backoff.is_none() || self.starting(step) == 0)
         {
@@ -45,11 +45,11 @@ impl Function {
         }
     }
 
-    /// Chooses the pods that stay whatever their `reclaim_after`: pods that have served, are not
-    /// about to end, have the configured recipe, in the lowest slots. A pod that is pushed for
-    /// being kept therefore stays chosen.
+    /// Chooses the pods that stay whatever their `reclaim_after`. Prefers, in this order, pods that
+    /// have served, are not about to end, have the configured recipe, and have the lowest slots. A
+    /// kept pod is pushed and therefore stays chosen.
     pub(crate) fn choose_kept(&mut self, step: &PoolStep<'_>) {
-        // Pods that are pushed in time never come that near to their lapse.
+        // Pods that are pushed in time never come this close to their lapse.
         let leaving = step.shared.config.notice();
         let (min_pods, recipe) = (self.min_pods, &self.settings.recipe);
         let mut candidates = Vec::new();

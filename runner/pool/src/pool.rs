@@ -1,4 +1,4 @@
-//! Dispatch: hands an event to the function of its image, whose rules then run.
+//! Dispatches an event to the function of its image, whose rules then run.
 
 use std::collections::HashSet;
 
@@ -24,13 +24,13 @@ impl Pool {
         Self { functions: Functions::default(), shared }
     }
 
-    /// Takes in one event at `now` and returns what to do.
+    /// Processes one event at time `now` and returns the actions.
     pub fn step(&mut self, event: Event, now: Time) -> Vec<Action> {
         let mut actions = Vec::new();
         let step = &mut PoolStep::new(now, &mut self.shared, &mut actions);
         let functions = &mut self.functions;
         match event {
-            // An id used twice would count a call twice; the first one keeps it.
+            // A repeated id would count a call twice, so the second request is ignored.
             Event::Request { id, .. } if step.shared.calls.contains_key(&id) => {}
             Event::Request { id, image, shard_key, deadline } => {
                 functions.change(&image, &shard_key, step, |function, step| {
@@ -117,7 +117,7 @@ impl Pool {
     }
 }
 
-/// A call is over (`verdict`) or its caller is gone.
+/// A call finished with `verdict`, or its caller is gone (`None`).
 fn end_call(functions: &mut Functions, id: RequestId, verdict: Option<Verdict>, step: &mut PoolStep<'_>) {
     let Some(call) = step.shared.calls.get(&id) else { return };
     // Only a granted call can finish.
@@ -132,7 +132,7 @@ fn end_call(functions: &mut Functions, id: RequestId, verdict: Option<Verdict>, 
 
 fn synced(functions: &mut Functions, pods: Vec<Pod>, step: &mut PoolStep<'_>) {
     if !matches!(step.shared.watch, Watch::Current { .. }) {
-        // Users of a pod may have been unable to push it as well: give them one scan interval.
+        // Other users of a pod may have been unable to push it, too. Give them one scan interval.
         let collect_from = step.now + step.shared.config.scan_interval;
         step.shared.watch = Watch::Current { collect_from };
     }

@@ -1,9 +1,10 @@
-//! `reclaim_after`: before this moment the owner does not delete a pod that another runner uses.
+//! `reclaim_after`: before this time the owner does not delete a pod that another runner uses. A
+//! pod lapses when this time passes.
 //!
-//! Every user pushes it forward: well before it passes while calls are in flight, and *before* the
-//! use when it is so close that the owner's clock may already be past it. The owner deletes only
-//! past it and only the resource version that it judged, so that a push and a delete that race
-//! cannot both succeed.
+//! Every runner that uses the pod pushes `reclaim_after` forward. While calls are in flight, the
+//! runner pushes well before the pod lapses. If the pod may already have lapsed by the owner's
+//! clock, the push comes *before* the use. The owner deletes only a lapsed pod, and only in the
+//! resource version that it judged. So if a push and a delete race, only one can succeed.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::start::ANSWER_TIMEOUT;
 use crate::tracked::{Push, Tracked};
 use crate::types::Time;
 
-/// A deadline reserves a pod for no longer than this at once; calls in flight push again.
+/// One push reserves a pod for at most this long. Longer calls push again.
 const LONGEST_RESERVATION: Duration = Duration::from_hours(1);
 const SHORTEST_LIFETIME: Duration = Duration::from_secs(1);
 const LONGEST_THROTTLE: Duration = Duration::from_mins(1);
@@ -29,14 +30,14 @@ impl Config {
         ttl.max(self.skew.saturating_mul(4)).max(SHORTEST_LIFETIME)
     }
 
-    /// How far ahead a pod's end is announced: time enough for a late watch and a push.
+    /// How long before its end a pod's end is announced. It suffices for a late watch and a push.
     pub(crate) fn notice(&self) -> Duration {
         self.skew.saturating_mul(2)
     }
 
-    /// A pod whose lapse is closer than this gets no calls if there is a choice. More than the
-    /// notice by any clock, and less than what a pod in regular use has left, which is three
-    /// quarters of its lifetime.
+    /// A pod that lapses within this time gets calls only if no other pod can take them. It is
+    /// longer than the notice by any clock, and shorter than the time that a pod in regular use has
+    /// left. That is three quarters of its lifetime.
     pub(crate) fn leaving(&self) -> Duration {
         self.skew.saturating_mul(3)
     }
@@ -46,8 +47,8 @@ impl Config {
         (self.lifetime(ttl) / 4).min(LONGEST_THROTTLE)
     }
 
-    /// The pause after a conflict or a missing answer. Well below the scan interval, which the
-    /// owner waits after an outage: by then every user has pushed.
+    /// The pause after a conflict or a missing answer. It is well below the scan interval. After an
+    /// outage, the owner waits one scan interval, so that every user has pushed.
     pub(crate) fn retry_interval(&self) -> Duration {
         (self.scan_interval / 4).clamp(Duration::from_millis(100), LONGEST_RETRY)
     }
@@ -63,8 +64,8 @@ impl Function {
         reserved.max(step.now + lifetime)
     }
 
-    /// Pushes pods that are in use or kept and lag behind, and pods that a call waits for but that
-    /// are too close to their lapse.
+    /// Pushes pods that are in use or kept if their `reclaim_after` lags behind. Also pushes pods
+    /// that a waiting call could use, but that lapse too soon.
     pub(crate) fn push_pods(&mut self, step: &mut PoolStep<'_>) {
         self.choose_kept(step);
         let waiting = self.queue.front().map(|waiter| waiter.deadline);
@@ -74,13 +75,14 @@ impl Function {
                 continue;
             }
             let wanted = waiting.filter(|_| self.has_room(tracked, step) && !tracked.is_guarded(step));
-            // Notice was given, but the pod is to stay after all.
+            // The owner gave notice, but the pod should stay after all.
             let recalled = tracked.noticed.is_some() && tracked.retiring.is_none();
-            // Only ready pods are kept by a push: it tells other runners that the pod is reached.
+            // Kept pods are pushed only if ready: a push tells other runners that this runner
+            // reaches the pod.
             let in_use = tracked.load() > 0
                 || recalled
                 || (tracked.kept && tracked.ready())
-                // Its owner gives a lifetime to a pod without one, which would never lapse.
+                // A pod without `reclaim_after` would never lapse, so its owner sets one.
                 || (tracked.pod.reclaim_after.is_none() && tracked.owned_since.is_some());
             let deadline = tracked.last_deadline().max(wanted);
             let due = wanted.is_some() || (in_use && self.lags(tracked, deadline, step));
@@ -102,7 +104,8 @@ impl Function {
         step.reached(by_deadline.map_or(by_lifetime, |at| at.min(by_lifetime)))
     }
 
-    /// Records a push's answer. A pod that was written has been seen, which ended the push.
+    /// Records a push's answer. After a successful push, the pool has already seen the changed pod,
+    /// which ended the push.
     pub(crate) fn push_answered(&mut self, index: usize, result: WriteOutcome, step: &mut PoolStep<'_>) {
         let tracked = &mut self.pods[index];
         if matches!(result, WriteOutcome::Ok | WriteOutcome::Conflict) {
@@ -140,7 +143,8 @@ impl Function {
 // === impl Tracked ===
 
 impl Tracked {
-    /// Safe from its owner for long enough to be used right now; otherwise a push comes first.
+    /// Whether the pod can be used now, because its owner will not delete it soon. Otherwise a push
+    /// must come first.
     pub(crate) fn is_guarded(&self, step: &PoolStep<'_>) -> bool {
         !self.lapses_within(step.shared.config.skew, step.now) || step.now < self.waived_until
     }
@@ -154,7 +158,7 @@ impl Tracked {
         step.act(Action::Push { uid, resource_version, name, until, place_wanted });
     }
 
-    /// The API server does not answer: the pod is used without a push, which is tried again.
+    /// The API server does not answer. The pod is used without a push, and the push is retried.
     fn waive_push(&mut self, step: &PoolStep<'_>) {
         let retry = step.shared.config.retry_interval();
         self.push_after = step.now + retry;

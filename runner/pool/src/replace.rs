@@ -1,10 +1,10 @@
-//! Replaces an outdated pod: the new one first, the old one after, one at a time.
+//! Replaces outdated pods, one at a time. The new pod is ready before the old pod is retired.
 //!
 //! Any ready pod serves, whatever it was created from, so a replacement is never urgent. Only the
 //! owner replaces, only after a while of undisturbed ownership, and never a pod whose configuration
 //! or content is newer than its own. A rolling upgrade of the runners, where neighbours disagree on
-//! the version for a while, therefore does not replace pods back and forth. Of all pods that a
-//! runner owns it replaces one in twenty at a time.
+//! the version for a while, therefore does not replace pods back and forth. A runner replaces at
+//! most one in twenty of the pods that it owns at a time.
 
 use crate::event::DeleteReason;
 use crate::function::{Function, Replacement};
@@ -34,7 +34,7 @@ impl Function {
         };
         let Some(old) = self.pods.iter().find(outdated) else { return };
         if !step.shared.totals.may_replace() {
-            // Others are replaced first.
+            // Pods of other images are replaced first.
             self.scan_at = self.scan_at.min(step.now + step.shared.config.retry_interval());
             return;
         }
@@ -43,8 +43,8 @@ impl Function {
         self.replacement = self.create_in(0..=limit, step).ok().map(|new| Replacement { old, new });
     }
 
-    /// Retires the old pod once the new one is ready. Gives up when one of them is gone, or the
-    /// image is another runner's.
+    /// Retires the old pod once the new one is ready. Gives up when one of them is gone, or another
+    /// runner owns the old pod.
     pub(crate) fn retire_replaced(&mut self, step: &PoolStep<'_>) {
         let Some(Replacement { old, new }) = &self.replacement else { return };
         let successor = self.pods.iter().find(|tracked| tracked.pod.name == *new && tracked.lives());
@@ -55,7 +55,7 @@ impl Function {
             return;
         };
         let tracked = &mut self.pods[index];
-        // While the old pod ends, there is still one pod more.
+        // While the old pod terminates, the image still has one extra pod.
         if !tracked.stays() && !tracked.is_stuck(step) {
             return;
         }
@@ -67,7 +67,7 @@ impl Function {
         }
     }
 
-    /// Whether it is being replaced, or replaces another one.
+    /// Whether the pod is being replaced, or replaces another pod.
     pub(crate) fn is_in_replacement(&self, tracked: &Tracked) -> bool {
         self.replacement
             .as_ref()

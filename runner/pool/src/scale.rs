@@ -1,9 +1,9 @@
 //! When one more pod is started, under which name, and the outcome of each create.
 //!
-//! The load of a pod is its calls in flight and its share of the waiting calls; a pod on its way
-//! has the share that it was started for. One more is started when the least loaded pod has
-//! `--max-waitlist-length` of them. No call is reserved for a particular pod: the shares follow
-//! from the totals, so a caller that leaves takes its share along.
+//! The load of a pod is its calls in flight plus its share of the waiting calls. A starting pod has
+//! the share that it was started for. One more pod is started when the least loaded pod has a load
+//! of `--max-waitlist-length`. No call is reserved for a particular pod. The shares follow from the
+//! totals, so they shrink when a caller leaves.
 
 use crate::event::{Action, Creation, OwnedShards, Rejection};
 use crate::function::Function;
@@ -12,14 +12,14 @@ use crate::start::{Backoff, Start};
 use crate::tracked::Tracked;
 use crate::types::{Pod, PodName, Uid};
 
-/// A warm-up ends after so many failed starts in a row: registry, quota or node may be unavailable
-/// when the runner starts.
+/// A warm-up ends after this many failed starts in a row. One failure is not enough: registry,
+/// quota or node may be unavailable when the runner starts.
 const WARM_STARTS: u32 = 5;
 
 /// Why a pod is not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotCreated {
-    /// Only because there are as many pods as there may be.
+    /// Only because no place for a pod is free.
     NoPlace,
     Other,
 }
@@ -27,7 +27,7 @@ pub(crate) enum NotCreated {
 // === impl Function ===
 
 impl Function {
-    /// Starts what the waiting calls, a warm-up and the minimum need.
+    /// Starts the pods that the waiting calls, a warm-up and `min_pods` need.
     pub(crate) fn scale(&mut self, step: &mut PoolStep<'_>) {
         if self.queue.is_empty() {
             self.quota_refusals = 0;
@@ -43,7 +43,7 @@ impl Function {
     }
 
     /// Starts the pod of a warm-up. Forgets the warm-up if another runner owns the image, too many
-    /// starts failed, or there is no place: no pod that was in use makes place for it.
+    /// starts failed, or no place is free: no other pod is evicted for a warm-up.
     fn warm_up(&mut self, step: &mut PoolStep<'_>) {
         let Some(key) = self.warm.clone() else { return };
         let failed = self.backoff.as_ref().is_some_and(|backoff| backoff.starts >= WARM_STARTS);
@@ -59,21 +59,22 @@ impl Function {
         }
     }
 
-    /// A warm-up is under way, and this runner owns the image.
+    /// Whether a warm-up is under way and this runner owns the image.
     pub(crate) fn warms(&self, step: &PoolStep<'_>) -> bool {
         self.warm.as_ref().is_some_and(|key| step.shared.owned.owns(key))
     }
 
-    /// Every ready pod has so many calls that the next one should find one more pod.
+    /// Whether every ready pod has so many calls that the next call should cause the start of one
+    /// more pod.
     pub(crate) fn is_crowded(&self, step: &PoolStep<'_>) -> bool {
         self.serving(step).all(|tracked| tracked.load() >= self.waitlist())
     }
 
-    /// A call was granted although all pods were crowded: starts one more pod, unless the pods on
-    /// their way will take the excess.
+    /// Starts one more pod after a call was granted although all pods were crowded. Not needed if
+    /// the starting pods will take the excess.
     pub(crate) fn scale_beyond(&mut self, step: &mut PoolStep<'_>) {
         if self.excess(step) > self.starting(step) * self.waitlist() {
-            // Without a place, the existing pods serve it.
+            // If no place is free, the existing pods serve the call.
             let _ = self.create(step);
         }
     }
@@ -95,8 +96,8 @@ impl Function {
         self.settings.limits.waitlist as usize
     }
 
-    /// Creates a pod in the lowest free slot below the limit, if it may. While all pods end, have
-    /// failed or do not answer, the surge slot is available as well.
+    /// Creates a pod in the lowest free slot below the limit, if allowed. While all pods terminate,
+    /// have failed or do not answer, the surge slot is available as well.
     pub(crate) fn create(&mut self, step: &mut PoolStep<'_>) -> Result<PodName, NotCreated> {
         let limit = self.settings.limits.max_pods;
         if self.count(step) >= limit as usize {
@@ -131,14 +132,15 @@ impl Function {
         Ok(name)
     }
 
-    /// A name for a new pod in this slot, unless a pod holds it that lives or may still end.
+    /// A name for a new pod in this slot. `None` if a create under way or a pod that is not stuck
+    /// holds the slot.
     fn free_name(&self, slot: u32, step: &PoolStep<'_>) -> Option<PodName> {
         let holders = || self.pods.iter().filter(|tracked| tracked.pod.name.slot == slot);
         let created = self.starts.iter().any(|start| start.name.slot == slot && start.unseen());
         if created || holders().any(|holder| !holder.is_stuck(step)) {
             return None;
         }
-        // There is one name more than stuck holders, so one of them is free.
+        // There is one more name than stuck pods, so at least one name is free.
         let mut pasts = std::iter::once(None).chain(holders().map(|holder| Some(holder.uid().clone())));
         let past = pasts.find(|past| holders().all(|holder| holder.pod.name.past != *past))?;
         Some(PodName { image: self.image.clone(), slot, past })
@@ -153,7 +155,7 @@ impl Function {
                 self.starts.swap_remove(index);
                 match self.pod_mut(&uid) {
                     Some(tracked) => tracked.created_here = true,
-                    // It has come and gone.
+                    // The pod was created and is already gone.
                     None => self.start_failed(None, None, step),
                 }
             }
@@ -173,7 +175,7 @@ impl Function {
         }
     }
 
-    /// A pod of this name exists or may exist. It may be terminating, which the watch shows.
+    /// A pod of this name exists or may exist. It may be terminating; the watch will show this.
     fn await_holder(&mut self, index: usize, step: &PoolStep<'_>) {
         let name = &self.starts[index].name;
         if self.pods.iter().any(|tracked| tracked.pod.name == *name) {
@@ -203,8 +205,8 @@ impl Function {
         self.backoff.take_if(|backoff| step.reached(backoff.forget_at()));
     }
 
-    /// A start failed. Its waiters are rejected at once if no other pod can serve them; without an
-    /// error they wait for the next start. `except` is a pod that cannot be expected to serve.
+    /// A start failed. The waiting calls are rejected at once if no other pod can serve them.
+    /// Without an error, they wait for the next start. The pod `except` is not expected to serve.
     pub(crate) fn start_failed(
         &mut self,
         error: Option<Rejection>,

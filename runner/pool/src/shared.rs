@@ -1,4 +1,4 @@
-//! What all images have in common, and the step: one event that is worked on at one moment.
+//! The state that all images share, and the step: the processing of one event at one time.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -8,7 +8,7 @@ use crate::event::{Action, OwnedShards, Rejection};
 use crate::queue::Ticket;
 use crate::types::{ImageKey, RequestId, Time, Uid};
 
-/// One of so many owned pods is replaced at a time.
+/// At most one in this many owned pods is replaced at a time, but at least one pod.
 const REPLACED_SHARE: usize = 20;
 
 #[derive(Debug, Default)]
@@ -22,9 +22,9 @@ pub(crate) struct Shared {
     pub(crate) timers: BTreeSet<(Time, ImageKey)>,
     pub(crate) totals: Totals,
     pub(crate) quota: Option<Quota>,
-    /// Images with calls that wait, and no place for a pod, with the time since when.
+    /// Images whose calls wait for a place for a pod, after the start of the wait.
     pub(crate) wanting: BTreeSet<(Time, ImageKey)>,
-    /// No pod could be evicted: when to try again.
+    /// When to try again after no pod could be evicted.
     pub(crate) evict_at: Option<Time>,
 }
 
@@ -43,12 +43,13 @@ pub(crate) struct Totals {
     pub(crate) replacing: usize,
 }
 
-/// What a quota allows, as its last refusal showed.
+/// The number of pods that a quota allows, derived from its last refusal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
     pub(crate) pods: usize,
     pub(crate) until: Time,
-    /// It refused fewer pods than that. The place of a pod that just ended is free a moment later.
+    /// The quota then refused a smaller number of pods. The place of a pod that just ended becomes
+    /// free only a moment later.
     pub(crate) doubted: bool,
 }
 
@@ -58,7 +59,7 @@ pub(crate) enum Watch {
     /// Nothing is known yet.
     #[default]
     Never,
-    /// Complete, but late. Nothing is collected before the given moment.
+    /// Complete, but late. Nothing is collected before the given time.
     Current { collect_from: Time },
     /// Changes are being missed.
     Lost,
@@ -69,7 +70,7 @@ pub(crate) struct Call {
     pub(crate) image: ImageKey,
     pub(crate) deadline: Time,
     pub(crate) place: Place,
-    /// Since when it has been there.
+    /// When the call got this place.
     pub(crate) since: Time,
 }
 
@@ -79,12 +80,12 @@ pub(crate) enum Place {
     Pod(Uid),
 }
 
-/// One event at one moment.
+/// The processing of one event at time `now`.
 pub(crate) struct PoolStep<'a> {
     pub(crate) now: Time,
     pub(crate) shared: &'a mut Shared,
     actions: &'a mut Vec<Action>,
-    /// The earliest moment that a rule waits for, of the image that is being settled.
+    /// The earliest time that a rule of the image being settled waits for.
     pub(crate) wake_at: Cell<Option<Time>>,
     /// The rules of this image must run once more.
     pub(crate) unsettled: bool,
@@ -102,7 +103,8 @@ impl Totals {
         self.replacing = self.replacing + to.replacing - from.replacing;
     }
 
-    /// Whether one more pod may be replaced. A new template outdates all pods at once.
+    /// Whether one more pod may be replaced. A new template outdates all pods at once, hence the
+    /// limit.
     pub(crate) fn may_replace(&self) -> bool {
         self.replacing < (self.owned / REPLACED_SHARE).max(1)
     }
@@ -133,12 +135,12 @@ impl<'a> PoolStep<'a> {
         at <= self.now
     }
 
-    /// Begins to settle an image: forgets the moments that rules have waited for so far.
+    /// Begins to settle an image: forgets the times that rules have waited for so far.
     pub(crate) fn begin_pass(&mut self) {
         (self.wake_at, self.unsettled) = (Cell::default(), false);
     }
 
-    /// Whether the view is current enough to find a pod unused.
+    /// Whether the view is current enough to conclude that a pod is unused.
     pub(crate) fn may_collect(&self) -> bool {
         matches!(self.shared.watch, Watch::Current { collect_from } if self.now >= collect_from)
     }

@@ -1,14 +1,14 @@
 //! A create under way, and the pause between starts.
 //!
-//! A create's answer and the watch come in any order, and the answer may be lost. A start is
-//! therefore remembered until it was both answered and seen, or until neither can be expected.
+//! A create's answer and its watch event arrive in any order, and the answer may be lost. The pool
+//! therefore remembers a start until both have arrived, or until neither can be expected.
 
 use std::time::Duration;
 
 use crate::event::Rejection;
 use crate::types::{PodName, Time, Uid};
 
-/// An answer later than this never comes.
+/// Without an answer after this time, the request counts as lost.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long the watch may take to show a pod that may exist, before it is created again.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
@@ -21,9 +21,9 @@ const REMEMBER: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) name: PodName,
-    /// Answered without a pod; the watch should show one.
+    /// The create was answered without a uid. The watch should show the pod.
     pub(crate) answered: bool,
-    /// Not answered yet, but the watch shows this pod.
+    /// The create is not answered yet, but the watch shows this pod.
     pub(crate) shown: Option<Uid>,
     pub(crate) expires_at: Time,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Start {
 pub(crate) struct Backoff {
     pub(crate) starts: u32,
     pub(crate) retry_at: Time,
-    /// The answer to calls meanwhile. `None`: they wait.
+    /// The error for calls during the pause. `None`: the calls wait.
     pub(crate) error: Option<Rejection>,
 }
 
@@ -44,7 +44,7 @@ impl Start {
         Self { name, answered: false, shown: None, expires_at: now + ANSWER_TIMEOUT }
     }
 
-    /// Not among the known pods yet, so counted by itself.
+    /// Whether the pod is not among the known pods yet, so that the start is counted instead.
     pub(crate) fn unseen(&self) -> bool {
         self.shown.is_none()
     }

@@ -1,4 +1,4 @@
-//! One pod as this runner tracks it: the object as observed, and what this runner knows beyond it.
+//! One pod as this runner tracks it: the observed object, and what this runner knows besides.
 
 use std::time::Duration;
 
@@ -9,62 +9,64 @@ use crate::types::{Pod, RequestId, ResourceVersion, Time, Uid};
 #[derive(Debug, Default)]
 pub(crate) struct Tracked {
     pub(crate) pod: Pod,
-    /// This runner created it, and cleans up if it fails.
+    /// This runner created the pod, and deletes it if it fails.
     pub(crate) created_here: bool,
     pub(crate) owned_since: Option<Time>,
     pub(crate) health: Health,
-    /// It was ready once: its end is not a failed start.
+    /// The pod was ready once, so its end is not a failed start.
     pub(crate) served: bool,
     /// Calls of this runner in flight, with their deadlines.
     pub(crate) calls: Vec<(RequestId, Time)>,
-    /// It refused a call.
+    /// Set when the pod refused a call.
     pub(crate) full: Option<Full>,
     pub(crate) liveness: Liveness,
-    /// When it was first seen to run.
+    /// When this runner first saw the pod run.
     pub(crate) running_since: Option<Time>,
     pub(crate) push: Option<Push>,
-    /// The `reclaim_after` of this runner's last push. Another value was written by somebody else.
+    /// The `reclaim_after` of this runner's last push. If the pod has another value, another runner
+    /// wrote it.
     pub(crate) pushed: Option<Time>,
-    /// No push before this.
+    /// No push before this time.
     pub(crate) push_after: Time,
-    /// The API server did not answer a push: until then the pod is used without one.
+    /// Until this time the pod is used without a push, because the API server did not answer one.
     pub(crate) waived_until: Time,
-    /// A delete is under way. Without an answer by then, it counts as lost.
+    /// Set while a delete is under way. Without an answer by this time, the delete counts as lost.
     pub(crate) delete: Option<Time>,
-    /// No delete before this.
+    /// No delete before this time.
     pub(crate) delete_after: Time,
-    /// A delete was accepted, or a push found it gone; the watch has not shown it yet.
+    /// A delete was accepted, or a push found the pod gone. The watch has not shown this yet.
     pub(crate) doomed: bool,
-    /// One of the image's minimum: it stays although nobody uses it.
+    /// The pod is one of the image's `min_pods`. It stays although it is unused.
     pub(crate) kept: bool,
-    /// Its owner wants to delete it before its `reclaim_after`.
+    /// Why its owner wants to delete the pod before its `reclaim_after`.
     pub(crate) retiring: Option<DeleteReason>,
-    /// If it is being evicted: when the notice ends, and its `reclaim_after` before.
+    /// If the pod is being evicted: the end of the notice, and the previous `reclaim_after`.
     pub(crate) eviction: (Time, Option<Time>),
-    /// No further notice before this, since another runner may have objected to the last one.
+    /// Set when notice was given. No further notice before this time, since another runner may
+    /// object.
     pub(crate) noticed: Option<Time>,
-    /// It is not evicted before this.
+    /// No eviction before this time.
     pub(crate) left_alone_until: Time,
     /// When this runner last asked its owner to evict it.
     pub(crate) asked_for_place: Option<Time>,
-    /// Since when it is known to end.
+    /// When this runner learned that the pod ends.
     pub(crate) ending_since: Option<Time>,
 }
 
 /// Whether a pod that has served still answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Liveness {
-    /// When it last answered, or got a call while it was idle.
+    /// When the pod last answered, or got a call while it was idle.
     pub(crate) last_sign: Time,
-    /// When it last answered a call.
+    /// When the pod last answered a call.
     pub(crate) last_served: Time,
     /// The check under way.
     pub(crate) check: Option<Check>,
-    /// How many checks there were.
+    /// Number of checks so far.
     pub(crate) checks: u64,
-    /// From when on it is silent: it does not count towards the limit.
+    /// From this time on the pod is silent, and does not count towards the limit.
     pub(crate) silent_from: Option<Time>,
-    /// The first of the calls in a row that ended by their deadlines: its package, and when.
+    /// Package and time of the first of the consecutive calls that ended by their deadlines.
     pub(crate) late: Option<(u64, Time)>,
 }
 
@@ -76,10 +78,10 @@ pub(crate) struct Check {
     pub(crate) by: Time,
 }
 
-/// A pod that takes no more calls for now.
+/// Temporarily limits the calls to a pod that refused one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full {
-    /// How many it has taken from this runner.
+    /// Number of this runner's calls that the pod had accepted.
     pub(crate) room: usize,
     pub(crate) until: Time,
 }
@@ -91,24 +93,24 @@ pub(crate) enum Health {
     Unknown,
     Probing {
         since: Time,
-        /// `reclaim_after` at that time: if it has moved since, another runner reaches the pod.
+        /// `reclaim_after` at that time. If it has moved since, another runner can reach the pod.
         reclaim_after: Option<Time>,
-        /// It was pending past the ready timeout, and its waiters were rejected.
+        /// The pod was pending longer than the ready timeout, and the waiting calls were rejected.
         given_up: bool,
     },
     Ready,
-    /// Not ready in time: to be deleted, unless it turns ready first.
+    /// The pod was not ready in time. It is deleted unless it becomes ready first.
     Overdue,
-    /// Its object is failed: it never recovers.
+    /// The pod failed and never recovers.
     Failed,
-    /// Its calls end only by their deadlines.
+    /// The pod's calls end only by their deadlines.
     Hung,
 }
 
 /// A push under way.
 #[derive(Debug)]
 pub(crate) struct Push {
-    /// Without an answer by then, it counts as lost.
+    /// Without an answer by this time, the push counts as lost.
     pub(crate) expires_at: Time,
     pub(crate) resource_version: ResourceVersion,
 }
@@ -120,12 +122,12 @@ impl Tracked {
         &self.pod.uid
     }
 
-    /// Not terminating, as far as known.
+    /// Whether the pod is not terminating, as far as known.
     pub(crate) fn stays(&self) -> bool {
         self.pod.terminating_since.is_none() && !self.doomed
     }
 
-    /// Can serve now or later.
+    /// Whether the pod can serve now or later.
     pub(crate) fn lives(&self) -> bool {
         self.stays() && self.delete.is_none() && !self.failed()
     }
@@ -138,7 +140,8 @@ impl Tracked {
         self.lives() && self.health == Health::Ready
     }
 
-    /// On its way to ready, and wanted here: its end would be a failed start.
+    /// Whether this runner waits for the pod's first readiness. The pod's end would be a failed
+    /// start.
     pub(crate) fn awaited(&self) -> bool {
         self.lives() && !self.served && matches!(self.health, Health::Probing { .. })
     }
@@ -147,7 +150,7 @@ impl Tracked {
         self.calls.len()
     }
 
-    /// This runner cleans up when the pod fails.
+    /// Whether this runner deletes the pod if it fails.
     pub(crate) fn ours(&self) -> bool {
         self.created_here || self.owned_since.is_some()
     }
@@ -161,7 +164,7 @@ impl Tracked {
         self.pod.reclaim_after.is_none_or(|reclaim_after| reclaim_after <= now + margin)
     }
 
-    /// Whether it retires or lapses so soon that calls go to others if there is a choice.
+    /// Whether the pod retires or lapses so soon that calls should go to other pods if possible.
     pub(crate) fn is_leaving(&self, margin: Duration, now: Time) -> bool {
         self.retiring.is_some() || self.lapses_within(margin, now)
     }
@@ -170,7 +173,7 @@ impl Tracked {
         self.calls.iter().map(|&(_, deadline)| deadline).max()
     }
 
-    /// Its termination is long overdue, and nobody knows when it ends.
+    /// Whether its termination is overdue by `stuck_after`. Nobody knows when it will end.
     pub(crate) fn is_stuck(&self, step: &PoolStep<'_>) -> bool {
         let stuck_after = step.shared.config.stuck_after;
         self.pod.terminating_since.is_some_and(|since| step.reached(since + stuck_after))

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A moment on this runner's wall clock, in milliseconds since the Unix epoch.
 ///
-/// It is the wall clock because moments are compared with those that other runners wrote into pods.
+/// It is the wall clock because the pool compares it with times that other runners wrote into pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
@@ -25,7 +25,7 @@ impl Time {
         self.0
     }
 
-    /// How long `self` is after `earlier`; zero when it is not.
+    /// The time from `earlier` to `self`; zero if `self` is not later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
@@ -79,12 +79,12 @@ text! {
     ImageKey
 }
 text! {
-    /// What the ring hashes to find the owner: the image reference, or the repository alone under a
-    /// tag constraint.
+    /// The key that the hash ring maps to the owner: the image reference, or only the repository if
+    /// the request has a tag constraint.
     ShardKey
 }
 text! {
-    /// The identity of one pod object. Never used again, unlike a name.
+    /// The identity of one pod object. Unlike a name, it is never reused.
     Uid
 }
 text! {
@@ -123,15 +123,15 @@ pub struct PodName {
     pub past: Option<Uid>,
 }
 
-/// How far a pod has come, as its object says.
+/// The phase of a pod, according to its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Not running yet. Callers read the reason, such as "unschedulable", if the pod is not ready
-    /// in time.
+    /// Not running yet. If the pod is not ready in time, the error for callers includes the reason,
+    /// such as "unschedulable".
     Pending(Option<Reason>),
     /// Its containers run. The probe finds out whether it serves.
     Running,
-    /// It cannot start, or it died. It never recovers.
+    /// The pod cannot start, or it died. It never recovers.
     Failed(Reason),
 }
 
@@ -146,19 +146,18 @@ pub struct Reason {
     pub text: Arc<str>,
 }
 
-/// What a pod was created from, or is to be created from: a configuration and the image's content,
-/// each with its time.
+/// The source of a pod: a configuration and the image's content, each with its time.
 ///
-/// Runners write different times for one and the same part, such as their own start or their first
-/// request to a registry. A time therefore counts only if its part differs. One time for both parts
-/// would let a runner that started late with an old digest replace pods of a newer digest.
+/// Runners write different times for the same part, such as their own start or their first request
+/// to a registry. Times are therefore compared only if the parts differ. With one time for both
+/// parts, a runner that started late with an old digest would replace pods of a newer digest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRecipe {
     /// The configuration (`fn.kpt.dev/template-version`).
     pub version: Version,
-    /// When the configuration was written (`fn.kpt.dev/config-time`). `None` is the oldest.
+    /// When the configuration was written (`fn.kpt.dev/config-time`). `None` counts as the oldest.
     pub config_time: Option<Time>,
-    /// `None` if it is unknown, or if the node resolves it.
+    /// The image's content. `None` if it is unknown, or if the node resolves the tag.
     pub content: Option<ImageContent>,
 }
 
@@ -167,8 +166,8 @@ pub struct PodRecipe {
 pub struct ImageContent {
     /// The digest (`fn.kpt.dev/image-digest`).
     pub digest: Digest,
-    /// When a runner first saw the tag resolve to it (`fn.kpt.dev/resolved-at`). `None` is the
-    /// oldest.
+    /// When a runner first saw the tag resolve to it (`fn.kpt.dev/resolved-at`). `None` counts as
+    /// the oldest.
     pub resolved: Option<Time>,
 }
 
@@ -189,14 +188,14 @@ impl PodRecipe {
         Self { version: version.into(), config_time, content: None }
     }
 
-    /// Whether a pod created from `new` would be different. Content that `new` does not know is no
-    /// difference.
+    /// Whether a pod created from `new` would be different. If `new` has no content, the contents
+    /// are not compared.
     pub fn differs_from(&self, new: &Self) -> bool {
         self.version != new.version || self.content_differs_from(new)
     }
 
-    /// Whether a pod of this recipe is outdated by `new`: they differ, and no part that differs is
-    /// newer here.
+    /// Whether a pod of this recipe is outdated by `new`: the recipes differ, and no differing part
+    /// is newer in `self`.
     pub fn is_outdated_by(&self, new: &Self) -> bool {
         let resolved = |recipe: &Self| recipe.content.as_ref().and_then(|content| content.resolved);
         let newer_version = self.version != new.version && self.config_time > new.config_time;
@@ -221,9 +220,10 @@ pub struct Pod {
     pub resource_version: ResourceVersion,
     /// The key that decides its owner (`fn.kpt.dev/shard-key`).
     pub shard_key: ShardKey,
-    /// The deletion timestamp: when it should be gone. `None` while it lives.
+    /// The deletion timestamp: the time when the pod should be gone. `None` if it is not
+    /// terminating.
     pub terminating_since: Option<Time>,
-    /// How far it has come.
+    /// The phase of the pod.
     pub phase: Phase,
     /// What it was created from.
     pub recipe: PodRecipe,

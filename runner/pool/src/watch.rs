@@ -1,5 +1,5 @@
-//! The pods as the watch shows them. It is late, may miss changes, and a list may be older than
-//! what is already known. The rules only rely on the order of the states of one pod.
+//! Tracks the pods that the watch shows. The watch is late and may miss changes. A list may be
+//! older than the known pods. The rules rely only on the order of the states of one pod.
 
 use std::collections::HashSet;
 
@@ -20,24 +20,24 @@ impl Function {
         let tracked = &mut self.pods[index];
         let awaited = tracked.awaited();
         if tracked.pod.resource_version != pod.resource_version {
-            // After a conflict, this is the next look.
+            // After a conflict, retry now that the new version is known.
             tracked.push_after = tracked.push_after.min(step.now);
             tracked.delete_after = tracked.delete_after.min(step.now);
         }
-        // It is the result of the push under way, or the reason why that will fail.
+        // The change is the result of the push under way, or the reason why this push will fail.
         tracked.push.take_if(|push| push.resource_version != pod.resource_version);
         if pod.phase == Phase::Running {
             tracked.running_since.get_or_insert(step.now);
             if let Health::Probing { since, given_up, .. } = &mut tracked.health
                 && *given_up
             {
-                // It is no longer pending: now it has its time to become ready.
+                // The pod is no longer pending. Its time to become ready starts now.
                 (*since, *given_up) = (step.now, false);
             }
         }
         if pod.reclaim_after < tracked.pod.reclaim_after && pod.reclaim_after != tracked.pushed {
-            // Another runner that believes to own it has given notice. Users get their time to
-            // object by this runner's clock, too.
+            // Another runner that considers itself the owner has given notice. Users get their time
+            // to object by this runner's clock, too.
             tracked.delete_after = step.now + step.shared.config.eviction_notice();
         }
         let place_wanted = pod.place_wanted.is_some() && pod.place_wanted != tracked.pod.place_wanted;
@@ -59,11 +59,12 @@ impl Function {
         }
     }
 
-    /// Takes on a new pod, with the calls that it may still have here. Returns its index.
+    /// Starts to track a pod, with the calls that this runner may still have on it. Returns its
+    /// index.
     fn track(&mut self, pod: Pod, step: &mut PoolStep<'_>) -> usize {
         step.shared.images.insert(pod.uid.clone(), self.image.clone());
         let at = self.pods.partition_point(|other| (&other.pod.name, other.uid()) < (&pod.name, &pod.uid));
-        // A pod can come back with its calls: a list may have been older than the pod.
+        // A pod can come back with its calls, after a list that was older than the pod.
         let calls = step.shared.calls.iter();
         let calls = calls.filter(|(_, call)| call.place == Place::Pod(pod.uid.clone()));
         let calls: Vec<_> = calls.map(|(id, call)| (*id, call.deadline)).collect();
@@ -71,7 +72,7 @@ impl Function {
         at
     }
 
-    /// The pod is gone, or must be taken for gone.
+    /// The pod is gone, or must be treated as gone.
     pub(crate) fn untrack(&mut self, index: usize, step: &mut PoolStep<'_>) {
         let mut tracked = self.pods.remove(index);
         self.lost |= tracked.served;
@@ -86,7 +87,7 @@ impl Function {
         }
     }
 
-    /// A pod that the full list lacks is gone.
+    /// A pod that is not in the full list is gone.
     pub(crate) fn untrack_unlisted(&mut self, listed: &HashSet<Uid>, step: &mut PoolStep<'_>) {
         while let Some(index) = self.pods.iter().position(|tracked| !listed.contains(tracked.uid())) {
             self.untrack(index, step);

@@ -1,6 +1,6 @@
-//! `--pod-cache-config`: limits per image, and the images to warm up. Both forms of Porch's runner
-//! are read: a list of objects, and a map of image to time to live. `minReplicas` and `maxReplicas`
-//! are ours.
+//! `--pod-cache-config`: limits per image, and the images to warm up. Reads both forms of Porch's
+//! runner: a list of objects, and a map of image to time to live. `minReplicas` and `maxReplicas`
+//! are extensions of this project.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,24 @@ use crate::field::quoted;
 use crate::source::{Limits, Source};
 use crate::{quantity, yaml};
 
-/// The file's content. `Default` is for none.
+/// The file's content. `Default` is for no file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CacheConfig {
-    /// In the file's order; those of a map by name. The first entry for an image wins.
+    /// Entries of a list are in the file's order, entries of a map are sorted by name. The first
+    /// entry for an image wins.
     pub entries: Vec<Entry>,
 }
 
 /// One image of the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// As written.
+    /// The name as written.
     pub name: String,
     /// The image of that name.
     pub image: Image,
     /// Limits for its pods.
     pub limits: Limits,
-    /// Resources of the function's container; `None`: those of the template.
+    /// Resources of the function's container; `None` keeps the template's resources.
     pub resources: Option<ResourceRequirements>,
 }
 
@@ -54,7 +55,7 @@ struct Item {
 // === impl CacheConfig ===
 
 impl CacheConfig {
-    /// What the user should have written.
+    /// The expected form, for errors.
     pub const EXPECTED: &str = "expected a list of {name, timeToLive, maxWaitlistLength, \
                                 maxParallelPodsPerFunction, minReplicas, maxReplicas, resources} or a map of image to \
                                 time to live";
@@ -87,7 +88,7 @@ impl Entry {
 // === impl Item ===
 
 impl Item {
-    /// An item of a map. Its location is that of its value.
+    /// An item of a map. Its location is the location of its value.
     fn of_map((name, ttl): (String, Spanned<String>)) -> Self {
         Self {
             name: Spanned::new(name, ttl.referenced, ttl.defined),

@@ -1,4 +1,4 @@
-//! `--config`: which executable runs which images.
+//! `--config`: the executables that run images.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -27,7 +27,8 @@ struct Function {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecConfig {
     by_image: HashMap<String, Executable>,
-    /// Images that have an executable already, and the functions that are ignored for them.
+    /// Duplicate entries: an image that already has an executable, and the function that is
+    /// ignored.
     pub duplicates: Vec<(String, String)>,
 }
 
@@ -59,7 +60,7 @@ impl ExecConfig {
             let path = functions.join(&function.value);
             for image in images {
                 let function = function.value.clone();
-                // As in the original: the first one counts.
+                // Like in Porch's runner, the first entry counts.
                 match config.by_image.entry(key(&image, prefix)) {
                     Entry::Occupied(_) => config.duplicates.push((image, function)),
                     Entry::Vacant(place) => {
@@ -71,8 +72,8 @@ impl ExecConfig {
         Ok(config)
     }
 
-    /// The executable of `image`, if it has one: the canonical form of an image, or a name that is
-    /// no image, as sent.
+    /// The executable of `image`, if it has one. `image` is a canonical reference, or, if it is not
+    /// an image reference, the name as sent.
     pub fn find(&self, image: &str) -> Option<&Executable> {
         self.by_image.get(image)
     }
@@ -83,8 +84,8 @@ impl ExecConfig {
     }
 }
 
-/// The original compares names as they are written. Here that is so for names that are no image
-/// reference.
+/// The canonical reference of an image, or the name as written if it is not an image reference.
+/// Porch's runner always compares names as written.
 fn key(image: &str, prefix: &str) -> String {
     Image::parse(image, prefix).map_or_else(|_| image.to_owned(), |image| image.as_str().to_owned())
 }

@@ -1,9 +1,9 @@
-//! Errors that name the field, and the user's texts in them, cut to a bounded length.
+//! Errors that name the wrong field. They quote the user's text up to a bounded length.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Longest part of an error text that is the user's, in bytes: statuses and logs hold it.
+/// Maximum length in bytes of the user's text in an error: errors go to statuses and logs.
 const MAX_QUOTED: usize = 200;
 
 /// What is wrong with one field.
@@ -24,7 +24,7 @@ impl FieldError {
 pub(crate) fn deserialize<T: DeserializeOwned>(value: &Value) -> Result<T, FieldError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let reason = error.inner().to_string();
-        // The only type that serde names in Rust's words.
+        // `u32` is the only Rust type name in serde's errors here.
         let reason = reason.replace("expected u32", "expected a whole number from 0 to 4294967295");
         FieldError::new(error.path().to_string(), bounded(&reason))
     })
@@ -35,7 +35,7 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("{:?}", bounded(text))
 }
 
-/// `text`, without its middle if it is long: its end names what is expected.
+/// `text`, without its middle if it is long. The end stays, as it names the expected value.
 pub(crate) fn bounded(text: &str) -> String {
     if text.len() <= MAX_QUOTED {
         return text.to_owned();

@@ -20,19 +20,19 @@ use crate::overrides::PodOverrides;
 use crate::source::{Limits, Source};
 use crate::tags::{TagSemantics, Tags};
 
-/// The annotation with the number of pods that stay beyond their time to live.
+/// The annotation for the number of pods that stay beyond their time to live.
 pub const MIN_REPLICAS: &str = "fn.kpt.dev/min-replicas";
-/// The annotation with the most pods; wins over `maxParallelExecutions`.
+/// The annotation for the maximum number of pods. It wins over `maxParallelExecutions`.
 pub const MAX_REPLICAS: &str = "fn.kpt.dev/max-replicas";
 
-/// The path of a `binaryExecutor` that is meant for Porch alone: with it porch-server sends an
-/// image's calls to its `--function-runner`. Here it is as if there was no `binaryExecutor`.
+/// The path of a `binaryExecutor` that only Porch uses: it makes porch-server send an image's calls
+/// to its `--function-runner`. The runner treats it as no `binaryExecutor`.
 pub const NO_EXECUTABLE: &str = "/porch-fn/none";
 
-/// Most prefixes of one object.
+/// Maximum number of prefixes of one object.
 const MAX_PREFIXES: usize = 100;
 
-/// An object that can be used.
+/// A valid FunctionConfig object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FunctionConfig {
     /// `metadata.name`.
@@ -43,18 +43,18 @@ pub struct FunctionConfig {
     pub spec: Spec,
     /// [`MIN_REPLICAS`].
     pub min_replicas: Option<u32>,
-    /// [`MAX_REPLICAS`]; 0 is `None`.
+    /// [`MAX_REPLICAS`]; 0 is read as `None`.
     pub max_replicas: Option<u32>,
 }
 
-/// `spec`. `goExecutor` is Porch's own, and has no effect here.
+/// `spec`. `goExecutor` has no effect here: only Porch itself uses it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     /// `image` under each of `prefixes`: canonical repositories, each once, in the object's order.
     pub repositories: Vec<String>,
     /// How the images run in pods.
     pub pod: Option<PodExecutor>,
-    /// The executable that stands for the images.
+    /// The executable that runs instead of the images.
     pub binary: Option<BinaryExecutor>,
 }
 
@@ -62,10 +62,10 @@ pub struct Spec {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default, expecting = "an object")]
 pub struct PodExecutor {
-    /// Which tags of the image it is for.
+    /// The tags of the image that this executor is for.
     pub tags: Tags,
-    /// `timeToLive`. The object's schema has a default for it: an object in a cluster always has
-    /// one.
+    /// `timeToLive`. The object's schema has a default, so an object in a cluster always has a
+    /// value.
     #[serde(rename = "timeToLive", deserialize_with = "time_to_live")]
     pub ttl: Option<Duration>,
     /// `maxParallelExecutions`.
@@ -83,13 +83,13 @@ pub struct PodExecutor {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, expecting = "an object")]
 pub struct BinaryExecutor {
-    /// Which tags of the image it stands for.
+    /// The tags of the image that the executable replaces.
     pub tags: Tags,
     /// Absolute, or relative to `--functions`.
     pub path: PathBuf,
 }
 
-/// The object as it is written.
+/// The object as its author wrote it.
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
 struct Written {
@@ -126,7 +126,7 @@ impl FunctionConfig {
     /// Reads a whole object, metadata included. Unknown fields are ignored.
     ///
     /// # Errors
-    /// A text that names the object, its first wrong field, and what is accepted.
+    /// The error names the object, its first wrong field, and the accepted values.
     pub fn parse(object: &Value, default_prefix: &str, semantics: TagSemantics) -> Result<Self, String> {
         let read = deserialize(object).and_then(|written| Self::check(written, default_prefix, semantics));
         read.map_err(|FieldError { path, reason }| {
@@ -171,7 +171,7 @@ impl FunctionConfig {
         Ok(config)
     }
 
-    /// Limits for the pods of its images: none without a podExecutor.
+    /// Limits for the pods of its images. There are none without a podExecutor.
     pub fn limits(&self) -> Limits {
         let Some(pod) = &self.spec.pod else { return Limits::default() };
         Limits {
@@ -186,7 +186,7 @@ impl FunctionConfig {
         Source::FunctionConfig { name: self.name.clone() }
     }
 
-    /// A part of the object that has no effect, for its author.
+    /// A warning for the object's author about a part that has no effect.
     pub(crate) fn warning(&self) -> Option<String> {
         if self.spec.pod.is_none() {
             let annotations = [(MIN_REPLICAS, self.min_replicas), (MAX_REPLICAS, self.max_replicas)];
@@ -240,14 +240,14 @@ impl Spec {
     }
 }
 
-/// Without prefixes the image stands alone, as with an empty prefix.
+/// Without prefixes, the image is used alone, like with an empty prefix.
 fn repositories(spec: &WrittenSpec, default_prefix: &str) -> Result<Vec<String>, FieldError> {
     let WrittenSpec { image, prefixes, .. } = spec;
     let wrong_image = |reason: String| FieldError::new("spec.image", reason);
     if image.is_empty() {
         return Err(wrong_image("write the image's name without tag".to_owned()));
     }
-    // Read first, also if no prefix needs it: a wrong image is the plainer mistake.
+    // Read the image alone first, even if no prefix needs it: its error is easier to understand.
     let alone = repository(image, default_prefix).map_err(wrong_image)?;
     if prefixes.is_empty() {
         return Ok(vec![alone]);

@@ -1,10 +1,10 @@
-//! Every FunctionConfig of the cluster, and which of them wins for an image.
+//! All FunctionConfigs of the cluster, and the rules for which of them wins for an image.
 //!
 //! For one image and one executor, one object wins, with all fields of that executor. An object
-//! that names the tag comes before one for all tags, then the older one, then the name that comes
-//! first. The status of an object names the first image that it loses. An object for all tags loses
-//! images on purpose: its status does not name them. A request that is itself a version constraint
-//! runs the executable with the highest listed version.
+//! that names the tag wins over one for all tags, then the older object wins, then the one whose
+//! name sorts first. The status of an object names the first image that another object wins. An
+//! object for all tags loses images by design, so its status does not name them. A request that is
+//! itself a version constraint runs the executable with the highest listed version.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
@@ -16,12 +16,12 @@ use crate::function_config::{BinaryExecutor, FunctionConfig};
 use crate::source::Setting;
 use crate::tags::{Asked, TagSemantics, Tags};
 
-/// Most objects that are used: the oldest.
+/// Maximum number of objects that are used. The oldest ones are used.
 pub const MAX_FUNCTION_CONFIGS: usize = 10_000;
-/// Most objects for one repository. A lookup goes through all of them.
+/// Maximum number of objects for one repository. A lookup reads all of them.
 const MAX_PER_REPOSITORY: usize = 100;
-/// Most comparisons of two tags for [`FunctionConfigs::problem`]. Which object wins does not depend
-/// on them.
+/// Maximum number of comparisons of two tags for [`FunctionConfigs::problem`]. They do not decide
+/// which object wins.
 const MAX_COMPARISONS: u64 = 10_000_000;
 
 /// An executor's field, and its tags.
@@ -31,10 +31,10 @@ const EXECUTORS: [Executor; 2] = [
     ("binaryExecutor", |config| config.spec.binary.as_ref().map(|binary| &binary.tags)),
 ];
 
-/// All objects that are used. `Default` is for none.
+/// All objects that are used. `Default` has no objects.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FunctionConfigs {
-    /// The first one wins.
+    /// The first match wins.
     configs: Vec<FunctionConfig>,
     /// Indexes of `configs`, ascending.
     by_repository: HashMap<String, Vec<usize>>,
@@ -88,17 +88,18 @@ impl FunctionConfigs {
         self.configs.iter()
     }
 
-    /// What the status of the object `name` should report: a part of it that is not used, and why.
+    /// The text for the status of the object `name`: the part of the object that is not used, and
+    /// why.
     pub fn problem(&self, name: &str) -> Option<&str> {
         self.problems.get(name).map(String::as_str)
     }
 
-    /// What their `tags` mean; `None` for [`Default`].
+    /// The meaning of the objects' `tags`; `None` for [`Default`].
     pub fn semantics(&self) -> Option<&Setting<TagSemantics>> {
         self.semantics.as_ref()
     }
 
-    /// The last change to one of them, if known.
+    /// The time of the last change to one of the objects, if known.
     pub fn changed(&self) -> Option<Timestamp> {
         self.changed
     }
@@ -112,7 +113,7 @@ impl FunctionConfigs {
         found
     }
 
-    /// The objects for pods of the image's repository that list no tag, and so match no image.
+    /// The objects for pods of the image's repository that match no image because they list no tag.
     pub fn without_tags(&self, image: &Image) -> impl Iterator<Item = &FunctionConfig> {
         let is_none =
             |config: &&FunctionConfig| config.spec.pod.as_ref().is_some_and(|pod| pod.tags.is_none());
@@ -120,7 +121,7 @@ impl FunctionConfigs {
     }
 
     /// The objects with an executable for `image`. The first one wins. With `field`, a version
-    /// constraint, the image's own tag does not count. No executable stands for a digest.
+    /// constraint, the image's own tag does not count. No executable matches a digest.
     pub fn binary(&self, image: &Image, field: Option<&str>) -> Vec<(&FunctionConfig, &BinaryExecutor)> {
         if image.digest().is_some() {
             return Vec::new();
@@ -141,13 +142,13 @@ impl FunctionConfigs {
     }
 }
 
-/// Older first. An object without a time is not in the cluster yet.
+/// Sorts older objects first. An object without a creation time is not in the cluster yet.
 fn precedence(a: &FunctionConfig, b: &FunctionConfig) -> Ordering {
     let age = |config: &FunctionConfig| (config.created.is_none(), config.created);
     age(a).cmp(&age(b)).then_with(|| a.name.cmp(&b.name))
 }
 
-/// What `loser` loses to an object that comes before it, if they overlap.
+/// Describes what `loser` loses to `winner`, an object that comes before it, if they overlap.
 fn conflict(
     repository: &str,
     loser: &FunctionConfig,

@@ -1,9 +1,10 @@
-//! The values in effect for one function, from flags, files and FunctionConfig objects. Pure.
+//! Computes the values in effect for one function from flags, files and FunctionConfig objects,
+//! without I/O.
 //!
 //! Porch's users configure the function runner in four places: flags, `--config` (executables),
-//! `--pod-cache-config` (limits of images) and FunctionConfig objects. Each is read here into a
-//! type of its own, and [`Settings`] combines them: [`Settings::of`] returns the values for an
-//! image, each with its source. Field by field, a FunctionConfig wins over `--pod-cache-config`,
+//! `--pod-cache-config` (limits of images) and FunctionConfig objects. This crate reads each of
+//! them into its own type, and [`Settings`] combines them: [`Settings::of`] returns the values for
+//! an image, each with its source. Field by field, a FunctionConfig wins over `--pod-cache-config`,
 //! that file over a flag that the user set, and the flag over its default. For executables, a
 //! FunctionConfig with an executable that exists wins over `--config`.
 

@@ -1,4 +1,4 @@
-//! What a FunctionConfig changes in the template of an image's pods.
+//! The changes that a FunctionConfig makes to the template of an image's pods.
 
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, PodSecurityContext, ResourceRequirements};
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 use crate::field::FieldError;
 use crate::quantity;
 
-/// Most variables, and most sources of variables, of one container. They end up in one object of at
-/// most 1 MiB.
+/// Maximum number of variables, and of sources of variables, of one container. All are stored in
+/// one object of at most 1 MiB.
 const MAX_ENV: usize = 1000;
 
-/// `templateOverrides` of a FunctionConfig. `None` and empty: as in the template. An override
+/// `templateOverrides` of a FunctionConfig. `None` and empty keep the template's value. An override
 /// replaces the template's whole field; `env` replaces variables of the same name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, expecting = "an object")]
@@ -25,7 +25,7 @@ pub struct PodOverrides {
     #[serde(skip_serializing_if = "ContainerOverrides::is_empty")]
     pub container: ContainerOverrides,
     /// Whether the resources of `container` are for the container that runs the function, wherever
-    /// it is in the template. Those of `--pod-cache-config` are.
+    /// it is in the template. This is so for resources from `--pod-cache-config`.
     #[serde(skip)]
     pub resources_of_function: bool,
     /// The template's first init container.
@@ -33,7 +33,7 @@ pub struct PodOverrides {
     pub init_container: ContainerOverrides,
 }
 
-/// What differs in one container.
+/// The overrides of one container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, expecting = "an object")]
 pub struct ContainerOverrides {

@@ -17,9 +17,9 @@ use crate::source::Setting;
 pub struct Page {
     /// Its canonical reference.
     pub image: String,
-    /// One by one.
+    /// The settings, one per row.
     pub settings: Vec<Row>,
-    /// What is written and not used.
+    /// The values that are set but not used.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -31,7 +31,7 @@ pub struct Row {
     pub setting: String,
     /// A text, a number, or an object.
     pub value: Value,
-    /// Where it is written, for people.
+    /// The value's source, for people.
     pub from: String,
 }
 

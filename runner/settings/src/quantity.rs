@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use crate::field::{bounded, quoted};
 
-/// Powers of ten from nano on, and of 1024.
+/// The suffixes for powers of ten, from nano, and for powers of 1024.
 const SUFFIXES: [&str; 16] =
     ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
@@ -25,8 +25,8 @@ pub(crate) fn check(resources: &ResourceRequirements) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether Kubernetes reads it as a quantity that is not negative: a number, and a suffix or a
-/// decimal exponent.
+/// Whether Kubernetes accepts the text as a quantity that is not negative: a number, and a suffix
+/// or a decimal exponent.
 fn is_quantity(text: &str) -> bool {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     let end = unsigned.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(unsigned.len());

@@ -1,4 +1,4 @@
-//! All sources combined: which value is in effect for an image, and where it comes from.
+//! Combines all sources: which value is in effect for an image, and where it comes from.
 
 mod notes;
 mod warm;
@@ -32,7 +32,7 @@ pub struct Flags {
     pub per_pod: Setting<u32>,
     /// `--max-queue-per-function`.
     pub queue: Setting<u32>,
-    /// `--functions`, under which a FunctionConfig names executables.
+    /// `--functions`, the directory of the executables that FunctionConfigs name.
     pub functions: PathBuf,
     /// `--default-image-prefix`.
     pub default_prefix: String,
@@ -47,7 +47,7 @@ pub struct Settings {
     cache: Arc<CacheConfig>,
     exec: Arc<ExecConfig>,
     functions: Arc<FunctionConfigs>,
-    /// Executables of FunctionConfigs that do not exist.
+    /// Executables that FunctionConfigs name, but that do not exist.
     missing: HashSet<PathBuf>,
     /// The index of an image's first entry in `cache`.
     entries: HashMap<Image, usize>,
@@ -58,9 +58,9 @@ pub struct Settings {
 pub struct Effective {
     /// How long an unused pod stays.
     pub ttl: Setting<Duration>,
-    /// Most pods, of all runners together. Never less than `min_pods`.
+    /// Maximum number of pods of all runners together. Never less than `min_pods`.
     pub max_pods: Setting<u32>,
-    /// Pods that stay beyond `ttl`.
+    /// Number of pods that stay beyond `ttl`.
     pub min_pods: Setting<u32>,
     /// Load of the least loaded pod at which one more pod is started.
     pub waitlist: Setting<u32>,
@@ -68,7 +68,7 @@ pub struct Effective {
     pub per_pod: Setting<u32>,
     /// Calls waiting for a pod.
     pub queue: Setting<u32>,
-    /// What differs from the template.
+    /// The overrides of the template.
     pub overrides: PodOverrides,
     /// The source of `overrides`.
     pub overrides_from: OverridesFrom,
@@ -79,9 +79,9 @@ pub struct Effective {
 /// Where overrides come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OverridesFrom {
-    /// All but the container's resources.
+    /// The source of everything but the container's resources.
     pub all: Option<Source>,
-    /// The container's resources.
+    /// The source of the container's resources.
     pub container_resources: Option<Source>,
 }
 
@@ -110,7 +110,7 @@ impl Settings {
     pub fn of(&self, image: &Image) -> Effective {
         let entry = self.entries.get(image).and_then(|&index| self.cache.entries.get(index));
         let function = self.functions.pod(image).first().copied();
-        // The first one wins.
+        // The first layer with a value wins.
         let layers: Vec<(Source, Limits)> = function
             .map(|config| (config.source(), config.limits()))
             .into_iter()
@@ -131,7 +131,7 @@ impl Settings {
         };
         effective.reconcile();
         if !flags.allowed_images.allows(image) {
-            // Every call of the image is refused.
+            // Every call of the image is rejected.
             effective.min_pods = Setting::new(0, Source::Flag("allowed-images"));
             effective.executable = None;
         }
@@ -141,14 +141,14 @@ impl Settings {
     /// The executable for a request's `image`, as sent, and its `tag` field. `parsed` is the
     /// image's reference, if it is one. Whether the call is allowed is not checked here.
     ///
-    /// A version or constraint in `tag` replaces the image's own tag: a FunctionConfig offers the
-    /// versions that it lists. `--config` lists none: there a version is a tag, and a constraint
-    /// stands for the image as it was sent, if that image satisfies it. Any other text is ignored,
-    /// and any text is beside a digest.
+    /// A version or constraint in `tag` replaces the image's own tag. A FunctionConfig offers the
+    /// versions that it lists. `--config` lists no versions: a version is looked up as a tag, and a
+    /// constraint selects the sent image if its tag satisfies the constraint. Any other text is
+    /// ignored. With a digest, any text is ignored.
     pub fn executable(&self, image: &str, parsed: Option<&Image>, tag: &str) -> Option<Setting<PathBuf>> {
         let is_version = parse_version(tag).is_some();
         let Some(parsed) = parsed else {
-            // --config may name what is no image reference.
+            // `--config` may contain names that are no image references.
             return if is_version { None } else { self.configured(image) };
         };
         let constraint = Constraint::parse(tag).ok().filter(|_| parsed.digest().is_none());
@@ -172,7 +172,7 @@ impl Settings {
         missing(&self.flags, &self.functions, exists) == self.missing
     }
 
-    /// The FunctionConfigs with executables that do not exist, and those.
+    /// The FunctionConfigs whose executables do not exist, each with the missing path.
     pub fn missing_executables(&self) -> impl Iterator<Item = (&FunctionConfig, PathBuf)> {
         let named = self.functions.iter().filter_map(|config| Some((config, config.spec.binary.as_ref()?)));
         let named = named.map(|(config, binary)| (config, path_of(&self.flags, binary)));
@@ -196,7 +196,8 @@ impl Settings {
         Some(Setting::new(path, config.source()))
     }
 
-    /// The executables that FunctionConfigs name for `image`, existing or not. The first one wins.
+    /// The executables that FunctionConfigs name for `image`, whether they exist or not. The first
+    /// existing one wins.
     fn named_executables(
         &self,
         image: &Image,
@@ -255,8 +256,8 @@ fn overrides(function: Option<&FunctionConfig>, entry: Option<&Entry>) -> (PodOv
 // === impl Effective ===
 
 impl Effective {
-    /// Makes `max_pods` at least `min_pods`. They differ only if two sources set them: the value of
-    /// the source that wins stays.
+    /// Makes `max_pods` at least `min_pods`. A conflict is possible only if two sources set them.
+    /// The value of the higher source stays.
     fn reconcile(&mut self) {
         if self.min_pods.value <= self.max_pods.value {
             return;

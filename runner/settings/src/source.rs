@@ -1,4 +1,4 @@
-//! A value, and where it comes from.
+//! A value and its source.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,15 +12,15 @@ pub struct Setting<T> {
     pub source: Source,
 }
 
-/// Where a value is written. `Display` is for people. Of two kinds of sources the later one here
-/// wins.
+/// The place where a value is set. `Display` is for people. The kinds are in ascending order: a
+/// later kind wins over an earlier one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// Nowhere, and there is no flag for it.
+    /// The built-in default of a value without a flag.
     BuiltIn,
     /// The schema of FunctionConfigs in the cluster.
     Schema,
-    /// The built-in default: that schema cannot be read, or has no descriptions.
+    /// The built-in default, used because that schema cannot be read or has no descriptions.
     NoSchema,
     /// The default of the flag with this name, without dashes.
     Default(&'static str),
@@ -48,9 +48,9 @@ pub enum Source {
 pub struct Limits {
     /// How long an unused pod stays.
     pub ttl: Option<Duration>,
-    /// Most pods.
+    /// Maximum number of pods.
     pub max_pods: Option<u32>,
-    /// Pods that stay beyond their time to live. 0 overrides lower sources too.
+    /// Number of pods that stay beyond their time to live. 0 overrides lower sources, too.
     pub min_pods: Option<u32>,
     /// Load of the least loaded pod at which one more pod is started.
     pub waitlist: Option<u32>,

@@ -1,30 +1,31 @@
-//! Which images of its repositories an executor of a FunctionConfig is for: its `tags`.
+//! The `tags` of a FunctionConfig's executor: they select images of its repositories.
 //!
-//! Porch has had two meanings of these lists, and an object does not name its own. So the reader
-//! passes one ([`TagSemantics`]) for all objects of a cluster.
+//! Porch versions give these lists two meanings, and an object does not name its meaning. So the
+//! caller passes one meaning ([`TagSemantics`]) for all objects of a cluster.
 //!
 //! [`TagSemantics::Exact`], Porch 1.6:
-//! - `podExecutor`: the list is not looked at. The object is for every tag and digest, and nothing
-//!   in the list is an error. The list only names what is warmed up.
-//! - `binaryExecutor`: an entry is the image's tag, character by character. For a request's tag
-//!   field, which is a version constraint, it is the highest listed version that satisfies it. An
-//!   entry that no image can have as a tag is reported, since its author expects something of it.
-//! - `goExecutor`: not looked at; it is Porch's own.
+//! - `podExecutor`: the list does not select. The object is for every tag and digest, and no entry
+//!   is an error. The list only names the tags to warm up.
+//! - `binaryExecutor`: an entry is the image's tag, character by character. A request's tag field
+//!   is a version constraint: it selects the highest listed version that satisfies it. An entry
+//!   that cannot be a tag is reported, since it has no effect.
+//! - `goExecutor`: ignored; only Porch itself uses it.
 //!
 //! [`TagSemantics::Constraint`], Porch since its pull request 1186: in all three lists an entry is
 //! a version constraint of Masterminds/semver.
 //! - An empty list matches nothing, and `*` everything, digests included.
-//! - A tag that is no version matches an entry of the same text only. The empty entry is an image
-//!   without a tag, which here is the same image as with `latest`.
-//! - A plain version is a constraint as well: `v0.2` is any `0.2.x`, and `v0.4.5` also `0.4.5`.
-//! - An executable is also for a request that is itself a constraint: one of an entry's text, or
-//!   one that a listed version satisfies. The highest version wins.
-//! - `podExecutor` may list `*`, the empty text and `latest`, the other two `latest`. Any other
-//!   text that is no constraint makes the whole object an error.
+//! - A tag that is no version matches an entry of the same text only. The empty entry matches an
+//!   image without a tag, which here is the same as `latest`.
+//! - A plain version is a constraint as well: `v0.2` matches any `0.2.x`, and `v0.4.5` also matches
+//!   `0.4.5`.
+//! - An executable also matches a request that is itself a constraint, if an entry has the same
+//!   text or a listed version satisfies it. The highest version wins.
+//! - `podExecutor` may also list the empty text and `latest`, the other two only `latest`. Any
+//!   other text that is not a constraint makes the whole object invalid.
 //!
 //! An executable never stands for an image with a digest, whatever is listed: unlike in Porch, a
 //! digest is exact. Earlier versions of this project had a third meaning (empty for all,
-//! constraints for pods, the more specific object wins). Of that `Exact` keeps nothing but the
+//! constraints for pods, the more specific object wins). `Exact` keeps only one part of it: the
 //! warm-up of every literal tag.
 
 mod schema;
@@ -38,14 +39,15 @@ use serde::Deserialize;
 
 use crate::field::quoted;
 
-/// Most tags in one list.
+/// Maximum number of tags in one list.
 const MAX_TAGS: usize = 1000;
 /// The entry for every tag and digest.
 const ALL: &str = "*";
-/// The tag of an image that names none.
+/// The tag of an image without a tag.
 const LATEST: &str = "latest";
 
-/// What `tags` of FunctionConfigs mean: the heading of this module has both meanings.
+/// The meaning of `tags` in FunctionConfigs. The documentation of this module describes both
+/// meanings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TagSemantics {
     /// As in Porch 1.6.
@@ -66,7 +68,7 @@ pub struct Tags {
 /// How a list is matched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Rule {
-    /// Everything, whatever is listed.
+    /// Matches everything, whatever is listed.
     All,
     Text,
     #[default]
@@ -78,32 +80,32 @@ struct Tag {
     text: String,
     version: Option<Version>,
     constraint: Option<Constraint>,
-    /// Whether an image can have this tag, and it is not meant as a constraint, as `1.x` is.
+    /// Whether an image can have this tag, and the text is not a constraint like `1.x`.
     literal: bool,
 }
 
-/// What a list is matched with.
+/// The tag that a list is matched with.
 #[derive(Debug)]
 pub(crate) struct Asked<'a> {
     /// `None`: an image with a digest alone.
     tag: Option<&'a str>,
     version: Option<Version>,
-    /// Whether it is a request's tag field, and not the tag of its image.
+    /// Whether this is the tag field of a request, and not the tag of its image.
     field: bool,
 }
 
 /// How well a list matches; the greater, the better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Match<'a> {
-    /// This listed version satisfies the constraint that was asked for.
+    /// This listed version satisfies the request's constraint.
     Version(&'a Version),
-    /// An entry is for what was asked for.
+    /// An entry matches the tag itself.
     Entry,
 }
 
 // === impl TagSemantics ===
 
-/// As `--functionconfig-tags` has it.
+/// The value of `--functionconfig-tags`.
 impl fmt::Display for TagSemantics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -121,7 +123,7 @@ impl<'a> Asked<'a> {
         Self { tag, version: tag.and_then(parse_version), field: false }
     }
 
-    /// A request's tag field, which is a constraint.
+    /// The tag field of a request, which is a constraint.
     pub(crate) fn of_field(tag: &'a str) -> Self {
         Self { tag: Some(tag), version: parse_version(tag), field: true }
     }
@@ -141,13 +143,13 @@ impl From<Vec<String>> for Tags {
 }
 
 impl Tags {
-    /// As the list of a podExecutor. The error has the index of the wrong entry.
+    /// Checks this as the list of a podExecutor. The error contains the index of the wrong entry.
     pub(crate) fn of_pods(self, semantics: TagSemantics) -> Result<Self, (usize, String)> {
         let rule = if semantics == TagSemantics::Exact { Rule::All } else { Rule::Constraint };
         self.checked(rule, &[ALL, "", LATEST])
     }
 
-    /// As the list of a binaryExecutor or goExecutor.
+    /// Checks this as the list of a binaryExecutor or goExecutor.
     pub(crate) fn of_binaries(self, semantics: TagSemantics) -> Result<Self, (usize, String)> {
         let rule = if semantics == TagSemantics::Exact { Rule::Text } else { Rule::Constraint };
         self.checked(rule, &[LATEST])
@@ -171,7 +173,7 @@ impl Tags {
         Ok(Self { rule, ..self })
     }
 
-    /// Whether it is for every tag and digest.
+    /// Whether the list matches every tag and digest.
     pub fn is_all(&self) -> bool {
         match self.rule {
             Rule::All => true,
@@ -180,7 +182,7 @@ impl Tags {
         }
     }
 
-    /// Whether it is for nothing, since it is empty.
+    /// Whether the list matches nothing because it is empty.
     pub(crate) fn is_none(&self) -> bool {
         self.rule == Rule::Constraint && self.list.is_empty()
     }
@@ -190,19 +192,19 @@ impl Tags {
         self.list.iter().map(|tag| tag.text.as_str())
     }
 
-    /// The tags that it names, as opposed to constraints proper.
+    /// The tags that the list names literally. Constraints are left out.
     pub(crate) fn literal(&self) -> impl Iterator<Item = &str> {
         let named = self.list.iter().filter(|tag| tag.literal || tag.text.is_empty());
         named.map(|tag| if tag.text.is_empty() { LATEST } else { tag.text.as_str() })
     }
 
-    /// The first entry that is a constraint proper, such as `~0.2` or `*`.
+    /// The first entry that is a constraint and not a tag, such as `~0.2` or `*`.
     pub(crate) fn first_constraint(&self) -> Option<&str> {
         let found = self.list.iter().find(|tag| tag.constraint.is_some() && !tag.literal);
         found.map(|tag| tag.text.as_str())
     }
 
-    /// The first entry that is taken for a tag, and that no image can have.
+    /// The first entry that is matched as a tag although no image can have it.
     pub(crate) fn first_impossible(&self) -> Option<(usize, &str)> {
         let found = self.list.iter().position(|tag| self.rule == Rule::Text && !is_tag(&tag.text));
         found.and_then(|index| Some((index, self.list.get(index)?.text.as_str())))
@@ -215,7 +217,7 @@ impl Tags {
         }
     }
 
-    /// How it matches as the list of an executable, if it does.
+    /// How well this list of an executable matches; `None` if it does not match.
     pub(crate) fn match_executable(&self, asked: &Asked<'_>) -> Option<Match<'_>> {
         let by_version = self.rule == Rule::Constraint || asked.field;
         let by_entry = self.rule == Rule::Constraint || !asked.field;
@@ -227,9 +229,8 @@ impl Tags {
         versions.filter(|version| constraint.matches(version)).max().map(Match::Version)
     }
 
-    /// A tag text of one that the other one holds as well; this one's are looked at first. Two
-    /// constraints proper are compared by their texts only, and nothing is once `budget`
-    /// comparisons are spent.
+    /// Returns an entry of one list that the other list matches, from this list first. Two
+    /// constraints are compared only by their texts. Comparison stops when `budget` is used up.
     pub(crate) fn overlap<'a>(&'a self, other: &'a Self, budget: &mut u64) -> Option<&'a str> {
         let mut common = |these: &'a Self, those: &Self| {
             these.list.iter().find(|this| {

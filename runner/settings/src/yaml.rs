@@ -1,5 +1,4 @@
-//! Parses the user's YAML files so that a mistake is one line, with its line and column: it ends up
-//! in a log.
+//! Parses the user's YAML files so that an error fits in one line of a log, with line and column.
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::Spanned;
@@ -9,12 +8,12 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let reason = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-        // What is wrong as a whole has no place.
+        // An error about the whole text has no location.
         if error.location().is_some() { reason } else { format!("line 1, column 1: {reason}") }
     })
 }
 
-/// Adds where `value` is to what is wrong with it.
+/// Prefixes `reason` with the line and column of `value`.
 pub(crate) fn at<T>(value: &Spanned<T>, reason: &str) -> String {
     let place = value.referenced;
     format!("line {}, column {}: {reason}", place.line(), place.column())

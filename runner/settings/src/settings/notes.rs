@@ -1,4 +1,4 @@
-//! What is written for an image and has no effect, for people.
+//! Notes for people about values that are set for an image but have no effect.
 
 use porch_fn_image::Image;
 
@@ -6,7 +6,7 @@ use super::Settings;
 use crate::function_config::FunctionConfig;
 
 impl Settings {
-    /// One line for each value that is written for `image` and not used, with the reason.
+    /// One line for each value that is set for `image` but not used, with the reason.
     pub fn notes(&self, image: &Image) -> Vec<String> {
         let mut notes = Vec::new();
         let entries = self.cache.entries.iter().filter(|entry| entry.image == *image).count();

@@ -1,5 +1,5 @@
-//! The images of which pods are started and kept before anybody asks. A FunctionConfig may name
-//! them by a constraint: then a registry has to be asked, which is the caller's to do.
+//! The images whose pods are started and kept before the first call. A FunctionConfig may name them
+//! by a constraint. Then the caller must ask a registry.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,13 +8,13 @@ use porch_fn_image::Image;
 use super::Settings;
 use crate::function_config::FunctionConfig;
 
-/// The image with the highest tag of a repository that satisfies a constraint: a registry knows
-/// which.
+/// Stands for the image with the highest tag of a repository that satisfies a constraint. Only a
+/// registry can resolve it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Range {
     /// Its tag does not matter.
     pub repository: Image,
-    /// Which [`porch_fn_image::Constraint::parse`] reads.
+    /// A constraint that [`porch_fn_image::Constraint::parse`] accepts.
     pub constraint: String,
 }
 
@@ -22,10 +22,10 @@ pub struct Range {
 pub type Resolved = HashMap<Range, Image>;
 
 impl Settings {
-    /// The images to start a pod of before anybody asks: those of `--pod-cache-config`, those that
-    /// a FunctionConfig names with a tag, and what is known of its [range](Self::ranges). Each
-    /// once, in the order of the file and then by age of the objects. None that `--allowed-images`
-    /// has no pattern for.
+    /// The images to start a pod of before the first call. They come from `--pod-cache-config`,
+    /// from the tags of FunctionConfigs, and from their resolved [ranges](Self::ranges). Each image
+    /// occurs once, in the order of the file and then by age of the objects. Images that
+    /// `--allowed-images` does not allow are left out.
     pub fn warm(&self, resolved: &Resolved) -> Vec<Image> {
         let mut seen = HashSet::new();
         let listed = self.cache.entries.iter().map(|entry| entry.image.clone());
@@ -37,8 +37,8 @@ impl Settings {
         allowed.filter(|image| seen.insert(image.clone())).collect()
     }
 
-    /// The images of FunctionConfigs to start a pod of as well, once a registry has resolved which
-    /// they are. Without `warm_up` they are those of which pods are kept.
+    /// The ranges of FunctionConfigs. A pod of each image is started as well, once a registry has
+    /// resolved it. Without `warm_up`, only objects that keep pods count.
     pub fn ranges(&self, warm_up: bool) -> Vec<Range> {
         let allowed = |range: &Range| {
             self.flags.allowed_images.check(range.repository.as_str(), &range.constraint).is_ok()
@@ -48,9 +48,8 @@ impl Settings {
         wanted.filter_map(range).filter(allowed).collect()
     }
 
-    /// The images of [`warm`](Self::warm) of which pods are kept. An object for all
-    /// tags keeps pods of any image of its repository as well; those are known only once they are
-    /// called.
+    /// The images of [`warm`](Self::warm) of which pods are kept. An object for all tags also keeps
+    /// pods of any image of its repository, but such an image is known only after its first call.
     pub fn kept(&self, resolved: &Resolved) -> Vec<Image> {
         let is_kept = |image: &Image| self.of(image).min_pods.value > 0;
         self.warm(resolved).into_iter().filter(is_kept).collect()

@@ -1,17 +1,17 @@
-//! Which meaning of `tags` the schema of FunctionConfigs describes.
+//! Detects the meaning of `tags` that the schema of FunctionConfigs describes.
 //!
-//! The two meanings that Porch has had differ in no type, pattern or field of the schema: the
-//! status field that Porch dropped went earlier, with another change. What differs are the
-//! descriptions of `tags`, which come out of Porch's source: the newer ones speak of constraints.
-//! Runners and `porch-fn porch-config` read them here, so that both come to the same answer.
+//! The schemas of Porch's two meanings have the same types, patterns and fields. (Porch dropped a
+//! status field, but earlier and with another change.) Only the descriptions of `tags`, generated
+//! from Porch's source, differ: the newer ones mention constraints. Runners and `porch-fn
+//! porch-config` both use this module, so they get the same result.
 
 use serde_json::Value;
 
 use super::TagSemantics;
 
 impl TagSemantics {
-    /// The meaning in an `OpenAPI` document of the API server; `None` without the descriptions,
-    /// which some installers strip.
+    /// The meaning in an `OpenAPI` document of the API server; `None` if the descriptions are
+    /// missing, since some installers strip them.
     pub fn of_schema(document: &Value) -> Option<Self> {
         let is_of_kind = |schema: &&Value| {
             let names = schema["x-kubernetes-group-version-kind"].as_array();
