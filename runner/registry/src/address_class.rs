@@ -1,9 +1,9 @@
-//! Where an address is: public, on loopback, on the link, or in the cluster.
+//! Classes of addresses: public, loopback, link-local, or in the cluster.
 //!
-//! Callers name images, and so registries. A registry must not use the runner to reach what only
-//! the runner can reach: a port on loopback, the node's metadata service, a Service. So its
-//! redirects and token realms lead to public addresses, and to those of the registry's own class.
-//! Pure.
+//! Callers choose images, and so registries. A registry must not use the runner to reach internal
+//! addresses, such as a port on loopback, the node's metadata service or a Service. So its
+//! redirects and token realms may lead only to public addresses and to addresses of the registry's
+//! own class. No I/O.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,14 +12,14 @@ pub(crate) enum AddressClass {
     Public,
     Loopback,
     LinkLocal,
-    /// Private and reserved ranges: clusters have their pods and Services there.
+    /// Private and reserved ranges, where clusters have their pods and Services.
     Cluster,
 }
 
 impl AddressClass {
     pub(crate) const ALL: [Self; 4] = [Self::Public, Self::Loopback, Self::LinkLocal, Self::Cluster];
 
-    /// Whether a registry of this class may lead to addresses of that one.
+    /// Whether a registry of this class may lead to addresses of the class `target`.
     pub(crate) fn leads_to(self, target: Self) -> bool {
         target == Self::Public || target == self
     }
@@ -31,7 +31,8 @@ impl AddressClass {
         }
     }
 
-    /// Of a URL's host by its text alone: most names are public until they are resolved.
+    /// The class of a URL's host by its text alone. Most names count as public until they are
+    /// resolved.
     pub(crate) fn of_host(host: &str) -> Self {
         let host = host.trim_start_matches('[').trim_end_matches([']', '.']);
         if let Ok(address) = host.parse() {
@@ -50,11 +51,11 @@ impl AddressClass {
 
     fn of_v4(address: Ipv4Addr) -> Self {
         match address.octets() {
-            // Linux connects 0.0.0.0 to itself.
+            // Linux connects 0.0.0.0 to loopback.
             [0 | 127, ..] => Self::Loopback,
-            // The second is Azure's host, which has each machine's configuration.
+            // 168.63.129.16 is Azure's host, which serves each machine's configuration.
             [169, 254, ..] | [168, 63, 129, 16] => Self::LinkLocal,
-            // Private ranges, and those reserved for protocols, documentation, benchmarks and
+            // Private ranges, and ranges reserved for protocols, documentation, benchmarks and
             // multicast.
             [10 | 224..=255, ..]
             | [100, 64..=127, ..]

@@ -1,4 +1,4 @@
-//! Challenges of registries, and the tokens of their token servers, as text. Pure.
+//! Parses challenges of registries and responses of token servers. No I/O.
 
 #[cfg(test)]
 mod tests;
@@ -13,28 +13,29 @@ use crate::secret::Secret;
 
 pub(crate) const TOKEN: &str = "token";
 
-/// What a registry wants to see.
+/// The authentication that a registry demands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Challenge {
     /// Nothing: its `/v2/` has no challenge.
     Open,
     /// User and password with each request.
     Basic,
-    /// A token from elsewhere.
+    /// A token from a token server.
     Bearer(BearerChallenge),
 }
 
-/// Where tokens come from. The scope is not read: like docker, we ask for the image's own.
+/// The token server to use. The challenge's scope is ignored: like docker, the client requests the
+/// scope of the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BearerChallenge {
     pub(crate) realm: String,
     pub(crate) service: Option<String>,
-    /// The class of the registry, which limits the realm's.
+    /// The class of the registry's address, which limits the addresses of the realm.
     pub(crate) registry: AddressClass,
 }
 
-/// The challenge to answer among those of the headers of `registry`. A token comes first, since it
-/// serves anonymous requests too.
+/// Chooses a challenge from the headers of `registry`. Prefers Bearer, because it works for
+/// anonymous requests too.
 pub(crate) fn challenge<'a>(
     headers: impl IntoIterator<Item = &'a str>,
     registry: AddressClass,

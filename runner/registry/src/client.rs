@@ -1,5 +1,5 @@
-//! The real [`Registry`]: HTTP requests by the distribution specification, all of them bounded.
-//! ARCHITECTURE.md has why oci-client is not used.
+//! The real [`Registry`]: bounded HTTP requests by the OCI distribution specification.
+//! ARCHITECTURE.md explains why oci-client is not used.
 
 mod session;
 
@@ -30,25 +30,25 @@ use crate::tags::{MAX_PAGES, MAX_TAGS, TAG_LIST, next_page, parse_page, too_long
 use crate::transport::{Http, Insecure, read_body};
 use crate::{Metadata, Registry, RegistryError};
 
-/// How long a lookup takes at most.
+/// Timeout of a lookup.
 const LOOKUP_WITHIN: Duration = Duration::from_secs(20);
 
-// The most that is read of one body, in bytes. Registries send a few KiB.
+// Largest body that is read, in bytes. Registries usually send a few KiB.
 const MAX_MANIFEST: usize = 1 << 20;
 const MAX_CONFIG: usize = 2 << 20;
 const MAX_TAG_PAGE: usize = 2 << 20;
 
-/// Registries with a known challenge.
+/// Largest number of registries whose challenge is cached.
 const MAX_CHALLENGES: u64 = 256;
 
-/// How registries are asked.
+/// Settings of the client.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `--platform`: the entry of an index that counts.
+    /// `--platform`: selects the entry of a multi-platform index.
     pub platform: Platform,
     /// `--insecure-registries`: registries that speak plain HTTP, each `host` or `host:port`.
     pub insecure: Vec<String>,
-    /// What to show to registries.
+    /// The credentials for registries.
     pub credentials: CredentialFile,
     /// The certificates that are trusted.
     pub roots: Roots,
@@ -58,21 +58,21 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Client {
     options: Options,
-    /// The HTTP clients, and the certificates that they trust.
+    /// The HTTP clients, with the certificates that they trust.
     http: Mutex<Option<(Arc<Trusted>, Http)>>,
-    /// By registry.
+    /// The last challenge of each registry.
     challenges: Cache<String, Challenge>,
 }
 
 // === impl Client ===
 
 impl Client {
-    /// Nothing is asked or read yet.
+    /// Creates a client. It reads no file and sends no request yet.
     pub fn new(options: Options) -> Self {
         Self { options, http: Mutex::default(), challenges: lru(MAX_CHALLENGES) }
     }
 
-    /// The HTTP clients for the certificates that are trusted now.
+    /// Returns the HTTP clients for the currently trusted certificates.
     async fn http(&self) -> Result<Http, RegistryError> {
         let trusted = trusted(&self.options.roots).await;
         let mut made = self.http.lock();
@@ -105,7 +105,7 @@ impl Client {
     async fn fetch_metadata(&self, image: &Image) -> Result<Metadata, RegistryError> {
         let mut session = Session::new(self, image).await?;
         let (mut document, digest) = fetch_manifest(&mut session, reference(image)).await?;
-        // An index may name another one, and that one none.
+        // An index may contain one nested index, but no deeper nesting is read.
         for _ in 0..2 {
             if let Document::Index(entries) = &document {
                 let entry = digest::known(choose(entries, &self.options.platform)?, MANIFEST)?;
@@ -176,7 +176,7 @@ impl Registry for Client {
     }
 }
 
-/// A manifest or index, and its digest.
+/// Fetches a manifest or index and its digest.
 async fn fetch_manifest(
     session: &mut Session<'_>,
     reference: &str,
@@ -197,7 +197,7 @@ async fn fetch_manifest(
     Ok((parse(&body)?, digest.into()))
 }
 
-/// What to ask for: a digest counts before a tag beside it.
+/// The reference to request. A digest takes precedence over a tag.
 fn reference(image: &Image) -> &str {
     image.digest().or(image.tag()).unwrap_or("latest")
 }

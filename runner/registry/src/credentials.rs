@@ -1,4 +1,4 @@
-//! Where credentials come from: a file of Docker's form, which may change at any time.
+//! Registry credentials from a file in Docker's format, which may change at any time.
 
 use std::env;
 use std::fmt;
@@ -17,18 +17,18 @@ use crate::file;
 pub enum CredentialSource {
     /// `--registry-auth-secret-path`.
     Private(PathBuf),
-    /// Docker's own, which need not be there; `None`: all requests are anonymous.
+    /// Docker's own file, which may be missing. With `None`, all requests are anonymous.
     Default(Option<PathBuf>),
 }
 
-/// The credentials as the file changes. A registry that refuses them makes the file be read at
-/// once.
+/// The credentials, updated when the file changes. If a registry refuses them, the file is read
+/// again at once.
 pub type CredentialFile = WatchedFiles<CredentialSource>;
 
-/// A file that could be read. Cheap to clone.
+/// The content of a valid file. Cheap to clone.
 #[derive(Clone)]
 pub struct CredentialsFileContent {
-    /// Whole, for its copy in a Kubernetes Secret.
+    /// The whole file, to copy it into a Kubernetes Secret.
     pub bytes: Bytes,
     config: Arc<DockerConfig>,
 }
@@ -36,7 +36,7 @@ pub struct CredentialsFileContent {
 // === impl CredentialsFileContent ===
 
 impl CredentialsFileContent {
-    /// The credentials in a file.
+    /// Parses the content of a file.
     ///
     /// # Errors
     /// The reason why it is not a docker config.
@@ -46,7 +46,7 @@ impl CredentialsFileContent {
     }
 }
 
-/// Without the content, which is secret.
+/// Omits the bytes, because they are secret.
 impl fmt::Debug for CredentialsFileContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CredentialsFileContent").field("config", &self.config).finish_non_exhaustive()
@@ -56,14 +56,14 @@ impl fmt::Debug for CredentialsFileContent {
 // === impl CredentialSource ===
 
 impl CredentialSource {
-    /// Docker's place: `$DOCKER_CONFIG/config.json`, or else `~/.docker/config.json`.
+    /// Docker's default path: `$DOCKER_CONFIG/config.json`, or else `~/.docker/config.json`.
     pub fn default_place() -> Self {
         let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let place = variable("DOCKER_CONFIG").or_else(|| variable("HOME").map(|home| home.join(".docker")));
         Self::Default(place.map(|place| place.join("config.json")))
     }
 
-    /// The file is read when it is first needed.
+    /// The file is read when it is needed for the first time.
     pub fn watch(self) -> CredentialFile {
         WatchedFiles::unread(self, None)
     }
@@ -125,10 +125,10 @@ impl FileSource for CredentialSource {
     }
 }
 
-/// What to show for this image.
+/// Returns the credential for this image.
 ///
 /// # Errors
-/// Why the file was never usable: then nothing can be shown.
+/// Why the file cannot be used, if no earlier version of it was usable.
 pub(crate) async fn lookup(file: &CredentialFile, image: &Image) -> Result<Option<Credential>, String> {
     match (file.value_or_reload(Option::is_some).await, file.last_error()) {
         (Some(content), _) => Ok(content.config.lookup(image).cloned()),

@@ -1,10 +1,11 @@
-//! Digests of content, `algorithm:hex`. Pure.
+//! Digests of content, `algorithm:hex`. No I/O.
 
 use ring::digest::{SHA256, SHA512, digest};
 
 use crate::RegistryError;
 
-/// The text, if it is a digest that can be checked; only then may it be part of a URL.
+/// Returns the text if it is a digest of a supported algorithm. Only such a text may become part of
+/// a URL.
 pub(crate) fn known<'a>(text: &'a str, what: &'static str) -> Result<&'a str, RegistryError> {
     let (hex, length) = match text.split_once(':') {
         Some(("sha256", hex)) => (hex, 64),
@@ -22,7 +23,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex("sha256", digest(&SHA256, bytes).as_ref())
 }
 
-/// Fails unless this is the content of that digest.
+/// Fails if the content does not have the expected digest.
 pub(crate) fn check(bytes: &[u8], expected: &str, what: &'static str) -> Result<(), RegistryError> {
     let found = if known(expected, what)?.starts_with("sha512:") {
         hex("sha512", digest(&SHA512, bytes).as_ref())

@@ -1,7 +1,7 @@
-//! Docker's `config.json`: which credentials are for which image. Pure.
+//! Docker's `config.json`: finds the credentials for an image. No I/O.
 //!
-//! Many tools write its keys, in many spellings. They are read like the kubelet reads them, since
-//! it pulls with the same file. An error quotes nothing of the file but its keys.
+//! Many tools write the keys, in many spellings. They are parsed like in the kubelet, which pulls
+//! images with the same file. An error quotes only keys of the file, never values.
 
 #[cfg(test)]
 mod tests;
@@ -29,26 +29,26 @@ const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// What to show to a registry.
+/// A credential for a registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
     /// User and password.
     Basic { user: String, password: Secret },
     /// `identitytoken`: a refresh token of OAuth 2.
     Identity { token: Secret },
-    /// `registrytoken`: to be sent as it is.
+    /// `registrytoken`: sent unchanged as a bearer token.
     Bearer { token: Secret },
 }
 
-/// A file that was read.
+/// A parsed file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct DockerConfig {
-    /// The first that matches is the right one: a longer path comes first, then a host before a
-    /// pattern of hosts.
+    /// The first match wins. Longer paths come first; for equal paths, hosts come before host
+    /// patterns.
     entries: Vec<Entry>,
-    /// The key that leaves credentials to a program, if there is one.
+    /// The key that configures a credential helper, if there is one.
     pub(crate) helper: Option<&'static str>,
-    /// Whether it has `auths` at all.
+    /// Whether the file has the key `auths`.
     pub(crate) has_auths: bool,
 }
 
@@ -56,12 +56,12 @@ pub(crate) struct DockerConfig {
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     host: String,
-    /// Without slashes at its ends; empty for all repositories.
+    /// Without leading and trailing slashes; empty for all repositories.
     path: String,
     credential: Credential,
 }
 
-/// The file as it is written.
+/// The JSON of the file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct WireFile {
@@ -70,7 +70,7 @@ struct WireFile {
     creds_store: Option<String>,
 }
 
-/// An entry as it is written. Empty means not set.
+/// The JSON of an entry. An empty string means not set.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct WireEntry {
@@ -101,15 +101,15 @@ impl DockerConfig {
                 entries.push(Entry { host, path, credential });
             }
         }
-        // Stable: of two spellings of one place the first counts.
+        // The sort is stable: between two spellings of the same registry, the first wins.
         entries.sort_by_cached_key(|entry| {
             (Reverse(entry.path.len()), entry.host.contains('*'), entry.host.clone())
         });
         Ok(Self { entries, helper, has_auths })
     }
 
-    /// The credentials for the image: those of the longest path that holds its repository, else its
-    /// registry's.
+    /// Returns the credentials for the image: the entry with the longest matching path, else the
+    /// entry of its registry.
     pub(crate) fn lookup(&self, image: &Image) -> Option<&Credential> {
         let host = canonical_host(image.registry());
         let holds =
@@ -123,7 +123,7 @@ pub(crate) fn path_of(image: &Image) -> &str {
     &image.repository()[image.registry().len() + 1..]
 }
 
-/// `None` for an entry without credentials: credential helpers leave such entries behind.
+/// Returns `None` for an entry without credentials; credential helpers write such entries.
 fn credential(entry: Value) -> Result<Option<Credential>, &'static str> {
     let wire = WireEntry::deserialize(entry);
     let wire = wire.map_err(|_| "it is not a JSON object, or a field of it is not a string")?;
@@ -153,7 +153,7 @@ fn decode_auth(auth: &str) -> Result<(String, Secret), &'static str> {
     let decoded = LENIENT_BASE64.decode(auth.trim()).map_err(|_| "auth is not base64")?;
     let decoded = String::from_utf8(decoded).map_err(|_| "auth is not UTF-8 in base64")?;
     let (user, password) = decoded.split_once(':').ok_or("auth is not user:password in base64")?;
-    // Docker once padded the text with NULs.
+    // Old versions of Docker padded the text with NULs.
     Ok((user.to_owned(), Secret::new(password.trim_end_matches('\0'))))
 }
 
@@ -170,8 +170,8 @@ fn parse_key(key: &str) -> Result<(String, String), &'static str> {
     }
     let host = url.host_str().unwrap_or_default();
     let host = url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-    // The API's version is not a path of repositories. Without a scheme only a slash at the end
-    // marks it.
+    // The API version (`v1`, `v2`) is not part of a repository's path. Without a scheme, only a
+    // trailing slash shows that it is a version.
     let is_url = is_url || url.path().ends_with('/');
     let path = url.path().trim_matches('/');
     let path = match path.rsplit('/').next() {
@@ -181,7 +181,7 @@ fn parse_key(key: &str) -> Result<(String, String), &'static str> {
     Ok((canonical_host(&host), path.to_owned()))
 }
 
-/// One spelling of each registry: lower case, no default port, one name for Docker Hub.
+/// Normalizes a host: lower case, no default port, one name for Docker Hub.
 fn canonical_host(host: &str) -> String {
     let host = host.to_ascii_lowercase();
     match host.strip_suffix(":443").unwrap_or(&host) {
@@ -190,7 +190,7 @@ fn canonical_host(host: &str) -> String {
     }
 }
 
-/// Whether the repository is the path or below it.
+/// Whether the repository equals the path or is below it.
 fn path_holds(path: &str, repository: &str) -> bool {
     match repository.strip_prefix(path) {
         Some(rest) => path.is_empty() || rest.is_empty() || rest.starts_with('/'),
@@ -206,7 +206,8 @@ fn host_matches(pattern: &str, host: &str) -> bool {
         && patterns.iter().zip(labels).all(|(pattern, label)| glob_matches(pattern, label))
 }
 
-/// An entry by its key, or by its number if the key may hold a secret, like `user:password@host`.
+/// Names an entry by its key, or by its number if the key may contain a secret
+/// (`user:password@host`).
 fn entry_name(key: &str, number: usize) -> String {
     if key.len() > MAX_QUOTED || key.contains('@') || key.chars().any(char::is_control) {
         format!("entry number {number}")

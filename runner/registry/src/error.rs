@@ -1,5 +1,5 @@
-//! Why a registry has no answer. The texts reach callers, and packages' commits: the same for the
-//! same cause, without addresses, times, and text of a server.
+//! Errors of registry lookups. The texts reach callers and package commits. So the same cause has
+//! the same text, without addresses, times or text of a server.
 
 use serde::Deserialize;
 use serde_json::error::Category;
@@ -7,25 +7,26 @@ use serde_json::error::Category;
 pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const CONFIG: &str = "image configuration";
 
-/// Why nothing is known of an image.
+/// Why a lookup failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
     /// The registry has no such repository or tag, or hides it from us.
     #[error("the image was not found in its registry: check its name and tag")]
     NotFound,
-    /// The registry wants other credentials, or any.
+    /// The registry requires credentials, or refuses the ones that were sent.
     #[error(
         "the image's registry refuses access to it: give credentials with --enable-private-registries and \
          --registry-auth-secret-path"
     )]
     Unauthorized,
-    /// No connection, no answer in time, or a broken one.
+    /// No connection, no answer in time, or an interrupted answer.
     #[error(
         "the image's registry cannot be reached: check it, and the runner's way to it (proxy, DNS, firewall), and \
          retry; the runner's log has the cause"
     )]
     Unreachable,
-    /// A redirect or a token realm leads to where the registry is not: see `address_class`.
+    /// A redirect or a token realm leads to an internal address that the registry may not name: see
+    /// `address_class`.
     #[error(
         "the image's registry leads the runner to a loopback, link-local or cluster address, and is at no address of \
          that kind itself: check its redirects and its token realm (the runner's log names the host), use a registry \
@@ -66,15 +67,15 @@ pub enum RegistryError {
         /// What is wrong with it, in our words.
         reason: String,
     },
-    /// More than is read.
+    /// The response exceeds a size limit.
     #[error("the image's registry sent a {what} of more than {limit} bytes, which is not read")]
     TooLarge {
-        /// As above.
+        /// Like `what` of `Malformed`.
         what: &'static str,
         /// The bound in bytes.
         limit: usize,
     },
-    /// An index without this platform.
+    /// The index has no entry for this platform.
     #[error("the image is not there for {platform}: build it for that, or choose another with --platform")]
     Platform {
         /// As `os/architecture[/variant]`.
@@ -96,7 +97,7 @@ impl RegistryError {
     }
 }
 
-/// Parses JSON of a registry.
+/// Parses a registry's JSON.
 pub(crate) fn json<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Result<T, RegistryError> {
     serde_json::from_slice(bytes).map_err(|error| RegistryError::malformed(what, json_problem(&error)))
 }

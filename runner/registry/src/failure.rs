@@ -1,4 +1,4 @@
-//! What a failed request means for callers; the log has the cause.
+//! Maps a failed request to the error for callers, and logs its cause.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -8,10 +8,10 @@ use rustls::CertificateError as Wrong;
 
 use crate::RegistryError;
 
-/// Longest chain of causes that is looked at.
+/// Longest chain of causes that is inspected.
 const MAX_CAUSES: usize = 16;
 
-/// Why a URL is not requested.
+/// A redirect or realm leads to an internal address, so it is not requested.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "it leads to {0}, a loopback, link-local or cluster address, and is at no address of that kind itself"
@@ -24,7 +24,8 @@ pub(crate) fn log(cause: impl Display, error: RegistryError) -> RegistryError {
     error
 }
 
-/// What a failed request means. The log gets no URL: it may hold a signature.
+/// Maps a failed request to the error for callers. Removes the URL from the log, because it may
+/// contain a signature.
 pub(crate) fn why(error: reqwest::Error) -> RegistryError {
     let error = error.without_url();
     for cause in causes(&error) {
@@ -50,8 +51,7 @@ fn of_tls(error: &rustls::Error) -> RegistryError {
     }
 }
 
-/// Whether a kept connection had been closed: the registry did not see the request, or did not
-/// answer it.
+/// Whether the registry closed an idle connection before it answered the request.
 pub(crate) fn was_closed(error: &reqwest::Error) -> bool {
     error.is_request() && !error.is_connect() && !error.is_timeout()
 }

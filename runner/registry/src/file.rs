@@ -1,4 +1,5 @@
-//! Reads a mounted file. Errors are the same words each time, with nothing of what is in the file.
+//! Reads a mounted file. The same problem always has the same error text, without content of the
+//! file.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -6,12 +7,12 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-/// The most that is read of a file, in bytes. A Kubernetes Secret holds no more.
+/// Largest file that is read, in bytes: the size limit of a Kubernetes Secret.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The content of a file, or `None` if there is no such file. Blocks.
 pub(crate) fn read(path: &Path) -> Result<Option<Bytes>, String> {
-    // To open a pipe waits for a writer.
+    // Opening a named pipe would block until it has a writer.
     let is_file = fs::metadata(path).map(|found| found.is_file());
     let content = match is_file {
         Ok(false) => Err(ErrorKind::IsADirectory.into()),

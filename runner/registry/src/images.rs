@@ -1,11 +1,10 @@
-//! What is known of images, so that registries are asked little, and calls go on while one is
+//! A cache of image metadata. It saves registry requests, and calls continue while a registry is
 //! unavailable.
 //!
-//! An answer is used without a lookup until it is older than the time to live. Then the registry is
-//! asked again: for a pod's image while the pod's creation waits, since a pod is slow anyway; for a
-//! constraint in the background, since a call waits for it. A registry that fails leaves what was
-//! known. Each question is asked once at a time, in a task of its own: its first caller may go
-//! away.
+//! The cache answers without a lookup until an entry is older than its time to live. Then a pod's
+//! creation waits for a new lookup, because starting a pod is slow anyway. A constraint is looked
+//! up in the background, because a call waits for it. A failed lookup keeps the cached answer. Each
+//! question has at most one lookup at a time, in its own task, because the first caller may cancel.
 
 mod answers;
 mod limiter;
@@ -28,17 +27,17 @@ use self::limiter::LookupLimiter;
 use self::tag_list::TagList;
 use crate::{Metadata, Registry, RegistryError};
 
-/// How long a pod waits for news of an image that is known already.
+/// How long the creation of a pod waits for a lookup if the image is already cached.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is known of an image.
+/// The cached metadata of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    /// What the reference stands for, `sha256:…`.
+    /// The digest that the reference resolves to, `sha256:…`.
     pub digest: Arc<str>,
-    /// What the image runs: ENTRYPOINT and CMD, joined. Not empty.
+    /// ENTRYPOINT followed by CMD. Not empty.
     pub command: Vec<String>,
-    /// When this runner first saw the tag stand for this digest.
+    /// When this runner first saw the tag resolve to this digest.
     pub since: SystemTime,
 }
 
@@ -48,12 +47,12 @@ pub enum ResolveError {
     /// The repository exists and has no such tag.
     #[error("no tag of its repository is a version that matches")]
     NoMatch,
-    /// The tags are not known.
+    /// The registry did not return the list of tags.
     #[error(transparent)]
     Registry(#[from] RegistryError),
 }
 
-/// Remembers what registries answer. Dropped, it ends its lookups.
+/// Caches the answers of registries. Dropping it cancels its lookups.
 #[derive(Debug)]
 pub struct Images {
     registry: Arc<dyn Registry>,
@@ -67,8 +66,8 @@ pub struct Images {
 // === impl Images ===
 
 impl Images {
-    /// Nothing is known yet. The digest of a tag, and the tags of a repository, are asked for again
-    /// after `ttl`, `--image-metadata-ttl`. `registry` bounds the time of each lookup.
+    /// Creates an empty cache. The digest of a tag and the tags of a repository expire after `ttl`
+    /// (`--image-metadata-ttl`). `registry` limits the time of each lookup.
     pub fn new(registry: Arc<dyn Registry>, ttl: Duration) -> Self {
         Self {
             registry,
@@ -80,14 +79,15 @@ impl Images {
         }
     }
 
-    /// For a pod that is to be made.
+    /// Returns the metadata for a pod that is about to be created.
     ///
-    /// Returns at once while the answer is fresh; a digest stays fresh for ever. Else the registry
-    /// is asked: if the image is known, only for the digest, and for the rest if the digest moved.
-    /// What is known is returned if the registry then fails or is slow.
+    /// Returns at once if the cached answer is fresh; a reference with a digest never expires.
+    /// Otherwise this asks the registry. For a cached image it asks for the digest first, and for
+    /// the rest only if the digest has changed. If the registry fails or is slow, this returns the
+    /// cached answer.
     ///
     /// # Errors
-    /// Why the registry has no answer, while nothing is known.
+    /// The registry's failure, if nothing is cached.
     pub async fn metadata(&self, image: &Image) -> Result<Arc<Known>, RegistryError> {
         let max_age = if image.digest().is_some() { Duration::MAX } else { self.ttl };
         let known = self.known.known(image);
@@ -98,55 +98,55 @@ impl Images {
         }
     }
 
-    /// What is known of the image, however old. Never asks the registry.
+    /// Returns the cached metadata, however old. Never asks the registry.
     pub fn known(&self, image: &Image) -> Option<Arc<Known>> {
         self.known.known(image)
     }
 
-    /// A pod could not be made of what is known of the image: the next
+    /// Marks the cached metadata as wrong, because a pod with it failed. The next
     /// [`metadata`](Self::metadata) asks the registry again.
     pub fn distrust(&self, image: &Image) {
         self.known.distrust(image);
     }
 
-    /// The image with the highest tag that the constraint allows; the tag and digest of `image` do
-    /// not matter.
+    /// Returns the image with the highest tag that the constraint allows. Ignores the tag and
+    /// digest of `image`.
     ///
-    /// Waits for the registry only while no such tag is known. A known tag holds; if the list is
-    /// older than the time to live, a lookup is started in the background.
+    /// Waits for the registry only if no cached tag matches. If a cached tag matches but the list
+    /// has expired, this starts a lookup in the background.
     ///
     /// # Errors
     /// [`ResolveError`]
     pub async fn resolve(&self, image: &Image, constraint: &Constraint) -> Result<Image, ResolveError> {
         let known = self.lists.known(image);
         if let Some(chosen) = known.and_then(|list| list.highest(image, constraint)) {
-            // Polled once, it starts a lookup if one is due and has a place.
+            // One poll starts the lookup if the list has expired and the limiter has a free place.
             let _ = self.fresh(&self.lists, image, self.ttl).now_or_never();
             return Ok(chosen);
         }
-        // A list without such a tag is a negative answer.
+        // A list without a matching tag expires as soon as a failure does.
         let list = self.fresh(&self.lists, image, NEGATIVE_TTL).await?;
         list.highest(image, constraint).ok_or(ResolveError::NoMatch)
     }
 
-    /// Takes over what another runner found out. It counts as a registry's answer of now, unless
-    /// something newer is known.
+    /// Caches metadata that another runner has found, like an answer that a registry gives now.
+    /// Does nothing if the cache has newer metadata.
     pub fn learn(&self, image: &Image, found: Known) {
         let entry = self.known.entry(image);
-        // A lookup that runs finds out something newer.
+        // A lookup in progress will return something newer.
         let Ok(_asking) = entry.asking.try_lock() else { return };
         if entry.known().is_none_or(|known| known.since < found.since) {
             self.known.record(image, Arc::clone(&entry), &Ok(Arc::new(found)));
         }
     }
 
-    /// Images that became known, and images with a moved digest. A receiver that lags behind by
-    /// 1,024 of them gets an error.
+    /// Reports images that are new in the cache and images whose digest has changed. A receiver
+    /// that is 1,024 images behind gets an error.
     pub fn changes(&self) -> broadcast::Receiver<Image> {
         self.known.changes.subscribe()
     }
 
-    /// An answer younger than `max_age`.
+    /// Returns an answer younger than `max_age`, from the cache or by a lookup.
     async fn fresh<V: Question>(
         &self,
         answers: &Arc<Answers<V>>,
@@ -158,7 +158,7 @@ impl Images {
             return answer;
         }
         let asking = Arc::clone(&entry.asking).lock_owned().await;
-        // Another caller may have asked meanwhile.
+        // Another caller may have finished a lookup meanwhile.
         if let Some(answer) = entry.answer(max_age) {
             return answer;
         }
@@ -170,10 +170,10 @@ impl Images {
             permit.finish(!matches!(answer, Err(RegistryError::Unreachable)));
             answers.record(&image, entry, &answer);
             drop(asking);
-            // Fails if the caller went away.
+            // Fails if the caller has cancelled.
             let _ = sender.send(answer);
         });
-        // A lookup that panicked has no answer.
+        // The sender is dropped without an answer only if the lookup panicked.
         answered.await.unwrap_or(Err(RegistryError::Unreachable))
     }
 

@@ -1,8 +1,8 @@
 //! What OCI registries report about function images: digest, command, tags.
 //!
-//! [`Images`] remembers it, and bounds the lookups. It is asked when a pod is to be made or a tag
-//! constraint to be resolved; a warm call waits for no registry. [`Registry`] is the seam below it;
-//! [`Client`] is the real one.
+//! [`Images`] caches the answers and limits the lookups. The runner uses it to create a pod or to
+//! resolve a tag constraint; a warm call waits for no registry. [`Registry`] is the interface that
+//! [`Images`] uses, and [`Client`] implements it.
 
 mod address_class;
 mod auth;
@@ -40,10 +40,10 @@ pub use roots::{CaFile, Roots, roots};
 /// What a registry reports about one image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metadata {
-    /// What the reference stands for now, `sha256:…`. For a multi-platform image, the index's
-    /// digest.
+    /// The digest that the reference resolves to now, `sha256:…`. For a multi-platform image, the
+    /// index's digest.
     pub digest: Arc<str>,
-    /// What the image runs: ENTRYPOINT and CMD, joined. Not empty.
+    /// ENTRYPOINT followed by CMD. Not empty.
     pub command: Vec<String>,
 }
 
@@ -54,15 +54,16 @@ pub fn fuzz_docker_config(file: &[u8], image: &Image) -> Result<bool, String> {
     Ok(config.lookup(image).is_some())
 }
 
-/// Asks registries. Remembers connections and challenges only, and bounds the time of each lookup.
+/// Sends requests to registries. Limits the time of each lookup, and caches only connections and
+/// challenges.
 pub trait Registry: fmt::Debug + Send + Sync + 'static {
-    /// Everything about the image.
+    /// Fetches all metadata of the image.
     fn metadata<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Metadata, RegistryError>>;
 
-    /// Only what its tag stands for now: one cheap request.
+    /// Fetches only the digest of the tag, with one cheap request.
     fn digest<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Arc<str>, RegistryError>>;
 
-    /// All tags of its repository, bounded; its own tag does not matter.
+    /// Fetches all tags of the image's repository, up to a limit. Ignores the image's own tag.
     fn tags<'a>(&'a self, image: &'a Image) -> BoxFuture<'a, Result<Vec<String>, RegistryError>>;
 }
 

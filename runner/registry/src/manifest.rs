@@ -1,4 +1,4 @@
-//! Manifests, indexes and image configurations of Docker and OCI: bytes in, values out. Pure.
+//! Manifests, indexes and image configurations of Docker and OCI: parsed from bytes. No I/O.
 
 #[cfg(test)]
 mod tests;
@@ -10,7 +10,7 @@ use crate::RegistryError;
 use crate::error::{CONFIG, MANIFEST, json};
 use crate::platform::Platform;
 
-/// What is asked for, the multi-platform kinds first.
+/// The `Accept` header, with the multi-platform media types first.
 pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
@@ -20,7 +20,7 @@ pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
 pub(crate) enum Document {
     /// The digest of the image configuration of one platform.
     Manifest(String),
-    /// Several platforms.
+    /// The manifests of several platforms.
     Index(Vec<IndexEntry>),
 }
 
@@ -54,7 +54,7 @@ struct WireDocument {
     manifests: Option<Vec<IndexEntry>>,
 }
 
-/// Reads a manifest or an index. Its fields decide which it is, whatever media type it came under.
+/// Reads a manifest or an index. The fields decide which of them it is; the media type is ignored.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Document, RegistryError> {
     let wire: WireDocument = json(bytes, MANIFEST)?;
     let problem = match wire {
@@ -68,13 +68,13 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, RegistryError> {
             return Ok(Document::Manifest(config.digest));
         }
         WireDocument { manifests: None, .. } => "it has no config",
-        // A client that reads it as the other kind would run something else.
+        // Clients would disagree about it and run different images.
         _ => "it is both an index and the manifest of one platform",
     };
     Err(RegistryError::malformed(MANIFEST, problem))
 }
 
-/// The digest of the entry for the platform: the best of those that run there.
+/// Returns the digest of the best entry that runs on the platform.
 pub(crate) fn choose<'a>(entries: &'a [IndexEntry], platform: &Platform) -> Result<&'a str, RegistryError> {
     let of = |wanted: &Platform| {
         entries.iter().find(|entry| {
@@ -83,7 +83,7 @@ pub(crate) fn choose<'a>(entries: &'a [IndexEntry], platform: &Platform) -> Resu
             })
         })
     };
-    // An entry may leave out its platform: then only the image configuration knows.
+    // An entry may omit its platform; only the image configuration names it then.
     let unnamed = || entries.iter().find(|entry| entry.platform.is_none());
     let best = platform.runs().iter().find_map(of).or_else(unnamed);
     best.map(|entry| &*entry.digest).ok_or_else(|| RegistryError::Platform { platform: platform.to_string() })
@@ -101,10 +101,10 @@ struct WireConfig {
     cmd: Option<Vec<String>>,
 }
 
-/// What the image runs, by Docker's rules: ENTRYPOINT with CMD behind it, or CMD alone.
+/// Returns the command of the image by Docker's rules: ENTRYPOINT followed by CMD, or CMD alone.
 ///
-/// The platform of the configuration does not matter: an image without an index is taken for the
-/// one that was meant, and the node reports whether it can run it.
+/// Ignores the platform of the configuration. If an image has no index, the node reports whether it
+/// can run the image.
 pub(crate) fn command(bytes: &[u8]) -> Result<Vec<String>, RegistryError> {
     let image: WireImage = json(bytes, CONFIG)?;
     let WireConfig { entrypoint, cmd } = image.config.unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Platforms, `os/architecture[/variant]`, as containerd compares them. Pure.
+//! Platforms, `os/architecture[/variant]`, compared like in containerd. No I/O.
 
 use std::fmt;
 
-/// The most of a wrong text that an error quotes, in characters.
+/// How much of an invalid text an error quotes, in characters.
 const MAX_QUOTED: usize = 100;
 
-/// What function pods run on, in Go's names.
+/// The platform of function pods, in Go's names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Platform {
     os: String,
@@ -58,8 +58,8 @@ impl Platform {
         Self { os: lower(os), architecture: architecture.to_owned(), variant: variant.to_owned() }
     }
 
-    /// What runs here, the best first: itself, lower variants, and the 32 bits of the same
-    /// processors.
+    /// The platforms whose images run on this one, best first: itself, lower variants, and the
+    /// 32-bit platforms of the same processors.
     pub(crate) fn runs(&self) -> Vec<Self> {
         let of = |architecture: &str, variant: &str| Self {
             os: self.os.clone(),
@@ -86,7 +86,7 @@ impl Platform {
 }
 
 impl Default for Platform {
-    /// Linux, with the processor that this was built for.
+    /// Linux, on the architecture that this program was built for.
     fn default() -> Self {
         let architecture = match std::env::consts::ARCH {
             "x86" => "386",

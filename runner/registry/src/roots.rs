@@ -1,5 +1,4 @@
-//! Which certificates of registries are trusted: the system's roots, and a CA of the user's beside
-//! them.
+//! Trusted certificates for registries: the system's roots and the user's CA.
 
 mod verifier;
 
@@ -16,11 +15,11 @@ use crate::file;
 
 pub(crate) use verifier::tls;
 
-/// The trusted roots as the CA file changes. The system's alone are used until it could be read
-/// once.
+/// The trusted roots, updated when the CA file changes. Until the file is read, only the system's
+/// roots are trusted.
 pub type Roots = WatchedFiles<CaFile>;
 
-/// A CA file beside the system's roots.
+/// The system's roots and an optional CA file.
 #[derive(Debug)]
 pub struct CaFile {
     /// `--tls-secret-path`, with `--enable-private-registries-tls`.
@@ -34,12 +33,12 @@ pub struct Trusted {
     roots: Arc<RootCertStore>,
     /// The certificates of the CA file.
     given: Vec<CertificateDer<'static>>,
-    /// Whether the CA file has been read, if there is to be one.
+    /// Whether the CA file has been read, or none is configured.
     is_complete: bool,
 }
 
-/// The system's roots, and `ca.crt` or else `ca.pem` of this directory. Blocks: the system's roots
-/// are files.
+/// Trusts the system's roots, and `ca.crt` or else `ca.pem` of this directory. Blocks while it
+/// reads the system's roots from files.
 pub fn roots(directory: Option<PathBuf>) -> Roots {
     let mut system = RootCertStore::empty();
     let (found, _) = system.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -53,13 +52,13 @@ pub fn roots(directory: Option<PathBuf>) -> Roots {
     WatchedFiles::unread(CaFile { directory, system }, Arc::new(first))
 }
 
-/// The certificates that are trusted now; the same `Arc` while nothing changes.
+/// Returns the certificates that are trusted now. The `Arc` stays the same until they change.
 pub(crate) async fn trusted(roots: &Roots) -> Arc<Trusted> {
     roots.value_or_reload(|trusted| trusted.is_complete).await
 }
 
 impl FileSource for CaFile {
-    /// The file that was found.
+    /// The path and content of the CA file.
     type Content = Option<(PathBuf, Bytes)>;
     type Value = Arc<Trusted>;
     type Error = String;
@@ -89,13 +88,13 @@ impl FileSource for CaFile {
         Ok(Arc::new(Trusted { roots: roots.into(), given, is_complete: true }))
     }
 
-    /// Connections stay while the certificates do.
+    /// Unchanged certificates keep their clients and connections.
     fn is_same(&self, last: &Self::Value, new: &Self::Value) -> bool {
         last.given == new.given && last.is_complete
     }
 }
 
-/// Adds the certificates of a CA file, all of them usable, and returns them.
+/// Adds the certificates of a CA file and returns them. Fails if any of them is malformed.
 fn add_certificates(
     roots: &mut RootCertStore,
     pem: &[u8],

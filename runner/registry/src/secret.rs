@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 
-/// A password, a token, or what holds one.
+/// A password, a token, or a text that contains one.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(Arc<str>);
 
@@ -14,13 +14,13 @@ impl Secret {
         Self(text.into())
     }
 
-    /// A token to be sent as it is.
+    /// A token that is sent unchanged in a header.
     pub(crate) fn token(text: &str) -> Result<Self, &'static str> {
         let is_header = HeaderValue::from_str(text).is_ok();
         is_header.then(|| Self::new(text)).ok_or("characters that no token may have")
     }
 
-    /// For what is sent to a registry, and nothing else.
+    /// Returns the text. Use it only for requests to a registry or token server.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Pages of lists of tags, and the links between them. Pure.
+//! Parses pages of tag lists and the links between them. No I/O.
 
 #[cfg(test)]
 mod tests;
@@ -21,13 +21,13 @@ struct Page {
     tags: Option<Vec<String>>,
 }
 
-/// The tags of one page. Some may be no tags.
+/// Returns the tags of one page. Some may not be valid tags.
 pub(crate) fn parse_page(body: &[u8]) -> Result<Vec<String>, RegistryError> {
     let page: Page = json(body, TAG_LIST)?;
     Ok(page.tags.unwrap_or_default())
 }
 
-/// The page after the one of `url`, by the `Link` headers that came with it.
+/// Returns the page after `url`, from the `Link` headers of its response.
 pub(crate) fn next_page<'a>(
     url: &Url,
     links: impl IntoIterator<Item = &'a str>,

@@ -1,9 +1,10 @@
-//! HTTP requests, and where they may lead: see [`AddressClass`].
+//! HTTP requests. [`AddressClass`] limits the addresses that redirects and token realms may lead
+//! to.
 //!
-//! The resolver checks addresses, so that a name cannot have one address for the check and another
-//! one for the connection. Connections are kept per client, so each class of registry has a client
-//! of its own: a connection made for a registry in the cluster serves no registry elsewhere.
-//! reqwest has one client for all redirects, so redirects are followed here.
+//! The resolver checks addresses, so that a name cannot resolve to one address for the check and to
+//! another for the connection. Each class of registry has its own client, because clients reuse
+//! connections: a connection for a registry in the cluster must not serve another registry. reqwest
+//! follows redirects with the same client, so this module follows them instead.
 //!
 //! A proxy resolves names itself. A URL that goes through a proxy is checked by its text alone, and
 //! the proxy may be at any address.
@@ -36,19 +37,20 @@ const MAX_REDIRECTS: usize = 5;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Insecure(Arc<[String]>);
 
-/// The clients of one set of roots. Cheap to clone.
+/// The HTTP clients for one set of root certificates. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
-    /// To any address, and through the proxies of the environment.
+    /// Connects to any address, and through the proxies of the environment.
     any: Client,
-    /// By [`AddressClass`] of a registry: without proxies, to the addresses that it may lead to.
+    /// One client per [`AddressClass`] of a registry. It uses no proxies and connects only to
+    /// addresses that this class may lead to.
     guarded: [Client; 4],
     /// The proxies that `any` uses.
     proxies: Arc<Matcher>,
     pub(crate) insecure: Insecure,
 }
 
-/// Resolves as the system does, to the addresses that a registry of this class may lead to.
+/// Resolves like the system, but returns only addresses that a registry of this class may lead to.
 #[derive(Debug)]
 struct GuardedResolver(AddressClass);
 
@@ -92,11 +94,11 @@ impl Http {
         self.any.request(method, url)
     }
 
-    /// Sends, and follows redirects, without `Authorization` once the origin changes. A POST is not
-    /// redirected: its form holds a refresh token.
+    /// Sends a request and follows redirects. Drops `Authorization` when the origin changes. Does
+    /// not redirect a POST, because its form contains a refresh token.
     ///
     /// `led_by` is the class of the registry that named this URL. Without it the URL is the
-    /// registry's own, and may be anywhere.
+    /// registry's own, and any address is allowed.
     pub(crate) async fn send(
         &self,
         request: RequestBuilder,
@@ -128,7 +130,8 @@ impl Http {
         Err(log(format!("more than {MAX_REDIRECTS} redirects"), RegistryError::Unreachable))
     }
 
-    /// Where the sender of a response is. Behind a proxy only its host's text is known.
+    /// The address class of the server that sent a response. Behind a proxy only the text of the
+    /// host is known.
     pub(crate) fn class_of(&self, response: &Response) -> AddressClass {
         let url = response.url();
         match (AddressClass::of_host(url.host_str().unwrap_or_default()), response.remote_addr()) {
@@ -170,7 +173,7 @@ impl Resolve for GuardedResolver {
     }
 }
 
-/// Only a body that is a stream cannot be copied; there is none.
+/// Fails only for a streamed body, which no request here has.
 fn copy(request: &Request) -> Result<Request, RegistryError> {
     request.try_clone().ok_or(RegistryError::Unreachable)
 }
@@ -180,7 +183,7 @@ fn redirect_target(response: &Response) -> Option<Url> {
         return None;
     }
     let mut url = response.url().join(response.headers().get(LOCATION)?.to_str().ok()?).ok()?;
-    // A URL's own user must not be sent. Only a URL without a host cannot have one.
+    // A user in the URL must not be sent. The setters fail only for a URL without a host.
     let _ = url.set_username("").and_then(|()| url.set_password(None));
     Some(url)
 }
@@ -189,8 +192,8 @@ pub(crate) fn same_origin(one: &Url, other: &Url) -> bool {
     one.origin() == other.origin()
 }
 
-/// A body of at most `limit` bytes. A longer one ends the connection, because the response is
-/// dropped.
+/// Reads a body of at most `limit` bytes. A longer body closes the connection, because the response
+/// is dropped.
 pub(crate) async fn read_body(
     mut response: Response,
     what: &'static str,

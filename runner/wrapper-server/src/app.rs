@@ -24,13 +24,14 @@ use crate::install::{self, copy_to, idle};
 use crate::process::{Environment, Program, adopt_orphans};
 use crate::service::Wrapper;
 
-/// Largest number of concurrent connections. Its runner needs one.
+/// Largest number of concurrent connections. The runner needs one.
 const MAX_CONNECTIONS: usize = 1000;
 
 /// Binds the port and serves.
 ///
 /// # Errors
-/// Only for the port: if the function is not found, each caller gets that error.
+/// Returns an error only if the port cannot be bound. If the function is not found, each call
+/// returns that error.
 pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     let (listener, address) = listen(flags.address, flags.port, "--port").await?;
     let (signal, drain) = drain::channel();
@@ -44,9 +45,9 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     let options = porch_fn_grpc::Options {
         max_message: flags.max_request_body_size,
         default_timeout: flags.request_timeout.into(),
-        // Its runner sets the deadlines.
+        // The runner sets the deadlines.
         max_timeout: Duration::MAX,
-        // Its places bound the bytes that are held.
+        // `places` already limits the bytes in flight.
         inflight: None,
         places: Some(Wrapper::places(flags.max_concurrent_calls)),
         tell_load: false,
@@ -62,7 +63,7 @@ pub async fn start(flags: &Flags) -> Result<App, ListenError> {
     let listening = serve::Options { max_age: None, max_connections: MAX_CONNECTIONS };
     tasks.keep(tracing::info_span!("serve"), serve::serve(listener, None, listening, handler, drain));
     health.set("", true);
-    // Nothing routes to a wrapper but its runner, which sees the pod terminate: no delay.
+    // No drain delay: only the runner sends calls here, and it sees that the pod terminates.
     let drain_times = DrainTimes { delay: Duration::ZERO, timeout: flags.drain_timeout.into() };
     Ok(App { address, admin_address: None, health, signal, drain_times, tasks, at_end: Vec::new() })
 }

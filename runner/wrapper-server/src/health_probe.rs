@@ -1,6 +1,5 @@
-//! As much of `grpc-health-probe` as the probes of Porch's pod templates need: one gRPC health
-//! check, with the result as the exit code. Images without tools have this binary under that name
-//! too.
+//! The part of `grpc-health-probe` that Porch's pod templates need: one gRPC health check, whose
+//! result is the exit code. The image also contains this binary under the name `grpc-health-probe`.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,10 +18,10 @@ use tonic::codegen::http::{HeaderValue, Method, Request, Uri};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-/// The name under which the binary is the probe.
+/// The binary acts as the probe if it is started under this name.
 pub(crate) const NAME: &str = "grpc-health-probe";
 
-/// Largest answer in bytes. A health check's has seven.
+/// Largest answer in bytes. The answer of a health check has seven.
 const MAX_ANSWER: usize = 100;
 
 /// Asks a gRPC server for its health.
@@ -52,7 +51,7 @@ struct Flags {
 #[derive(Debug, Clone)]
 struct Target(Vec<SocketAddr>);
 
-/// An exit code, which is that of the tool of this name, and the reason.
+/// The exit code, like that of the original tool, and the reason.
 type Failure = (u8, String);
 
 /// The whole process, from its arguments to its exit code.
@@ -134,7 +133,7 @@ impl FromStr for Target {
         if let Ok(address) = text.parse() {
             return Ok(Self(vec![address]));
         }
-        // Go dials this machine if the host is left out.
+        // In Go, an address without a host means this machine.
         let port = text.strip_prefix("localhost").unwrap_or(text).strip_prefix(':');
         let port: Option<u16> = port.and_then(|port| port.parse().ok());
         let wrong = || format!("{text:?} is neither IP:PORT (IPv6 in brackets) nor localhost:PORT");

@@ -21,7 +21,7 @@ use porch_fn_lifecycle::StopSignals;
 /// The copy's name, which pod templates start.
 const FILE: &str = "wrapper-server";
 
-/// The name under which the binary is `cp`.
+/// The binary acts as `cp` if it is started under this name.
 pub(crate) const CP: &str = "cp";
 
 const CP_USAGE: &str = "usage: cp [-a|-r|-R|-p] SOURCE... DESTINATION; directories are always copied whole, and \
@@ -40,7 +40,7 @@ pub(crate) fn copy_to(directory: &Path) -> ExitCode {
 
 /// Does nothing until SIGTERM or SIGINT.
 pub(crate) fn idle() -> ExitCode {
-    // One thread, because it stays as long as the pod.
+    // A single thread saves memory, because this process runs as long as the pod.
     let waited = tokio::runtime::Builder::new_current_thread().enable_io().build().and_then(|runtime| {
         runtime.block_on(async {
             let mut signals = StopSignals::catch()?;
@@ -114,7 +114,7 @@ fn replace(source: &Path, target: &Path) -> io::Result<()> {
     let temporary = target.with_file_name(format!(".wrapper-server-{}.tmp", process::id()));
     let copied = fs::copy(source, &temporary).and_then(|_| fs::rename(&temporary, target));
     if copied.is_err() {
-        // The first error is the one to report.
+        // Only the first error is reported.
         let _ = fs::remove_file(&temporary);
     }
     copied

@@ -1,5 +1,5 @@
-//! The wrapper-server's process. Everything is in the library, which porch-fn runs in itself as
-//! well.
+//! The wrapper-server's process. The library contains all code, because porch-fn runs it in its own
+//! process too.
 
 use std::process::ExitCode;
 

@@ -47,7 +47,7 @@ pub fn limits(max_message: usize) -> Limits {
     }
 }
 
-/// How much of the beginning of stderr is kept, in bytes. It has the first fault.
+/// How much of the beginning of stderr is kept, in bytes. It contains the first error.
 const STDERR_HEAD: usize = 16 * 1024;
 
 /// How much of the end of stderr is kept, in bytes. It has the stack trace and the lines before it.
@@ -113,12 +113,12 @@ pub fn judge_exit(
     Ok(evaluated(stdout, stderr, None, max_message))
 }
 
-/// Outputs up to this size, in bytes, are judged at once. Larger ones take milliseconds and would
-/// delay other calls.
+/// Outputs up to this size, in bytes, are judged on the async thread. Larger outputs take
+/// milliseconds and would delay other calls.
 const JUDGED_INLINE: usize = 64 * 1024;
 
 /// Judges a call and returns its answer. Large outputs are judged in a thread for blocking work.
-/// `held` is dropped after that, even if this future is dropped before.
+/// `held` is dropped only after judging, even if this future is dropped earlier.
 pub async fn reply(
     judge: Judge,
     image: &str,

@@ -2,12 +2,12 @@
 //!
 //! A call ends when the started process has exited and its stdout is at its end, at the deadline,
 //! or when stdout exceeds its limit. Then the whole process group is killed. The standard library
-//! and Tokio reap a child as soon as it exits, and then the number of its group may belong to
-//! another one. Therefore this module uses a pidfd (Linux 5.3).
+//! and Tokio reap a child as soon as it exits, and then the kernel may reuse the number of its
+//! group. Therefore this module uses a pidfd (Linux 5.3).
 //!
 //! A descendant that leaves the group (`setsid`) is killed too if this process adopts orphans
-//! ([`adopt_orphans`]). Else it outlives the call. It cannot delay a call, unless it keeps stdout
-//! open.
+//! ([`adopt_orphans`]). Otherwise it outlives the call. It cannot delay a call, unless it keeps
+//! stdout open.
 
 mod group;
 mod program;
@@ -55,7 +55,7 @@ pub struct Limits {
 pub struct Finished {
     /// The exit status of the started process.
     pub status: ExitStatus,
-    /// All of its stdout, and that of the processes it left running.
+    /// The stdout of the started process and of the processes that it left running.
     pub stdout: Bytes,
     /// The kept part of stderr.
     pub stderr: Stderr,
@@ -89,8 +89,8 @@ pub enum RunError {
 
 /// Runs `program` once, with the chunks of `stdin` as its input.
 ///
-/// A program that does not read its input is no error. A deadline that has passed starts nothing.
-/// Dropping the future kills the process group; a task on the current runtime reaps it.
+/// It is not an error if the program does not read its input. After the deadline, this starts no
+/// process. Dropping the future kills the process group; a task on the current runtime reaps it.
 ///
 /// # Panics
 ///
@@ -111,8 +111,8 @@ pub async fn run(
         let exit = async { group.leader_exit().await.map_err(io_error("waiting for the function's exit")) };
         tokio::try_join!(read_stdout(&mut pipes.stdout, limits.stdout), exit)
     };
-    // These two do not end a call: a process left behind may keep either pipe open and never use
-    // it.
+    // The ends of stdin and stderr do not end a call, because a process left behind may keep these
+    // pipes open.
     let alongside = async {
         tokio::try_join!(write_stdin(pipes.stdin, stdin), read_stderr(&mut pipes.stderr, &mut stderr))?;
         pending::<Result<Infallible, RunError>>().await
@@ -150,7 +150,7 @@ async fn write_stdin(
 
 async fn read_stdout(pipe: &mut pipe::Receiver, limit: usize) -> Result<Bytes, RunError> {
     const FIRST: usize = 64 * 1024;
-    // One byte more than allowed distinguishes an output of exactly the limit from a larger one.
+    // One extra byte distinguishes an output of exactly the limit from a larger output.
     let most = limit.saturating_add(1);
     let mut stdout = Vec::new();
     loop {
@@ -183,7 +183,7 @@ fn read_rest_of_stderr(pipe: pipe::Receiver, stderr: &mut Stderr) -> io::Result<
     // The largest capacity of a pipe without privileges: a process that writes on must not delay
     // this.
     const MOST: u64 = 1024 * 1024;
-    // Not through Tokio, which reads only after its driver has reported the pipe as readable.
+    // Tokio would read only after its driver has reported the pipe as readable.
     let mut rest = File::from(pipe.into_nonblocking_fd()?).take(MOST);
     let mut buffer = [0; STDERR_BUFFER];
     loop {

@@ -1,10 +1,10 @@
 //! The authenticated requests of one lookup.
 //!
-//! Credentials for a registry are shown with the first request, like docker does: `/v2/` is asked
-//! once for the challenge, which is remembered. A registry without a challenge gets the user and
-//! password all the same: some are open, and answer 404 for private images. Without credentials the
-//! first request is anonymous, and its refusal has the challenge. After each refusal the
-//! credentials are read again, since they may have been rotated.
+//! Like docker, the client sends credentials with the first request: it asks `/v2/` once for the
+//! challenge and caches it. A registry without a challenge gets the user and password too, because
+//! some open registries answer anonymous requests for private images with 404. Without credentials
+//! the first request is anonymous, and the refusal contains the challenge. After each refusal the
+//! client reads the credentials again, because they may have been rotated.
 
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode};
@@ -19,10 +19,11 @@ use crate::docker_config::{Credential, DOCKER_HUB, path_of};
 use crate::secret::Secret;
 use crate::transport::{Http, read_body, same_origin};
 
-/// Names us to token servers.
+/// The `client_id` that is sent to token servers.
 const CLIENT_ID: &str = "porch-fn";
 const MAX_TOKEN_BYTES: usize = 64 << 10;
-/// The first, one with what was asked for, one with a new challenge, one with new credentials.
+/// The first attempt, one that answers the challenge, one for a new challenge, one with new
+/// credentials.
 const MAX_ATTEMPTS: usize = 4;
 
 /// One lookup at the registry of one image.
@@ -32,10 +33,10 @@ pub(super) struct Session<'a> {
     http: Http,
     /// The image's repository: `…/v2/NAME/`.
     base: Url,
-    /// What to show, or why the file with it cannot be used.
+    /// The credential to send, or why the credentials file cannot be used.
     credential: Result<Option<Credential>, String>,
-    /// For the image's repository, until the registry refuses it. A later lookup fetches its own:
-    /// most tokens are for one repository, and end before its images are asked for again.
+    /// The token for the image's repository, until the registry refuses it. Tokens are not kept for
+    /// later lookups: most are for one repository and expire before the next lookup.
     token: Option<Secret>,
 }
 
@@ -46,7 +47,8 @@ impl<'a> Session<'a> {
         let http = client.http().await?;
         let base = Url::parse(&format!("http://{}/v2/{}/", image.registry(), path_of(image)));
         let mut base = base.map_err(|_| RegistryError::malformed("name", "it makes no URL"))?;
-        // Neither fails: both schemes are alike, and the host is a constant.
+        // Neither setter fails: http and https are both special schemes, and the host is a
+        // constant.
         if !http.insecure.has(&base) {
             let _ = base.set_scheme("https");
         }
@@ -57,8 +59,8 @@ impl<'a> Session<'a> {
         Ok(Self { client, image, http, base, credential, token: None })
     }
 
-    /// Sends, and sends again with what the registry wants to see. `path` is of checked parts, and
-    /// below the image's repository. The response is 200.
+    /// Sends a request, and repeats it with the credentials that the registry demands. `path` has
+    /// checked parts and is relative to the image's repository. The response has status 200.
     pub(super) async fn send(
         &mut self,
         method: Method,
@@ -81,7 +83,8 @@ impl<'a> Session<'a> {
                     let response = self.http.send(request, None).await?;
                     let is_refusal =
                         matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
-                    // The registry's storage elsewhere does not know our credentials.
+                    // A refusal after a redirect comes from another server, which does not know the
+                    // credentials.
                     if !is_refusal || !same_origin(response.url(), &self.base) {
                         return self.check(response, challenge.as_ref(), what);
                     }
@@ -108,7 +111,7 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn url(&self, path: &str) -> Result<Url, RegistryError> {
-        // Alone `sha256:…` would be read as a scheme; no path begins so.
+        // A path that begins with `sha256:` would be parsed as a scheme; no path does.
         self.base.join(path).map_err(|_| RegistryError::malformed("name", "it makes no URL"))
     }
 
@@ -140,7 +143,7 @@ impl<'a> Session<'a> {
     ) -> Result<Response, RegistryError> {
         match response.status() {
             StatusCode::OK => Ok(response),
-            // The image may be there for the credentials that we cannot read.
+            // The image may be visible only with the credentials that cannot be read.
             StatusCode::NOT_FOUND if self.credential.is_err() && challenge == Some(&Challenge::Basic) => {
                 Err(self.refused())
             }
@@ -157,7 +160,7 @@ impl<'a> Session<'a> {
         credential != std::mem::replace(&mut self.credential, credential.clone())
     }
 
-    /// The request with what the registry wants to see.
+    /// Adds the credentials that the registry demands to the request.
     async fn authorize(
         &mut self,
         request: RequestBuilder,
@@ -196,7 +199,7 @@ impl<'a> Session<'a> {
                 ("client_id", CLIENT_ID),
                 ("refresh_token", token.expose()),
             ]);
-            // A form is written like a query.
+            // A form is encoded like a URL query.
             let mut form = realm.clone();
             form.query_pairs_mut().clear().extend_pairs(pairs);
             let request = self.http.request(Method::POST, realm);
@@ -215,7 +218,7 @@ impl<'a> Session<'a> {
         let response = self.http.send(request, Some(challenge.registry)).await?;
         match response.status() {
             StatusCode::OK => {}
-            // OAuth 2 answers 400 to a token that is no longer good.
+            // OAuth 2 servers answer 400 to an expired refresh token.
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
                 return Err(RegistryError::Unauthorized);
             }
@@ -224,8 +227,8 @@ impl<'a> Session<'a> {
         parse_token(&read_body(response, TOKEN, MAX_TOKEN_BYTES).await?)
     }
 
-    /// Where tokens come from: never a place that credentials reach unencrypted, unless the user
-    /// allows it.
+    /// Checks the URL of the token server. It must be HTTPS, because credentials are sent there,
+    /// unless the user allows plain HTTP.
     fn realm(&self, realm: &str) -> Result<Url, RegistryError> {
         let malformed = |reason: &str| RegistryError::malformed(TOKEN, reason);
         let url = Url::parse(realm).map_err(|_| malformed("the realm is not a URL"))?;
@@ -251,7 +254,7 @@ fn unexpected(status: StatusCode, what: &'static str) -> RegistryError {
     }
 }
 
-/// The values of a header that are text.
+/// The values of a header that are valid text.
 pub(super) fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().filter_map(|value| value.to_str().ok())
 }

@@ -1,8 +1,9 @@
-//! The last answer to each question, within bounds, and one lookup at a time for each.
+//! The last answer to each question, in a bounded cache, and a lock that allows one lookup per
+//! question.
 //!
-//! moka bounds the entries by weight and evicts the least recently used. Its clock cannot be
-//! paused, it keeps neither errors nor old values, and its single flight ends with the caller. So
-//! age, failures and the lock of a lookup are in the entry.
+//! moka limits the entries by weight and evicts the least recently used. Its clock cannot be paused
+//! in tests, it keeps neither errors nor expired values, and a cancelled caller ends its lookup. So
+//! each entry holds its age, its last failure and the lookup's lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,32 +18,32 @@ use tokio::time::Instant;
 
 use crate::{Registry, RegistryError};
 
-/// Answers of one kind. Callers choose images, and so registries and repositories.
+/// Largest number of answers of one kind. A limit is needed because callers choose the images.
 const MAX_ENTRIES: usize = 10_000;
-/// The bytes that they take in memory.
+/// Largest size of the answers of one kind in memory, in bytes.
 const MAX_BYTES: usize = 64 << 20;
-/// How long a failure is reported without asking again.
+/// How long a failure is returned without a new lookup.
 pub(super) const NEGATIVE_TTL: Duration = Duration::from_secs(10);
-/// The same for a failure that may be over soon.
+/// Like [`NEGATIVE_TTL`], for a failure that may end soon.
 const TRANSIENT_TTL: Duration = Duration::from_secs(1);
-/// Changes that a receiver may not have taken yet.
+/// Largest number of changes that wait for a slow receiver.
 const MAX_CHANGES: usize = 1024;
 
 pub(super) type Answer<V> = Result<Arc<V>, RegistryError>;
 
-/// What a registry is asked, by its answer.
+/// A question to a registry, identified by the type of its answer.
 pub(super) trait Question: fmt::Debug + Send + Sync + Sized + 'static {
-    /// What images have in common that have the same answer.
+    /// The cache key. Images with the same key have the same answer.
     fn key(image: &Image) -> &str;
 
-    /// Asks. The answer is `known` itself while that holds.
+    /// Asks the registry. Returns `known` itself if it is still valid.
     fn ask(
         registry: Arc<dyn Registry>,
         image: &Image,
         known: Option<Arc<Self>>,
     ) -> impl Future<Output = Answer<Self>> + Send;
 
-    /// About the bytes that the answer takes in memory.
+    /// The approximate size of the answer in memory, in bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -50,24 +51,24 @@ pub(super) trait Question: fmt::Debug + Send + Sync + Sized + 'static {
 #[derive(Debug)]
 pub(super) struct Answers<V: Question> {
     entries: Cache<String, Arc<AnswerEntry<V>>>,
-    /// Images with a new answer.
+    /// Sends the images that have a new answer.
     pub(super) changes: broadcast::Sender<Image>,
 }
 
-/// One question.
+/// The state of one question.
 #[derive(Debug)]
 pub(super) struct AnswerEntry<V> {
     last: Mutex<LastAnswer<V>>,
-    /// Held during a lookup; the others wait for its answer.
+    /// Locked during a lookup; other callers wait for its answer.
     pub(super) asking: Arc<AsyncMutex<()>>,
 }
 
 #[derive(Debug)]
 struct LastAnswer<V> {
     known: Option<Arc<V>>,
-    /// When the registry last confirmed what is known; `None` if a pod found it wrong.
+    /// When the registry last confirmed `known`; `None` if a pod with it failed.
     confirmed: Option<Instant>,
-    /// Why there is no newer answer, and until when nobody asks again.
+    /// The last lookup's error, and the time until which no lookup is started.
     failed: Option<(RegistryError, Instant)>,
 }
 
@@ -75,7 +76,8 @@ struct LastAnswer<V> {
 
 impl<V: Question> Answers<V> {
     pub(super) fn new() -> Self {
-        // Each entry counts at least its share of the bytes, so one bound holds for both.
+        // Each entry weighs at least `MAX_BYTES / MAX_ENTRIES`, so this one limit also limits the
+        // number of entries.
         let weight = |key: &String, entry: &Arc<AnswerEntry<V>>| {
             let bytes =
                 key.len() + size_of::<AnswerEntry<V>>() + entry.known().map_or(0, |known| known.bytes());
@@ -95,17 +97,17 @@ impl<V: Question> Answers<V> {
         self.entries.get(V::key(image))?.known()
     }
 
-    /// Marks the last answer as wrong: it holds only until the registry answers again.
+    /// Marks the last answer as wrong, so the next question starts a lookup.
     pub(super) fn distrust(&self, image: &Image) {
         if let Some(entry) = self.entries.get(V::key(image)) {
             entry.last.lock().confirmed = None;
         }
     }
 
-    /// Remembers the answer. A failure leaves what is known.
+    /// Stores the answer. A failure keeps the previous answer.
     pub(super) fn record(&self, image: &Image, entry: Arc<AnswerEntry<V>>, answer: &Answer<V>) {
         let is_new = entry.record(answer);
-        // Weighs it again.
+        // Inserting the entry again updates its weight.
         self.entries.insert(V::key(image).to_owned(), entry);
         self.entries.run_pending_tasks();
         if is_new {
@@ -127,7 +129,7 @@ impl<V> AnswerEntry<V> {
         self.last.lock().known.clone()
     }
 
-    /// An answer younger than `max_age`, or a failure of a moment ago; `None` if a lookup is due.
+    /// Returns an answer younger than `max_age`, or a recent failure; `None` if a lookup is needed.
     pub(super) fn answer(&self, max_age: Duration) -> Option<Answer<V>> {
         let last = self.last.lock();
         if let (Some(known), Some(confirmed)) = (&last.known, last.confirmed)
@@ -139,7 +141,7 @@ impl<V> AnswerEntry<V> {
         (Instant::now() < *until).then(|| Err(error.clone()))
     }
 
-    /// Returns whether the answer is another one than before.
+    /// Returns whether the answer has changed.
     fn record(&self, answer: &Answer<V>) -> bool {
         let (now, mut last) = (Instant::now(), self.last.lock());
         match answer {
@@ -149,7 +151,7 @@ impl<V> AnswerEntry<V> {
                 is_new
             }
             Err(error) => {
-                // If something is known, nobody waits for the registry to recover.
+                // With a previous answer, no caller waits for the registry to recover.
                 let is_short = last.known.is_none() && is_transient(error);
                 last.failed =
                     Some((error.clone(), now + if is_short { TRANSIENT_TTL } else { NEGATIVE_TTL }));
@@ -159,7 +161,7 @@ impl<V> AnswerEntry<V> {
     }
 }
 
-/// Whether the failure may be over soon, although nobody changes anything at the registry.
+/// Whether the failure may end soon without a change at the registry.
 fn is_transient(error: &RegistryError) -> bool {
     matches!(error, RegistryError::Unreachable | RegistryError::Busy { .. } | RegistryError::Credentials(_))
 }

@@ -1,7 +1,7 @@
-//! How many lookups run at once. Callers name registries, and some registries hang. So the lookups
-//! of one registry, and of all registries below one domain, are bounded, and half of the places are
-//! reserved for registries that have answered before. A lookup waits for its registry's place
-//! first, so that it holds no place that another registry needs.
+//! Limits concurrent lookups. Callers choose the registries, and some registries hang. So each
+//! registry and each domain has a limit, and half of all places are reserved for registries that
+//! have answered before. A lookup takes its registry's place first, so that while waiting it holds
+//! no place that another registry needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,22 +14,23 @@ use tokio::time::Instant;
 
 use crate::lru;
 
-/// Lookups at once, of all registries.
+/// Largest number of concurrent lookups, for all registries.
 pub(super) const MAX_LOOKUPS: usize = 64;
-/// Lookups at once, of registries that have never answered.
+/// Largest number of concurrent lookups, for registries that have never answered.
 const MAX_UNPROVEN: usize = MAX_LOOKUPS / 2;
-/// Lookups at once, of all registries below one domain: names of hosts are free.
+/// Largest number of concurrent lookups per domain, because its owner can create any number of host
+/// names.
 pub(super) const MAX_PER_DOMAIN: usize = 8;
-/// Lookups at once, of one registry.
+/// Largest number of concurrent lookups per registry.
 pub(super) const MAX_PER_REGISTRY: usize = 4;
-/// Registries, and domains, that are remembered.
+/// Largest number of registries, and of domains, whose limits are kept.
 const MAX_REMEMBERED: u64 = 1024;
-/// An unreachable registry that took this long ran out of time; it did not refuse.
+/// A failed lookup that took this long counts as a timeout, not as a refused connection.
 const HANGING: Duration = Duration::from_secs(4);
-/// How long a registry that ran out of time gets no lookup.
+/// How long no lookup is sent to a registry after a timeout.
 const COOLDOWN: Duration = Duration::from_secs(3);
 
-/// Bounds the lookups per registry, per domain, of unproven registries, and of all.
+/// Limits the lookups per registry, per domain, for registries that never answered, and in total.
 #[derive(Debug)]
 pub(super) struct LookupLimiter {
     registries: Cache<String, Arc<RegistryLimit>>,
@@ -65,7 +66,7 @@ impl LookupLimiter {
         }
     }
 
-    /// Waits for a place. `None` if the registry is cooling down, because it ran out of time.
+    /// Waits for a place. Returns `None` if the registry is cooling down after a timeout.
     pub(super) async fn acquire(&self, registry: &str) -> Option<LookupPermit> {
         let limit = self.registries.get_with_by_ref(registry, || Arc::new(RegistryLimit::new()));
         if limit.is_cooling_down() {
@@ -73,7 +74,7 @@ impl LookupLimiter {
         }
         // Nothing closes the semaphores.
         let of_registry = Arc::clone(&limit.places).acquire_owned().await.ok()?;
-        // The lookup before this one may have run out of time.
+        // The previous lookup may have timed out meanwhile.
         if limit.is_cooling_down() {
             return None;
         }
@@ -82,7 +83,7 @@ impl LookupLimiter {
         let is_proven = limit.has_answered.load(Ordering::Relaxed);
         let unproven = (!is_proven).then(|| Arc::clone(&self.unproven));
         let mut places = vec![of_registry];
-        // The scarcest for all registries comes last.
+        // The places that all registries share are taken last.
         for semaphore in [Some(of_domain), unproven, Some(Arc::clone(&self.all))].into_iter().flatten() {
             places.push(semaphore.acquire_owned().await.ok()?);
         }
@@ -90,7 +91,7 @@ impl LookupLimiter {
     }
 }
 
-/// The registrable domain, approximated by the last two labels. An address is its own domain.
+/// The registrable domain, approximated by the last two labels. An IP address is its own domain.
 fn domain(registry: &str) -> &str {
     let host = registry.rsplit_once(':').map_or(registry, |(host, _port)| host);
     let last = host.rsplit('.').next().unwrap_or(host);
@@ -120,7 +121,7 @@ impl RegistryLimit {
 // === impl LookupPermit ===
 
 impl LookupPermit {
-    /// Records whether the registry answered, be it with an error, and frees the place.
+    /// Records whether the registry answered (an error is an answer too), and frees the place.
     pub(super) fn finish(self, answered: bool) {
         if answered {
             self.limit.has_answered.store(true, Ordering::Relaxed);

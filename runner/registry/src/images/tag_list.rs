@@ -1,5 +1,4 @@
-//! The versions among the tags of one repository, sorted once: constraints are resolved on the path
-//! of warm calls.
+//! The version tags of one repository, sorted once, because warm calls resolve constraints too.
 
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ impl Question for TagList {
     }
 
     fn bytes(&self) -> usize {
-        // A prerelease or build is kept beside the tag.
+        // The parsed version may store a prerelease or build beside the tag.
         let tags: usize = self.0.iter().map(|(_, tag)| 2 * tag.len()).sum();
         tags + size_of_val(&*self.0)
     }

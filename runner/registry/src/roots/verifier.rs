@@ -1,8 +1,9 @@
-//! The check of a registry's certificate: webpki's, and one exception.
+//! Checks a registry's certificate with webpki, with one exception.
 //!
 //! `openssl req -x509` makes certificates that are their own CA. Users give such a certificate to a
-//! registry, and the same file to us as the CA. Go and curl accept it; webpki does not let a CA be
-//! a server. So a certificate that the user gave is accepted for its own name, while it is valid.
+//! registry, and the same file to us as the CA. Go and curl accept such a certificate, but webpki
+//! rejects a CA as a server's certificate. So this verifier accepts a certificate from the user's
+//! CA file for its own names, while it is valid.
 
 use std::sync::Arc;
 
@@ -15,14 +16,15 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, Signa
 
 use super::Trusted;
 
-/// The TLS of all requests. The provider is named, since a process may have none, or another one.
+/// The TLS configuration of all requests. It names its crypto provider, because the process may
+/// have no default provider or another one.
 pub(crate) fn tls(trusted: &Trusted) -> Result<ClientConfig, Error> {
     let provider = Arc::new(default_provider());
     let builder =
         ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
     let roots = Arc::clone(&trusted.roots);
     let mut config = if roots.is_empty() {
-        // webpki makes no verifier without roots; this one trusts no registry.
+        // webpki cannot create a verifier without roots. This configuration trusts no registry.
         builder.with_root_certificates(roots).with_no_client_auth()
     } else {
         let webpki = WebPkiServerVerifier::builder_with_provider(roots, provider).build();

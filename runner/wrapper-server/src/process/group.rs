@@ -1,8 +1,8 @@
 //! A function's process group, from its start to its end.
 //!
 //! The leader is reaped only after the group was killed. As long as it is a zombie, no other
-//! process or group gets its number, so the signal reaches nothing else. Its exit is read from a
-//! pidfd, which does not reap it.
+//! process or group gets its number, so the signal reaches no other process. The leader's exit is
+//! read from a pidfd, which does not reap the leader.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -79,7 +79,8 @@ impl Group {
 
     /// Kills what is left of the group and reaps the leader, which must have exited.
     pub(super) fn end(mut self) -> io::Result<ExitStatus> {
-        // Only `end` and `drop` take the leader, and both are the last use.
+        // Never fails: only `end` and `drop` take the leader, and no code runs on the group after
+        // them.
         let Some(mut leader) = self.leader.take() else { return Err(io::ErrorKind::NotFound.into()) };
         kill(leader.pgid);
         let status = leader.child.wait()?;
@@ -125,7 +126,8 @@ fn attach(child: &mut Child, pid: Pid) -> io::Result<(AsyncFd<OwnedFd>, Pipes)> 
 }
 
 fn kill(pgid: Pid) {
-    // The leader is an unreaped child, so the group exists. A process that changed its user stays.
+    // The leader is an unreaped child, so the group exists. A process that changed its user
+    // survives.
     if let Err(error) = rustix::process::kill_process_group(pgid, Signal::KILL) {
         tracing::debug!(pgid = pgid.as_raw_nonzero(), %error, "could not kill the function's process group");
     }

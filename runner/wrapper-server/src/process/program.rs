@@ -20,14 +20,14 @@ pub struct Program {
     executable: Result<PathBuf, LookupError>,
     args: Vec<OsString>,
     environment: Environment,
-    /// More variables, for one call.
+    /// Additional variables for one call.
     variables: Vec<(OsString, OsString)>,
 }
 
 /// The environment variables that a program sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Environment {
-    /// Those of this process.
+    /// The variables of this process.
     Inherit,
     /// Only these names and values.
     Only(Vec<(OsString, OsString)>),
@@ -43,8 +43,8 @@ pub struct LookupError {
 
 impl Program {
     /// Looks `name` up like Go's `exec.LookPath`: a name without a slash on this process's `PATH`,
-    /// any other as a path, which becomes absolute. A failure is kept, and each call returns it, so
-    /// that callers see it.
+    /// any other as a path, which becomes absolute. A failure is stored and returned by each call,
+    /// so that callers see it.
     pub fn new<A: Into<OsString>>(
         name: impl Into<OsString>,
         args: impl IntoIterator<Item = A>,
@@ -56,7 +56,7 @@ impl Program {
         Self { name, executable, args, environment, variables: Vec::new() }
     }
 
-    /// The same program with more variables.
+    /// Returns the same program with additional variables.
     #[must_use]
     pub fn with_variables(self, variables: Vec<(OsString, OsString)>) -> Self {
         Self { variables, ..self }

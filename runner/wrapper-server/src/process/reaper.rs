@@ -85,7 +85,7 @@ struct Reaper {
 #[derive(Debug, Default)]
 struct Calls {
     last: u64,
-    /// By number, which is the order of their begin.
+    /// By call number, so the oldest call comes first.
     in_flight: BTreeMap<u64, Begun>,
     /// Children from before the first call: a pod's template may start something before the
     /// wrapper.
@@ -118,7 +118,7 @@ pub(super) struct InFlight {
 // === impl InFlight ===
 
 impl InFlight {
-    /// To be called before the start of the call's first process.
+    /// Begins a call. Must be called before the call's first process starts.
     pub(super) fn begin() -> Self {
         let mut calls = REAPER.calls.lock();
         calls.last += 1;
@@ -130,7 +130,8 @@ impl InFlight {
     /// Names the call in the environment of its processes. A function may run wrappers of its own,
     /// so the name contains the number of this process too.
     pub(super) fn mark(&self, command: &mut Command) {
-        // Only if it is read: to add a variable, the standard library copies all the others.
+        // Only if the reaper runs, because adding a variable makes the standard library copy all
+        // others.
         if REAPER.children.get().is_some() {
             command.env(CALL_VARIABLE, format!("{}.{}", getpid(), self.number));
         }
@@ -195,8 +196,8 @@ impl Reaper {
         // The lock also keeps other readers away from the file and its position.
         let mut calls = self.calls.lock();
         let mut left = None;
-        // The children of a reaped orphan become ours. A function that goes on making more has no
-        // end.
+        // The children of a reaped orphan become ours. The limit stops the loop if a function keeps
+        // creating processes.
         for _ in 0..MAX_PASSES {
             left = None;
             let mut reaped = None;
@@ -224,7 +225,7 @@ impl Calls {
             return Orphan::Spared;
         }
         match waitpid(Some(pid), WaitOptions::NOHANG) {
-            // As long as it is not reaped, no other process gets its number.
+            // No other process gets this number until the child is reaped.
             Ok(None) => {}
             Ok(Some(_)) => {
                 self.inherited.remove(&pid);
@@ -243,7 +244,7 @@ impl Calls {
         match kill_process(pid, Signal::KILL) {
             Ok(()) => Orphan::Left,
             Err(error) => {
-                // It has changed its user, so it stays.
+                // The process has changed its user, so this process may not kill it.
                 tracing::debug!(%pid, %error, "could not kill a process that a call left behind");
                 Orphan::Spared
             }
@@ -283,7 +284,7 @@ fn start_in(stat: &str) -> Option<u64> {
     fields.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// Rounded down, like the kernel's.
+/// The clock ticks since the system's start, rounded down like in the kernel.
 fn ticks_now() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let ticks = rustix::param::clock_ticks_per_second();

@@ -1,7 +1,7 @@
 //! A function's stderr, kept within a bound.
 //!
-//! The beginning names the first fault and the end the last, so both are kept and the middle is
-//! left out. A function that floods stderr still gets its answer.
+//! The beginning contains the first error and the end the last one. So both are kept, and the
+//! middle is left out. A function that floods stderr still gets its answer.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ impl Stderr {
     pub fn push(&mut self, bytes: &[u8]) {
         let (head, rest) = bytes.split_at(bytes.len().min(self.limits.stderr_head - self.head.len()));
         self.head.extend_from_slice(head);
-        // Of a long piece, only the end can stay.
+        // If the piece is longer than the tail, only its end is kept.
         let (skipped, rest) = rest.split_at(rest.len().saturating_sub(self.limits.stderr_tail));
         self.tail.extend(rest);
         let overflow = self.tail.len().saturating_sub(self.limits.stderr_tail);
@@ -68,7 +68,7 @@ impl Stderr {
         } else {
             left_out += after_head.len();
         }
-        // Half a character would look like a fault of the function.
+        // A cut UTF-8 character would look like invalid output of the function.
         let whole = whole_characters(&head);
         left_out += head.len() - whole;
         head.truncate(whole);

@@ -52,7 +52,8 @@ impl<'a> Text<'a> {
 }
 
 /// Added before a document in flow style. For the parser, a `{` at the beginning of a line may be a
-/// key. Until it knows, it keeps the tokens of the whole document: 70 times the document's size.
+/// key. Until the parser knows, it keeps the tokens of the whole document: 70 times the document's
+/// size.
 const PREFIX: &str = "--- ";
 
 /// The first character that YAML does not allow in a document, and its offset.
@@ -205,7 +206,7 @@ impl<'a> Events<'a> {
                     "invalid YAML at {at}: {problem}: only the ResourceList may go to stdout, all else to stderr"
                 )));
             }
-            // Only after the end of the stream, where no walk continues.
+            // The parser returns `None` only after the end of the stream.
             None => return Err(Invalid(EMPTY.to_owned())),
         };
         let at = self.position(&span.start);

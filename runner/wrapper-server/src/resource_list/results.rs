@@ -24,9 +24,9 @@ pub const PART_LIMIT: usize = 1024;
 pub struct Results {
     /// As many results as fit into [`TEXT_LIMIT`].
     pub text: String,
-    /// Number of results that are left out.
+    /// Number of results that exceed [`TEXT_LIMIT`] and are left out.
     pub left_out: usize,
-    /// Whether any result has the severity `error`, also one that is left out.
+    /// Whether any result has the severity `error`, including results that are left out.
     pub has_error: bool,
 }
 
@@ -35,9 +35,9 @@ pub struct Results {
 struct Entry {
     severity: String,
     message: String,
-    /// The resource that it is about, by [`RESOURCE_KEYS`].
+    /// The resource of the result: the values of [`RESOURCE_KEYS`].
     resource: [String; 4],
-    /// The path of the field that it is about.
+    /// The path of the field that the result refers to.
     field: Option<String>,
 }
 
@@ -79,7 +79,7 @@ impl Results {
     fn push(&mut self, entry: &Entry) {
         self.has_error |= entry.severity == "error";
         let text = entry.text();
-        // A shorter result after one that is left out would be out of place.
+        // After one result is left out, all later ones are left out too, to keep the order.
         if self.left_out > 0 || self.text.len() + SEPARATOR.len() + text.len() > TEXT_LIMIT {
             self.left_out += 1;
             return;
