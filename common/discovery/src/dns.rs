@@ -8,7 +8,7 @@
 //!   looks like an empty answer. We walk the list ourselves: an answer is empty only if no name of
 //!   it failed.
 //! - Its cache is cleared before each lookup: it would hide changes until the TTL ends, and
-//! [`MAX_VALID_FOR`] may be shorter.
+//!   [`MAX_VALID_FOR`] may be shorter.
 
 #[cfg(test)]
 mod fake;
