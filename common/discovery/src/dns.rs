@@ -1,14 +1,14 @@
 //! A DNS resolver with the system's configuration that also returns TTLs.
 //!
 //! The C library returns no TTL and blocks a thread, so this module uses hickory. A wrong answer
-//! would empty or halve the ring, so three things differ from hickory:
+//! would empty or halve the ring, so this module works around three properties of hickory:
 //! - hickory returns the IPv4 addresses alone when the IPv6 lookup fails (and the reverse); a
 //!   [`Lookup`] tells the two apart.
 //! - Along a search list it reports the last name's error, so a failure followed by "no such name"
 //!   looks like an empty answer. We walk the list ourselves: an answer is empty only if no name of
 //!   it failed.
 //! - Its cache is cleared before each lookup: it would hide changes until the TTL ends, and
-//! [`MAX_VALID_FOR`] may be shorter.
+//!   [`MAX_VALID_FOR`] may be shorter.
 
 #[cfg(test)]
 mod fake;
