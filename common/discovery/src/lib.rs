@@ -9,9 +9,9 @@
 //! - A request that fails (no answer, SERVFAIL, refused, forbidden) changes nothing: the last good
 //!   set stays.
 //! - An empty answer, or "no such name", is an answer. This is what a Service without ready pods
-//! returns.
+//!   returns.
 //! - DNS: IPv4 and IPv6 are looked up side by side. If the lookup of one family fails, its last
-//! good addresses stay. A server with both is two endpoints.
+//!   good addresses stay. A server with both is two endpoints.
 //! - EndpointSlices: one family for all, IPv4 if any pod has it, so that each pod is one endpoint.
 
 mod dns;
