@@ -1,5 +1,6 @@
-//! The last failures, for status pages. Only a few, since each contains a caller's input. Equal
-//! ones are one entry, so that a flood of one failure does not displace the others.
+//! The last failures, for status pages. Only a few are kept, because each contains a caller's
+//! input. Equal failures share one entry, so that one frequent failure does not displace the
+//! others.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use porch_fn_text::cut;
 
-/// Failures remembered.
+/// Maximum number of entries.
 const MAX_FAILURES: usize = 50;
 /// Longest text, in bytes.
 const MAX_TEXT: usize = 200;
@@ -21,22 +22,22 @@ pub struct Failure {
     pub at_ms: u64,
     /// How many there were.
     pub count: u64,
-    /// The image, cut to a bound.
+    /// The image, cut to a maximum length.
     pub image: String,
-    /// The runner where it happened, if another server reports it.
+    /// The runner where the call failed, if another server reports the failure.
     pub shard: String,
     /// A gRPC code's name, or one word for a failure without a code.
     pub code: &'static str,
-    /// The first line of the message, cut to a bound.
+    /// The first line of the message, cut to a maximum length.
     pub text: String,
 }
 
-/// The last failures, with one entry for equal ones.
+/// The last failures. Equal failures share one entry.
 #[derive(Debug, Default)]
 pub struct Failures(Mutex<VecDeque<Failure>>);
 
 impl Failures {
-    /// Remembers one that happens now.
+    /// Records a failure at the current time.
     pub fn note(&self, image: &str, shard: &str, code: &'static str, text: &str) {
         self.note_at(now_ms(), image, shard, code, text);
     }
@@ -55,7 +56,7 @@ impl Failures {
             let Failure { image, shard, code, text, .. } = known;
             (image, shard, code, text) == (&failure.image, &failure.shard, &failure.code, &failure.text)
         });
-        // The latest is last.
+        // The latest failure is the last entry.
         if let Some(known) = same.and_then(|place| failures.remove(place)) {
             failure.count = known.count.saturating_add(1);
         }
@@ -65,13 +66,13 @@ impl Failures {
         failures.push_back(failure);
     }
 
-    /// All that are remembered, the latest last.
+    /// All recorded failures, the latest last.
     pub fn all(&self) -> Vec<Failure> {
         self.lock().iter().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Failure>> {
-        // Whole at every moment at which a panic is possible.
+        // The data is consistent whenever a panic is possible, so a poisoned lock is used.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

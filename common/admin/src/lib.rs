@@ -26,10 +26,10 @@ use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::Instrument;
 
-/// Connections served at once. One more ends the oldest, those without a request first, so that
-/// probes always get through.
+/// Maximum connections at once. One more closes the oldest connection, and connections without a
+/// request first. So probes are always served.
 const MAX_CONNECTIONS: usize = 256;
-/// How long each connection is kept in any case, so that a burst of others does not end it before
+/// Minimum time that each connection is kept, so that a burst of others does not close it before
 /// its request arrives. With [`MAX_CONNECTIONS`], 2,560 connections are accepted per second.
 const GRACE: Duration = Duration::from_millis(100);
 /// How long a client may take to send a request's headers.
@@ -44,10 +44,11 @@ pub const JSON: &str = "application/json";
 /// Content type of pages for people.
 pub const HTML: &str = "text/html; charset=utf-8";
 
-/// A browser may load and run nothing for a page. A page for people has a policy of its own.
+/// With this policy, a browser loads and runs nothing for a page. A page for people has its own
+/// policy.
 const NOTHING: HeaderValue = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
 
-/// A page of the server, made for each request.
+/// A page of the server, created for each request.
 pub struct Page {
     /// Its path.
     pub path: &'static str,
@@ -55,8 +56,8 @@ pub struct Page {
     pub content_type: &'static str,
     /// Its Content-Security-Policy. With `None` a browser loads and runs nothing.
     pub policy: Option<HeaderValue>,
-    /// Makes its content for a request's query, which may be empty. An error describes a wrong
-    /// query: it is answered with 400 and this text, in the same content type.
+    /// Creates the content for a request's query, which may be empty. An error means that the query
+    /// is not valid. The server then answers 400 with the error's text, in the same content type.
     pub content: Content,
 }
 
@@ -71,7 +72,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Probes from `health`, metrics from `registry` unless they are turned off, and `pages`.
+    /// Serves probes from `health`, metrics from `registry` unless it is `None`, and `pages`.
     pub fn new(health: Health, registry: impl Into<Option<Registry>>, pages: Vec<Page>) -> Arc<Self> {
         Arc::new(Self { health, registry: registry.into(), pages })
     }
@@ -132,8 +133,8 @@ fn respond(status: StatusCode, content_type: &'static str, body: String) -> Resp
     response
 }
 
-/// Serves the admin port until the future is dropped: probes and metrics matter most during a
-/// drain.
+/// Serves the admin port until the future is dropped, also during a drain, when probes and metrics
+/// matter most.
 pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
     let mut connections = JoinSet::new();
     let mut open: VecDeque<Open> = VecDeque::new();
@@ -148,7 +149,8 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
                 let span = tracing::debug_span!("admin", %peer);
                 let task = connections.spawn(served.instrument(span));
                 open.push_back(Open { since: Instant::now(), asked, task });
-                // A request that is there already is read before the next connection is accepted.
+                // Lets a request that has arrived already be read before the next connection is
+                // accepted.
                 yield_now().await;
             }
             Err(error) => {
@@ -159,14 +161,15 @@ pub async fn serve(listener: TcpListener, admin: Arc<Admin>) {
     }
 }
 
-/// A connection, and whether a request has come on it.
+/// A connection, and whether it has received a request.
 struct Open {
     since: Instant,
     asked: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
-/// Ends the oldest connections until there is room for one more. Waits until the oldest may end.
+/// Closes the oldest connections until there is room for one more. Waits until the oldest may be
+/// closed.
 async fn make_room(open: &mut VecDeque<Open>) {
     loop {
         open.retain(|open| !open.task.is_finished());
@@ -270,7 +273,7 @@ mod tests {
         open[0].asked.store(true, Ordering::Relaxed);
         make_room(&mut open).await;
         assert_eq!(since.elapsed(), GRACE);
-        // Who has asked is kept before who has not.
+        // Connections with a request are kept longer than connections without one.
         assert_eq!(open.len(), MAX_CONNECTIONS - 1);
         assert!(open[0].asked.load(Ordering::Relaxed));
     }

@@ -1,6 +1,6 @@
-//! The metrics of calls that Porch's users chart today, under the names that its function runner
-//! gives them: those of OpenTelemetry's gRPC instrumentation (`rpc.server.*`, `rpc.client.*`) as
-//! its Prometheus exporter writes them.
+//! The metrics of calls, under the same names as in Porch's function runner, so that existing
+//! dashboards work. They are the names of OpenTelemetry's gRPC instrumentation (`rpc.server.*`,
+//! `rpc.client.*`), as its Prometheus exporter writes them.
 //!
 //! Milliseconds and buckets are OpenTelemetry's own. Labels are bounded: there is one method.
 
@@ -16,16 +16,16 @@ use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
 use tonic::Code;
 
-/// Bounds of every histogram, as OpenTelemetry has them by default.
+/// Buckets of every histogram: OpenTelemetry's defaults.
 const BUCKETS: [f64; 15] =
     [0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0, 10000.0];
 
-/// Which end of the calls this is.
+/// The side that counts the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Those that came in.
+    /// Incoming calls.
     Server,
-    /// Those that went out.
+    /// Outgoing calls.
     Client,
 }
 
@@ -40,7 +40,7 @@ struct Labels {
 
 type Histograms = Family<Labels, Histogram>;
 
-/// How long calls took, how large they were, and how they ended.
+/// Histograms of the calls' durations and sizes, by status code.
 #[derive(Debug)]
 pub struct RpcMetrics {
     duration: Histograms,
@@ -66,7 +66,7 @@ impl Labels {
 // === impl RpcMetrics ===
 
 impl RpcMetrics {
-    /// Registers those of one side in `registry`, which must have no prefix.
+    /// Registers the metrics of one side in `registry`, which must have no prefix.
     pub fn new(registry: &mut Registry, side: Side) -> Self {
         let family = || Histograms::new_with_constructor(histogram as fn() -> Histogram);
         let metrics = Self {
@@ -100,18 +100,19 @@ impl RpcMetrics {
     }
 }
 
-/// A call that went out, counted when it is dropped.
+/// An outgoing call, counted when this is dropped.
 struct Sent<'a> {
     metrics: &'a RpcMetrics,
     request: usize,
     deadline: Instant,
     began: Instant,
-    /// How it ended, and the size of its answer.
+    /// The call's status code, and the size of its answer.
     ended: Option<(Code, Option<usize>)>,
 }
 
 impl RpcMetrics {
-    /// Makes a call and counts it, also when this is dropped. `framed` is its request.
+    /// Awaits an outgoing call and counts it, also if the future is dropped. `framed` is the
+    /// request.
     pub async fn client(
         &self,
         framed: &Chunks,

@@ -1,7 +1,7 @@
 //! A DNS resolver with the system's configuration that also returns TTLs.
 //!
 //! The C library returns no TTL and blocks a thread, so this module uses hickory. A wrong answer
-//! would empty or halve the ring, so three things differ from hickory:
+//! would empty or halve the ring, so this module works around three properties of hickory:
 //! - hickory returns the IPv4 addresses alone when the IPv6 lookup fails (and the reverse); a
 //!   [`Lookup`] tells the two apart.
 //! - Along a search list it reports the last name's error, so a failure followed by "no such name"

@@ -15,7 +15,7 @@
 //!                              └─────────► CoolingDown
 //!                                listed
 //! ```
-//! While there are no members, new addresses join at once, because calls wait for them.
+//! While no address has joined, new addresses join at once, because calls wait for them.
 //!
 //! The cooldown is meant for a single address that flaps. If half of all addresses cool down, the
 //! cause is a different one. Sending all calls to the few others would overload them, so addresses

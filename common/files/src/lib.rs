@@ -1,8 +1,8 @@
-//! Files that people and kubelets replace while a server runs: settings, credentials, certificates.
+//! Watches files that change while a server runs: settings, credentials, certificates.
 //!
-//! Files are read whole and up to a limit, on threads that may block, because a file system may
-//! hang. Contents are compared, not times: a mounted ConfigMap changes by a symbolic link. A broken
-//! file never replaces a good one, and each error is logged once.
+//! Files are read whole, up to a limit. Reads run on threads that may block, because a file system
+//! may hang. A change is found by content and not by time, because a mounted ConfigMap changes by a
+//! symbolic link. A broken file never replaces a good one, and each error is logged once.
 
 #[cfg(test)]
 mod tests;
@@ -20,32 +20,32 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-/// A shorter interval would read the files over and over.
+/// Minimum interval between two reads.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Files and how a value is made of them. The functions may block.
+/// A set of files and how they are parsed into a value. The functions may block.
 pub trait FileSource: Send + 'static {
     /// The contents of the files.
     type Content: PartialEq + Send;
-    /// What the contents mean.
+    /// The parsed value.
     type Value: Clone + Send + Sync;
     /// Why the files cannot be used. Two errors are the same if their texts are.
     type Error: Display;
 
-    /// How many reads in a row may fail before the error counts: two files are not replaced at the
-    /// same instant.
+    /// How many consecutive reads may fail before the error counts. Several files are not replaced
+    /// at the same moment, so one read may fail.
     const TOLERATED_FAILURES: u32 = 0;
 
-    /// What the log calls the files, in the plural.
+    /// The name of the files in the log, in the plural.
     fn name(&self) -> String;
 
     /// Reads the files. `last` is the last content that could be used.
     fn read(&self, last: Option<&Self::Content>) -> Result<Self::Content, Self::Error>;
 
-    /// Makes a value of the files. `last` is the last value that was made.
+    /// Parses the files into a value. `last` is the last good value.
     fn parse(&self, content: &Self::Content, last: Option<&Self::Value>) -> Result<Self::Value, Self::Error>;
 
-    /// Whether another content means the same. Then the last value stays.
+    /// Whether the new value is equivalent to the last one. If so, the last value stays.
     fn is_same(&self, _last: &Self::Value, _new: &Self::Value) -> bool {
         false
     }
@@ -54,7 +54,7 @@ pub trait FileSource: Send + 'static {
 /// Reads a file of at most `limit` bytes. Blocks.
 ///
 /// # Errors
-/// The system's, and [`ErrorKind::FileTooLarge`].
+/// The system's errors, and [`ErrorKind::FileTooLarge`].
 pub fn read(path: &Path, limit: usize) -> io::Result<Bytes> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit as u64 + 1).read_to_end(&mut bytes)?;
@@ -64,13 +64,13 @@ pub fn read(path: &Path, limit: usize) -> io::Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// The last good value of files that are read again and again. Clones share it.
+/// Files that are read repeatedly, and their last good value. Clones share the value.
 pub struct WatchedFiles<S: FileSource> {
     shared: Arc<Shared<S>>,
 }
 
 struct Shared<S: FileSource> {
-    /// Held while the files are read, so that one task reads at a time.
+    /// Locked while the files are read, so that only one task reads at a time.
     reader: Arc<AsyncMutex<Reader<S>>>,
     value: watch::Sender<S::Value>,
     error: Mutex<Option<String>>,
@@ -78,7 +78,7 @@ struct Shared<S: FileSource> {
 
 struct Reader<S: FileSource> {
     source: S,
-    /// The content that the value was made of.
+    /// The content of the current value.
     content: Option<S::Content>,
     failures: u32,
 }
@@ -112,12 +112,12 @@ impl<S: FileSource> WatchedFiles<S> {
         self.shared.value.borrow().clone()
     }
 
-    /// The last good value as it changes.
+    /// A receiver of the last good value, notified when it changes.
     pub fn subscribe(&self) -> watch::Receiver<S::Value> {
         self.shared.value.subscribe()
     }
 
-    /// Why the files as they were last read cannot be used; `None` if they can be used.
+    /// The error of the last read; `None` if the files can be used.
     pub fn last_error(&self) -> Option<String> {
         self.shared.error.lock().clone()
     }
@@ -127,8 +127,8 @@ impl<S: FileSource> WatchedFiles<S> {
         self.load(Arc::clone(&self.shared.reader).lock_owned().await).await;
     }
 
-    /// The last good value. Reads the files first unless the value is `enough`; waits for a read in
-    /// progress instead if that makes it so.
+    /// The last good value. If `enough` rejects it, the files are read first. If a read is in
+    /// progress, this waits for that read and reads again only if `enough` still rejects the value.
     pub async fn value_or_reload(&self, enough: impl Fn(&S::Value) -> bool) -> S::Value {
         if !enough(&self.value()) {
             let reader = Arc::clone(&self.shared.reader).lock_owned().await;
@@ -151,7 +151,8 @@ impl<S: FileSource> WatchedFiles<S> {
 
     async fn load(&self, reader: OwnedMutexGuard<Reader<S>>) {
         let (shared, span) = (Arc::clone(&self.shared), tracing::Span::current());
-        // An error: the runtime shuts down, or the source panicked, which its hook has reported.
+        // An error means that the runtime shuts down or the source panicked. The panic hook has
+        // logged the panic.
         let _ = spawn_blocking(move || span.in_scope(|| shared.load(reader))).await;
     }
 }
@@ -201,7 +202,7 @@ impl<S: FileSource> Shared<S> {
 // === impl Reader ===
 
 impl<S: FileSource> Reader<S> {
-    /// A new value, `None` if the last one still holds.
+    /// Returns the new value; `None` if the last one is still current.
     fn load(&mut self, last: Option<&S::Value>) -> Result<Option<S::Value>, S::Error> {
         self.failures = self.failures.saturating_add(1);
         let content = self.source.read(self.content.as_ref())?;

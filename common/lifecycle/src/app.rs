@@ -1,4 +1,4 @@
-//! A running server, and its process: the same for router, runner and wrapper-server.
+//! A running server and its process. Router, runner and wrapper-server use it.
 
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
@@ -13,10 +13,11 @@ use crate::health::Health;
 use crate::signals::StopSignals;
 use crate::tasks::{Failed, Tasks};
 
-/// The two times of a drain.
+/// The time limits of a drain.
 #[derive(Debug, Clone, Copy)]
 pub struct DrainTimes {
-    /// How long the server still accepts after it reported `NOT_SERVING` (`--drain-delay`).
+    /// How long the server still accepts calls after it has reported `NOT_SERVING`
+    /// (`--drain-delay`).
     pub delay: Duration,
     /// How long calls in flight may take after that (`--drain-timeout`).
     pub timeout: Duration,
@@ -31,7 +32,7 @@ pub enum Drained {
     TimedOut,
 }
 
-/// Something to do once a server's tasks have ended.
+/// An action that runs after a server's tasks have ended.
 pub type AtEnd = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// A running server. Dropping it ends everything at once; see [`drain`](Self::drain).
@@ -42,13 +43,13 @@ pub struct App {
     pub admin_address: Option<SocketAddr>,
     /// Its gRPC health.
     pub health: Health,
-    /// Makes its tasks finish.
+    /// Starts the drain of its tasks.
     pub signal: Signal,
-    /// How long they may take.
+    /// The time limits of the drain.
     pub drain_times: DrainTimes,
     /// Its tasks.
     pub tasks: Tasks,
-    /// To be done after its tasks have ended, in this order.
+    /// Actions that run after its tasks have ended, in this order.
     pub at_end: Vec<AtEnd>,
 }
 
@@ -58,12 +59,12 @@ impl App {
         self.address
     }
 
-    /// Where the admin port listens; where calls are taken if there is none.
+    /// The address of the admin port; if there is none, the address of the gRPC listener.
     pub fn admin_address(&self) -> SocketAddr {
         self.admin_address.unwrap_or(self.address)
     }
 
-    /// Returns when a task ended that should not have. Then the server can only be drained.
+    /// Returns when a task has ended unexpectedly. After that, the server can only be drained.
     pub async fn failed(&mut self) -> Failed {
         self.tasks.failed().await
     }
@@ -97,8 +98,8 @@ impl fmt::Debug for App {
     }
 }
 
-/// Runs the server that `start` starts until SIGTERM, SIGINT or a failed task, and then drains it.
-/// Returns the process's exit code; that of an error is `exit_code`'s.
+/// Runs the server from `start` until SIGTERM, SIGINT or a failed task, and then drains it. Returns
+/// the process's exit code. If `start` fails, `exit_code` returns it for the error.
 pub async fn run<E: Display>(
     program: &str,
     start: impl Future<Output = Result<App, E>>,

@@ -2,7 +2,7 @@
 //! finished.
 //!
 //! A task keeps a [`Watch`] as long as it has work. [`Signal::drained`] returns when the last watch
-//! is dropped, so nothing is counted.
+//! is dropped.
 
 use std::convert::Infallible;
 
@@ -15,7 +15,7 @@ pub struct Signal {
     done: mpsc::Receiver<Infallible>,
 }
 
-/// The end that is notified of the drain, and delays its end while it lives.
+/// The end that is notified of the drain. The drain is not finished until every watch is dropped.
 #[derive(Debug, Clone)]
 pub struct Watch {
     draining: watch::Receiver<bool>,
@@ -30,7 +30,7 @@ pub fn channel() -> (Signal, Watch) {
 }
 
 impl Signal {
-    /// Tells every watch to finish. Does not wait.
+    /// Notifies every watch of the drain. Does not wait.
     pub fn drain(&self) {
         self.draining.send_replace(true);
     }
@@ -44,7 +44,7 @@ impl Signal {
 impl Watch {
     /// Returns when draining has begun, at once if it already has.
     pub async fn draining(&mut self) {
-        // An error means that the signal is gone: the process is ending, which is a drain too.
+        // An error means that the signal was dropped: the process ends, which is a drain too.
         let _ = self.draining.wait_for(|&draining| draining).await;
     }
 }

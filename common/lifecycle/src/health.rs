@@ -1,8 +1,8 @@
 //! gRPC health (`grpc.health.v1`), by name.
 //!
-//! tonic-health ends the `Watch` stream of a name it does not know. The protocol says that the
-//! stream stays open with `SERVICE_UNKNOWN`, as for a runner that the router does not know yet;
-//! hence this small service on the same generated types.
+//! tonic-health ends the `Watch` stream of an unknown name. The protocol requires that the stream
+//! stays open with `SERVICE_UNKNOWN`, for example for a runner that the router does not know yet.
+//! So this small service replaces it, with the same generated types.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health as HealthService, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-/// The name of the server as a whole, which probes ask for.
+/// The name of the whole server, which probes use.
 pub const SERVER: &str = "";
 
 /// The health of this process and of the parts that it reports by name. Cheap to clone.
@@ -27,9 +27,9 @@ pub struct Health {
 #[derive(Debug, Default)]
 struct State {
     serving: BTreeMap<String, bool>,
-    /// Draining has begun: the server as a whole stays `NOT_SERVING` whatever is set later.
+    /// Draining has begun. The whole server stays `NOT_SERVING`, and later changes have no effect.
     stopping: bool,
-    /// Watch streams end, so that their connections can close.
+    /// All `Watch` streams end, so that their connections can close.
     closed: bool,
 }
 
@@ -57,7 +57,7 @@ impl Health {
         self.state.send_if_modified(|state| state.serving.remove(name).is_some());
     }
 
-    /// Makes the server as a whole `NOT_SERVING` for good. The first step of a drain.
+    /// Sets the whole server to `NOT_SERVING` permanently. The first step of a drain.
     pub fn stop(&self) {
         self.state.send_modify(|state| {
             state.stopping = true;

@@ -1,4 +1,5 @@
-//! How a server runs and ends: unready, stop accepting, finish what is in hand, deadline, exit.
+//! The lifecycle of a server. At its end, it becomes unready, stops accepting, finishes calls in
+//! flight until a deadline, and exits.
 
 mod app;
 pub mod drain;

@@ -6,21 +6,21 @@ use tokio::signal::unix::{self, SignalKind, signal};
 
 use crate::tasks::Failed;
 
-/// SIGTERM and SIGINT, caught from the moment this is made: a server makes it before it says that
-/// it listens, or a signal that comes right after would kill it.
+/// Catches SIGTERM and SIGINT from its creation on. A server creates it before it logs that it
+/// listens. Otherwise a signal directly after that message would kill the process.
 #[derive(Debug)]
 pub struct StopSignals {
     term: unix::Signal,
     int: unix::Signal,
-    /// There was one.
+    /// A signal was received.
     signalled: bool,
 }
 
 impl StopSignals {
-    /// Catches both.
+    /// Installs both signal handlers.
     ///
     /// # Errors
-    /// When the handlers cannot be installed, which only a broken system refuses.
+    /// When the handlers cannot be installed, which happens only on a broken system.
     pub fn catch() -> std::io::Result<Self> {
         Ok(Self {
             term: signal(SignalKind::terminate())?,
@@ -29,7 +29,7 @@ impl StopSignals {
         })
     }
 
-    /// The name of the next one.
+    /// Waits for the next signal and returns its name.
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.term.recv() => "SIGTERM",
@@ -37,8 +37,8 @@ impl StopSignals {
         }
     }
 
-    /// Waits for a signal, or for a task of the server to fail. Returns what the process is to exit
-    /// with once it has drained.
+    /// Waits for a signal or for a failed task of the server. Returns the exit code for the process
+    /// after the drain.
     pub async fn first(&mut self, failed: impl Future<Output = Failed>) -> ExitCode {
         tokio::select! {
             signal = self.next() => {
@@ -53,7 +53,7 @@ impl StopSignals {
         }
     }
 
-    /// Drains. A second signal means now.
+    /// Drains. A second signal ends the drain at once.
     pub async fn drain<T>(mut self, drain: impl Future<Output = T>) {
         let signalled_again = async {
             if !self.signalled {

@@ -1,9 +1,9 @@
-//! The tasks of a server. None of them may end unseen: a server whose discovery or pool has ended
-//! would look healthy and serve with old data.
+//! The tasks of a server. No task may end unnoticed: without its discovery task, a server would
+//! look healthy but use old data.
 //!
-//! [`Tasks::failed`] names the task that ended, and the process drains and exits with code 1, so
-//! that it is restarted. Tasks of single connections and calls are not among them: a panic there
-//! ends one of those.
+//! [`Tasks::failed`] returns the task that ended. The process then drains and exits with code 1, so
+//! that it is restarted. Tasks of single connections and calls are not included: a panic there ends
+//! only that connection or call.
 
 use std::any::Any;
 use std::future::{Future, pending};
@@ -15,24 +15,24 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tracing::{Instrument, Span};
 
-/// A task may end because a task that panics dropped its end of a channel. The panic is seen within
-/// this time.
+/// A panic in one task may first end another task, by a dropped channel. The panic itself is
+/// reported within this time.
 const CAUSE_WAIT: Duration = Duration::from_secs(1);
 
-/// The tasks of a server. Dropping it ends all.
+/// The tasks of a server. Dropping it ends all tasks.
 #[derive(Debug, Default)]
 pub struct Tasks {
     running: JoinSet<Ended>,
 }
 
-/// A task that ended, as a panic or in order.
+/// A task that ended, by a panic or normally.
 struct Ended {
     task: &'static str,
     may_end: bool,
     result: Result<(), Box<dyn Any + Send>>,
 }
 
-/// A task ended that should not have.
+/// A task ended unexpectedly.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failed {
     /// It panicked.
@@ -75,8 +75,8 @@ impl Tasks {
         self.running.spawn(async move { Ended { task, may_end, result: future.await } }.instrument(span));
     }
 
-    /// Returns when a task ended that should not have. If a panic follows at once, the panic is
-    /// named: it is the cause.
+    /// Returns when a task has ended unexpectedly. If another task panics directly after it, the
+    /// panic is the cause and is returned instead.
     pub async fn failed(&mut self) -> Failed {
         let failed = self.next_failed().await;
         match failed {
@@ -113,7 +113,7 @@ impl Tasks {
     }
 }
 
-/// Passes a panic of a task on to its owner. To be called with what a `JoinSet` returns.
+/// Propagates a panic of a task to its owner. `ended` is the result from a `JoinSet`.
 pub fn pass_on_panic<T>(ended: Result<T, JoinError>) {
     if let Err(error) = ended
         && let Ok(payload) = error.try_into_panic()
@@ -122,7 +122,7 @@ pub fn pass_on_panic<T>(ended: Result<T, JoinError>) {
     }
 }
 
-/// Has panics written to the log, with the span that they happened in.
+/// Logs panics together with their span.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let at = panic.location().map(ToString::to_string).unwrap_or_default();
@@ -135,8 +135,8 @@ fn message(payload: &(dyn Any + Send)) -> &str {
     payload.downcast_ref::<&str>().copied().or_else(owned).unwrap_or("no message")
 }
 
-/// How tests let a task panic: `PORCH_FN_TEST_PANIC=NAME@FILE` has the task of this name panic once
-/// the file is there. Builds for users have no such thing.
+/// Lets tests make a task panic. With `PORCH_FN_TEST_PANIC=NAME@FILE`, the task of this name panics
+/// when the file exists. Release builds do not contain it.
 pub mod test_panic {
     use std::future::Future;
 

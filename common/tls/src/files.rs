@@ -1,4 +1,4 @@
-//! The files that TLS flags name, and rustls' configuration of them.
+//! Reads the files that the TLS flags name, and builds rustls' configuration from them.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -25,15 +25,15 @@ const MAX_BYTES: usize = 1024 * 1024;
 /// HTTP/2, which gRPC requires.
 const PROTOCOL: &[u8] = b"h2";
 
-/// Why TLS cannot be used. The texts name flag and file.
+/// Why TLS cannot be used. The texts name the flag and the file.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A flag without another one that it needs.
+    /// A flag is set without another flag that it needs.
     #[error("{given} needs {missing} as well")]
     Incomplete {
-        /// A flag that was given.
+        /// The flag that is set.
         given: String,
-        /// The flag that was not.
+        /// The flag that is missing.
         missing: String,
     },
     /// A file cannot be read or used.
@@ -56,7 +56,7 @@ pub enum TlsError {
     },
 }
 
-/// A certificate, its key, and the CA that the other side's certificate must come from.
+/// A certificate, its key, and the CA for the other side's certificate.
 #[derive(Debug, Clone)]
 pub struct Files {
     /// The beginning of the flags: `--tls` or `--listen-tls`.
@@ -120,11 +120,11 @@ impl PemFile {
 // === impl Files ===
 
 impl Files {
-    /// The files of the flags that begin with `flags`, or `None` without any of them.
+    /// The files of the flags that begin with `flags`; `None` if none of them is set.
     ///
     /// # Errors
-    /// When there is a certificate without a key or the other way round, or a CA without both; when
-    /// there is no CA although `mutual` asks for one.
+    /// When only one of certificate and key is set, or the CA without both. Also when `mutual` is
+    /// true and the CA is missing.
     pub fn of(
         flags: &'static str,
         certificate: Option<PathBuf>,
@@ -148,7 +148,7 @@ impl Files {
         }
     }
 
-    /// For a listener. A task follows the files and updates `gauges`.
+    /// Builds an acceptor for a listener. A task follows the files and updates `gauges`.
     ///
     /// # Errors
     /// When a file cannot be read or used.
@@ -157,8 +157,8 @@ impl Files {
         Ok(acceptor(self.follow(Self::server, gauges, tasks)?, flags))
     }
 
-    /// For connections to peers whose certificates name `name`, or else their own address. A task
-    /// follows the files and updates `gauges`.
+    /// Builds a connector. The peers' certificates must contain `name`; without `name`, the peer's
+    /// own address. A task follows the files and updates `gauges`.
     ///
     /// # Errors
     /// When a file cannot be read or used, or `name` is not valid.
@@ -205,7 +205,8 @@ impl Files {
         let config = builder.with_single_cert(parsed.chain, parsed.key);
         let mut config = config.map_err(|error| self.certificate.error(error))?;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        // A client that resumed a session would not send its certificate, which may have expired.
+        // No session resumption: a client that resumes a session does not send its certificate,
+        // which may have expired.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)
@@ -232,7 +233,7 @@ impl<C: Send + Sync + 'static> FileSource for ConfigFiles<C> {
     type Value = Arc<C>;
     type Error = TlsError;
 
-    /// A mount that changes during a read yields a key that does not fit its certificate.
+    /// If a mount changes during a read, the key may not match the certificate.
     const TOLERATED_FAILURES: u32 = 1;
 
     fn name(&self) -> String {

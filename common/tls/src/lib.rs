@@ -1,9 +1,9 @@
-//! TLS between the hops, and on listeners by choice. Files are read again when they change, such as
-//! those of a mounted Secret; open connections stay.
+//! TLS between the hops, and optionally on listeners. Files are read again when they change, such
+//! as the files of a mounted Secret. Open connections stay.
 //!
-//! Between router and runner TLS is mutual: each side sends a certificate and trusts those of one
-//! CA. A runner's certificate must also name the Service; of a router any certificate of the CA is
-//! accepted.
+//! Between router and runner TLS is mutual: each side sends a certificate, and both trust one CA. A
+//! runner's certificate must also contain the Service's name. From a router, any certificate of the
+//! CA is accepted.
 
 mod files;
 mod gauges;
@@ -30,16 +30,16 @@ pub use self::gauges::Gauges;
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The client's side. Clones share the last good files.
+/// The client side of TLS. Clones share the last good files.
 #[derive(Debug, Clone)]
 pub struct Connector {
     config: watch::Receiver<Arc<ClientConfig>>,
-    /// What the server's certificate must name; its address when there is none.
+    /// The name that the server's certificate must contain. `None` means the server's address.
     name: Option<ServerName<'static>>,
 }
 
-/// The server's side, for the flags that begin with `flags`. It fails if the client sends no valid
-/// certificate where one is required, or takes too long.
+/// The server side of TLS, for the flags that begin with `flags`. The handshake fails if the client
+/// sends no valid certificate where one is required, or takes too long.
 fn acceptor(config: watch::Receiver<Arc<ServerConfig>>, flags: &'static str) -> Acceptor {
     Arc::new(move |stream| {
         let acceptor = TlsAcceptor::from(config.borrow().clone());
@@ -53,7 +53,7 @@ fn acceptor(config: watch::Receiver<Arc<ServerConfig>>, flags: &'static str) -> 
     })
 }
 
-/// Explains the most frequent mistake: rustls calls plain text corrupt.
+/// Adds an explanation to the most frequent error: rustls reports plain text as a corrupt message.
 fn explained(error: io::Error, flags: &str) -> io::Error {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
@@ -72,9 +72,9 @@ fn explained(error: io::Error, flags: &str) -> io::Error {
 // === impl Connector ===
 
 impl Connector {
-    /// Speaks TLS with the server at `host`, and waits for the first bytes from it, which an HTTP/2
-    /// server sends at once. A server refuses our certificate only then, and no request may have
-    /// been sent by that time.
+    /// Performs the TLS handshake with the server at `host`, and then waits for its first bytes. An
+    /// HTTP/2 server sends them at once. If the server refuses our certificate, the error arrives
+    /// only at this point, and no request may be sent before.
     ///
     /// # Errors
     /// When one side does not accept the other's certificate.
