@@ -33,7 +33,7 @@ const MAX_IMAGES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// How long a call waits when no runner is available.
 const NO_RUNNER_WAIT: Duration = Duration::from_secs(5);
 /// Such a call ends this long before its deadline, so that the caller receives the reason instead
-/// of DEADLINE_EXCEEDED.
+/// of `DEADLINE_EXCEEDED`.
 const NO_RUNNER_MARGIN: Duration = Duration::from_millis(50);
 /// Pause before the next round of attempts when all ready runners reset the call's stream.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
