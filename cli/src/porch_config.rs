@@ -162,7 +162,7 @@ fn yaml(objects: &[Value]) -> Result<String, Failure> {
     Ok(format!("{}\n", yaml.trim_end()))
 }
 
-/// Gets the API group's OpenAPI schema. By default every user may read it, unlike the CRD.
+/// Gets the API group's schema. By default every user may read it, unlike the CRD.
 async fn schema(cluster: &Cluster) -> Result<Value, Failure> {
     let request = Request::get(format!("/openapi/v3/apis/{GROUP}/{VERSION}")).body(Vec::new())?;
     match bounded(cluster.client.request(request)).await {

@@ -70,7 +70,7 @@ pub(super) fn needed(installed: &Installation, home: &str) -> Vec<Right> {
     rights
 }
 
-/// Returns the right of a ServiceAccount in `home` to a verb on `RESOURCE` or
+/// Returns the right of a service account in `home` to a verb on `RESOURCE` or
 /// `RESOURCE/SUBRESOURCE`. An empty `name` means all objects.
 fn right(
     home: &str,

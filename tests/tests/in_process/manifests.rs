@@ -50,7 +50,7 @@ fn shown_by<'a>(deployment: &'a Value, by: &str) -> (&'a str, &'a str) {
     (pod["metadata"]["labels"][by].as_str().unwrap(), port.unwrap()["name"].as_str().unwrap())
 }
 
-/// The PodMonitor of routers and runners, and that of the single runner.
+/// The `PodMonitor` of routers and runners, and that of the single runner.
 fn pod_monitors() -> [Value; 2] {
     let mut monitors = objects(&Path::new(DEPLOY).join("components/prometheus-operator/monitors.yaml"));
     assert!(monitors.iter().all(|monitor| monitor["kind"] == "PodMonitor"));
