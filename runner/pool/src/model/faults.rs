@@ -343,7 +343,8 @@ impl World {
         self.after(1, 120_000, move |world| world.resolve(runner));
     }
 
-    /// Creates a pod of an older release of the runner, which wrote no annotations into it.
+    /// Creates a pod of an older release of the runner, which wrote neither times nor a digest into
+    /// it.
     fn create_old(&mut self) {
         let image = self.images[self.rng.index(self.images.len())].clone();
         let slot = self.rng.between(0, u64::from(self.config.limits.max_pods) - 1) as u32;
