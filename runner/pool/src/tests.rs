@@ -1,4 +1,4 @@
-//! The rules by value, one file per subject, and the histories of several pools.
+//! Tests of the rules, one file per subject, and the histories of several pools.
 
 mod calls;
 mod capacity;

@@ -1,5 +1,5 @@
-//! What the pools ask for, carried out: calls run in pods, requests travel to the API server and
-//! back. Most of what must always hold is checked here.
+//! Carries out the actions of the pools: calls run in pods, requests travel to the API server and
+//! back. Most invariants are checked here.
 
 use super::faults::is_limited;
 use super::server::{GRACE, Hang, Manifest, Object, Truth};
@@ -15,7 +15,7 @@ pub(crate) enum ApiRequest {
     Push { uid: Uid, judged: ResourceVersion, until: Time, place_wanted: Option<Time> },
 }
 
-/// When a lost answer is given up.
+/// The time in milliseconds after which a lost answer is given up.
 const API_TIMEOUT: u64 = 10_000;
 
 // === impl World ===
@@ -56,7 +56,8 @@ impl World {
         if slow { self.rng.between(500, 5000) } else { self.rng.between(1, 200) }
     }
 
-    /// An owner is about to part with a pod: the worst moment for a request.
+    /// Causes requests while an owner is about to delete a pod: this is the worst time for a
+    /// request.
     fn provoke(&mut self, within: u64) {
         if !self.faults_over && self.rng.chance(50) {
             self.after(0, within, Self::burst);
@@ -81,7 +82,7 @@ impl World {
         if !self.runners[runner].view_owns(&name.image) && !self.calls.values().any(asked) {
             self.violate("a pod is started for no call by a runner that is not the owner");
         }
-        // What everybody has seen by now.
+        // The pods that every runner has seen by now.
         let known = |object: &&Object| object.made + 2000 < self.now && !object.is_terminating();
         let known = self.server.objects.values().filter(known).count();
         let capacity = self.runners[runner].config.capacity.map(|pods| pods as usize);
@@ -103,7 +104,7 @@ impl World {
         }
     }
 
-    /// A call is handed a pod and runs, unless the pod is no longer there.
+    /// A call is granted a pod and runs, unless the pod is gone.
     fn granted(&mut self, runner: usize, id: RequestId, uid: &Uid) {
         self.count("granted");
         let waiting = self.calls.get_mut(&id).filter(|call| call.runner == runner && call.pod.is_none());
@@ -172,8 +173,8 @@ impl World {
         if self.server.seems_ready(&uid) {
             self.after(1, 300, move |world| world.probed(runner, uid));
         } else if self.server.get(&uid).is_none() {
-            // The driver looks for a pod that does not answer: a late answer may have shown it
-            // after its end.
+            // The driver checks whether the silent pod still exists: a late answer may have shown
+            // it after its end.
             self.after(1000, 2000, move |world| {
                 if world.runners[runner].probing.remove(&uid) {
                     world.runners[runner].report_gone(&uid);
@@ -192,7 +193,7 @@ impl World {
         self.at(self.now + delay, move |world| world.answer(runner, life, None, event));
     }
 
-    /// The runner's calls on the pod end, and go elsewhere.
+    /// The runner's calls on the pod end, and move to other pods.
     fn disconnect(&mut self, runner: usize, uid: &Uid) {
         self.count("cut");
         let calls = self.server.get(uid).map(|object| object.calls.clone()).unwrap_or_default();
@@ -233,11 +234,11 @@ impl World {
         Some(call.runner)
     }
 
-    /// A request reaches the API server, if it is there.
+    /// A request reaches the API server, if the server is available.
     pub(crate) fn arrive(&mut self, runner: usize, life: u64, sent: u64, request: ApiRequest) {
         let cut_off = self.outage.1 > self.now || self.outage.0 >= sent;
-        // A push that only one runner fails to make cannot be made up for: the pool uses the pod
-        // anyway, by design.
+        // Do not drop pushes: after a push that only one runner could not make, the pool uses the
+        // pod anyway, by design.
         let may_drop = !self.faults_over && !matches!(request, ApiRequest::Push { .. });
         let lost = cut_off || (may_drop && self.rng.chance(3));
         let result = WriteOutcome::Unreachable;
@@ -309,9 +310,9 @@ impl World {
         self.draw_fate(pod.uid.clone());
         let counted = |object: &&Object| object.pod.name.image == image && !object.is_terminating();
         let counted = self.server.objects.values().filter(counted);
-        // A pod that passed a stuck one has a name besides those of the slots.
+        // A pod that avoids the name of a stuck pod has an extra name for its slot.
         let (passing, counted): (Vec<_>, Vec<_>) = counted.partition(|object| object.pod.name.past.is_some());
-        // Runners that know of different ends pass different pods.
+        // Runners with different views of terminating pods avoid different names.
         let (limit, runners) = (self.highest_limit as usize, self.runners.len());
         if counted.len() > limit + 1 || passing.len() > limit + runners {
             self.violate(format!("{} + {} pods, limit {}", counted.len(), passing.len(), self.highest_limit));
@@ -337,12 +338,13 @@ impl World {
         }
         let in_use = !object.calls.is_empty();
         let (image, serves) = (object.pod.name.image.clone(), object.truth == Truth::Ready);
-        // A pod may become ready in the moment in which its time is up.
+        // A pod may become ready just when its time is up.
         let well = object.truth == Truth::Ready
             && object.hang.is_none()
             && object.ready_since.is_some_and(|at| at + GRACE < self.now);
         let faulty = matches!(reason, DeleteReason::Failed | DeleteReason::Hung);
-        // The notice of an eviction is short: who hears of it late, or objects late, loses the pod.
+        // The notice of an eviction is short: a runner that sees it late or objects late loses the
+        // pod.
         let limited = is_limited(&self.config, self.quota);
         let short = reason == DeleteReason::Evicted || (reason == DeleteReason::Expired && limited);
         let unheard = short && !self.gentle && object.calls.iter().all(|&(user, _)| user != runner);

@@ -31,13 +31,13 @@ pub(crate) fn draw_config(rng: &mut Rng) -> Config {
     }
 }
 
-/// A runner whose clock is ahead, and that was started some time before.
+/// A runner whose clock is ahead, and that was started some time ago.
 pub(crate) fn draw_runner(rng: &mut Rng, config: &Config, now: u64, mutant: Option<Mutant>) -> Runner {
     let (offset, uptime) = (rng.between(0, OFFSETS), rng.between(0, 600_000));
     Runner::new(config.clone(), offset, now - uptime, mutant)
 }
 
-/// In some histories one of the images is kept, in some all of them.
+/// Keeps pods of one image in some histories, and of all images in others.
 pub(crate) fn draw_kept(rng: &mut Rng, images: &[ImageKey], config: &mut Config) {
     if rng.chance(40) {
         config.limits.min_pods = rng.between(1, u64::from(config.limits.max_pods)) as u32;
@@ -46,8 +46,8 @@ pub(crate) fn draw_kept(rng: &mut Rng, images: &[ImageKey], config: &mut Config)
     }
 }
 
-/// In some histories there may be only a few pods, by the runners' will or the API server's; in
-/// some of these, watches and requests are never late.
+/// In some histories, `--max-pods` or a quota allows only a few pods. In some of these, watches and
+/// requests are never late.
 pub(crate) fn draw_capacity(rng: &mut Rng, config: &mut Config) -> (Option<usize>, bool) {
     let drawn = rng.between(0, 99);
     if drawn >= 30 {
@@ -81,7 +81,7 @@ pub(crate) enum Fault {
     Lag,
 }
 
-/// What a history is mostly about: some races need several faults of one kind in a row.
+/// The most frequent faults of a history: some races need several faults of one kind in a row.
 pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
     use Fault::{
         Configure, Lag, OldRelease, Outage, Owners, PodEnds, PodHangs, Restart, TagMoves, WarmUp, WatchGap,
@@ -99,7 +99,7 @@ pub(crate) fn draw_focus(rng: &mut Rng) -> &'static [Fault] {
     ])
 }
 
-/// Nothing that makes anybody late.
+/// The faults that delay nothing.
 pub(crate) const GENTLE: &[Fault] =
     &[Fault::Owners, Fault::Configure, Fault::TagMoves, Fault::PodEnds, Fault::Restart, Fault::WarmUp];
 
@@ -246,7 +246,8 @@ impl World {
         self.at(time, move |world| world.listed(runner, watch, &pods));
     }
 
-    /// The API server is away for everybody, and every watch breaks some time before it is back.
+    /// The API server is unavailable for all runners. Every watch breaks some time before the end
+    /// of the outage.
     fn begin_outage(&mut self) {
         if self.outage.1 > self.now {
             return;
@@ -257,13 +258,13 @@ impl World {
         for runner in 0..self.runners.len() {
             self.after(0, length - 1, move |world| world.lose_watch(runner));
         }
-        // Calls that use a pod anyway, and cannot say so before the end.
+        // Calls that use a pod anyway; their runners cannot push it before the end of the outage.
         for _ in 0..self.rng.between(0, 6) {
             self.after(length - length.min(30_000), length, Self::burst);
         }
     }
 
-    /// Each runner hears of new owners, in its own time. Mostly they agree in the end.
+    /// Each runner learns of new owners at a different time. Usually they agree in the end.
     fn reown(&mut self) {
         let agree = self.rng.chance(70);
         let owners: Vec<_> = self.images.iter().map(|_| self.rng.index(self.runners.len())).collect();
@@ -292,7 +293,7 @@ impl World {
         }
     }
 
-    /// Some runners hear of it soon, others when they ask the next time.
+    /// A tag moves. Some runners learn of it soon, the others at their next registry request.
     fn move_tag(&mut self) {
         self.count("tag moved");
         let image = self.rng.index(self.images.len());
@@ -304,8 +305,8 @@ impl World {
         }
     }
 
-    /// A runner asks for the content of every tag. What it knew already, it has known since it
-    /// first heard of it.
+    /// A runner resolves every tag. Content that it already knew keeps the time of its first
+    /// resolution.
     pub(crate) fn resolve(&mut self, runner: usize) {
         let resolved = Some(Time::from_millis(self.now));
         for (image, moves) in self.images.iter().zip(&self.tags) {
@@ -319,7 +320,7 @@ impl World {
         self.feed(runner, Event::Configure(config));
     }
 
-    /// Whether a pod was made from something else than what holds now.
+    /// Whether a pod was created from another recipe than the current one.
     pub(crate) fn is_outdated(&self, pod: &Pod) -> bool {
         let image = self.images.iter().position(|image| *image == pod.name.image);
         let tag = image.map(|image| self.tags[image].to_string());
@@ -342,7 +343,8 @@ impl World {
         self.after(1, 120_000, move |world| world.resolve(runner));
     }
 
-    /// A pod of an older release of the runner, which wrote nothing into it.
+    /// Creates a pod of an older release of the runner, which wrote neither times nor a digest into
+    /// it.
     fn create_old(&mut self) {
         let image = self.images[self.rng.index(self.images.len())].clone();
         let slot = self.rng.between(0, u64::from(self.config.limits.max_pods) - 1) as u32;

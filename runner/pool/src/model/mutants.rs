@@ -14,7 +14,7 @@ use crate::types::{Pod, RequestId, Time, Uid};
 pub(crate) enum Mutant {
     IgnoresCancel,
     ForgetsGrants,
-    /// A list that lacks a pod ends the pod's calls, although the list may be older than the pod.
+    /// If a list lacks a pod, the pod's calls end, although the list may be older than the pod.
     ForgetsVanishedCalls,
     LosesRejections,
     ExtendsDeadlines,
@@ -125,7 +125,7 @@ impl MutantPool {
         first
     }
 
-    /// Whether the pool hears of the pod.
+    /// Whether the pool gets the event of the pod.
     fn change_pod(&self, mutant: Mutant, pod: &mut Pod) -> bool {
         if mutant == Mutant::MergesRecipeTimes
             && let Some(content) = &mut pod.recipe.content

@@ -26,7 +26,7 @@ impl World {
         }
     }
 
-    /// A pod hangs, for a while or for ever.
+    /// A pod hangs, for a while or forever.
     pub(crate) fn hang_pod(&mut self) {
         let Some(uid) = self.any_pod() else { return };
         let hang = self.rng.pick(&[Hang::Silent, Hang::NodeGone, Hang::Calls]);
@@ -88,8 +88,8 @@ impl World {
             object.ready_since = Some(now);
             object.pod.phase = Phase::Running;
         });
-        // Before anybody knows of it, which may be just before the owner turns to the pod that this
-        // one replaces.
+        // Cause requests before any runner knows that the pod is ready. This may be just before the
+        // owner retires the pod that this one replaces.
         if !self.faults_over && self.rng.chance(50) {
             self.after(1, 300, Self::burst);
         }

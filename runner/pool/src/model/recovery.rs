@@ -1,4 +1,5 @@
-//! The end of a history: the faults are over, and what must work without faults is checked.
+//! The end of a history: the faults are over, and the model checks that everything works without
+//! faults.
 
 use std::sync::Arc;
 
@@ -7,11 +8,12 @@ use super::server::{Hang, Object, Truth};
 use super::world::World;
 use crate::types::ImageKey;
 
-/// How long a steady load lasts, and for how much of it no call may fail.
+/// Milliseconds of steady load. During the last part of it, no call may fail.
 const STEADY: u64 = 1_800_000;
 const STEADY_SETTLED: u64 = 1_600_000;
 const STEADY_UNSTUCK: u64 = 1_200_000;
-/// How long nobody asks for anything: several lives of a pod, and a replacement of each.
+/// Milliseconds without calls: enough for several lifetimes of a pod, and a replacement of each
+/// pod.
 const UNASKED: u64 = 1_800_000;
 
 // === impl World ===
@@ -24,7 +26,7 @@ impl World {
         for id in self.calls.keys().copied().collect::<Vec<_>>() {
             self.caller_gone(id);
         }
-        // Nodes that are gone are cleaned up behind.
+        // The pods of lost nodes are cleaned up.
         let pods: Vec<_> =
             self.server.objects.values().map(|object| (object.pod.uid.clone(), object.hang)).collect();
         for (uid, hang) in pods {
@@ -35,7 +37,7 @@ impl World {
             }
         }
         let owners: Vec<_> = self.images.iter().map(|_| self.rng.index(self.runners.len())).collect();
-        // Later than anything that is still under way.
+        // After everything that is still under way.
         let later = self.now.max(self.outage.1) + 60_000;
         for runner in 0..self.runners.len() {
             self.at(later, move |world| world.configure(runner));
@@ -54,9 +56,8 @@ impl World {
 
     pub(crate) fn steady(&mut self, until: u64) {
         if self.now < until {
-            // What the faults left behind is gone after some minutes; replacements still go on.
-            // Where places are few, images wait for each other's calls and starts, and for pods
-            // that are stuck.
+            // The effects of the faults end after some minutes; replacements still go on. If places
+            // are few, images wait for each other's calls and starts, and for stuck pods.
             let places = self.config.capacity.map(|pods| pods as usize).into_iter().chain(self.quota).min();
             let settled = if places.is_some() { STEADY_UNSTUCK } else { STEADY_SETTLED };
             let must_succeed =
@@ -110,8 +111,8 @@ impl World {
         }
     }
 
-    /// All pods of an image hang. The call that shows it is cut off; the next one is served within
-    /// seconds.
+    /// All pods of an image hang. The call that detects it is cut off. The next call is served
+    /// within seconds.
     fn hang_at_the_end(&mut self) {
         self.count("hung at the end");
         let (runner, image) = (self.rng.index(self.runners.len()), self.rng.index(self.images.len()));
@@ -122,15 +123,15 @@ impl World {
         for uid in &pods {
             self.hang(uid, hang);
         }
-        // One for each pod, so that each is shown.
+        // One call for each pod, so that each hanging pod is detected.
         for _ in &pods {
             self.request(runner, image, 120_000, false);
         }
         self.at(self.now + 10_000, move |world| world.request(runner, image, 8000, true));
     }
 
-    /// Exactly what is to be kept is there, up to date. From now on nothing is, so that the history
-    /// ends.
+    /// Checks that exactly the kept pods exist, up to date. From now on no pods are kept, so that
+    /// the history ends.
     pub(crate) fn unkeep(&mut self) {
         for image in self.images.clone() {
             let kept = self.to_be_kept(&image);

@@ -1,4 +1,4 @@
-//! One runner of the model: a pool, its clock, its watch, and its view of who owns what.
+//! One runner of the model: a pool, its clock, its watch, and its view of the owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,17 +16,17 @@ pub(crate) struct Runner {
     /// Ahead of the true time, by an amount that `true time + OFFSET_BASE` keeps positive.
     offset: u64,
     pub(crate) config: Config,
-    /// When its process started, by the true time: so new is its configuration at least.
+    /// When its process started, in true time. Its configuration is at least as new.
     started: u64,
-    /// The content of the tags, as far as it knows.
+    /// The content of the tags, as far as this runner knows.
     pub(crate) known: BTreeMap<ImageKey, ImageContent>,
-    /// Keys that it believes to own.
+    /// Keys that this runner considers its own.
     pub(crate) view: BTreeSet<ShardKey>,
     /// Counts watches: changes from an earlier one are dropped.
     pub(crate) watch: u64,
     pub(crate) connected: bool,
     pub(crate) synced: bool,
-    /// Changes arrive in order, so none before this.
+    /// Changes arrive in order, so no change arrives before this time.
     pub(crate) deliver_at: u64,
     pub(crate) lag: u64,
     /// How much of the log its watch has sent.
@@ -68,7 +68,7 @@ impl Runner {
         }
     }
 
-    /// What its clock shows at a true time.
+    /// The time on its clock at a true time.
     pub(crate) fn local(&self, now: u64) -> Time {
         Time::from_millis(now + self.offset)
     }
@@ -83,7 +83,7 @@ impl Runner {
         OwnedShards::Of(Arc::new(move |key: &ShardKey| view.contains(key)))
     }
 
-    /// Whether it believes to own an image.
+    /// Whether the runner considers itself the owner of an image.
     pub(crate) fn view_owns(&self, image: &ImageKey) -> bool {
         self.view.contains(&ShardKey::from(image))
     }
@@ -92,7 +92,7 @@ impl Runner {
         configured(&self.config, self.started, &self.known)
     }
 
-    /// Whether the driver reports this state of a pod: it reports none after a newer one.
+    /// Whether the driver reports this state of a pod. It reports no state after a newer one.
     pub(crate) fn reports(&mut self, pod: &Pod) -> bool {
         let version = |pod: &Pod| pod.resource_version.as_str().parse::<u64>().unwrap_or_default();
         let known = self.reported.get(&pod.uid);
@@ -108,7 +108,7 @@ impl Runner {
         self.ended.insert(uid.clone());
     }
 
-    /// A list as the driver reports it: with what is newer than the list.
+    /// A list as the driver reports it: with the states that are newer than the list.
     pub(crate) fn report_list(&mut self, pods: &[Pod]) -> Vec<Pod> {
         self.reported.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
         for pod in pods {
@@ -117,7 +117,7 @@ impl Runner {
         self.reported.values().cloned().collect()
     }
 
-    /// It was killed and comes back with an empty memory.
+    /// The runner was killed and restarts with an empty memory.
     pub(crate) fn restart(&mut self, config: Config, now: u64, mutant: Option<Mutant>) {
         let new = Self::new(config, self.offset, now, mutant);
         let (life, watch, view) = (self.life + 1, self.watch + 1, std::mem::take(&mut self.view));

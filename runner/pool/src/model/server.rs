@@ -1,12 +1,12 @@
-//! The model's API server and the kubelets behind it: what is really there, as against what the
-//! pools believe.
+//! The model's API server and the kubelets behind it: the true state, as opposed to the views of
+//! the pools.
 
 use std::collections::BTreeMap;
 
 use crate::event::WriteOutcome;
 use crate::types::{Phase, Pod, PodName, PodRecipe, Reason, RequestId, ResourceVersion, ShardKey, Time, Uid};
 
-/// Seconds between a delete and the deletion timestamp.
+/// Milliseconds between a delete and the deletion timestamp.
 pub(crate) const GRACE: u64 = 30_000;
 
 /// A pod object and the truth about its containers.
@@ -16,21 +16,21 @@ pub(crate) struct Object {
     pub(crate) truth: Truth,
     /// Calls that run in it right now, by runner.
     pub(crate) calls: Vec<(usize, RequestId)>,
-    /// Since when it has served without a break.
+    /// The start of the current uninterrupted readiness.
     pub(crate) ready_since: Option<u64>,
     pub(crate) hang: Option<Hang>,
-    /// When it was made.
+    /// When the pod was created.
     pub(crate) made: u64,
 }
 
 /// What keeps a pod from serving although it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hang {
-    /// It answers nothing, not even when it is asked whether it does.
+    /// The pod answers neither calls nor checks.
     Silent,
-    /// The same with its node: nobody ends its containers.
+    /// Like `Silent`, and its node is gone: nothing ends its containers.
     NodeGone,
-    /// It says that it is well, and its calls never end.
+    /// The pod answers checks, but its calls never end.
     Calls,
 }
 
@@ -52,16 +52,15 @@ pub(crate) enum Change {
 #[derive(Debug, Default)]
 pub(crate) struct Server {
     pub(crate) objects: BTreeMap<PodName, Object>,
-    /// Everything that ever changed.
+    /// All changes since the start.
     pub(crate) log: Vec<Change>,
-    /// A list as of some time ago, and the length of the log then: what a lagging replica would
-    /// answer.
+    /// A list as of some time ago, and the length of the log then: the answer of a lagging replica.
     pub(crate) stale: (Vec<Pod>, usize),
     versions: u64,
     uids: u64,
 }
 
-/// What a create carries.
+/// The content of a create request.
 #[derive(Clone, Debug)]
 pub(crate) struct Manifest {
     pub(crate) name: PodName,
@@ -143,7 +142,7 @@ impl Server {
         })
     }
 
-    /// Whether it serves as far as anybody can tell.
+    /// Whether a probe of the pod succeeds.
     pub(crate) fn seems_ready(&self, uid: &Uid) -> bool {
         let ready = |object: &Object| {
             object.truth == Truth::Ready && object.hang.is_none_or(|hang| hang == Hang::Calls)

@@ -1,4 +1,4 @@
-//! Time and order: the agenda of what is going to happen, and the course of a history.
+//! Time and order: the agenda of future events, and the course of a history.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::event::Event;
 use crate::types::{ImageKey, Pod, RequestId, ShardKey, Uid};
 
-/// Something that is going to happen.
+/// An entry of the agenda.
 type Happening = Box<dyn FnOnce(&mut World)>;
 
 /// A call that waits or runs.
@@ -24,7 +24,7 @@ pub(crate) struct Call {
     pub(crate) image: ImageKey,
     pub(crate) deadline: u64,
     pub(crate) pod: Option<Uid>,
-    /// Nothing is in its way.
+    /// No fault affects the call.
     pub(crate) must_succeed: bool,
 }
 
@@ -36,21 +36,21 @@ pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) runners: Vec<Runner>,
     pub(crate) images: Vec<ImageKey>,
-    /// What their tags stand for: how often each was moved.
+    /// The content of each tag: the number of times that it was moved.
     pub(crate) tags: Vec<u64>,
     pub(crate) calls: BTreeMap<RequestId, Call>,
     pub(crate) next_call: u64,
-    /// What all runners are to have once they heard of it.
+    /// The configuration that all runners use once they have read it.
     pub(crate) config: Config,
     pub(crate) highest_limit: u32,
     pub(crate) outage: (u64, u64),
     pub(crate) faults_over: bool,
-    /// The faults are long over: what is kept is there and stays.
+    /// The faults are long over: the kept pods exist and stay.
     pub(crate) settled: bool,
     pub(crate) focus: &'static [Fault],
-    /// How many pods the API server lets be.
+    /// The number of pods that a quota of the API server allows.
     pub(crate) quota: Option<usize>,
-    /// Calls of all runners together that a pod takes at once.
+    /// Number of concurrent calls that a pod accepts from all runners together.
     pub(crate) pod_takes: usize,
     /// Watches and requests are never late.
     pub(crate) gentle: bool,
@@ -64,7 +64,7 @@ pub(crate) struct World {
 
 /// True time at the start; leaves room for clocks that are behind.
 const START: u64 = 1_000_000_000;
-/// A history that has not come to rest by then never does.
+/// A history that has not ended by this time never ends.
 const END: u64 = START + 24 * 3_600_000;
 
 /// Runs one history.
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// Gives a pool an event and carries out what it asks for.
+    /// Passes an event to a pool and carries out its actions.
     pub(crate) fn feed(&mut self, index: usize, event: Event) {
         self.log(|| format!("-> {index} {event:?}"));
         let runner = &mut self.runners[index];
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// Gives the watches what has changed.
+    /// Sends the new changes to the watches.
     fn publish(&mut self) {
         for runner in 0..self.runners.len() {
             while self.runners[runner].connected && self.runners[runner].cursor < self.server.log.len() {

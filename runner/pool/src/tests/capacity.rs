@@ -1,5 +1,4 @@
-//! How many pods there may be of all images together, and whose place is used when there are as
-//! many.
+//! The limit for the pods of all images together, and which pod is evicted at that limit.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ fn room_for(capacity: u32) -> Config {
     Config { capacity: Some(capacity), ..config() }
 }
 
-/// With idle pods of functions 0 and 1, in the order of their use.
+/// A rig with idle pods of functions 0 and 1, in the order of their use.
 fn with_two(config: Config) -> Rig {
     let mut rig = Rig::serving(config);
     rig.run("serve f0; serve f1");
@@ -51,7 +50,7 @@ fn functions_that_wait_together_are_served_in_their_order() {
 fn what_a_quota_allows_is_learned() {
     let mut rig = Rig { quota: 2, ..Rig::serving(config()) };
     rig.run("serve f0; serve f1; serve f2 4; pods -> f1 f2");
-    // It is raised, and tried again a minute later.
+    // The quota is raised, and the pool tries again a minute later.
     rig.quota = 3;
     rig.run("pass 60; serve f3; pods -> f1 f2 f3");
 }
@@ -60,7 +59,8 @@ fn what_a_quota_allows_is_learned() {
 fn a_quota_that_others_use_up_is_an_error() {
     let full = || Rig { quota: 0, ..Rig::serving(config()) };
     full().run("call 1 f0 -> reject 1 PodFailed exceeded quota");
-    // With other runners a second later: their pods may not have been seen yet.
+    // With other runners, the call is rejected a second later: this runner may not have seen their
+    // pods yet.
     full().run("own shard; call 1 f0; pass 1 -> reject 1 PodFailed exceeded quota");
 }
 
@@ -80,7 +80,7 @@ fn pods_to_be_kept_are_started_when_there_is_a_place_and_spared_last() {
         ..room_for(2)
     });
     rig.run("pass 60; pods -> f0 f1"); // nobody makes place for it
-    // f0 goes, though it was used later.
+    // The pod of f0 is evicted, although it was used later.
     rig.run("pass 1900 ..; pods -> f9; serve f0; serve f1 5; pods -> f1 f9");
 }
 
@@ -93,7 +93,7 @@ fn runners_make_place_for_each_other_and_spare_what_the_other_uses() {
     with_two(room_for(2)).run("call 1 f2; pass 1; used f0; pass 4 -> delete f1 Evicted + grant 1");
 }
 
-/// A quota of memory, such as three of the small pods and none of the large one.
+/// A memory quota that has room for three small pods, but not for the large one.
 #[test]
 fn a_pod_too_large_for_a_quota_takes_few_places_and_fails_its_call() {
     let mut rig = Rig { refused: "f99", ..Rig::serving(config()) };

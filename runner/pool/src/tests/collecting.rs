@@ -1,4 +1,4 @@
-//! What the owner deletes, and what it must not.
+//! Which pods the owner deletes, and which it must not delete.
 
 use super::rig::{Rig, config, limits, name, seconds, uid};
 use crate::event::{Action, DeleteReason, Event};

@@ -1,4 +1,5 @@
-//! Any step in any order, from a clock that may go back: nothing panics, no call is answered twice.
+//! Runs any steps in any order, with a clock that may go back. Nothing panics, and no call is
+//! answered twice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use crate::model::{self, Counts, Mutant};
 
 const QUICK: u64 = 3000;
 
-/// What happens in so many histories.
+/// Events that must occur in [`QUICK`] or more histories.
 const EXPECTED: &str = "a pod hangs, answer lost, cancelled, create: exists, create: over quota, cut, \
      delete: conflict, deleted: Evicted, deleted: Expired, deleted: Failed, deleted: Replaced, \
      deleted: Surplus, granted a pod that hangs, hung at the end, kept, outage, passed a stuck pod, \

@@ -45,7 +45,7 @@ fn a_call_that_ends_by_its_deadline_makes_its_pod_suspect() {
 fn two_late(packages: [u64; 2], seconds: u64, elsewhere: bool, in_a_row: bool) -> Vec<String> {
     let mut rig = Rig::with_pods(limits(2, 9), &[0, 1]);
     rig.run("request 1 -> grant 1 u0; request 2 -> grant 2 u1");
-    // The first of further calls that is on pod 0.
+    // The first later call that runs on pod 0.
     let second = |rig: &mut Rig| {
         (3..9).find(|id| rig.act(&format!("request {id}")) == [format!("grant {id} u0")]).unwrap()
     };
@@ -71,7 +71,7 @@ fn two_packages_in_a_row_that_hang_while_others_are_answered_elsewhere_cost_the_
 #[test]
 fn a_pod_of_another_runner_that_was_never_heard_of_holds_nobody_up() {
     let mut rig = Rig::new(config());
-    // Its node may have died with its owner.
+    // The pod's node may have died with its owner.
     rig.run("see 0 running ..; request 1; pass 2; pass 2 -> create 1; ready 0 -> grant 1 u0");
 }
 
@@ -89,7 +89,7 @@ fn a_pod_that_is_pending_without_a_fault_outlives_those_who_wait_for_it() {
     rig.run("request 1 within 280 -> create 0; created 0 -> probe u0; see 0 ..");
     rig.run("pass 61 -> reject 1 NotReady; request 2 within 100"); // it may still come
     rig.run("pass 61 -> reject 2 NotReady");
-    // The image is there: the pod has its time to become ready.
+    // The image is pulled. The pod's time to become ready starts now.
     rig.run("pass 120 ..; see 0 running ..; pass 59; ready 0; request 3 -> grant 3 u0");
 
     let mut rig = Rig::new(patient());

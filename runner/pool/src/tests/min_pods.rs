@@ -1,4 +1,4 @@
-//! Pods that are kept although nobody asks for them.
+//! Pods that are kept although nobody uses them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn live(rig: &mut Rig, span: u64) -> (Vec<String>, HashMap<u32, u64>) {
     (others, pushes)
 }
 
-/// With these pods, ready and kept as configured.
+/// A rig with these pods, ready and kept as configured.
 fn with_kept(config: Config, slots: &[u32]) -> Rig {
     let mut rig = Rig::unsynced(config);
     let pods = slots.iter().map(|&slot| rig.pod(slot)).collect();
@@ -85,7 +85,7 @@ fn the_key_decides_who_owns_and_is_written_into_the_pod() {
     rig.step(Event::Own(OwnedShards::Of(Arc::new(|key: &ShardKey| key.as_str() == "registry/fn"))));
     rig.run("synced -> create 0 + create 1");
 
-    // One is there already, under another key.
+    // One pod exists already, under another key.
     let mut rig = Rig::unsynced(config);
     let pod = rig.pod(0);
     let actions = rig.pool.step(Event::Synced(vec![pod]), rig.now);
@@ -111,7 +111,7 @@ fn a_kept_pod_that_has_lapsed_already_is_pushed_and_not_deleted() {
         rig.run("pushed 0 Conflict; pass 5 -> push u0 +1800");
     }
 
-    // A pod whose end was never said.
+    // A pod without `reclaim_after`.
     let mut rig = with_kept(keeping(1, 1), &[]);
     rig.run("see 0 endless -> push u0 +1800 + probe u0; ready 0 ..; pushed 0 Unreachable ..");
     rig.run("pass 5 -> push u0 +1800"); // again
@@ -126,7 +126,7 @@ fn of_more_pods_always_the_same_are_kept() {
     assert_eq!(live(&mut rig, 3600).0, NOTHING);
     rig.run("counts -> 2 0 0 0");
 
-    // Under load there are more, and after it as many as before.
+    // Under load there are more pods, and afterwards as many as before.
     rig.run("request 0 ..; request 1 ..; request 2 ..; request 3 ..; request 4 ..; created 2 ..; see 2 ..");
     rig.run("ready 2 ..; served 0; served 1; served 2; served 3; served 4; counts -> 3 0 0 0");
     assert_eq!(live(&mut rig, 1950).0, ["delete u2 Expired"]);
@@ -142,8 +142,8 @@ fn what_is_pushed_stays_the_one_to_be_kept_however_short_its_life() {
     assert!(pushes.keys().eq(&[0]));
 }
 
-/// When pods are started in the course of an hour, in seconds, if this happens to each: a script
-/// for slot `N`.
+/// The start times of pods within an hour, in seconds. `fate` is a script that runs for each pod,
+/// with slot `N`.
 fn starts(config: Config, fate: &str) -> Vec<u64> {
     let mut rig = Rig::unsynced(config);
     let begin = rig.now;

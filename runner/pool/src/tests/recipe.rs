@@ -1,4 +1,4 @@
-//! What makes a pod outdated: a part that differs and is not the newer one.
+//! A pod is outdated if a part differs and no differing part is newer.
 
 use super::rig::{NOTHING, Rig, config, limits, made, made_with};
 use crate::event::Event;
@@ -16,7 +16,7 @@ fn replaces(recipe: &PodRecipe, pod: &PodRecipe) -> bool {
 
 #[test]
 fn a_time_counts_only_where_its_part_differs() {
-    // Times of the pod's configuration and content, and of the owner's: before, same, after.
+    // Pairs of times, of the pod's part and of the owner's: earlier, equal, later.
     let times = [(4000, 6000), (5000, 5000), (6000, 4000)];
     for (pod_written, own_written) in times {
         for (pod_resolved, own_resolved) in times {
@@ -58,14 +58,14 @@ fn what_a_pod_does_not_say_is_the_oldest() {
 
 #[test]
 fn a_rolling_upgrade_does_not_flap() {
-    // The upgraded runner has a later start and a new version; the other one knows the same content
-    // for longer, or since later.
+    // The upgraded runner has a later start and a new version. The other runner resolved the same
+    // content earlier or later.
     for resolved in [50, 5000] {
         let (old, new) = (made_with("v1", 90, "same", resolved), made_with("v2", 1000, "same", 1100));
         assert!(!replaces(&old, &new), "the old runner leaves the new one's pod alone");
         assert!(replaces(&new, &old), "the new one replaces the old one's");
         assert!(!replaces(&new, &new));
-        // One more of the new ones, started later.
+        // Another upgraded runner, started later.
         let third = made_with("v2", 3000, "same", 9000);
         assert!(!replaces(&third, &new) && !replaces(&new, &third));
     }

@@ -3,7 +3,7 @@
 use super::rig::{Rig, config, seconds};
 use crate::config::{Config, Limits};
 
-/// A ready pod that lapses in so many seconds.
+/// A ready pod that lapses in this many seconds.
 fn lapsing(span: u64) -> Rig {
     let mut rig = Rig::with_pods(config(), &[0]);
     rig.run(&format!("see 0 lapsing {span}"));

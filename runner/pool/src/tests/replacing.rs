@@ -4,7 +4,7 @@ use super::rig::{Rig, config, limits, other};
 use crate::event::{Creation, Event};
 use crate::types::{Pod, PodName, Uid};
 
-/// With an outdated ready pod in slot 0, and the successor being created in the surge slot.
+/// A rig with an outdated ready pod in slot 0, whose successor is being created in the surge slot.
 fn replacing() -> Rig {
     let mut rig = Rig::with_pods(config(), &[0]);
     rig.run("see 0 outdated; pass 60 -> create 1; see 0 outdated");
@@ -67,7 +67,7 @@ fn a_successor_that_fails_leaves_the_old_pod_in_service() {
     rig.run("request 1 -> grant 1 u0; served 1; pass 60 -> create 1; see 0 outdated");
     rig.run("refused 1 quota; request 2 -> grant 2 u0"); // no call gets the failure
 
-    // It dies before the old pod is deleted: the notice is taken back.
+    // The successor dies before the old pod is deleted. The owner withdraws the notice.
     let mut rig = replacing();
     rig.run("created 1 ..; ready 1 ..; written 0 lapsing 60");
     rig.run("failed 1 out of memory -> push u0 +1800 + delete u1 Failed; request 1 -> grant 1 u0");
@@ -86,7 +86,7 @@ fn one_owned_pod_in_twenty_is_replaced_at_a_time() {
             rig.step(Event::Ready(uid));
         }
         assert_eq!(rig.act("pass 70 about create").len(), most, "of {images}");
-        // Each that is over makes room for another.
+        // Each finished replacement makes room for another one.
         for image in 0..images {
             let result = Creation::Refused(other("quota"));
             rig.step(Event::Created { name: name(image, 1), result });

@@ -1,11 +1,11 @@
-//! A pool that runs scripts: events go in as short steps, and each names the actions it causes.
+//! A pool that runs scripts: each short step is an event, with the actions that it causes.
 //!
 //! `request 3 -> grant 3 u0 + create 1` expects exactly these actions, `request 4` none, and
 //! `request 5 ..` any; `pass 60 about u0` looks only at lines with `u0`. Times are seconds from
 //! now, and pod `u0` is the one in slot 0. [`Rig::act`] and [`Rig::show`] list the words.
 //!
-//! [`Rig::serving`] has an API server that answers at once, and pods that start and end as fast.
-//! There functions have short names (`f0`), lines show no pod and no write but deletes, and
+//! [`Rig::serving`] has an API server that answers at once, and pods that start and end at once.
+//! Its functions have short names (`f0`). Its lines name no pods, and show no writes but deletes.
 //! `call 3 f1 -> grant 3` is a call of one of several functions.
 
 use std::collections::HashMap;
@@ -27,10 +27,10 @@ pub(crate) struct Rig {
     pub(crate) pool: Pool,
     pub(crate) now: Time,
     pub(crate) config: Config,
-    /// Pods answer at once whether they still serve, and lines do not show that they were asked.
+    /// Pods answer checks at once, and lines do not show the checks.
     pub(crate) pods_answer: bool,
     pub(crate) server: Option<Server>,
-    /// How many pods the server lets be, and a function of which it lets none be.
+    /// The number of pods that the server allows. It allows no pods of the function `refused`.
     pub(crate) quota: usize,
     pub(crate) refused: &'static str,
     pub(crate) changes: u64,
@@ -40,12 +40,12 @@ pub(crate) fn config() -> Config {
     Config { recipe: made("new", 5000), ..Config::default() }
 }
 
-/// From a configuration of so many milliseconds.
+/// A recipe with a configuration written at this time in milliseconds.
 pub(crate) fn made(version: &str, written: u64) -> PodRecipe {
     PodRecipe::of(version, Some(Time::from_millis(written)))
 }
 
-/// And from the content that the tag has stood for since then.
+/// Like `made`, with the content that the tag has resolved to since `resolved`.
 pub(crate) fn made_with(version: &str, written: u64, digest: &str, resolved: u64) -> PodRecipe {
     let content = ImageContent { digest: digest.into(), resolved: Some(Time::from_millis(resolved)) };
     PodRecipe { content: Some(content), ..made(version, written) }
@@ -55,7 +55,7 @@ pub(crate) fn limits(max_pods: u32, waitlist: u32) -> Config {
     Config { limits: Limits { max_pods, waitlist, ..config().limits }, ..config() }
 }
 
-/// What differs for exact images.
+/// Overrides for exact image names.
 pub(crate) fn overrides(table: HashMap<ImageKey, Override>) -> Overrides {
     Overrides::by(move |image| table.get(image).cloned().unwrap_or_default())
 }
@@ -75,7 +75,7 @@ pub(crate) fn other(text: &str) -> Reason {
 // === impl Rig ===
 
 impl Rig {
-    /// A single runner that has seen that there are no pods.
+    /// A single runner that has listed the pods: there are none.
     pub(crate) fn new(config: Config) -> Self {
         let mut rig = Self::unsynced(config);
         rig.run("synced");
@@ -89,14 +89,15 @@ impl Rig {
         Self { pool, now, config, pods_answer: true, server, quota, refused, changes }
     }
 
-    /// With an API server, past the scan interval after a list, when no pod counts as unused.
+    /// A rig with an API server. The scan interval after the list, in which nothing is collected,
+    /// is over.
     pub(crate) fn serving(config: Config) -> Self {
         let mut rig = Self { server: Some(Server::default()), ..Self::unsynced(config) };
         rig.run("synced ..; pass 60 ..");
         rig
     }
 
-    /// With ready pods in these slots, idle, and past every wait for stable ownership.
+    /// A rig with ready, idle pods in these slots. Every wait for stable ownership is over.
     pub(crate) fn with_pods(config: Config, slots: &[u32]) -> Self {
         let mut rig = Self::new(config);
         for &slot in slots {
@@ -122,7 +123,8 @@ impl Rig {
         lines
     }
 
-    /// What pods and the API server say to it, the last event first; `None` if the script answers.
+    /// The answers of pods and API server to an action, the last event first. `None` if the script
+    /// answers.
     fn answer(&mut self, action: Action) -> Option<Vec<Event>> {
         if let Action::Check { uid, number, .. } = action {
             return self.pods_answer.then(|| vec![Event::Checked { uid, number, answered: true }]);
@@ -154,7 +156,7 @@ impl Rig {
         })
     }
 
-    /// Another runner pushes the pod of a function, or asks for its place.
+    /// Another runner pushes the pod of a function, or asks its owner to evict it.
     fn pushed(&mut self, of: &str, until: Option<Time>) -> Vec<String> {
         let server = self.server.as_mut().unwrap();
         let pod = server.objects.values().find(|object| function(&object.pod.name.image) == of).unwrap();
@@ -164,7 +166,7 @@ impl Rig {
         self.step(Event::Seen(pod))
     }
 
-    /// With pods that answer a check only in the script.
+    /// A rig with pods that answer a check only in the script.
     pub(crate) fn with_quiet_pods(config: Config, slots: &[u32]) -> Self {
         Self { pods_answer: false, ..Self::with_pods(config, slots) }
     }
@@ -304,7 +306,7 @@ impl Rig {
         }
     }
 
-    /// The pod that a script describes by its slot and what is special about it.
+    /// The pod that a script describes by its slot and its special properties.
     pub(crate) fn pod_as(&mut self, text: &str) -> Pod {
         let mut words = text.split(' ');
         let mut next = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap();
@@ -382,7 +384,7 @@ fn outcome(text: &str) -> WriteOutcome {
     }
 }
 
-/// Of a function by its short name.
+/// The image of a function with this short name.
 pub(crate) fn image(function: &str) -> ImageKey {
     format!("registry/{function}:v1").into()
 }

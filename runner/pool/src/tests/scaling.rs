@@ -1,4 +1,4 @@
-//! How many pods, and under which names.
+//! How many pods are started, and under which names.
 
 use super::rig::{Rig, config, limits, name};
 use crate::config::{Config, Limits};
@@ -64,7 +64,7 @@ fn a_terminating_pod_keeps_its_name_until_it_is_gone() {
 #[test]
 fn the_name_of_a_pod_stuck_in_termination_is_avoided() {
     let mut rig = Rig::with_pods(limits(1, 2), &[0, 1]);
-    // Ten seconds past its deletion timestamp.
+    // The pod is ten seconds past its deletion timestamp.
     rig.run("see 0 terminating 30; see 1 terminating 300; request 1; pass 39; pass 1 -> create 0 past u0");
     // Its replacement gets stuck as well.
     rig.run("see 0 past u0 terminating 0");
@@ -77,7 +77,7 @@ fn the_name_of_a_pod_stuck_in_termination_is_avoided() {
 fn a_lower_limit_retires_the_surplus_and_a_higher_one_takes_effect_at_once() {
     let mut rig = Rig::with_pods(limits(3, 2), &[0, 1, 2]);
     rig.run("limit 2; pass 60 -> push u2 +60; see 2 lapsing 60"); // notice
-    // The others take the calls, although they have some.
+    // The other pods take the calls, although they have some already.
     rig.run("request 1 ..; request 2 ..; request 3 -> grant 3 u0; pass 125 about u2 -> delete u2 Surplus");
 
     Rig::new(limits(1, 1)).run("request 1 ..; request 2; limit 2 -> create 1");

@@ -135,12 +135,12 @@ fn a_lost_answer_waits_for_the_watch_and_then_tries_again() {
 
 #[test]
 fn the_watch_and_the_answer_may_come_in_any_order() {
-    // The watch first, down to the end of the pod.
+    // The watch shows the pod, and even its end, before the answer arrives.
     let mut rig = Rig::new(config());
     rig.run("request 1 ..; see 0 -> probe u0; counts -> 0 1 0 1"); // one pod, not two
     rig.run("gone 0 -> unprobe u0; creation 0 Ok; pass 2 -> create 0");
 
-    // The answer first, and the watch never.
+    // The answer arrives, but the watch never shows the pod.
     rig.run("created 0 ..; ready 0 ..; served 1; watch lost; pass 120 ..");
     rig.run("counts -> 1 0 0 0; synced ..; pass 60 ..; request 2 -> create 0");
 }

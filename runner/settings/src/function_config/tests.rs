@@ -94,7 +94,7 @@ fn template_overrides_are_read() {
         "container": container, "initContainer": {"env": [{"name": "C"}]},
     });
     let read = pod(&json!({"templateOverrides": overrides})).overrides;
-    // Part of a pod's version: another text would replace all pods.
+    // This text is part of a pod's version. A change to it would replace all pods.
     let expected = json!({
         "serviceAccount": "runner",
         "securityContext": {"runAsUser": 7},

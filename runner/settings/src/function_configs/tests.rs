@@ -7,7 +7,7 @@ use crate::source::Source;
 
 const PREFIX: &str = "ghcr.io/x";
 
-/// An object for image `f`, made `age` seconds after 1970, with these fields of its spec.
+/// An object for image `f`, created `age` seconds after 1970, with these fields in its spec.
 fn read(name: &str, age: i64, spec: &Value, semantics: TagSemantics) -> FunctionConfig {
     let mut whole = json!({"image": "f"});
     whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
@@ -170,7 +170,7 @@ fn a_part_without_effect_is_a_problem() {
         assert_eq!(configs.problem("a"), Some(expected));
         assert_eq!(configs.iter().count(), 1, "the rest is used");
     }
-    // Of several problems the status has the first.
+    // If there are several problems, the status reports the first.
     let spec = json!({"prefixes": ["a.io", "b.io"], "podExecutor": {"tags": ["v1"]}});
     let configs = new(vec![config("old", 1, &spec), config("new", 2, &spec)]);
     let expected = "podExecutor: image a.io/f tag v1: FunctionConfig old counts, it is older";

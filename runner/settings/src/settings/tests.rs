@@ -1,4 +1,4 @@
-//! Which source each value is taken from: it decides which pods and executables run.
+//! The source of each value: it decides which pods and executables run.
 
 use std::path::Path;
 
@@ -43,12 +43,12 @@ fn settings(flags: Flags, cache: &str, exec: &str, configs: Vec<FunctionConfig>)
     )
 }
 
-/// Of what [`object`] reads.
+/// The semantics that [`object`] reads with.
 fn semantics() -> Setting<TagSemantics> {
     Setting::new(TagSemantics::Constraint, Source::Schema)
 }
 
-/// As the runner asks.
+/// Asks in the same way as the runner.
 fn executable(settings: &Settings, image: &str, tag: &str) -> Option<Setting<PathBuf>> {
     settings.executable(image, Image::parse(image, PREFIX).ok().as_ref(), tag)
 }
@@ -116,7 +116,7 @@ fn porchs_own_objects_are_used_in_both_semantics() {
     }
 }
 
-/// Tags as the objects of the Porch after 1.6 have them.
+/// Tags like in the objects of Porch after 1.6.
 #[test]
 fn ranges_are_warmed_and_kept_once_they_are_known() {
     let object = |name: &str, tags: Value| {
@@ -207,7 +207,7 @@ fn each_field_is_taken_from_the_highest_source() {
     };
     assert_eq!(found, with_files);
 
-    // Silent in all fields but one.
+    // This object sets only one field.
     let found = of(flags_set(), cache, exec, vec![object(Value::Null, &silent)]);
     assert_eq!((cpu(&found).as_deref(), found.overrides.service_account.as_deref()), (Some("1"), Some("s")));
     let expected = Effective {
@@ -256,11 +256,11 @@ fn executables_of_function_configs_win_over_the_file() {
         ("f:v1", "v2", file),
         ("f:v1", "v3", None),
         ("Odd Name", "v1", None),
-        // No tag counts beside a digest.
+        // With a digest, no tag counts.
         (&pinned, "v1", file),
         ("f", ">=1", own),
         ("f:v1", ">=2", None),
-        // --config has the image that was sent, if it satisfies the constraint.
+        // `--config` is used for the sent image if its tag satisfies the constraint.
         ("f:v2", ">=2", file),
         ("f:v2", ">2", None),
         // The tag that kpt resolved the constraint to.
@@ -321,7 +321,7 @@ fn executables_that_are_not_there_do_not_count() {
     assert_eq!(second.missing_executables().count(), 1);
 }
 
-/// Least and most pods, where one source alone would have more of the former.
+/// Two sources set minimum and maximum, and the minimum would exceed the maximum.
 #[test]
 fn at_least_as_many_pods_as_are_kept() {
     let (two, six) = ("- {name: 'f:v1', maxReplicas: 2}", "- {name: 'f:v1', minReplicas: 6}");
@@ -364,7 +364,7 @@ fn what_has_no_effect_is_noted() {
     );
 }
 
-/// No call of an image that `--allowed-images` leaves out is answered.
+/// Every call of an image that `--allowed-images` does not allow is rejected.
 #[test]
 fn images_that_are_not_allowed_are_neither_warmed_nor_kept() {
     let cache = "- {name: 'f:v1', minReplicas: 1, timeToLive: 2m}\n- {name: 'f:v2', minReplicas: 1}\n";

@@ -1,5 +1,5 @@
-//! Which images a list is for, in both semantics: the cases of Porch's tests for its own, and the
-//! corners between.
+//! Which images a list matches, in both semantics: the cases of Porch's own tests, and corner
+//! cases.
 
 use TagSemantics::{Constraint as Constrained, Exact};
 
@@ -60,7 +60,7 @@ fn constraint_a_list_is_for_the_versions_that_satisfy_one_of_its_entries() {
             assert!(wrong.is_empty(), "{tags:?} is for {wrong:?}");
             let wrong: Vec<_> = no.iter().filter(|text| is_for(&list, text)).collect();
             assert!(wrong.is_empty(), "{tags:?} is not for {wrong:?}");
-            // A digest alone has no tag; a tag beside one counts.
+            // A digest alone has no tag. A tag next to a digest counts.
             assert_eq!(is_for(&list, &digest("")), tags == ["*"], "{tags:?}");
             assert_eq!(is_for(&list, &digest(":v0.4.2")), is_for(&list, "f:v0.4.2"), "{tags:?}");
         }
@@ -98,7 +98,7 @@ fn constraint_an_executable_is_also_for_a_request_that_is_a_constraint() {
         let list = binaries(tags, Constrained);
         assert_eq!(answer(&list, &Asked::of_field(request)).as_deref(), expected, "{tags:?} {request}");
     }
-    // The tag of an image is a request like another.
+    // The tag of an image is matched like any other request.
     assert_eq!(
         answer(&binaries(&["v0.4.5"], Constrained), &Asked::of(&image("f:v0.4"))).as_deref(),
         Some("0.4.5")
