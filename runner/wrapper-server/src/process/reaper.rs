@@ -253,7 +253,7 @@ impl Calls {
 
     /// Whether the call of the process is over; `None` if that is not known yet.
     fn is_left_over(&self, pid: Pid) -> Option<bool> {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let environment = environment_of(pid).unwrap_or_default();
         if let Some(call) = call_in(&environment) {
             return Some(!self.in_flight.contains_key(&call));
         }
@@ -265,6 +265,11 @@ impl Calls {
         // A process that becomes another program, or ends, has no environment for a moment.
         (!environment.is_empty()).then_some(false)
     }
+}
+
+/// The environment of a process, as it was when the process became the program that it is.
+fn environment_of(pid: Pid) -> io::Result<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/environ"))
 }
 
 /// The call of this process that an environment names.
@@ -318,6 +323,26 @@ mod tests {
         ] {
             assert_eq!(call_in(environment.as_bytes()), call, "{environment:?}");
         }
+    }
+
+    /// A process becomes another program all the time, like an orphan whose call has just ended.
+    #[test]
+    fn an_environment_is_read_whole_or_not_at_all() {
+        let script = r#"[ "$1" = 0 ] || exec "$0" -c "$2" "$0" $(($1 - 1)) "$2""#;
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", script, "/bin/sh", "2000", script])
+            .env(CALL_VARIABLE, format!("{}.7", getpid()))
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        let (mut reads, mut truncated) = (0, 0);
+        while child.try_wait().unwrap().is_none() {
+            let environment = environment_of(pid).unwrap_or_default();
+            reads += 1;
+            truncated += usize::from(!environment.is_empty() && call_in(&environment) != Some(7));
+        }
+        assert!(reads > 100, "{reads}");
+        assert_eq!(truncated, 0, "of {reads}");
     }
 
     #[test]
