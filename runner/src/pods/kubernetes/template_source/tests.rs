@@ -28,6 +28,7 @@ impl Server {
     fn put(&self, pod: Option<&str>, service: Option<&str>) {
         let (pod_template, service_template) = objects();
         let pod_template = serde_json::to_value(pod_template).unwrap();
+        let service_template = serde_json::to_value(service_template).unwrap();
         let mut objects = self.0.lock();
         for (collection, name, object) in [(POD, pod, pod_template), (SERVICE, service, service_template)] {
             objects.extend(name.map(|name| (format!("{collection}/{name}"), object)));
