@@ -14,7 +14,9 @@ mod tests;
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodStatus,
+};
 use porch_fn_pool::{Phase, Reason};
 
 use super::names;
@@ -177,9 +179,7 @@ fn judge_container(
 ) -> Phase {
     let state = container.state.as_ref();
     if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
-        let reason = waiting.reason.as_deref().unwrap_or_default();
-        let message = waiting.message.as_deref().unwrap_or_default();
-        return judge_waiting(container, reason, message, pull_secrets, tries);
+        return judge_waiting(container, waiting, pull_secrets, tries);
     }
     if state.is_some_and(|state| state.running.is_some() || state.terminated.is_some()) {
         tries.pulls.remove(&container.name);
@@ -189,12 +189,12 @@ fn judge_container(
 
 fn judge_waiting(
     container: &ContainerStatus,
-    reason: &str,
-    message: &str,
+    waiting: &ContainerStateWaiting,
     pull_secrets: bool,
     tries: &mut Tries,
 ) -> Phase {
     let name = container.name.as_str();
+    let reason = waiting.reason.as_deref().unwrap_or_default();
     let (image, named, advice) = (image(name), named(name), advice(name));
     Phase::Failed(match reason {
         "InvalidImageName" => Reason::new(
@@ -234,7 +234,7 @@ fn judge_waiting(
         },
         "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable" => {
             let has_another_try = !tries.is_second_pull(name, reason);
-            match refusal(message) {
+            match refusal(waiting.message.as_deref().unwrap_or_default()) {
                 // The kubelet may have pulled with old credentials or without any: it skips a
                 // Secret that it cannot read within a second.
                 Some(true) if pull_secrets && has_another_try => {
