@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use porch_fn_discovery::HostPort;
 use porch_fn_kubernetes::connect;
 use tokio::sync::watch;
@@ -12,7 +13,7 @@ use super::pods::{Owned, PodParts, desired, events};
 use super::{AppError, Wiring};
 use crate::clock::now_ahead;
 use crate::config::{Flags, PodConnect};
-use crate::pods::kubernetes::backend::{KubernetesBackend, Refusals, Shared};
+use crate::pods::kubernetes::backend::{KubernetesBackend, Shared};
 use crate::pods::kubernetes::blueprint::{Blueprint, Blueprints, NoTemplate, PodFlags};
 use crate::pods::kubernetes::client::Cluster;
 use crate::pods::kubernetes::pull_secret::PullSecret;
@@ -97,7 +98,7 @@ impl Wiring<'_> {
             blueprint,
             images: Arc::clone(&images),
             pull_secret: secret_written,
-            refusals: Refusals::default(),
+            refused: Mutex::default(),
         });
         let (sender, synced) = watch::channel(false);
         let tasks = &mut self.tasks;

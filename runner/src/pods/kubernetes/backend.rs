@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,8 +49,9 @@ const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// This text reaches callers.
 const NAME_TAKEN: &str = "a pod that this runner does not manage holds the name of the function's pod: remove it from the function \
                           namespace";
-/// How often one refusal is logged.
-const REFUSAL_EVERY: Duration = Duration::from_mins(1);
+/// Failed writes, for the log.
+const NOT_DELETED: &str = "a pod was not deleted";
+const NOT_PUSHED: &str = "reclaim-after of a pod was not written";
 /// Grace period of a failed pod, in seconds. The next pod needs its name, and it has no calls to
 /// finish.
 const FAILED_GRACE: u32 = 1;
@@ -70,20 +71,8 @@ pub(crate) struct Shared {
     pub(crate) images: Arc<ImageSource>,
     /// False while new pods should wait for the pull secret; `None` if there is no pull secret.
     pub(crate) pull_secret: Option<watch::Receiver<bool>>,
-    pub(crate) refusals: Refusals,
-}
-
-/// When each kind of refusal was last logged. A refusal for one pod usually applies to all pods,
-/// and retries repeat it.
-#[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<HashMap<(&'static str, u16), Instant>>);
-
-/// Who manages the pod that holds a name.
-enum Holder {
-    Ours,
-    Foreign,
-    Gone,
-    Unknown,
+    /// The kinds of writes of which the last one was refused.
+    pub(crate) refused: Mutex<HashSet<&'static str>>,
 }
 
 // === impl KubernetesBackend ===
@@ -163,22 +152,16 @@ impl Shared {
             return refused("invalid_image", "no pod can be named after the image reference");
         };
         let deadline = Instant::now() + CREATE_TIMEOUT;
-        let metadata = match timeout_at(deadline, self.images.metadata(&name.image)).await {
-            Ok(Ok(metadata)) => metadata,
-            Ok(Err(RegistryError::NotFound)) => {
-                return refused("image_not_found", RegistryError::NotFound.to_string());
+        let metadata = timeout_at(deadline, self.images.metadata(&name.image)).await;
+        let metadata = match metadata.unwrap_or(Err(RegistryError::Unreachable)) {
+            Ok(metadata) => metadata,
+            Err(error) => {
+                let kind = if error == RegistryError::NotFound { "image_not_found" } else { "registry" };
+                return refused(kind, error.to_string());
             }
-            Ok(Err(error)) => return refused("registry", error.to_string()),
-            Err(_) => return refused("registry", RegistryError::Unreachable.to_string()),
         };
-        let order = PodOrder {
-            object_name: &object_name,
-            namespace: &self.cluster.namespace,
-            name,
-            shard_key,
-            reclaim_after,
-            metadata: &metadata,
-        };
+        let order =
+            PodOrder { object_name: &object_name, name, shard_key, reclaim_after, metadata: &metadata };
         let _ = timeout_at(deadline, self.pull_secret_written()).await;
         let blueprint = timeout_at(deadline, self.current_blueprint()).await;
         let blueprint = blueprint.unwrap_or_else(|_| Arc::clone(&self.blueprint.borrow()));
@@ -200,11 +183,8 @@ impl Shared {
     /// Waits a short time if the template has not been read yet.
     pub(super) async fn current_blueprint(&self) -> Arc<Blueprint> {
         let mut blueprint = self.blueprint.clone();
-        let read = blueprint.wait_for(|blueprint| blueprint.has_read());
-        if let Ok(Ok(blueprint)) = timeout(TEMPLATE_TIMEOUT, read).await {
-            return Arc::clone(&blueprint);
-        }
-        Arc::clone(&self.blueprint.borrow())
+        let _ = timeout(TEMPLATE_TIMEOUT, blueprint.wait_for(|blueprint| blueprint.has_read())).await;
+        Arc::clone(&blueprint.borrow())
     }
 
     async fn create_pod(&self, pod: &Pod, object_name: &str, name: &PodName) -> Creation {
@@ -216,34 +196,23 @@ impl Shared {
                 Err(error) => error,
             };
             let answer = creation(&error);
-            match &answer {
-                Creation::Exists => match self.holder(object_name, name).await {
-                    Holder::Ours => return Creation::Exists,
-                    Holder::Foreign => {
-                        tracing::warn!(pod = object_name, "another's pod holds the name of a function pod");
-                        return refused("name_taken", NAME_TAKEN);
-                    }
-                    Holder::Gone | Holder::Unknown => {}
-                },
-                // The pod may have been created. If so, the next attempt fails because the name is
-                // taken.
-                Creation::Unknown | Creation::Unreachable if error.code().is_some() => {
-                    tracing::debug!(pod = object_name, error = %Causes(&error), "create again");
+            let is_unclear = matches!(answer, Creation::Unknown | Creation::Unreachable);
+            // The API server checks quotas and permissions before the name. Another runner may have
+            // created the pod.
+            let is_ours = if is_unclear { None } else { self.is_holder_ours(object_name, name).await };
+            match (&answer, is_ours) {
+                (_, Some(true)) => return Creation::Exists,
+                (Creation::Exists, Some(false)) => {
+                    tracing::warn!(pod = object_name, "another's pod holds the name of a function pod");
+                    return refused("name_taken", NAME_TAKEN);
                 }
-                _ => {
-                    tracing::warn!(pod = object_name, error = %Causes(&error), "pod not created");
-                    // The API server checks quotas and permissions before the name. Another runner
-                    // may have created the pod.
-                    if matches!(answer, Creation::Refused(_) | Creation::OverQuota(_))
-                        && matches!(self.holder(object_name, name).await, Holder::Ours)
-                    {
-                        return Creation::Exists;
-                    }
-                    return answer;
-                }
+                _ => {}
             }
-            if attempt == CREATE_ATTEMPTS {
-                tracing::warn!(pod = object_name, error = %Causes(&error), "pod not created after several attempts");
+            // After an unclear answer the pod may have been created. If so, the next attempt fails
+            // because the name is taken.
+            let is_repeated = answer == Creation::Exists || (is_unclear && error.code().is_some());
+            if !is_repeated || attempt == CREATE_ATTEMPTS {
+                tracing::warn!(pod = object_name, attempt, error = %Causes(&error), "pod not created");
                 return answer;
             }
             sleep(retry_after(&error).unwrap_or(CREATE_PAUSE * attempt)).await;
@@ -265,16 +234,11 @@ impl Shared {
         refused("admission", "an admission webhook took away the labels or annotations of function pods")
     }
 
-    /// Reads and records the pod that holds the name. The watch may be late or interrupted.
-    async fn holder(&self, object_name: &str, name: &PodName) -> Holder {
-        match self.cluster.get_pod(object_name).await {
-            Ok(Some(pod)) => match self.store.record_pod(&pod) {
-                Some(recorded) if recorded.name == *name => Holder::Ours,
-                _ => Holder::Foreign,
-            },
-            Ok(None) => Holder::Gone,
-            Err(_) => Holder::Unknown,
-        }
+    /// Reads and records the pod that holds the name, since the watch may be late or interrupted.
+    /// Returns whether it is this pod; `None` if there is no pod or no answer.
+    async fn is_holder_ours(&self, object_name: &str, name: &PodName) -> Option<bool> {
+        let pod = self.cluster.get_pod(object_name).await.ok()??;
+        Some(self.store.record_pod(&pod).is_some_and(|recorded| recorded.name == *name))
     }
 
     /// The name of a pod's object: the recorded name, or else the name that a new pod would get.
@@ -293,11 +257,12 @@ impl Shared {
         let grace = failed.then_some(FAILED_GRACE);
         match self.cluster.delete_pod(&object_name, uid.as_str(), judged.as_str(), grace).await {
             Ok(()) => {
+                self.refused.lock().remove(NOT_DELETED);
                 self.store.record_ending(uid);
                 WriteOutcome::Ok
             }
             Err(error) => {
-                self.refusals.log("a pod was not deleted", &object_name, &error);
+                self.log_failure(NOT_DELETED, &object_name, &error);
                 let outcome = self.look_after_conflict(&object_name, uid, deletion(&error)).await;
                 sleep(retry_after(&error).unwrap_or_default()).await;
                 outcome
@@ -314,9 +279,12 @@ impl Shared {
     ) -> WriteOutcome {
         let Some(object_name) = self.object_name(uid, name) else { return WriteOutcome::Gone };
         match self.cluster.annotate_pod(&object_name, uid.as_str(), judged.as_str(), annotations).await {
-            Ok(pod) => self.store.record_pod(&pod).map_or(WriteOutcome::Gone, |_| WriteOutcome::Ok),
+            Ok(pod) => {
+                self.refused.lock().remove(NOT_PUSHED);
+                self.store.record_pod(&pod).map_or(WriteOutcome::Gone, |_| WriteOutcome::Ok)
+            }
             Err(error) => {
-                self.refusals.log("reclaim-after of a pod was not written", &object_name, &error);
+                self.log_failure(NOT_PUSHED, &object_name, &error);
                 // No pause here: calls may wait for the result, and the pool itself pauses before
                 // the next push.
                 self.look_after_conflict(&object_name, uid, pushing(&error)).await
@@ -324,34 +292,28 @@ impl Shared {
         }
     }
 
+    /// Reads the pod after a conflict, at once, because a call may wait for it.
     async fn look_after_conflict(&self, object_name: &str, uid: &Uid, outcome: WriteOutcome) -> WriteOutcome {
         if outcome == WriteOutcome::Conflict {
-            self.look_now(object_name, uid).await;
+            self.record_answer(self.cluster.get_pod(object_name).await, uid);
         }
         outcome
     }
-}
 
-fn refused(kind: &'static str, text: impl Into<Arc<str>>) -> Creation {
-    Creation::Refused(Reason::new(kind, text))
-}
-
-// === impl Refusals ===
-
-impl Refusals {
-    /// Conflicts and vanished pods are normal, and the watch logs an outage, so none of them is a
-    /// warning.
-    fn log(&self, what: &'static str, pod: &str, error: &RequestError) {
-        let code = error.code().filter(|code| !matches!(code, 404 | 409));
-        let news = code.is_some_and(|code| {
-            let last = self.0.lock().insert((what, code), Instant::now());
-            last.is_none_or(|last| last.elapsed() > REFUSAL_EVERY)
-        });
+    /// Logs a failed write. Conflicts and vanished pods are normal, and the watch logs an outage, so
+    /// none of them is a warning. A refusal for one pod usually applies to all pods, and retries
+    /// repeat it: only the first one is a warning.
+    fn log_failure(&self, what: &'static str, pod: &str, error: &RequestError) {
+        let is_refusal = error.code().is_some_and(|code| !matches!(code, 404 | 409));
         let error = Causes(error);
-        if news {
+        if is_refusal && self.refused.lock().insert(what) {
             tracing::warn!(pod, %error, "{what}");
         } else {
             tracing::debug!(pod, %error, "{what}");
         }
     }
+}
+
+fn refused(kind: &'static str, text: impl Into<Arc<str>>) -> Creation {
+    Creation::Refused(Reason::new(kind, text))
 }

@@ -1,5 +1,5 @@
 //! The current input for new pods and Services: one template for all images, and each image's
-//! settings and content. The pool compares it with existing pods; see [`Blueprint::made_from`].
+//! settings and content. The pool compares it with existing pods; see [`Blueprint::recipe`].
 
 #[cfg(test)]
 mod tests;
@@ -98,11 +98,6 @@ impl Blueprint {
         Self { template, flags, settings, config_time }
     }
 
-    /// The recipe for the image's pods, if the image's tag refers to this content.
-    pub(crate) fn made_from(&self, image: &ImageKey, content: Option<ImageContent>) -> PodRecipe {
-        self.recipe(image, &self.overrides(image), content)
-    }
-
     /// Whether all inputs for pods have been read, valid or not.
     pub(crate) fn has_read(&self) -> bool {
         use NoTemplate::{Awaited, FunctionConfigsUnread, Unread};
@@ -112,16 +107,19 @@ impl Blueprint {
     pub(super) fn pod(&self, order: &PodOrder<'_>) -> Result<Pod, NoTemplate> {
         let template = self.template.as_ref().map_err(Clone::clone)?;
         let image = &order.name.image;
-        let overrides = self.overrides(image);
-        let recipe = self.recipe(image, &overrides, order.metadata.content.clone());
-        let (max_message, pull_secret) = (self.flags.max_message, self.pull_secret(image));
-        Ok(spec::pod(template, order, &PodParts { recipe, max_message, overrides, pull_secret }))
+        let parts = PodParts {
+            recipe: self.recipe(image, order.metadata.content.clone()),
+            max_message: self.flags.max_message,
+            overrides: self.overrides(image),
+            pull_secret: self.pull_secret(image),
+        };
+        Ok(spec::pod(template, order, &parts))
     }
 
     /// `None` without a template.
-    pub(crate) fn service(&self, pod_name: &str, pod: &Uid, namespace: &str) -> Option<Service> {
+    pub(crate) fn service(&self, pod_name: &str, pod: &Uid) -> Option<Service> {
         let template = self.template.as_ref().ok()?;
-        Some(spec::service(template, pod_name, pod.as_str(), namespace))
+        Some(spec::service(template, pod_name, pod.as_str()))
     }
 
     fn overrides(&self, image: &ImageKey) -> PodOverrides {
@@ -134,14 +132,16 @@ impl Blueprint {
         self.flags.pull_secret.as_deref().filter(|_| !is_public)
     }
 
-    fn recipe(&self, image: &ImageKey, overrides: &PodOverrides, content: Option<ImageContent>) -> PodRecipe {
+    /// The recipe for the image's pods, if the image's tag refers to this content.
+    pub(crate) fn recipe(&self, image: &ImageKey, content: Option<ImageContent>) -> PodRecipe {
         let Ok(template) = &self.template else {
             // A recipe without a time counts as the oldest configuration, so it replaces no pod.
             return PodRecipe::of("none", None);
         };
         // Contains only the runner's additions to the template's pod. Maps and numbers always
         // serialise in the same way.
-        let extra = serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), overrides));
+        let extra =
+            serde_json::to_vec(&(self.flags.max_message, self.pull_secret(image), self.overrides(image)));
         let version = template.version(&extra.unwrap_or_default());
         PodRecipe { content, ..PodRecipe::of(version, Some(self.config_time)) }
     }
@@ -158,7 +158,7 @@ impl Origins for Blueprints {
         // Published before the pool is notified, so that every later order uses this version.
         self.current.send_replace(Arc::clone(&blueprint));
         let images = Arc::clone(&self.images);
-        Box::new(move |image| Some(blueprint.made_from(image, images.content(image))))
+        Box::new(move |image| Some(blueprint.recipe(image, images.content(image))))
     }
 
     async fn changed(&mut self) -> OriginChange {

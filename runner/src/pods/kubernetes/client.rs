@@ -30,7 +30,6 @@ pub(crate) struct Cluster {
     pub(super) pods: Api<Pod>,
     /// The Services; also for watches only.
     pub(super) services: Api<Service>,
-    pub(super) namespace: String,
     pushes: Semaphore,
     looks: Semaphore,
     others: Semaphore,
@@ -46,7 +45,6 @@ impl Cluster {
         Self {
             pods: Api::namespaced(client.clone(), namespace),
             services: Api::namespaced(client, namespace),
-            namespace: namespace.to_owned(),
             pushes: Semaphore::new(MAX_PUSHES),
             looks: Semaphore::new(MAX_LOOKS),
             others: Semaphore::new(MAX_OTHERS),
@@ -76,10 +74,7 @@ impl Cluster {
         resource_version: &str,
         grace: Option<u32>,
     ) -> Result<(), RequestError> {
-        let preconditions =
-            Preconditions { uid: Some(uid.to_owned()), resource_version: Some(resource_version.to_owned()) };
-        let params = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
-        let params = params.preconditions(preconditions);
+        let params = DeleteParams { grace_period_seconds: grace, ..deletion(uid, Some(resource_version)) };
         permitted(&self.others, self.pods.delete(name, &params)).await.map(drop)
     }
 
@@ -107,10 +102,14 @@ impl Cluster {
     }
 
     pub(super) async fn delete_service(&self, name: &str, uid: &str) -> Result<(), RequestError> {
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-        let params = DeleteParams::default().preconditions(preconditions);
-        permitted(&self.others, self.services.delete(name, &params)).await.map(drop)
+        permitted(&self.others, self.services.delete(name, &deletion(uid, None))).await.map(drop)
     }
+}
+
+/// Deletes exactly this object, and only in this version if it is given.
+fn deletion(uid: &str, resource_version: Option<&str>) -> DeleteParams {
+    let resource_version = resource_version.map(str::to_owned);
+    DeleteParams::default().preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version })
 }
 
 /// Whether the cluster reports that it has no kind with this plural. An account that may not list

@@ -14,32 +14,26 @@ mod tests;
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodStatus,
+};
 use porch_fn_pool::{Phase, Reason};
 
 use super::names;
-pub(super) use news::{Logged, News};
+pub(super) use news::Logged;
 use reasons::{advice, image, image_not_pulled, image_refused, named, not_started};
 
 /// A container that ran for less than this time counts as not started.
 const SHORT: SignedDuration = SignedDuration::from_secs(10);
-/// A pod fails after this many failed pulls, if the fault may be temporary.
-const MAX_PULLS: u32 = 2;
 
 /// Facts from earlier states of one pod that its current state does not contain.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct Tries {
-    /// By container name; only containers whose image is not pulled yet.
-    pulls: BTreeMap<String, Pulls>,
+    /// Containers whose first pull has failed, and whether that state has ended: then the next
+    /// failed pull is another one. Only containers whose image is not pulled yet.
+    pulls: BTreeMap<String, bool>,
     /// Why the pod failed. A failed pod stays failed, even if the kubelet retries.
     failed: Option<Reason>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Pulls {
-    failed: u32,
-    /// Whether the last state was a failed pull. This prevents counting the same state twice.
-    counted: bool,
 }
 
 /// Returns the pod's phase. `tries` holds facts from the pod's earlier states.
@@ -48,14 +42,17 @@ struct Pulls {
 /// `Pending` carries the reason that callers read after a timeout.
 pub(super) fn phase(pod: &Pod, tries: &mut Tries) -> Phase {
     let Some(status) = &pod.status else { return Phase::Pending(None) };
-    if tries.failed.is_none() {
-        match judge(status, has_pull_secrets(pod), tries) {
-            Phase::Failed(reason) => tries.failed = Some(reason),
-            Phase::Pending(None) if runs(status) => return Phase::Running,
-            phase => return phase,
-        }
+    if let Some(reason) = &tries.failed {
+        return Phase::Failed(reason.clone());
     }
-    tries.failed.clone().map_or(Phase::Pending(None), Phase::Failed)
+    match judge(status, has_pull_secrets(pod), tries) {
+        Phase::Pending(None) if runs(status) => Phase::Running,
+        Phase::Failed(reason) => {
+            tries.failed = Some(reason.clone());
+            Phase::Failed(reason)
+        }
+        phase => phase,
+    }
 }
 
 /// `Pending(None)` means that the pod has no fault.
@@ -182,9 +179,7 @@ fn judge_container(
 ) -> Phase {
     let state = container.state.as_ref();
     if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
-        let reason = waiting.reason.as_deref().unwrap_or_default();
-        let message = waiting.message.as_deref().unwrap_or_default();
-        return judge_waiting(container, reason, message, pull_secrets, tries);
+        return judge_waiting(container, waiting, pull_secrets, tries);
     }
     if state.is_some_and(|state| state.running.is_some() || state.terminated.is_some()) {
         tries.pulls.remove(&container.name);
@@ -194,12 +189,12 @@ fn judge_container(
 
 fn judge_waiting(
     container: &ContainerStatus,
-    reason: &str,
-    message: &str,
+    waiting: &ContainerStateWaiting,
     pull_secrets: bool,
     tries: &mut Tries,
 ) -> Phase {
     let name = container.name.as_str();
+    let reason = waiting.reason.as_deref().unwrap_or_default();
     let (image, named, advice) = (image(name), named(name), advice(name));
     Phase::Failed(match reason {
         "InvalidImageName" => Reason::new(
@@ -238,8 +233,8 @@ fn judge_waiting(
             None => Reason::new("crash_loop", format!("{named} ends as soon as it is started: {advice}")),
         },
         "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable" => {
-            let has_another_try = tries.count_pull(name, reason) < MAX_PULLS;
-            match refusal(message) {
+            let has_another_try = !tries.is_second_pull(name, reason);
+            match refusal(waiting.message.as_deref().unwrap_or_default()) {
                 // The kubelet may have pulled with old credentials or without any: it skips a
                 // Secret that it cannot read within a second.
                 Some(true) if pull_secrets && has_another_try => {
@@ -251,8 +246,8 @@ fn judge_waiting(
             }
         }
         _ => {
-            if let Some(pulls) = tries.pulls.get_mut(name) {
-                pulls.counted = false;
+            if let Some(has_ended) = tries.pulls.get_mut(name) {
+                *has_ended = true;
             }
             return Phase::Pending(None);
         }
@@ -290,16 +285,12 @@ impl Tries {
         self.failed.as_ref() == Some(&image_refused(names::CONTAINER))
     }
 
-    /// Counts the failed pulls of the container's image, including the current state.
-    fn count_pull(&mut self, container: &str, reason: &str) -> u32 {
-        let pulls = self.pulls.entry(container.to_owned()).or_default();
+    /// Whether the current state is another failed pull than the container's first one. The same
+    /// state may be reported twice, and a back-off follows its pull, which the watch may not report.
+    fn is_second_pull(&mut self, container: &str, reason: &str) -> bool {
         let backs_off = reason == "ImagePullBackOff";
-        // The watch may not have reported the failed pull before this back-off.
-        if pulls.failed == 0 || (!backs_off && !pulls.counted) {
-            pulls.failed = pulls.failed.saturating_add(1);
-        }
-        pulls.counted = !backs_off;
-        pulls.failed
+        let had_ended = self.pulls.insert(container.to_owned(), backs_off);
+        had_ended == Some(true) && !backs_off
     }
 }
 

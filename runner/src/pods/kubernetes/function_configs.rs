@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, OptionFuture};
+use futures_util::future::OptionFuture;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use porch_fn_backoff::spread;
@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::objects::{Counts, Objects};
 use self::write::{Object, Write};
-use super::client::{Causes, RequestError, bounded, has_no_such_kind};
+use super::client::{Causes, bounded, has_no_such_kind};
 use crate::clock::now;
 use crate::metrics::Metrics;
 use crate::settings::changed;
@@ -51,14 +51,13 @@ const SCHEMA_EVERY: Duration = Duration::from_mins(10);
 /// publishes a new kind's schema some seconds after the kind. After this time tags are read as in
 /// Porch 1.6.
 const SCHEMA_WITHIN: Duration = Duration::from_secs(20);
+const SCHEMA_PAUSE: Duration = Duration::from_secs(2);
 
 /// Pages are small because objects may be large.
 const PAGE: Page = Page { limit: Some(100), timeout: Duration::from_secs(30) };
 /// The longest pause between attempts before the first answer. Every function's first pod waits for
 /// that answer.
 const LAST_PAUSE_AT_START: Duration = Duration::from_secs(1);
-/// The most changes that are processed together.
-const CHUNK: usize = 256;
 
 /// Where FunctionConfigs are, and how to read them.
 pub(crate) struct Options {
@@ -95,56 +94,32 @@ pub(crate) async fn follow(
         follower: None,
         start_at: Instant::now(),
         backoff: Restarts::default(),
-        last_end: (End::Failed, 0),
+        last_end: End::Failed,
         schema_at: None,
         is_schema_missing: false,
+        failing: HashSet::new(),
         state,
         metrics,
     };
     followed.metrics.config_valid("functionconfigs", true);
-    let mut failing = HashSet::new();
-    // The write in flight: one at a time.
-    let mut writing: Option<BoxFuture<'static, Written>> = None;
     loop {
-        if writing.is_none() {
-            let next = followed.objects.next_write(&owned.borrow());
-            writing = next.map(|(name, write, patch)| send(followed.api.clone(), name, write, patch).boxed());
-        }
-        let (next_write, schema_at) = (followed.objects.next_look(), followed.schema_at);
+        let next_write = followed.objects.next_write(&owned.borrow_and_update());
+        let (write_at, schema_at) = (next_write.as_ref().map(|(at, ..)| *at), followed.schema_at);
         tokio::select! {
+            biased;
             event = followed.next() => followed.take(event).await,
-            Some(written) = OptionFuture::from(writing.as_mut()) => {
-                writing = None;
-                log_write(&mut failing, &written);
-                let (name, write, result) = &written;
-                followed.objects.record_write(name, write, result.is_ok());
-            }
-            () = changed(&mut owned) => followed.objects.look_at_all(),
+            () = changed(&mut owned) => {}
             Some(()) = OptionFuture::from(schema_at.map(sleep_until)) => {
                 followed.read_schema().await;
                 followed.publish(false);
             }
-            Some(()) = OptionFuture::from(next_write.map(sleep_until)), if writing.is_none() => {}
-        }
-    }
-}
-
-/// A write that ended: the object's name, the write, and its result.
-type Written = (String, Write, Result<(), RequestError>);
-
-async fn send(api: Api<DynamicObject>, name: String, write: Write, patch: Value) -> Written {
-    let params = PatchParams::default();
-    let request = async {
-        match &write {
-            Write::Status { .. } => api.patch_status(&name, &params, &Patch::Merge(patch)).await.map(drop),
-            Write::Finalizer { .. } => {
-                let patch = serde_json::from_value(patch).map_err(kube::Error::SerdeError)?;
-                api.patch(&name, &params, &Patch::Json::<()>(patch)).await.map(drop)
+            Some(()) = OptionFuture::from(write_at.map(sleep_until)) => {
+                if let Some((_, name, write, patch)) = next_write {
+                    followed.write(&name, &write, patch).await;
+                }
             }
         }
-    };
-    let result = bounded(request).await;
-    (name, write, result)
+    }
 }
 
 /// What a watch reports: a change, or its end.
@@ -166,13 +141,15 @@ struct Followed {
     follower: Option<Follower<DynamicObject>>,
     /// When the next follower starts.
     start_at: Instant,
+    /// Counts the watches in a row that ended like the last one.
     backoff: Restarts,
-    /// How the last watch ended, and how many watches in a row ended like it.
-    last_end: (End, u32),
+    last_end: End,
     /// When the schema is read again; `None`: it is not needed, or read with the next list.
     schema_at: Option<Instant>,
     /// Whether a missing schema has been logged. If so, the runner does not wait for it again.
     is_schema_missing: bool,
+    /// The resources to which the last write failed.
+    failing: HashSet<&'static str>,
     state: watched::Sender<Option<Arc<FunctionConfigs>>>,
     metrics: Arc<Metrics>,
 }
@@ -191,83 +168,69 @@ impl Followed {
 
     /// Processes an event and the next events that are ready.
     async fn take(&mut self, event: WatchEvent) {
-        let (mut event, mut complete) = (event, false);
-        for _ in 0..CHUNK {
-            match event {
-                Ok(Change::Applied(object)) => {
-                    if let Some(object) = Object::new(object) {
-                        self.objects.apply(object);
-                    }
-                }
-                Ok(Change::Deleted(object)) => self.objects.remove(&object.metadata.name.unwrap_or_default()),
-                Ok(Change::Listed(list)) => {
-                    self.read_schema().await;
-                    self.objects.replace_all(list);
-                    complete = true;
-                }
-                Ok(Change::Expired) => {}
-                Err(error) => {
-                    complete |= self.end(&error).await;
-                    break;
-                }
-            }
-            match self.next().now_or_never() {
-                Some(next) => event = next,
-                None => break,
-            }
+        let (mut event, mut complete) = (Some(event), false);
+        while let Some(next) = event {
+            complete |= self.apply(next).await;
+            event = self.next().now_or_never();
         }
         self.publish(complete);
+    }
+
+    /// Returns `true` if all objects are known now, or if no list will follow soon.
+    async fn apply(&mut self, event: WatchEvent) -> bool {
+        match event {
+            Ok(Change::Applied(object)) => self.objects.apply(Object::new(object)),
+            Ok(Change::Deleted(object)) => self.objects.remove(&object.metadata.name.unwrap_or_default()),
+            Ok(Change::Listed(list)) => {
+                self.read_schema().await;
+                self.objects.replace_all(list);
+                return true;
+            }
+            Ok(Change::Expired) => {}
+            Err(error) => return self.end(&error).await,
+        }
+        false
     }
 
     /// Decides when the next list is due. Returns `true` if no list will follow soon, because the
     /// kind or the permission is missing.
     async fn end(&mut self, error: &FollowError) -> bool {
         let listed_for = self.follower.take().and_then(|follower| follower.listed_for());
+        let end = kind_of_end(&self.options.client, error).await;
+        if std::mem::replace(&mut self.last_end, end) != end {
+            self.backoff = Restarts::default();
+        }
         let mut pause = self.backoff.after(listed_for);
         if self.state.borrow().is_none() {
             pause = pause.min(spread(LAST_PAUSE_AT_START, 1.0..1.5));
         }
-        let end = kind_of_end(&self.options.client, error).await;
-        // A watch that worked resets the count.
-        let is_same = self.last_end.0 == end && self.backoff.failures() > 1;
-        let times = if is_same { self.last_end.1.saturating_add(1) } else { 1 };
-        self.last_end = (end, times);
-        let error = Causes(error).to_string();
-        let mut complete = false;
-        // The random part keeps runners from retrying at the same moment.
-        let retry = spread(self.options.retry_every, 1.0..1.5);
-        match end {
-            End::Missing => {
-                // Deleting the kind deletes its objects.
-                self.objects.replace_all(Vec::new());
-                self.is_schema_missing = false;
-                (pause, complete) = (retry, true);
-                if times == 1 {
-                    tracing::info!(
-                        "the cluster has no FunctionConfigs: functions run as flags and files say"
-                    );
-                }
+        let (times, error) = (self.backoff.failures(), Causes(error).to_string());
+        match (end, times) {
+            (End::Missing, 1) => {
+                tracing::info!("the cluster has no FunctionConfigs: functions run as flags and files say");
             }
-            // The permission may be granted right now: only the next refusal counts.
-            End::Forbidden if times == 1 => {}
-            End::Forbidden => {
-                (pause, complete) = (retry, true);
-                if times > 2 {
-                    tracing::debug!(error, "FunctionConfigs are still not watched");
-                } else {
-                    let how = if listed_for.is_some() { "only listed now and then" } else { "not seen" };
-                    tracing::warn!(error, "FunctionConfigs are {how}; {RIGHTS}: list and watch on {PLURAL}");
-                }
+            (End::Forbidden, 2) => {
+                let how = if listed_for.is_some() { "only listed now and then" } else { "not seen" };
+                tracing::warn!(error, "FunctionConfigs are {how}; {RIGHTS}: list and watch on {PLURAL}");
             }
-            End::Failed if times > 1 => {
-                tracing::debug!(error, "the watch of FunctionConfigs is still broken");
-            }
-            End::Failed => {
+            (End::Failed, 1) => {
                 tracing::warn!(error, "the watch of FunctionConfigs broke; what is known stays in effect");
             }
+            _ => tracing::debug!(error, "FunctionConfigs are still not watched"),
+        }
+        if end == End::Missing {
+            // Deleting the kind deletes its objects.
+            self.objects.replace_all(Vec::new());
+            self.is_schema_missing = false;
+        }
+        // The permission may be granted right now: only the next refusal counts.
+        let is_lasting = end == End::Missing || (end == End::Forbidden && times > 1);
+        if is_lasting {
+            // The random part keeps runners from retrying at the same moment.
+            pause = spread(self.options.retry_every, 1.0..1.5);
         }
         self.start_at = Instant::now() + pause;
-        complete
+        is_lasting
     }
 
     /// Sends the objects in effect if they have changed, or if they are `complete` for the first
@@ -276,14 +239,43 @@ impl Followed {
         if let Some(configs) = self.objects.configs(now()) {
             tracing::info!(objects = self.objects.counts().objects, "using FunctionConfigs");
             self.state.send_replace(Some(configs));
-            // The conflicts may have changed.
-            self.objects.look_at_all();
         } else if complete && self.state.borrow().is_none() {
             self.state.send_replace(Some(Arc::default()));
         }
         let Counts { objects, problems, broken } = self.objects.counts();
         self.metrics.function_configs(objects, problems);
         self.metrics.config_valid("functionconfigs", broken == 0);
+    }
+
+    /// Sends a write, and records and logs its result. Repeated failures of one kind give one
+    /// warning, until such a write succeeds.
+    async fn write(&mut self, name: &str, write: &Write, patch: Value) {
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let (request, resource, effect) = match write {
+            Write::Status { .. } => {
+                let request = self.api.patch_status(name, &params, &patch).boxed();
+                (request, "functionconfigs/status", "so its status is old")
+            }
+            Write::Finalizer => {
+                let request = self.api.patch(name, &params, &patch).boxed();
+                (request, PLURAL, "so its finalizer keeps it from being deleted")
+            }
+        };
+        let result = bounded(request).await;
+        self.objects.record_write(name, write, result.is_ok());
+        let Err(error) = result else {
+            self.failing.remove(resource);
+            return tracing::debug!(name, ?write, "written to a FunctionConfig");
+        };
+        let (code, error) = (error.code(), Causes(&error).to_string());
+        // Another writer was faster: the watch reports the change.
+        let is_normal = matches!(code, Some(404 | 409 | 422));
+        if is_normal || !self.failing.insert(resource) {
+            return tracing::debug!(name, error, "a FunctionConfig is not written to");
+        }
+        let advice =
+            if code == Some(403) { format!("; {RIGHTS}: patch on {resource}") } else { String::new() };
+        tracing::warn!(name, error, "a FunctionConfig is not written to, {effect}{advice}");
     }
 }
 
@@ -297,25 +289,4 @@ async fn kind_of_end(client: &Client, error: &FollowError) -> End {
         (_, Some(403)) => End::Forbidden,
         _ => End::Failed,
     }
-}
-
-/// Logs the result of a write. Repeated failures of one kind give one warning, until such a write
-/// succeeds. `failing` holds these kinds.
-fn log_write(failing: &mut HashSet<&'static str>, (name, write, result): &Written) {
-    let (resource, effect) = match write {
-        Write::Status { .. } => ("functionconfigs/status", "so its status is old"),
-        Write::Finalizer { .. } => (PLURAL, "so its finalizer keeps it from being deleted"),
-    };
-    let Err(error) = result else {
-        failing.remove(resource);
-        return tracing::debug!(name, ?write, "written to a FunctionConfig");
-    };
-    let (code, error) = (error.code(), Causes(error).to_string());
-    // Another writer was faster: the watch reports the change.
-    let is_normal = matches!(code, Some(404 | 409 | 422));
-    if is_normal || !failing.insert(resource) {
-        return tracing::debug!(name, error, "a FunctionConfig is not written to");
-    }
-    let advice = if code == Some(403) { format!("; {RIGHTS}: patch on {resource}") } else { String::new() };
-    tracing::warn!(name, error, "a FunctionConfig is not written to, {effect}{advice}");
 }

@@ -4,18 +4,16 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1;
 use porch_fn_pool::{
-    Digest, ImageContent, ImageKey, Pod, PodName, PodRecipe, ResourceVersion, ShardKey, Uid, Version,
+    Digest, ImageContent, ImageKey, Phase, Pod, PodName, PodRecipe, ResourceVersion, ShardKey, Uid, Version,
 };
 
-pub(super) use super::crash::Tries;
-use super::crash::phase;
 use super::names;
 use super::times::{from_timestamp, parse_time};
 
 /// A function pod, which this or another runner created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Observed {
-    /// For the pool.
+    /// For the pool. The phase is left to [`super::crash`], since it depends on earlier states too.
     pub(super) pod: Pod,
     /// The pod's address, once it has one.
     pub(super) ip: Option<IpAddr>,
@@ -23,13 +21,10 @@ pub(super) struct Observed {
     pub(super) object_name: String,
     /// The image's command, from the annotation of the pod's creator.
     pub(super) entrypoint: Option<Vec<String>>,
-    /// Facts from this state and earlier states.
-    pub(super) tries: Tries,
 }
 
-/// Reads a pod; `None` if it is not a function pod or lacks annotations. `tries` holds facts from
-/// its earlier states.
-pub(super) fn observe(pod: &v1::Pod, mut tries: Tries) -> Option<Observed> {
+/// Reads a pod; `None` if it is not a function pod or lacks annotations.
+pub(super) fn observe(pod: &v1::Pod) -> Option<Observed> {
     let metadata = &pod.metadata;
     if !names::is_ours(metadata) {
         return None;
@@ -58,7 +53,7 @@ pub(super) fn observe(pod: &v1::Pod, mut tries: Tries) -> Option<Observed> {
             .deletion_timestamp
             .as_ref()
             .map(|at| from_timestamp(at.0).unwrap_or_default()),
-        phase: phase(pod, &mut tries),
+        phase: Phase::Pending(None),
         recipe: PodRecipe {
             version: Version::from(annotation(names::TEMPLATE_VERSION).unwrap_or_default()),
             config_time: annotation(names::CONFIG_TIME).and_then(parse_time),
@@ -70,7 +65,7 @@ pub(super) fn observe(pod: &v1::Pod, mut tries: Tries) -> Option<Observed> {
         reclaim_after: annotation(names::RECLAIM_AFTER).and_then(parse_time),
         place_wanted: annotation(names::PLACE_WANTED).and_then(parse_time),
     };
-    Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, entrypoint, tries })
+    Some(Observed { pod, ip: pod_ip.and_then(|ip| ip.parse().ok()), object_name, entrypoint })
 }
 
 /// Accepts only the form that runners write, so that one slot never has two names.

@@ -76,13 +76,8 @@ impl Shared {
         self.record_answer(self.cluster.look_at_pod(object_name).await, uid)
     }
 
-    /// Reads a pod after a write conflict, at once, because a call may wait for it.
-    pub(super) async fn look_now(&self, object_name: &str, uid: &Uid) {
-        self.record_answer(self.cluster.get_pod(object_name).await, uid);
-    }
-
-    /// Returns whether the pod is gone.
-    fn record_answer(&self, found: Result<Option<Pod>, RequestError>, uid: &Uid) -> bool {
+    /// Records an answer about the pod. Returns whether the pod is gone.
+    pub(super) fn record_answer(&self, found: Result<Option<Pod>, RequestError>, uid: &Uid) -> bool {
         let found = match found {
             Ok(found) => found,
             Err(error) => {
@@ -109,7 +104,7 @@ impl Shared {
         loop {
             let blueprint = self.current_blueprint().await;
             // Without a template no Service can be created, but the pod may already have one.
-            if let Some(service) = blueprint.service(object_name, uid, &self.cluster.namespace)
+            if let Some(service) = blueprint.service(object_name, uid)
                 && let Err(reason) = self.ensure_service(object_name, uid, &service).await
             {
                 return reason;

@@ -32,11 +32,11 @@ const TYPE: &str = "kubernetes.io/dockerconfigjson";
 const KEY: &str = ".dockerconfigjson";
 /// How long startup waits for the first content. After that, no content means no credentials.
 const FIRST_CONTENT_WITHIN: Duration = Duration::from_secs(1);
-/// After new credentials, pods wait for this many checks of the Secret.
-const AWAITED_LOOKS: u32 = 3;
 /// Pauses while the Secret has other credentials, doubling.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
+/// Pods wait for new credentials until a pause is longer than this.
+const LAST_AWAITED_PAUSE: Duration = Duration::from_secs(2);
 
 /// Why the Secret is not written, and what to do next. The text never quotes the Secret.
 type WriteError = String;
@@ -66,39 +66,38 @@ impl PullSecret {
     ) {
         let every = every.max(FIRST_PAUSE);
         let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
-        let mut last_error = String::new();
-        let (mut last, mut looks) = (None, 0_u32);
+        let (mut last_wanted, mut last_error) = (None, String::new());
         let _ = timeout(FIRST_CONTENT_WITHIN, content.wait_for(Option::is_some)).await;
         loop {
             let wanted = content.borrow_and_update().clone().map(|content| content.bytes);
-            if wanted != last {
-                (last, looks) = (wanted.clone(), 0);
+            if wanted != last_wanted {
                 backoff.reset();
                 settled.send_replace(wanted.is_none());
+                last_wanted.clone_from(&wanted);
             }
             let is_owner = owned.borrow_and_update().owns(&ShardKey::from(self.name.as_str()));
             let written = match &wanted {
                 Some(wanted) => self.bring_up_to_date(wanted, is_owner).await,
                 None => Ok(true),
             };
-            looks = looks.saturating_add(1);
-            let is_done = matches!(written, Ok(true));
-            if is_done || looks >= AWAITED_LOOKS {
-                settled.send_if_modified(|settled| !std::mem::replace(settled, true));
+            let mut pause = backoff.next_pause();
+            let is_done = written == Ok(true);
+            if is_done || pause > LAST_AWAITED_PAUSE {
+                settled.send_replace(true);
+            }
+            if is_done {
+                backoff.reset();
+                pause = every;
             }
             let error = written.err().unwrap_or_default();
             if !error.is_empty() && error != last_error {
                 tracing::error!(error, "the pull secret of function pods is not written");
             }
             last_error = error;
-            let wait = if is_done { every } else { backoff.next_pause() };
-            if is_done {
-                backoff.reset();
-            }
             tokio::select! {
                 () = changed(&mut content) => {}
                 () = changed(&mut owned) => {}
-                () = sleep(wait) => {}
+                () = sleep(pause) => {}
             }
         }
     }
@@ -117,13 +116,10 @@ impl PullSecret {
             return Ok(false);
         }
         let written = match existing {
-            None => self.create(wanted).await,
-            Some(secret) if has_type && secret.immutable != Some(true) => self.update(secret, wanted).await,
-            Some(secret) if names::is_ours(&secret.metadata) => match self.delete(secret).await {
-                Ok(()) => self.create(wanted).await,
-                failed => failed,
-            },
-            Some(_) => {
+            Some(secret) if has_type && secret.immutable != Some(true) => {
+                self.write(Some(secret), wanted).await
+            }
+            Some(secret) if !names::is_ours(&secret.metadata) => {
                 return Err(format!(
                     "Secret {} of the function namespace is not the runner's, and cannot take registry credentials: \
                      it is immutable, or not of type kubernetes.io/dockerconfigjson; choose another name with \
@@ -131,6 +127,11 @@ impl PullSecret {
                     self.name
                 ));
             }
+            Some(secret) => match self.delete(secret).await {
+                Ok(()) => self.write(None, wanted).await,
+                failed => failed,
+            },
+            None => self.write(None, wanted).await,
         };
         match written {
             Ok(()) => {
@@ -177,19 +178,16 @@ impl PullSecret {
         }
     }
 
-    async fn create(&self, wanted: &[u8]) -> Result<(), RequestError> {
-        let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
-        let secret = encoded(Secret { metadata, ..Secret::default() }, wanted);
-        self.send(secret.and_then(|body| self.requests().create(&PostParams::default(), body)))
-            .await
-            .map(drop)
-    }
-
-    /// Succeeds only if the Secret is still in this state: the object carries its resource version.
-    async fn update(&self, existing: Secret, wanted: &[u8]) -> Result<(), RequestError> {
-        let secret = encoded(existing, wanted);
-        let replace = |body| self.requests().replace(&self.name, &PostParams::default(), body);
-        self.send(secret.and_then(replace)).await.map(drop)
+    /// Creates the Secret, or replaces it if it is still in this state: the object carries its
+    /// resource version.
+    async fn write(&self, existing: Option<Secret>, wanted: &[u8]) -> Result<(), RequestError> {
+        let (requests, params, is_new) = (self.requests(), PostParams::default(), existing.is_none());
+        let mut secret = existing.unwrap_or_default();
+        secret.metadata.name = Some(self.name.clone());
+        let request = encoded(secret, wanted).and_then(|body| {
+            if is_new { requests.create(&params, body) } else { requests.replace(&self.name, &params, body) }
+        });
+        self.send(request).await.map(drop)
     }
 
     /// Succeeds only if the Secret is still in this state.

@@ -35,27 +35,23 @@ impl Shared {
         // The Service may exist already, which is known only after the first list.
         let _ = timeout(LISTED_WITHIN, self.store.services_known()).await;
         let mut backoff = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
-        let mut is_logged = false;
         loop {
             let known = self.store.service(name);
             if known.as_ref().is_some_and(|known| known.belongs_to(pod)) {
                 return Ok(());
             }
-            let failure = match known {
-                Some(known) if !self.may_replace_service(name, pod, &known.uid).await? => None,
-                _ => match self.cluster.create_service(service).await {
+            let is_free = match known {
+                Some(known) => self.may_replace_service(name, pod, &known.uid).await?,
+                None => true,
+            };
+            if is_free {
+                match self.cluster.create_service(service).await {
                     Ok(created) => {
                         self.store.record_service(&created);
                         continue;
                     }
-                    Err(error) => self.judge_failure(name, error).await?,
-                },
-            };
-            if let Some(error) = failure
-                && backoff.is_longest()
-                && !std::mem::replace(&mut is_logged, true)
-            {
-                tracing::warn!(service = name, error = %Causes(&error), "Service not created after several attempts");
+                    Err(error) => self.judge_failure(name, &error).await?,
+                }
             }
             sleep(backoff.next_pause()).await;
         }
@@ -84,12 +80,16 @@ impl Shared {
         Ok(true)
     }
 
-    /// Classifies a failed create. Returns the error to log if retries also fail, or the refusal.
-    async fn judge_failure(&self, name: &str, error: RequestError) -> Result<Option<RequestError>, Reason> {
-        let refused = match creation(&error) {
+    /// Returns the refusal if a create was refused and no Service exists. Any other failure may be
+    /// temporary.
+    async fn judge_failure(&self, name: &str, error: &RequestError) -> Result<(), Reason> {
+        let refused = match creation(error) {
             Creation::Refused(reason) | Creation::OverQuota(reason) => Some(reason),
             Creation::Exists => None,
-            Creation::Ok(_) | Creation::Unknown | Creation::Unreachable => return Ok(Some(error)),
+            Creation::Ok(_) | Creation::Unknown | Creation::Unreachable => {
+                tracing::debug!(service = name, error = %Causes(error), "Service not created");
+                return Ok(());
+            }
         };
         // The Service may exist although the create was refused: quotas and permissions are checked
         // before the name.
@@ -97,15 +97,13 @@ impl Shared {
             (Ok(Some(holder)), _) if !is_ours(&holder.metadata) => Err(Reason::new("other", NAME_TAKEN)),
             (Ok(Some(holder)), _) => {
                 self.store.record_service(&holder);
-                Ok(None)
+                Ok(())
             }
             (_, Some(reason)) => {
-                tracing::warn!(service = name, error = %Causes(&error), "Service refused");
+                tracing::warn!(service = name, error = %Causes(error), "Service refused");
                 Err(reason)
             }
-            (Ok(None), None) => Ok(None),
-            // A Service exists, but its owner is unknown.
-            (Err(error), None) => Ok(Some(error)),
+            (_, None) => Ok(()),
         }
     }
 }

@@ -28,8 +28,6 @@ use super::times::format_time;
 pub(super) struct PodOrder<'a> {
     /// The result of [`object_name`] for `name`.
     pub(super) object_name: &'a str,
-    /// The namespace of function pods.
-    pub(super) namespace: &'a str,
     pub(super) name: &'a PodName,
     pub(super) shard_key: &'a ShardKey,
     pub(super) reclaim_after: Time,
@@ -61,7 +59,6 @@ pub(super) fn pod(template: &Template, order: &PodOrder<'_>, parts: &PodParts<'_
     Pod {
         metadata: ObjectMeta {
             name: Some(order.object_name.to_owned()),
-            namespace: Some(order.namespace.to_owned()),
             labels: Some(labels),
             annotations: Some(annotations(inherited.annotations.unwrap_or_default(), order, &parts.recipe)),
             ..ObjectMeta::default()
@@ -72,7 +69,7 @@ pub(super) fn pod(template: &Template, order: &PodOrder<'_>, parts: &PodParts<'_
 }
 
 /// The Service of the pod with that name and UID. Kubernetes deletes it with the pod.
-pub(super) fn service(template: &Template, pod_name: &str, pod_uid: &str, namespace: &str) -> Service {
+pub(super) fn service(template: &Template, pod_name: &str, pod_uid: &str) -> Service {
     let inherited = template.service.metadata.clone();
     let mut labels = inherited.labels.unwrap_or_default();
     labels.insert(names::MANAGED_BY.to_owned(), names::MANAGER.to_owned());
@@ -82,7 +79,6 @@ pub(super) fn service(template: &Template, pod_name: &str, pod_uid: &str, namesp
     Service {
         metadata: ObjectMeta {
             name: Some(pod_name.to_owned()),
-            namespace: Some(namespace.to_owned()),
             labels: Some(labels),
             annotations: inherited.annotations,
             owner_references: Some(vec![OwnerReference {

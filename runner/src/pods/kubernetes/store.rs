@@ -10,7 +10,6 @@ mod services;
 #[cfg(test)]
 mod tests;
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -23,9 +22,9 @@ use porch_fn_pool::{self as pool, Event, ImageKey, Phase, ShardKey, Uid};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::crash::{Logged, News};
+use super::crash::{Logged, Tries, phase};
 use super::metadata::ImageSource;
-use super::observe::{Observed, Tries, observe};
+use super::observe::{Observed, observe};
 use connections::Link;
 use services::KnownService;
 
@@ -67,6 +66,7 @@ struct State {
 #[derive(Debug)]
 struct KnownPod {
     seen: Observed,
+    tries: Tries,
     /// The pod has served. If it no longer answers, it may be gone without a report.
     served: bool,
     /// When its termination was first reported.
@@ -76,9 +76,6 @@ struct KnownPod {
     learned: bool,
     link: Option<Link>,
 }
-
-/// Lines for the log, each with the name of its pod.
-type Lines = Vec<(String, News)>;
 
 // === impl Store ===
 
@@ -101,15 +98,12 @@ impl Store {
     /// Records a pod that was added or changed, or that an answer contains. Returns the pod as the
     /// object describes it; `None` if it is not a function pod.
     pub(super) fn record_pod(&self, object: &Pod) -> Option<pool::Pod> {
-        let mut lines = Lines::new();
-        let mut state = self.state.lock();
-        let observed = observe(object, state.tries_of(object))?;
+        let observed = observe(object)?;
         let shown = observed.pod.clone();
-        if let Some((pod, true)) = self.record(&mut state, object, observed, &mut lines) {
+        let mut state = self.state.lock();
+        if let Some((pod, true)) = self.record(&mut state, object, observed) {
             self.send(Event::Seen(pod));
         }
-        drop(state);
-        log(&lines);
         Some(shown)
     }
 
@@ -124,82 +118,49 @@ impl Store {
     /// Replaces all pods by the full list. The list may be older than the known state of some pods,
     /// and than the creation of others.
     pub(super) fn replace_pods(&self, objects: &[Pod]) {
-        let mut lines = Lines::new();
         // Parsing thousands of objects takes long, and calls wait for the lock, so this happens
         // without it.
-        let tries: Vec<_> = {
-            let state = self.state.lock();
-            objects.iter().map(|object| state.tries_of(object)).collect()
-        };
-        let observed: Vec<_> = objects
-            .iter()
-            .zip(tries)
-            .filter_map(|(object, tries)| Some((object, observe(object, tries)?)))
-            .collect();
-        let listed: HashSet<_> = objects.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        let observed: Vec<_> = objects.iter().filter_map(|object| Some((object, observe(object)?))).collect();
+        let listed: HashSet<_> = observed.iter().map(|(_, observed)| observed.pod.uid.clone()).collect();
         let mut state = self.state.lock();
-        state.pods.retain(|uid, _| listed.contains(uid.as_str()));
-        let pods = observed
-            .into_iter()
-            .filter_map(|(object, observed)| self.record(&mut state, object, observed, &mut lines));
+        state.pods.retain(|uid, _| listed.contains(uid));
+        let pods =
+            observed.into_iter().filter_map(|(object, observed)| self.record(&mut state, object, observed));
         let pods = pods.map(|(pod, _)| pod).collect();
         self.send(Event::Synced(pods));
-        drop(state);
-        log(&lines);
     }
 
     /// Records a pod before the pool is notified, so that the pool's next order uses the new image
     /// information. Returns the pod as known now, and whether this state is new; `None` if the pod
     /// was deleted.
-    fn record(
-        &self,
-        state: &mut State,
-        object: &Pod,
-        mut observed: Observed,
-        lines: &mut Lines,
-    ) -> Option<(pool::Pod, bool)> {
-        let uid = observed.pod.uid.clone();
-        if state.gone.contains(&uid) {
+    fn record(&self, state: &mut State, object: &Pod, observed: Observed) -> Option<(pool::Pod, bool)> {
+        let uid = &observed.pod.uid;
+        if state.gone.contains(uid) {
             return None;
         }
-        let before = state.pods.get(&uid).map(|known| &known.seen);
-        if let Some(Observed { pod, .. }) = before
-            && is_older(observed.pod.resource_version.as_str(), pod.resource_version.as_str())
-        {
-            return Some((pod.clone(), false));
+        let known = state.pods.entry(uid.clone()).or_insert_with(|| KnownPod::new(observed.clone()));
+        let (version, last) = (&observed.pod.resource_version, &known.seen.pod.resource_version);
+        if is_older(version.as_str(), last.as_str()) {
+            return Some((known.seen.pod.clone(), false));
         }
-        let was_refused = before.is_some_and(|before| before.tries.image_was_refused());
-        let (pod, entrypoint) = (observed.pod.clone(), observed.entrypoint.take());
-        if observed.tries.image_was_refused() && !was_refused {
+        known.seen = observed;
+        let Observed { pod, entrypoint, object_name, .. } = &mut known.seen;
+        let was_refused = known.tries.image_was_refused();
+        pod.phase = phase(object, &mut known.tries);
+        if known.tries.image_was_refused() && !was_refused {
             self.images.distrust(&pod.name.image);
         }
-        let known = match state.pods.entry(uid) {
-            Entry::Occupied(known) => {
-                let known = known.into_mut();
-                known.seen = observed;
-                known
-            }
-            Entry::Vacant(new) => new.insert(KnownPod {
-                seen: observed,
-                served: false,
-                ending: None,
-                logged: Logged::default(),
-                learned: false,
-                link: None,
-            }),
-        };
         if pod.terminating_since.is_some() {
             known.ending.get_or_insert_with(Instant::now);
         }
-        if let Some(entrypoint) = entrypoint
+        if let Some(entrypoint) = entrypoint.take()
             && pod.phase == Phase::Running
             && !std::mem::replace(&mut known.learned, true)
         {
             self.images.learn(&pod.name.image, pod.recipe.content.as_ref(), entrypoint);
         }
-        let name = &known.seen.object_name;
-        lines.extend(known.logged.take_new(object).into_iter().map(|news| (name.clone(), news)));
-        Some((pod, true))
+        known.logged.log_new(object_name, object);
+        Some((pod.clone(), true))
     }
 
     /// Records that the pod's wrapper serves.
@@ -241,19 +202,12 @@ impl Store {
     }
 }
 
-fn log(lines: &[(String, News)]) {
-    for (pod, news) in lines {
-        news.log(pod);
-    }
-}
+// === impl KnownPod ===
 
-// === impl State ===
-
-impl State {
-    /// Facts from the pod's earlier states.
-    fn tries_of(&self, object: &Pod) -> Tries {
-        let uid = object.metadata.uid.as_deref().map(Uid::from);
-        uid.and_then(|uid| Some(self.pods.get(&uid)?.seen.tries.clone())).unwrap_or_default()
+impl KnownPod {
+    fn new(seen: Observed) -> Self {
+        let (tries, logged) = (Tries::default(), Logged::default());
+        Self { seen, tries, served: false, ending: None, logged, learned: false, link: None }
     }
 }
 

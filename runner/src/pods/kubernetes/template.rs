@@ -13,18 +13,16 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Pod, PodTemplate, PodTemplateSpec, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{Metadata, Resource};
+use kube::api::DynamicObject;
 use porch_fn_pool::Time;
 use porch_fn_settings::yaml;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{names, times};
 use contract::{check_pod, check_service};
 
-/// Largest text that is read, in bytes. No ConfigMap can be larger.
-const MAX_BYTES: usize = 1024 * 1024;
 const BUILT_IN_POD: &str = include_str!("template/pod.yaml");
 const DOCUMENTED_SERVICE: &str = include_str!("template/service.yaml");
 
@@ -92,17 +90,14 @@ impl Template {
     /// From newer Porch's objects. Without a ServiceTemplate the Service is the documented one.
     pub(crate) fn from_objects(
         pod_template: &PodTemplate,
-        service_template: Option<&Value>,
+        service_template: Option<&DynamicObject>,
     ) -> Result<Self, String> {
         let mut time = changed_at(&pod_template.metadata);
         let service = match service_template {
-            Some(value) => {
-                let failed = |error: serde_json::Error| format!("ServiceTemplate: {error}");
-                let metadata: Option<ObjectMeta> =
-                    Deserialize::deserialize(&value["metadata"]).map_err(failed)?;
-                time = time.max(changed_at(&metadata.unwrap_or_default()));
-                let service: Option<Service> =
-                    Deserialize::deserialize(&value["template"]).map_err(failed)?;
+            Some(DynamicObject { metadata, data, .. }) => {
+                time = time.max(changed_at(metadata));
+                let service: Option<Service> = Deserialize::deserialize(&data["template"])
+                    .map_err(|error| format!("ServiceTemplate: {error}"))?;
                 service.unwrap_or_default()
             }
             None => yaml::parse(DOCUMENTED_SERVICE)?,
@@ -166,9 +161,6 @@ where
         kind: Option<String>,
         labels: Option<BTreeMap<String, String>>,
         annotations: Option<BTreeMap<String, String>>,
-    }
-    if text.len() > MAX_BYTES {
-        return Err(format!("{part}: {} bytes are more than the {MAX_BYTES} that are read", text.len()));
     }
     let failed = |reason| format!("{part}: {reason}");
     let head: Head = yaml::parse::<Option<Head>>(text).map_err(failed)?.unwrap_or_default();

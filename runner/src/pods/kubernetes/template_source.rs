@@ -85,13 +85,6 @@ impl TemplateSource {
         state: watch::Sender<TemplateState>,
         metrics: Arc<Metrics>,
     ) {
-        let set = |new: TemplateState| {
-            state.send_if_modified(|state| {
-                let is_new = *state != new;
-                *state = new;
-                is_new
-            });
-        };
         let mut last_error = String::new();
         loop {
             let known = state.borrow().clone().ok();
@@ -100,28 +93,14 @@ impl TemplateSource {
                     last_error.clear();
                     metrics.config_valid(SOURCE, true);
                     if let Some(template) = newer(known.as_deref(), template) {
-                        set(Ok(Arc::new(template)));
+                        state.send_modify(|state| *state = Ok(Arc::new(template)));
                     }
                 }
                 Err(error) => {
                     let causes = Causes(&error).to_string();
-                    let is_news = causes != last_error;
-                    last_error = causes;
-                    let kept = known.is_some();
-                    if let ReadError::Awaited(text) = &error {
-                        if is_news {
-                            tracing::info!("{text}: waiting for it, see --template-wait-timeout");
-                        }
-                        set(Err(NoTemplate::Awaited));
-                    } else if is_news {
-                        let error = &last_error;
-                        tracing::error!(error, kept, "the template of function pods cannot be used");
-                    }
-                    if let ReadError::Broken(text) = error {
-                        metrics.config_valid(SOURCE, false);
-                        if !kept {
-                            set(Err(NoTemplate::Broken(text.into())));
-                        }
+                    if causes != last_error {
+                        last_error = causes;
+                        report(error, known.is_some(), &state, &metrics);
                     }
                 }
             }
@@ -225,8 +204,6 @@ impl TemplateSource {
         if service_template.is_none() && warning.is_none() && (is_awaited || built_in.is_none()) {
             return Err(missing("ServiceTemplate", service_name));
         }
-        // This cannot fail: the object was parsed from JSON.
-        let service_template = service_template.and_then(|object| serde_json::to_value(object).ok());
         let mut template =
             Template::from_objects(&pod_template, service_template.as_ref()).map_err(|reason| {
                 ReadError::Broken(format!(
@@ -235,6 +212,22 @@ impl TemplateSource {
             })?;
         template.warnings.extend(warning);
         Ok(template)
+    }
+}
+
+/// Logs a new error, and sends it if no earlier template is `kept`.
+fn report(error: ReadError, kept: bool, state: &watch::Sender<TemplateState>, metrics: &Metrics) {
+    if let ReadError::Awaited(text) = error {
+        tracing::info!("{text}: waiting for it, see --template-wait-timeout");
+        state.send_modify(|state| *state = Err(NoTemplate::Awaited));
+        return;
+    }
+    tracing::error!(error = %Causes(&error), kept, "the template of function pods cannot be used");
+    if let ReadError::Broken(text) = error {
+        metrics.config_valid(SOURCE, false);
+        if !kept {
+            state.send_modify(|state| *state = Err(NoTemplate::Broken(text.into())));
+        }
     }
 }
 

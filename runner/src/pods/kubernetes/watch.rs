@@ -98,8 +98,8 @@ mod tests {
     use porch_fn_pool::Phase;
     use serde_json::json;
 
+    use super::super::crash::{Tries, phase};
     use super::super::fake::{pod, pod_waits};
-    use super::super::observe::{Tries, observe};
     use super::*;
 
     /// A runner that lists a pod judges it as one that saw each of its changes.
@@ -112,9 +112,9 @@ mod tests {
             watched.spec = serde_json::from_value(spec).unwrap();
             let mut listed = watched.clone();
             trim_pod(&mut listed);
-            let observed = |pod: &Pod| observe(pod, Tries::default()).unwrap();
-            assert_eq!(observed(&listed), observed(&watched), "{secrets}");
-            let has_another_try = matches!(observed(&listed).pod.phase, Phase::Pending(_));
+            let judged = |pod: &Pod| phase(pod, &mut Tries::default());
+            assert_eq!(judged(&listed), judged(&watched), "{secrets}");
+            let has_another_try = matches!(judged(&listed), Phase::Pending(_));
             assert_eq!(has_another_try, secrets != json!([]));
             assert_eq!(listed.spec.map_or(0, |spec| spec.containers.len()), 0, "the rest is not kept");
         }

@@ -26,7 +26,7 @@ async fn create(registry: u64, template: TemplateState) -> (Creation, u64) {
         blueprint,
         images,
         pull_secret: None,
-        refusals: Refusals::default(),
+        refused: Mutex::default(),
     };
     let name = PodName { image: IMAGE.into(), slot: 0, past: None };
     let began = Instant::now();

@@ -24,7 +24,7 @@ fn digest(digest: &str, since: u64) -> ImageContent {
 }
 
 fn made_from(blueprint: &Blueprint, content: Option<ImageContent>) -> PodRecipe {
-    blueprint.made_from(&ImageKey::from(IMAGE), content)
+    blueprint.recipe(&ImageKey::from(IMAGE), content)
 }
 
 #[test]

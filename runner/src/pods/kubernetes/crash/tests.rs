@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::news::{MAX_TEXT, news};
+use super::news::{MAX_TEXT, News, news};
 use super::*;
 use crate::pods::kubernetes::fake::{self, container, pod_waits, waiting};
 
@@ -244,9 +244,10 @@ fn a_failed_pod_stays_failed_for_the_same_reason() {
 fn the_log_gets_each_end_and_each_complaint_once() {
     let mut logged = Logged::default();
     let mut lines = |status: &Value| {
-        let news = logged.take_new(&pod(status)).into_iter();
+        let pod = pod(status);
+        let news = logged.take_new(&pod).into_iter();
         news.map(|News { container, reason, end, .. }| {
-            (container.unwrap_or_default(), reason, end.map(|(code, _)| code))
+            (container.unwrap_or_default().to_owned(), reason.to_owned(), end.map(|(code, _)| code))
         })
         .collect::<Vec<_>>()
     };
@@ -275,8 +276,8 @@ fn the_log_gets_the_clusters_words() {
         ],
         "initContainerStatuses": [container("copy", 0, &end(0, "Completed", 1), &json!({}))],
     });
-    let words =
-        news(&pod(&pending)).into_iter().map(|News { reason, message, .. }| format!("{reason}: {message}"));
+    let pending = pod(&pending);
+    let words = news(&pending).into_iter().map(|News { reason, message, .. }| format!("{reason}: {message}"));
     let expected = ["Unschedulable: 0/3 nodes", "Evicted: low on memory", "ErrImagePull: no such host"];
     assert_eq!(words.collect::<Vec<_>>(), expected);
 

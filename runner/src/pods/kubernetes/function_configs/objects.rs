@@ -1,5 +1,5 @@
-//! The existing FunctionConfigs, the configuration made from them, and the writes that are due. Has
-//! no I/O.
+//! The existing FunctionConfigs, the configuration made from them, and the next write to one of
+//! them. Has no I/O.
 //!
 //! After each write to an object, the next write to it waits, twice as long each time. A long
 //! enough time without a write resets the pause. Otherwise two writers of the same field could
@@ -12,12 +12,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt;
 use kube::api::DynamicObject;
 use porch_fn_pool::{OwnedShards, ShardKey, Time};
 use porch_fn_settings::{
     FunctionConfig, FunctionConfigs, MAX_FUNCTION_CONFIGS, Setting, Source, TagSemantics,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::times::timestamp;
@@ -31,7 +32,7 @@ const LAST_PAUSE: Duration = Duration::from_mins(5);
 #[derive(Debug)]
 pub(super) struct Objects {
     default_prefix: String,
-    semantics: Setting<TagSemantics>,
+    pub(super) semantics: Setting<TagSemantics>,
     entries: BTreeMap<String, Entry>,
     configs: Arc<FunctionConfigs>,
     /// The time of `configs`.
@@ -47,8 +48,6 @@ struct Entry {
     good: Option<FunctionConfig>,
     /// Why the object's current state is invalid.
     error: Option<String>,
-    /// When to check whether a write is due.
-    look_at: Option<Instant>,
     /// When this runner last wrote to the object, and the pause after that write.
     written: Option<(Instant, Duration)>,
 }
@@ -72,10 +71,6 @@ impl Objects {
         Self { default_prefix, semantics, entries, configs, time: None, stale: false }
     }
 
-    pub(super) fn semantics(&self) -> &Setting<TagSemantics> {
-        &self.semantics
-    }
-
     /// Sets what tags mean. If that changes, objects are read again, and their earlier states are
     /// dropped.
     pub(super) fn set_semantics(&mut self, semantics: Setting<TagSemantics>) {
@@ -90,7 +85,7 @@ impl Objects {
 
     /// Handles a created or changed object. The change may be only in its status.
     pub(super) fn apply(&mut self, mut object: Object) {
-        let name = object.name.clone();
+        let name = object.metadata.name.clone().unwrap_or_default();
         let before = self.entries.remove(&name);
         if before.is_none() && self.entries.len() >= MAX_FUNCTION_CONFIGS {
             return tracing::error!(
@@ -99,30 +94,18 @@ impl Objects {
             );
         }
         // An object with the same name and another UID is a different object.
-        let before = before.filter(|before| before.object.uid == object.uid);
-        object.observed = object.observed.or(before.as_ref().and_then(|before| before.object.observed));
-        let mut entry = match before {
-            Some(before) if before.object.content == object.content => {
-                self.stale |= before.object.ending != object.ending;
-                Entry { object, ..before }
-            }
-            before => {
-                self.stale = true;
-                self.read(object, before)
-            }
-        };
-        entry.look();
-        self.entries.insert(name, entry);
-    }
-
-    fn read(&self, object: Object, before: Option<Entry>) -> Entry {
-        let name = &object.name;
-        let (last_error, good, written) =
-            before.map_or((None, None, None), |before| (before.error, before.good, before.written));
-        let read = FunctionConfig::parse(&object.content, &self.default_prefix, self.semantics.value);
+        let before = before.filter(|before| before.object.metadata.uid == object.metadata.uid);
+        let is_new = before.is_none();
+        let was_ending = before.as_ref().is_some_and(|before| before.object.is_ending());
+        let (last_observed, last_good, last_error, written) = before
+            .map(|before| (before.object.observed, before.good, before.error, before.written))
+            .unwrap_or_default();
+        object.observed = object.observed.or(last_observed);
+        let content = json!({"metadata": object.metadata, "spec": object.spec});
+        let read = FunctionConfig::parse(&content, &self.default_prefix, self.semantics.value);
         let (good, error) = match read {
             Ok(config) => (Some(config), None),
-            Err(error) => (good, Some(error)),
+            Err(error) => (last_good.clone(), Some(error)),
         };
         match &error {
             Some(error) if last_error.as_ref() != Some(error) => {
@@ -131,7 +114,8 @@ impl Objects {
             None if last_error.is_some() => tracing::info!(name, "a FunctionConfig can be used again"),
             _ => {}
         }
-        Entry { object, good, error, look_at: None, written }
+        self.stale |= is_new || good != last_good || object.is_ending() != was_ending;
+        self.entries.insert(name, Entry { object, good, error, written });
     }
 
     /// An object was deleted.
@@ -141,18 +125,12 @@ impl Objects {
 
     /// The full list.
     pub(super) fn replace_all(&mut self, list: Vec<DynamicObject>) {
-        let mut list: Vec<_> = list.into_iter().filter_map(Object::new).collect();
-        let listed: HashSet<_> = list.iter().map(|object| object.name.clone()).collect();
+        let listed: HashSet<_> = list.iter().map(ResourceExt::name_any).collect();
         let before = self.entries.len();
         self.entries.retain(|name, _| listed.contains(name));
         self.stale |= self.entries.len() < before;
-        if list.len() > MAX_FUNCTION_CONFIGS {
-            let ignored = list.len() - MAX_FUNCTION_CONFIGS;
-            tracing::error!(ignored, "there are more than {MAX_FUNCTION_CONFIGS} FunctionConfigs");
-            list.truncate(MAX_FUNCTION_CONFIGS);
-        }
         for object in list {
-            self.apply(object);
+            self.apply(Object::new(object));
         }
     }
 
@@ -162,7 +140,7 @@ impl Objects {
         if !std::mem::take(&mut self.stale) {
             return None;
         }
-        let living = self.entries.values().filter(|entry| !entry.object.ending);
+        let living = self.entries.values().filter(|entry| !entry.object.is_ending());
         let mut time = living.clone().filter_map(|entry| entry.object.changed).max();
         // A deletion also makes a later configuration.
         if self.time.is_some() && time <= self.time {
@@ -174,26 +152,24 @@ impl Objects {
         Some(Arc::clone(&self.configs))
     }
 
-    /// Schedules a check of each object for a due write, at the end of its pause.
-    pub(super) fn look_at_all(&mut self) {
-        self.entries.values_mut().for_each(Entry::look);
-    }
-
-    /// When the next object is checked.
-    pub(super) fn next_look(&self) -> Option<Instant> {
-        self.entries.values().filter_map(|entry| entry.look_at).min()
-    }
-
-    /// The first write that is due: the object's name, the write, and its patch.
-    pub(super) fn next_write(&mut self, owned: &OwnedShards) -> Option<(String, Write, Value)> {
+    /// The next write: when its object's pause ends, the object's name, the write, and its patch.
+    pub(super) fn next_write(&self, owned: &OwnedShards) -> Option<(Instant, String, Write, Value)> {
         let now = Instant::now();
-        let Self { entries, configs, semantics, .. } = self;
-        entries.iter_mut().find_map(|(name, entry)| {
-            entry.look_at.take_if(|at| *at <= now)?;
-            let write = entry.next_write(configs, semantics, owned.owns(&ShardKey::from(name.as_str())))?;
-            let patch = write.patch(&entry.object);
-            Some((name.clone(), write, patch))
-        })
+        let writes = self.entries.iter().filter_map(|(name, entry)| {
+            let at = entry.written.map_or(now, |(at, pause)| now.max(at + pause));
+            Some((at, name, entry, self.write_to(name, entry, owned)?))
+        });
+        let (at, name, entry, write) = writes.min_by_key(|(at, ..)| *at)?;
+        let patch = write.patch(&entry.object);
+        Some((at, name.clone(), write, patch))
+    }
+
+    /// The write that an object needs. The ring owner of its name writes its status. Any runner may
+    /// remove the finalizer, so a deletion does not wait for one specific runner.
+    fn write_to(&self, name: &str, entry: &Entry, owned: &OwnedShards) -> Option<Write> {
+        let write = next_write(&entry.object, entry.error.is_none(), self.problem(name, entry))?;
+        let is_mine = write == Write::Finalizer || owned.owns(&ShardKey::from(name));
+        is_mine.then_some(write)
     }
 
     /// Records the end of a write. A failed write is repeated.
@@ -201,57 +177,34 @@ impl Objects {
         let Some(entry) = self.entries.get_mut(name) else { return };
         // The API server drops fields that the schema does not have: newer Porch's schema lacks the
         // observed generation. Then no event confirms this write.
-        if let Write::Status { observed: Some(observed), .. } = write
+        if let Write::Status { observed, error } = write
             && succeeded
         {
-            entry.object.observed = Some(*observed);
+            let object = &mut entry.object;
+            object.observed = observed.or(object.observed);
+            if let Some(error) = error {
+                object.error.clone_from(error);
+            }
         }
         let now = Instant::now();
         let last = entry.written.filter(|(at, pause)| now < *at + 2 * *pause);
         let pause = last.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(LAST_PAUSE));
         entry.written = Some((now, pause));
-        if !succeeded || entry.look_at.is_some() {
-            entry.look();
-        }
     }
 
     pub(super) fn counts(&self) -> Counts {
-        let living = self.entries.values().filter(|entry| !entry.object.ending);
-        let problems = living.clone().filter(|entry| entry.problem(&self.configs, &self.semantics).is_some());
-        let broken = living.clone().filter(|entry| entry.error.is_some());
+        let living = self.entries.iter().filter(|(_, entry)| !entry.object.is_ending());
+        let problems = living.clone().filter(|(name, entry)| self.problem(name, entry).is_some());
+        let broken = living.clone().filter(|(_, entry)| entry.error.is_some());
         Counts { objects: living.clone().count(), problems: problems.count(), broken: broken.count() }
-    }
-}
-
-// === impl Entry ===
-
-impl Entry {
-    /// Schedules a check for a due write, at the end of the pause after the last write.
-    fn look(&mut self) {
-        let now = Instant::now();
-        self.look_at = Some(self.written.map_or(now, |(at, pause)| now.max(at + pause)));
-    }
-
-    /// The next write. `owns`: this runner writes the object's status.
-    fn next_write(
-        &self,
-        configs: &FunctionConfigs,
-        semantics: &Setting<TagSemantics>,
-        owns: bool,
-    ) -> Option<Write> {
-        next_write(&self.object, self.error.is_none(), self.problem(configs, semantics), owns)
     }
 
     /// What the user of the object should fix.
-    fn problem<'a>(
-        &'a self,
-        configs: &'a FunctionConfigs,
-        semantics: &Setting<TagSemantics>,
-    ) -> Option<&'a str> {
+    fn problem<'a>(&'a self, name: &str, entry: &'a Entry) -> Option<&'a str> {
         // A conflict depends on the meaning of tags. While that meaning is a guess, the conflict is
         // not reported.
-        let is_certain = semantics.source != Source::NoSchema;
-        let conflict = || configs.problem(&self.object.name).filter(|_| is_certain);
-        self.error.as_deref().or_else(conflict)
+        let is_certain = self.semantics.source != Source::NoSchema;
+        let conflict = || self.configs.problem(name).filter(|_| is_certain);
+        entry.error.as_deref().or_else(conflict)
     }
 }

@@ -7,10 +7,10 @@
 #[cfg(test)]
 mod tests;
 
-use kube::api::DynamicObject;
+use kube::api::{DynamicObject, ObjectMeta};
 use porch_fn_pool::Time;
 use porch_fn_text::cut;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::super::template::changed_at;
 
@@ -21,24 +21,17 @@ pub(crate) const FINALIZER: &str = "config.porch.kpt.dev/functionconfig-function
 const OURS: &str = "function-runner: ";
 /// Longest error that is written, in bytes.
 const MAX_ERROR: usize = 1024;
-/// The prefix of annotations that configure functions.
-const ANNOTATIONS: &str = "fn.kpt.dev/";
 
-/// The part of a FunctionConfig that a runner needs.
+/// A FunctionConfig as the API server sent it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Object {
-    pub(super) name: String,
-    pub(super) uid: String,
-    pub(super) resource_version: String,
-    pub(super) generation: i64,
-    /// The object is being deleted and waits for its finalizers.
-    pub(super) ending: bool,
-    pub(super) finalizers: Vec<String>,
+    pub(super) metadata: ObjectMeta,
+    pub(super) spec: Value,
+    /// `status.functionRunnerObservedGeneration`.
     pub(super) observed: Option<i64>,
+    /// `status.error`.
     pub(super) error: String,
-    /// Spec and the metadata that configures functions, as the API server writes them.
-    pub(super) content: Value,
-    /// When `content` was last changed.
+    /// When anything but the status was last changed.
     pub(super) changed: Option<Time>,
 }
 
@@ -51,22 +44,19 @@ pub(super) enum Write {
         /// Empty: the field is cleared.
         error: Option<String>,
     },
-    /// Removes the finalizer at this index.
-    Finalizer { index: usize },
+    /// Removes the finalizer of Porch's function runner.
+    Finalizer,
 }
 
-/// The next write to `object`. `applied`: its current state is in effect, not an earlier one.
-/// `problem`: what its user should fix. `owns`: this runner writes its status. Any runner may
-/// remove the finalizer, so a deletion does not wait for one specific runner.
-pub(super) fn next_write(object: &Object, applied: bool, problem: Option<&str>, owns: bool) -> Option<Write> {
-    if object.ending {
-        let index = object.finalizers.iter().position(|finalizer| finalizer == FINALIZER);
-        return index.map(|index| Write::Finalizer { index });
+/// The write that `object` needs. `applied`: its current state is in effect, not an earlier one.
+/// `problem`: what its user should fix.
+pub(super) fn next_write(object: &Object, applied: bool, problem: Option<&str>) -> Option<Write> {
+    let ObjectMeta { generation, finalizers, .. } = &object.metadata;
+    if object.is_ending() {
+        let has_finalizer = finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER);
+        return has_finalizer.then_some(Write::Finalizer);
     }
-    if !owns {
-        return None;
-    }
-    let observed = (applied && object.observed != Some(object.generation)).then_some(object.generation);
+    let observed = generation.filter(|_| applied && object.observed != *generation);
     let is_foreign = !object.error.is_empty() && !object.error.starts_with(OURS);
     let wanted = problem.map(error_text).unwrap_or_default();
     let error = (!is_foreign && object.error != wanted).then_some(wanted);
@@ -80,50 +70,34 @@ fn error_text(problem: &str) -> String {
 // === impl Object ===
 
 impl Object {
-    /// Returns `None` if the object has no name. Every object of an API server has one.
-    pub(super) fn new(object: DynamicObject) -> Option<Self> {
+    pub(super) fn new(object: DynamicObject) -> Self {
         let DynamicObject { mut metadata, mut data, .. } = object;
-        let name = metadata.name.take()?;
-        let annotations = metadata.annotations.take().unwrap_or_default().into_iter();
-        let annotations: Map<String, Value> = annotations
-            .filter(|(name, _)| name.starts_with(ANNOTATIONS))
-            .map(|(name, value)| (name, value.into()))
-            .collect();
         // Writing a status changes no configuration.
         if let Some(entries) = &mut metadata.managed_fields {
             entries.retain(|entry| entry.subresource.is_none());
         }
-        let content = json!({
-            "metadata": {
-                "name": name,
-                "namespace": metadata.namespace,
-                "generation": metadata.generation,
-                "creationTimestamp": metadata.creation_timestamp,
-                "annotations": annotations,
-            },
-            "spec": data["spec"].take(),
-        });
+        let changed = changed_at(&metadata);
+        metadata.managed_fields = None;
         let status = &data["status"];
-        Some(Self {
-            changed: changed_at(&metadata),
-            uid: metadata.uid.unwrap_or_default(),
-            resource_version: metadata.resource_version.unwrap_or_default(),
-            generation: metadata.generation.unwrap_or_default(),
-            ending: metadata.deletion_timestamp.is_some(),
-            finalizers: metadata.finalizers.unwrap_or_default(),
-            observed: status["functionRunnerObservedGeneration"].as_i64(),
-            error: status["error"].as_str().unwrap_or_default().to_owned(),
-            content,
-            name,
-        })
+        let observed = status["functionRunnerObservedGeneration"].as_i64();
+        let error = status["error"].as_str().unwrap_or_default().to_owned();
+        Self { metadata, spec: data["spec"].take(), observed, error, changed }
+    }
+
+    /// Whether the object is being deleted and waits for its finalizers.
+    pub(super) fn is_ending(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
     }
 }
 
 // === impl Write ===
 
 impl Write {
-    /// The patch: a merge patch of the status, or a JSON patch of the object.
+    /// The merge patch.
     pub(super) fn patch(&self, object: &Object) -> Value {
+        // With this version the API server rejects the patch if another writer was faster.
+        let ObjectMeta { resource_version, finalizers, .. } = &object.metadata;
+        let version = json!({"resourceVersion": resource_version});
         match self {
             Self::Status { observed, error } => {
                 let mut patch = json!({"status": {}});
@@ -132,18 +106,15 @@ impl Write {
                 }
                 if let Some(error) = error {
                     patch["status"]["error"] = if error.is_empty() { Value::Null } else { json!(error) };
-                    // The API server rejects the patch if another writer was faster.
-                    patch["metadata"]["resourceVersion"] = json!(object.resource_version);
+                    patch["metadata"] = version;
                 }
                 patch
             }
-            Self::Finalizer { index } => {
-                let path = format!("/metadata/finalizers/{index}");
-                json!([
-                    {"op": "test", "path": "/metadata/uid", "value": object.uid},
-                    {"op": "test", "path": path, "value": FINALIZER},
-                    {"op": "remove", "path": path},
-                ])
+            Self::Finalizer => {
+                let others = finalizers.iter().flatten().filter(|finalizer| *finalizer != FINALIZER);
+                let mut patch = json!({"metadata": version});
+                patch["metadata"]["finalizers"] = others.cloned().collect();
+                patch
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Tests the fields that are read from a pod, and which pods are ignored. Adoption depends on this.
 
 use k8s_openapi::api::core::v1;
-use porch_fn_pool::{Phase, Time};
+use porch_fn_pool::Time;
 use serde_json::{Value, json};
 
 use super::*;
@@ -32,7 +32,7 @@ fn object() -> Value {
 
 fn seen(object: Value) -> Option<Observed> {
     let pod: v1::Pod = serde_json::from_value(object).unwrap();
-    observe(&pod, Tries::default())
+    observe(&pod)
 }
 
 /// The object with the value at a JSON pointer replaced. Null counts as absent.
@@ -72,7 +72,6 @@ fn all_that_a_pod_says_is_read() {
         ip: Some([10, 0, 0, 7].into()),
         object_name: "f-v1-0-12345678".to_owned(),
         entrypoint: Some(vec!["sh".to_owned(), "-c".to_owned()]),
-        tries: Tries::default(),
     };
     assert_eq!(seen(object()), Some(expected));
 }

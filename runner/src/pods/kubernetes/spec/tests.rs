@@ -28,7 +28,6 @@ fn parts(overrides: &PodOverrides) -> PodParts<'static> {
 fn made(template: &Template, name: &PodName, metadata: &ImageMetadata, parts: &PodParts<'_>) -> Pod {
     let order = PodOrder {
         object_name: OBJECT,
-        namespace: "porch-fn-system",
         name,
         shard_key: &"ghcr.io/kptdev/krm-functions-catalog/set-namespace".into(),
         reclaim_after: Time::from_millis(1_700_000_060_500),
@@ -53,7 +52,6 @@ fn a_pod_of_the_inline_template() {
     let pod = made(&template, &name(1, None), &words, &parts(&PodOverrides::default()));
     let metadata = json!({
         "name": OBJECT,
-        "namespace": "porch-fn-system",
         "labels": {
             "app.kubernetes.io/managed-by": "porch-fn-runner",
             "fn.kpt.dev/image": OBJECT,
@@ -242,7 +240,6 @@ fn a_service_belongs_to_its_pod() {
         "kind": "Service",
         "metadata": {
             "name": "set-namespace-v041-1-01234567",
-            "namespace": "porch-fn-system",
             "labels": {"app.kubernetes.io/managed-by": "porch-fn-runner", "team": "a"},
             "annotations": {"note": "b"},
             "ownerReferences": [{
@@ -261,5 +258,5 @@ fn a_service_belongs_to_its_pod() {
             "selector": {"fn.kpt.dev/image": "set-namespace-v041-1-01234567", "tier": "fn"},
         },
     });
-    assert_eq!(json!(service(&template, OBJECT, "1-2-3", "porch-fn-system")), expected);
+    assert_eq!(json!(service(&template, OBJECT, "1-2-3")), expected);
 }

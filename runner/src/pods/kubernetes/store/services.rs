@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::Service;
 use porch_fn_pool::Uid;
 
 use super::{Store, is_older};
-use crate::pods::kubernetes::names::is_ours;
 
 /// A Service that a runner manages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,9 +70,6 @@ impl KnownService {
 
 fn known_service(service: &Service) -> Option<(String, KnownService)> {
     let metadata = &service.metadata;
-    if !is_ours(metadata) {
-        return None;
-    }
     let mut owners = metadata.owner_references.iter().flatten();
     let ip = service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref());
     let known = KnownService {

@@ -23,13 +23,12 @@ fn object(name: &str, second: u8, pod: &Value) -> Object {
         },
         "spec": {"image": name, "podExecutor": pod},
     });
-    Object::new(serde_json::from_value(object).unwrap()).unwrap()
+    Object::new(serde_json::from_value(object).unwrap())
 }
 
 fn changed(mut object: Object, generation: i64, second: u8, pod: Value) -> Object {
-    object.generation = generation;
-    object.content["metadata"]["generation"] = generation.into();
-    object.content["spec"]["podExecutor"] = pod;
+    object.metadata.generation = Some(generation);
+    object.spec["podExecutor"] = pod;
     object.changed = Some(moment(second));
     object
 }
@@ -43,8 +42,21 @@ fn moment(second: u8) -> Time {
     Time::from_millis(1_735_689_600_000 + u64::from(second) * 1000)
 }
 
-fn written(objects: &Objects, name: &str, owns: bool) -> Option<Write> {
-    objects.entries[name].next_write(&objects.configs, &objects.semantics, owns)
+fn ended(mut object: Object) -> Object {
+    object.metadata.deletion_timestamp = object.metadata.creation_timestamp.clone();
+    object.metadata.finalizers = Some(vec!["other".into(), FINALIZER.into()]);
+    object
+}
+
+/// Another object of the same name.
+fn another(mut object: Object) -> Object {
+    object.metadata.uid = Some("another".into());
+    object
+}
+
+/// The write that an object needs from the runner that owns its name.
+fn written(objects: &Objects, name: &str) -> Option<Write> {
+    objects.write_to(name, &objects.entries[name], &OwnedShards::All)
 }
 
 fn names(configs: &FunctionConfigs) -> Vec<&str> {
@@ -71,11 +83,9 @@ fn what_is_there_is_in_effect() {
     assert_eq!(objects.configs(NOW), None, "once");
     assert_eq!(objects.counts(), Counts { objects: 2, problems: 0, broken: 0 });
 
-    let mut edited = object("a", 3, &json!({}));
-    (edited.observed, edited.error, edited.resource_version) = (Some(1), "of another".into(), "9".into());
-    objects.apply(edited);
+    objects.apply(Object { observed: Some(1), error: "of another".into(), ..object("a", 3, &json!({})) });
     assert_eq!(objects.configs(NOW), None, "only what configures is a change");
-    assert_eq!(written(&objects, "a", true), None);
+    assert_eq!(written(&objects, "a"), None);
 }
 
 #[test]
@@ -87,22 +97,22 @@ fn what_breaks_stays_in_effect_as_it_was() {
 
     let broken = changed(good.clone(), 2, 9, json!({"timeToLive": "soon"}));
     objects.apply(broken.clone());
-    assert_eq!(ttl(&objects.configs(NOW).unwrap()), 300);
+    assert_eq!(objects.configs(NOW), None, "its last valid state");
     assert_eq!(objects.counts(), Counts { objects: 1, problems: 1, broken: 1 });
-    let Some(Write::Status { observed: None, error: Some(error) }) = written(&objects, "a", true) else {
+    let Some(Write::Status { observed: None, error: Some(error) }) = written(&objects, "a") else {
         panic!("it is broken")
     };
     assert!(error.contains("spec.podExecutor.timeToLive"), "{error}");
-    assert_eq!(written(&objects, "a", false), None);
+    let of_other = objects.write_to("a", &objects.entries["a"], &OwnedShards::None);
+    assert_eq!(of_other, None, "only its owner");
 
     objects.apply(changed(good.clone(), 4, 11, json!({"timeToLive": "6m"})));
     let configs = objects.configs(NOW).unwrap();
     assert_eq!((ttl(&configs), time(&configs)), (360, Some(moment(11))));
     assert_eq!(objects.counts(), Counts { objects: 1, problems: 0, broken: 0 });
-    assert_eq!(written(&objects, "a", true), Some(observed(4)));
+    assert_eq!(written(&objects, "a"), Some(observed(4)));
 
-    let other = Object { uid: "another".into(), ..changed(good, 1, 12, json!({"timeToLive": "soon"})) };
-    objects.apply(other);
+    objects.apply(another(changed(good, 1, 12, json!({"timeToLive": "soon"}))));
     assert_eq!(names(&objects.configs(NOW).unwrap()), Vec::<&str>::new(), "it inherits nothing");
 }
 
@@ -135,30 +145,29 @@ fn a_status_field_that_is_pruned_is_written_once() {
     let there = object("a", 1, &json!({}));
     objects.apply(there.clone());
     objects.configs(NOW);
-    assert_eq!(written(&objects, "a", true), Some(observed(1)));
+    assert_eq!(written(&objects, "a"), Some(observed(1)));
     objects.record_write("a", &observed(1), true);
     let error = Object { error: "of another".into(), ..there.clone() };
     for event in [there.clone(), error, there.clone()] {
         objects.apply(event);
-        assert_eq!(written(&objects, "a", true), None);
+        assert_eq!(written(&objects, "a"), None);
     }
 
     let edited = changed(there.clone(), 2, 9, json!({"timeToLive": "5m"}));
     objects.apply(edited.clone());
-    assert_eq!(written(&objects, "a", true), Some(observed(2)), "once for each generation");
+    assert_eq!(written(&objects, "a"), Some(observed(2)), "once for each generation");
     objects.record_write("a", &observed(2), true);
 
     // The error has a field in every schema.
     objects.apply(changed(edited, 3, 10, json!({"timeToLive": "soon"})));
-    let Some(broken @ Write::Status { observed: None, error: Some(_) }) = written(&objects, "a", true) else {
+    let Some(broken @ Write::Status { observed: None, error: Some(_) }) = written(&objects, "a") else {
         panic!("it is broken")
     };
     objects.record_write("a", &broken, true);
-    assert_eq!(written(&objects, "a", true), Some(broken), "until it is there");
+    assert_eq!(written(&objects, "a"), None);
 
-    // A different object with the same name.
-    objects.apply(Object { uid: "another".into(), ..there });
-    assert_eq!(written(&objects, "a", true), Some(observed(1)));
+    objects.apply(another(there));
+    assert_eq!(written(&objects, "a"), Some(observed(1)));
 }
 
 #[test]
@@ -184,10 +193,10 @@ fn what_is_being_deleted_has_no_effect_and_no_status() {
     let there = object("a", 1, &json!({}));
     objects.apply(there.clone());
     objects.configs(NOW);
-    let ending = Object { ending: true, finalizers: vec!["other".into(), FINALIZER.into()], ..there };
-    objects.apply(ending);
+    objects.apply(ended(there));
     assert_eq!(names(&objects.configs(NOW).unwrap()), Vec::<&str>::new());
-    assert_eq!(written(&objects, "a", false), Some(Write::Finalizer { index: 1 }));
+    let of_any = objects.write_to("a", &objects.entries["a"], &OwnedShards::None);
+    assert_eq!(of_any, Some(Write::Finalizer));
     assert_eq!(objects.counts(), Counts::default());
 }
 
@@ -198,16 +207,15 @@ fn the_loser_of_a_conflict_reads_it_once_the_meaning_of_tags_is_known() {
     let mut objects = Objects::new(PREFIX.to_owned(), Setting::new(TagSemantics::Exact, Source::NoSchema));
     for (name, second) in [("older", 1), ("newer", 2)] {
         let mut object = object(name, second, &json!({"tags": ["v1"]}));
-        object.content["spec"]["image"] = "same".into();
+        object.spec["image"] = "same".into();
         objects.apply(object);
     }
     objects.configs(NOW);
-    assert_eq!(written(&objects, "newer", true), Some(observed(1)));
+    assert_eq!(written(&objects, "newer"), Some(observed(1)));
     objects.set_semantics(Setting::new(TagSemantics::Exact, Source::Schema));
     objects.configs(NOW);
-    assert_eq!(written(&objects, "older", true), Some(observed(1)));
-    let Some(Write::Status { observed: Some(1), error: Some(error) }) = written(&objects, "newer", true)
-    else {
+    assert_eq!(written(&objects, "older"), Some(observed(1)));
+    let Some(Write::Status { observed: Some(1), error: Some(error) }) = written(&objects, "newer") else {
         panic!("it loses");
     };
     assert!(
@@ -218,7 +226,7 @@ fn the_loser_of_a_conflict_reads_it_once_the_meaning_of_tags_is_known() {
     // Until the other is gone.
     objects.remove("older");
     objects.configs(NOW);
-    assert_eq!(written(&objects, "newer", true), Some(observed(1)));
+    assert_eq!(written(&objects, "newer"), Some(observed(1)));
 }
 
 /// A conflicting writer must not cause an endless series of writes.
@@ -232,9 +240,9 @@ async fn pauses_double_while_another_writer_disagrees_or_writes_fail() {
             if succeeds {
                 // Another writer has changed it back.
                 objects.entries.get_mut("a").unwrap().object.observed = None;
-                objects.look_at_all();
             }
-            if let Some((name, write, _)) = objects.next_write(&OwnedShards::All) {
+            let (at, name, write, _) = objects.next_write(&OwnedShards::All).unwrap();
+            if at <= Instant::now() {
                 objects.record_write(&name, &write, succeeds);
                 seconds.push(second);
             }
@@ -250,17 +258,21 @@ async fn each_object_has_a_pause_of_its_own_that_ends_with_rest() {
     for name in ["b", "a"] {
         objects.apply(object(name, 1, &json!({})));
     }
-    let next = |objects: &mut Objects| objects.next_write(&OwnedShards::All).map(|(name, ..)| name);
-    assert_eq!(next(&mut objects).as_deref(), Some("a"));
+    let next = |objects: &Objects| {
+        let next = objects.next_write(&OwnedShards::All);
+        next.map(|(at, name, ..)| (name, at.saturating_duration_since(Instant::now())))
+    };
+    assert_eq!(next(&objects), Some(("a".to_owned(), Duration::ZERO)));
     objects.record_write("a", &observed(1), false);
-    assert_eq!((next(&mut objects).as_deref(), next(&mut objects)), (Some("b"), None));
-    assert_eq!(objects.next_look(), Some(Instant::now() + FIRST_PAUSE));
+    assert_eq!(next(&objects), Some(("b".to_owned(), Duration::ZERO)));
+    objects.record_write("b", &observed(1), true);
+    assert_eq!(next(&objects), Some(("a".to_owned(), FIRST_PAUSE)));
     objects.remove("a");
-    assert_eq!(objects.next_look(), None);
+    assert_eq!(next(&objects), None);
     for _ in 0..9 {
-        objects.look_at_all();
-        assert_eq!(next(&mut objects).as_deref(), Some("b"), "at once");
-        objects.record_write("b", &Write::Finalizer { index: 0 }, true);
         advance(2 * FIRST_PAUSE).await;
+        objects.entries.get_mut("b").unwrap().object.observed = None;
+        assert_eq!(next(&objects), Some(("b".to_owned(), Duration::ZERO)), "at once");
+        objects.record_write("b", &observed(1), true);
     }
 }

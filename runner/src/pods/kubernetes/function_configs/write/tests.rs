@@ -1,7 +1,4 @@
-//! Tests the writes to a FunctionConfig, and which runner sends them. Runners must not overwrite
-//! each other.
-
-use serde_json::json;
+//! Tests the writes to a FunctionConfig. Runners must not overwrite other writers.
 
 use super::*;
 
@@ -11,10 +8,6 @@ fn object(status: Value) -> Object {
         "metadata": {
             "name": "set-labels", "namespace": "functions", "uid": "u1", "resourceVersion": "7", "generation": 3,
             "creationTimestamp": "2025-01-01T00:00:00Z",
-            "annotations": {
-                "fn.kpt.dev/min-replicas": "1",
-                "kubectl.kubernetes.io/last-applied-configuration": "{}",
-            },
             "managedFields": [
                 {"manager": "user", "time": "2025-01-02T00:00:00Z"},
                 {"manager": "runner", "subresource": "status", "time": "2025-01-03T00:00:00Z"},
@@ -23,12 +16,14 @@ fn object(status: Value) -> Object {
         "spec": {"image": "set-labels", "podExecutor": {}},
     });
     object["status"] = status;
-    Object::new(serde_json::from_value(object).unwrap()).unwrap()
+    Object::new(serde_json::from_value(object).unwrap())
 }
 
 fn ending(finalizers: &[&str]) -> Object {
-    let finalizers = finalizers.iter().map(|&finalizer| finalizer.to_owned()).collect();
-    Object { ending: true, finalizers, ..object(json!({})) }
+    let mut object = object(json!({}));
+    object.metadata.deletion_timestamp = object.metadata.creation_timestamp.clone();
+    object.metadata.finalizers = Some(finalizers.iter().map(|&finalizer| finalizer.to_owned()).collect());
+    object
 }
 
 /// Whether the current state is in effect, and the problem.
@@ -37,8 +32,8 @@ const APPLIED: Outcome = (true, None);
 const BROKEN: Outcome = (false, Some("bad"));
 const LOSES: Outcome = (true, Some("lost"));
 
-fn next(object: &Object, (applied, problem): Outcome, owns: bool) -> Option<Write> {
-    next_write(object, applied, problem, owns)
+fn next(object: &Object, (applied, problem): Outcome) -> Option<Write> {
+    next_write(object, applied, problem)
 }
 
 fn status(observed: Option<i64>, error: Option<&str>) -> Write {
@@ -46,44 +41,24 @@ fn status(observed: Option<i64>, error: Option<&str>) -> Write {
 }
 
 #[test]
-fn what_counts_of_an_object_is_read() {
-    let read = object(
-        json!({"functionRunnerObservedGeneration": 2, "error": "e", "controllerObservedGeneration": 1}),
-    );
-    assert_eq!(
-        (read.name.as_str(), read.uid.as_str(), read.resource_version.as_str()),
-        ("set-labels", "u1", "7")
-    );
-    assert_eq!((read.generation, read.ending, read.observed, read.error.as_str()), (3, false, Some(2), "e"));
-    // Without kubectl's annotation, and the status is no change of configuration.
-    let content = json!({
-        "metadata": {
-            "name": "set-labels", "namespace": "functions", "generation": 3,
-            "creationTimestamp": "2025-01-01T00:00:00Z",
-            "annotations": {"fn.kpt.dev/min-replicas": "1"},
-        },
-        "spec": {"image": "set-labels", "podExecutor": {}},
-    });
-    assert_eq!(read.content, content);
-    assert_eq!(read.changed, Some(Time::from_millis(1_735_776_000_000)));
-}
-
-#[test]
 fn objects_of_any_shape_are_read() {
+    let read = object(json!({"functionRunnerObservedGeneration": 2, "error": "e"}));
+    assert_eq!((read.observed, read.error.as_str()), (Some(2), "e"));
+    // A written status is no change.
+    assert_eq!(read.changed, Some(Time::from_millis(1_735_776_000_000)));
     for text in [
         r#"{"metadata": {"name": "a"}}"#,
         r#"{"metadata": {"name": "a"}, "spec": null, "status": "x"}"#,
         r#"{"metadata": {"name": "a"}, "spec": [], "status": {"error": 1, "functionRunnerObservedGeneration": "1"}}"#,
     ] {
-        let read = Object::new(serde_json::from_str(text).unwrap()).unwrap();
-        assert_eq!((read.observed, read.error.as_str(), read.generation), (None, "", 0), "{text}");
+        let read = Object::new(serde_json::from_str(text).unwrap());
+        assert_eq!((read.observed, read.error.as_str(), read.changed), (None, "", None), "{text}");
     }
-    assert_eq!(Object::new(serde_json::from_str(r#"{"metadata": {}}"#).unwrap()), None);
 }
 
 /// The observed generation, the error, the outcome, and the next write; the generation is 3.
 #[test]
-fn the_owner_writes_what_differs() {
+fn what_differs_is_written() {
     let (bad, lost) = ("function-runner: bad", "function-runner: lost");
     for (observed, error, outcome, expected) in [
         (None, None, APPLIED, Some(status(Some(3), None))),
@@ -104,49 +79,41 @@ fn the_owner_writes_what_differs() {
         (Some(3), Some("server: no"), APPLIED, None),
     ] {
         let object = object(json!({"functionRunnerObservedGeneration": observed, "error": error}));
-        assert_eq!(next(&object, outcome, true), expected, "{observed:?} {error:?} {outcome:?}");
-        assert_eq!(next(&object, outcome, false), None, "only the owner");
+        assert_eq!(next(&object, outcome), expected, "{observed:?} {error:?} {outcome:?}");
     }
 }
 
 #[test]
-fn every_runner_removes_the_finalizer_of_what_is_deleted() {
+fn only_the_finalizer_of_what_is_deleted_is_removed() {
     let others = "config.porch.kpt.dev/functionconfig-porch-server";
-    for (finalizers, expected) in [
-        (&[FINALIZER][..], Some(Write::Finalizer { index: 0 })),
-        (&[others, FINALIZER], Some(Write::Finalizer { index: 1 })),
+    for (finalizers, left) in [
+        (&[FINALIZER][..], Some(json!([]))),
+        (&[others, FINALIZER], Some(json!([others]))),
         (&[others], None),
         (&[], None),
     ] {
-        for (outcome, owns) in [(APPLIED, true), (APPLIED, false), (BROKEN, true)] {
-            assert_eq!(next(&ending(finalizers), outcome, owns), expected);
+        let object = ending(finalizers);
+        for outcome in [APPLIED, BROKEN] {
+            let patch = next(&object, outcome).map(|write| write.patch(&object));
+            let metadata = |left| json!({"metadata": {"resourceVersion": "7", "finalizers": left}});
+            assert_eq!(patch, left.clone().map(metadata), "{finalizers:?}");
         }
     }
-    let kept = Object { ending: false, observed: Some(3), ..ending(&[FINALIZER]) };
-    assert_eq!(next(&kept, APPLIED, true), None, "it is not deleted");
+    let mut kept = Object { observed: Some(3), ..ending(&[FINALIZER]) };
+    kept.metadata.deletion_timestamp = None;
+    assert_eq!(next(&kept, APPLIED), None, "it is not deleted");
 }
 
 #[test]
 fn patches_touch_nothing_else() {
+    let version = json!({"resourceVersion": "7"});
     for (write, expected) in [
         (status(Some(3), None), json!({"status": {"functionRunnerObservedGeneration": 3}})),
         (
             status(Some(3), Some("")),
-            json!({"metadata": {"resourceVersion": "7"},
-                   "status": {"functionRunnerObservedGeneration": 3, "error": null}}),
+            json!({"metadata": version, "status": {"functionRunnerObservedGeneration": 3, "error": null}}),
         ),
-        (
-            status(None, Some("bad")),
-            json!({"metadata": {"resourceVersion": "7"}, "status": {"error": "bad"}}),
-        ),
-        (
-            Write::Finalizer { index: 1 },
-            json!([
-                {"op": "test", "path": "/metadata/uid", "value": "u1"},
-                {"op": "test", "path": "/metadata/finalizers/1", "value": FINALIZER},
-                {"op": "remove", "path": "/metadata/finalizers/1"},
-            ]),
-        ),
+        (status(None, Some("bad")), json!({"metadata": version, "status": {"error": "bad"}})),
     ] {
         assert_eq!(write.patch(&object(json!({}))), expected);
     }
